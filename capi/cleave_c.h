@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Of this interface: a caller that was made for another number does not go on. */
-#define CLEAVE_C_VERSION 6
+#define CLEAVE_C_VERSION 7
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* what the last call of this thread that failed said */
@@ -127,12 +127,12 @@ CLEAVE_C int cleave_plan(const char* config, const char* config_name, const char
  * engine computes. */
 CLEAVE_C int cleave_engine_facts(cleave_engine* engine, char** facts);
 
-/* One whole state of a parameter, fp32: kind 0 is the master's value, others as the facts list them.
+/* One whole state of a parameter, fp32: kind "master" is its value, others are as the facts list them.
  * Collective. */
-CLEAVE_C int cleave_get_state(cleave_engine* engine, int32_t kind, const char* parameter, float* value);
+CLEAVE_C int cleave_get_state(cleave_engine* engine, const char* kind, const char* parameter, float* value);
 /* Overwrites what this rank holds of it; every rank gives the same values, of parameters in the order of
- * their units. Those of kind 0 reach the caller's passes by cleave_publish. Both are collective. */
-CLEAVE_C int cleave_put_state(cleave_engine* engine, int32_t kind, const char* parameter, int64_t count,
+ * their units. Masters reach the caller's passes by cleave_publish. Both are collective. */
+CLEAVE_C int cleave_put_state(cleave_engine* engine, const char* kind, const char* parameter, int64_t count,
                               float* value);
 CLEAVE_C int cleave_publish(cleave_engine* engine);
 /* Overwrites host memory by what the first of the ranks that have a unit has there; unit -1: of those with
@@ -140,8 +140,10 @@ CLEAVE_C int cleave_publish(cleave_engine* engine);
 CLEAVE_C int cleave_take_first(cleave_engine* engine, int32_t unit, void* data, int64_t bytes);
 
 /* A step is begin_step, passes, finish_step (runtime/unit_engine.h). All but acquire, release and the
- * gradients' calls are collective. */
-CLEAVE_C int cleave_begin_step(cleave_engine* engine);
+ * gradients' calls are collective. micros: over how many micro-batches this step averages; 0: as many as the
+ * configuration says, and no others are those of a model that the engine computes. */
+CLEAVE_C int cleave_begin_step(cleave_engine* engine, int32_t micros);
+/* What the loss of a micro-batch, a mean, is multiplied with before its gradients are taken. */
 CLEAVE_C int cleave_scale(cleave_engine* engine, double* scale);
 /* Whether a unit's parameters are elsewhere between uses; those of others stay where the first cleave_acquire
  * says. */
@@ -191,8 +193,8 @@ typedef struct {
 typedef struct {
   double lr, momentum, beta2, weight_decay; /* all but the first negative: the optimizer's own */
 } cleave_rates;
-/* losses: the mean of each of this rank's micro-batches. rates: with rates_given, of as many groups as there
- * are, else null and 0. */
+/* losses: the mean of each of this rank's micro-batches, none where it has none. rates: with rates_given, of
+ * as many groups as there are, else null and 0. */
 CLEAVE_C int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count,
                                 const cleave_rates* rates, int32_t groups, cleave_step_result* result);
 /* Which of a script's parameter groups take their rates together (optim/rate_groups.h): numbers[g] is what
@@ -228,12 +230,13 @@ CLEAVE_C int cleave_receive_shape(cleave_engine* engine, int32_t chunk, char** s
 /* ---- what is saved ---- */
 
 /* Checkpoints (runtime/engine_base.h); what is loaded may also be of cleave train, whose parameters are found
- * under the names that transformers has for them, or of DeepSpeed. client: JSON text. Collective. */
+ * under the names that transformers has for them, or of DeepSpeed. client: JSON text, what the caller stores.
+ * loaded: a JSON object with the path of what was loaded and its client. Collective. */
 CLEAVE_C int cleave_save_checkpoint(cleave_engine* engine, const char* folder, const char* tag,
                                     const char* client);
 CLEAVE_C int cleave_finish_save(cleave_engine* engine);
 CLEAVE_C int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char* tag,
-                                    int32_t with_optimizer, char** client);
+                                    int32_t with_optimizer, char** loaded);
 
 /* ---- a training that was saved ---- */
 

@@ -1,6 +1,8 @@
 // An engine: its making, what it says of itself, and its state.
 #include "capi/engine.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -128,6 +130,15 @@ Json json_of(const MemoryTable& table) {
       if (const int64_t bytes = table.bytes[size_t(k)][size_t(c)])
         out[std::string(name_of(MemoryKind(k)))][std::string(name_of(Category(c)))] = bytes;
   return out;
+}
+
+// A kind of state by its name.
+int kind_of(cleave_engine& e, const char* name) {
+  const std::vector<std::string> kinds = e.base().kinds();
+  const auto at = std::find(kinds.begin(), kinds.end(), &given(name, "kind"));
+  require(at != kinds.end(), Exit::usage, "a parameter has the states {}; got {}", fmt::join(kinds, ", "),
+          name);
+  return int(at - kinds.begin());
 }
 
 std::string facts_of(cleave_engine& e) {
@@ -262,18 +273,20 @@ int cleave_engine_facts(cleave_engine* engine, char** facts) {
   return call([&] { given(facts, "facts") = handed_over(capi::facts_of(given(engine, "engine"))); });
 }
 
-int cleave_get_state(cleave_engine* engine, int32_t kind, const char* parameter, float* value) {
+int cleave_get_state(cleave_engine* engine, const char* kind, const char* parameter, float* value) {
   return call([&] {
-    const std::vector<float> whole = given(engine, "engine").parameter(&given(parameter, "parameter"), kind);
+    cleave_engine& e = given(engine, "engine");
+    const std::vector<float> whole = e.parameter(&given(parameter, "parameter"), capi::kind_of(e, kind));
     std::copy(whole.begin(), whole.end(), &given(value, "value"));
   });
 }
 
-int cleave_put_state(cleave_engine* engine, int32_t kind, const char* parameter, int64_t count,
+int cleave_put_state(cleave_engine* engine, const char* kind, const char* parameter, int64_t count,
                      float* value) {
   return call([&] {
-    given(engine, "engine")
-        .write_parameter(&given(parameter, "parameter"), {&given(value, "value"), size_t(count)}, kind);
+    cleave_engine& e = given(engine, "engine");
+    e.write_parameter(&given(parameter, "parameter"), {&given(value, "value"), size_t(count)},
+                      capi::kind_of(e, kind));
   });
 }
 
@@ -293,13 +306,20 @@ int cleave_finish_save(cleave_engine* engine) {
 }
 
 int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char* tag, int32_t with_optimizer,
-                           char** client) {
+                           char** loaded) {
   using Load = runtime::EngineBase::Load;
   return call([&] {
     cleave_engine& e = given(engine, "engine");
-    given(client, "client") = handed_over(
-        e.base().load_checkpoint([&] { return e.opened(&given(folder, "folder"), &given(tag, "tag")); },
-                                 with_optimizer ? Load::all : Load::no_optimizer));
+    std::string path;
+    const auto open = [&] {
+      runtime::SavedTraining saved = e.opened(&given(folder, "folder"), &given(tag, "tag"));
+      path = saved.path().string();
+      return saved;
+    };
+    const std::string client =
+        e.base().load_checkpoint(open, with_optimizer ? Load::all : Load::no_optimizer);
+    given(loaded, "loaded") = handed_over(
+        capi::Json{{"path", path}, {"client", parse_json(client, path, Exit::checkpoint)}}.dump());
   });
 }
 

@@ -16,7 +16,7 @@ struct cleave_engine {
   virtual ~cleave_engine() = default;
   virtual cleave::runtime::EngineBase& base() = 0;
 
-  virtual void begin_step() = 0;
+  virtual void begin_step(int micros) = 0;
   virtual double scale() = 0;
   virtual cleave::runtime::StepResult finish_step(std::span<const double> losses,
                                                   std::span<const cleave::optim::Rates> rates) = 0;
@@ -50,7 +50,7 @@ struct UnitEngine : cleave_engine {
              comm::Communicator& world, const runtime::UnitOptions& options);
 
   runtime::EngineBase& base() override { return engine; }
-  void begin_step() override { engine.begin_step(); }
+  void begin_step(int micros) override { engine.begin_step(micros); }
   double scale() override { return engine.scale(); }
   runtime::StepResult finish_step(std::span<const double> losses,
                                   std::span<const optim::Rates> rates) override {

@@ -73,6 +73,15 @@ const std::vector<std::string>& ModelEngine::names_of(int unit) const {
   return twin.units[size_t(unit)];
 }
 
+void ModelEngine::begin_step(int micros) {
+  const int64_t has = twin.config.gradient_accumulation_steps;
+  require(micros == 0 || micros == has, Exit::usage,
+          "a step of {} micro-batches; a model that the engine computes has the {} of "
+          "gradient_accumulation_steps: set that to another number",
+          micros, has);
+  engine->begin_step();
+}
+
 // Every rank has the whole model declared, so the first of them has it.
 void ModelEngine::take_first(int, Tensor value) {
   Stream host;

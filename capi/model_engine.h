@@ -16,7 +16,7 @@ struct ModelEngine : cleave_engine {
       : twin(std::move(its_model)), engine(twin.engine(world, options)), world_(world) {}
 
   runtime::EngineBase& base() override { return *engine; }
-  void begin_step() override { engine->begin_step(); }
+  void begin_step(int micros) override;
   double scale() override { return engine->scale(); }
   // The losses are the engine's.
   runtime::StepResult finish_step(std::span<const double>, std::span<const optim::Rates> rates) override {

@@ -62,8 +62,8 @@ cleave_rates in_c(const optim::Rates& r) { return {r.lr, r.momentum, r.beta2, r.
 
 }  // namespace
 
-int cleave_begin_step(cleave_engine* engine) {
-  return call([&] { given(engine, "engine").begin_step(); });
+int cleave_begin_step(cleave_engine* engine, int32_t micros) {
+  return call([&] { given(engine, "engine").begin_step(micros); });
 }
 
 int cleave_scale(cleave_engine* engine, double* scale) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "runtime/stage/pipeline_cut.h"
 #include "runtime/step/engine_core.h"
@@ -93,7 +94,8 @@ struct UnitEngine::State : EngineCore {
 
   int most_gives;
   int groups = 1;
-  std::vector<int> gives;  // of each unit, in this step
+  double of_each_micro = 1;  // how many of the configuration's micro-batches one of this step stands for
+  std::vector<int> gives;    // of each unit, in this step
   bool in_step = false, in_pass = false;
   std::map<int, std::string> sent_shapes, received_shapes;  // by chunk, in this walk
   bool shapes_change = false;
@@ -171,8 +173,12 @@ void UnitEngine::take_first(int unit, Tensor value) {
   state().ranks.take_first(unit < 0 ? std::string() : state().held(unit).name, value);
 }
 
-void UnitEngine::begin_step() {
+void UnitEngine::begin_step(int micros) {
   State& s = state();
+  require(micros <= s.settings.micros || !s.config.exact_sums, Exit::usage,
+          "a step of {} micro-batches; with cleave.exact_sums there are at most the {} of the configuration",
+          micros, s.settings.micros);
+  s.of_each_micro = micros > 0 ? double(s.settings.micros) / micros : 1;
   CHECK(!s.in_step && !s.in_pass, "begin_step: the {} before has not ended", s.in_step ? "step" : "pass");
   s.in_step = true, s.last = false;
   std::fill(s.gives.begin(), s.gives.end(), 0);
@@ -181,7 +187,7 @@ void UnitEngine::begin_step() {
 
 double UnitEngine::scale() const {
   CHECK(state().in_step, "scale: no step was begun");
-  return state().result.loss_scale * state().settings.average.before;
+  return state().result.loss_scale * state().settings.average.before * state().of_each_micro;
 }
 
 bool UnitEngine::gathers(int unit) const {
@@ -239,7 +245,10 @@ StepResult UnitEngine::finish_step(std::span<const double> losses, std::span<con
   CHECK(int(rates.size()) == wanted, "finish_step: rates of {} groups; wanted {}", rates.size(), wanted);
   CHECK(s.in_step && !s.in_pass, "finish_step: {}", s.in_pass ? "a pass has not ended" : "no step was begun");
   s.in_step = false;
-  return s.EngineCore::finish_step([&] { return s.mean_over_ranks({losses.begin(), losses.end()}); }, rates);
+  std::vector<double> each(losses.begin(), losses.end());
+  if (const auto micros = size_t(s.settings.micros); !each.empty() && each.size() != micros)
+    each.assign(micros, std::accumulate(each.begin(), each.end(), 0.0) / double(each.size()));
+  return s.EngineCore::finish_step([&] { return s.mean_over_ranks(each); }, rates);
 }
 
 }  // namespace cleave::runtime

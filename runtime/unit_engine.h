@@ -83,7 +83,8 @@ class UnitEngine : public EngineBase {
   std::string receive_shape(int chunk);
 
   // A step is begin_step, passes, finish_step, all three collective. Error(internal) in another order.
-  void begin_step();
+  // micros: over how many micro-batches of a rank this one averages; 0: as the configuration says.
+  void begin_step(int micros = 0);
   // What the loss of a micro-batch, a mean, is multiplied with before its gradients are taken: the loss scale
   // and the average over micro-batches and ranks.
   double scale() const;
@@ -110,7 +111,8 @@ class UnitEngine : public EngineBase {
   // before clipping: behind the step's last pass and before finish_step; no pass gives more then.
   // Error(usage) elsewhere, and for a parameter that there is not or that is frozen. Collective.
   std::vector<float> gradient(const std::string& name);
-  // losses: the mean of each of this rank's micro-batches, which the result has averaged over all ranks.
+  // losses: the mean of each of this rank's micro-batches, which the result has averaged over all ranks; of
+  // another number of them than the configuration has, their mean counts as each of its.
   // rates: with EngineOptions::rates_given, and only then, of each UnitSpec::group, the same on all ranks;
   // the result has the first one's. Error(training) as Engine::train_batch.
   StepResult finish_step(std::span<const double> losses, std::span<const optim::Rates> rates = {});

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import native
-from .errors import UsageError
+from .errors import NotBuilt, UsageError
 
 _NEVER = 2**31 - 1
 
@@ -25,11 +25,12 @@ class Configuration:
     name: str
     given: dict[str, Any]
     values: dict[str, Any] = field(default_factory=dict)
-    warnings: str = ""
 
-    def read(self, job: native.Job) -> "Configuration":
-        self.values, self.warnings = job.read_config(self.text, self.name)
-        return self
+    def read(self, job: native.Job) -> None:
+        """Refuses what is no ds_config; the first rank says what there is to warn of."""
+        self.values, warnings = job.read_config(self.text, self.name)
+        if warnings and job.facts()["rank"] == 0:
+            print(warnings, end="")
 
     def with_sections(self, **sections: dict[str, Any] | None) -> "Configuration":
         """The same with these sections instead of those that it has; None takes one away."""
@@ -43,6 +44,18 @@ class Configuration:
         """The config of transformers of a module that the engine computes, not torch; an empty one where it has none."""
         config = getattr(module, "config", None) if type(module).__module__.startswith("transformers.models.") else None
         return (b"{}" if config is None else str(config.to_json_string(use_diff=False)).encode()) if self.native() else None
+
+    def autocast(self) -> str:
+        """The type that the section torch_autocast asks for around the module's call; empty where it does not."""
+        section = self.given.get("torch_autocast")
+        if not isinstance(section, Mapping) or not section.get("enabled"):
+            return ""
+        dtype = str(section.get("dtype", "bfloat16")).removeprefix("torch.")
+        if dtype not in ("bfloat16", "bf16"):
+            raise NotBuilt(f"torch_autocast.dtype {dtype} is not built, because fp32 gradients have no loss scale; use bfloat16")
+        if (other := self.precision()) != "fp32":
+            raise UsageError(f"torch_autocast and {other} are both enabled; a module's parameters are fp32 under torch_autocast")
+        return "bf16"
 
     def precision(self) -> str:
         return next((name for name in ("fp16", "bf16") if (self.given.get(name) or {}).get("enabled")), "fp32")

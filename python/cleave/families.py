@@ -44,9 +44,7 @@ class FamilyEngine(DeepSpeedEngine):
             raise UsageError("cleave.native: a call in training without labels; give them, or call under torch.no_grad() for logits")
         if self._waits:
             raise StepOrderError("a call in training before engine.backward of the loss before; evaluate under torch.no_grad()")
-        if not self._in_step:
-            self._native.begin_step()
-        self._in_step = True
+        self._begin_step()
         loss = torch.tensor(self._native.loss("train_micro_batch", samples), device=self.device, requires_grad=True)
         loss.register_hook(self._used)
         self._waits = True

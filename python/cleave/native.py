@@ -9,23 +9,15 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
-from typing import Any, NamedTuple
+from typing import Any
 
 from .errors import CleaveError, error_of
 from .programs import installed
 
-_C_VERSION = 6
+_C_VERSION = 7
 
 
-class DType(NamedTuple):
-    """A float type as the library numbers it."""
-
-    code: int
-    name: str
-
-
-FP32, FP16, BF16 = DType(0, "fp32"), DType(1, "fp16"), DType(2, "bf16")
-DTYPES = {dtype.name: dtype for dtype in (FP32, FP16, BF16)}
+DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2}  # float types as the library numbers them
 
 
 class Part(ctypes.Structure):
@@ -57,34 +49,20 @@ class _Samples(ctypes.Structure):
     _fields_ = [*((name, c_void_p) for name in ("tokens", "labels", "mask")), ("samples", c_int64), ("length", c_int64)]
 
 
-class _Rates(ctypes.Structure):
-    _fields_ = [("lr", c_double), ("momentum", c_double), ("beta2", c_double), ("weight_decay", c_double)]
-
-
-class _Result(ctypes.Structure):
-    _numbers = ("loss", "grad_norm", "lr", "loss_scale")
-    _fields_ = [("step", c_int64), ("skipped_total", c_int64), *((name, c_double) for name in _numbers), ("skipped", c_int32)]
-
-
-class Rates(NamedTuple):
+class Rates(ctypes.Structure):
     """What the optimizer is given for a step; a negative value leaves the optimizer its own."""
 
-    lr: float
-    momentum: float = -1.0
-    beta2: float = -1.0
-    weight_decay: float = -1.0
+    _fields_ = [(name, c_double) for name in ("lr", "momentum", "beta2", "weight_decay")]
+
+    def __init__(self, lr: float = 0.0, momentum: float = -1.0, beta2: float = -1.0, weight_decay: float = -1.0) -> None:
+        super().__init__(lr, momentum, beta2, weight_decay)
 
 
-class StepResult(NamedTuple):
+class StepResult(ctypes.Structure):
     """What a step came to, the same on every rank (runtime/step/step_result.h)."""
 
-    step: int
-    skipped_total: int
-    loss: float
-    grad_norm: float
-    lr: float
-    loss_scale: float
-    skipped: bool
+    _numbers = ("loss", "grad_norm", "lr", "loss_scale")
+    _fields_ = [("step", c_int64), ("skipped_total", c_int64), *((name, c_double) for name in _numbers), ("skipped", c_int32)]
 
 
 @functools.cache
@@ -121,9 +99,9 @@ def _text(call: Callable[[Any], int]) -> str:
 
 
 def _rates(call: Callable[[Any], int]) -> Rates:
-    rates = _Rates()
+    rates = Rates()
     _check(call(byref(rates)))
-    return Rates(*(getattr(rates, name) for name in Rates._fields))
+    return rates
 
 
 def _in_c(value: Any) -> Any:
@@ -190,10 +168,9 @@ class Job(_Handle):
 def rate_groups(began: Sequence[Rates], now: Sequence[Rates]) -> tuple[list[int], list[Rates]]:
     """By group the number of those whose rates it shares, and by number what they say now."""
     count = len(began)
-    first, given = ((_Rates * count)(*(_Rates(*r) for r in rates)) for rates in (began, now))
-    numbers, merged = (c_int32 * count)(), (_Rates * count)()
-    _check(library().cleave_rate_groups(first, given, count, numbers, merged))
-    return list(numbers), [Rates(r.lr, r.momentum, r.beta2, r.weight_decay) for r in merged[: len(set(numbers))]]
+    numbers, merged = (c_int32 * count)(), (Rates * count)()
+    _check(library().cleave_rate_groups((Rates * count)(*began), (Rates * count)(*now), count, numbers, merged))
+    return list(numbers), merged[: len(set(numbers))]
 
 
 def schedule_rates(section: str, lr: float, updates: int) -> Rates:
@@ -281,14 +258,15 @@ class NativeEngine(_Handle):
         return dict(json.loads(self.asked("engine_facts")))
 
     def scale(self) -> float:
-        scale = c_double()
-        _check(self._lib.cleave_scale(self.handle, byref(scale)))
-        return scale.value
+        return float(self._number(c_double(), "scale"))
 
     def gathers(self, unit: int) -> bool:
-        answer = c_int32()
-        _check(self._lib.cleave_gathers(self.handle, unit, byref(answer)))
-        return answer.value != 0
+        return bool(self._number(c_int32(), "gathers", unit))
+
+    def _number(self, to: Any, name: str, *values: Any) -> Any:
+        """The number that a call hands over."""
+        _check(getattr(self._lib, "cleave_" + name)(self.handle, *values, byref(to)))
+        return to.value
 
     def acquire(self, unit: int) -> Sequence[int]:
         """The addresses of the unit's parameters until release."""
@@ -298,22 +276,19 @@ class NativeEngine(_Handle):
 
     def loss(self, call: str, samples: Sequence[int | None]) -> float:
         """What a call says of samples, whose values are those of cleave_samples."""
-        loss = c_double()
-        _check(getattr(self._lib, "cleave_" + call)(self.handle, byref(_Samples(*samples)), byref(loss)))
-        return loss.value
+        return float(self._number(c_double(), call, byref(_Samples(*samples))))
 
     def logits(self, samples: Sequence[int | None], to: int) -> None:
         _check(self._lib.cleave_logits(self.handle, byref(_Samples(*samples)), c_void_p(to)))
 
     def finish_step(self, losses: Sequence[float], rates: Sequence[Rates]) -> StepResult:
-        result = _Result()
-        array = (c_double * len(losses))(*losses)
-        brought = (_Rates * len(rates))(*(_Rates(*r) for r in rates))
+        result = StepResult()
+        array, brought = (c_double * len(losses))(*losses), (Rates * len(rates))(*rates)
         code = self._lib.cleave_finish_step(self.handle, array, len(losses), brought, len(rates), byref(result))
         if self._failed is not None:
             raise self._failed
         _check(code)
-        return StepResult(*(getattr(result, name) for name in StepResult._fields))._replace(skipped=bool(result.skipped))
+        return result
 
     def next_rates(self) -> Rates:
         return _rates(lambda rates: self._lib.cleave_next_rates(self.handle, rates))
@@ -323,11 +298,11 @@ class NativeEngine(_Handle):
         if self._handle:
             _check(self._lib.cleave_finish_save(self._handle))
 
-    def dlpack(self, address: int, dtype: DType, shape: Sequence[int], on_host: bool = False) -> Any:
+    def dlpack(self, address: int, dtype: int, shape: Sequence[int], on_host: bool = False) -> Any:
         """A capsule by which another library reads the engine's memory as a tensor, which must not outlive the engine."""
         managed = c_void_p()
         dims = (c_int64 * max(1, len(shape)))(*shape)
-        _check(self._lib.cleave_dlpack(self.handle, c_void_p(address), dtype.code, dims, len(shape), int(on_host), byref(managed)))
+        _check(self._lib.cleave_dlpack(self.handle, c_void_p(address), dtype, dims, len(shape), int(on_host), byref(managed)))
         capsule = ctypes.pythonapi.PyCapsule_New
         capsule.restype, capsule.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
         return capsule(managed, b"dltensor", None)

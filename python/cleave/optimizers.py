@@ -226,8 +226,11 @@ def groups_of_config(parameters: Iterable[Any], section: dict[str, Any]) -> list
 class Declared:
     """What of a module is trained, how, and as which units: a script's own optimizer and schedule go before those of the ds_config."""
 
-    def __init__(self, config: Any, module: Any, read: Any, optimizer: Any = None, parameters: Any = None, rates: Any = None) -> None:
-        """read: what refuses a configuration that is none, before anything is made of it; rates: a schedule of the script."""
+    def __init__(
+        self, config: Configuration, module: Any, job: native.Job | None, optimizer: Any = None, parameters: Any = None, rates: Any = None
+    ) -> None:
+        """job: what reads the configuration, where there is one; rates: a schedule of the script."""
+        self.module: torch.nn.Module = module
         self.outside: OutsideOptimizer | None = None
         parameters = list(parameters) if parameters is not None else [p for p in module.parameters() if p.requires_grad]
         given = _given(config, optimizer, parameters)
@@ -235,7 +238,8 @@ class Declared:
             section, self.outside = section_and_outside(given, config)
             config = config.with_sections(optimizer=section)
         self.config: Configuration = config.with_sections(torch_autocast=None, **({"scheduler": None} if rates is not None else {}))
-        read(self.config)
+        if job is not None:
+            self.config.read(job)
         self.optimizer: EngineOptimizer | None = None
         if given is not None:
             self.optimizer = EngineOptimizer(given.param_groups, given, self.outside)
@@ -250,6 +254,14 @@ class Declared:
         # Whether a step takes its rates from the groups, not from the engine's schedule alone.
         own = self.outside is not None or "scheduler" not in self.config.given
         self.brings_rates = self.optimizer is not None and (own or len(set(self.optimizer.numbers)) > 1)
+
+    def of_engine(self) -> tuple[str, str, str, list[dict[str, Any]]]:
+        """What an engine is made of, and its plan (cleave_engine_make)."""
+        return self.config.text, self.config.name, type(self.module).__name__, self.units.declared()
+
+    def options(self) -> dict[str, Any]:
+        """Of an engine and of its plan, beside what is of this rank."""
+        return {"inference": self.optimizer is None, "model_config": self.config.computed(self.module)}
 
 
 def _given(config: Configuration, optimizer: Any, parameters: list[Any]) -> torch.optim.Optimizer | None:

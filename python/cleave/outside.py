@@ -90,10 +90,10 @@ class OutsideOptimizer:
         if not self.by_element and numel != slot.shape.numel():
             raise NotBuilt(f"{self.name} updates whole parameters; leave out cleave.exact_sums, device nvme and offload_optimizer.ratio")
 
-        def tensor(address: int, dtype: native.DType = native.FP32) -> torch.Tensor:
+        def tensor(address: int, dtype: int = native.DTYPES["fp32"]) -> torch.Tensor:
             return torch.from_dlpack(engine.dlpack(address, dtype, (numel,) if self.by_element else slot.shape, bool(part.on_host)))
 
-        gradient = tensor(part.gradient, list(native.DTYPES.values())[part.gradient_dtype]).float().mul_(part.gradient_scale)
+        gradient = tensor(part.gradient, part.gradient_dtype).float().mul_(part.gradient_scale)
         kept = {kind: tensor(address) for kind, address in zip(self.kinds, part.states, strict=False) if kind in self._kinds[group]}
         rest = self.rest.get(group if self.by_element else slot.name)
         before = {**copy.deepcopy(rest), **kept} if rest is not None else {}

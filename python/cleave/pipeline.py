@@ -151,8 +151,7 @@ class PipelineEngine(DeepSpeedEngine):
     def train_batch(self, data_iter: Any = None) -> torch.Tensor:
         """A step of gradient_accumulation_steps micro-batches; the mean loss of all ranks. Collective."""
         self._require_training("train_batch")
-        self._native.begin_step()
-        self._in_step = True
+        self._begin_step()
         _Walk(self, self.micro_batches, data_iter, self.module.loss_fn, trains=True)
         self._update({})
         self.micro_steps += self.micro_batches

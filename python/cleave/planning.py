@@ -41,12 +41,11 @@ def plan(
             model = model()
     if not isinstance(model, torch.nn.Module):
         raise UsageError(f"a plan is of a torch.nn.Module, or of a function that makes one; got {type(model).__name__}")
-    declared = Declared(configuration_of(config), model, lambda _: None)
+    declared = Declared(configuration_of(config), model, None)
     kept = -1 if trace is None else _kept(model, trace, TORCH_TYPES[declared.config.precision()])
-    given = (declared.config.text, declared.config.name, type(model).__name__, declared.units.declared())
-    options: dict[str, Any] = {"inference": declared.optimizer is None, "device_bytes": device_memory, "host_bytes": host_memory}
-    options["model_config"] = declared.config.computed(model)
-    return Plan(**native.plan(*given, declared.outside.kinds if declared.outside else None, options, world_size, ranks_per_host, kept))
+    states = declared.outside.kinds if declared.outside else None
+    options = {"device_bytes": device_memory, "host_bytes": host_memory, **declared.options()}
+    return Plan(**native.plan(*declared.of_engine(), states, options, world_size, ranks_per_host, kept))
 
 
 def _kept(module: torch.nn.Module, trace: Any, dtype: torch.dtype) -> int:

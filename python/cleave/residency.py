@@ -8,7 +8,7 @@ remembered by where it was, and the unit is gathered again when the backward ask
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,18 +17,17 @@ from .errors import StepOrderError
 from .units import ModuleUnits, Slot, ZeroParamStatus, describe
 
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-_CODES = {dtype: native.DTYPES[name].code for name, dtype in TORCH_TYPES.items()}  # a gradient has its parameter's type
+_CODES = {dtype: native.DTYPES[name] for name, dtype in TORCH_TYPES.items()}  # a gradient has its parameter's type
 _OUTSIDE, _BACKWARD, _FORWARD = 0, 1, 2  # kinds of passes: each root module and grad mode from here on is one of its own
 
 
-class _Weight:
+class _Weight(NamedTuple):
     """What autograd saved of a gathered parameter: where in it, not the values."""
 
-    __slots__ = ("offset", "size", "slot", "stride")
-
-    def __init__(self, slot: Slot, tensor: torch.Tensor) -> None:
-        self.slot = slot
-        self.offset, self.size, self.stride = tensor.storage_offset(), tensor.size(), tensor.stride()
+    slot: Slot
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: Any  # a number of elements
 
 
 class _Watched(dict[str, Any]):
@@ -262,11 +261,11 @@ class Residency:
 
     def _pack(self, tensor: torch.Tensor) -> Any:
         slot = self._at.get(tensor.untyped_storage().data_ptr()) if self._at else None
-        return (tensor, tensor._version) if slot is None else _Weight(slot, tensor)
+        return (tensor, tensor._version) if slot is None else _Weight(slot, tensor.size(), tensor.stride(), tensor.storage_offset())
 
     def _unpack(self, saved: Any) -> torch.Tensor:
         if isinstance(saved, _Weight):
-            return self._weight(saved)
+            return self._weight(*saved)
         tensor, version = saved
         if tensor._version != version:
             raise RuntimeError(
@@ -275,8 +274,7 @@ class Residency:
             )
         return tensor  # type: ignore[no-any-return]
 
-    def _weight(self, saved: _Weight) -> torch.Tensor:
-        slot = saved.slot
+    def _weight(self, slot: Slot, size: torch.Size, stride: tuple[int, ...], offset: Any) -> torch.Tensor:
         if not self._in_backward and not self._users[slot.unit]:
             raise StepOrderError(
                 f"the backward needs {slot.name}, which this rank does not have whole: gradients are taken by engine.backward(loss), "
@@ -285,9 +283,9 @@ class Residency:
         if self._in_backward:
             self._hold(slot.unit)
         whole = slot.parameter
-        if saved.offset == 0 and saved.size == whole.shape and saved.stride == whole.stride():
+        if (size, stride, offset) == (whole.shape, whole.stride(), 0):
             return whole
-        return whole.detach().as_strided(saved.size, saved.stride, saved.offset)
+        return whole.detach().as_strided(size, stride, offset)
 
     # ---- gradients ----
 

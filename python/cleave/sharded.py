@@ -32,15 +32,11 @@ class Shard:
 
     def gather(self) -> torch.Tensor:
         """The whole, in host memory. Collective."""
-        whole = torch.empty(self.shape, dtype=self.dtype)
-        flat = whole.view(-1)
-        for rank in range(jobs.world_size()):
-            part = flat[self._range(rank)]
-            if rank == jobs.rank():
-                part.copy_(self._part)
-            if part.numel():
-                jobs.broadcast(part, rank)
-        return whole
+        parts = torch.empty(jobs.world_size(), self._each, dtype=self.dtype)
+        parts[jobs.rank(), : self._part.numel()] = self._part
+        for rank, part in enumerate(parts):
+            jobs.broadcast(part, rank)
+        return parts.view(-1)[: self.shape.numel()].view(self.shape)
 
     def show(self, parameter: torch.nn.Parameter) -> None:
         """Lets a parameter have its values. Collective."""

@@ -49,11 +49,12 @@ class CInterface : public ::testing::Test {
     return cleave_engine_make(job_, config, "test.json", "a model", units.c_str(), &options, &engine_);
   }
   void put(const char* name, std::vector<float> values) {
-    ASSERT_EQ(cleave_put_state(engine_, 0, name, int64_t(values.size()), values.data()), 0) << cleave_error();
+    ASSERT_EQ(cleave_put_state(engine_, "master", name, int64_t(values.size()), values.data()), 0)
+        << cleave_error();
   }
   std::vector<float> get(const char* name, size_t count) {
     std::vector<float> values(count);
-    EXPECT_EQ(cleave_get_state(engine_, 0, name, values.data()), 0) << cleave_error();
+    EXPECT_EQ(cleave_get_state(engine_, "master", name, values.data()), 0) << cleave_error();
     return values;
   }
   // A micro-batch of the loss sum(w^2) / 2 of all parameters of the unit, whose gradient is w.
@@ -77,7 +78,7 @@ class CInterface : public ::testing::Test {
     ASSERT_EQ(cleave_end_pass(engine_), 0) << cleave_error();
   }
   cleave_step_result step(const std::vector<cleave_rates>& rates = {}) {
-    EXPECT_EQ(cleave_begin_step(engine_), 0) << cleave_error();
+    EXPECT_EQ(cleave_begin_step(engine_, 0), 0) << cleave_error();
     micro(0, {6, 2}, false), micro(0, {6, 2}, true);
     const double losses[] = {1, 3};
     cleave_step_result result{};
@@ -110,7 +111,7 @@ TEST_F(CInterface, GivesTheGradientBetweenTheLastPassAndTheUpdate) {
   ASSERT_EQ(make(kConfig), 0) << cleave_error();
   put("w", {1, 2, 3, 4, 5, 6}), put("b", {-8, 0}), put("deep", {7, 9, -1, 3});
   ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
-  ASSERT_EQ(cleave_begin_step(engine_), 0) << cleave_error();
+  ASSERT_EQ(cleave_begin_step(engine_, 0), 0) << cleave_error();
   micro(0, {6, 2}, false);
   std::vector<float> gradient(6);
   EXPECT_EQ(cleave_get_gradient(engine_, "w", gradient.data()), 2);
@@ -144,7 +145,7 @@ TEST_F(CInterface, TakesTheRatesThatTheCallerBrings) {
   EXPECT_DOUBLE_EQ(step({{.lr = 0.25, .momentum = -1, .beta2 = -1, .weight_decay = -1}}).lr, 0.25);
   EXPECT_EQ(get("b", 2), (std::vector<float>{6, 6})) << "8 - 0.25 * 8";
   cleave_step_result result{};
-  ASSERT_EQ(cleave_begin_step(engine_), 0);
+  ASSERT_EQ(cleave_begin_step(engine_, 0), 0);
   EXPECT_EQ(cleave_finish_step(engine_, nullptr, 0, nullptr, 0, &result), 1);
   EXPECT_NE(std::string(cleave_error()).find("rates of 0 groups; wanted 1"), std::string::npos)
       << cleave_error();
@@ -221,7 +222,7 @@ TEST_F(COwnModel, HasTheLossAndTheGradientsOfItsFamily) {
   for (const auto& [name, of] : values) put(("transformer." + name).c_str(), of);
   ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
   const double here = loss();
-  ASSERT_EQ(cleave_begin_step(engine_), 0) << cleave_error();
+  ASSERT_EQ(cleave_begin_step(engine_, 0), 0) << cleave_error();
   double trained = 0;
   ASSERT_EQ(cleave_train_micro_batch(engine_, &samples_, &trained), 0) << cleave_error();
   EXPECT_DOUBLE_EQ(trained, here);
@@ -289,7 +290,7 @@ TEST_F(COwnModel, SaysWhatOfItIsNotOfItsFamily) {
   EXPECT_NE(cleave_loss(engine_, &samples_, &loss), 0);
   says("sample 0 has the token 8 at position 2; GPT2LMHeadModel has 8 of them");
   samples_.tokens = kTokens;
-  ASSERT_EQ(cleave_begin_step(engine_), 0) << cleave_error();
+  ASSERT_EQ(cleave_begin_step(engine_, 0), 0) << cleave_error();
   ASSERT_EQ(cleave_train_micro_batch(engine_, &samples_, &loss), 0) << cleave_error();
   EXPECT_EQ(cleave_train_micro_batch(engine_, &samples_, &loss), 2);
   says("a step has 1 micro-batches");
@@ -328,7 +329,7 @@ TEST_F(CInterface, HandsPartsOfParametersToWhoUpdatesThem) {
   step();
   EXPECT_EQ(get("w", 6), (std::vector<float>{-1, -2, -3, -4, -5, -6})) << "0 - (w + 0)";
   std::vector<float> state(6);
-  ASSERT_EQ(cleave_get_state(engine_, 1, "w", state.data()), 0) << cleave_error();
+  ASSERT_EQ(cleave_get_state(engine_, kStates[0], "w", state.data()), 0) << cleave_error();
   EXPECT_EQ(state, (std::vector<float>{1, 2, 3, 4, 5, 6}));
   std::sort(sums.parts.begin(), sums.parts.end());
   EXPECT_EQ(sums.parts,
@@ -337,7 +338,7 @@ TEST_F(CInterface, HandsPartsOfParametersToWhoUpdatesThem) {
                                       "1.1 [0, 1) step 1", "1.1 [0, 1) step 2"}));
   sums.fails_at = int(sums.parts.size());
   cleave_step_result result{};
-  ASSERT_EQ(cleave_begin_step(engine_), 0);
+  ASSERT_EQ(cleave_begin_step(engine_, 0), 0);
   EXPECT_EQ(cleave_finish_step(engine_, nullptr, 0, nullptr, 0, &result), 2);
   EXPECT_NE(std::string(cleave_error()).find("the update failed in the program"), std::string::npos);
 }
@@ -379,11 +380,11 @@ TEST_F(CInterface, SavesAndLoads) {
   step();
   ASSERT_EQ(cleave_save_checkpoint(engine_, folder.c_str(), "here", R"({"mine": 5})"), 0) << cleave_error();
   put("b", {0, 0});
-  char* client = nullptr;
-  ASSERT_EQ(cleave_load_checkpoint(engine_, folder.c_str(), "latest", 1, &client), 0) << cleave_error();
-  EXPECT_EQ(taken(client), R"({"mine":5})");
+  char* loaded = nullptr;
+  ASSERT_EQ(cleave_load_checkpoint(engine_, folder.c_str(), "latest", 1, &loaded), 0) << cleave_error();
+  EXPECT_EQ(taken(loaded), R"({"client":{"mine":5},"path":")" + folder + R"(/here"})");
   EXPECT_EQ(get("b", 2), (std::vector<float>{1.5, 2}));
-  EXPECT_EQ(cleave_load_checkpoint(engine_, folder.c_str(), "gone", 1, &client), 4);
+  EXPECT_EQ(cleave_load_checkpoint(engine_, folder.c_str(), "gone", 1, &loaded), 4);
   EXPECT_NE(std::string(cleave_error()).find("gone"), std::string::npos) << cleave_error();
 }
 
@@ -429,17 +430,20 @@ TEST_F(CInterface, RefusesWhatCannotBeAndSaysWhy) {
   EXPECT_EQ(make(R"({"train_batch_size": 1, "tensor_parallel": {"autotp_size": 2}})"), 2) << cleave_error();
   EXPECT_EQ(cleave_job_open(R"({"devise": "cpu"})", &job_), 2);
   EXPECT_NE(std::string(cleave_error()).find("devise"), std::string::npos) << cleave_error();
-  EXPECT_EQ(cleave_begin_step(nullptr), 1);
+  EXPECT_EQ(cleave_begin_step(nullptr, 0), 1);
   EXPECT_NE(std::string(cleave_error()).find("engine is null"), std::string::npos) << cleave_error();
   ASSERT_EQ(make(kConfig), 0) << cleave_error();
   EXPECT_EQ(cleave_begin_pass(engine_, 0, 1), 1) << "the last pass of no step";
   EXPECT_EQ(cleave_release(engine_, 7), 1);
   EXPECT_NE(std::string(cleave_error()).find("unit 7 of 2"), std::string::npos) << cleave_error();
   std::vector<float> value(6);
-  EXPECT_EQ(cleave_get_state(engine_, 0, "v", value.data()), 2);
+  EXPECT_EQ(cleave_get_state(engine_, "master", "v", value.data()), 2);
   EXPECT_NE(std::string(cleave_error()).find("no parameter v"), std::string::npos) << cleave_error();
-  EXPECT_EQ(cleave_get_state(engine_, 1, "w", value.data()), 1) << "SGD without momentum has no state";
-  EXPECT_EQ(cleave_put_state(engine_, 0, "w", 5, value.data()), 1);
+  EXPECT_EQ(cleave_get_state(engine_, "exp_avg", "w", value.data()), 2)
+      << "SGD without momentum has no state";
+  EXPECT_NE(std::string(cleave_error()).find("the states master; got exp_avg"), std::string::npos)
+      << cleave_error();
+  EXPECT_EQ(cleave_put_state(engine_, "master", "w", 5, value.data()), 1);
 }
 
 TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {

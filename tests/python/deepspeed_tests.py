@@ -29,7 +29,6 @@ import deepspeed
 import pytest
 import torch
 from cleave import schedules
-from cleave.compat import names
 from cleave.compat.accelerator import Accelerator
 
 LIMIT_S = float(os.environ.get("CLEAVE_TEST_LIMIT_S", "60"))
@@ -108,13 +107,9 @@ def _install() -> None:
     Accelerator.is_synchronized_device = lambda self: True  # type: ignore[attr-defined]
     Accelerator.manual_seed_all = Accelerator.manual_seed  # type: ignore[attr-defined]
     sys.meta_path.append(_Finder())
-    found = names.found
-
-    def or_absent(row: str, name: str) -> Any:
-        return absent(f"{name} ({row[1:]})") if row.startswith("!") else found(row, name)
-
-    names.found = or_absent
-    names.NOT_BUILT.clear()
+    for rows in cleave.compat.MODULES.values():
+        for name in [name for name, row in rows.items() if row.startswith("!")]:
+            del rows[name]
     for module in (cleave, deepspeed, cleave.ops, importlib.import_module("cleave.utils"), cleave.zero):
         _let_be_absent(module)
     listed = cleave.compat._Names.__getattr__

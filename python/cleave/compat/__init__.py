@@ -1,4 +1,4 @@
-"""DeepSpeed's long tail of names: modules that exist as rows of a table (names.py)."""
+"""DeepSpeed's long tail of names: a table (names.py), of which modules exist as rows that are no files."""
 
 import importlib
 import importlib.machinery
@@ -7,30 +7,41 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .names import MODULES, found
+from ..errors import NotBuilt
+from .names import MODULES, SUBMODULES
+
+
+def name_of(below: str, name: str) -> Any:
+    """What a module of the table has under a name. NotBuilt where it is not built."""
+    of = f"cleave.{below}".rstrip(".")
+    row = MODULES[below].get(name, "")
+    if row.startswith("!"):
+        raise NotBuilt(f"{of}.{name}: {row[1:]}")
+    if row:
+        module, _, attribute = row.partition(":")
+        return getattr(importlib.import_module(f"cleave.{module}"), attribute)
+    if name in SUBMODULES.get(below, ()) or f"{below}.{name}" in MODULES:
+        return importlib.import_module(f"{of}.{name}")
+    raise AttributeError(f"{of} has no {name}: it is not built; docs/python.md lists what of DeepSpeed's names is")
 
 
 class _Names(ModuleType):
     """A module of the table."""
 
-    def __init__(self, below: str, rows: dict[str, Any]) -> None:
+    def __init__(self, below: str) -> None:
         super().__init__(f"cleave.{below}", "Names of DeepSpeed's (cleave/compat/names.py).")
-        self._below, self._rows, self.__path__ = below, rows, list[str]()
+        self._below, self.__path__ = below, list[str]()
         self.__spec__ = importlib.machinery.ModuleSpec(self.__name__, None, is_package=True)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name in self._rows:
-            return found(self._rows[name], f"{self.__name__}.{name}")
-        if f"{self._below}.{name}" in MODULES:
-            return importlib.import_module(f"{self.__name__}.{name}")
-        raise AttributeError(f"{self.__name__} has no {name}: it is not built; docs/python.md lists what of DeepSpeed's names is")
+        return name_of(self._below, name)
 
 
 def install() -> None:
     """Lets the table's modules be imported, but for those that are files."""
     package = Path(__file__).parents[1]
-    for below, rows in MODULES.items():
+    for below in MODULES:
         if not (package / below).exists():
-            sys.modules.setdefault(f"cleave.{below}", _Names(below, rows))
+            sys.modules.setdefault(f"cleave.{below}", _Names(below))

@@ -1,10 +1,5 @@
 """The table: by module, by name, where it is here. A row that begins with "!" is not built, and says what to use."""
 
-import importlib
-from typing import Any
-
-from ..errors import NotBuilt
-
 
 def _of(module: str, names: str) -> dict[str, str]:
     return {name: f"{module}:{name}" for name in names.split()}
@@ -15,6 +10,16 @@ _PIPE = _of("layers", "PipelineModule LayerSpec TiedLayerSpec ProcessTopology")
 _ACCELERATOR = _of("compat.accelerator", "get_accelerator")
 
 MODULES: dict[str, dict[str, str]] = {
+    "": {
+        **(_of("api", "initialize init_distributed add_config_arguments") | _of("planning", "plan") | _of("engine", "DeepSpeedEngine")),
+        **(_of("pipeline", "PipelineEngine") | _of("layers", "PipelineModule")),
+        **_of("errors", "CleaveError UsageError OutOfMemory CheckpointError TrainingError RankLost NotBuilt StepOrderError"),
+        "init_inference": "!inference engines are not built; cleave generate, or initialize() without an optimizer, does that",
+        "tp_model_init": "!tensor parallelism of torch modules is not built; cleave train has it for the models that it knows",
+        "OnDevice": "!OnDevice is not built; use torch.device(...) as a context",
+        "DeepSpeedTransformerLayer": "!DeepSpeedTransformerLayer is not built; use torch.nn.TransformerEncoderLayer",
+        "moe": "!experts over ranks are not built; a mixture of experts trains as any other module, each expert whole",
+    },
     **{key: {} for key in ("launcher", "checkpoint", "runtime", "runtime.activation_checkpointing")},
     "launcher.runner": _of("compat.values", "DEEPSPEED_ENVIRONMENT_NAME"),
     "checkpoint.utils": _of("utils.states", "clone_tensors_for_torch_save"),
@@ -46,19 +51,8 @@ MODULES: dict[str, dict[str, str]] = {
     },
 }
 
-# At the top of the package: what is not built.
-NOT_BUILT = {
-    "init_inference": "!inference engines are not built; cleave generate, or initialize() without an optimizer, does that",
-    "tp_model_init": "!tensor parallelism of torch modules is not built; cleave train has it for the models that it knows",
-    "OnDevice": "!OnDevice is not built; use torch.device(...) as a context",
-    "DeepSpeedTransformerLayer": "!DeepSpeedTransformerLayer is not built; use torch.nn.TransformerEncoderLayer",
-    "moe": "!experts over ranks are not built; a mixture of experts trains as any other module, each expert whole",
+# What of a package is a file, or a row of the table with names of its own.
+SUBMODULES = {
+    "": ["accelerator", "checkpointing", "comm", "ops", "pipe", "runtime", "utils", "zero"],
+    "utils": ["groups", "leaves", "loading", "logging", "states", "zero_to_fp32"],
 }
-
-
-def found(row: str, name: str) -> Any:
-    """What a row names. NotBuilt where it is not."""
-    if row.startswith("!"):
-        raise NotBuilt(f"{name}: {row[1:]}")
-    module, _, attribute = row.partition(":")
-    return getattr(importlib.import_module(f"cleave.{module}"), attribute)

@@ -1,6 +1,5 @@
 """deepspeed.utils: states of parameters, loaders, logs."""
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,14 +11,8 @@ if TYPE_CHECKING:
     from .logging import logger as logger
     from .states import *  # noqa: F403
 
-_FILES = ("groups", "leaves", "loading", "logging", "states", "zero_to_fp32")
-
 
 def __getattr__(name: str) -> Any:
-    from ..compat.names import MODULES, found
+    from .. import compat
 
-    if name in _FILES:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in MODULES["utils"]:
-        return found(MODULES["utils"][name], f"{__name__}.{name}")
-    raise AttributeError(f"cleave.utils has no {name}: it is not built; docs/python.md lists what of DeepSpeed's names is")
+    return compat.name_of("utils", name)

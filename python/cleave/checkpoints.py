@@ -1,0 +1,112 @@
+"""Checkpoints of an engine that is stepped: what is kept beside the engine's records, and how a training goes on from them."""
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import NotBuilt, StepOrderError, UsageError
+from .saved import Beside, beside
+from .schedules import Schedule
+from .steps import SteppedModule
+from .utils.loading import DeepSpeedDataLoader
+
+
+class SavedModule(SteppedModule):
+    """A module in an engine, its steps, and its checkpoints."""
+
+    training_dataloader: DeepSpeedDataLoader | None = None
+    data_iterator: Any = None  # over it, where the engine reads it
+    loaded_checkpoint_tag: str | None = None
+
+    def _beside(self, client_state: Mapping[str, Any] | None) -> Beside:
+        """What a checkpoint keeps beside the engine's records."""
+        scheduler = self.lr_scheduler.state_dict() if hasattr(self.lr_scheduler, "state_dict") else None
+        slots, named = self._units.slots(), self.module.state_dict(keep_vars=True)
+        begun = len(self._losses)
+        return Beside(
+            client_state=dict(client_state or {}),
+            scheduler=scheduler,
+            optimizer=self.optimizer.state_dict() if self.optimizer else None,
+            loader=self.training_dataloader.state_dict(begun) if self.training_dataloader is not None else None,
+            buffers={name: b.detach().to("cpu") for name, b in self.module.named_buffers() if b.numel() and name in named},
+            counters={key: getattr(self, key) for key in ("global_steps", "global_samples", "skipped_steps")}
+            | {"micro_steps": self.micro_steps - begun},
+            shared=self._units.other_names(self.module),
+            frozen=[slot.name for slot in slots if not slot.trains],
+            shapes={slot.name: list(slot.shape) for slot in slots if not 1 <= len(slot.shape) <= 4},
+        )
+
+    def save_checkpoint(
+        self,
+        save_dir: str,
+        tag: str | None = None,
+        client_state: Mapping[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Writes SAVE_DIR/TAG from all ranks, as the command line does. Collective; False where it could not be."""
+        self._require_training("save_checkpoint")
+        self._require_no_update_under_way()
+        name = str(tag or f"global_step{self.global_steps}")
+        crc = float(zlib.crc32(name.encode()))
+        if self._job.sum([crc])[0] != crc * self.world_size:
+            raise UsageError(f"save_checkpoint: the tag is {name} on rank {self.global_rank} and another on another rank; give one")
+        os.makedirs(save_dir, exist_ok=True)
+        self._native.save_checkpoint(os.fspath(save_dir), name, json.dumps(self._beside(client_state).packed()))
+        return True
+
+    def _require_no_update_under_way(self) -> None:
+        """Units may be updated during a step's last backward already; what earlier ones added to gradients is no part of a checkpoint."""
+        if self._in_step and self._has_gradients and self.is_gradient_accumulation_boundary():
+            raise StepOrderError("save_checkpoint between the last backward of a step and engine.step(); call it after that")
+        if self._in_step and self.global_rank == 0:
+            micros = f"{len(self._losses)} of {self.gradient_accumulation_steps()} micro-batches"
+            print(f"warning: a step is under way; its {micros} are not in the checkpoint, which has what the step before left")
+
+    def load_checkpoint(
+        self,
+        load_dir: str,
+        tag: str | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+        custom_load_fn: Any = None,
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Restores a checkpoint of any layout; returns its path and what the script stored. Collective."""
+        if custom_load_fn is not None:
+            raise NotBuilt("custom_load_fn is not built; load what is of your own from the client state that load_checkpoint returns")
+        self._require_no_step("load_checkpoint")
+        folder, self.data_iterator = os.fspath(load_dir), None
+        if tag is None and not os.path.exists(os.path.join(folder, "latest")):
+            if self.global_rank == 0:
+                print(f"warning: {folder} has no file latest, so no checkpoint was loaded; name one by tag")
+            return None, {}
+        with_optimizer = load_optimizer_states and not load_module_only
+        loaded = json.loads(self._native.asked("load_checkpoint", folder, tag or "latest", with_optimizer))
+        kept = beside(loaded["client"], loaded["path"])
+        if not load_module_only:
+            self._restore(kept, with_optimizer, load_lr_scheduler_states)
+        if self._outside:
+            anew = not with_optimizer or bool(self._native.facts()["optimizer_is_new"])
+            self._outside.load((kept.optimizer or {}).get("outside"), anew)
+        self._load_buffers(kept.buffers)
+        self.loaded_checkpoint_tag = os.path.basename(loaded["path"])
+        return loaded["path"], kept.client_state
+
+    def _restore(self, kept: Beside, with_optimizer: bool, with_scheduler: bool) -> None:
+        steps = int(self._native.facts()["step"])
+        own = {"global_steps": steps, "global_samples": steps * self.train_batch_size(), "skipped_steps": 0}
+        own["micro_steps"] = steps * self.gradient_accumulation_steps()
+        for key, value in {**own, **kept.counters}.items():
+            setattr(self, key, value)
+        if self.training_dataloader is not None and kept.loader:
+            self.training_dataloader.load_state_dict(kept.loader)
+        if with_optimizer and self.optimizer and kept.optimizer:
+            self.optimizer.load_state_dict(kept.optimizer)
+        if with_scheduler and isinstance(self.lr_scheduler, Schedule):
+            self.lr_scheduler.follow(self.global_steps - self.skipped_steps)
+        elif with_scheduler and self.lr_scheduler is not None and kept.scheduler is not None:
+            self.lr_scheduler.load_state_dict(kept.scheduler)

@@ -1,0 +1,221 @@
+"""A module whose parameters an engine holds: how they come there, and how they are read and changed whole, wherever their values are."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from . import job as jobs
+from . import native
+from .errors import NotBuilt, UsageError
+from .optimizers import Declared
+from .residency import TORCH_TYPES, Residency
+from .sharded import shard_of, value_of
+from .units import Slot
+from .utils import groups
+
+
+class HeldModule(torch.nn.Module):
+    """A module and its engine."""
+
+    def __init__(self, declared: Declared, seed: int) -> None:
+        """The engine's memory is what the module's parameters show from here on. Collective."""
+        super().__init__()
+        self._job = jobs.current()
+        facts = self._job.facts()
+        self.global_rank, self.local_rank = int(facts["rank"]), int(facts["local_rank"])
+        self.world_size, self.mp_world_size = int(facts["world"]), 1
+        self.device = torch.device(facts["device"])
+        self.module, self._configuration, self._precision = declared.module, declared.config, declared.config.precision()
+        self._units, self._outside = units, outside = declared.units, declared.outside
+        self._move_buffers()
+        self._native: native.NativeEngine = native.NativeEngine(
+            self._job,
+            *declared.of_engine(),
+            seed=seed,
+            rates_given=declared.brings_rates,
+            has_stream=self.device.type == "cuda",
+            stream=torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None,
+            update=(lambda part: outside.update(part, units.units[part.unit].slots[part.parameter], self._native)) if outside else None,
+            states=outside.kinds if outside else (),
+            **declared.options(),
+        )
+        jobs.keep_until_saved(self._native)
+        groups.mpu = None
+        about = self._native.facts()
+        self.dp_world_size, self._data_rank = int(about["mesh"]["data"]), int(about["place"]["data"])
+        self._shapes = {name: torch.Size(shape) for name, shape in about["parameters"].items()}  # of the whole model
+        self._shapes.update({slot.name: slot.shape for slot in units.slots()})
+        self._hand_over()
+        self._residency = Residency(self.module, self._native, units, self._precision, self.device)
+        for slot in units.slots():
+            slot.parameter.ds_engine = self  # type: ignore[attr-defined]
+
+    def _move_buffers(self) -> None:
+        """Buffers are where the engine computes, in their own type, as fp32 frequencies of rotations have to be, or in buffer_dtype."""
+        dtype = TORCH_TYPES.get(str((self.config.get("data_types") or {}).get("buffer_dtype")))
+        for submodule in self.module.modules():
+            for name, buffer in submodule.named_buffers(recurse=False):
+                submodule._buffers[name] = buffer.to(self.device, dtype if buffer.is_floating_point() else None)
+
+    def _hand_over(self) -> None:
+        """The engine's masters take the values of the first rank that has a parameter, one at a time. Collective."""
+        for slot in self._units.slots():
+            whole = value_of(slot.parameter).to("cpu", torch.float32, copy=True).contiguous()
+            self._native.take_first(slot.unit, whole.data_ptr(), whole.numel() * 4)
+            self._put(slot.name, whole)
+            if shard := shard_of(slot.parameter):
+                shard.forget(slot.parameter)
+        self._native.publish()
+        for buffer in self.module.buffers():
+            held = buffer.detach().to("cpu").contiguous()
+            if held.numel():
+                self._native.take_first(-1, held.data_ptr(), held.numel() * held.element_size())
+                buffer.data.copy_(held)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self._configuration.given
+
+    def memory(self) -> dict[str, Any]:
+        """Bytes of this rank by kind and category: planned, live and peak."""
+        facts = self._native.facts()
+        return {key: facts[key] for key in ("planned", "live", "peak")}
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            module = self.__dict__.get("_modules", {}).get("module")
+            if module is not None and hasattr(module, name):
+                return getattr(module, name)
+            raise AttributeError(f"the engine and its module {type(module).__name__} have no attribute {name}") from None
+
+    # ---- one parameter ----
+
+    def name_of(self, parameter: torch.nn.Parameter) -> str:
+        """The name by which checkpoints know a parameter."""
+        return self._units.of_parameter[id(parameter)].name
+
+    def parameters_of(self, name: str, kind: str = "master") -> torch.Tensor:
+        """One whole state of a parameter in fp32 on the host: "master" is its value. Collective."""
+        if name not in self._shapes:
+            raise UsageError(f"{type(self.module).__name__} has no parameter {name}")
+        whole = torch.empty(self._shapes[name], dtype=torch.float32)
+        self._native.get_state(kind, name, whole.data_ptr())
+        return whole
+
+    def set_parameter(self, name: str, value: torch.Tensor, kind: str = "master") -> None:
+        """Overwrites a state of a parameter with the same value on every rank. Collective."""
+        self._put(name, value, kind)
+        if kind == "master":
+            self._native.publish()
+
+    def _put(self, name: str, value: torch.Tensor, kind: str = "master") -> None:
+        whole = value.detach().to("cpu", torch.float32).contiguous()
+        self._native.put_state(kind, name, whole.numel(), whole.data_ptr())
+
+    # ---- whole for a while ----
+
+    @contextlib.contextmanager
+    def gathered(self, parameters: list[torch.nn.Parameter], modifier_rank: int | None) -> Iterator[None]:
+        """zero.GatheredParameters of this engine's parameters. Collective."""
+        slots = [self._units.of_parameter[id(p)] for p in parameters if id(p) in self._units.of_parameter]
+        modifies = modifier_rank == self.global_rank
+        with self._residency.outside(list(dict.fromkeys(slot.unit for slot in slots))):
+            before = [slot.parameter.detach().clone() if modifies else None for slot in slots]
+            yield
+            after = [slot.parameter.detach().to("cpu", torch.float32, copy=True) for slot in slots] if modifies else []
+            changed = [b is not None and not torch.equal(b, slot.parameter) for b, slot in zip(before, slots, strict=True)]
+        if modifier_rank is not None:
+            self._take_over(slots, after, changed, modifier_rank)
+
+    def _take_over(self, slots: list[Slot], after: list[torch.Tensor], changed: list[bool], root: int) -> None:
+        """What one rank changed becomes the value on all; what it left alone keeps its master."""
+        anywhere = self._job.sum([float(c) for c in changed]) if changed else []
+        for i, slot in enumerate(slots):
+            if anywhere[i]:
+                value = after[i] if after else torch.empty(slot.shape)
+                jobs.broadcast(value, root)
+                self.set_parameter(slot.name, value)
+
+    # ---- all of them ----
+
+    def module_state_dict(
+        self, destination: Any = None, prefix: str = "", keep_vars: bool = False, exclude_frozen_parameters: bool = False
+    ) -> Any:
+        """The module's own: at stage 3 its parameters have no values there; see _zero3_consolidated_16bit_state_dict."""
+        state = self.module.state_dict(prefix=prefix, keep_vars=keep_vars)
+        frozen = [name for name, p in self.module.named_parameters(remove_duplicate=False) if not p.requires_grad]
+        for name in frozen if exclude_frozen_parameters else ():
+            state.pop(prefix + name, None)
+        return state
+
+    def load_module_state_dict(
+        self, checkpoint: Mapping[str, Any], strict: bool = True, custom_load_fn: Any = None, fetch_z3_params: bool = False
+    ) -> None:
+        """Overwrites the module's parameters and buffers by those of a state_dict, or of a dictionary that has one as `module`.
+
+        Every rank gives the same. Collective.
+        """
+        if custom_load_fn is not None:
+            raise NotBuilt("custom_load_fn is not built; change what the state_dict has before it is given")
+        given: Mapping[str, torch.Tensor] = checkpoint["module"] if isinstance(checkpoint.get("module"), Mapping) else checkpoint
+        wanted = set(self.module.state_dict(keep_vars=True))
+        missing, unexpected = sorted(wanted - given.keys()), sorted(given.keys() - wanted - self._shapes.keys())
+        if strict and (missing or unexpected):
+            what = f"missing {', '.join(missing) or 'nothing'}; unexpected {', '.join(unexpected) or 'nothing'}"
+            raise UsageError(f"load_module_state_dict: {what}; names are those of the module's state_dict")
+        slots = [slot for slot in self._units.slots() if slot.name in given]
+        for slot in slots:
+            if given[slot.name].shape != slot.shape:
+                shapes = f"{list(given[slot.name].shape)}; wanted {list(slot.shape)}"
+                raise UsageError(f"load_module_state_dict: {slot.name} has the shape {shapes}")
+        for slot in slots:
+            self._put(slot.name, given[slot.name])
+        self._native.publish()
+        self._load_buffers(given)
+
+    def _load_buffers(self, given: Mapping[str, torch.Tensor]) -> None:
+        for name, buffer in self.module.named_buffers():
+            if name in given:
+                buffer.data.copy_(given[name])
+
+    def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, torch.Tensor] | None:
+        """Whole weights in the model's type, on the first rank only. Collective."""
+        whole = {}
+        for u, unit in enumerate(self._units.units):
+            with self._residency.outside([u]):
+                for slot in unit.slots if self.global_rank == 0 else []:
+                    whole[id(slot.parameter)] = slot.parameter.detach().to("cpu", copy=True)
+        if self.global_rank != 0:
+            return None
+        state = self.module_state_dict(keep_vars=True, exclude_frozen_parameters=exclude_frozen_parameters)
+        return {name: whole.get(id(value), value.detach().to("cpu")) for name, value in state.items()}
+
+    def save_16bit_model(self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False) -> bool:
+        """Writes whole weights from the first rank. Collective."""
+        state = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
+        if state is not None:
+            os.makedirs(save_dir, exist_ok=True)
+            torch.save(state, os.path.join(save_dir, save_filename))
+        self._job.barrier()
+        return True
+
+    save_fp16_model = save_16bit_model
+
+    def offload_states(self, *args: Any, **kwargs: Any) -> None:
+        raise NotBuilt("offload_states is not built; zero_optimization.offload_optimizer and offload_param say where state lives")
+
+    reload_states = offload_states
+
+    def empty_partition_cache(self) -> None:
+        """Nothing: gathered parameters are in memory that is planned and stays."""
+
+    def destroy(self) -> None:
+        """Gives the engine's memory back. Parameters that are whole on a rank keep their values."""
+        self._residency.close()
+        self._native.finish_save()
+        self._native.free()

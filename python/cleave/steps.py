@@ -1,0 +1,209 @@
+"""A step of a module in an engine: how a backward's gradients reach the engine, where accumulation ends, and the update there."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from . import job as jobs
+from .configuration import Configuration
+from .errors import StepOrderError, UsageError
+from .held import HeldModule
+from .optimizers import Declared
+from .residency import TORCH_TYPES
+from .schedules import kind_of
+
+
+class SteppedModule(HeldModule):
+    """A module, its optimizer and its schedule."""
+
+    def __init__(
+        self,
+        config: Configuration,
+        model: torch.nn.Module,
+        optimizer: Any = None,
+        model_parameters: Any = None,
+        lr_scheduler: Any = None,
+        seed: int = 42,
+    ) -> None:
+        autocast = config.autocast()
+        declared = Declared(config, model, jobs.current(), optimizer, model_parameters, lr_scheduler)
+        super().__init__(declared, seed)
+        self.optimizer, self._brings_rates = declared.optimizer, declared.brings_rates
+        self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
+        self._autocast = torch.autocast(self.device.type, TORCH_TYPES[autocast]) if autocast else contextlib.nullcontext()
+        if self.optimizer is not None:
+            self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
+        self.lr_scheduler = self._scheduler(lr_scheduler)
+        self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
+        self._boundary: bool | None = None  # said by the script
+        self._unsynced = False
+        self._losses: list[torch.Tensor] = []  # of the micro-batches of a step under way
+        self._in_step = self._has_gradients = self._applied = False
+        self._norm: float | None = None
+        self._micro_batch = int(self._value("train_micro_batch_size_per_gpu"))
+        self._micro_batches = int(self._value("gradient_accumulation_steps"))
+
+    def _value(self, path: str) -> Any:
+        return self._configuration.values[path]
+
+    def _scheduler(self, given: Any) -> Any:
+        if self.optimizer is None:
+            return None
+        if given is None:
+            section = self.config.get("scheduler")
+            return kind_of(section).of_engine(self._native, self.optimizer) if section else None
+        if callable(given) and not hasattr(given, "step"):
+            return given(self.optimizer.optimizer or self.optimizer)
+        return given
+
+    def _require_training(self, what: str) -> None:
+        if self.optimizer is None:
+            raise StepOrderError(
+                f"{what}: this engine has no optimizer, so it trains nothing; give initialize() one, or a section "
+                "`optimizer` in the ds_config"
+            )
+
+    def _require_no_step(self, what: str) -> None:
+        if self._in_step:
+            raise StepOrderError(f"{what} within a step; call it after a boundary's engine.step()")
+
+    # ---- how many micro-batches a step has ----
+
+    def train_batch_size(self) -> int:
+        return self._micro_batch * self._micro_batches * self.dp_world_size
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        return self._micro_batch
+
+    def gradient_accumulation_steps(self) -> int:
+        return self._micro_batches
+
+    def set_train_batch_size(self, train_batch_size: int) -> None:
+        """From the next step on, by other micro-batches of the same size."""
+        each = self._micro_batch * self.dp_world_size
+        if train_batch_size < 1 or train_batch_size % each:
+            raise UsageError(f"set_train_batch_size({train_batch_size}): wanted a multiple of {each}, the micro-batches of all ranks")
+        self._require_no_step("set_train_batch_size")
+        self._micro_batches = train_batch_size // each
+        self.micro_steps = 0
+
+    def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
+        """From the next step on, as many of them: the batch is another one, too."""
+        if micro_batch_size < 1:
+            raise UsageError(f"set_train_micro_batch_size({micro_batch_size}): wanted at least 1")
+        self._require_no_step("set_train_micro_batch_size")
+        self._micro_batch = micro_batch_size
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        if self._boundary is not None:
+            return self._boundary
+        return (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        self._boundary = is_boundary
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Passes of a step whose gradients are not summed over ranks yet; the pass behind the context sums them all."""
+        if (stage := self._value("zero_optimization.stage")) >= 2:
+            raise UsageError(f"no_sync at ZeRO stage {stage}, whose gradients are summed with each backward; leave it out")
+        self._unsynced = True
+        try:
+            yield
+        finally:
+            self._unsynced = False
+
+    # ---- a step ----
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        with self._autocast:
+            return self._residency.forward(lambda: self.module(*inputs, **kwargs))
+
+    def _begin_step(self) -> None:
+        if not self._in_step:
+            self._native.begin_step(self._micro_batches)
+            self._in_step = True
+
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
+        """Takes the gradients of the loss, a mean over this rank's micro-batch, which the engine averages over micro-batches and ranks.
+
+        Returns the loss as a share of the step's. With scale_wrt_gas=False the loss is divided by the micro-batches already.
+        """
+        self._require_training("backward")
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise UsageError(f"backward of a {type(loss).__name__}{list(getattr(loss, 'shape', []))}; wanted a loss of one element")
+        self._begin_step()
+        times = 1 if scale_wrt_gas else self.gradient_accumulation_steps()
+        seed = torch.full_like(loss, self._native.scale() * times)
+        self._residency.backward(
+            lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph),
+            self.is_gradient_accumulation_boundary() and not self._unsynced,
+        )
+        self._has_gradients = True
+        self._losses.append(loss.detach() * times)
+        return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss, whose backward() is engine.backward(loss), which multiplies it by the loss scale."""
+        self._require_training("scale")
+        scaled = loss * 1.0
+        scaled.backward = lambda gradient=None, retain_graph=False: self.backward(loss, retain_graph)  # type: ignore
+        return scaled
+
+    def gradient_of(self, name: str) -> torch.Tensor | None:
+        """A whole gradient of the step's loss in fp32 on the host: averaged, before clipping. Collective.
+
+        None outside of a step, and for what is not trained; between the last backward of a step and engine.step() it is there.
+        """
+        slot = next(s for s in self._units.slots() if s.name == name)
+        if not self._in_step or not slot.trains:
+            return None
+        whole = torch.empty(slot.shape, dtype=torch.float32)
+        self._native.get_gradient(name, whole.data_ptr())
+        return whole
+
+    def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
+        """At the boundary of accumulation the update, else nothing but the count of micro-batches."""
+        self._require_training("step")
+        self._applied = False
+        if self._unsynced:
+            raise StepOrderError("step within no_sync, before gradients are summed; call it behind the context and a backward there")
+        if not self._has_gradients:
+            raise StepOrderError("step without a backward since the last one; call engine.backward(loss) first")
+        if self.is_gradient_accumulation_boundary():
+            self._update(lr_kwargs or {})
+        self._has_gradients = False
+        self.micro_steps += 1
+
+    def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
+        assert self.optimizer is not None
+        rates = self.optimizer.rates() if self._brings_rates else []
+        self._in_step = False
+        losses = torch.stack([loss.float().reshape(()) for loss in self._losses]).tolist() if self._losses else []
+        result = self._native.finish_step(losses, rates)
+        self._losses.clear()
+        self._norm = float("inf") if result.skipped else result.grad_norm
+        self.optimizer.updated(bool(result.skipped))
+        self._applied = not result.skipped
+        if result.skipped:
+            self.skipped_steps += 1
+        elif self.lr_scheduler is not None:
+            self.lr_scheduler.step(**lr_kwargs)
+        self.global_steps += 1
+        self.global_samples += self.train_batch_size()
+        self.last_result = result
+
+    def was_step_applied(self) -> bool:
+        return self._applied
+
+    def get_global_grad_norm(self) -> float | None:
+        """Of the last step: averaged and unscaled, before clipping; None before the first."""
+        return self._norm
+
+    def allreduce_gradients(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing: engine.backward and engine.step sum gradients."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Nothing: gradients are the engine's, which begins each step without any."""
