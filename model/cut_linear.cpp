@@ -14,32 +14,30 @@ CutLinear::Gathering CutLinear::start_gather(Tensor local, Arena& scratch) const
   return {all, axis.start_gather(all, local, stream, what)};
 }
 
-Tensor CutLinear::forward_gathered(const Linear& linear, Tensor y, Tensor x, Arena& scratch) const {
+void CutLinear::forward_gathered(const Linear& linear, Tensor y, Tensor x, Arena& scratch) const {
   const Tensor all = axis.all_rows_of(x, scratch), out = matrix(y, linear.out);
-  for (const TensorAxis::Gathered& in : axis.start_gathers(all, x, stream, what)) {
+  for (const TensorAxis::Gathered& in : axis.start_gathers(all, x, TensorAxis::Order::piece, stream, what)) {
     stream.wait(in.here);
     linear.of_rows(in.rows).forward(rows_of(out, in.rows), in.x, stream);
   }
-  return all;
 }
 
-Tensor CutLinear::forward_active(const Linear& linear, Tensor y, Tensor hidden, Tensor x,
-                                 kernels::Activation f, Arena& scratch) const {
+void CutLinear::forward_active(const Linear& linear, Tensor y, Tensor hidden, Tensor x, kernels::Activation f,
+                               Arena& scratch) const {
   const Tensor all = axis.all_rows_of(x, scratch), out = matrix(y, linear.out),
                before = matrix(hidden, linear.out);
-  for (const TensorAxis::Gathered& in : axis.start_gathers(all, x, stream, what)) {
+  for (const TensorAxis::Gathered& in : axis.start_gathers(all, x, TensorAxis::Order::piece, stream, what)) {
     stream.wait(in.here);
     linear.of_rows(in.rows).forward_active(rows_of(out, in.rows), rows_of(before, in.rows), in.x, f, stream);
   }
-  return all;
 }
 
 void CutLinear::forward_summed(const Linear& linear, Tensor y, Tensor partial, Tensor x) const {
   const Tensor in = matrix(x, linear.in);
   Event last;
   for (const TensorAxis::Summand& piece : axis.summands(y.dim(0))) {
-    for (const Range& rows : piece.products)
-      linear.of_rows(rows).forward(rows_of(partial, rows), in.rows(rows), stream);
+    for (const auto& [rows, terms] : piece.products)
+      linear.of_rows(rows).forward(rows_of(partial, terms), in.rows(rows), stream);
     last = axis.start_sum(y, partial, piece.rows, stream, what);
   }
   stream.wait(last);
@@ -47,7 +45,7 @@ void CutLinear::forward_summed(const Linear& linear, Tensor y, Tensor partial, T
 
 Tensor CutLinear::backward_gathered(const Linear& linear, Tensor dx, Tensor dy, Arena& scratch) const {
   const Tensor all = axis.all_rows_of(dy, scratch), out = matrix(dx, linear.in);
-  for (const TensorAxis::Gathered& in : axis.start_gathers(all, dy, stream, what)) {
+  for (const TensorAxis::Gathered& in : axis.start_gathers(all, dy, TensorAxis::Order::rank, stream, what)) {
     stream.wait(in.here);
     linear.of_rows(in.rows).backward_input(rows_of(out, in.rows), in.x, stream);
   }
@@ -58,7 +56,7 @@ Tensor CutLinear::backward_active(const Linear& linear, Tensor dhidden, Tensor h
                                   kernels::Activation f, Arena& scratch) const {
   const Tensor all = axis.all_rows_of(dy, scratch), out = matrix(dhidden, linear.in),
                before = matrix(hidden, linear.in);
-  for (const TensorAxis::Gathered& in : axis.start_gathers(all, dy, stream, what)) {
+  for (const TensorAxis::Gathered& in : axis.start_gathers(all, dy, TensorAxis::Order::rank, stream, what)) {
     stream.wait(in.here);
     linear.of_rows(in.rows).backward_active(rows_of(out, in.rows), in.x, rows_of(before, in.rows), f, stream);
   }
@@ -69,8 +67,8 @@ Event CutLinear::backward_summed(const Linear& linear, Tensor dx, Tensor partial
   const Tensor in = matrix(dy, linear.out);
   Event last;
   for (const TensorAxis::Summand& piece : axis.summands(dx.dim(0))) {
-    for (const Range& rows : piece.products)
-      linear.of_rows(rows).backward_input(rows_of(partial, rows), in.rows(rows), stream);
+    for (const auto& [rows, terms] : piece.products)
+      linear.of_rows(rows).backward_input(rows_of(partial, terms), in.rows(rows), stream);
     last = axis.start_sum(dx, partial, piece.rows, stream, what);
   }
   return last;

@@ -19,15 +19,16 @@ struct CutLinear {
   };
   Gathering start_gather(Tensor local, Arena& scratch) const;
 
-  // Outputs cut: y, of all rows, from the gathered x. Returns all rows of x, scratch where rows are cut.
-  Tensor forward_gathered(const Linear& linear, Tensor y, Tensor x, Arena& scratch) const;
+  // Outputs cut: y, of all rows, from the gathered x.
+  void forward_gathered(const Linear& linear, Tensor y, Tensor x, Arena& scratch) const;
   // The same with an activation function behind it: hidden as y above, y = f(hidden).
-  Tensor forward_active(const Linear& linear, Tensor y, Tensor hidden, Tensor x, kernels::Activation f,
-                        Arena& scratch) const;
-  // Inputs cut: y = its rows of the sum over ranks. `partial` is y with all rows, as all_rows_of gives it.
+  void forward_active(const Linear& linear, Tensor y, Tensor hidden, Tensor x, kernels::Activation f,
+                      Arena& scratch) const;
+  // Inputs cut: y = its rows of the sum over ranks. `partial` is y with all rows, as all_rows_of gives it;
+  // what is in it then is nobody's.
   void forward_summed(const Linear& linear, Tensor y, Tensor partial, Tensor x) const;
 
-  // Inputs cut: dx, of all rows, from the gathered dy. Returns all rows of dy.
+  // Inputs cut: dx, of all rows, from the gathered dy. Returns all rows of dy, in the order of ranks.
   Tensor backward_gathered(const Linear& linear, Tensor dx, Tensor dy, Arena& scratch) const;
   // The same where x = f(hidden): goes on to hidden's gradient.
   Tensor backward_active(const Linear& linear, Tensor dhidden, Tensor hidden, Tensor dy,

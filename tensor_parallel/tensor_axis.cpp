@@ -68,56 +68,64 @@ std::vector<Range> TensorAxis::pieces(int64_t rows) const {
   return out;
 }
 
-Event TensorAxis::move(comm::Collective op, Tensor all, Tensor local, Range rows, Stream& stream,
+Event TensorAxis::move(comm::Collective op, Tensor all, Tensor local, Range rows, Order order, Stream& stream,
                        std::string_view what) const {
   if (stream.discards()) return {};
   Stream& on = beside_.stream ? *beside_.stream : stream;
   if (beside_.stream) on.wait(stream.record());
   const int64_t width = local.numel() / local.dim(0);
-  const Range elements{rows.begin * width, rows.end * width};
-  if (op == comm::Collective::all_reduce)
-    ranks_->all_reduce(all.slice(elements), on, {.what = what});
-  else if (op == comm::Collective::all_gather)
-    ranks_->all_gather(all, local, on, {.what = what, .within = elements});
-  else
-    ranks_->reduce_scatter(local, all, on, {.what = what, .within = elements});
+  const Range mine{rows.begin * width, rows.end * width};
+  comm::Call call{.what = what};
+  if (op == comm::Collective::all_reduce) {
+    ranks_->all_reduce(all.slice(mine), on, call);
+  } else {
+    if (order == Order::rank)
+      call.within = mine;
+    else
+      all = all.slice({mine.begin * size(), mine.end * size()}), local = local.slice(mine);
+    op == comm::Collective::all_gather ? ranks_->all_gather(all, local, on, call)
+                                       : ranks_->reduce_scatter(local, all, on, call);
+  }
   return beside_.stream ? on.record() : Event();
 }
 
 Event TensorAxis::start_gather(Tensor all, Tensor local, Stream& stream, std::string_view what) const {
-  return cut_rows_ ? move(comm::Collective::all_gather, all, local, {0, local.dim(0)}, stream, what)
-                   : Event();
+  if (!cut_rows_) return {};
+  return move(comm::Collective::all_gather, all, local, {0, local.dim(0)}, Order::rank, stream, what);
 }
 
 Event TensorAxis::start_sum(Tensor local, Tensor all, Range rows, Stream& stream,
                             std::string_view what) const {
   const auto op = cut_rows_ ? comm::Collective::reduce_scatter : comm::Collective::all_reduce;
-  return ranks_ ? move(op, all, local, rows, stream, what) : Event();
+  return ranks_ ? move(op, all, local, rows, Order::piece, stream, what) : Event();
 }
 
-std::vector<TensorAxis::Gathered> TensorAxis::start_gathers(Tensor all, Tensor local, Stream& stream,
-                                                            std::string_view what) const {
+std::vector<TensorAxis::Gathered> TensorAxis::start_gathers(Tensor all, Tensor local, Order order,
+                                                            Stream& stream, std::string_view what) const {
   const int64_t each = local.dim(0);
   if (!cut_rows_ || !beside_.stream || each < beside_.least_rows || beside_.least_rows == 0)
     return {{{0, all.dim(0)}, all, start_gather(all, local, stream, what)}};
   std::vector<Gathered> out = {{Range{0, each}.shifted(rank() * each), local}};
   for (const Range& piece : pieces(each)) {
-    Event here = move(comm::Collective::all_gather, all, local, piece, stream, what);
+    Event here = move(comm::Collective::all_gather, all, local, piece, order, stream, what);
     for (int r = 0; r < size(); ++r)
-      if (const Range rows = piece.shifted(r * each); r != rank())
-        out.push_back({rows, all.rows(rows), std::exchange(here, {})});  // one wait is enough for a piece
+      if (r != rank())  // one wait is enough for a piece
+        out.push_back(
+            {piece.shifted(r * each), all.rows(place(piece, r, each, order)), std::exchange(here, {})});
   }
   return out;
 }
 
 std::vector<TensorAxis::Summand> TensorAxis::summands(int64_t local_rows) const {
   const std::vector<Range> pieces = this->pieces(local_rows);
-  if (!ranks_ || pieces.size() == 1) return {{{{0, all_rows(local_rows)}}, {0, local_rows}}};
+  const Range all{0, all_rows(local_rows)};
+  if (!ranks_ || pieces.size() == 1) return {{{{all, all}}, {0, local_rows}}};
   std::vector<Summand> out;
   for (const Range& piece : pieces) {
-    out.push_back({{}, piece});
-    for (int r = 0; r < (cut_rows_ ? size() : 1); ++r)
-      out.back().products.push_back(piece.shifted(r * local_rows));
+    Summand& summand = out.emplace_back(Summand{{}, piece});
+    if (!cut_rows_) summand.products.push_back({piece, piece});
+    for (int r = 0; cut_rows_ && r < size(); ++r)
+      summand.products.push_back({piece.shifted(r * local_rows), place(piece, r, local_rows, Order::piece)});
   }
   return out;
 }

@@ -81,6 +81,10 @@ class TensorAxis {
     return start_sum(local, all, {0, local.dim(0)}, stream, what);
   }
 
+  // How a buffer of all rows is ordered: as the ranks have them, or piece by piece, of each the rows of every
+  // rank, so that moving one is a collective of memory side by side, which GPUs' transports are best at.
+  enum class Order : uint8_t { rank, piece };
+
   // gather() with a product behind it: all rows in pieces, in the order in which they come; this rank's own
   // come first. What is computed from `rows` of all reads them in `x`, behind `here`.
   struct Gathered {
@@ -88,12 +92,16 @@ class TensorAxis {
     Tensor x;
     Event here = {};
   };
-  std::vector<Gathered> start_gathers(Tensor all, Tensor local, Stream& stream, std::string_view what) const;
+  std::vector<Gathered> start_gathers(Tensor all, Tensor local, Order order, Stream& stream,
+                                      std::string_view what) const;
 
-  // start_sum() with a product before it, piece by piece: once the `products`, rows of all, are made,
-  // start_sum() moves `rows` of every rank's part.
+  // start_sum() with a product before it, piece by piece: once the `products` are made, whose terms lie in
+  // the order of pieces, start_sum() moves `rows` of every rank's part.
   struct Summand {
-    std::vector<Range> products;
+    struct Product {
+      Range rows, terms;  // rows of all, and those of `all` that they are written to
+    };
+    std::vector<Product> products;
     Range rows;
   };
   std::vector<Summand> summands(int64_t local_rows) const;
@@ -104,8 +112,13 @@ class TensorAxis {
  private:
   std::vector<Range> pieces(int64_t rows) const;
   // A movement of `rows` of every rank's `local`, behind the work of `stream`.
-  Event move(comm::Collective op, Tensor all, Tensor local, Range rows, Stream& stream,
+  Event move(comm::Collective op, Tensor all, Tensor local, Range rows, Order order, Stream& stream,
              std::string_view what) const;
+  // Where rank r's rows of a piece are in `all`, of which every rank has `each`.
+  Range place(Range piece, int r, int64_t each, Order order) const {
+    return order == Order::rank ? piece.shifted(r * each)
+                                : Range{0, piece.size()}.shifted(piece.begin * size() + r * piece.size());
+  }
 
   comm::Communicator* ranks_ = nullptr;
   bool cut_rows_ = false;

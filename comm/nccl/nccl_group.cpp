@@ -4,6 +4,7 @@
 
 #include "comm/nccl/channel.h"
 #include "core/environment.h"
+#include "device/cuda/check.h"
 
 namespace cleave::comm {
 namespace {
@@ -64,10 +65,16 @@ class NcclGroup final : public WatchedGroup {
     call(w, stream, [&](const NcclLibrary& nccl, ncclComm_t comm, cudaStream_t s) {
       const auto [type, count] = elements(mine);
       if (piece.size() == shard.numel()) return nccl.all_gather(mine.raw(), full.raw(), count, type, comm, s);
+      // The pieces lie apart: straight from each to each, where broadcasts would be a chain for every root.
+      const auto place = [&](int r) { return full.slice(piece.shifted(r * shard.numel())).raw(); };
+      if (place(rank()) != mine.raw())
+        cuda_check(cudaMemcpyAsync(place(rank()), mine.raw(), size_t(mine.bytes()), cudaMemcpyDefault, s),
+                   "cudaMemcpyAsync", device());
       ncclResult_t result = nccl.group_start();
       for (int r = 0; r < group().size() && result == ncclSuccess; ++r) {
-        void* there = full.slice(piece.shifted(r * shard.numel())).raw();
-        result = nccl.broadcast(r == rank() ? mine.raw() : there, there, count, type, r, comm, s);
+        if (r == rank()) continue;
+        result = nccl.send(mine.raw(), count, type, r, comm, s);
+        if (result == ncclSuccess) result = nccl.recv(place(r), count, type, r, comm, s);
       }
       return ended(nccl, result);
     });

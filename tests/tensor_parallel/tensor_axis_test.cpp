@@ -57,15 +57,20 @@ TEST(TensorAxis, MovesInPiecesWhatItMovesWhole) {
         for (size_t i = 0; i < local.size(); ++i) local[i] = float(1 + first * kWidth + int64_t(i));
         const Tensor mine(local.data(), DType::fp32, {rows, kWidth});
         const Tensor whole(cut ? all.data() : local.data(), DType::fp32, {kRows, kWidth});
-        for (const auto& [r, x, here] : axis.start_gathers(whole, mine, compute, "x")) {
-          ASSERT_EQ(x.dim(0), r.size());
-          compute.wait(here);
-          compute.enqueue([x = x, to = used.data() + r.begin * kWidth] {
-            for (int64_t i = 0; i < x.numel(); ++i) to[i] += x.as<float>()[i];
-          });
+        for (const auto order : {TensorAxis::Order::rank, TensorAxis::Order::piece}) {
+          std::fill(used.begin(), used.end(), 0.f);
+          for (const auto& [r, x, here] : axis.start_gathers(whole, mine, order, compute, "x")) {
+            ASSERT_EQ(x.dim(0), r.size());
+            compute.wait(here);
+            compute.enqueue([x = x, to = used.data() + r.begin * kWidth] {
+              for (int64_t i = 0; i < x.numel(); ++i) to[i] += x.as<float>()[i];
+            });
+          }
+          compute.synchronize();
+          for (size_t i = 0; i < used.size(); ++i) ASSERT_EQ(used[i], float(1 + i)) << "row " << i / kWidth;
+          for (size_t i = 0; order == TensorAxis::Order::rank && i < used.size(); ++i)
+            ASSERT_EQ(whole.as<float>()[i], float(1 + i));
         }
-        compute.synchronize();
-        for (size_t i = 0; i < used.size(); ++i) ASSERT_EQ(used[i], float(1 + i)) << "row " << i / kWidth;
 
         std::vector<float> partial(size_t(kRows * kWidth), 0.f);
         const Tensor terms(partial.data(), DType::fp32, {kRows, kWidth});
@@ -73,10 +78,12 @@ TEST(TensorAxis, MovesInPiecesWhatItMovesWhole) {
         int calls = 0;
         Event summed;
         for (const TensorAxis::Summand& piece : axis.summands(rows)) {
-          for (const Range& r : piece.products) {
+          for (const auto& [r, t] : piece.products) {
             ++calls;
-            compute.enqueue([=, at = partial.data(), me = world.rank()] {
-              for (int64_t i = r.begin * kWidth; i < r.end * kWidth; ++i) at[i] += float((me + 1) * (i + 1));
+            ASSERT_EQ(r.size(), t.size());
+            compute.enqueue([=, r = r, at = partial.data() + t.begin * kWidth, me = world.rank()] {
+              for (int64_t i = 0; i < r.size() * kWidth; ++i)
+                at[i] += float((me + 1) * (r.begin * kWidth + i + 1));
             });
           }
           summed = axis.start_sum(result, terms, piece.rows, compute, "y");
@@ -88,8 +95,8 @@ TEST(TensorAxis, MovesInPiecesWhatItMovesWhole) {
         const int64_t pieces = least == 0 ? 1 : std::min<int64_t>(4, rows / least);
         EXPECT_EQ(calls, pieces < 2 ? 1 : pieces * (cut ? 3 : 1)) << least;
         const int64_t shard = kRows / 3 * kWidth * 4;
-        for (const comm::Collective op : {comm::Collective::reduce_scatter, comm::Collective::all_gather})
-          EXPECT_EQ(world.bytes()[op], cut ? 2 * shard : 0);
+        EXPECT_EQ(world.bytes()[comm::Collective::reduce_scatter], cut ? 2 * shard : 0);
+        EXPECT_EQ(world.bytes()[comm::Collective::all_gather], cut ? 2 * 2 * shard : 0) << "in both orders";
       });
 }
 
