@@ -14,6 +14,7 @@
 #include <span>
 
 #include "comm/reduce.h"
+#include "tests/cuda_interpreter/calls.h"
 #include "tests/cuda_interpreter/device_memory.h"
 #include "tests/cuda_interpreter/settings.h"
 #include "tests/cuda_interpreter/streams.h"
@@ -511,7 +512,10 @@ ncclResult_t call(const Called& c) {
 
 extern "C" {
 
-ncclResult_t ncclGetVersion(int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; }
+ncclResult_t ncclGetVersion(int* version) {
+  CALL_OF_LIBRARY(ncclResult_t);
+  return *version = NCCL_VERSION_CODE, ncclSuccess;
+}
 
 const char* ncclGetErrorString(ncclResult_t result) {
   switch (result) {
@@ -537,6 +541,7 @@ const char* ncclGetLastError(ncclComm_t comm) {
 
 // The file stays open until this process ends, as long as somebody may have to find it.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  CALL_OF_LIBRARY(ncclResult_t);
   Id mine{{}, getpid(), memfd_create("nccl_standin", MFD_CLOEXEC)};
   std::memcpy(mine.magic, kMagic, sizeof kMagic);
   if (mine.file < 0 || ftruncate(mine.file, sizeof(Segment)) != 0) return ncclSystemError;
@@ -547,6 +552,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
+  CALL_OF_LIBRARY(ncclResult_t);
   Id theirs;
   std::memcpy(&theirs, &id, sizeof theirs);
   if (std::memcmp(theirs.magic, kMagic, sizeof kMagic) != 0)
@@ -582,6 +588,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, 
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
+  CALL_OF_LIBRARY(ncclResult_t);
   if (!comm) return ncclInvalidArgument;
   if (comm->state == State::destroyed || comm->state == State::aborted)
     return refuse(comm, obstacle(comm, "ncclCommGetAsyncError"));
@@ -603,6 +610,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
+  CALL_OF_LIBRARY(ncclResult_t);
   if (const std::string no = obstacle(comm, "ncclCommFinalize"); !no.empty()) return refuse(comm, no);
   std::lock_guard lock(comm->mutex);
   if (!comm->registered.empty())
@@ -612,6 +620,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  CALL_OF_LIBRARY(ncclResult_t);
   if (comm->state != State::finalized)
     return refuse(comm,
                   "ncclCommDestroy of a communicator that does not block, before ncclCommFinalize is done");
@@ -620,6 +629,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 // What waits on the GPU goes on, without having moved anything.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  CALL_OF_LIBRARY(ncclResult_t);
   if (comm->state == State::destroyed || comm->state == State::aborted)
     return refuse(comm, obstacle(comm, "ncclCommAbort"));
   std::lock_guard lock(comm->mutex);
@@ -629,6 +639,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buffer, size_t bytes, void** handle) {
+  CALL_OF_LIBRARY(ncclResult_t);
   if (const std::string no = obstacle(comm, "ncclCommRegister"); !no.empty()) return refuse(comm, no);
   const DeviceMemory::Piece* piece = device_memory().find(buffer, nullptr);
   if (!piece || piece->device != comm->device || !device_memory().holds(buffer, bytes))
@@ -640,44 +651,56 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buffer, size_t bytes,
 }
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
+  CALL_OF_LIBRARY(ncclResult_t);
   if (const std::string no = obstacle(comm, "ncclCommDeregister"); !no.empty()) return refuse(comm, no);
   std::lock_guard lock(comm->mutex);
   if (comm->registered.erase(handle) == 0) return refuse(comm, "ncclCommDeregister of no handle of its own");
   return delete static_cast<char*>(handle), ncclSuccess;
 }
 
-ncclResult_t ncclGroupStart() { return ++depth, ncclSuccess; }
+ncclResult_t ncclGroupStart() {
+  CALL_OF_LIBRARY(ncclResult_t);
+  return ++depth, ncclSuccess;
+}
 ncclResult_t ncclGroupEnd() {
+  CALL_OF_LIBRARY(ncclResult_t);
   if (depth == 0) return refuse(nullptr, "ncclGroupEnd without ncclGroupStart");
   return --depth > 0 ? ncclSuccess : launch();
 }
 
 ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t s) {
+  CALL_OF_LIBRARY(ncclResult_t);
   return call({comm, s, {Op::all_gather, in, out, count, type, ncclSum, 0}});
 }
 ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t by,
                                ncclComm_t comm, cudaStream_t s) {
+  CALL_OF_LIBRARY(ncclResult_t);
   return call({comm, s, {Op::reduce_scatter, in, out, count, type, by, 0}});
 }
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t by,
                            ncclComm_t comm, cudaStream_t s) {
+  CALL_OF_LIBRARY(ncclResult_t);
   return call({comm, s, {Op::all_reduce, in, out, count, type, by, 0}});
 }
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t s) {
+  CALL_OF_LIBRARY(ncclResult_t);
   return call({comm, s, {Op::broadcast, in, out, count, type, ncclSum, root}});
 }
 ncclResult_t ncclReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t by,
                         int root, ncclComm_t comm, cudaStream_t s) {
+  CALL_OF_LIBRARY(ncclResult_t);
   return call({comm, s, {Op::reduce, in, out, count, type, by, root}});
 }
 ncclResult_t ncclSend(const void* in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t s) {
+  CALL_OF_LIBRARY(ncclResult_t);
   return call({comm, s, {Op::send, in, nullptr, count, type, ncclSum, peer}});
 }
 ncclResult_t ncclRecv(void* out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t s) {
+  CALL_OF_LIBRARY(ncclResult_t);
   return call({comm, s, {Op::recv, nullptr, out, count, type, ncclSum, peer}});
 }
 

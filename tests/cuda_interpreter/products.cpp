@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/cuda_interpreter/calls.h"
 #include "tests/cuda_interpreter/device_memory.h"
 #include "tests/cuda_interpreter/floats.h"
 #include "tests/cuda_interpreter/streams.h"
@@ -146,9 +147,11 @@ cublasStatus_t set(T& to, const void* from, size_t bytes) {
 extern "C" {
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   return *handle = reinterpret_cast<cublasLtHandle_t>(new int), CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   return delete reinterpret_cast<int*>(handle), CUBLAS_STATUS_SUCCESS;
 }
 size_t cublasLtGetVersion() { return CUBLAS_VERSION; }
@@ -160,15 +163,18 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
                                         cudaDataType_t) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   auto* op = new Operation;
   op->compute = compute;
   return *desc = reinterpret_cast<cublasLtMatmulDesc_t>(op), CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   return delete reinterpret_cast<Operation*>(desc), CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t what,
                                               const void* value, size_t bytes) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   Operation& op = *reinterpret_cast<Operation*>(desc);
   switch (what) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
@@ -192,22 +198,27 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows,
                                           uint64_t columns, int64_t stride) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   *layout =
       reinterpret_cast<cublasLtMatrixLayout_t>(new Layout{type, int64_t(rows), int64_t(columns), stride});
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   return delete reinterpret_cast<Layout*>(layout), CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* p) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   return *p = reinterpret_cast<cublasLtMatmulPreference_t>(new int), CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   return delete reinterpret_cast<int*>(p), CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t,
                                                     cublasLtMatmulPreferenceAttributes_t, const void*,
                                                     size_t) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -217,6 +228,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t,
                                               cublasLtMatmulPreference_t, int asked,
                                               cublasLtMatmulHeuristicResult_t results[], int* found) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   const auto type = [](cublasLtMatrixLayout_t x) { return reinterpret_cast<Layout*>(x)->type; };
   *found = 0;
   if (type(a) != type(b) || (type(c) != type(a) && type(c) != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -232,6 +244,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, c
                                        cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                        const cublasLtMatmulAlgo_t* algorithm,
                                        cublasLtMatmulHeuristicResult_t* result) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   std::memset(result, 0, sizeof *result);
   return result->algo = *algorithm, CUBLAS_STATUS_SUCCESS;
 }
@@ -241,6 +254,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               const void* beta, const void* c, cublasLtMatrixLayout_t, void* d,
                               cublasLtMatrixLayout_t ld, const cublasLtMatmulAlgo_t*, void*, size_t,
                               cudaStream_t s) {
+  CALL_OF_LIBRARY(cublasStatus_t);
   if (c != d) return CUBLAS_STATUS_NOT_SUPPORTED;
   const Call call{*reinterpret_cast<Operation*>(desc),
                   *reinterpret_cast<Layout*>(la),

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "tests/cuda_interpreter/calls.h"
 #include "tests/cuda_interpreter/device_memory.h"
 #include "tests/cuda_interpreter/modules.h"
 #include "tests/cuda_interpreter/settings.h"
@@ -36,6 +37,10 @@ cudaError_t ended(cudaError_t error) {
   if (error != cudaSuccess) last = error;
   return error;
 }
+// A call that fails leaves its error for cudaGetLastError, as on a GPU.
+#define CALL_OF_RUNTIME                                                             \
+  if (const int failure = failure_of(__func__)) return ended(cudaError_t(failure)); \
+  static_assert(true)
 cudaError_t refused(const std::string& why, cudaError_t error) {
   std::fprintf(stderr, "cuda interpreter: %s\n", why.c_str());
   return ended(error);
@@ -144,6 +149,7 @@ struct Configuration {
 thread_local std::vector<Configuration> configurations;
 
 CUresult wait_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
+  if (const int failure = failure_of("cuStreamWaitValue32")) return CUresult(failure);
   if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_NOT_SUPPORTED;
   auto* word = reinterpret_cast<uint32_t*>(at);
   if (!device_memory().holds(word, 4)) return CUDA_ERROR_INVALID_VALUE;
@@ -162,6 +168,7 @@ CUresult wait_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned int f
              : CUDA_ERROR_UNKNOWN;
 }
 CUresult write_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned int) {
+  if (const int failure = failure_of("cuStreamWriteValue32")) return CUresult(failure);
   auto* word = reinterpret_cast<uint32_t*>(at);
   if (!device_memory().holds(word, 4)) return CUDA_ERROR_INVALID_VALUE;
   const auto run = [=](std::mt19937_64&) { std::atomic_ref(*word).store(value, std::memory_order_release); };
@@ -215,18 +222,30 @@ const char* cudaGetErrorString(cudaError_t error) {
   if (error == cudaErrorLaunchFailure && !streams().lost().empty()) return streams().lost().c_str();
   return cudaGetErrorName(error);
 }
-cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
-cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) {
+  CALL_OF_RUNTIME;
+  return *version = CUDART_VERSION, cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  CALL_OF_RUNTIME;
+  return *version = CUDART_VERSION, cudaSuccess;
+}
 cudaError_t cudaGetDeviceCount(int* count) {
+  CALL_OF_RUNTIME;
   *count = gpus();
   return *count ? cudaSuccess : ended(cudaErrorNoDevice);
 }
 cudaError_t cudaSetDevice(int device) {
+  CALL_OF_RUNTIME;
   if (device < 0 || device >= gpus()) return ended(cudaErrorInvalidDevice);
   return current = device, cudaSuccess;
 }
-cudaError_t cudaGetDevice(int* device) { return *device = current, cudaSuccess; }
+cudaError_t cudaGetDevice(int* device) {
+  CALL_OF_RUNTIME;
+  return *device = current, cudaSuccess;
+}
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+  CALL_OF_RUNTIME;
   if (device < 0 || device >= gpus()) return ended(cudaErrorInvalidDevice);
   std::memset(p, 0, sizeof *p);
   std::snprintf(p->name, sizeof p->name, "an interpreter of PTX");
@@ -239,6 +258,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
+  CALL_OF_RUNTIME;
   switch (what) {
     case cudaDevAttrComputeCapabilityMajor:
       *value = 9;
@@ -267,19 +287,28 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
   }
   return cudaSuccess;
 }
-cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 1, cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { return finished(streams().finish_device(current)); }
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  CALL_OF_RUNTIME;
+  return *can = 1, cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+  CALL_OF_RUNTIME;
+  return finished(streams().finish_device(current));
+}
 
 // --- memory
 
 cudaError_t cudaMalloc(void** p, size_t bytes) {
+  CALL_OF_RUNTIME;
   *p = device_memory().allocate(current, bytes);
   return *p ? cudaSuccess : ended(cudaErrorMemoryAllocation);
 }
 cudaError_t cudaFree(void* p) {
+  CALL_OF_RUNTIME;
   return !p || device_memory().free(p) ? cudaSuccess : ended(cudaErrorInvalidValue);
 }
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned int) {
+  CALL_OF_RUNTIME;
   *p = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (!*p) return ended(cudaErrorMemoryAllocation);
   std::memset(*p, 0xff, bytes);
@@ -287,24 +316,30 @@ cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned int) {
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* p) {
+  CALL_OF_RUNTIME;
   if (p && !device_memory().remove(p)) return ended(cudaErrorInvalidValue);
   return std::free(p), cudaSuccess;
 }
 cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned int) {
+  CALL_OF_RUNTIME;
   return device_memory().add(p, bytes, "registered memory"), cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* p) {
+  CALL_OF_RUNTIME;
   return device_memory().remove(p) ? cudaSuccess : ended(cudaErrorInvalidValue);
 }
 cudaError_t cudaHostGetDevicePointer(void** there, void* here, unsigned int) {
+  CALL_OF_RUNTIME;
   if (!device_memory().find(here, nullptr)) return ended(cudaErrorInvalidValue);
   return *there = here, cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  CALL_OF_RUNTIME;
   *total = device_memory().total(), *free = *total - device_memory().used(current);
   return cudaSuccess;
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
+  CALL_OF_RUNTIME;
   std::memset(a, 0, sizeof *a);
   const DeviceMemory::Piece* piece = device_memory().find(p, nullptr);
   a->type = !piece               ? cudaMemoryTypeUnregistered
@@ -316,18 +351,25 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
   return cudaSuccess;
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t s) {
+  CALL_OF_RUNTIME;
   return copy(to, from, bytes, s);
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  CALL_OF_RUNTIME;
   const cudaError_t error = copy(to, from, bytes, nullptr);
   return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t s) {
+  CALL_OF_RUNTIME;
   return fill(to, value, bytes, s);
 }
-cudaError_t cudaMemset(void* to, int value, size_t bytes) { return fill(to, value, bytes, nullptr); }
+cudaError_t cudaMemset(void* to, int value, size_t bytes) {
+  CALL_OF_RUNTIME;
+  return fill(to, value, bytes, nullptr);
+}
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* p) {
+  CALL_OF_RUNTIME;
   std::byte* begin = nullptr;
   const DeviceMemory::Piece* piece = device_memory().find(p, &begin);
   if (!piece || !piece->owned) return ended(cudaErrorInvalidValue);
@@ -338,6 +380,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* p) {
   return cudaSuccess;
 }
 cudaError_t cudaIpcOpenMemHandle(void** p, cudaIpcMemHandle_t handle, unsigned int) {
+  CALL_OF_RUNTIME;
   Handle theirs;
   std::memcpy(&theirs, &handle, sizeof theirs);
   if (theirs.process == getpid()) return ended(cudaErrorDeviceUninitialized);
@@ -351,6 +394,7 @@ cudaError_t cudaIpcOpenMemHandle(void** p, cudaIpcMemHandle_t handle, unsigned i
   return *p = at, cudaSuccess;
 }
 cudaError_t cudaIpcCloseMemHandle(void* p) {
+  CALL_OF_RUNTIME;
   const DeviceMemory::Piece* piece = device_memory().find(p, nullptr);
   if (!piece) return ended(cudaErrorInvalidValue);
   const size_t bytes = piece->bytes;
@@ -361,56 +405,81 @@ cudaError_t cudaIpcCloseMemHandle(void* p) {
 // --- streams and events
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned int) {
+  CALL_OF_RUNTIME;
   return *s = reinterpret_cast<cudaStream_t>(streams().make(current)), cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  CALL_OF_RUNTIME;
   return *least = 0, *greatest = kGreatestPriority, cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned int flags, int priority) {
+  CALL_OF_RUNTIME;
   if (priority > 0 || priority < kGreatestPriority)  // a GPU would take the nearest that there is
     return refused("a stream of priority " + std::to_string(priority), cudaErrorInvalidValue);
   return cudaStreamCreateWithFlags(s, flags);
 }
-cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, 0); }
-cudaError_t cudaStreamDestroy(cudaStream_t s) { return streams().close(stream_of(s)), cudaSuccess; }
+cudaError_t cudaStreamCreate(cudaStream_t* s) {
+  CALL_OF_RUNTIME;
+  return cudaStreamCreateWithFlags(s, 0);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  CALL_OF_RUNTIME;
+  return streams().close(stream_of(s)), cudaSuccess;
+}
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  CALL_OF_RUNTIME;
   Stream* stream = stream_of(s);
   if (stream->capture) return stream->capture->broken = true, ended(cudaErrorStreamCaptureUnsupported);
   return finished(streams().finish(stream));
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
+  CALL_OF_RUNTIME;
   return streams().idle(stream_of(s)) ? cudaSuccess : ended(cudaErrorNotReady);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned int) {
+  CALL_OF_RUNTIME;
   return guarded([&] { streams().wait(stream_of(s), *event_of(e)); }, cudaErrorStreamCaptureIsolation);
 }
 cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* status) {
+  CALL_OF_RUNTIME;
   *status = stream_of(s)->capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void* data) {
+  CALL_OF_RUNTIME;
   return guarded([&] {
     streams().give(stream_of(s), {"a function of the host", {}, [f, data] { f(data); }, {}, "host"});
   });
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned int) {
+  CALL_OF_RUNTIME;
   return *e = reinterpret_cast<cudaEvent_t>(new Event), cudaSuccess;
 }
-cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
-cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete event_of(e), cudaSuccess; }
+cudaError_t cudaEventCreate(cudaEvent_t* e) {
+  CALL_OF_RUNTIME;
+  return cudaEventCreateWithFlags(e, 0);
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  CALL_OF_RUNTIME;
+  return delete event_of(e), cudaSuccess;
+}
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  CALL_OF_RUNTIME;
   return guarded([&] { streams().record(*event_of(e), stream_of(s)); });
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
+  CALL_OF_RUNTIME;
   if (event_of(e)->capture) return ended(cudaErrorCapturedEvent);
   if (!streams().lost().empty()) return ended(cudaErrorLaunchFailure);
   return streams().reached(*event_of(e)->point) ? cudaSuccess : ended(cudaErrorNotReady);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  CALL_OF_RUNTIME;
   if (event_of(e)->capture) return ended(cudaErrorCapturedEvent);
   return finished(streams().finish(event_of(e)->point));
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  CALL_OF_RUNTIME;
   const auto &a = event_of(from)->point, &b = event_of(to)->point;
   if (!streams().reached(*a) || !streams().reached(*b)) return ended(cudaErrorNotReady);
   return *ms = std::chrono::duration<float, std::milli>(b->when - a->when).count(), cudaSuccess;
@@ -419,19 +488,23 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
 // --- graphs
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  CALL_OF_RUNTIME;
   return guarded([&] { streams().begin_capture(stream_of(s)); });
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
+  CALL_OF_RUNTIME;
   *graph = nullptr;
   return guarded(
       [&] { *graph = reinterpret_cast<cudaGraph_t>(new Graph{streams().end_capture(stream_of(s))}); },
       cudaErrorStreamCaptureInvalidated);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* e, cudaGraph_t graph, unsigned long long) {
+  CALL_OF_RUNTIME;
   *e = reinterpret_cast<cudaGraphExec_t>(new Executable{reinterpret_cast<Graph*>(graph)->nodes});
   return cudaSuccess;
 }
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t e, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info) {
+  CALL_OF_RUNTIME;
   auto& old = reinterpret_cast<Executable*>(e)->nodes;
   const std::shared_ptr<const Nodes> fresh = reinterpret_cast<Graph*>(graph)->nodes;
   bool alike = old->size() == fresh->size();
@@ -442,18 +515,22 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t e, cudaGraph_t graph, cudaGraphE
   return old = fresh, cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s) {
+  CALL_OF_RUNTIME;
   return guarded([&] { streams().give_graph(stream_of(s), reinterpret_cast<Executable*>(e)->nodes); });
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  CALL_OF_RUNTIME;
   return delete reinterpret_cast<Graph*>(graph), cudaSuccess;
 }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) {
+  CALL_OF_RUNTIME;
   return delete reinterpret_cast<Executable*>(e), cudaSuccess;
 }
 
 // --- kernels
 
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute what, int value) {
+  CALL_OF_RUNTIME;
   return guarded([&] {
     Function* f = find_function(function);
     if (!f) throw Defect("an attribute of a kernel that is not known");
@@ -465,6 +542,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute what, i
   });
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, const void* function) {
+  CALL_OF_RUNTIME;
   std::memset(a, 0, sizeof *a);
   return guarded([&] {
     const Function* f = find_function(function);
@@ -475,17 +553,21 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, const void* function) {
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int threads,
                                                                    size_t, unsigned int) {
+  CALL_OF_RUNTIME;
   return *blocks = std::max(1, 2048 / std::max(1, threads)), cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* f, int threads,
                                                           size_t shared) {
+  CALL_OF_RUNTIME;
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, f, threads, shared, 0);
 }
 cudaError_t cudaLaunchKernel(const void* f, dim3 grid, dim3 block, void** args, size_t shared,
                              cudaStream_t s) {
+  CALL_OF_RUNTIME;
   return launch(f, grid, block, args, shared, s);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* f, void** args) {
+  CALL_OF_RUNTIME;
   return launch(f, c->gridDim, c->blockDim, args, c->dynamicSmemBytes, c->stream);
 }
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* f) {
@@ -516,6 +598,7 @@ char __cudaInitModule(void**) { return 0; }
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** f, unsigned int, unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
+  CALL_OF_RUNTIME;
   const std::string_view wanted = name;
   *f = wanted == "cuStreamWaitValue32"    ? reinterpret_cast<void*>(&wait_value)
        : wanted == "cuStreamWriteValue32" ? reinterpret_cast<void*>(&write_value)
