@@ -28,6 +28,9 @@ class DeviceGroup {
   // nothing but its own last message, and a receive waits on the GPU. w is first in line of its pair.
   virtual void send(const Waiting& w, Tensor t, int to, Stream& stream) = 0;
   virtual void recv(const Waiting& w, Tensor t, int from, Stream& stream) = 0;
+  // That meeting alone, for messages of at most `bytes`: both ranks of the pair make it.
+  virtual void open_to(const Waiting& w, int to, int64_t bytes) = 0;
+  virtual void open_from(const Waiting& w, int from, int64_t bytes) = 0;
 
   // Collective, after meet(): memory of this GPU that collectives will often use, until it is taken back,
   // which is before it is freed.
@@ -50,6 +53,13 @@ class TransportAccess {
   // Collective: the same, after the ranks have met over it. Where they cannot (Error(usage)), the group stays
   // as it was and the reason is returned; empty when all is well.
   virtual std::string try_to_use(std::shared_ptr<DeviceTransport> transport) = 0;
+
+  // Collective: what the first collective over GPUs would do before it moves anything. That allocates and
+  // maps, which waits for whole GPUs, so it belongs before a step. Nothing where no GPUs are connected.
+  virtual void open() = 0;
+  // The same for messages of at most `bytes` from one rank to another, which both call, and in an order that
+  // all ranks have in common.
+  virtual void open(int from, int to, int64_t bytes) = 0;
 
   // Collective: a hint that collectives of the group will often use these buffers of the GPU, until they are
   // taken back: when the streams that used them are done, and before they are freed.

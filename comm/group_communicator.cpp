@@ -54,6 +54,19 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
       return e.what();
     }
   }
+  void open() override {
+    if (transport_ && !met_) meet_on_gpus({.op = Collective::barrier});
+  }
+  void open(int from, int to, int64_t bytes) override {
+    if (!transport_) return;
+    const Call call{.what = "opening the way"};
+    if (rank() == from)
+      message_on_gpus(sends_[size_t(to)], {Collective::send, DType::uint8, to, bytes}, call,
+                      [&](auto& g, const Waiting& w) { g.open_to(w, to, bytes); });
+    if (rank() == to)
+      message_on_gpus(recvs_[size_t(from)], {Collective::recv, DType::uint8, from, bytes}, call,
+                      [&](auto& g, const Waiting& w) { g.open_from(w, from, bytes); });
+  }
   void lend(std::vector<Tensor> buffers) override {
     lent_ = std::move(buffers);
     if (!met_ || lent_.empty()) return;

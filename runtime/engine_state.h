@@ -43,6 +43,7 @@ struct Engine::State : EngineCore {
   StageComputation& layers() const { return static_cast<StageComputation&>(*computes); }
   void make_texts();
   void make_graphs();
+  void open_pipe();  // collective over the pipe: what moves its messages between GPUs
 
   // How many targets a micro-batch of the step has in the mean over those of all ranks. Error(data), on every
   // rank, where none has any.

@@ -44,6 +44,16 @@ std::vector<Range> ParameterStore::counted(int index) const {
   return out;
 }
 
+std::vector<comm::Communicator*> ParameterStore::groups() const {
+  std::vector<comm::Communicator*> out;
+  for (const StoredUnit& unit : units_)
+    for (comm::Communicator* group :
+         {unit.sharding.reduce_each_micro, unit.sharding.reduce_each_step, unit.sharding.reduce_replicas,
+          unit.sharding.gather_on_publish, unit.sharding.gather_on_use})
+      if (group->size() > 1 && std::find(out.begin(), out.end(), group) == out.end()) out.push_back(group);
+  return out;
+}
+
 std::vector<Tensor> ParameterStore::device_buffers() const {
   std::vector<Tensor> out;
   for (const std::vector<Tensor>& all : {weights_.buffers(), gradients_.buffers()})

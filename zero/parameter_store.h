@@ -50,6 +50,9 @@ class ParameterStore {
   // After the slice of the working copy was updated, on compute and by the work before all of `updated`:
   // brings it to the ranks that hold the whole, and home.
   void publish(int unit, std::span<const Event> updated = {}) { weights_.publish(unit, updated); }
+  // The groups of its units' shardings that have more than one rank, each once, in an order that their ranks
+  // have in common.
+  std::vector<comm::Communicator*> groups() const;
   // What collectives read and write, where it lives in device memory; without what is the driver's.
   std::vector<Tensor> device_buffers() const;
   // Work enqueued on compute from now on sees what was published.

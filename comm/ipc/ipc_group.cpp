@@ -30,20 +30,27 @@ class IpcGroup final : public WatchedGroup {
     run(w, all_->planner().all_to_all(size_of(in.dtype()), block, piece), in, out, stream);
   }
 
-  // A message that is larger than all before opens a new link, on both sides: they know its size alike.
   void send(const Waiting& w, Tensor t, int to, Stream& stream) override {
     CudaQueue& queue = heard_by(stream);
-    IpcLink*& link = outgoing_[to];
-    if (!link || t.bytes() > link->slot_bytes())
-      link = &keep(IpcLink::to(group(), w, to, device(), t.bytes()));
-    link->run(w, link->planner().send(t.bytes()), t, t, queue);
+    open_to(w, to, t.bytes());
+    IpcLink& link = *outgoing_[to];
+    link.run(w, link.planner().send(t.bytes()), t, t, queue);
   }
   void recv(const Waiting& w, Tensor t, int from, Stream& stream) override {
     CudaQueue& queue = heard_by(stream);
+    open_from(w, from, t.bytes());
+    IpcLink& link = *incoming_[from];
+    link.run(w, link.planner().recv(t.bytes()), t, t, queue);
+  }
+
+  // A message that is larger than all before opens a new link, on both sides: they know its size alike.
+  void open_to(const Waiting& w, int to, int64_t bytes) override {
+    IpcLink*& link = outgoing_[to];
+    if (!link || bytes > link->slot_bytes()) link = &keep(IpcLink::to(group(), w, to, device(), bytes));
+  }
+  void open_from(const Waiting& w, int from, int64_t bytes) override {
     IpcLink*& link = incoming_[from];
-    if (!link || t.bytes() > link->slot_bytes())
-      link = &keep(IpcLink::from(group(), w, from, device(), t.bytes()));
-    link->run(w, link->planner().recv(t.bytes()), t, t, queue);
+    if (!link || bytes > link->slot_bytes()) link = &keep(IpcLink::from(group(), w, from, device(), bytes));
   }
 
  private:

@@ -21,7 +21,7 @@ NcclChannel::~NcclChannel() {
 }
 
 void NcclChannel::send(const Waiting& w, const Tensor& t, CudaQueue& queue) {
-  make_room(t.bytes());
+  CHECK(t.bytes() <= room_, "{}: {} bytes in a channel with room for {}", describe(w), t.bytes(), room_);
   check(cudaStreamWaitEvent(queue.use(), sent_, 0), "cudaStreamWaitEvent");
   check(cudaMemcpyAsync(buffers_.back(), t.raw(), size_t(t.bytes()), cudaMemcpyDeviceToDevice, queue.use()),
         "cudaMemcpyAsync");
@@ -41,7 +41,7 @@ void NcclChannel::recv(const Waiting& w, const Tensor& t, CudaQueue& queue) {
 
 void NcclChannel::check(cudaError_t error, const char* call) const { cuda_check(error, call, device_); }
 
-// Messages of a pipeline have one size, so this allocates once; to free would wait for the whole GPU.
+// To free what was smaller would wait for the whole GPU.
 void NcclChannel::make_room(int64_t bytes) {
   if (bytes <= room_) return;
   buffers_.push_back(nullptr);

@@ -18,13 +18,14 @@ class NcclChannel final : public WatchedLink {
 
   std::string trouble() override { return link_.trouble(); }
   void abort(const std::string& reason) override { link_.abort(reason); }
+  // Of the sender, for messages of at most so many bytes; what was smaller is kept.
+  void make_room(int64_t bytes);
   // In the order of the queue; what was sent may be overwritten by its later work.
   void send(const Waiting& w, const Tensor& t, CudaQueue& queue);
   void recv(const Waiting& w, const Tensor& t, CudaQueue& queue);
 
  private:
   void check(cudaError_t error, const char* call) const;
-  void make_room(int64_t bytes);
 
   int device_;
   NcclLink link_;

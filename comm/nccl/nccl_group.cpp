@@ -125,27 +125,33 @@ class NcclGroup final : public WatchedGroup {
 
   void send(const Waiting& w, Tensor t, int to, Stream& stream) override {
     CudaQueue& queue = heard_by(stream);
-    NcclChannel& channel = open(outgoing_, to, [&] {
-      ncclUniqueId id = new_id(true, w);
-      group().send(w, bytes_of(id), to);
-      return std::make_unique<NcclChannel>(group(), w, NcclLink::Member{0, 2, device()}, id);
-    });
-    channel.send(w, t, queue);
+    open_to(w, to, t.bytes());
+    outgoing_[to]->send(w, t, queue);
   }
-
   void recv(const Waiting& w, Tensor t, int from, Stream& stream) override {
     CudaQueue& queue = heard_by(stream);
-    NcclChannel& channel = open(incoming_, from, [&] {
-      ncclUniqueId id{};
-      group().recv(w, bytes_of(id), from);
-      return std::make_unique<NcclChannel>(group(), w, NcclLink::Member{1, 2, device()}, id);
-    });
-    channel.recv(w, t, queue);
+    open_from(w, from, t.bytes());
+    incoming_[from]->recv(w, t, queue);
+  }
+
+  void open_to(const Waiting& w, int to, int64_t bytes) override {
+    NcclChannel*& channel = outgoing_[to];
+    if (!channel) {
+      ncclUniqueId id = new_id(true, w);
+      group().send(w, bytes_of(id), to);
+      channel = &keep(std::make_unique<NcclChannel>(group(), w, NcclLink::Member{0, 2, device()}, id));
+    }
+    channel->make_room(bytes);
+  }
+  void open_from(const Waiting& w, int from, int64_t) override {
+    NcclChannel*& channel = incoming_[from];
+    if (channel) return;
+    ncclUniqueId id{};
+    group().recv(w, bytes_of(id), from);
+    channel = &keep(std::make_unique<NcclChannel>(group(), w, NcclLink::Member{1, 2, device()}, id));
   }
 
  private:
-  using Channels = std::map<int, NcclChannel*>;
-
   static Tensor bytes_of(ncclUniqueId& id) {
     return {&id, DType::uint8, {int64_t(sizeof id)}, MemoryKind::host};
   }
@@ -175,16 +181,9 @@ class NcclGroup final : public WatchedGroup {
     all_->enqueue(w, s, [&](const NcclLibrary& nccl, ncclComm_t comm) { return body(nccl, comm, s); });
   }
 
-  template <class Make>
-  NcclChannel& open(Channels& channels, int peer, Make make) {
-    NcclChannel*& channel = channels[peer];
-    if (!channel) channel = &keep(make());
-    return *channel;
-  }
-
   const NcclLibrary& nccl_ = nccl_library();
   NcclLink* all_ = nullptr;  // from meet() on
-  Channels outgoing_, incoming_;
+  std::map<int, NcclChannel*> outgoing_, incoming_;
 };
 
 }  // namespace

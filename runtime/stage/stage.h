@@ -29,6 +29,10 @@ class Stage {
   const StageShape& shape() const { return layers_.shape(); }
   // The bytes of activations that one micro-batch keeps in a chunk.
   int64_t frame_bytes() const { return frames_.bytes().keep; }
+  // The most bytes of a boundary that other stages make for this one's chunks, and of one that these make for
+  // others; 0: there is none.
+  int64_t bytes_from_others() const;
+  int64_t bytes_to_others() const;
 
   // Takes what the rank needs of a micro-batch: its position, its input, its targets. Before the first
   // forward.

@@ -27,7 +27,23 @@ std::vector<model::ParamGradient> dry_grads(const std::vector<UnitSpec>& units, 
   return grads;
 }
 
+int64_t bytes_of(const model::TensorSpec& spec) { return spec.shape.numel() * size_of(spec.dtype); }
+
 }  // namespace
+
+int64_t Stage::bytes_from_others() const {
+  int64_t most = 0;
+  for (int c = 0; c < layers_.chunks(); ++c)
+    if (!layers_.begins_model(c, 0)) most = std::max(most, bytes_of(layers_.boundary(c, 0)));
+  return most;
+}
+
+int64_t Stage::bytes_to_others() const {
+  int64_t most = 0;
+  for (int c = 0; c < layers_.chunks(); ++c)
+    if (!layers_.has_head(c)) most = std::max(most, bytes_of(layers_.boundary(c, layers_.layers(c))));
+  return most;
+}
 
 // On the CPU layers read the model's own.
 void Stage::place_constants(Memory& memory, Stream& stream) {

@@ -75,8 +75,10 @@ void EngineCore::allocate() {
   rank = std::make_unique<RankState>(settings, units, ranks, *streams, memory);
   computes = computation(*rank, *streams, memory);
   state_copy = copy_of_state(*rank, *computes, *streams, memory);
-  if (settings.device.is_cuda() && !settings.dry)
+  if (settings.device.is_cuda() && !settings.dry) {
+    ranks.open(rank->store.groups());
     loan = BufferLoan(ranks.data_groups(), computes->visits().device_buffers());
+  }
   rank->saved->initialize(options.seed, streams->compute);
   streams->synchronize();
   if (state_copy.defined() && !settings.dry)

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "comm/device_group.h"
+
 namespace cleave::runtime {
 namespace {
 
@@ -78,6 +80,13 @@ std::vector<comm::Communicator*> Ranks::data_groups() const {
   for (comm::Communicator* part : {near_.get(), across_.get(), parts_.get()})
     if (part) out.push_back(part);
   return out;
+}
+
+void Ranks::open(std::vector<comm::Communicator*> groups) const {
+  groups.insert(groups.end(), {mesh_.tensor, mesh_.sequence});
+  for (const auto& [unit, group] : tied_) groups.push_back(group.get());
+  for (comm::Communicator* group : groups)
+    if (comm::TransportAccess* own = group->transport()) own->open();
 }
 
 std::vector<Ranks::Group> Ranks::groups() const {

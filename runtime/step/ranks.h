@@ -38,6 +38,10 @@ class Ranks {
   // Those that shards travel in: the data axis and its parts.
   std::vector<comm::Communicator*> data_groups() const;
 
+  // Collective: what moves between GPUs what these groups, those of the cutting axes and those of tied units
+  // move in a step, opens what it needs for that.
+  void open(std::vector<comm::Communicator*> groups) const;
+
   // All groups of more than one rank that this one talks in, each once.
   struct Group {
     RankGroup what;

@@ -18,6 +18,7 @@ struct Told {
   Exit meeting = Exit::ok;
   int met = 0;
   std::vector<size_t> lent = {};
+  std::vector<std::pair<int, int64_t>> opened = {};  // whom to, or whom from as a negative number
 };
 
 class TalkingGroup final : public DeviceGroup {
@@ -38,6 +39,8 @@ class TalkingGroup final : public DeviceGroup {
   void all_to_all(const Waiting&, Tensor, Tensor, Range, Stream&) override { never(); }
   void send(const Waiting&, Tensor, int, Stream&) override { never(); }
   void recv(const Waiting&, Tensor, int, Stream&) override { never(); }
+  void open_to(const Waiting&, int to, int64_t bytes) override { told_.opened.push_back({to, bytes}); }
+  void open_from(const Waiting&, int from, int64_t bytes) override { told_.opened.push_back({-from, bytes}); }
 
  private:
   [[noreturn]] static void never() { fail(Exit::internal, "memory of the host went over a GPU's transport"); }
@@ -74,6 +77,23 @@ TEST(DeviceTransport, ThatCannotMeetIsLeftOutWithItsReasonAndTheGroupGoesOn) {
     EXPECT_EQ(told.met, 1);
     EXPECT_EQ(told.lent, std::vector<size_t>{1}) << "what was lent before the meeting";
     EXPECT_EQ(sum_over(world), 2) << "the host's memory keeps its own way";
+  });
+}
+
+TEST(DeviceTransport, IsOpenedOnceByThoseWhomItConnects) {
+  run_ranks(3, [](Communicator& world) {
+    Told told;
+    TransportAccess& own = *world.transport();
+    own.open(), own.open(1, 2, 10);
+    EXPECT_EQ(told.met, 0) << "no GPUs are connected";
+    own.use(std::make_shared<TalkingTransport>(told));
+    own.open(), own.open();
+    EXPECT_EQ(told.met, 1);
+    own.open(1, 2, 64);
+    using Opened = std::vector<std::pair<int, int64_t>>;
+    EXPECT_EQ(told.opened, world.rank() == 1   ? Opened({{2, 64}})
+                           : world.rank() == 2 ? Opened({{-1, 64}})
+                                               : Opened());
   });
 }
 
