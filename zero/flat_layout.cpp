@@ -12,7 +12,7 @@ FlatLayout::FlatLayout(UnitSpec spec, int shards, const DecayRule& decays)
   for (const ParamSpec& p : spec_.params) cuts.insert(p.cut_by());
   for (const AxisSet& axes : cuts) add_segment(true, axes);
   for (auto axes = cuts.rbegin(); axes != cuts.rend(); ++axes) add_segment(false, *axes);
-  numel_ = round_up(used_, shards);
+  numel_ = shards * shard_numel(used_, shards);
   for (const ParamSpec& p : spec_.params) decays_.push_back(decays.applies_to(p));
   find_decay_ranges();
 }

@@ -15,6 +15,13 @@ class FlatLayout {
   // the others, so that what one axis cuts is one range as well. Otherwise the layer's order is kept, without
   // gaps. The tail is padded so that `shards` equal shards cover the unit.
   FlatLayout(UnitSpec spec, int shards, const DecayRule& decays = {});
+  // The elements of each of so many shards of a unit. From kAlignedFrom on a multiple of kAligned, so that
+  // every shard of every type begins where vectors do; that is at most a 64th more.
+  static constexpr int64_t kAligned = 64, kAlignedFrom = 64 * kAligned;
+  static int64_t shard_numel(int64_t used, int shards) {
+    const int64_t each = ceil_div(used, shards);
+    return each < kAlignedFrom ? each : round_up(each, kAligned);
+  }
 
   const std::string& name() const { return spec_.name; }
   bool frozen() const { return spec_.frozen; }

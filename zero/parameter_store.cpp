@@ -27,13 +27,25 @@ void ParameterStore::wait_for_gradients() {
   compute_.wait(comm_.record());
 }
 
+namespace {
+
+// What of the unit's slice this rank has alone among those with the same slice: at every stage the shards of
+// all data ranks, whatever pads the slice.
+Range among_replicas(const StoredUnit& unit) {
+  const int replicas = unit.sharding.reduce_replicas->size(), rank = unit.sharding.reduce_replicas->rank();
+  const int64_t slice = unit.slice_numel(), used = unit.layout.used_numel();
+  const int64_t each = std::max(FlatLayout::shard_numel(used, unit.sharding.optimizer_shards() * replicas),
+                                ceil_div(std::min(slice, used), replicas));
+  return {std::min(slice, each * rank), std::min(slice, each * (rank + 1))};
+}
+
+}  // namespace
+
 // Cut over the replicas as well, so that every stage adds the same pieces in the same order and the norm has
-// the same bits: at every stage the pieces are those of the data ranks. Along the axes that divide the unit's
-// slices no two ranks have the same.
+// the same bits. Along the axes that divide the unit's slices no two ranks have the same.
 std::vector<Range> ParameterStore::counted(int index) const {
   const StoredUnit& unit = units_[size_t(index)];
-  const Range mine =
-      part(unit.slice_numel(), unit.sharding.reduce_replicas->size(), unit.sharding.reduce_replicas->rank());
+  const Range mine = among_replicas(unit);
   const AxisSet behind = options_.behind.without(sharing_axes(unit.layout.cut_by()));
   if (behind.empty()) return {mine};
   std::vector<Range> out;

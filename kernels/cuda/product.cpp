@@ -33,7 +33,7 @@ struct Shape3 {
   DType c, ab;
   bool transpose_a, transpose_b, accumulate, bias, tf32;
   Epilogue epilogue;
-  int alignment;  // of all pointers, a power of two up to 256
+  int alignment;  // of all pointers, a power of two up to kAlignment
   auto operator<=>(const Shape3&) const = default;
 };
 
@@ -187,8 +187,12 @@ std::optional<cublasLtMatmulAlgo_t> algorithm_of(const std::string& text) {
   return algorithm;
 }
 
+// What arenas, buckets and pools give their tensors: what a placement adds to it must not choose another
+// algorithm, and no algorithm loads more than 16 bytes at a time.
+constexpr int kAlignment = 64;
+
 int alignment_of(std::initializer_list<Tensor> tensors) {
-  int common = 256;
+  int common = kAlignment;
   for (const Tensor& t : tensors)
     while (reinterpret_cast<uintptr_t>(t.raw()) % uintptr_t(common)) common /= 2;
   return common;

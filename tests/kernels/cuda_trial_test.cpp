@@ -105,6 +105,23 @@ TEST_P(TrialKernel, MeasuresAProductOnceAndLeavesItsSumAsOneProductMakesIt) {
   EXPECT_EQ(twice.values(), once.values());
 }
 
+// Where an operand is placed does not choose another algorithm, whose bits could be others.
+TEST_P(TrialKernel, MeasuresAProductOnceWhereverItsOperandsAre) {
+  const int64_t m = 96, n = 64, k = 56, room = m * k + 256;
+  Guarded a(DType::bf16, {room}, random_values(room, 1)), b(DType::bf16, {k, n}, random_values(k * n, 2)),
+      c(DType::fp32, {m, n});
+  const auto at = int64_t(reinterpret_cast<uintptr_t>(Tensor(a).raw()));
+  const int64_t first = (round_up(at, 256) - at) / size_of(DType::bf16);
+  TestStream stream;
+  stream.get().measure_choices();
+  Choices::of_process().take_new();
+  for (const int64_t moved : {0, 32, 64, 96}) {
+    const Tensor there = Tensor(a).slice(Range{0, m * k}.shifted(first + moved)).view({m, k});
+    launch(Matmul{.c = c, .a = there, .b = b, .bias = {}}, stream);
+    EXPECT_EQ(Choices::of_process().take_new().size(), moved == 0 ? 1u : 0u) << moved << " elements further";
+  }
+}
+
 // A sum that is too large for a copy, as the gradient of a wide head is.
 TEST_P(TrialKernel, MeasuresTheRowsOfAProductThatACopyHasRoomForAndSaysSo) {
   const int64_t m = 700, n = 64, row = n * 4;

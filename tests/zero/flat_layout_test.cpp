@@ -23,6 +23,19 @@ TEST(FlatLayout, PadsTheTailSoShardsAreEqual) {
   }
 }
 
+TEST(FlatLayout, AlignsTheShardsOfAllButSmallUnits) {
+  for (int64_t used : {4095, 4096, 4097, 40'000, 7'087'872, 38'633'472})
+    for (int shards : {1, 2, 3, 6, 7, 8, 64}) {
+      const FlatLayout layout({"u", {{"w", {used}, {}, true}}}, shards);
+      const int64_t each = layout.numel() / shards;
+      EXPECT_EQ(each * shards, layout.numel());
+      EXPECT_GE(layout.numel(), used);
+      EXPECT_LE(64 * (layout.numel() - used), used + 64 * shards) << used << " over " << shards;
+      EXPECT_TRUE(used < 4096 * shards || each % 64 == 0) << used << " over " << shards;
+      EXPECT_LT(layout.numel() - used, shards * (used < 4095 * shards ? 1 : 64)) << "no more than is needed";
+    }
+}
+
 TEST(FlatLayout, PutsDecayedParametersFirstAndKeepsDeclarationOrderWithin) {
   const FlatLayout layout(unit(), 1);
   EXPECT_EQ(layout.range(1), (Range{0, 12}));

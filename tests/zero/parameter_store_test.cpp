@@ -274,5 +274,31 @@ TEST(ParameterStore, NeitherKeepsNorSendsNorCompletesGradientsOfFrozenUnits) {
     });
 }
 
+// So the norm adds the same terms at every stage. The units' shards are padded to 64 elements where they are
+// large.
+TEST(ParameterStore, CountsTheSamePiecesAtEveryStage) {
+  constexpr int kRanks = 3;
+  std::vector<std::vector<Range>> at_stage_2(kRanks);
+  for (int stage : {2, 0, 1, 3})
+    comm::run_ranks(kRanks, [&](comm::Communicator& world) {
+      const auto self = comm::self_communicator();
+      Memory memory({}, Memory::Mode::dry);
+      Stream stream(Stream::Mode::discard);
+      ParameterStore store(memory, {}, stream, stream);
+      std::vector<Range> pieces;
+      for (int64_t numel : {10, 12'280, 12'289, 50'000}) {
+        const int u = store.add_unit({fmt::format("u{}", numel), {{"w", {numel}, {}, true}}},
+                                     sharding_of_stage(stage, world, *self));
+        for (const Range& r : store.counted(u))
+          pieces.push_back(intersect(r.shifted(store.slice(u).begin), {0, numel}));
+      }
+      if (stage == 2) at_stage_2[size_t(world.rank())] = pieces;
+      EXPECT_EQ(pieces, at_stage_2[size_t(world.rank())]) << "stage " << stage;
+    });
+  for (size_t u = 0; u < at_stage_2[0].size(); ++u)
+    for (int r = 1; r < kRanks; ++r)
+      EXPECT_EQ(at_stage_2[size_t(r)][u].begin, at_stage_2[size_t(r) - 1][u].end);
+}
+
 }  // namespace
 }  // namespace cleave::zero
