@@ -62,6 +62,34 @@ assert all(other == losses[1] for other in losses[2:]), losses
 PYTHON
 }
 
+# Two steps make as many calls that may wait for the whole GPU as none do, with each of $routes: waits DS_CONFIG RANKS.
+waits() {
+  local folder=build/interpreter/run
+  mkdir -p $folder
+  printf '%s' "$1" >$folder/ds_config.json
+  head -c 20000 docs/architecture.md >$folder/corpus.txt
+  for route in "${routes[@]}"; do
+    for steps in 0 2; do
+      rm -f $folder/calls.$steps
+      CUDA_INTERPRETER_CALLS=$folder/calls.$steps CUDA_INTERPRETER_GPUS=$2 $bin/cleave launch -n "$2" -- train --deepspeed_config $folder/ds_config.json \
+        --model llama-tiny --data $folder/corpus.txt --seq_len 32 --steps $steps --device cuda --gpu_transport "$route" || return 1
+    done
+    python3 - $folder <<'PYTHON' || return 1
+import collections, sys
+names = ["cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cudaIpcOpenMemHandle",
+         "cudaIpcCloseMemHandle", "cudaDeviceSynchronize", "ncclCommInitRankConfig"]
+def counts(steps):
+    found = collections.Counter()
+    for line in open(f"{sys.argv[1]}/calls.{steps}"):
+        _, name, count = line.split()
+        found[name] += int(count)
+    return {name: found[name] for name in names}
+print(counts(0))
+assert counts(0)["cudaMalloc"] > 0 and counts(0) == counts(2), counts(2)
+PYTHON
+  done
+}
+
 # The same text as documents of its lines, in an indexed data set of bytes: packed DS_CONFIG RANKS MODEL.
 packed() {
   mkdir -p build/interpreter/run
@@ -100,6 +128,12 @@ for seed in "${seeds[@]}"; do
     try "training $model on packed documents over two sequence ranks, seed $seed" packed "{$common, \"sequence_parallel_size\": 2}" 2 $model
   done
   try "training with cut layers, seed $seed" layout "{$common, \"tensor_parallel\": {\"autotp_size\": 2}}" 2
+  $nccl && routes=(ipc nccl)
+  for layout in '"zero_optimization": {"stage": 1}' '"zero_optimization": {"stage": 3}' '"tensor_parallel": {"autotp_size": 2}' \
+    '"sequence_parallel_size": 2' '"pipeline": {"stages": 2, "schedule": "1f1b"}'; do
+    try "steps that wait for no whole GPU, $layout, seed $seed" waits "{$common, $layout}" 2
+  done
+  routes=(ipc)
   $nccl || continue
   routes=(host nccl)
   for stage in 2 3; do
