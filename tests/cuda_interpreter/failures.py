@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Lets calls of CUDA's runtime, cuBLASLt and NCCL fail in a training of two interpreted GPUs, one call a training, and sees how it ends.
+
+usage: failures.py CLEAVE [--only WORD] [--sample N --seed S]
+
+Each function that a training calls fails on rank 1, once at its first call and once in the middle of the steps. The training then either goes
+on with the losses that it has without the failure, or every rank ends in time, with an exit code and a message that names the call or the
+library's error. Nothing may be left of it in /dev/shm. Prints a line for each case that is otherwise, and the share of those that are not."""
+import argparse
+import collections
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+COMMON = {"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "gradient_clipping": 1.0}
+LAYOUTS = {  # name: the transport, and what the configuration has beside COMMON
+    "ipc": ("ipc", {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}),
+    "pipe": ("nccl", {"pipeline": {"stages": 2, "schedule": "1f1b"}}),
+    "nccl": ("nccl", {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}),
+}
+STEPS, LIMIT = 2, 90
+# The errors that the documentation of a function has, by what its name begins with; the first that fits.
+ERRORS = (
+    ("cudaMalloc", 2), ("cudaHostAlloc", 2), ("cudaHostRegister", 2), ("cudaStreamCreate", 2), ("cudaEventCreate", 2), ("cudaGraph", 2),
+    ("cudaIpcOpen", 205), ("cudaLaunch", 719), ("__cudaLaunch", 719), ("cudaSetDevice", 101), ("cudaGetDeviceCount", 100),
+    ("cudaGetDevice", 101), ("cuda", 1), ("cuStream", 1), ("cublasLtMatmulAlgoGetHeuristic", 15), ("cublasLtMatmulAlgoCheck", 15),
+    ("cublasLtMatmulDescCreate", 3), ("cublasLtCreate", 1), ("cublasLtMatmul", 13), ("cublas", 7), ("ncclCommInit", 2), ("ncclCommRegister", 5),
+    ("ncclGetUniqueId", 2), ("nccl", 3),
+)
+
+
+class Training:
+    def __init__(self, cleave, layout):
+        self.cleave, (self.route, beside) = cleave, LAYOUTS[layout]
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave failures "))
+        (self.folder / "ds_config.json").write_text(json.dumps({**COMMON, **beside}))
+        (self.folder / "corpus.txt").write_text("A call that fails is said, and nobody waits for it. " * 400)
+
+    def run(self, steps, **interpreter):
+        """The exit code (none when it did not end), what was said, and the losses."""
+        metrics = self.folder / "metrics.jsonl"
+        metrics.unlink(missing_ok=True)
+        command = [self.cleave, "launch", "-n", "2", "--", "train", "--deepspeed_config", self.folder / "ds_config.json", "--model", "llama-tiny",
+                   "--data", self.folder / "corpus.txt", "--seq_len", "32", "--steps", str(steps), "--device", "cuda", "--gpu_transport", self.route,
+                   "--metrics", metrics]
+        environment = {**os.environ, "CUDA_INTERPRETER_GPUS": "2", "CUDA_INTERPRETER_DEADLOCK_S": "60", "OMP_NUM_THREADS": "1",
+                       **{"CUDA_INTERPRETER_" + name: value for name, value in interpreter.items()}}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True)
+        try:
+            said = process.communicate(timeout=LIMIT)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return None, process.communicate()[0], []
+        lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+        return process.returncode, said, [line["loss"] for line in lines if "loss" in line and "event" not in line]
+
+    def counts(self, steps):
+        """How often rank 1, or the one that called the most of it, calls each function."""
+        calls = self.folder / "calls"
+        calls.unlink(missing_ok=True)
+        code, said, losses = self.run(steps, CALLS=str(calls))
+        if code != 0:
+            sys.exit(f"the training fails without a failure:\n{said[-3000:]}")
+        most = collections.Counter()
+        for line in calls.read_text().splitlines():
+            _, name, count = line.split()
+            most[name] = max(most[name], int(count))
+        return most, losses
+
+
+def problem(training, case, want):
+    """Why the training did not end as it should; empty when all is well."""
+    function, number, error = case
+    shared = set(os.listdir("/dev/shm"))
+    code, said, losses = training.run(STEPS, FAIL=f"{function}:{number}:{error}:1")
+    if f"of {function} fails with" not in said:
+        return ""  # this rank calls it less often
+    if code is None:
+        return f"did not end within {LIMIT} s"
+    left = set(os.listdir("/dev/shm")) - shared
+    if left:
+        return f"leaves {', '.join(sorted(left))} in /dev/shm"
+    if code == 0:
+        return "" if losses == want else f"goes on with other losses: {losses}, wanted {want}"
+    if not 1 <= code < 126:
+        return f"ends with {code}"
+    named = re.sub("WithFlags|WithPriority|ByVersion|Config$|Async$|32$|ExC$|^__", "", function)
+    if not any(named in line or "error" in line.lower() for line in said.splitlines() if "as it was told" not in line):
+        return "ends without naming the call"
+    return ""
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cleave", type=pathlib.Path)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--sample", type=int, help="so many cases")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    wrong, tried, begin, known = [], 0, time.monotonic(), set()
+    trainings, cases, losses = {}, [], {}
+    for layout in LAYOUTS:
+        trainings[layout] = Training(options.cleave, layout)
+        before, _ = trainings[layout].counts(0)
+        after, losses[layout] = trainings[layout].counts(STEPS)
+        for function in sorted(after):
+            error = next(code for prefix, code in ERRORS if function.startswith(prefix))
+            numbers = {1} | ({(before[function] + after[function]) // 2} if after[function] > before[function] else set())
+            cases += [(layout, (function, number, error)) for number in sorted(numbers)]
+            known.add(function)
+    cases = [c for c in cases if options.only in f"{c[0]} {c[1][0]}"]
+    if options.sample:
+        cases = random.Random(options.seed).sample(cases, min(options.sample, len(cases)))
+    for layout, case in cases:
+        why = problem(trainings[layout], case, losses[layout])
+        tried += 1
+        if why:
+            wrong.append(case)
+            print("{}: call {} of {} fails with {}: {}".format(layout, case[1], case[0], case[2], why), flush=True)
+    share = 100 * (tried - len(wrong)) / tried if tried else 0
+    print(f"{tried - len(wrong)} of {tried} failures of {len(known)} functions end as they should ({share:.1f} %), {time.monotonic() - begin:.0f} s")
+    sys.exit(1 if wrong or not tried else 0)
+
+
+if __name__ == "__main__":
+    main()
