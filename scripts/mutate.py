@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Puts small defects into a copy of the code, one at a time, and sees whether the tests that claim to find them do.
 
-usage: mutate.py [--list scripts/mutants.txt] [--only WORD] [--work DIR] [--jobs N]
+usage: mutate.py [--list scripts/mutants.txt] [--only WORD] [--work DIR] [--jobs N] [--preset release] [--seeds 1]
        mutate.py [--list FILE] --check     only sees whether the list fits the code that stands here
 
 A line of the list is `file ; text that stands there once ; what is put in its place ; binary ; filter of its tests`, with blanks around
 the semicolons and \\n for a line end; lines that begin with # are comments. The copy is a worktree of HEAD in --work
-(build/mutants), where only what a defect touches is built again. A defect that does not compile counts as an error of the list, not as caught.
-Prints a line for each and the share that was caught; ends with 1 when any survived or does not fit the code."""
+(build/mutants), where only what a defect touches is built again. A defect that does not compile counts as an error of the list, not as
+caught. With --preset interpreter the tests of a GPU's code run on the CPU, in as many orders as --seeds says; a defect that shows in one is
+caught. Prints a line for each and the share that was caught; ends with 1 when any survived or does not fit the code."""
 import argparse
 import pathlib
 import subprocess
@@ -42,13 +43,13 @@ def misfit(path, old, new):
 
 
 class Copy:
-    def __init__(self, work, jobs):
-        self.tree, self.jobs = work / "tree", jobs
+    def __init__(self, work, jobs, preset, seeds):
+        self.tree, self.jobs, self.preset, self.seeds = work / "tree", jobs, preset, seeds
         if not self.tree.exists():
             self.must(["git", "worktree", "add", "--detach", str(self.tree), "HEAD"], ROOT)
         self.must(["git", "checkout", "-q", "--detach", self.head()], self.tree)
         self.must(["git", "checkout", "-q", "--", "."], self.tree)
-        self.must(["cmake", "--preset", "release"], self.tree)
+        self.must(["cmake", "--preset", preset], self.tree)
 
     @staticmethod
     def head():
@@ -61,21 +62,25 @@ class Copy:
             sys.exit(f"{' '.join(command)} failed:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
 
     def build(self, binary):
-        return run(["ninja", "-C", "build/release", f"-j{self.jobs}", f"bin/{binary}"], self.tree)
+        return run(["ninja", "-C", f"build/{self.preset}", f"-j{self.jobs}", f"bin/{binary}"], self.tree)
 
     def passes(self, binary, tests):
         """Whether the tests pass: the filter is GoogleTest's, or of a script below tests/app when the binary is cleave."""
         if binary == "cleave":
             script, *names = tests.split()
-            command = [sys.executable, f"tests/app/{script}", "build/release/bin/cleave", *names]
+            command = [sys.executable, f"tests/app/{script}", f"build/{self.preset}/bin/cleave", *names]
         else:
-            command = [f"build/release/bin/{binary}", f"--gtest_filter={tests}", "--gtest_brief=1"]
-        try:
-            result = run(["env", "OMP_NUM_THREADS=1", *command], self.tree, timeout=180)
-        except subprocess.TimeoutExpired:
-            return False, True
-        nothing = "Running 0 tests" in result.stdout or "Ran 0 tests" in result.stderr or "0 tests from 0" in result.stdout
-        return result.returncode == 0, not nothing
+            command = [f"build/{self.preset}/bin/{binary}", f"--gtest_filter={tests}", "--gtest_brief=1"]
+        for seed in range(1, self.seeds + 1):
+            interpreter = [f"CUDA_INTERPRETER_SEED={seed}", "CUDA_INTERPRETER_GPUS=3", "CUDA_INTERPRETER_DEADLOCK_S=40"]
+            try:
+                result = run(["env", "OMP_NUM_THREADS=1", *interpreter, *command], self.tree, timeout=180)
+            except subprocess.TimeoutExpired:
+                return False, True
+            nothing = "Running 0 tests" in result.stdout or "Ran 0 tests" in result.stderr or "0 tests from 0" in result.stdout
+            if nothing or result.returncode:
+                return False, not nothing
+        return True, True
 
 
 def main():
@@ -84,6 +89,8 @@ def main():
     parser.add_argument("--only", default="", help="defects whose line contains this")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build" / "mutants")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--preset", default="release")
+    parser.add_argument("--seeds", type=int, default=1, help="orders of the interpreter's streams")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     defects = [d for d in read_list(options.list) if options.only in " ; ".join(map(str, d[1:]))]
@@ -92,7 +99,7 @@ def main():
                  if (why := misfit(ROOT / file, old, new))]
         sys.exit("\n".join(wrong) if wrong else 0)
     options.work.mkdir(parents=True, exist_ok=True)
-    copy = Copy(options.work, options.jobs)
+    copy = Copy(options.work, options.jobs, options.preset, options.seeds)
     sound = {}
     caught, survived, broken = 0, [], []
     begin = time.monotonic()

@@ -149,8 +149,8 @@ TEST_P(CudaProcesses, MoveAndSumWhatIsOnTheirGpus) {
 
 // Sums that are inexact in every float type, from nothing up to several slots of a segment.
 TEST_P(CudaProcesses, GiveTheBitsOfTheCpusTransports) {
-  if (GetParam() == "auto") GTEST_SKIP() << "NCCL adds in an order of its own";
   for (const int size : {2, 3}) {
+    if (size > 2 && GetParam() == "auto") continue;  // NCCL adds more than two in an order of its own
     const auto ends = run(size, 60s, GetParam(), [&](Communicator& world, Rank& me) {
       const int rank = world.rank();
       for (const DType t : {DType::fp32, DType::bf16, DType::fp16, DType::fp64, DType::int32, DType::int64})
@@ -160,6 +160,9 @@ TEST_P(CudaProcesses, GiveTheBitsOfTheCpusTransports) {
           const Tensor sum = me.put(test::input(t, rank, n), t);
           world.all_reduce(sum, me.stream);
           me.expect_bits(sum, test::expected_sum(t, size, n), what + "all_reduce");
+          const Tensor most = me.put(test::input(t, rank, n), t);
+          world.all_reduce(most, me.stream, {.by = Reduction::max});
+          me.expect_bits(most, test::expected_max(t, size, n), what + "all_reduce of the largest");
           const Tensor terms = me.put(test::input(t, rank, n * size), t),
                        mine = terms.slice({rank * n, rank * n + n});
           const Tensor shard = me.put(test::input(t, 9, n), t);
