@@ -92,6 +92,11 @@ struct UnitEngine::State : EngineCore {
     return shape_at->second;
   }
 
+  // Once, when the last pass of the step is known to be that.
+  void finish_gradients() {
+    if (!summed) recorded().finish_gradients();
+  }
+
   int most_gives;
   int groups = 1;
   double of_each_micro = 1;  // how many of the configuration's micro-batches one of this step stands for
@@ -99,7 +104,7 @@ struct UnitEngine::State : EngineCore {
   bool in_step = false, in_pass = false;
   std::map<int, std::string> sent_shapes, received_shapes;  // by chunk, in this walk
   bool shapes_change = false;
-  bool last = false;  // the pass behind which no other gives gradients was begun
+  bool last = false;  // a pass behind which gradients may be asked for was begun
 };
 
 UnitEngine::UnitEngine(const config::DsConfig& config, const std::string& name,
@@ -200,7 +205,7 @@ void UnitEngine::begin_pass(int kind, bool last) {
   CHECK(s.in_step || !last, "begin_pass: the last pass of no step");
   s.in_pass = true;
   s.last = s.last || last;
-  s.recorded().begin_pass(kind, last);
+  s.recorded().begin_pass(kind);
 }
 
 void UnitEngine::end_pass() {
@@ -220,7 +225,10 @@ void UnitEngine::release(int unit) { state().recorded().release(state().known(un
 std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
   State& s = state();
   CHECK(s.in_step && s.in_pass, "gradients: no {} was begun", s.in_step ? "pass" : "step");
-  CHECK(!s.summed, "gradients: those of this step are summed already, for gradient()");
+  require(
+      !s.summed, Exit::usage,
+      "a backward of a step whose gradient was asked for: that is whole now and takes no more; ask behind "
+      "the last backward");
   int& gives = s.gives[size_t(s.known(unit))];
   CHECK(s.rank->store.gradient_form().takes_any_number() || gives < s.most_gives,
         "{} is given more often than {} times a step", s.held(unit).name, s.most_gives);
@@ -236,6 +244,7 @@ std::vector<float> UnitEngine::gradient(const std::string& name) {
   require(s.in_step && s.last && !s.in_pass, Exit::usage,
           "the gradient of {} is whole between the last backward of a step and its update: ask for it there",
           name);
+  s.finish_gradients();
   return s.whole_gradient(name);
 }
 
@@ -245,6 +254,7 @@ StepResult UnitEngine::finish_step(std::span<const double> losses, std::span<con
   CHECK(int(rates.size()) == wanted, "finish_step: rates of {} groups; wanted {}", rates.size(), wanted);
   CHECK(s.in_step && !s.in_pass, "finish_step: {}", s.in_pass ? "a pass has not ended" : "no step was begun");
   s.in_step = false;
+  s.finish_gradients();
   std::vector<double> each(losses.begin(), losses.end());
   if (const auto micros = size_t(s.settings.micros); !each.empty() && each.size() != micros)
     each.assign(micros, std::accumulate(each.begin(), each.end(), 0.0) / double(each.size()));

@@ -91,8 +91,8 @@ class UnitEngine : public EngineBase {
   // Whether the unit's parameters are elsewhere between uses. Those of others stay where acquire says, once
   // and for all, with the values of the last step.
   bool gathers(int unit) const;
-  // A pass of a kind, a small number: what it visits is recorded, and foreseen in the next one. `last`: no
-  // later pass of this step gives gradients. One that gives none may stand outside of a step. end_pass is
+  // A pass of a kind, a small number: what it visits is recorded, and foreseen in the next one. `last`:
+  // gradient() may be asked behind it. One that gives no gradients may stand outside of a step. end_pass is
   // collective; between the two every rank may visit other units, in another order, or none.
   void begin_pass(int kind, bool last);
   void end_pass();
@@ -108,8 +108,9 @@ class UnitEngine : public EngineBase {
   // This pass gives the unit no more, so that its sum may be made before the pass ends.
   void complete(int unit);
   // The whole gradient of the loss in fp32, averaged over micro-batches and ranks, without the loss scale and
-  // before clipping: behind the step's last pass and before finish_step; no pass gives more then.
-  // Error(usage) elsewhere, and for a parameter that there is not or that is frozen. Collective.
+  // before clipping: behind a last pass and before finish_step; a pass that gives more then is an
+  // Error(usage), as is gradient() elsewhere, or of a parameter that there is not or that is frozen.
+  // Collective.
   std::vector<float> gradient(const std::string& name);
   // losses: the mean of each of this rank's micro-batches, which the result has averaged over all ranks; of
   // another number of them than the configuration has, their mean counts as each of its.

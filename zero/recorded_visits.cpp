@@ -88,9 +88,9 @@ void RecordedVisits::begin_step(double unscale, GradientUser* user) {
   for (Gradient& g : gradients_) g.summed = false;
 }
 
-void RecordedVisits::begin_pass(int kind, bool last) {
+void RecordedVisits::begin_pass(int kind) {
   store_.weights().begin_unknown_pass();
-  record_ = &records_[kind], next_ = 0, last_ = last, departed_ = false;
+  record_ = &records_[kind], next_ = 0, departed_ = false;
   used_.clear();
   // The same on all ranks: nothing is there.
   for (Whole& w : wholes_)
@@ -329,7 +329,9 @@ void RecordedVisits::end_pass() {
   }
   if (said == kEndsWithGradients) sum_pending(true);
   if (departed_) record_anew();
-  if (!last_) return;
+}
+
+void RecordedVisits::finish_gradients() {
   for (int u = 0; u < store_.units(); ++u) {
     if (!store_.gradients().trains(u)) continue;
     Gradient& g = gradients_[size_t(u)];

@@ -35,11 +35,13 @@ class RecordedVisits : public Visits {
                  const RecordedOptions& options, Stream& compute, Stream& comm);
   void commit() override;
 
-  // A pass of a kind, a small number, has a record of its own. `last`: no later pass of this step gives
-  // gradients. One that gives none may stand alone. end_pass is a collective, as are begin_step and end_step.
+  // A pass of a kind, a small number, has a record of its own. One that gives no gradients may stand alone.
+  // end_pass is a collective, as are begin_step, finish_gradients, behind which no pass of this step gives
+  // any, and end_step.
   void begin_step(double unscale = 1, GradientUser* user = nullptr) override;
-  void begin_pass(int kind, bool last);
+  void begin_pass(int kind);
   void end_pass();
+  void finish_gradients();
   void end_step() override;
 
   // The unit's parameters for work enqueued on compute until release, which follows each acquire.
@@ -108,7 +110,7 @@ class RecordedVisits : public Visits {
   Log* record_ = nullptr;
   size_t next_ = 0;  // of the record
   Log used_;         // of this pass: what this rank needed, in that order
-  bool departed_ = false, last_ = false;
+  bool departed_ = false;
   int64_t now_ = 0, unforeseen_ = 0;
   Event released_;  // compute is done with all that was released
   GradientUser* user_ = nullptr;

@@ -10,8 +10,8 @@ class CleaveError(RuntimeError):
     exit_code = 1
 
 
-class UsageError(CleaveError, ValueError):
-    """A configuration or an argument that cannot be honoured; nothing was started."""
+class UsageError(CleaveError, ValueError, AssertionError):
+    """A configuration or an argument that cannot be honoured; nothing was started. DeepSpeed has one or the other of its kinds."""
 
     exit_code = 2
 
@@ -46,7 +46,7 @@ class NotBuilt(CleaveError, NotImplementedError):
     exit_code = 2
 
 
-class StepOrderError(CleaveError):
+class StepOrderError(CleaveError, AssertionError):
     """forward, backward and step were called in an order in which they have no meaning."""
 
 

@@ -1,6 +1,7 @@
 #include "runtime/step/disk_check.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "comm/rank_process.h"
 #include "core/units.h"
@@ -72,6 +73,8 @@ std::string check_disks(const Settings& settings, const MemoryTable& planned, Ra
   std::vector<Claim> mine(folders.size()), claims(folders.size() * size_t(world));
   ranks.agree([&] {
     for (size_t i = 0; i < folders.size(); ++i) {
+      std::error_code refused;  // disk_space says what is wrong with a folder that is not there then
+      std::filesystem::create_directories(folders[i].path, refused);
       const offload::DiskSpace space = offload::disk_space(folders[i].path, folders[i].key);
       mine[i] = {comm::host_number(), space.file_system, space.available, folders[i].wanted};
     }

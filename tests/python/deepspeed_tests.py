@@ -75,6 +75,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "runtime.lr_schedules": {"WARMUP_LOG_RATE": "log", "WARMUP_LINEAR_RATE": "linear"}
     | {name.upper(): name for given in schedules._ARGUMENTS.values() for name in given.split()}
     | {name: getattr(schedules, name) for name in ("LR_RANGE_TEST", "ONE_CYCLE", "WARMUP_LR", "WARMUP_DECAY_LR", "WARMUP_COSINE_LR")},
+    "moe.utils": {"split_params_into_different_moe_groups_for_optimizer": lambda group: [group]},  # of models without experts
     "ops": {"__compatible_ops__": collections.defaultdict(lambda: True)},
 }
 
@@ -199,6 +200,14 @@ def _launch(self: Any, ranks: int, init_method: str) -> None:
         pytest.skip(worst[0][1])
 
 
+def _without_devices() -> None:
+    """The helpers number a CPU as if it were a GPU, where they compare with torch's own."""
+    ours = torch.nn.parallel.DistributedDataParallel
+    init = ours.__init__
+    ours.__init__ = lambda self, module, device_ids=None, output_device=None, **named: init(self, module, **named)  # type: ignore
+
+
+_without_devices()
 importlib.import_module("unit.common").DistributedExec._launch_procs = _launch
 importlib.import_module("unit.util").bf16_required_version_check = lambda *args, **named: (
     True

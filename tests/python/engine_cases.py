@@ -313,6 +313,38 @@ def checkpointed(stage: int) -> dict[str, float]:
     return out
 
 
+def added_backwards(stages: list[int]) -> dict[str, float]:
+    """By stage: how far norms and weights are from torch's where each step has two backwards."""
+    out = {}
+    for stage in stages:
+        model, other = models.seeded(models.Odd), models.seeded(models.Odd)
+        engine = deepspeed.initialize(model=model, config=config(stage, gradient_accumulation_steps=1))[0]
+        optimizer = torch.optim.AdamW([p for p in other.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
+        far = []
+
+        def losses(module: torch.nn.Module, step: int, rank: int) -> list[torch.Tensor]:
+            first, second = (models.batch(step, micro, rank) for micro in range(2))
+            return [models.loss(module, first), module(second[0])[:, 0].mean()]
+
+        for step in range(2):
+            for loss in losses(engine, step, engine.global_rank):
+                engine.backward(loss)
+            engine.step()
+            for rank in range(engine.world_size):
+                for loss in losses(other, step, rank):
+                    (loss / engine.world_size).backward()
+            norm = torch.nn.utils.clip_grad_norm_(other.parameters(), 0.5)
+            for p in other.parameters():
+                p.grad = torch.zeros_like(p) if p.grad is None and p.requires_grad else p.grad
+            optimizer.step()
+            optimizer.zero_grad()
+            far.append(abs(engine.get_global_grad_norm() - norm.item()))
+        far += [(engine.parameters_of(name) - p.detach()).abs().max().item() for name, p in other.named_parameters()]
+        out[f"stage {stage}"] = max(far)
+        engine.destroy()
+    return out
+
+
 def refusals(mistakes: list[str], folder: str) -> dict[str, str]:
     """By mistake what is said of it."""
     out = {}

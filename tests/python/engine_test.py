@@ -167,6 +167,10 @@ class Engine(unittest.TestCase):
             for word in words:
                 self.assertIn(word, said[which], which)
 
+    def test_backwards_of_one_step_are_added(self) -> None:
+        for case, far in ranks.answers(2, CASES, "added_backwards", [0, 1, 2, 3])[0].items():
+            self.assertLess(far, 1e-5, case)
+
     def test_a_rank_that_throws_ends_the_others_with_its_reason(self) -> None:
         begin = time.monotonic()
         ended = ranks.run(2, CASES, "raises", 1, "throw", timeout=60)

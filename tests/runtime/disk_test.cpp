@@ -189,17 +189,17 @@ TEST(OnDiskState, CheckpointsLoadWithAndWithoutADiskAndParametersCanBeSet) {
 
 TEST(OnDiskFailure, FoldersThatCannotBeUsedAreRefusedOnEveryRankBeforeTraining) {
   const Scratch scratch;
+  const std::string no_folder = scratch.write("file", "x") + "/below", made = scratch.path("made/here");
   comm::run_ranks(2, [&](comm::Communicator& world) {
     config::DsConfig c = on_disk(config_for(2), scratch);
-    c.zero.offload_optimizer.nvme_path = scratch.path("missing");
-    expect_error(Exit::usage, {"rank 0", "offload_optimizer.nvme_path", "missing", "No such file"},
+    c.zero.offload_optimizer.nvme_path = no_folder;
+    expect_error(Exit::usage, {"rank 0", "offload_optimizer.nvme_path", "below", "Not a directory"},
                  [&] { runtime::Engine(c, small_gpt(), world, {}); });
-    // Only the last rank's folder is bad: all are told.
-    c.zero.offload_optimizer.nvme_path =
-        world.rank() == 1 ? scratch.path("missing") : scratch.folder().string();
-    expect_error(Exit::usage, {"rank 1", "missing"}, [&] { runtime::Engine(c, small_gpt(), world, {}); });
+    // Only the last rank's folder is bad: all are told. The first one's is made.
+    c.zero.offload_optimizer.nvme_path = world.rank() == 1 ? no_folder : made;
+    expect_error(Exit::usage, {"rank 1", "below"}, [&] { runtime::Engine(c, small_gpt(), world, {}); });
   });
-  EXPECT_TRUE(std::filesystem::is_empty(scratch.folder()));
+  EXPECT_TRUE(std::filesystem::is_empty(made));
 }
 
 // The one open file of this process that was made in the folder.

@@ -156,7 +156,7 @@ TEST(RecordedVisits, GiveTheSumsOfWhateverEveryRankDoesInWhateverOrder) {
             std::vector<int>& order = orders.emplace_back();
             for (int n = int(every() % 14); n > 0; --n) order.push_back(int(every() % kUnits));
           }
-          r.visits.begin_pass(0, micro == 1);
+          r.visits.begin_pass(0);
           const std::vector<int>& mine = orders[size_t(world.rank())];
           for (const int u : mine) r.use(step, u, false);
           for (size_t n = mine.size(); n-- > 0;) {
@@ -168,6 +168,7 @@ TEST(RecordedVisits, GiveTheSumsOfWhateverEveryRankDoesInWhateverOrder) {
             for (const int u : orders[size_t(rank)]) ++times[size_t(rank)][size_t(u)];
           r.visits.end_pass();
         }
+        r.visits.finish_gradients();
         r.visits.end_step();
         r.expect_sums(times);
       }
@@ -227,7 +228,7 @@ TEST(RecordedVisits, GiveTheBitsOfPlannedOnesInEveryOrder) {
           for (int micro = 0; micro < 3; ++micro) {
             std::vector<int> drawn = order;
             std::shuffle(drawn.begin(), drawn.end(), draw);
-            recorded.visits.begin_pass(0, micro == 2);
+            recorded.visits.begin_pass(0);
             for (const int u : drawn) {
               recorded.visits.acquire(u);
               add_rounded(recorded.visits, u, world.rank(), micro, u);
@@ -236,6 +237,7 @@ TEST(RecordedVisits, GiveTheBitsOfPlannedOnesInEveryOrder) {
             }
             recorded.visits.end_pass();
           }
+          recorded.visits.finish_gradients();
           recorded.visits.end_step();
           EXPECT_EQ(slices_of(recorded.store), slices_of(planned.store)) << "stage " << stage;
         }
@@ -253,7 +255,7 @@ TEST(RecordedVisits, FollowTheRecordWithoutAWordWhereRanksDoAsBefore) {
       if (step == 3) std::reverse(order.begin(), order.end());
       r.publish(step);
       r.visits.begin_step();
-      r.visits.begin_pass(0, true);
+      r.visits.begin_pass(0);
       for (const int u : order) r.use(step, u, false);
       for (size_t n = order.size(); n-- > 0;) {
         r.use(step, order[n], true);
@@ -261,6 +263,7 @@ TEST(RecordedVisits, FollowTheRecordWithoutAWordWhereRanksDoAsBefore) {
           r.visits.complete(order[n]);
       }
       r.visits.end_pass();
+      r.visits.finish_gradients();
       r.visits.end_step();
       r.expect_sums({{2, 1, 1, 1, 0, 1}, {2, 1, 1, 1, 0, 1}});
       unforeseen.push_back(r.visits.unforeseen());
@@ -277,7 +280,7 @@ TEST(RecordedVisits, SayWhichUnitHasNoRoomBesideWhich) {
     Rank r(world, {.room = 150}, "");
     r.publish(0);
     r.visits.begin_step();
-    r.visits.begin_pass(0, true);
+    r.visits.begin_pass(0);
     r.visits.acquire(0);
     expect_error(Exit::memory,
                  {"no room for the parameters of u3, 134 elements", "u0", "stage3_max_live_parameters"},

@@ -10,6 +10,8 @@ import torch
 # What torch.cuda has and torch.cpu lacks.
 _ON_CPU: dict[str, Callable[..., Any]] = {
     "is_bf16_supported": lambda: True,
+    "device_count": lambda: int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "1"))),
+    "manual_seed": torch.manual_seed,
     "empty_cache": lambda: None,
     **dict.fromkeys(("memory_allocated", "max_memory_allocated"), lambda device_index=None: 0),
     "get_rng_state": lambda device_index=None: torch.get_rng_state(),
@@ -31,17 +33,11 @@ class Accelerator:
     def current_device_name(self) -> str:
         return f"cuda:{torch.cuda.current_device()}" if self._on_gpu else "cpu"
 
-    def device_count(self) -> int:
-        return torch.cuda.device_count() if self._on_gpu else int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "1")))
-
     def communication_backend_name(self) -> str:
         return "nccl" if self._on_gpu else "gloo"
 
     def is_fp16_supported(self) -> bool:
         return True
-
-    def manual_seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
 
     def __getattr__(self, name: str) -> Any:
         if not self._on_gpu and name in _ON_CPU:
