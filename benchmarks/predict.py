@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Predicts the training rows of scripts/gpu_check.sh on one H200 from counted FLOPs and bytes and the rates below; docs/performance.md
 explains the formula. usage: predict.py [--gemm 0.80] [--attention 310 255] [--cudnn] [--bytes 3.6] [--separate]
-[--fp32_logits] [--logits_rows 4096]"""
+[--fp32_logits] [--logits_rows N]"""
 import argparse
 
 GEMM = 780e12  # a large bf16 product of random values
@@ -17,11 +17,24 @@ MODELS = {
     "qwen2.5-3b": (36, 2048, 16, 2, 11008, 151936, True, 16384, 30.9e3),
     "qwen2.5-7b": (28, 3584, 28, 4, 18944, 152064, False, 16384, 13.85e3)}
 KINDS = ("products", "attention", "moves", "update")
+TILE, MULTIPROCESSORS = (128, 256), 132  # of a product of bf16; H100 and H200
 
 
-def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=3.6, separate=False, step=None, logits=(2, 4096)):
-    """The seconds that each kind of work takes for a token, in a step of `step` tokens, with logits of so many bytes, so many rows at a
-    time; and the operations of its products."""
+def rows_of_logits(all_rows, width, bytes_each_row, most=None):
+    """How many rows of logits are in memory at a time (LogitsChunk::rows_of): `most`, or what a GPU takes by itself."""
+    most = most or min(max(4096, (16 << 20) // width), (2 << 30) // bytes_each_row)
+    return -(-all_rows // -(-all_rows // most))
+
+
+def idle_share(rows, columns):
+    """Of the multiprocessors, while the last round of a product's tiles is computed."""
+    tiles = -(-rows // TILE[0]) * -(-columns // TILE[1])
+    return 1 - tiles / (-(-tiles // MULTIPROCESSORS) * MULTIPROCESSORS)
+
+
+def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=3.6, separate=False, step=None, logits=(2, None)):
+    """The seconds that each kind of work takes for a token, in a step of `step` tokens, with logits of so many bytes, at most so many rows
+    at a time; and the operations of its products."""
     layers, d, heads, kv, mlp, vocab, tied, usual, _ = MODELS[name]
     gpt = name.startswith("gpt2")
     g = kv / heads
@@ -38,12 +51,16 @@ def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=3.6,
     else:
         rows = 2 + 4 + 3 + 4 + 4 + 2 + 4 * (1 + g) + (1 + 2 * g if separate else 0) + 8 * mlp / d
     # The loss reads the logits, the second time from the cache, and writes their gradient.
-    size, rows_at_a_time = logits
+    size, most_rows = logits
+    rows_at_a_time = rows_of_logits(step or usual, d, (size + 2 * (size > 2)) * padded, most_rows)
     moved = 2 * layers * d * rows + (size + 2) * padded
     share = gemm * min(1, (0.7 + 0.3 * d / 1600))  # short inner dimensions fill the tensor cores less
     # The head's three products of a chunk read its weights twice, read and write their gradient, write the logits and read their
     # gradient twice; where that takes longer than the arithmetic, they wait for it.
     waits = max(0, (8 * padded * d / rows_at_a_time + (size + 2 + 2) * padded) / (terabytes * 1e12) - 6 * padded * d / (GEMM * share))
+    # The gradient of its input is [rows, d], by far the fewest tiles of all products.
+    idle = idle_share(rows_at_a_time, d)
+    waits += 2 * padded * d / (GEMM * share) * idle / (1 - idle)
     rates = attention or OWN[d // heads]
     scores = forward / (rates[0] * 1e12) + backward / (rates[1] * 1e12)
     if cudnn:  # its deterministic backward writes T x T elements of 2 bytes a head and reads them
@@ -59,7 +76,7 @@ def main():
     parser.add_argument("--bytes", type=float, default=3.6, help="TB/s of kernels that only move data")
     parser.add_argument("--separate", action="store_true", help="GELU and bias gradients as kernels of their own (CLEAVE_GPU_EPILOGUES=off)")
     parser.add_argument("--fp32_logits", action="store_true", help="fp32 logits with their gradient beside them (cleave.logits_dtype)")
-    parser.add_argument("--logits_rows", type=int, default=4096, help="rows of logits at a time (cleave.logits_rows)")
+    parser.add_argument("--logits_rows", type=int, help="rows of logits at a time (cleave.logits_rows); without it what a GPU takes")
     args = parser.parse_args()
     print(f"{'model':14}{'products':>10}{'attention':>10}{'moves':>8}{'update':>8}{'us a token':>12}{'tokens/s':>10}{'goal':>9}{'of goal':>9}{'if all products':>17}")
     for name in MODELS:

@@ -73,7 +73,8 @@ void describe_own(Keys& k, DsConfig& c) {
              "(as the weights; their gradient takes their place), or auto: model on a GPU, fp32 on the CPU")
       .inert_if(!c.fp16.enabled && !c.bf16_enabled, "the model is fp32");
   k.honoured("logits_rows", &c.logits_rows,
-             "rows of logits in memory at a time; 0: on a GPU 4096, and at most 2 GiB, on the CPU 128 MiB")
+             "rows of logits in memory at a time; 0: on a GPU 4096, of a model narrower than 4096 more, and "
+             "at most 2 GiB; on the CPU 128 MiB")
       .in(0, 1e9);
   k.honoured(
        "deterministic", &c.deterministic,

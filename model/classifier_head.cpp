@@ -73,7 +73,7 @@ void ClassifierHead::run(const HeadArgs& a) const {
   const bool apart = a.logits.type != type;  // the gradient from the logits
   // An evaluation's chunks are those of the training, in whose scratch they have to fit.
   const int64_t chunk =
-      a.logits.rows_of(rows, columns * (size_of(a.logits.type) + (apart ? size_of(type) : 0)));
+      a.logits.rows_of(rows, columns * (size_of(a.logits.type) + (apart ? size_of(type) : 0)), c_.width);
   const Linear linear{c_.width, columns, weight_.in(a.params)};
   const Tensor buffer = a.scratch.take(a.logits.type, {chunk, columns});
   const Tensor gradient = apart && train ? a.scratch.take(type, {chunk, columns}) : buffer;

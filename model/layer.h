@@ -60,10 +60,14 @@ struct LogitsChunk {
   int64_t bytes = int64_t{128} << 20;  // at most, with those of their gradient; one row fits always
   // Gradients have the model's type. Where that is this type as well, they take the place of the logits.
   DType type = DType::fp32;
+  // Of narrow models more rows, until their part of the head's input has so many elements: its gradient is
+  // the smallest of the head's products, and has to keep the whole device busy.
+  int64_t input = 0;
 
-  // Rows at a time, of so many with so many columns: equal chunks.
-  int64_t rows_of(int64_t all, int64_t bytes_each_row) const {
-    const int64_t most = std::max<int64_t>(1, std::min(rows, bytes / bytes_each_row));
+  // Rows at a time, of so many of this width with so many columns: equal chunks.
+  int64_t rows_of(int64_t all, int64_t bytes_each_row, int64_t width) const {
+    const int64_t wanted = std::max(rows, input / width);
+    const int64_t most = std::max<int64_t>(1, std::min(wanted, bytes / bytes_each_row));
     return ceil_div(all, std::max<int64_t>(1, ceil_div(all, most)));
   }
   bool operator==(const LogitsChunk&) const = default;

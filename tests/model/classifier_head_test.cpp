@@ -297,6 +297,8 @@ TEST(ClassifierHead, TakesScratchForTheChunkThatItIsGivenAndOneBufferWhereTypesA
   EXPECT_EQ(scratch(DType::fp32, {.rows = 1000, .bytes = 250 * kClasses * 4 - 1}, true),
             padded(200 * kClasses * 4));
   EXPECT_EQ(scratch(DType::fp32, {.bytes = 1}, true), padded(kClasses * 4));
+  EXPECT_EQ(scratch(DType::fp32, {.rows = 300, .input = 500 * kWidth}, true), padded(500 * kClasses * 4));
+  EXPECT_EQ(scratch(DType::fp32, {.rows = 300, .input = 200 * kWidth}, true), padded(250 * kClasses * 4));
   // 700 rows fit beside their gradient and 1000 alone; an evaluation has the training's two chunks all the
   // same.
   const LogitsChunk tight{.bytes = 1050 * kClasses * 4};

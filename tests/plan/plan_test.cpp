@@ -120,9 +120,9 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithAPaddedVocabularyAndCountsItAsMemoryOnl
   EXPECT_EQ(table, 4 * (2 * (2 * 8 + 4 * 8 * 8 + 3 * 8 * 12) + 8 + 4224 * 8));
 }
 
-// What a GPU rank takes is planned where there is none: one buffer of the model's type for 4096 rows of
-// logits, and as many rows as the configuration says. Where no gradient stands beside the logits, an
-// evaluation with its hits, four bytes a row, takes the most.
+// What a GPU rank takes is planned where there is none: one buffer of the model's type for all rows of logits
+// of a model so narrow, and as many rows as the configuration says. Where no gradient stands beside the
+// logits, an evaluation with its hits, four bytes a row, takes the most.
 TEST(Plan, OfAGpuHasTheChunkOfLogitsThatItsEngineTakes) {
   constexpr int64_t kRows = 16384, kColumns = 4224;
   const auto activations = [&](auto change) {
@@ -138,11 +138,11 @@ TEST(Plan, OfAGpuHasTheChunkOfLogitsThatItsEngineTakes) {
     return plan.ranks[0].memory.at(MemoryKind::device, Category::activations);
   };
   const int64_t as_it_is = activations([](config::DsConfig&) {});
-  EXPECT_EQ(activations([](config::DsConfig& c) { c.logits_rows = kRows; }) - as_it_is,
-            (kRows - 4096) * kColumns * 2);
+  EXPECT_EQ(activations([](config::DsConfig& c) { c.logits_rows = kRows; }), as_it_is);
   EXPECT_EQ(activations([](config::DsConfig& c) { c.logits_dtype = config::LogitsType::fp32; }) - as_it_is,
-            4096 * kColumns * 4 - kRows * 4);
-  EXPECT_EQ(activations([](config::DsConfig& c) { c.logits_rows = 4096; }), as_it_is);
+            kRows * kColumns * 4 - kRows * 4);
+  EXPECT_EQ(as_it_is - activations([](config::DsConfig& c) { c.logits_rows = 4096; }),
+            (kRows - 4096) * kColumns * 2);
 }
 
 TEST(Plan, EqualsWhatTrainingMeasuresAndFitsTogetherWhereRanksShareSequences) {

@@ -74,11 +74,11 @@ TEST(Settings, ChooseTheChunkOfLogitsByDeviceAndType) {
   EXPECT_EQ(model::LogitsChunk{}.bytes, 128 * kMiB);
   EXPECT_EQ(model::LogitsChunk{}.type, DType::fp32);
   EXPECT_EQ(chunk(config::Precision::bf16, kGpu, as_it_is),
-            (model::LogitsChunk{4096, 2048 * kMiB, DType::bf16}));
+            (model::LogitsChunk{4096, 2048 * kMiB, DType::bf16, 16 * kMiB}));
   EXPECT_EQ(chunk(config::Precision::fp16, kGpu, as_it_is),
-            (model::LogitsChunk{4096, 2048 * kMiB, DType::fp16}));
+            (model::LogitsChunk{4096, 2048 * kMiB, DType::fp16, 16 * kMiB}));
   EXPECT_EQ(chunk(config::Precision::fp32, kGpu, as_it_is),
-            (model::LogitsChunk{4096, 2048 * kMiB, DType::fp32}));
+            (model::LogitsChunk{4096, 2048 * kMiB, DType::fp32, 16 * kMiB}));
   EXPECT_EQ(chunk(config::Precision::bf16, kGpu,
                   [](config::DsConfig& c) { c.logits_dtype = config::LogitsType::fp32; })
                 .type,
@@ -91,16 +91,17 @@ TEST(Settings, ChooseTheChunkOfLogitsByDeviceAndType) {
     const model::LogitsChunk asked =
         chunk(config::Precision::bf16, device, [](config::DsConfig& c) { c.logits_rows = 9000; });
     EXPECT_EQ(asked.rows, 9000);
-    EXPECT_EQ(asked.rows_of(9000, int64_t{1} << 40), 9000) << "what was asked for is not made less";
+    EXPECT_EQ(asked.rows_of(9000, int64_t{1} << 40, 8), 9000) << "what was asked for is not made less";
     const auto with = [&](auto change) { return chunk(config::Precision::bf16, device, change); };
     EXPECT_EQ(with([](config::DsConfig& c) { c.zero.stage = 3; }), with(as_it_is));
     EXPECT_EQ(with([](config::DsConfig& c) { c.train_micro_batch_size_per_gpu = 64; }), with(as_it_is));
   }
-  // GPT-2 and Qwen2 on a GPU, in rows: neither reaches 2 GiB; twice the width of Qwen2's vocabulary does.
+  // Equal chunks of 65,536 and 32,768 rows on a GPU: GPT-2 124M's input asks for 21,845, of which 2 GiB hold
+  // 21,345; Qwen2.5 1.5B's for 10,922, of which they hold 7,067; one of width 4,096 asks for no more.
   const model::LogitsChunk gpu = chunk(config::Precision::bf16, kGpu, as_it_is);
-  EXPECT_EQ(gpu.rows_of(32768, 50304 * 2), 4096);
-  EXPECT_EQ(gpu.rows_of(32768, 151936 * 2), 4096);
-  EXPECT_EQ(gpu.rows_of(32768, 303872 * 2), ceil_div(32768, ceil_div(32768, 3533)));
+  EXPECT_EQ(gpu.rows_of(65536, 50304 * 2, 768), 16384);
+  EXPECT_EQ(gpu.rows_of(32768, 151936 * 2, 1536), 6554);
+  EXPECT_EQ(gpu.rows_of(32768, 128256 * 2, 4096), 4096);
 }
 
 struct Homes {
