@@ -3,13 +3,9 @@
 from typing import Any
 
 import torch.distributed as _dist
+from torch.distributed import is_initialized  # noqa: F401
 
 from .api import init_distributed  # noqa: F401
-
-
-def is_initialized() -> bool:
-    """Whether torch has its process group."""
-    return bool(_dist.is_available() and _dist.is_initialized())
 
 
 def get_local_rank() -> int:

@@ -179,9 +179,6 @@ class EngineOptimizer(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         raise StepOrderError("the update is the engine's: call engine.step()")
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: gradients are the engine's, which begins each step without any."""
-
     def state_dict(self) -> dict[str, Any]:
         """The groups' values: the state is in the engine's checkpoints (engine.save_checkpoint)."""
         groups = [{k: v for k, v in g.items() if k != "params"} for g in self.param_groups]

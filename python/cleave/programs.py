@@ -19,20 +19,7 @@ def installed(file: str, variable: str = "") -> Path:
     raise CleaveError(f"{Path(file).name} is in none of {where}: install the package again")
 
 
-def _become(name: str, *arguments: str) -> NoReturn:
-    os.execv(installed("bin/cleave"), [name, *arguments, *sys.argv[1:]])
-
-
-def cleave() -> NoReturn:
-    """`cleave`."""
-    _become("cleave")
-
-
-def deepspeed() -> NoReturn:
-    """`deepspeed`: the launcher, with DeepSpeed's command line."""
-    _become("deepspeed")
-
-
-def ds_report() -> NoReturn:
-    """`ds_report`: what this machine and this build offer."""
-    _become("cleave", "report")
+def main() -> NoReturn:
+    """`cleave`, `deepspeed`, which is the launcher with DeepSpeed's command line, or `ds_report`: whichever this was called as."""
+    name = Path(sys.argv[0]).stem
+    os.execv(installed("bin/cleave"), [*(["cleave", "report"] if name == "ds_report" else [name]), *sys.argv[1:]])

@@ -61,7 +61,7 @@ class Residency:
         self._views: dict[tuple[int, int], list[torch.Tensor]] = {}
         self._at: dict[int, Slot] = {}  # by the address of a gathered parameter that is there
         self._lent: list[list[int]] = []  # by module under way, outermost first: units of others that it reads
-        self._in_pass = self._in_backward = False
+        self._in_pass = self.in_backward = False
         self._kinds: dict[tuple[int, int, bool], int] = {}
         self.part = 0  # of the module, that passes are of
         self._saved_hooks: Any = None
@@ -178,6 +178,8 @@ class Residency:
 
     def forward(self, call: Callable[[], Any]) -> Any:
         """Runs the module; what goes wrong leaves other ranks in the middle of a pass, so the engine does not go on."""
+        if self.in_backward and torch._C._current_graph_task_id() < 0:
+            self._broken = self._broken or "a backward that the script called ended with an error"
         self._require_whole()
         if not self.any_gathers:
             return call()
@@ -194,7 +196,7 @@ class Residency:
 
     def _before(self, submodule: torch.nn.Module, used: list[int]) -> Callable[..., None]:
         def hook(module: torch.nn.Module, args: Any) -> None:
-            if self._in_backward:  # a forward that runs again
+            if self.in_backward:  # a forward that runs again
                 for u in used:
                     self._hold(u)
                 return
@@ -212,7 +214,7 @@ class Residency:
         def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             if frozen and torch.is_grad_enabled():
                 self._let_go_behind(args, kwargs, frozen)
-            if self._in_backward:
+            if self.in_backward:
                 return
             for u in (*used, *self._lent.pop()):
                 self._drop(u)
@@ -226,7 +228,7 @@ class Residency:
         slot = self.units.of_parameter.get(id(parameter))
         if slot is None or not self.gathers[slot.unit] or self._users[slot.unit] > 0:
             return
-        if self._in_backward:
+        if self.in_backward:
             self._hold(slot.unit)
         elif self._lent:
             self._take(slot.unit)
@@ -275,12 +277,12 @@ class Residency:
         return tensor  # type: ignore[no-any-return]
 
     def _weight(self, slot: Slot, size: torch.Size, stride: tuple[int, ...], offset: Any) -> torch.Tensor:
-        if not self._in_backward and not self._users[slot.unit]:
+        if not self.in_backward and not self._users[slot.unit]:
             raise StepOrderError(
-                f"the backward needs {slot.name}, which this rank does not have whole: gradients are taken by engine.backward(loss), "
-                "not by loss.backward()"
+                f"the backward needs {slot.name}, which this rank does not have whole: it does not go through an output of the engine; "
+                "call the engine, not its module, or engine.backward(loss)"
             )
-        if self._in_backward:
+        if self.in_backward:
             self._hold(slot.unit)
         whole = slot.parameter
         if (size, stride, offset) == (whole.shape, whole.stride(), 0):
@@ -303,10 +305,13 @@ class Residency:
             parameter.grad = None
             if gradient is None:
                 return
-            if not self._in_backward:
-                raise StepOrderError(f"{slot.name} got a gradient outside of engine.backward(loss); call that instead of loss.backward()")
+            if not self.in_backward:
+                past = f"{slot.name} got a gradient before a backward came to an output of the engine"
+                raise StepOrderError(f"{past}; call the engine, not its module, or engine.backward(loss)")
             if gradient.is_sparse:
                 gradient = gradient.to_dense()
+            if self._factor != 1:
+                gradient = gradient * self._factor
             arrived = self._arrived[u]
             arrived[index] = arrived[index] + gradient if index in arrived else gradient.contiguous()
             if len(arrived) == wanted:
@@ -324,21 +329,30 @@ class Residency:
 
     def backward(self, run: Callable[[], None], last: bool) -> None:
         """A backward, whose gradients the engine takes. last: of this step. Collective."""
-        self._require_whole()
-        if self._in_pass:
-            raise StepOrderError("backward within a forward, or within GatheredParameters: end that first")
+        self.begin_backward(last)
         with self._broken_by_errors("a backward"):
-            self.engine.begin_pass(self._kind(None) if self.part else _BACKWARD, last)
-            self._in_pass = self._in_backward = True
             try:
                 run()
             finally:
-                self._in_pass = self._in_backward = False
-            for u in range(len(self.units.units)):
-                if self._arrived[u]:
-                    self._give(u)
-                self._let_go(u)
-            self.engine.end_pass()
+                self._in_pass = self.in_backward = False
+            self.end_backward()
+
+    def begin_backward(self, last: bool, factor: float = 1.0) -> None:
+        """One that ends with end_backward, whose gradients are to be multiplied with a factor. Collective."""
+        self._require_whole()
+        if self._in_pass:
+            raise StepOrderError("backward within a forward, or within GatheredParameters: end that first")
+        self.engine.begin_pass(self._kind(None) if self.part else _BACKWARD, last)
+        self._in_pass = self.in_backward = True
+        self._factor = factor
+
+    def end_backward(self) -> None:
+        self._in_pass = self.in_backward = False
+        for u in range(len(self.units.units)):
+            if self._arrived[u]:
+                self._give(u)
+            self._let_go(u)
+        self.engine.end_pass()
 
     def close(self) -> None:
         """Parameters keep the values that they have here; those that are elsewhere have none any more."""

@@ -33,23 +33,25 @@ class Schedule:
         if unknown := [name for name in kwargs if name not in names]:
             raise UsageError(f"{type(self).__name__} has no arguments {', '.join(unknown)}; wanted some of {', '.join(names)}")
         given.update(kwargs)
-        self._begin(optimizer, _rates_of(type(self).__name__, given, optimizer.param_groups), last)
+        self._begin(optimizer, _rates_of(type(self).__name__, given, optimizer.param_groups), given, last)
 
-    def _begin(self, optimizer: Any, rates: Callable[[int, int], native.Rates], last: int = -1) -> None:
+    def _begin(self, optimizer: Any, rates: Callable[[int, int], native.Rates], given: dict[str, Any], last: int = -1) -> None:
+        self.__dict__.update(given)  # arguments are attributes
         self.optimizer, self._rates, self.last_batch_iteration = optimizer, rates, last
+        self._first = float(optimizer.param_groups[0]["lr"])
         self.show()
 
     @classmethod
-    def of_engine(cls, engine: native.NativeEngine, optimizer: torch.optim.Optimizer) -> "Schedule":
+    def of_engine(cls, engine: native.NativeEngine, optimizer: torch.optim.Optimizer, given: dict[str, Any]) -> "Schedule":
         """One that the engine follows by itself; this says where it is."""
         made = cls.__new__(cls)
-        made._begin(optimizer, lambda updates, group: engine.next_rates())
+        made._begin(optimizer, lambda updates, group: engine.next_rates(), given)
         return made
 
     def show(self) -> None:
         for number, group in enumerate(self.optimizer.param_groups):
             rates = self._rates(self.last_batch_iteration + 1, number)
-            group["lr"] = rates.lr
+            group["lr"] = group["lr"].fill_(rates.lr) if isinstance(group["lr"], torch.Tensor) else rates.lr
             if rates.momentum >= 0 and "betas" in group:
                 group["betas"] = (rates.momentum, rates.beta2 if rates.beta2 >= 0 else group["betas"][1])
 
@@ -65,6 +67,13 @@ class Schedule:
 
     def get_lr(self) -> list[float]:
         return self.get_last_lr()
+
+    def get_lr_ratio(self) -> float:
+        """The first group's rate, of its own one."""
+        return float(self.optimizer.param_groups[0]["lr"]) / self._first
+
+    def get_mom(self) -> list[Any]:
+        return [group.get("betas", group.get("momentum")) for group in self.optimizer.param_groups]
 
     def get_last_lr(self) -> list[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]

@@ -1,10 +1,12 @@
 """A step of a module in an engine: how a backward's gradients reach the engine, where accumulation ends, and the update there."""
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from . import job as jobs
 from .configuration import Configuration
@@ -17,6 +19,10 @@ from .schedules import kind_of
 
 class SteppedModule(HeldModule):
     """A module, its optimizer and its schedule."""
+
+    _asked = False  # whether backward() of any engine is under way
+    _scaled: float | None = None  # by what any engine's scale() multiplied the loss whose backward comes next
+    _loss: torch.Tensor | None = None  # that this one's did
 
     def __init__(
         self,
@@ -35,12 +41,13 @@ class SteppedModule(HeldModule):
         self._autocast = torch.autocast(self.device.type, TORCH_TYPES[autocast]) if autocast else contextlib.nullcontext()
         if self.optimizer is not None:
             self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
+            self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
         self.lr_scheduler = self._scheduler(lr_scheduler)
         self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
         self._boundary: bool | None = None  # said by the script
         self._unsynced = False
         self._losses: list[torch.Tensor] = []  # of the micro-batches of a step under way
-        self._in_step = self._has_gradients = self._applied = False
+        self._in_step = self._has_gradients = self._applied = self._own = False
         self._norm: float | None = None
         self._micro_batch = int(self._value("train_micro_batch_size_per_gpu"))
         self._micro_batches = int(self._value("gradient_accumulation_steps"))
@@ -53,7 +60,7 @@ class SteppedModule(HeldModule):
             return None
         if given is None:
             section = self.config.get("scheduler")
-            return kind_of(section).of_engine(self._native, self.optimizer) if section else None
+            return kind_of(section).of_engine(self._native, self.optimizer, section.get("params") or {}) if section else None
         if callable(given) and not hasattr(given, "step"):
             return given(self.optimizer.optimizer or self.optimizer)
         return given
@@ -119,7 +126,45 @@ class SteppedModule(HeldModule):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         with self._autocast:
-            return self._residency.forward(lambda: self.module(*inputs, **kwargs))
+            output = self._residency.forward(lambda: self.module(*inputs, **kwargs))
+        tensors = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+        loss = tensors[0].detach() if tensors and tensors[0].numel() == 1 else torch.tensor(float("nan"))
+        for tensor in tensors:
+            tensor.register_hook(functools.partial(self._reached, loss))
+        return output
+
+    def _reached(self, loss: torch.Tensor, _: torch.Tensor) -> None:
+        """A backward comes to an output: where the script calls it itself, a pass begins."""
+        if self._residency.in_backward:
+            return
+        factor, trains = 1.0, any(slot.trains and slot.parameter.requires_grad for slot in self._units.slots())
+        if counts := trains and torch.autograd._is_checkpoint_valid():  # which it is but within torch.autograd.grad
+            scale = self._native.facts()["loss_scale"]
+            if SteppedModule._asked:
+                raise StepOrderError(
+                    f"engine.backward of another engine reaches parameters of {type(self.module).__name__}, which train too: call "
+                    "loss.backward(), which is a backward of both, or module.requires_grad_(False) on what the loss shall not train"
+                )
+            if SteppedModule._scaled is None and scale != 1:
+                raise StepOrderError(f"Loss scaling is required, by {scale}: call engine.backward(loss), or engine.scale(loss).backward()")
+            self._begin_step()
+            factor = self._native.scale() / (SteppedModule._scaled or 1.0)
+        elif not self._residency.any_gathers:
+            return
+
+        def end() -> None:
+            self._residency.end_backward()
+            SteppedModule._scaled = None
+            if counts:
+                self._has_gradients = self._own = True
+                self._losses.append(loss if self._loss is None else self._loss)
+                self._loss = None
+
+        self._residency.begin_backward(counts and self._is_last(), factor)
+        torch.autograd.Variable._execution_engine.queue_callback(end)
+
+    def _is_last(self) -> bool:
+        return self.is_gradient_accumulation_boundary() and not self._unsynced
 
     def _begin_step(self) -> None:
         if not self._in_step:
@@ -137,20 +182,21 @@ class SteppedModule(HeldModule):
         self._begin_step()
         times = 1 if scale_wrt_gas else self.gradient_accumulation_steps()
         seed = torch.full_like(loss, self._native.scale() * times)
-        self._residency.backward(
-            lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph),
-            self.is_gradient_accumulation_boundary() and not self._unsynced,
-        )
+        SteppedModule._asked = True
+        try:
+            self._residency.backward(lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), self._is_last())
+        finally:
+            SteppedModule._asked = False
         self._has_gradients = True
         self._losses.append(loss.detach() * times)
         return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss, whose backward() is engine.backward(loss), which multiplies it by the loss scale."""
+        """The loss times the loss scale, for a backward that the script calls itself."""
         self._require_training("scale")
-        scaled = loss * 1.0
-        scaled.backward = lambda gradient=None, retain_graph=False: self.backward(loss, retain_graph)  # type: ignore
-        return scaled
+        SteppedModule._scaled = scale = float(self._native.facts()["loss_scale"])
+        self._loss = loss.detach()
+        return loss.float() * scale
 
     def gradient_of(self, name: str) -> torch.Tensor | None:
         """A whole gradient of the step's loss in fp32 on the host: averaged, before clipping. Collective.
@@ -174,7 +220,7 @@ class SteppedModule(HeldModule):
             raise StepOrderError("step without a backward since the last one; call engine.backward(loss) first")
         if self.is_gradient_accumulation_boundary():
             self._update(lr_kwargs or {})
-        self._has_gradients = False
+        self._has_gradients = self._own = False
         self.micro_steps += 1
 
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
@@ -206,4 +252,9 @@ class SteppedModule(HeldModule):
         """Nothing: engine.backward and engine.step sum gradients."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: gradients are the engine's, which begins each step without any."""
+        """Nothing: gradients are the engine's, which begins each step without any. It cannot take those back that it has."""
+        if self._own:
+            raise StepOrderError(
+                "zero_grad between loss.backward() and engine.step(), where gradients cannot be taken back; call engine.step(), or "
+                "module.requires_grad_(False) before a loss that shall not train this module"
+            )

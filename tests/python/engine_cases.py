@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -313,6 +314,57 @@ def checkpointed(stage: int) -> dict[str, float]:
     return out
 
 
+def _chained(modules: list[Any], sample: plain.Batch) -> torch.Tensor:
+    first = torch.nn.functional.pad(modules[0](sample[0]), (0, 3))
+    return torch.nn.functional.cross_entropy(modules[1](first), sample[1])
+
+
+def _weighted(modules: list[Any], sample: plain.Batch) -> torch.Tensor:
+    """A loss times the size of another gradient, that of the output by the input."""
+    x = sample[0].clone().requires_grad_()
+    [gradient] = torch.autograd.grad(modules[0](x).square().sum(), x)
+    return models.loss(modules[0], sample) * gradient.norm()
+
+
+_LOSSES: dict[str, Any] = {
+    "one": lambda modules, sample: models.loss(modules[0], sample),
+    "two": lambda modules, sample: models.loss(modules[0], sample) + models.loss(modules[1], sample) / 2,
+    "chained": _chained,
+    "weighted": _weighted,
+    "of an output": lambda modules, sample: modules[0](sample[0]).cos().sum(),
+}
+
+
+def own_backwards(stages: list[int]) -> dict[str, float]:
+    """By stage and loss: how far weights are from torch's after steps of two modules by loss.backward()."""
+    out = {}
+    for stage, (case, loss) in itertools.product(stages, _LOSSES.items()):
+        engines, others = [], []
+        for seed in range(2):
+            engines.append(deepspeed.initialize(model=models.seeded(models.Mlp, seed), config=config(stage, gradient_clipping=0.0))[0])
+            others.append(models.seeded(models.Mlp, seed))
+        optimizers = [torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1) for other in others]
+        trained = [k for k in range(2) if k == 0 or case in ("two", "chained")]
+        ranks = engines[0].world_size
+        for step in range(2):
+            for micro in range(2):
+                loss(engines, models.batch(step, micro, engines[0].global_rank)).backward()
+                for k in trained:
+                    engines[k].step()
+                for rank in range(ranks):
+                    (loss(others, models.batch(step, micro, rank)) / (2 * ranks)).backward()
+            for k in trained:
+                optimizers[k].step()
+                optimizers[k].zero_grad()
+        far = [
+            (engines[k].parameters_of(name) - p.detach()).abs().max().item() for k in trained for name, p in others[k].named_parameters()
+        ]
+        out[f"stage {stage}: {case}"] = max(far)
+        for engine in engines:
+            engine.destroy()
+    return out
+
+
 def added_backwards(stages: list[int]) -> dict[str, float]:
     """By stage: how far norms and weights are from torch's where each step has two backwards."""
     out = {}
@@ -345,15 +397,55 @@ def added_backwards(stages: list[int]) -> dict[str, float]:
     return out
 
 
+def scaled_backwards(stage: int) -> dict[str, Any]:
+    """Norms with a loss scale by engine.backward and by engine.scale; what is said without, and after a backward that failed."""
+    out: dict[str, Any] = {"norms": []}
+    for scaled in (False, True):
+        made = config(stage, fp16={"enabled": True, "initial_scale_power": 8}, gradient_accumulation_steps=1)
+        engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=made)[0]
+        for step in range(2):
+            loss = models.loss(engine, models.batch(step, 0, engine.global_rank))
+            if scaled:
+                engine.scale(loss).backward()
+            else:
+                engine.backward(loss)
+            engine.step()
+            out["norms"].append(engine.get_global_grad_norm())
+    out["unscaled"] = _said_of(lambda: models.loss(engine, models.batch(0, 0, 0)).backward())
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0]
+
+    def fails(gradient: torch.Tensor) -> None:
+        raise ValueError("a hook of the script")
+
+    def backward() -> None:
+        x, y = models.batch(0, 0, 0)
+        loss = torch.nn.functional.cross_entropy(engine(x.requires_grad_()), y)
+        x.register_hook(fails)
+        loss.backward()
+
+    other = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0]
+    out["another's"] = _said_of(lambda: other.backward(_chained([engine, other], models.batch(0, 0, 0))))
+    engine, unscaled = (deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0] for _ in range(2))
+    models.loss(unscaled, models.batch(0, 0, 0)).backward()
+    out["taken back"] = _said_of(unscaled.optimizer.zero_grad)
+    out["failed"] = _said_of(backward)
+    out["after"] = _said_of(backward)
+    return out
+
+
+def _said_of(call: Any) -> str:
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
 def refusals(mistakes: list[str], folder: str) -> dict[str, str]:
     """By mistake what is said of it."""
     out = {}
     for which in mistakes:
-        try:
-            _mistake(which, folder)
-            out[which] = "nothing"
-        except Exception as error:
-            out[which] = f"{type(error).__name__}: {error}"
+        out[which] = _said_of(functools.partial(_mistake, which, folder))
     return out
 
 
@@ -375,8 +467,8 @@ def _mistake(which: str, folder: str) -> None:
     loss = models.loss(engine, models.batch(0, 0, engine.global_rank))
     if what == "step alone":
         engine.step()
-    if what == "loss.backward":
-        loss.backward()
+    if what == "past the engine":
+        models.loss(module, models.batch(0, 0, 0)).backward()
     if what == "backward twice":
         engine.backward(loss)
         engine.backward(loss)

@@ -152,8 +152,8 @@ class Engine(unittest.TestCase):
                 'differ in momentum, 0.0 and 0.1, are not built; give all the same, or "zero_allow_untested_optimizer": true',
             ],
             "step alone": ["StepOrderError", "step without a backward"],
-            "loss.backward": ["StepOrderError", "engine.backward(loss)"],
-            "stage 3: loss.backward": ["StepOrderError", "engine.backward(loss)"],
+            "past the engine": ["StepOrderError", "call the engine, not its module, or engine.backward(loss)"],
+            "stage 3: past the engine": ["StepOrderError", "call the engine, not its module, or engine.backward(loss)"],
             "backward twice": ["RuntimeError", "second time"],
             "in place": ["RuntimeError", "modified by an inplace operation"],
             "stage 3: in place": ["RuntimeError", "modified by an inplace operation"],
@@ -166,6 +166,20 @@ class Engine(unittest.TestCase):
         for which, words in expected.items():
             for word in words:
                 self.assertIn(word, said[which], which)
+
+    def test_backwards_that_scripts_call_themselves_are_torchs(self) -> None:
+        for case, far in ranks.answers(2, CASES, "own_backwards", [0, 1, 2, 3])[0].items():
+            self.assertLess(far, 1e-5, case)
+
+    def test_backwards_that_scripts_call_themselves_want_the_loss_scale(self) -> None:
+        for stage in (1, 3):
+            said = ranks.answers(1, CASES, "scaled_backwards", stage)[0]
+            self.assertEqual(said["norms"][:2], said["norms"][2:])
+            self.assertIn("StepOrderError: Loss scaling is required", said["unscaled"])
+            self.assertIn("StepOrderError: engine.backward of another engine reaches parameters of Mlp", said["another's"])
+            self.assertIn("zero_grad between loss.backward() and engine.step()", said["taken back"])
+            self.assertEqual(said["failed"], "ValueError: a hook of the script")
+            self.assertIn("the engine cannot go on: a backward that the script called ended with an error", said["after"])
 
     def test_backwards_of_one_step_are_added(self) -> None:
         for case, far in ranks.answers(2, CASES, "added_backwards", [0, 1, 2, 3])[0].items():

@@ -82,6 +82,16 @@ class Names(unittest.TestCase):
         with self.assertRaisesRegex(cleave.UsageError, "has no arguments warmup; wanted some of total_num_steps"):
             cleave.runtime.lr_schedules.WarmupDecayLR(optimizer, 10, warmup=3)
 
+    def test_schedules_keep_a_rate_that_is_a_tensor_and_say_where_they_are(self) -> None:
+        rate = torch.tensor(0.1, dtype=torch.float64)
+        optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=rate, betas=(0.8, 0.9))
+        schedule = cleave.runtime.lr_schedules.WarmupCosineLR(optimizer, total_num_steps=20, warmup_num_steps=10, warmup_type="linear")
+        schedule.step(5)
+        self.assertIs(optimizer.param_groups[0]["lr"], rate)
+        self.assertAlmostEqual(rate.item(), 0.05)
+        self.assertAlmostEqual(schedule.get_lr_ratio(), 0.5)
+        self.assertEqual([schedule.get_mom(), schedule.warmup_num_steps], [[(0.8, 0.9)], 10])
+
     def test_arguments_are_deepspeeds_and_no_others(self) -> None:
         for function, names in (
             (cleave.init_distributed, "dist_backend auto_mpi_discovery distributed_port verbose timeout init_method dist_init_required"),
