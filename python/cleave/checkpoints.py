@@ -16,7 +16,7 @@ from .utils.loading import DeepSpeedDataLoader
 class SavedModule(SteppedModule):
     """A module in an engine, its steps, and its checkpoints."""
 
-    training_dataloader: DeepSpeedDataLoader | None = None
+    training_dataloader: Any = None  # a DeepSpeedDataLoader, or one of the script that set_dataloader was given
     data_iterator: Any = None  # over it, where the engine reads it
     loaded_checkpoint_tag: str | None = None
 
@@ -29,7 +29,7 @@ class SavedModule(SteppedModule):
             client_state=dict(client_state or {}),
             scheduler=scheduler,
             optimizer=self.optimizer.state_dict() if self.optimizer else None,
-            loader=self.training_dataloader.state_dict(begun) if self.training_dataloader is not None else None,
+            loader=self.training_dataloader.state_dict(begun) if isinstance(self.training_dataloader, DeepSpeedDataLoader) else None,
             buffers={name: b.detach().to("cpu") for name, b in self.module.named_buffers() if b.numel() and name in named},
             counters={key: getattr(self, key) for key in ("global_steps", "global_samples", "skipped_steps")}
             | {"micro_steps": self.micro_steps - begun},
@@ -102,7 +102,7 @@ class SavedModule(SteppedModule):
         own["micro_steps"] = steps * self.gradient_accumulation_steps()
         for key, value in {**own, **kept.counters}.items():
             setattr(self, key, value)
-        if self.training_dataloader is not None and kept.loader:
+        if isinstance(self.training_dataloader, DeepSpeedDataLoader) and kept.loader:
             self.training_dataloader.load_state_dict(kept.loader)
         if with_optimizer and self.optimizer and kept.optimizer:
             self.optimizer.load_state_dict(kept.optimizer)

@@ -127,6 +127,9 @@ class PipelineEngine(DeepSpeedEngine):
     def set_dataloader(self, loader: Any) -> None:
         self.training_dataloader, self.data_iterator = loader, None
 
+    def set_dataiterator(self, iterator: Any) -> None:
+        self.data_iterator = iterator
+
     def set_batch_fn(self, fn: Any) -> None:
         self.batch_fn = fn  # makes (inputs, labels) of what a loader gives
 

@@ -148,6 +148,7 @@ class Residency:
             yield
         except BaseException as error:
             self._broken = self._broken or f"{where} ended with {type(error).__name__}: {error}"
+            self._in_pass = self.in_backward = False
             if self._saved_hooks is not None:
                 hooks, self._saved_hooks = self._saved_hooks, None
                 hooks.__exit__(None, None, None)
@@ -331,10 +332,7 @@ class Residency:
         """A backward, whose gradients the engine takes. last: of this step. Collective."""
         self.begin_backward(last)
         with self._broken_by_errors("a backward"):
-            try:
-                run()
-            finally:
-                self._in_pass = self.in_backward = False
+            run()
             self.end_backward()
 
     def begin_backward(self, last: bool, factor: float = 1.0) -> None:

@@ -255,6 +255,5 @@ class SteppedModule(HeldModule):
         """Nothing: gradients are the engine's, which begins each step without any. It cannot take those back that it has."""
         if self._own:
             raise StepOrderError(
-                "zero_grad between loss.backward() and engine.step(), where gradients cannot be taken back; call engine.step(), or "
-                "module.requires_grad_(False) before a loss that shall not train this module"
+                "zero_grad between loss.backward() and engine.step(): gradients cannot be taken back; call engine.step() first"
             )

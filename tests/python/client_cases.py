@@ -8,6 +8,7 @@ from typing import Any
 import accelerate
 import datasets
 import peft
+import pytorch_lightning
 import tokenizers
 import torch
 import transformers
@@ -162,6 +163,90 @@ def preferred(stage: int, output: str) -> dict[str, Any]:
     made = trl.DPOTrainer(model=small_gpt2(), ref_model=small_gpt2(1), args=args, train_dataset=rows, processing_class=_tokenizer())
     made.train()
     return {"curve": curve(made)}
+
+
+class OnHost(pytorch_lightning.accelerators.CUDAAccelerator):
+    """What Lightning takes for a GPU, because its strategy asks for the class, and is a CPU."""
+
+    def setup_device(self, device: torch.device) -> None:
+        pass
+
+    def setup(self, trainer: Any) -> None:
+        pass
+
+    def get_device_stats(self, device: Any) -> dict[str, Any]:
+        return {}
+
+    @staticmethod
+    def parse_devices(devices: Any) -> list[int]:
+        return list(range(devices))
+
+    @staticmethod
+    def get_parallel_devices(devices: Any) -> list[torch.device]:
+        return [torch.device("cpu", index) for index in devices]
+
+    @staticmethod
+    def is_available() -> bool:
+        return True
+
+
+class Classes(pytorch_lightning.LightningModule):
+    """GPT-2, which is built in the hook that Lightning calls where models are sharded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net: Any = None
+        self.losses: list[tuple[float, float]] = []
+
+    def configure_model(self) -> None:
+        self.net = self.net or small_gpt2()
+
+    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
+        loss: torch.Tensor = self.net(**batch).loss
+        self.losses.append((self.all_gather(loss.detach()).mean().item(), 0.0))
+        return loss
+
+    def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:
+        self.log("evaluated", self.net(**batch).loss, sync_dist=True)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=3e-3, weight_decay=0.1)
+        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 / (1 + k)), "interval": "step"}]
+
+
+def lightning(stage: int, output: str) -> dict[str, Any]:
+    """Lightning's strategy for DeepSpeed: a schedule, clipping, an evaluation behind 3 steps, and 2 more from a checkpoint."""
+    sharded, samples = stage >= 0, Texts(32)
+    place = int(os.environ["RANK"]) if sharded else 0
+    sampler = torch.utils.data.DistributedSampler(samples, 2 if sharded else 1, place, shuffle=False)
+    loaders = [torch.utils.data.DataLoader(samples, batch_size=2 if sharded else 4, sampler=s) for s in (sampler, None)]
+    plain = {"accelerator": "cpu", "devices": 1}
+
+    def fitted(steps: int, path: str | None = None) -> Any:
+        engine = pytorch_lightning.strategies.DeepSpeedStrategy(stage=max(1, stage), zero_optimization=stage > 0) if sharded else None
+        made = pytorch_lightning.Trainer(
+            **({"accelerator": OnHost(), "devices": 2, "strategy": engine} if sharded else plain),
+            max_steps=steps,
+            limit_train_batches=3,
+            num_sanity_val_steps=0,
+            gradient_clip_val=0.5,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+        )
+        made.fit(Classes(), *loaders, ckpt_path=path)
+        return made
+
+    if not sharded:
+        made = fitted(5)
+        return {"curve": made.lightning_module.losses, "evaluated": made.callback_metrics["evaluated"].item()}
+    made = fitted(3)
+    made.save_checkpoint(output)
+    resumed = fitted(5, output)
+    losses = made.lightning_module.losses + resumed.lightning_module.losses
+    return {"curve": losses, "evaluated": made.callback_metrics["evaluated"].item()}
 
 
 def _tokenizer() -> Any:

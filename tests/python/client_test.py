@@ -20,7 +20,15 @@ class Clients(unittest.TestCase):
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
         published = cls.folder + "/published"
         ranks.answers(1, "client_cases", "publish", published)
-        cases = {"trainer": [], "pretrained": [published], "accelerated": [], "low_rank": [], "supervised": [], "preferred": []}
+        cases = {
+            "trainer": [],
+            "pretrained": [published],
+            "accelerated": [],
+            "low_rank": [],
+            "supervised": [],
+            "preferred": [],
+            "lightning": [],
+        }
         cls.want = ranks.answers(1, "client_cases", "at_stages", [-1], cls.folder, cases)[0]
         cls.got = ranks.answers(2, "client_cases", "at_stages", STAGES, cls.folder, cases)[0]
 
@@ -75,6 +83,11 @@ class Clients(unittest.TestCase):
 
     def test_dpo_of_trl(self) -> None:
         self.expect_torchs_curve("preferred")
+
+    def test_strategy_of_lightning(self) -> None:
+        got, want = self.expect_torchs_curve("lightning")
+        for stage in STAGES:
+            self.assertAlmostEqual(got[str(stage)]["evaluated"], want["evaluated"], delta=1e-5)
 
 
 if __name__ == "__main__":

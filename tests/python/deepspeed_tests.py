@@ -106,7 +106,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def _install() -> None:
     Accelerator.supported_dtypes = lambda self: [torch.float32, torch.float16, torch.bfloat16]  # type: ignore[attr-defined]
     Accelerator.is_synchronized_device = lambda self: True  # type: ignore[attr-defined]
-    Accelerator.manual_seed_all = Accelerator.manual_seed  # type: ignore[attr-defined]
+    Accelerator.manual_seed_all = lambda self, seed: torch.manual_seed(seed)  # type: ignore[attr-defined]
     sys.meta_path.append(_Finder())
     for rows in cleave.compat.MODULES.values():
         for name in [name for name, row in rows.items() if row.startswith("!")]:
@@ -200,6 +200,13 @@ def _launch(self: Any, ranks: int, init_method: str) -> None:
         pytest.skip(worst[0][1])
 
 
+def _flags(mine: bool) -> list[bool]:
+    """Of all ranks; gloo gathers no tensors without dimensions."""
+    every = [mine] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(every, mine)
+    return every
+
+
 def _without_devices() -> None:
     """The helpers number a CPU as if it were a GPU, where they compare with torch's own."""
     ours = torch.nn.parallel.DistributedDataParallel
@@ -208,6 +215,7 @@ def _without_devices() -> None:
 
 
 _without_devices()
+importlib.import_module("unit.common").reduce_boolean_flags = lambda flag, op=all: op(_flags(flag))
 importlib.import_module("unit.common").DistributedExec._launch_procs = _launch
 importlib.import_module("unit.util").bf16_required_version_check = lambda *args, **named: (
     True

@@ -293,6 +293,12 @@ def other_kinds() -> dict[str, Any]:
     out["loader"] = [len(loader), engine.train_batch().item() > 0, engine.train_batch().item() > 0, engine.global_samples]
     rows = iter([(torch.ones(rows, WIDTH), torch.zeros(rows, dtype=torch.long)) for rows in (2, 5)])
     out["lengths"] = engine.train_batch(rows).item() > 0
+    sample = {"x": torch.ones(2, WIDTH), "y": torch.zeros(2, dtype=torch.long)}
+    engine.set_batch_fn(lambda batch: (batch["x"], batch["y"]))
+    engine.set_dataloader([sample])
+    losses = [engine.eval_batch(iter([sample] * 9)).item(), engine.eval_batch().item()]
+    engine.set_dataiterator(iter([sample] * 9))
+    out["given"] = [*losses, engine.eval_batch().item()]
     kept = engine._beside(None)
     out["beside"] = [sorted(kept.buffers), kept.frozen]
     engine.destroy()

@@ -102,6 +102,7 @@ class Pipelines(unittest.TestCase):
                 self.assertTrue(2 < loss < 3 and norm > 0, answer[precision])
             self.assertEqual(answer["loader"], [4, True, True, 24], "24 samples in batches of 3 x 2 ranks, of which a step takes two")
             self.assertTrue(answer["lengths"])
+            self.assertEqual(len(set(answer["given"])), 1, "of an argument, of the engine's loader, of its iterator")
             buffers = [f"1.norm.{name}" for name in ("num_batches_tracked", "running_mean", "running_var")]
             self.assertEqual(answer["beside"], [buffers, ["1.frozen.weight", "1.frozen.bias"]], "of all stages")
 

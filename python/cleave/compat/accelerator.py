@@ -12,6 +12,7 @@ _ON_CPU: dict[str, Callable[..., Any]] = {
     "is_bf16_supported": lambda: True,
     "device_count": lambda: int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "1"))),
     "manual_seed": torch.manual_seed,
+    "random": lambda: torch.random,
     "empty_cache": lambda: None,
     **dict.fromkeys(("memory_allocated", "max_memory_allocated"), lambda device_index=None: 0),
     "get_rng_state": lambda device_index=None: torch.get_rng_state(),
