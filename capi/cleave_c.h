@@ -84,6 +84,7 @@ typedef struct {
   int32_t gives;       /* of a unit's gradient in a micro-batch, at most, where sums are exact */
   int32_t rates_given; /* cleave_finish_step brings the learning rate */
   int32_t inference;   /* nothing is trained */
+  int32_t scales_loss; /* of parameters in fp32, for passes in fp16 (optim/loss_scaler.h, of_fp32) */
   int32_t has_stream;  /* `stream` is a CUDA stream on which the engine computes */
   void* stream;
   int64_t device_bytes, host_bytes; /* limits; 0: none */
@@ -127,11 +128,14 @@ CLEAVE_C int cleave_plan(const char* config, const char* config_name, const char
  * engine computes. */
 CLEAVE_C int cleave_engine_facts(cleave_engine* engine, char** facts);
 
-/* One whole state of a parameter, fp32: kind "master" is its value, others are as the facts list them.
- * Collective. */
+/* One whole state of a parameter, fp32: kind "master" is its value, others are as the facts list them, and
+ * "gradient" is that of the loss, averaged, without the loss scale and before clipping, behind the last pass
+ * of a step and before cleave_finish_step. Collective. */
 CLEAVE_C int cleave_get_state(cleave_engine* engine, const char* kind, const char* parameter, float* value);
 /* Overwrites what this rank holds of it; every rank gives the same values, of parameters in the order of
- * their units. Masters reach the caller's passes by cleave_publish. Both are collective. */
+ * their units. Masters reach the caller's passes by cleave_publish. The norm, clipping and the update are of
+ * a gradient as it is then: error usage (2) where updates do not wait for all gradients. Both are collective.
+ */
 CLEAVE_C int cleave_put_state(cleave_engine* engine, const char* kind, const char* parameter, int64_t count,
                               float* value);
 CLEAVE_C int cleave_publish(cleave_engine* engine);
@@ -170,20 +174,21 @@ CLEAVE_C int cleave_give(cleave_engine* engine, int32_t unit);
 typedef struct {
   const int64_t *tokens, *labels, *mask; /* [samples, length] */
   int64_t samples, length;
+  double items; /* what a micro-batch's sum of losses is divided by; 0: the number of its own labels */
 } cleave_samples;
-/* Forward and backward of the next micro-batch of a step. loss: its mean over its own labels, not a number
- * where it has none. Ranks of one place on the data axis give the same. Collective. */
+/* Forward and backward of the next micro-batch of a step. loss: as samples->items says, not a number where it
+ * is 0 and there are no labels. Ranks of one place on the data axis give the same. Collective. */
 CLEAVE_C int cleave_train_micro_batch(cleave_engine* engine, const cleave_samples* samples, double* loss);
+/* The step's gradients are those of that loss times this, averaged over micro-batches and ranks: said behind
+ * cleave_train_micro_batch where it is not 1. Error usage (2) where micro-batches of a step, or ranks,
+ * differ. */
+CLEAVE_C int cleave_use_loss(cleave_engine* engine, double times);
 /* The loss alone, of any samples; nothing changes. Collective. */
 CLEAVE_C int cleave_loss(cleave_engine* engine, const cleave_samples* samples, double* loss);
 /* logits: [samples, length, vocabulary]. Labels are not read. Collective. */
 CLEAVE_C int cleave_logits(cleave_engine* engine, const cleave_samples* samples, float* logits);
 
 /* ---- gradients and steps ---- */
-
-/* A parameter's whole gradient of the loss in fp32, averaged, without the loss scale and before clipping:
- * behind the last pass of a step and before cleave_finish_step. Collective. */
-CLEAVE_C int cleave_get_gradient(cleave_engine* engine, const char* parameter, float* value);
 
 typedef struct {
   int64_t step, skipped_total;

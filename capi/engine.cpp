@@ -71,6 +71,7 @@ runtime::UnitOptions options_of(const cleave_engine_options& o, Device device) {
   options.engine.seed = o.seed;
   options.engine.device = device;
   options.engine.inference = o.inference != 0;
+  options.engine.scales_loss = o.scales_loss != 0;
   if (o.device_bytes > 0) options.engine.limits.device_bytes = o.device_bytes;
   if (o.host_bytes > 0) options.engine.limits.host_bytes = o.host_bytes;
   if (o.has_stream) options.engine.cuda_stream = o.stream;
@@ -132,7 +133,9 @@ Json json_of(const MemoryTable& table) {
   return out;
 }
 
-// A kind of state by its name.
+constexpr std::string_view kGradient = "gradient";  // of a step under way
+
+// A kind of state that an update leaves, by its name.
 int kind_of(cleave_engine& e, const char* name) {
   const std::vector<std::string> kinds = e.base().kinds();
   const auto at = std::find(kinds.begin(), kinds.end(), &given(name, "kind"));
@@ -149,6 +152,7 @@ std::string facts_of(cleave_engine& e) {
     mesh[axis] = engine.mesh().*a.size, place[axis] = engine.place().*a.place;
   }
   return Json{{"step", engine.step()},
+              {"skipped", engine.skipped()},
               {"params", engine.params()},
               {"dtype", std::string(name_of(runtime::model_dtype(engine.config())))},
               {"mesh", mesh},
@@ -276,7 +280,10 @@ int cleave_engine_facts(cleave_engine* engine, char** facts) {
 int cleave_get_state(cleave_engine* engine, const char* kind, const char* parameter, float* value) {
   return call([&] {
     cleave_engine& e = given(engine, "engine");
-    const std::vector<float> whole = e.parameter(&given(parameter, "parameter"), capi::kind_of(e, kind));
+    const std::string name = &given(parameter, "parameter");
+    const std::vector<float> whole = &given(kind, "kind") == capi::kGradient
+                                         ? e.gradient(name)
+                                         : e.parameter(name, capi::kind_of(e, kind));
     std::copy(whole.begin(), whole.end(), &given(value, "value"));
   });
 }
@@ -285,8 +292,12 @@ int cleave_put_state(cleave_engine* engine, const char* kind, const char* parame
                      float* value) {
   return call([&] {
     cleave_engine& e = given(engine, "engine");
-    e.write_parameter(&given(parameter, "parameter"), {&given(value, "value"), size_t(count)},
-                      capi::kind_of(e, kind));
+    const std::string name = &given(parameter, "parameter");
+    const std::span<float> whole{&given(value, "value"), size_t(count)};
+    if (&given(kind, "kind") == capi::kGradient)
+      e.write_gradient(name, whole);
+    else
+      e.write_parameter(name, whole, capi::kind_of(e, kind));
   });
 }
 

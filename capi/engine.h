@@ -34,6 +34,7 @@ struct cleave_engine {
   // Whether a matrix lies the other way round at this address: its columns are the caller's rows.
   virtual bool lies_turned(const void*) const { return false; }
   virtual std::vector<float> gradient(const std::string& name) = 0;
+  virtual void write_gradient(const std::string& name, std::span<const float> whole) = 0;
 
   virtual std::vector<float> parameter(const std::string& name, int kind) = 0;
   virtual void write_parameter(const std::string& name, std::span<float> whole, int kind) = 0;
@@ -65,6 +66,9 @@ struct UnitEngine : cleave_engine {
   std::vector<void*> acquire(int unit) override;
   void release(int unit) override { engine.release(unit); }
   std::vector<float> gradient(const std::string& name) override { return engine.gradient(name); }
+  void write_gradient(const std::string& name, std::span<const float> whole) override {
+    engine.write_gradient(name, whole);
+  }
   std::vector<float> parameter(const std::string& name, int kind) override {
     return engine.parameter(name, kind);
   }

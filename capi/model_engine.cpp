@@ -120,6 +120,13 @@ std::vector<float> ModelEngine::gradient(const std::string& name) {
   return p.input_first ? turned(whole, p.shape[0], p.shape[1]) : whole;
 }
 
+void ModelEngine::write_gradient(const std::string& name, std::span<const float> whole) {
+  const runtime::TwinModel::Parameter& p = twin.known(name);
+  if (!p.input_first) return engine->write_gradient(p.name, whole);
+  CHECK(int64_t(whole.size()) == p.shape[0] * p.shape[1], "{} values of {}", whole.size(), name);
+  engine->write_gradient(p.name, turned(whole, p.shape[1], p.shape[0]));
+}
+
 std::map<std::string, std::vector<int64_t>> ModelEngine::shapes() {
   std::map<std::string, std::vector<int64_t>> out;
   for (const auto& [name, parameter] : twin.parameters) out[name] = parameter.its_shape();
@@ -149,15 +156,21 @@ int cleave_train_micro_batch(cleave_engine* engine, const cleave_samples* sample
   return call([&] {
     capi::ModelEngine& e = capi::model_engine(engine);
     const capi::Shifted shifted(given(samples, "samples"), e.twin, e.engine->samples_per_micro());
-    given(loss, "loss") = e.engine->train_micro_batch(shifted.batch());
+    given(loss, "loss") = e.engine->train_micro_batch(shifted.batch(), samples->items);
   });
+}
+
+int cleave_use_loss(cleave_engine* engine, double times) {
+  return call([&] { capi::model_engine(engine).engine->use_loss(times); });
 }
 
 int cleave_loss(cleave_engine* engine, const cleave_samples* samples, double* loss) {
   return call([&] {
     capi::ModelEngine& e = capi::model_engine(engine);
     const capi::Shifted shifted(given(samples, "samples"), e.twin, e.engine->samples_per_micro());
-    given(loss, "loss") = e.engine->loss_of(shifted.batch());
+    const Batch batch = shifted.batch();
+    const double mean = e.engine->loss_of(batch), labels = double(batch.valid_targets);
+    given(loss, "loss") = samples->items > 0 ? (labels > 0 ? mean * labels / samples->items : 0) : mean;
   });
 }
 

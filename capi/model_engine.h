@@ -33,6 +33,7 @@ struct ModelEngine : cleave_engine {
   void release(int unit) override { gathered_.erase(unit); }
   bool lies_turned(const void* data) const override { return turned_.contains(data); }
   std::vector<float> gradient(const std::string& name) override;
+  void write_gradient(const std::string& name, std::span<const float> whole) override;
   std::vector<float> parameter(const std::string& name, int kind) override;
   void write_parameter(const std::string& name, std::span<float> whole, int kind) override;
   runtime::SavedTraining opened(const std::string& folder, const std::string& tag) override {

@@ -109,13 +109,6 @@ int cleave_give(cleave_engine* engine, int32_t unit) {
   return call([&] { capi::unit_engine(engine).give(unit); });
 }
 
-int cleave_get_gradient(cleave_engine* engine, const char* parameter, float* value) {
-  return call([&] {
-    const std::vector<float> whole = given(engine, "engine").gradient(&given(parameter, "parameter"));
-    std::copy(whole.begin(), whole.end(), &given(value, "value"));
-  });
-}
-
 int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count, const cleave_rates* rates,
                        int32_t groups, cleave_step_result* result) {
   return call([&] {

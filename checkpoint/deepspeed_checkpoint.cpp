@@ -1,6 +1,7 @@
 #include "checkpoint/deepspeed_checkpoint.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "checkpoint/checkpoint.h"
@@ -10,8 +11,8 @@
 namespace cleave::checkpoint {
 namespace {
 
-// DeepSpeed's own classes stand in its files, and those of argument parsers, as objects that are not looked
-// at.
+// DeepSpeed's own classes stand in its files, and those of argument parsers, as objects of which at most
+// attributes are read.
 bool may_stand(const std::string& name) {
   return name.starts_with("deepspeed.") || name == "argparse.Namespace" || name.starts_with("numpy.") ||
          name.starts_with("torch.");
@@ -83,6 +84,7 @@ DeepSpeedCheckpoint::DeepSpeedCheckpoint(const std::filesystem::path& dir, const
   for (size_t stage = 0; stage < stages_.size(); ++stage) read_parameters(stage);
   for (const char* kind : {"master", "exp_avg", "exp_avg_sq"}) add_kind(kind);
   read_optimizer_steps();
+  read_loss_scale();
 }
 
 void DeepSpeedCheckpoint::refuse(const std::string& why) const {
@@ -242,6 +244,32 @@ void DeepSpeedCheckpoint::read_optimizer_steps() {
     rank.read(t, 0, std::as_writable_bytes(std::span(&value, 1)));
     optimizer_steps_ = value >= 0 && value < 0x1p24f ? int64_t(value) : 0;
   }
+}
+
+// Every rank has the same.
+void DeepSpeedCheckpoint::read_loss_scale() {
+  const Pickled* scaler = within(&stages_[0].ranks[0]->root(), {"optimizer_state_dict", "loss_scaler"});
+  const auto number = [&](const char* name) {
+    const Pickled* value = scaler->find(name);
+    const bool whole = value && value->kind == Pickled::Kind::integer && value->text.empty();
+    if (!whole && !(value && value->kind == Pickled::Kind::number))
+      refuse(fmt::format("its loss scaler, a {}, has no number {}", in_quotes(scaler->text, 100), name));
+    return whole ? double(value->integer) : value->number;
+  };
+  const auto count = [&](const char* name) {
+    const double value = number(name);
+    if (!(std::fabs(value) <= 0x1p53)) refuse(fmt::format("its loss scaler has {} for {}", value, name));
+    return int64_t(value);
+  };
+  if (!scaler || scaler->kind != Pickled::Kind::object) return;
+  LossScale found{.scale = number("cur_scale"), .moves = scaler->text.ends_with(".DynamicLossScaler")};
+  if (!std::isfinite(found.scale) || found.scale <= 0)
+    refuse(fmt::format("its loss scaler has the scale {}", found.scale));
+  if (found.moves) {
+    found.iteration = count("cur_iter"), found.last_overflow = count("last_overflow_iter");
+    found.hysteresis = count("cur_hysteresis");
+  }
+  if (found.moves || found.scale != 1) loss_scale_ = found;
 }
 
 std::map<std::string, std::vector<int64_t>> DeepSpeedCheckpoint::shapes() const {

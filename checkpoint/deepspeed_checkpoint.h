@@ -35,6 +35,15 @@ class DeepSpeedCheckpoint {
   int64_t skipped() const { return skipped_; }
   int64_t optimizer_steps() const { return optimizer_steps_; }  // that the moments saw
 
+  // What the loss of fp16 was multiplied with, and of a scale that moves what moves it.
+  struct LossScale {
+    double scale = 1;
+    bool moves = false;
+    int64_t iteration = 0, last_overflow = -1, hysteresis = 1;
+  };
+  // None where the loss was multiplied with 1, as in other types than fp16.
+  const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
+
  private:
   // Elements of a flat tensor of one rank, which stand in a longer one from `begin` on.
   struct Part {
@@ -72,6 +81,7 @@ class DeepSpeedCheckpoint {
   void divide_groups(const std::string& kind, size_t stage, const RankParts& ranks);
   void divide_parameters(const std::string& kind, size_t stage, const RankParts& ranks);
   void read_optimizer_steps();
+  void read_loss_scale();
   void add_pieces(const std::string& kind, Parameter& p, const std::vector<Part>& parts, int64_t begin,
                   Range elements);
   [[noreturn]] void refuse(const std::string& why) const;
@@ -81,6 +91,7 @@ class DeepSpeedCheckpoint {
   std::map<std::string, Parameter> parameters_;
   bool stage3_ = false, layers_apart_ = false;
   int64_t steps_ = 0, skipped_ = 0, optimizer_steps_ = 0;
+  std::optional<LossScale> loss_scale_;
 };
 
 }  // namespace cleave::checkpoint

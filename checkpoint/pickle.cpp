@@ -59,6 +59,7 @@ bool is_list_of_integers(const Pickled& v) {
 }  // namespace
 
 const Pickled* Pickled::find(std::string_view name) const {
+  if (kind == Kind::object) return items.empty() ? nullptr : items[0]->find(name);
   if (kind != Kind::dict) return nullptr;
   for (size_t i = items.size(); i >= 2; i -= 2)
     if (items[i - 2]->kind == Kind::text && items[i - 2]->text == name) return items[i - 1];
@@ -206,7 +207,7 @@ class Pickle::Machine {
 
   bool add(Pickled* container, std::vector<const Pickled*> more) {
     if (container->kind == Kind::dict && more.size() % 2 != 0) refuse("a key has no value");
-    if (container->kind != Kind::object)  // which nobody looks into
+    if (container->kind != Kind::object)  // of which attributes alone are kept
       container->items.insert(container->items.end(), more.begin(), more.end());
     return true;
   }
@@ -329,15 +330,19 @@ class Pickle::Machine {
         return reduce(*pop(), *arguments);
       }
       case 'b':
-        return pop(), top_is_built();  // attributes of a container or an object are not looked at
+        return top_is_built(pop());
       default:
         return false;
     }
   }
-  bool top_is_built() {
-    const Kind kind = top_any()->kind;
+  // Attributes of containers and tensors are not looked at. Those of an object stay the dict that they are,
+  // so that no pickle makes more of them than it has.
+  bool top_is_built(const Pickled* attributes) {
+    Pickled* built = top_any();
+    const Kind kind = built->kind;
     if (kind != Kind::dict && kind != Kind::object && kind != Kind::tensor && kind != Kind::list)
       refuse("it gives attributes to what has none");
+    if (kind == Kind::object && attributes->kind == Kind::dict) built->items = {attributes};
     return true;
   }
   Pickled* top_any() {

@@ -24,7 +24,7 @@ struct Pickled {
     list,     // items; tuples, sets and sizes, too
     dict,     // items: keys and values in turn; the last value of a key is its value
     global,   // text: "module.name"
-    object,   // text: its class, of which nothing is run and nothing kept
+    object,   // text: its class, of which nothing is run; items: the dict of its attributes, where it has one
     storage,  // text: the type, "FloatStorage"; key; integer: elements
     tensor    // items: the storage, list of its shape, list of its strides; integer: offset in elements
   };
@@ -34,14 +34,14 @@ struct Pickled {
   std::string text = {}, key = {};
   std::vector<const Pickled*> items = {};
 
-  // The value that a dict has for a text; null where there is none, or this is no dict.
+  // The value that a dict has for a text, or an object as an attribute; null where there is none.
   const Pickled* find(std::string_view name) const;
 };
 
 class Pickle {
  public:
   // Reads one pickle of protocol 2 to 5 at the beginning of the bytes. `inert` says which classes beside the
-  // known ones may stand in it, as objects that nothing looks into. Error(checkpoint) says what was refused
+  // known ones may stand in it, as objects with attributes. Error(checkpoint) says what was refused
   // and at which byte.
   using Inert = std::function<bool(const std::string& name)>;
   explicit Pickle(std::span<const std::byte> bytes, const Inert& inert = {});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/error.h"
 
@@ -17,6 +18,14 @@ LossScaler::LossScaler(const config::Fp16Config& fp16, int zero_stage)
   require(window_ > 0, Exit::usage, "fp16.loss_scale_window must be at least 1, got {}", window_);
   if (fp16.enabled) state_.scale = dynamic_ ? std::ldexp(1.0, fp16.initial_scale_power) : fp16.loss_scale;
   state_.hysteresis = hysteresis_;
+}
+
+LossScaler LossScaler::of_fp32() {
+  config::Fp16Config fp16;
+  fp16.enabled = true, fp16.loss_scale = 0;
+  fp16.initial_scale_power = 16, fp16.loss_scale_window = 1999;  // it grows one step behind its window
+  fp16.hysteresis = 1, fp16.min_loss_scale = std::numeric_limits<double>::min();
+  return LossScaler(fp16, 0);
 }
 
 LossScaler::Update LossScaler::update(bool overflow) {

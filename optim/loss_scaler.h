@@ -24,6 +24,9 @@ class LossScaler {
   // A scale of 1 that never changes: every type but fp16.
   LossScaler() = default;
   LossScaler(const config::Fp16Config& fp16, int zero_stage);
+  // Of parameters in fp32 whose passes run in fp16, as autocast has them: what torch.amp.GradScaler does,
+  // from 2^16 on, halved by each overflow and doubled behind 2000 steps without one.
+  static LossScaler of_fp32();
 
   double scale() const { return state_.scale; }
 
@@ -31,7 +34,11 @@ class LossScaler {
   [[nodiscard]] Update update(bool overflow);
 
   const State& state() const { return state_; }
-  void restore(const State& state) { state_ = state; }
+  // A hysteresis of 0 is as it is at the start.
+  void restore(const State& state) {
+    state_ = state;
+    if (state.hysteresis <= 0) state_.hysteresis = hysteresis_;
+  }
 
  private:
   State state_;

@@ -73,20 +73,29 @@ class Engine : public EngineBase {
   StepResult train_batch(const BatchSource& data);
   // The same step where its micro-batches come one by one, and nobody knows how many targets the next one
   // has: begin_step, train_micro_batch gradient_accumulation_steps times, finish_step. Micro-batches count
-  // alike, each as the mean over its own targets, whatever cleave.loss_average says. All are collective.
-  // Error(usage) with several stages of a pipeline, which compute micro-batches side by side, and for another
-  // number of them than the configuration says.
+  // alike, whatever cleave.loss_average says. All are collective. Error(usage) with several stages of a
+  // pipeline, which compute micro-batches side by side, and for another number of them than the configuration
+  // says.
   void begin_step();
   double scale() const;  // what a micro-batch's loss is multiplied with before its gradients are taken
-  // Forward and backward. The loss of the micro-batch, the same on all ranks of its place on the data axis;
-  // not a number where it has no targets, of which nothing is learned.
-  double train_micro_batch(const Batch& batch);
+  // Forward and backward. The loss of the micro-batch, the same on all ranks of its place on the data axis:
+  // the sum over its targets divided by `items`, or by their own number where that is 0; then it is not a
+  // number where there are none. Of no targets nothing is learned. All micro-batches of a step are given
+  // items, or none is: Error(usage).
+  double train_micro_batch(const Batch& batch, double items = 0);
+  // The step's gradients are those of each micro-batch's loss times this, said behind its train_micro_batch
+  // where it is not 1; the average over micro-batches and ranks is taken then. Error(usage) where another was
+  // said of one before in the step, and in finish_step where another rank's is another.
+  void use_loss(double times);
   // rates: with EngineOptions::rates_given, and only then.
   StepResult finish_step(std::span<const optim::Rates> rates = {});
   // The whole gradient of the loss in fp32, averaged, without the loss scale and before clipping: behind the
   // last micro-batch of a step and before finish_step. Error(usage) elsewhere, and for a parameter that is
   // frozen or that there is not. Collective.
   std::vector<float> gradient(const std::string& name);
+  // Overwrites it, there: the norm, clipping and the update are of what it is then. Every rank gives the
+  // same. Collective.
+  void write_gradient(const std::string& name, std::span<const float> whole);
   // The loss of a micro-batch alone, as train_micro_batch says it; nothing is changed, and within a step it
   // may stand between two of them. Collective.
   double loss_of(const Batch& batch);
@@ -126,6 +135,7 @@ class Engine : public EngineBase {
  private:
   struct State;
   State& state() const;
+  void require_whole_gradients(const std::string& name);
 };
 
 }  // namespace cleave::runtime

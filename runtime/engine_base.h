@@ -54,7 +54,7 @@ class EngineBase {
   // Where the configuration says checkpoint.async, it waits for the save before, copies this rank's state to
   // memory of the host and returns, and a thread writes the copy behind the steps that follow; what goes
   // wrong there is thrown by the next save or by finish_save(). `written` is called when the checkpoint is
-  // whole: here, or on that thread.
+  // whole: here, or on that thread. Error(usage) where ranks give different tags.
   using Written = std::function<void(const checkpoint::SavedCheckpoint&)>;
   void save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client = "{}",
                        const Written& written = {});
@@ -70,8 +70,8 @@ class EngineBase {
     all,           // Error(checkpoint) names the state that the optimizer wants and the checkpoint lacks
     no_optimizer,  // the optimizer begins anew, with its state as it is made and its count of updates at 0
   };
-  // An imported checkpoint leaves seed and loss scale as they are, and one of weights alone begins the
-  // optimizer anew whatever is asked for.
+  // An imported checkpoint leaves the seed as it is, and the loss scale where it has none, and one of weights
+  // alone begins the optimizer anew whatever is asked for.
   std::string load_checkpoint(const std::string& dir, const std::string& tag = "latest",
                               Load what = Load::all);
   // The same of a training that whoever calls opens, on every rank, under the names of this engine's
@@ -93,6 +93,7 @@ class EngineBase {
                         int64_t max_file_size = 5'000'000'000);
 
   int64_t step() const;             // steps taken, skipped ones included
+  int64_t skipped() const;          // these
   optim::Rates next_rates() const;  // that the schedule has for the next one
   double loss_scale() const;        // that the next one begins with
   const config::DsConfig& config() const;

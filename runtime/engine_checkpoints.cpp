@@ -33,6 +33,10 @@ void EngineBase::save_checkpoint(const std::string& dir, const std::string& tag,
                                  const Written& written) {
   EngineCore& s = core();
   s.rank->optimizer();
+  const auto own = double(uint32_t(std::hash<std::string>{}(tag)));
+  require(s.ranks.sum(own, "the tag of a checkpoint", s.streams->comm()) == own * s.settings.mesh.size(),
+          Exit::usage, "save_checkpoint: the tag is {} on this rank, and another on another rank; give one",
+          tag);
   const std::vector<checkpoint::Record> records = records_to_save(*s.rank, *s.computes, s.streams->compute);
   const std::string state = to_json(s.at, s.scaler.state(), s.options.seed, client);
   if (s.background) return s.background->begin(dir, tag, records, state, written);
@@ -74,7 +78,7 @@ std::string EngineBase::load_checkpoint(const std::function<SavedTraining()>& op
   s.at = restored.at;
   if (reset) s.at.optimizer_begin = s.at.applied;
   if (!restored.imported) s.options.seed = restored.seed;
-  if (s.settings.scales_loss && !restored.imported) s.scaler.restore(restored.scaler);
+  if (s.settings.scales_loss && restored.scaler) s.scaler.restore(*restored.scaler);
   s.rank->saved->publish_masters(s.streams->compute);
   s.streams->synchronize();
   return restored.client;

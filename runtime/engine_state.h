@@ -53,7 +53,7 @@ struct Engine::State : EngineCore {
   // it is made.
   Work micro_batches(const BatchSource& next, std::vector<double>& divisors, bool alike);
   // Of these terms of the ranks that share the samples of a micro-batch.
-  double loss_of_place(const std::vector<double>& terms, const Batch& batch);
+  double loss_of_place(const std::vector<double>& terms);
   // Whether this rank's losses count: the last stage's, and once a tensor axis.
   bool reports_loss() const { return layers().stage.shape().last && settings.place.tensor == 0; }
   // Whether its side losses do: those of every stage, and once a tensor axis where its ranks see the same
@@ -81,10 +81,14 @@ struct Engine::State : EngineCore {
   PipelineCut pipeline;  // of the whole model
   std::unique_ptr<Graphs> graphs;
   std::optional<Texts> texts;
-  // Of a step whose micro-batches come one by one: what each loss is divided by, and the losses' terms.
+  // Of a step whose micro-batches come one by one: what each loss is divided by, and the losses' terms; of
+  // how many parts of a step each loss is one, and how often it is used.
   struct Begun {
-    std::vector<double> divisors, terms;
+    std::vector<double> divisors = {}, terms = {};
+    double shares = 1;
+    std::optional<double> used = {};
   };
+  void agree_on_use(const Begun& step);
   std::optional<Begun> begun;
   // Memory of extend() that is kept from token to token: logits of all ranks on the host, and of a pass on a
   // GPU, whose kernels do not write there.

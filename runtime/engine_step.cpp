@@ -41,11 +41,19 @@ void Engine::begin_step() {
 
 double Engine::scale() const { return state().result.loss_scale * state().settings.average.before; }
 
-double Engine::train_micro_batch(const Batch& batch) {
+double Engine::train_micro_batch(const Batch& batch, double items) {
   State& s = state();
   CHECK(s.begun, "train_micro_batch: no step was begun");
-  auto& [divisors, terms] = *s.begun;
+  auto& [divisors, terms, shares, used] = *s.begun;
   const auto micro = int(divisors.size());
+  // Losses that are parts of a whole step are computed as large as means are, so that 16 bits hold gradients.
+  const double parts = items > 0 ? double(s.settings.micros) * s.settings.mesh.data : 1;
+  require(
+      items >= 0 && std::isfinite(items) && (micro == 0 || shares == parts), Exit::usage,
+      "micro-batch {} of a step is divided by {} items; wanted a positive number of all micro-batches, or "
+      "of none",
+      micro, items);
+  shares = parts;
   require(micro < s.settings.micros, Exit::usage,
           "a step has {} micro-batches, as gradient_accumulation_steps says, and this is one more",
           s.settings.micros);
@@ -53,20 +61,46 @@ double Engine::train_micro_batch(const Batch& batch) {
   Batch placed = batch;
   placed.position.first_sample = (micro * s.settings.mesh.data + s.settings.place.data) * samples_per_micro();
   const pipeline::Schedule& schedule = s.pipeline.schedule;
+  if (items > 0) divisors.back() = items / parts;
   s.trainer().run(schedule.ranks[0], schedule.shape,
-                  s.micro_batches([&](int) { return placed; }, divisors, true), micro);
+                  s.micro_batches([&](int) { return placed; }, divisors, items == 0), micro);
   const std::vector<double> its = s.losses(divisors, Range{0, 1}.shifted(micro));
   terms.insert(terms.end(), its.begin(), its.end());
-  return s.loss_of_place(its, batch);
+  const double loss = s.loss_of_place(its) / parts;
+  return items > 0 || batch.valid_targets > 0 ? loss : std::nan("");
 }
 
-std::vector<float> Engine::gradient(const std::string& name) {
+void Engine::use_loss(double times) {
+  State& s = state();
+  CHECK(s.begun, "use_loss: no step was begun");
+  // It comes through a float.
+  if (std::fabs(times - std::round(times)) <= 1e-6 * times) times = std::round(times);
+  std::optional<double>& used = s.begun->used;
+  require(times > 0 && std::isfinite(times), Exit::usage,
+          "the loss of a micro-batch is used {} times; wanted a positive number", times);
+  require(!used || std::fabs(*used - times) <= 1e-4 * times, Exit::usage,
+          "the loss of a micro-batch is used {} times, and those before it in the step {}; use all alike",
+          times, used.value_or(1));
+  if (!used) used = times;
+}
+
+void Engine::require_whole_gradients(const std::string& name) {
   State& s = state();
   require(
       s.begun && int64_t(s.begun->divisors.size()) == s.settings.micros, Exit::usage,
       "the gradient of {} is whole between the last micro-batch of a step and its update: ask for it there",
       name);
-  return s.whole_gradient(name);
+  s.agree_on_use(*s.begun);
+}
+
+std::vector<float> Engine::gradient(const std::string& name) {
+  require_whole_gradients(name);
+  return state().whole_gradient(name);
+}
+
+void Engine::write_gradient(const std::string& name, std::span<const float> whole) {
+  require_whole_gradients(name);
+  state().write_whole_gradient(name, whole);
 }
 
 double Engine::loss_of(const Batch& batch) {
@@ -76,7 +110,8 @@ double Engine::loss_of(const Batch& batch) {
   s.layers().clear_side_losses();
   s.run_forward(
       shape, {.train = false, .batch = [&](int) { return batch; }, .scale = {}, .losses = s.layers().losses});
-  return s.loss_of_place(s.losses({divisor_of_mean(batch.valid_targets)}, {0, 1}), batch);
+  const double loss = s.loss_of_place(s.losses({divisor_of_mean(batch.valid_targets)}, {0, 1}));
+  return batch.valid_targets > 0 ? loss : std::nan("");
 }
 
 StepResult Engine::finish_step(std::span<const optim::Rates> rates) {
@@ -88,7 +123,19 @@ StepResult Engine::finish_step(std::span<const optim::Rates> rates) {
           s.settings.micros, begun.divisors.size());
   CHECK(int(rates.size()) == int(s.options.rates_given), "finish_step: rates of {} groups; wanted {}",
         rates.size(), int(s.options.rates_given));
-  return s.EngineCore::finish_step([&] { return s.mean_over_ranks(begun.terms); }, rates);
+  s.agree_on_use(begun);
+  return s.EngineCore::finish_step([&] { return s.mean_over_ranks(begun.terms) * s.uses; }, rates);
+}
+
+// The ranks, which computed before anybody knew how a loss is used, have used it alike.
+void Engine::State::agree_on_use(const Begun& step) {
+  const double used = step.used.value_or(1) / step.shares;
+  uses = ranks.sum(used, "the use of losses", streams->comm()) / settings.mesh.size();
+  require(
+      std::fabs(uses - used) <= 1e-4 * used, Exit::usage,
+      "this rank uses the losses of its micro-batches {} times, and all ranks {} times in the mean; use all "
+      "alike",
+      used * step.shares, uses * step.shares);
 }
 
 double Engine::State::mean_targets(const StepBatches& batches) {
@@ -130,7 +177,7 @@ std::vector<double> Engine::State::losses(const std::vector<double>& divisors, R
   return terms;
 }
 
-double Engine::State::loss_of_place(const std::vector<double>& terms, const Batch& batch) {
+double Engine::State::loss_of_place(const std::vector<double>& terms) {
   double loss = std::accumulate(terms.begin(), terms.end(), 0.0);
   for (comm::Communicator* sharers : {ranks.mesh().sequence, ranks.mesh().tensor}) {
     if (sharers->size() == 1) continue;
@@ -138,7 +185,7 @@ double Engine::State::loss_of_place(const std::vector<double>& terms, const Batc
                         {.what = "the loss of a micro-batch"});
     streams->comm().synchronize();
   }
-  return batch.valid_targets > 0 ? loss : std::nan("");
+  return loss;
 }
 
 Executor Engine::State::trainer() {

@@ -62,6 +62,22 @@ std::vector<int64_t> in_four_dims(std::vector<int64_t> shape) {
 
 }  // namespace
 
+Restored restored_from(const checkpoint::DeepSpeedCheckpoint& saved) {
+  Restored restored;
+  const int64_t applied = saved.steps() - saved.skipped();
+  restored.at = {.step = saved.steps(), .applied = applied, .skipped = saved.skipped()};
+  restored.at.optimizer_begin = applied - (saved.kinds().size() > 1 ? saved.optimizer_steps() : 0);
+  require(restored.at.optimizer_begin >= 0, Exit::checkpoint,
+          "{}: its optimizer took {} steps, and the training {}", saved.path().string(),
+          saved.optimizer_steps(), applied);
+  if (const auto& scale = saved.loss_scale())
+    restored.scaler = {scale->scale, scale->iteration, scale->last_overflow,
+                       scale->moves ? scale->hysteresis : 0};
+  restored.client = "{}";
+  restored.imported = true;
+  return restored;
+}
+
 SavedTraining::SavedTraining(const fs::path& dir, const std::string& tag) {
   if (is_of_deepspeed(dir, tag))
     open_deepspeed(dir, tag);
@@ -84,14 +100,7 @@ void SavedTraining::open_deepspeed(const fs::path& dir, const std::string& tag) 
     files_[kind] = deepspeed_->tensors(kind);
     for (const auto& [name, shape] : deepspeed_->shapes()) tables_[kind][name] = {name, false, shape};
   }
-  const int64_t applied = deepspeed_->steps() - deepspeed_->skipped();
-  state_.at = {.step = deepspeed_->steps(), .applied = applied, .skipped = deepspeed_->skipped()};
-  state_.at.optimizer_begin = tables_.size() > 1 ? applied - deepspeed_->optimizer_steps() : 0;
-  require(state_.at.optimizer_begin >= 0, Exit::checkpoint,
-          "{}: its optimizer took {} steps, and the training {}", path().string(),
-          deepspeed_->optimizer_steps(), applied);
-  state_.client = "{}";
-  state_.imported = true;
+  state_ = restored_from(*deepspeed_);
 }
 
 const fs::path& SavedTraining::path() const { return own_ ? own_->path() : deepspeed_->path(); }

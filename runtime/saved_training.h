@@ -19,6 +19,9 @@ class TensorFile;           // checkpoint/tensor_file.h
 
 namespace cleave::runtime {
 
+// Where a training of DeepSpeed's was.
+Restored restored_from(const checkpoint::DeepSpeedCheckpoint& saved);
+
 class SavedTraining {
  public:
   // tag may be "latest". Tensors have the names of whoever wrote them. Error(checkpoint) as CheckpointReader

@@ -239,13 +239,22 @@ std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
 void UnitEngine::give(int unit) { state().recorded().give(state().known(unit)); }
 void UnitEngine::complete(int unit) { state().recorded().complete(state().known(unit)); }
 
-std::vector<float> UnitEngine::gradient(const std::string& name) {
+void UnitEngine::finish_gradients(const std::string& name) {
   State& s = state();
   require(s.in_step && s.last && !s.in_pass, Exit::usage,
           "the gradient of {} is whole between the last backward of a step and its update: ask for it there",
           name);
   s.finish_gradients();
-  return s.whole_gradient(name);
+}
+
+std::vector<float> UnitEngine::gradient(const std::string& name) {
+  finish_gradients(name);
+  return state().whole_gradient(name);
+}
+
+void UnitEngine::write_gradient(const std::string& name, std::span<const float> whole) {
+  finish_gradients(name);
+  state().write_whole_gradient(name, whole);
 }
 
 StepResult UnitEngine::finish_step(std::span<const double> losses, std::span<const optim::Rates> rates) {

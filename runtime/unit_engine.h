@@ -112,6 +112,10 @@ class UnitEngine : public EngineBase {
   // Error(usage), as is gradient() elsewhere, or of a parameter that there is not or that is frozen.
   // Collective.
   std::vector<float> gradient(const std::string& name);
+  // Overwrites it, there: the norm, clipping and the update are of what it is then. Every rank gives the
+  // same. Error(usage) also where updates do not wait for all gradients, so that this one may be made
+  // already. Collective.
+  void write_gradient(const std::string& name, std::span<const float> whole);
   // losses: the mean of each of this rank's micro-batches, which the result has averaged over all ranks; of
   // another number of them than the configuration has, their mean counts as each of its.
   // rates: with EngineOptions::rates_given, and only then, of each UnitSpec::group, the same on all ranks;
@@ -124,6 +128,7 @@ class UnitEngine : public EngineBase {
  private:
   struct State;
   State& state() const;
+  void finish_gradients(const std::string& name);  // Error(usage) where `name` may not be asked for
 };
 
 }  // namespace runtime

@@ -13,7 +13,7 @@
 #include "model/config_json.h"
 #include "model/presets.h"
 #include "optim/loss_scaler.h"
-#include "runtime/step/training_state.h"
+#include "runtime/saved_training.h"
 #include "runtime/weight_names.h"
 
 namespace cleave::app {
@@ -54,7 +54,7 @@ void make_folder(const ImportOptions& o) {
   require(!error, Exit::checkpoint, "cannot make {}: {}", o.to, error.message());
 }
 
-void save(const ImportOptions& o, const model::ModelConfig& config, const runtime::TrainingState& at,
+void save(const ImportOptions& o, const model::ModelConfig& config, const runtime::Restored& from,
           const std::vector<checkpoint::Record>& records) {
   const nlohmann::json facts{
       {"model", o.from},       {"config", nlohmann::json::parse(model::to_config_json(config))},
@@ -62,8 +62,9 @@ void save(const ImportOptions& o, const model::ModelConfig& config, const runtim
       {"tokenizer", "ids"},    {"imported", true}};
   make_folder(o);
   keep_model_files(o.from, o.to);
-  checkpoint::save_checkpoint(o.to, fmt::format("global_step{}", at.step), records,
-                              runtime::to_json(at, facts.dump()), *comm::self_communicator());
+  checkpoint::save_checkpoint(o.to, fmt::format("global_step{}", from.at.step), records,
+                              runtime::to_json(from.at, from.scaler, facts.dump()),
+                              *comm::self_communicator());
 }
 
 std::string import_model(const ImportOptions& o) {
@@ -93,13 +94,9 @@ std::string import_deepspeed(const ImportOptions& o) {
     for (const checkpoint::WeightName& w : model.names().tensors)
       records.push_back(record_of(kind, w, model.reader()));
   }
-  runtime::TrainingState at{checkpoint.steps(), checkpoint.steps() - checkpoint.skipped(),
-                            checkpoint.skipped()};
-  at.optimizer_begin = at.applied - (kinds.size() > 1 ? checkpoint.optimizer_steps() : 0);
-  require(at.optimizer_begin >= 0, Exit::checkpoint, "{}: its optimizer took {} steps, and the training {}",
-          checkpoint.path().string(), checkpoint.optimizer_steps(), at.applied);
-  save(o, config, at, records);
-  return fmt::format("{}/global_step{}: weights{} of {}", o.to, at.step,
+  const runtime::Restored from = runtime::restored_from(checkpoint);
+  save(o, config, from, records);
+  return fmt::format("{}/global_step{}: weights{} of {}", o.to, from.at.step,
                      kinds.size() > 1 ? " and Adam's moments" : "", checkpoint.path().string());
 }
 

@@ -2,11 +2,10 @@
 
 import json
 import os
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import NotBuilt, StepOrderError, UsageError
+from .errors import NotBuilt, StepOrderError
 from .saved import Beside, beside
 from .schedules import Schedule
 from .steps import SteppedModule
@@ -31,8 +30,7 @@ class SavedModule(SteppedModule):
             optimizer=self.optimizer.state_dict() if self.optimizer else None,
             loader=self.training_dataloader.state_dict(begun) if isinstance(self.training_dataloader, DeepSpeedDataLoader) else None,
             buffers={name: b.detach().to("cpu") for name, b in self.module.named_buffers() if b.numel() and name in named},
-            counters={key: getattr(self, key) for key in ("global_steps", "global_samples", "skipped_steps")}
-            | {"micro_steps": self.micro_steps - begun},
+            counters={"global_samples": self.global_samples, "micro_steps": self.micro_steps - begun},
             shared=self._units.other_names(self.module),
             frozen=[slot.name for slot in slots if not slot.trains],
             shapes={slot.name: list(slot.shape) for slot in slots if not 1 <= len(slot.shape) <= 4},
@@ -50,10 +48,6 @@ class SavedModule(SteppedModule):
         self._require_training("save_checkpoint")
         self._require_no_update_under_way()
         name = str(tag or f"global_step{self.global_steps}")
-        crc = float(zlib.crc32(name.encode()))
-        if self._job.sum([crc])[0] != crc * self.world_size:
-            raise UsageError(f"save_checkpoint: the tag is {name} on rank {self.global_rank} and another on another rank; give one")
-        os.makedirs(save_dir, exist_ok=True)
         self._native.save_checkpoint(os.fspath(save_dir), name, json.dumps(self._beside(client_state).packed()))
         return True
 
@@ -97,11 +91,10 @@ class SavedModule(SteppedModule):
         return loaded["path"], kept.client_state
 
     def _restore(self, kept: Beside, with_optimizer: bool, with_scheduler: bool) -> None:
-        steps = int(self._native.facts()["step"])
-        own = {"global_steps": steps, "global_samples": steps * self.train_batch_size(), "skipped_steps": 0}
-        own["micro_steps"] = steps * self.gradient_accumulation_steps()
-        for key, value in {**own, **kept.counters}.items():
-            setattr(self, key, value)
+        facts = self._native.facts()
+        self.global_steps, self.skipped_steps = int(facts["step"]), int(facts["skipped"])
+        self.global_samples = kept.counters.get("global_samples", self.global_steps * self.train_batch_size())
+        self.micro_steps = kept.counters.get("micro_steps", self.global_steps * self.gradient_accumulation_steps())
         if isinstance(self.training_dataloader, DeepSpeedDataLoader) and kept.loader:
             self.training_dataloader.load_state_dict(kept.loader)
         if with_optimizer and self.optimizer and kept.optimizer:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import native
-from .errors import NotBuilt, UsageError
+from .errors import UsageError
 
 _NEVER = 2**31 - 1
 
@@ -51,11 +51,16 @@ class Configuration:
         if not isinstance(section, Mapping) or not section.get("enabled"):
             return ""
         dtype = str(section.get("dtype", "bfloat16")).removeprefix("torch.")
-        if dtype not in ("bfloat16", "bf16"):
-            raise NotBuilt(f"torch_autocast.dtype {dtype} is not built, because fp32 gradients have no loss scale; use bfloat16")
+        found = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "fp16": "fp16"}.get(dtype)
+        if found is None:
+            raise UsageError(f"torch_autocast.dtype is {dtype}; wanted bfloat16 or float16")
+        if section.get("lower_precision_safe_modules"):
+            raise UsageError("torch_autocast.lower_precision_safe_modules is not built: torch decides what runs in 16 bits; remove the key")
+        if self.native():
+            raise UsageError("torch_autocast: torch computes nothing of a model that the engine computes (cleave.native); use bf16 or fp16")
         if (other := self.precision()) != "fp32":
             raise UsageError(f"torch_autocast and {other} are both enabled; a module's parameters are fp32 under torch_autocast")
-        return "bf16"
+        return found
 
     def precision(self) -> str:
         return next((name for name in ("fp16", "bf16") if (self.given.get(name) or {}).get("enabled")), "fp32")

@@ -1,7 +1,7 @@
 """Models of transformers that the engine computes in its own kernels ("cleave": {"native": true}).
 
 A call in training is the forward and the backward, because the last layer makes the loss together with its gradient. So
-engine.backward(loss) computes nothing: it says that the loss was used as it is.
+engine.backward(loss) computes nothing: it says how often the loss was used, the same in all micro-batches of a step.
 """
 
 from typing import Any
@@ -19,8 +19,10 @@ class FamilyEngine(DeepSpeedEngine):
 
     _waits = False  # a loss for its backward
 
-    def forward(self, input_ids: torch.Tensor, attention_mask: Any = None, labels: Any = None, **others: Any) -> Any:
-        """With labels the loss; without, where nothing is trained, the logits. Collective."""
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: Any = None, labels: Any = None, num_items_in_batch: Any = None, **others: Any
+    ) -> Any:
+        """With labels the loss, a mean or a sum over num_items_in_batch; without, where nothing is trained, the logits. Collective."""
         from transformers.modeling_outputs import CausalLMOutput
 
         if unknown := [name for name, value in others.items() if value is not None and value != _USUAL.get(name)]:
@@ -29,7 +31,8 @@ class FamilyEngine(DeepSpeedEngine):
         shapes = [list(t.shape) for t in given if t is not None]
         if any(len(shape) != 2 or shape != shapes[0] for shape in shapes):
             raise UsageError(f"cleave.native: input_ids, labels and attention_mask are {shapes}; wanted [samples, tokens] each")
-        samples = (*(None if t is None else t.data_ptr() for t in given), *shapes[0])
+        items = 0.0 if num_items_in_batch is None else float(num_items_in_batch)
+        samples = (*(None if t is None else t.data_ptr() for t in given), *shapes[0], items)
         if self.training and torch.is_grad_enabled():
             return CausalLMOutput(loss=self._train(samples))
         if labels is not None:
@@ -48,11 +51,10 @@ class FamilyEngine(DeepSpeedEngine):
         loss = torch.tensor(self._native.loss("train_micro_batch", samples), device=self.device, requires_grad=True)
         loss.register_hook(self._used)
         self._waits = True
-        return loss
+        return loss * 1  # what scripts may multiply in place
 
     def _used(self, seed: torch.Tensor) -> None:
-        times = float(seed) / self._native.scale()
-        if not self._waits or abs(times - 1) > 1e-4:
-            what = f"is used {times:.4g} times" if self._waits else "is used again"
-            raise UsageError(f"cleave.native: gradients are of the loss as it was returned, which {what}; give engine.backward that alone")
+        if not self._waits:
+            raise UsageError("cleave.native: a loss is used again, whose gradients are taken; call the engine again")
         self._waits = False
+        self._native.use_loss(float(seed) / self._native.scale())

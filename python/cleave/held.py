@@ -20,7 +20,7 @@ from .utils import groups
 class HeldModule(torch.nn.Module):
     """A module and its engine."""
 
-    def __init__(self, declared: Declared, seed: int) -> None:
+    def __init__(self, declared: Declared) -> None:
         """The engine's memory is what the module's parameters show from here on. Collective."""
         super().__init__()
         self._job = jobs.current()
@@ -34,8 +34,6 @@ class HeldModule(torch.nn.Module):
         self._native: native.NativeEngine = native.NativeEngine(
             self._job,
             *declared.of_engine(),
-            seed=seed,
-            rates_given=declared.brings_rates,
             has_stream=self.device.type == "cuda",
             stream=torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None,
             update=(lambda part: outside.update(part, units.units[part.unit].slots[part.parameter], self._native)) if outside else None,
@@ -100,7 +98,7 @@ class HeldModule(torch.nn.Module):
         return self._units.of_parameter[id(parameter)].name
 
     def parameters_of(self, name: str, kind: str = "master") -> torch.Tensor:
-        """One whole state of a parameter in fp32 on the host: "master" is its value. Collective."""
+        """One whole state of a parameter in fp32 on the host: "master" is its value, "gradient" that of a step under way. Collective."""
         if name not in self._shapes:
             raise UsageError(f"{type(self.module).__name__} has no parameter {name}")
         whole = torch.empty(self._shapes[name], dtype=torch.float32)

@@ -38,7 +38,7 @@ class _Options(ctypes.Structure):
     __slots__ = ()  # it has no other fields
     _fields_ = [
         ("seed", c_uint64),
-        *((name, c_int32) for name in ("gives", "rates_given", "inference", "has_stream")),
+        *((name, c_int32) for name in ("gives", "rates_given", "inference", "scales_loss", "has_stream")),
         *(("stream", c_void_p), ("device_bytes", c_int64), ("host_bytes", c_int64)),
         *(("update", _UPDATE), ("update_context", c_void_p), ("states", POINTER(c_char_p)), ("state_count", c_int32)),
         ("model_config", c_char_p),
@@ -46,7 +46,7 @@ class _Options(ctypes.Structure):
 
 
 class _Samples(ctypes.Structure):
-    _fields_ = [*((name, c_void_p) for name in ("tokens", "labels", "mask")), ("samples", c_int64), ("length", c_int64)]
+    _fields_ = [*((n, c_void_p) for n in ("tokens", "labels", "mask")), ("samples", c_int64), ("length", c_int64), ("items", c_double)]
 
 
 class Rates(ctypes.Structure):
@@ -274,11 +274,11 @@ class NativeEngine(_Handle):
         _check(self._lib.cleave_acquire(self.handle, unit, pointers))
         return pointers  # type: ignore[return-value]
 
-    def loss(self, call: str, samples: Sequence[int | None]) -> float:
+    def loss(self, call: str, samples: Sequence[int | float | None]) -> float:
         """What a call says of samples, whose values are those of cleave_samples."""
         return float(self._number(c_double(), call, byref(_Samples(*samples))))
 
-    def logits(self, samples: Sequence[int | None], to: int) -> None:
+    def logits(self, samples: Sequence[int | float | None], to: int) -> None:
         _check(self._lib.cleave_logits(self.handle, byref(_Samples(*samples)), c_void_p(to)))
 
     def finish_step(self, losses: Sequence[float], rates: Sequence[Rates]) -> StepResult:

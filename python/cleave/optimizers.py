@@ -228,6 +228,7 @@ class Declared:
     ) -> None:
         """job: what reads the configuration, where there is one; rates: a schedule of the script."""
         self.module: torch.nn.Module = module
+        self.autocast = config.autocast()
         self.outside: OutsideOptimizer | None = None
         parameters = list(parameters) if parameters is not None else [p for p in module.parameters() if p.requires_grad]
         given = _given(config, optimizer, parameters)
@@ -258,7 +259,8 @@ class Declared:
 
     def options(self) -> dict[str, Any]:
         """Of an engine and of its plan, beside what is of this rank."""
-        return {"inference": self.optimizer is None, "model_config": self.config.computed(self.module)}
+        given = {"rates_given": self.brings_rates, "scales_loss": self.autocast == "fp16", "inference": self.optimizer is None}
+        return {"seed": 42, "model_config": self.config.computed(self.module), **given}
 
 
 def _given(config: Configuration, optimizer: Any, parameters: list[Any]) -> torch.optim.Optimizer | None:

@@ -62,7 +62,7 @@ def _of_deepspeed(folder: Path) -> Beside:
     return Beside(
         client_state={key: value for key, value in state.items() if key not in _ITS_OWN.split()},
         scheduler=state.get("lr_scheduler"),
-        counters={key: int(state[key]) for key in ("global_steps", "global_samples", "skipped_steps") if key in state},
+        counters={"global_samples": int(state["global_samples"])} if "global_samples" in state else {},
         buffers={name: module[name].clone() for name in state.get("buffer_names") or [] if name in module},
         shared=dict(state.get("shared_params") or {}),
     )

@@ -25,20 +25,14 @@ class SteppedModule(HeldModule):
     _loss: torch.Tensor | None = None  # that this one's did
 
     def __init__(
-        self,
-        config: Configuration,
-        model: torch.nn.Module,
-        optimizer: Any = None,
-        model_parameters: Any = None,
-        lr_scheduler: Any = None,
-        seed: int = 42,
+        self, config: Configuration, model: torch.nn.Module, optimizer: Any = None, model_parameters: Any = None, lr_scheduler: Any = None
     ) -> None:
-        autocast = config.autocast()
         declared = Declared(config, model, jobs.current(), optimizer, model_parameters, lr_scheduler)
-        super().__init__(declared, seed)
+        super().__init__(declared)
         self.optimizer, self._brings_rates = declared.optimizer, declared.brings_rates
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
-        self._autocast = torch.autocast(self.device.type, TORCH_TYPES[autocast]) if autocast else contextlib.nullcontext()
+        dtype = declared.autocast
+        self._autocast = torch.autocast(self.device.type, TORCH_TYPES[dtype]) if dtype else contextlib.nullcontext()
         if self.optimizer is not None:
             self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
             self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
@@ -204,11 +198,7 @@ class SteppedModule(HeldModule):
         None outside of a step, and for what is not trained; between the last backward of a step and engine.step() it is there.
         """
         slot = next(s for s in self._units.slots() if s.name == name)
-        if not self._in_step or not slot.trains:
-            return None
-        whole = torch.empty(slot.shape, dtype=torch.float32)
-        self._native.get_gradient(name, whole.data_ptr())
-        return whole
+        return self.parameters_of(name, "gradient") if self._in_step and slot.trains else None
 
     def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
         """At the boundary of accumulation the update, else nothing but the count of micro-batches."""
@@ -233,11 +223,9 @@ class SteppedModule(HeldModule):
         self._norm = float("inf") if result.skipped else result.grad_norm
         self.optimizer.updated(bool(result.skipped))
         self._applied = not result.skipped
-        if result.skipped:
-            self.skipped_steps += 1
-        elif self.lr_scheduler is not None:
+        if self._applied and self.lr_scheduler is not None:
             self.lr_scheduler.step(**lr_kwargs)
-        self.global_steps += 1
+        self.global_steps, self.skipped_steps = result.step, result.skipped_total
         self.global_samples += self.train_batch_size()
         self.last_result = result
 

@@ -14,7 +14,9 @@ EngineCore::EngineCore(const config::DsConfig& c, comm::Communicator& world, con
       streams(std::make_unique<Streams>(settings, o.compute, o.dry)),
       ranks(world, settings, streams->rows),
       memory(o.limits, o.dry ? Memory::Mode::dry : Memory::Mode::real, o.device),
-      scaler(settings.scales_loss ? optim::LossScaler(c.fp16, c.zero.stage) : optim::LossScaler()) {
+      scaler(options.scales_loss    ? optim::LossScaler::of_fp32()
+             : settings.scales_loss ? optim::LossScaler(c.fp16, c.zero.stage)
+                                    : optim::LossScaler()) {
   notes.graphs = settings.graphs_note;
 }
 

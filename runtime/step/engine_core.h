@@ -43,6 +43,9 @@ struct EngineCore {
   // The gradient of the loss, averaged over micro-batches and ranks, before clipping, behind the last pass of
   // a step. Error(usage) for a parameter that is frozen or that there is not. Collective.
   std::vector<float> whole_gradient(const std::string& name);
+  // Overwrites that gradient, which the norm, clipping and the update are of from here on; every rank is
+  // given the same. Error(usage) also where updates do not wait for all gradients. Collective.
+  void write_whole_gradient(const std::string& name, std::span<const float> values);
   // The mean over micro-batches and the data axis of what ranks that report losses have; each is rounded
   // first where the form of gradients says so. `losses`: those of this rank's micro-batches, whose terms may
   // stand apart; none where it reports none. Collective.
@@ -69,7 +72,8 @@ struct EngineCore {
   StepResult result;
   optim::StepArgs update;
   bool summed = false;  // the gradients of that step, over all ranks
-  bool whole = true;    // false: a step that threw has updated some of the state
+  double uses = 1;  // gradients are of the loss that passes computed, times this, which is known behind them
+  bool whole = true;  // false: a step that threw has updated some of the state
 
  private:
   RankNeeds dry_run() const;
@@ -80,7 +84,9 @@ struct EngineCore {
   void choose_update();
   void allocate();
 
-  double left_scale() const { return rank->store.gradient_form().left_scale(result.loss_scale); }
+  // What the sums have in them that the gradients of the loss have not, beside the average.
+  double left_scale() const { return rank->store.gradient_form().left_scale(result.loss_scale) / uses; }
+  int64_t trained_numel(const std::string& name) const;  // Error(usage) as whole_gradient
   // The squared norm of the gradients as they are, over all ranks; the same bits however the model is cut.
   double squared_norm();
   bool overflowed();  // whether the step must be skipped; Error(training) where training cannot go on

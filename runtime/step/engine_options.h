@@ -32,7 +32,9 @@ struct EngineOptions {
   int64_t texts = 0;
   bool updates_last = false;  // no update runs ahead of finish_step, behind which alone weights are new
   bool rates_given = false;   // the same, and it brings the learning rate: the configuration's is not read
-  Trace* trace = nullptr;     // of training steps; outlives the engine
+  bool scales_loss =
+      false;               // in fp32, too, of passes that compute in fp16 by themselves: LossScaler::of_fp32
+  Trace* trace = nullptr;  // of training steps; outlives the engine
 };
 
 }  // namespace cleave::runtime

@@ -28,9 +28,13 @@ Averaging averaging(const config::DsConfig& c, int ranks) {
   return {1 / (accumulation * ranks), 1};
 }
 
+bool scales_loss(const config::DsConfig& c, const EngineOptions& o) {
+  return c.precision == config::Precision::fp16 || o.scales_loss;
+}
+
 // Clipping wants to know the norm before the update, and so does whatever may skip a step.
-bool needs_norm_first(const config::DsConfig& c) {
-  return c.gradient_clipping > 0 || c.precision == config::Precision::fp16 || c.exact_sums ||
+bool needs_norm_first(const config::DsConfig& c, const EngineOptions& o) {
+  return c.gradient_clipping > 0 || scales_loss(c, o) || c.exact_sums || o.updates_last || o.rates_given ||
          (c.precision == config::Precision::bf16 && c.check_grad_overflow);
 }
 
@@ -183,9 +187,9 @@ Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, in
              .micros = c.gradient_accumulation_steps,
              .loss_average = c.loss_average,
              .average = averaging(c, mesh.data),
-             .norm_first = needs_norm_first(c) || options.updates_last || options.rates_given,
+             .norm_first = needs_norm_first(c, options),
              .clipping = c.gradient_clipping,
-             .scales_loss = c.precision == config::Precision::fp16,
+             .scales_loss = scales_loss(c, options),
              .skips_overflows = c.precision == config::Precision::bf16 && c.check_grad_overflow,
              .update_runs_on = gpu && !offloads && c.zero.offload_param.device == config::OffloadDevice::none,
              .optimizer = c.optimizer,

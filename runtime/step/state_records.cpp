@@ -128,6 +128,32 @@ void read_gradient(RankState& rank, const std::string& name, std::span<float> wh
   host.synchronize();
 }
 
+void write_gradient(RankState& rank, const std::string& name, std::span<const float> whole, Memory& memory,
+                    Stream& compute) {
+  const zero::GradientForm& form = rank.store.gradient_form();
+  for (int u = 0; u < rank.store.units(); ++u) {
+    const zero::FlatLayout& layout = rank.store.layout(u);
+    if (layout.frozen()) continue;
+    for (const zero::FlatLayout::Piece& piece : layout.pieces(rank.store.slice(u))) {
+      if (layout.param(piece.param).name != name) continue;
+      const Range e = piece.elements;
+      std::vector<float> given(whole.begin() + e.begin, whole.begin() + e.end);
+      const Tensor to = rank.store.gradient_slice(u).slice(Range{0, e.size()}.shifted(piece.offset));
+      const auto staged = [&](DType type) {
+        return memory.allocate(MemoryKind::device, Category::staging, type, {e.size()}, name);
+      };
+      const Buffer written = staged(DType::fp32), sum = staged(to.dtype());
+      copy(written, view_of(given, {0, e.size()}), compute);
+      if (form.apart_numel(e.size()) > 0)
+        form.encode(sum, written, false, compute);
+      else
+        kernels::launch(kernels::Cast{.y = sum, .x = written}, compute);
+      copy(to, sum, compute);
+      compute.synchronize();
+    }
+  }
+}
+
 void write_state(RankState& rank, const std::string& name, int kind, std::span<float> whole,
                  Stream& compute) {
   for (int u = 0; u < rank.store.units(); ++u) {

@@ -18,8 +18,11 @@ std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute
 void read_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);
 // The same of a parameter's reduced gradient, as it is added up.
 void read_gradient(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute);
-// Overwrites what this rank holds of it. A master's value reaches working copies by publish_masters.
-// Collective.
+// Overwrites what this rank holds of that gradient by what a visit would have written of it.
+void write_gradient(RankState& rank, const std::string& name, std::span<const float> whole, Memory& memory,
+                    Stream& compute);
+// Overwrites what this rank holds of a parameter's state. A master's value reaches working copies by
+// publish_masters. Collective.
 void write_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);
 // Overwrites the masters of all that this rank holds; the values are of whole parameters. Collective.
 void write_parameters(RankState& rank, const std::function<std::vector<float>(const ParamSpec&)>& values,

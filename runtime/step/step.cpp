@@ -11,7 +11,7 @@ namespace cleave::runtime {
 
 void EngineCore::begin_step() {
   zero::ShardedOptimizer& optimizer = rank->optimizer();
-  summed = false;
+  summed = false, uses = 1;
   const optim::Rates rates = settings.schedule.at(at.applied);
   result = {.step = at.step + 1, .lr = rates.lr, .loss_scale = scaler.scale()};
   update = {.rates = rates,
@@ -63,15 +63,18 @@ void EngineCore::sum_gradients() {
   streams->rows.synchronize();  // what went wrong there
 }
 
-std::vector<float> EngineCore::whole_gradient(const std::string& name) {
-  int64_t numel = -1;
+int64_t EngineCore::trained_numel(const std::string& name) const {
   for (const UnitSpec& unit : units.all)
     for (const ParamSpec& p : unit.params)
       if (p.name == name) {
         require(!unit.frozen, Exit::usage, "{} is frozen: it has no gradient", name);
-        numel = p.whole_numel();
+        return p.whole_numel();
       }
-  require(numel >= 0, Exit::usage, "the model {} has no parameter {}", units.model, name);
+  fail(Exit::usage, "the model {} has no parameter {}", units.model, name);
+}
+
+std::vector<float> EngineCore::whole_gradient(const std::string& name) {
+  const int64_t numel = trained_numel(name);
   sum_gradients();
   std::vector<float> values(size_t(numel), 0.0f);
   read_gradient(*rank, name, values, streams->compute);
@@ -82,6 +85,22 @@ std::vector<float> EngineCore::whole_gradient(const std::string& name) {
   const double scale = settings.average.after / left_scale();
   for (float& g : values) g = float(g * scale);
   return values;
+}
+
+void EngineCore::write_whole_gradient(const std::string& name, std::span<const float> values) {
+  const int64_t numel = trained_numel(name);
+  CHECK(int64_t(values.size()) == numel, "{} has {} elements, got {}", name, numel, values.size());
+  require(settings.norm_first, Exit::usage,
+          "{} may be updated already: without clipping, a loss scale or a check for overflows an update runs "
+          "as soon as its gradient is whole; set gradient_clipping (a large one changes nothing)",
+          name);
+  sum_gradients();
+  // What a visit writes is of the loss times its scale, before the form takes that out.
+  const double unscale = rank->store.gradient_form().left_scale(result.loss_scale) / result.loss_scale;
+  const double scale = left_scale() / settings.average.after / unscale;
+  std::vector<float> written(values.begin(), values.end());
+  for (float& g : written) g = float(g * scale);
+  write_gradient(*rank, name, written, memory, streams->compute);
 }
 
 double EngineCore::squared_norm() {

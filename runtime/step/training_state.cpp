@@ -23,8 +23,9 @@ std::string to_json(const TrainingState& at, const optim::LossScaler::State& sca
       .dump();
 }
 
-std::string to_json(const TrainingState& at, const std::string& client) {
-  json j = json::parse(to_json(at, {}, 0, client));
+std::string to_json(const TrainingState& at, const std::optional<optim::LossScaler::State>& scaler,
+                    const std::string& client) {
+  json j = json::parse(to_json(at, scaler.value_or(optim::LossScaler::State{}), 0, client));
   j["imported"] = true;
   return j.dump();
 }
@@ -36,11 +37,12 @@ Restored from_json(const std::string& text, const std::string& where) {
     Restored r;
     r.at = {j.at("step"), j.at("applied_steps"), j.at("skipped_steps"),
             j.value("optimizer_begin", int64_t{0})};
-    r.scaler.scale = scaler.at("scale"), r.scaler.iteration = scaler.at("iteration");
-    r.scaler.last_overflow = scaler.at("last_overflow"), r.scaler.hysteresis = scaler.at("hysteresis");
     r.seed = j.at("seed");
     r.client = j.at("client").dump();
     r.imported = j.value("imported", false);
+    const optim::LossScaler::State was{scaler.at("scale"), scaler.at("iteration"), scaler.at("last_overflow"),
+                                       scaler.at("hysteresis")};
+    if (was != optim::LossScaler::State{}) r.scaler = was;  // which is what one has that scales nothing
     return r;
   } catch (const json::exception&) {
     fail(

@@ -1,6 +1,7 @@
 // What a training run is apart from its tensors, and its form in a checkpoint's manifest.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "optim/loss_scaler.h"
@@ -16,16 +17,17 @@ struct TrainingState {
 
 struct Restored {
   TrainingState at;
-  optim::LossScaler::State scaler;
+  std::optional<optim::LossScaler::State> scaler;  // none where the loss had no scale
   uint64_t seed = 0;
   std::string client;
-  bool imported = false;  // from another program's files, which have no seed and no loss scale
+  bool imported = false;  // from another program's files, which have no seed
 };
 
 std::string to_json(const TrainingState& at, const optim::LossScaler::State& scaler, uint64_t seed,
                     const std::string& client);
 // The state of an imported checkpoint.
-std::string to_json(const TrainingState& at, const std::string& client);
+std::string to_json(const TrainingState& at, const std::optional<optim::LossScaler::State>& scaler,
+                    const std::string& client);
 // Throws Error(checkpoint) naming `where`.
 Restored from_json(const std::string& text, const std::string& where);
 

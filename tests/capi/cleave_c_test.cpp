@@ -114,20 +114,23 @@ TEST_F(CInterface, GivesTheGradientBetweenTheLastPassAndTheUpdate) {
   ASSERT_EQ(cleave_begin_step(engine_, 0), 0) << cleave_error();
   micro(0, {6, 2}, false);
   std::vector<float> gradient(6);
-  EXPECT_EQ(cleave_get_gradient(engine_, "w", gradient.data()), 2);
+  EXPECT_EQ(cleave_get_state(engine_, "gradient", "w", gradient.data()), 2);
   EXPECT_NE(std::string(cleave_error()).find("between the last backward of a step and its update"),
             std::string::npos)
       << cleave_error();
   micro(0, {6, 2}, true);
-  ASSERT_EQ(cleave_get_gradient(engine_, "w", gradient.data()), 0) << cleave_error();
+  ASSERT_EQ(cleave_get_state(engine_, "gradient", "w", gradient.data()), 0) << cleave_error();
   EXPECT_EQ(gradient, (std::vector<float>{1, 2, 3, 4, 5, 6})) << "of the mean of two equal micro-batches";
   gradient.resize(4);
-  ASSERT_EQ(cleave_get_gradient(engine_, "deep", gradient.data()), 0) << cleave_error();
+  ASSERT_EQ(cleave_get_state(engine_, "gradient", "deep", gradient.data()), 0) << cleave_error();
   EXPECT_EQ(gradient, std::vector<float>(4, 0)) << "of a unit that nobody gave";
+  EXPECT_EQ(cleave_put_state(engine_, "gradient", "deep", 4, gradient.data()), 2) << "no clipping";
+  EXPECT_NE(std::string(cleave_error()).find("deep may be updated already"), std::string::npos)
+      << cleave_error();
   cleave_step_result result{};
   ASSERT_EQ(cleave_finish_step(engine_, nullptr, 0, nullptr, 0, &result), 0) << cleave_error();
   EXPECT_EQ(get("w", 6), (std::vector<float>{0.5, 1, 1.5, 2, 2.5, 3})) << "w - 0.5 w";
-  EXPECT_EQ(cleave_get_gradient(engine_, "w", gradient.data()), 2) << "behind the update";
+  EXPECT_EQ(cleave_get_state(engine_, "gradient", "w", gradient.data()), 2) << "behind the update";
   cleave_rates rates{};
   constexpr const char* kSchedule =
       R"({"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_type": "linear"}})";
@@ -204,7 +207,7 @@ class COwnModel : public CInterface {
   }
   static constexpr int64_t kTokens[] = {1, 7, 3, 5, 0, 2}, kMask[] = {1, 1, 1, 1, 1, 0},
                            kLabels[] = {-100, 7, 3, -100, 0, -100};
-  cleave_samples samples_{kTokens, kLabels, kMask, 2, kLength};
+  cleave_samples samples_{kTokens, kLabels, kMask, 2, kLength, 0};
 };
 
 TEST_F(COwnModel, HasTheLossAndTheGradientsOfItsFamily) {
@@ -228,8 +231,8 @@ TEST_F(COwnModel, HasTheLossAndTheGradientsOfItsFamily) {
   EXPECT_DOUBLE_EQ(trained, here);
   std::map<std::string, std::vector<float>> gradients;
   for (auto& [name, of] : values)
-    ASSERT_EQ(cleave_get_gradient(engine_, ("transformer." + name).c_str(),
-                                  (gradients[name] = std::vector<float>(of.size())).data()),
+    ASSERT_EQ(cleave_get_state(engine_, "gradient", ("transformer." + name).c_str(),
+                               (gradients[name] = std::vector<float>(of.size())).data()),
               0)
         << cleave_error();
   // Along one direction of each parameter, by differences of the loss.

@@ -41,6 +41,27 @@ TEST(DeepSpeedCheckpoint, WeightsAndMomentsOfEveryStageAreWhatDeepSpeedSays) {
   }
 }
 
+TEST(DeepSpeedCheckpoint, TheLossScaleIsWhatDeepSpeedHas) {
+  const auto found = [](const std::string& name) {
+    return checkpoint::DeepSpeedCheckpoint(folder_of(name), "latest").loss_scale();
+  };
+  const auto said = [](const std::string& name) {
+    const checkpoint::SafetensorsFile expected(folder_of(name).string() + ".expected.safetensors");
+    return stored_values<float>(expected, "loss_scale");
+  };
+  const auto moving = found("zero1_fp16"), fixed = found("zero2_fp16");
+  ASSERT_TRUE(moving && fixed);
+  EXPECT_TRUE(moving->moves);
+  EXPECT_EQ((std::vector<float>{float(moving->scale), float(moving->iteration), float(moving->last_overflow),
+                                float(moving->hysteresis)}),
+            said("zero1_fp16"));
+  EXPECT_GT(moving->last_overflow, 0) << "its overflows moved it";
+  EXPECT_FALSE(fixed->moves);
+  EXPECT_EQ(std::vector<float>{float(fixed->scale)}, said("zero2_fp16"));
+  EXPECT_FALSE(found("zero2_fp32"));
+  EXPECT_FALSE(found("zero3_bf16"));
+}
+
 checkpoint::WeightNames qwen2_names() {
   checkpoint::WeightNames names;
   const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {

@@ -135,7 +135,7 @@ TEST(Pickle, WhatWouldRunAProgramIsRefusedByName) {
       "the instruction 0x50");
 }
 
-TEST(Pickle, ObjectsOfNamedClassesMayStandInItUnread) {
+TEST(Pickle, ObjectsOfNamedClassesMayStandInItWithTheirAttributes) {
   const std::string bytes =
       "\x80\x02}(K\x01"
       "cdeepspeed.x\nScaler\n)\x81}K\x05K\x06sbK\x02K\x03u.";
@@ -145,7 +145,16 @@ TEST(Pickle, ObjectsOfNamedClassesMayStandInItUnread) {
   ASSERT_EQ(pickle.root().items.size(), 4u);
   EXPECT_EQ(pickle.root().items[1]->kind, Kind::object);
   EXPECT_EQ(pickle.root().items[1]->text, "deepspeed.x.Scaler");
+  EXPECT_EQ(pickle.root().items[1]->find("a"), nullptr) << "5 is no name";
   EXPECT_EQ(pickle.root().items[3]->integer, 3);
+  const std::string named =
+      "\x80\x02"
+      "cdeepspeed.x\nScaler\n)\x81}X\x01" +
+      std::string(3, '\0') + "aK\x06sb.";
+  const checkpoint::Pickle other(bytes_of(named), [](const std::string&) { return true; });
+  ASSERT_TRUE(other.root().find("a"));
+  EXPECT_EQ(other.root().find("a")->integer, 6);
+  EXPECT_EQ(other.root().find("b"), nullptr);
 }
 
 TEST(Pickle, DamageIsRefused) {

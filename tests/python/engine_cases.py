@@ -610,7 +610,9 @@ def surface(stages: list[int]) -> dict[str, dict[str, Any]]:
             "shape": lambda e: e.load_module_state_dict({"embed.weight": torch.zeros(1)}, strict=False),
             "batch": lambda e: e.set_train_batch_size(5),
             "offload": lambda e: e.offload_states(),
+            "tags": lambda e: e.save_checkpoint("nowhere", f"of rank {e.global_rank}"),
             "early": _early,
+            "ahead": lambda e: _ahead(e.zero_optimization_stage()),
             "within": _within,
         }.items():
             try:
@@ -625,6 +627,14 @@ def surface(stages: list[int]) -> dict[str, dict[str, Any]]:
 def _early(engine: Any) -> None:
     engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
     deepspeed.utils.safe_get_full_grad(engine.module.head.weight)
+
+
+def _ahead(stage: int) -> None:
+    schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 9}}
+    made = config(stage, gradient_clipping=0.0, scheduler=schedule, gradient_accumulation_steps=1)
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=made)[0]
+    engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
+    deepspeed.utils.safe_set_full_grad(engine.module.head.bias, torch.zeros(models.CLASSES))
 
 
 def _within(engine: Any) -> None:
@@ -676,6 +686,51 @@ def _gradients(stage: int) -> dict[str, Any]:
     return out
 
 
+def changed_gradients(stages: list[int]) -> dict[str, float]:
+    """By stage and form of gradients: how far from torch's a norm and weights are whose gradients a script changes before the update."""
+    out = {}
+    for stage in stages:
+        forms: dict[str, Any] = {"clipped": {}, "exact": {"cleave": {"exact_sums": True}}, "fp16": {"fp16": {"enabled": True}}}
+        if stage:
+            forms["offloaded"] = {"zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu"}}}
+        for form, more in forms.items():
+            model, other = models.seeded(models.Odd), models.seeded(models.Odd)
+            engine = deepspeed.initialize(model=model, config=config(stage, **more))[0]
+            trained = [p for p in other.parameters() if p.requires_grad]
+            optimizer = torch.optim.AdamW(trained, lr=1e-2, weight_decay=0.1)
+            far = []
+            for step in range(2):
+                for micro in range(2):
+                    engine.backward(models.loss(engine, models.batch(step, micro, engine.global_rank)))
+                    if micro == 0:
+                        engine.step()
+                if form == "fp16":  # of a value that 16 bits hold: a norm in closed form
+                    for mine in (p for p in model.parameters() if p.requires_grad):
+                        deepspeed.utils.safe_set_full_grad(mine, torch.full(mine.ds_shape, 0.25))
+                    far.append((deepspeed.utils.safe_get_full_grad(model.head.weight) - 0.25).abs().max().item())
+                    engine.step()
+                    far.append(engine.get_global_grad_norm() / (0.25 * sum(p.numel() for p in trained) ** 0.5) - 1)
+                    continue
+                for p in trained:
+                    p.grad = torch.zeros_like(p)
+                for micro, rank in itertools.product(range(2), range(engine.world_size)):
+                    (models.loss(other, models.batch(step, micro, rank)) / (2 * engine.world_size)).backward()
+                for mine, p in zip(model.parameters(), other.parameters(), strict=True):
+                    if p.requires_grad:
+                        p.grad = 0.5 * p.grad + 0.01
+                        deepspeed.utils.safe_set_full_grad(mine, 0.5 * deepspeed.utils.safe_get_full_grad(mine) + 0.01)
+                        far.append((deepspeed.utils.safe_get_full_grad(mine) - p.grad).abs().max().item())
+                norm = torch.nn.utils.clip_grad_norm_(trained, 0.5).item()
+                optimizer.step()
+                engine.step()
+                far.append(engine.get_global_grad_norm() - norm)
+            if form != "fp16":
+                far += [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
+            out[f"{form} at stage {stage}"] = max(map(abs, far))
+            engine.destroy()
+    return out
+
+
 def _autocast(stage: int) -> dict[str, float]:
     """How far two steps under autocast are from torch's, and from those in fp32."""
     model, other, whole = (models.seeded(models.Mlp) for _ in range(3))
@@ -694,6 +749,33 @@ def _autocast(stage: int) -> dict[str, float]:
     got = steps(engine, 2)
     engine.destroy()
     return {"autocast": worst(got, trained(other, loss)), "fp32": worst(got, trained(whole, models.loss))}
+
+
+def autocast_in_fp16(stage: int) -> dict[str, Any]:
+    """Two steps under autocast in fp16 beside torch's with its GradScaler, and two more whose first one overflows."""
+    model, other = models.seeded(models.Mlp), models.seeded(models.Mlp)
+    made = config(stage, torch_autocast={"enabled": True, "dtype": "float16"}, gradient_clipping=0.0)
+    engine = deepspeed.initialize(model=model, config=made)[0]
+    optimizer, scaler = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1), torch.amp.GradScaler("cpu")
+    seen: dict[str, Any] = {"scales": [engine.optimizer.loss_scale], "want": [scaler.get_scale() or 2.0**16], "far": 0.0}
+    for step in range(4):
+        times = 1e9 if step == 2 else 1.0
+        optimizer.zero_grad()
+        for micro in range(2):
+            engine.backward(models.loss(engine, models.batch(step, micro, engine.global_rank)) * times)
+            engine.step()
+            for rank in range(engine.world_size):
+                x, y = models.batch(step, micro, rank)
+                with torch.autocast("cpu", torch.float16):
+                    out = other(x)
+                loss = torch.nn.functional.cross_entropy(out.float(), y) * times / (2 * engine.world_size)
+                scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        seen["scales"].append(engine.optimizer.loss_scale), seen["want"].append(scaler.get_scale())
+        far = [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
+        seen["far"] = max(seen["far"], *far)
+    return seen | {"skipped": engine.skipped_steps}
 
 
 def refused() -> None:

@@ -107,6 +107,13 @@ class Engine(unittest.TestCase):
             self.assertNotEqual(set(at[0][key]), {0.0})
             self.assertEqual(at[1]["shown"], [0.5] * 5)
 
+    def test_gradients_may_be_changed_before_the_update(self) -> None:
+        [first, second] = ranks.answers(2, CASES, "changed_gradients", [0, 1, 2, 3])
+        self.assertEqual(first, second)
+        self.assertEqual(len(first), 15)
+        for case, far in first.items():
+            self.assertLess(far, 2e-6, case)
+
     def test_what_an_engine_does_beside_its_steps(self) -> None:
         for stage, seen in ranks.answers(2, CASES, "surface", [1, 3])[0].items():
             with self.subTest(stage=stage):
@@ -117,11 +124,21 @@ class Engine(unittest.TestCase):
                 self.assertIn("wanted a multiple of 8", seen["batch"])
                 self.assertIn("NotBuilt: offload_states is not built; zero_optimization.offload_optimizer", seen["offload"])
                 self.assertIn("between the last backward of a step and its update", seen["early"])
+                self.assertRegex(seen["tags"], "the tag is of rank [01] on this rank, and another")
+                self.assertIn("head.bias may be updated already", seen["ahead"])
                 self.assertIn("step within no_sync" if stage == "1" else "leave it out", seen["within"])
                 for case, far in seen["gradients"].items():
                     self.assertLess(far, 1e-6, f"gradients, {case}")
                 self.assertLess(seen["autocast"], 1e-5)
                 self.assertGreater(seen["fp32"], 1e-4, "autocast is on")
+
+    def test_autocast_in_fp16_scales_the_loss_as_torch_does(self) -> None:
+        for stage in (0, 2):
+            seen = ranks.answers(2, CASES, "autocast_in_fp16", stage)[0]
+            self.assertEqual(seen["scales"], seen["want"])
+            self.assertEqual(seen["scales"][0] / seen["scales"][-1], 2, "an overflow halves it")
+            self.assertEqual(seen["skipped"], 1)
+            self.assertLess(seen["far"], 1e-4, "weights")
 
     def test_an_error_that_nobody_catches_ends_the_job_with_the_code_of_the_command_line(self) -> None:
         ended = ranks.run(2, CASES, "refused", timeout=60)

@@ -157,6 +157,61 @@ def against_torch(stages: list[int], others: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def divided_by_items(stages: list[int]) -> dict[str, float]:
+    """Losses that are sums divided by the labels of the whole step, as transformers' Trainer has them: how far from torch's."""
+    out = {}
+    for stage in stages:
+        model, optimizer, schedule = made("gpt2")
+        mine, its, rates = made("gpt2")
+        engine = deepspeed.initialize(model=mine, optimizer=its, lr_scheduler=rates, config=config_of(stage))[0]
+        places, got, want = engine.dp_world_size, [], []
+        for step in range(2):
+            each = [[batch(step, micro, place) for micro in range(MICROS)] for place in range(places)]
+            items = sum(int((given["labels"][:, 1:] != -100).sum()) for of_place in each for given in of_place)
+            optimizer.zero_grad()
+            losses = [[model(**given, num_items_in_batch=items).loss for given in of_place] for of_place in each]
+            sum(loss for of_place in losses for loss in of_place).backward()
+            norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+            optimizer.step(), schedule.step()
+            for given, loss in zip(each[engine._data_rank], losses[engine._data_rank], strict=True):
+                mine_loss = engine(**given, num_items_in_batch=torch.tensor(items)).loss
+                got.append(mine_loss.item()), want.append(loss.item())
+                engine.backward(mine_loss * places, scale_wrt_gas=False)  # a sum over ranks and micro-batches, where the engine has a mean
+                engine.step()
+            got.append(engine.get_global_grad_norm()), want.append(norm)
+        whole = dict(model.named_parameters())
+        out[f"stage {stage}"] = max(far(got, want), apart({name: engine.parameters_of(name) for name in whole}, whole))
+        engine.destroy()
+    return out
+
+
+def by_the_trainer(folder: str, config: dict[str, Any] | None, micros: int) -> dict[str, Any]:
+    """Losses and the gradient norms of transformers' Trainer, on this job's ranks by a ds_config or without, and its weights."""
+    transformers.logging.set_verbosity_error()
+    samples = [{key: value[0] for key, value in batch(n, 1, 0, 1).items()} for n in range(8)]
+    arguments = transformers.TrainingArguments(
+        output_dir=folder,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=micros,
+        max_steps=2,
+        learning_rate=2e-3,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        deepspeed=config,
+        max_grad_norm=0.5,
+        train_sampling_strategy="sequential",
+    )
+    model = made("gpt2")[0]
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=samples)
+    trainer.train()
+    seen = [[line["loss"], line["grad_norm"]] for line in trainer.state.log_history if "grad_norm" in line]
+    engine = trainer.model_wrapped
+    whole = engine.parameters_of("transformer.h.0.mlp.c_fc.weight") if config else model.transformer.h[0].mlp.c_fc.weight
+    return {"seen": seen, "sum": float(whole.double().square().sum())}
+
+
 def refusals() -> dict[str, str]:
     """What is said of what a family or its engine has not, by case."""
     said: dict[str, str] = {}
@@ -205,6 +260,10 @@ def refusals() -> dict[str, str]:
     refused("too many tokens", lambda: engine(ids.repeat(1, 2), labels=labels.repeat(1, 2)))
     loss = engine(**given).loss
     refused("two calls", lambda: engine(**given))
-    refused("a loss times 2", lambda: engine.backward(loss * 2))
+    engine.backward(loss * 2)
+    engine.step()
+    once = engine(**given).loss
+    refused("a loss used otherwise", lambda: engine.backward(once))
+    refused("autocast", lambda: start(gpt2(), torch_autocast={"enabled": True}))
     engine.destroy()
     return said

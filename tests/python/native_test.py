@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import unittest
 
 import ranks
@@ -32,6 +33,28 @@ class Native(unittest.TestCase):
         for found in ranks.answers(2, CASES, "against_torch", [2], {"bf16": {"enabled": True}}):
             self.expect_near(found, 1.6e-2, "bf16")
 
+    def test_losses_may_be_divided_by_the_labels_of_a_whole_step(self) -> None:
+        for found in ranks.answers(2, CASES, "divided_by_items", [1, 3]):
+            for case, far in found.items():
+                self.assertLess(far, 1e-5, case)
+
+    def test_the_trainer_trains_as_in_torch(self) -> None:
+        config = {
+            "zero_optimization": {"stage": 2},
+            "gradient_clipping": "auto",
+            "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": "auto",
+            "cleave": {"native": True, "sequence_length": 18},
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            [want] = ranks.answers(1, CASES, "by_the_trainer", folder, None, 2)
+            [got, _] = ranks.answers(2, CASES, "by_the_trainer", folder, config, 1)
+        self.assertEqual(len(want["seen"]), 2)
+        for mine, its in zip(got["seen"], want["seen"], strict=True):
+            for a, b in zip(mine, its, strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-4)
+        self.assertAlmostEqual(got["sum"], want["sum"], delta=1e-5 * want["sum"])
+
     def test_what_is_of_no_family_or_cannot_be_expressed_is_refused(self) -> None:
         words = {
             "another module": "the module is a Mine; wanted a causal language model as transformers makes it",
@@ -50,7 +73,8 @@ class Native(unittest.TestCase):
             "too many samples": "4 samples of 16 tokens; wanted at most 3 of 18",
             "too many tokens": "2 samples of 32 tokens; wanted at most 3 of 18",
             "two calls": "before engine.backward of the loss before",
-            "a loss times 2": "is used 2 times",
+            "a loss used otherwise": "is used 1 times, and those before it in the step 2",
+            "autocast": "torch computes nothing of a model that the engine computes",
         }
         [said] = ranks.answers(1, CASES, "refusals")
         self.assertEqual(said.keys(), words.keys())

@@ -40,6 +40,11 @@ def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
     return _asked(param, "gradient_of")  # type: ignore[no-any-return]
 
 
+def safe_set_full_grad(param: torch.nn.Parameter, value: torch.Tensor) -> None:
+    """Overwrites that gradient by the same on every rank: the norm, clipping and the update are of what it is then."""
+    _asked(param, "set_parameter", value, "gradient")
+
+
 def clone_tensors_for_torch_save(item: Any, device: Any = "cpu") -> Any:
     """The same structure with tensors that own just what they show, so that torch.save writes no more; equal ones stay one."""
     clones: dict[tuple[Any, ...], torch.Tensor] = {}
