@@ -63,10 +63,12 @@ def of_deepspeed(folder: str, tokens: list[int], stage: int, precision: str) -> 
     far = [
         (engine.parameters_of(name, kind.replace("fp32", "master")) - want[f"{kind}.{name}"]).abs().max().item() for kind, name in states
     ]
+    scales = [engine.optimizer.loss_scale]
     sample = torch.tensor(tokens)[None]
     losses = [_step(engine, sample[:, :-1], sample[:, 1:]) for _ in range(3)]
+    scales.append(engine.optimizer.loss_scale)
     engine.destroy()
-    return {"counters": counters, "client": sorted(client), "losses": losses, "states": len(states), "far": max(far)}
+    return {"counters": counters, "client": sorted(client), "losses": losses, "states": len(states), "far": max(far), "scales": scales}
 
 
 def under_other_names(config: str, saved: str) -> str:

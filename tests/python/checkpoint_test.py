@@ -29,7 +29,13 @@ CONFIG: dict[str, Any] = {
 }
 MODELS = {"gpt2": 3, "llama": 1}  # with the stage at which torch goes on; gpt2's matrices lie the other way round there
 
-OF_DEEPSPEED = [("zero2_fp32", 2), ("zero2_fp32", 3), ("zero1_bf16", 1), ("zero3_bf16", 3)]  # with the stage that goes on
+OF_DEEPSPEED = [
+    ("zero2_fp32", 2),
+    ("zero2_fp32", 3),
+    ("zero1_bf16", 1),
+    ("zero3_bf16", 3),
+    ("zero1_fp16", 3),
+]  # with the stage that goes on
 
 
 def expected_of(name: str) -> dict[str, torch.Tensor]:
@@ -105,7 +111,10 @@ class Checkpoints(unittest.TestCase):
     def test_torch_goes_on_where_deepspeed_was(self) -> None:
         for name, stage in OF_DEEPSPEED:
             got, want = self.got[name, stage], expected_of(name)["losses"].tolist()
-            self.assertEqual(got["counters"], [3, 0, 3 * {"zero2_fp32": 1, "zero1_bf16": 2, "zero3_bf16": 3}[name]], "by its ranks")
+            samples = {"zero2_fp32": 3, "zero1_bf16": 6, "zero3_bf16": 9, "zero1_fp16": 6}[name]
+            self.assertEqual(got["counters"], [3, 2 if name.endswith("fp16") else 0, samples], "by its ranks")
+            scale = float(expected_of(name).get("loss_scale", torch.ones(1))[0])
+            self.assertEqual(got["scales"], [scale, scale], "where it was, and without an overflow there")
             self.assertIn("ds_config", got["client"])
             self.assertGreater(got["states"], 3 * 10, "masters and moments")
             self.assertEqual(got["far"], 0, f"{name} at stage {stage}")
