@@ -65,16 +65,16 @@ void require_open_files(const comm::RankInfo& info) {
           "this process may have {} files open and needs {}; allow more: ulimit -n", limit.rlim_max, wanted);
 }
 
-// What a host lacks, all of its ranks find. The first says it; the others end without words, and later,
-// because a launcher ends a job when its first rank ends.
+// What a host lacks, all of its ranks find. The first says it; the others would later, but a launcher ends a
+// job when its first rank ends.
 template <class Choose>
 Device refused_once(int local_rank, Choose choose) {
   try {
     return choose();
-  } catch (const Error& e) {
+  } catch (const Error&) {
     if (local_rank == 0) throw;
     std::this_thread::sleep_for(std::chrono::seconds(2));
-    throw Error(e.exit(), "");
+    throw;  // the first has found nothing: it is this rank's alone
   }
 }
 
