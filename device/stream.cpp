@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/queue.h"
+#include "device/failed_work.h"
 
 namespace cleave {
 namespace {
@@ -28,21 +28,26 @@ class WorkerPoint final : public Event::State {
     }
     action();
   }
-  void fire() {
+  void fire(std::exception_ptr failure) {
     std::vector<std::function<void()>> actions;
     {
       // Notified under the lock: the waiter may free this state as soon as it sees done.
       std::lock_guard lock(mutex_);
-      done_ = true;
+      done_ = true, failure_ = std::move(failure);
       actions.swap(actions_);
       ready_.notify_all();
     }
     for (const auto& action : actions) action();
   }
+  std::exception_ptr failure() const {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable ready_;
+  std::exception_ptr failure_;
   std::vector<std::function<void()>> actions_;
   bool done_ = false;
 };
@@ -68,7 +73,7 @@ class Worker final : public Queue {
   }
   Event record() override {
     auto point = std::make_shared<WorkerPoint>();
-    push({[point] { point->fire(); }, true});
+    push({[this, point] { point->fire(failure()); }, true});
     return Event(point);
   }
   void wait(const Event& event) override {
@@ -88,6 +93,11 @@ class Worker final : public Queue {
     bool always =
         false;  // bookkeeping that must run even after a failure, or another stream would wait forever
   };
+
+  std::exception_ptr failure() {
+    std::lock_guard lock(mutex_);
+    return failure_;
+  }
 
   void push(Task task) {
     std::lock_guard lock(mutex_);
@@ -126,6 +136,11 @@ class Worker final : public Queue {
 };
 
 }  // namespace
+
+std::exception_ptr failure_before(const Event::State& point) {
+  const auto* of_worker = dynamic_cast<const WorkerPoint*>(&point);
+  return of_worker ? of_worker->failure() : nullptr;
+}
 
 void Event::wait() const {
   if (state_) state_->wait();

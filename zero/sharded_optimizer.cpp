@@ -39,7 +39,8 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
       frozen_weights_(memory, store, frozen_),
       homes_(memory) {
   if (store.units() > 0) add_sides(memory, placement);
-  for (Side* side : {&host_, &device_}) side->done.resize(size_t(store.units()));
+  for (Side* side : {&host_, &device_})
+    side->worked.resize(size_t(store.units())), side->done.resize(size_t(store.units()));
   if (!optimizer_->prepares()) return;
   std::optional<MemoryKind> second;
   if (away_) second = away_ == &host_ ? MemoryKind::pinned : MemoryKind::device;
@@ -231,16 +232,20 @@ Event ShardedOptimizer::run(int unit, const optim::UpdateSlice& slice, const Sta
   };
   if (side.staged) {
     side.staged->wait(ready), side.staged->wait(compute.record());
-    return side.done[size_t(unit)] = side.staged->run(with_gradient, slice, state_.read(), state_.written());
+    side.done[size_t(unit)] = side.staged->run(with_gradient, slice, state_.read(), state_.written());
+    side.worked[size_t(unit)] = side.staged->worked();
+    return side.done[size_t(unit)];
   }
   compute.wait(ready);
   for (const Range& r : pieces(slice.param.numel(), decodes)) with_gradient(slice.slice(r), r, compute);
   return compute.record();
 }
 
-// A unit's tiles may be updated on both sides, which know nothing of each other.
+// A unit's tiles may be updated on both sides, which know nothing of each other. What kernels of the host
+// failed with leaves by the stream that waits for them.
 void ShardedOptimizer::publish(int unit) {
-  const Event updated[] = {host_.done[size_t(unit)], device_.done[size_t(unit)]};
+  const auto u = size_t(unit);
+  const Event updated[] = {host_.worked[u], host_.done[u], device_.done[u]};
   store_.publish(unit, updated);
 }
 

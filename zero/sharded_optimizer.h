@@ -78,7 +78,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   struct Side {
     Buffer gradient;                       // a piece of it as the update reads it, where its form is another
     std::unique_ptr<StagedUpdate> staged;  // none: on compute, which reaches everything
-    std::vector<Event> done;               // by unit: the last staged work on it
+    std::vector<Event> worked, done;  // by unit: the last staged kernels of it, and all staged work on it
   };
   void add_sides(Memory& memory, const offload::Placement& placement);
   Side& side_of(const optim::UpdateSlice& slice);

@@ -97,7 +97,7 @@ Event StagedUpdate::run_piece(const Kernels& kernels, const optim::UpdateSlice& 
     const TraceSpan seen(trace_, work_, "update", "kernels");
     kernels(here, range, work_);
   }
-  slot.free = work_.record();
+  slot.free = worked_ = work_.record();
   if (!leaves) return slot.free;
   out_.wait(slot.free);
   const TraceSpan seen(trace_, out_, "update", "leaves");

@@ -39,6 +39,10 @@ class StagedUpdate {
   using Kernels = std::function<void(const optim::UpdateSlice& piece, Range range, Stream& stream)>;
   Event run(const Kernels& kernels, const optim::UpdateSlice& slice, Range read, Range written);
 
+  // The last kernels that run() enqueued. Who waits for these hears what they failed with, also where it is
+  // the results' way that it has to wait for.
+  const Event& worked() const { return worked_; }
+
   void show_in(Trace& trace);         // kernels, and what comes and goes
   Stream& stream() { return work_; }  // where kernels run
   void synchronize();
@@ -57,6 +61,7 @@ class StagedUpdate {
   int64_t piece_;
   std::array<Slot, kSlots> slots_;
   size_t next_ = 0;
+  Event worked_;
   std::vector<Workspace> spaces_;
   Trace* trace_ = nullptr;
   Stream work_, in_, out_;  // go first: they finish what was enqueued

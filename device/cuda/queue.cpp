@@ -6,6 +6,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/words.h"
+#include "device/failed_work.h"
 
 namespace cleave {
 namespace {
@@ -87,7 +88,8 @@ void CudaQueue::copy(void* to, const void* from, int64_t bytes) {
 Event CudaQueue::record() { return Event(std::make_shared<CudaPoint>(use(), device_, capture_)); }
 
 // An event of a CPU stream opens a gate: a word in pinned memory that the GPU polls, so that neither the host
-// nor a thread of the driver is blocked. A gate is used again only when its last event has happened.
+// nor a thread of the driver is blocked. A gate is used again only when its last event has happened. What the
+// CPU stream failed with leaves by this one, because its own may never be asked.
 void CudaQueue::wait(const Event& event) {
   if (const auto* point = dynamic_cast<const CudaPoint*>(event.state())) return point->hold(use(), capture_);
   CHECK(!capture_, "cuda:{}: captured work waits for the CPU", device_);
@@ -96,14 +98,28 @@ void CudaQueue::wait(const Event& event) {
   gate.event.wait();
   gate.event = event;
   const uint32_t value = ++gate.value;
-  event.state()->then(
-      [word = gate.word, value] { std::atomic_ref(*word).store(value, std::memory_order_release); });
+  // First what may throw: an event must not open a gate that is gone by then.
   wait_for_word(use(), gate.word, value, device_);
+  event.state()->then([point = event.state(), failure = failure_, word = gate.word, value] {
+    if (std::exception_ptr failed = failure_before(*point)) {
+      std::lock_guard lock(failure->mutex);
+      if (!failure->first) failure->first = std::move(failed);
+    }
+    std::atomic_ref(*word).store(value, std::memory_order_release);
+  });
 }
 
 void CudaQueue::lend(const Tensor& device, const Tensor& pinned) {
   CHECK(device.bytes() > 2 * kFaultBytes && pinned.bytes() > 2 * kGateBytes, "a workspace of {} and {} bytes",
         device.bytes(), pinned.bytes());
+  void* reached = nullptr;
+  if (cudaHostGetDevicePointer(&reached, pinned.raw(), 0) != cudaSuccess) {
+    cudaGetLastError();
+    fail(Exit::memory,
+         "cuda:{}: {} bytes of host memory that the GPU waits on could not be page-locked; allow more: "
+         "ulimit -l, and the container's memory limit",
+         device_, pinned.bytes());
+  }
   faults_ = static_cast<unsigned long long*>(device.raw());
   scratch_ = device.slice({kFaultBytes, device.bytes()});
   seen_ = static_cast<unsigned long long*>(pinned.raw());

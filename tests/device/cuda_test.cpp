@@ -146,6 +146,60 @@ TEST_P(CudaStream, ErrorOfATaskLeavesBySynchronizeAndSkipsLaterTasks) {
   stream().synchronize();
 }
 
+TEST_P(CudaStream, ThrowsTheErrorOfAWorkerThatItWaitsForAndNobodySynchronizes) {
+  Stream worker(Stream::Mode::worker);
+  stream().wait(worker.record());
+  stream().synchronize();
+  worker.enqueue([] { fail(Exit::data, "bad"); });
+  for (int step = 0; step < 2; ++step) {
+    stream().wait(worker.record());
+    EXPECT_THROW(stream().synchronize(), Error) << step;
+  }
+  EXPECT_THROW(worker.synchronize(), Error);
+  stream().wait(worker.record());
+  stream().synchronize();
+}
+
+TEST_P(CudaStream, RefusesScratchOfTheHostThatIsNotPageLocked) {
+  const Buffer device = make(MemoryKind::device, 1 << 16);
+  std::vector<int32_t> ordinary(1 << 16);
+  try {
+    stream().lend(device, Tensor(ordinary.data(), DType::int32, {1 << 16}, MemoryKind::pinned));
+    FAIL() << "a GPU would wait for words that it does not reach";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::memory) << e.what();
+  }
+}
+
+// Every stream's part of a graph comes behind what was given before the graph, and before what is given later
+// to any of its streams, also where no task waits for another.
+TEST_P(CudaStream, JoinsTheStreamsOfAGraphAtItsBeginAndEnd) {
+  constexpr int kTimes = 16, kNumel = 1000;
+  Stream other(GetParam());
+  const Workspace other_space = allocate_workspace(*memory_, kCopyScratch);
+  other_space.lend_to(other);
+  const Buffer from = make(MemoryKind::device, kNumel), to = make(MemoryKind::device, kNumel),
+               last = make(MemoryKind::device, kTimes * kNumel), spare = make(MemoryKind::device, kNumel);
+  std::vector<int32_t> want(size_t(kTimes * kNumel));
+  for (size_t i = 0; i < want.size(); ++i) want[i] = int32_t(i * 7);
+  const Tensor values(want.data(), DType::int32, {int64_t(want.size())}, MemoryKind::host);
+  const auto graphs = make_graphs({&stream(), &other}, Graphs::Use::always);
+  for (int i = 0; i < kTimes; ++i) {
+    const Range here = Range{0, kNumel}.shifted(i * kNumel);
+    copy(from, values.slice(here), stream());
+    other.wait(stream().record());
+    graphs->run({8}, [&] {
+      copy(spare, from, stream());
+      copy(to, from, other);
+    });
+    stream().wait(other.record());
+    copy(last.tensor().slice(here), to, stream());
+    other.wait(stream().record());
+  }
+  EXPECT_EQ(to_host<int32_t>(last, stream()), want);
+  other.synchronize();
+}
+
 // A chain over two streams: every time `from` holds other values and goes to another place of `to`.
 TEST_P(CudaStream, RunsWorkAsAGraphAsItRunsItPlainly) {
   constexpr int kTimes = 24, kNumel = 1000;
