@@ -84,7 +84,7 @@ def problem(training, case, want):
         return ""  # this rank calls it less often
     if code is None:
         return f"did not end within {LIMIT} s"
-    left = set(os.listdir("/dev/shm")) - shared
+    left = {name for name in set(os.listdir("/dev/shm")) - shared if re.search("cleave|nccl", name)}  # others work here, too
     if left:
         return f"leaves {', '.join(sorted(left))} in /dev/shm"
     if code == 0:

@@ -135,12 +135,15 @@ for seed in "${seeds[@]}"; do
   done
   routes=(ipc)
   $nccl || continue
+  try "calls that fail, seed $seed" python3 tests/cuda_interpreter/failures.py $bin/cleave --sample 20 --seed "$seed"
   routes=(host nccl)
   for stage in 2 3; do
     try "stage $stage over the stand-in for NCCL, seed $seed" layout "{$common, \"zero_optimization\": {\"stage\": $stage}}" 2
   done
   try "two stages over the stand-in for NCCL, seed $seed" layout "{$common, \"pipeline\": {\"stages\": 2, \"schedule\": \"1f1b\"}}" 2
   try "cut layers over the stand-in for NCCL, seed $seed" layout "{$common, \"tensor_parallel\": {\"autotp_size\": 2}}" 2
+  try "cut layers in pieces of rows over the stand-in for NCCL, seed $seed" layout \
+    "{${common/: 4/: 8}, \"tensor_parallel\": {\"autotp_size\": 2, \"overlap_rows\": 64}}" 2
   routes=(ipc)
 done
 
