@@ -157,6 +157,23 @@ def against_torch(stages: list[int], others: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def overflows(steps: int) -> dict[str, Any]:
+    """Steps in fp16 from too large a loss scale on: it before each and behind the last, which were applied, and which changed a weight."""
+    mine, its, rates = made("gpt2")
+    fp16 = {"enabled": True, "initial_scale_power": 28, "hysteresis": 1}
+    engine = deepspeed.initialize(model=mine, optimizer=its, lr_scheduler=rates, config=config_of(1, fp16=fp16))[0]
+    name = "transformer.h.0.mlp.c_fc.weight"
+    scales, applied, changed, before = [engine.optimizer.loss_scale], [], [], engine.parameters_of(name)
+    for _ in range(steps):
+        for micro in range(MICROS):
+            engine.backward(engine(**batch(0, micro, engine._data_rank)).loss)
+            engine.step()
+        now = engine.parameters_of(name)
+        scales.append(engine.optimizer.loss_scale), applied.append(engine.was_step_applied()), changed.append(not torch.equal(now, before))
+        before = now
+    return {"scales": scales, "applied": applied, "changed": changed, "skipped": engine.skipped_steps}
+
+
 def divided_by_items(stages: list[int]) -> dict[str, float]:
     """Losses that are sums divided by the labels of the whole step, as transformers' Trainer has them: how far from torch's."""
     out = {}

@@ -33,6 +33,21 @@ class Native(unittest.TestCase):
         for found in ranks.answers(2, CASES, "against_torch", [2], {"bf16": {"enabled": True}}):
             self.expect_near(found, 1.6e-2, "bf16")
 
+    def test_sequences_may_be_cut_and_the_optimizers_state_live_on_the_host(self) -> None:
+        offloaded = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+        for stage, more in ((1, {"sequence_parallel_size": 2}), (2, offloaded)):
+            for found in ranks.answers(2, CASES, "against_torch", [stage], more):
+                self.expect_near(found, 1e-5, f"{more}")
+
+    def test_an_overflow_in_fp16_skips_the_step_and_halves_the_scale(self) -> None:
+        [seen, other] = ranks.answers(2, CASES, "overflows", 16)
+        self.assertEqual(seen, other)
+        skipped = seen["skipped"]
+        self.assertTrue(0 < skipped < 16, skipped)
+        self.assertEqual(seen["applied"], [False] * skipped + [True] * (16 - skipped))
+        self.assertEqual(seen["changed"], seen["applied"])
+        self.assertEqual(seen["scales"], [2.0 ** (28 - min(step, skipped)) for step in range(17)])
+
     def test_losses_may_be_divided_by_the_labels_of_a_whole_step(self) -> None:
         for found in ranks.answers(2, CASES, "divided_by_items", [1, 3]):
             for case, far in found.items():
