@@ -187,7 +187,7 @@ struct GemmArgs {  // c = op(a) op(b) [+ bias] [+ c], as Matmul describes its op
   float* scratch;  // gemm_scratch(m, k, team_threads()) floats
 };
 namespace gemm_blocks {
-inline constexpr int64_t kDepth = 384, kRowBlock = 240, kColumnBlock = 256;
+inline constexpr int64_t kDepth = 384, kColumnBlock = 256;
 inline constexpr int64_t kChunkRows = 3840;
 inline constexpr int64_t kThinRows = 8;
 struct PackRange {
@@ -196,10 +196,16 @@ struct PackRange {
 }  // namespace gemm_blocks
 // A thread's part of the scratch: a block of b, and in front of it in a line of its own which one.
 inline constexpr int64_t kGemmThread = 16 + gemm_blocks::kDepth * gemm_blocks::kColumnBlock;
-// Room for a chunk of a at one depth, padded to whole strips, and a block of b for each thread.
-constexpr int64_t gemm_scratch(int64_t m, int64_t k, int threads) {
+// Room for a chunk of a at one depth, padded to whole strips and, for tiles, to a whole tile's depth.
+constexpr int64_t gemm_chunk_floats(int64_t m, int64_t k) {
   using namespace gemm_blocks;
-  return (k < kDepth ? k : kDepth) * ((m < kChunkRows ? m : kChunkRows) + 12) + 16 + threads * kGemmThread;
+  constexpr int64_t kStrip = 32, kTileDepth = 32;
+  const int64_t depth = k < kTileDepth ? kTileDepth : k < kDepth ? k : kDepth;
+  return (depth * ((m < kChunkRows ? m : kChunkRows) + kStrip) + 15) / 16 * 16;
+}
+// The same with a block of b for each thread.
+constexpr int64_t gemm_scratch(int64_t m, int64_t k, int threads) {
+  return gemm_chunk_floats(m, k) + threads * kGemmThread;
 }
 
 inline constexpr int64_t kNormRowBlock = 64;  // rows whose weight gradients are summed together
@@ -254,6 +260,12 @@ CLEAVE_BODY(axpy, AxpyArgs)
 CLEAVE_BODY(random_fill, RandomArgs)
 CLEAVE_BODY(sum, SumArgs)
 CLEAVE_BODY(gemm, GemmArgs)
+namespace v4 {
+// bf16 by bf16 on the CPU's matrix unit, and on a scalar model of it that gives the same bits. See
+// bf16_products().
+void gemm_tiles(const GemmArgs& args);
+void gemm_tiles_by_model(const GemmArgs& args);
+}  // namespace v4
 CLEAVE_BODY(layer_norm, LayerNormArgs)
 CLEAVE_BODY(layer_norm_grad, LayerNormGradArgs)
 CLEAVE_BODY(rms_norm, RmsNormArgs)

@@ -34,7 +34,7 @@ void SumIntegerSquares::check() const {
 namespace cpu {
 namespace {
 
-constexpr int64_t kSerialNumel = 1 << 15;  // elements that are not worth a team of threads
+constexpr int64_t kFewNumel = 1 << 15;  // elements that are not worth a team of threads
 
 }  // namespace
 
@@ -45,7 +45,7 @@ void run(const RoundToGrid& op) {
   const double factor = op.factor, limit = op.limit;
   const bool accumulate = op.accumulate;
   std::atomic<bool> bad{false};
-  team_loop(numel, numel > kSerialNumel, [=, &bad](int64_t begin, int64_t end) {
+  team_loop(numel, numel > kFewNumel, [=, &bad](int64_t begin, int64_t end) {
     bool bad_here = false;
     for (int64_t i = begin; i < end; ++i) {
       const double product = double(x[i]) * factor;
@@ -64,7 +64,7 @@ void run(const FromGrid& op) {
   float* y = op.y.as<float>();
   const int64_t numel = op.x.numel();
   const float scale = op.scale;
-  team_loop(numel, numel > kSerialNumel, [=](int64_t begin, int64_t end) {
+  team_loop(numel, numel > kFewNumel, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) y[i] = float(x[i]) * scale;
   });
 }
@@ -73,7 +73,7 @@ void run(const AddIntegers& op) {
   const auto* x = reinterpret_cast<const uint64_t*>(op.x.as<int64_t>());
   auto* y = reinterpret_cast<uint64_t*>(op.y.as<int64_t>());
   const int64_t numel = op.x.numel();
-  team_loop(numel, numel > kSerialNumel, [=](int64_t begin, int64_t end) {
+  team_loop(numel, numel > kFewNumel, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) y[i] += x[i];
   });
 }
@@ -82,7 +82,7 @@ void run(const SumIntegerSquares& op) {
   const int64_t* x = op.x.as<int64_t>();
   const int64_t numel = op.x.numel();
   std::atomic<uint64_t> sums[4] = {};
-  team_loop(numel, numel > kSerialNumel, [=, &sums](int64_t begin, int64_t end) {
+  team_loop(numel, numel > kFewNumel, [=, &sums](int64_t begin, int64_t end) {
     uint64_t a = 0, b = 0, c = 0, d = 0;
     for (int64_t i = begin; i < end; ++i) {
       const uint64_t size = x[i] < 0 ? 0 - uint64_t(x[i]) : uint64_t(x[i]);

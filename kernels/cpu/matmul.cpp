@@ -5,10 +5,10 @@
 
 #include "core/range.h"
 #include "device/team.h"
+#include "kernels/cpu/bf16_products.h"
 #include "kernels/cpu/bodies.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/operands.h"
-#include "kernels/cpu/register_loops.h"
 #include "kernels/cpu/scratch.h"
 
 namespace cleave::kernels::cpu {
@@ -65,7 +65,8 @@ GemmArgs args_of(const Matmul& op, const float* bias) {
 void run_gemm(GemmArgs args) {
   const Scratch packed(gemm_scratch(args.m, args.k, team_threads()) * 4);
   args.scratch = packed.floats();
-  gemm(args);
+  const bool bf16 = args.a.type == DType::bf16 && args.b.type == DType::bf16;
+  bf16 && bf16_products().way == Bf16Way::tiles ? v4::gemm_tiles(args) : gemm(args);
 }
 
 // With few rows and rows of b nothing is packed, and the sums are rounded when all are there.
@@ -156,18 +157,19 @@ void run(const Matmul& op) {
   const AsFloat bias(op.bias);
   if (op.m() == 0 || op.n() == 0 || op.k() == 0) return run_empty(op, bias.data());
   // A few rows against rows of b are bound by reading b, which the own product does once and as it is.
-  const bool few = op.m() <= gemm_blocks::kThinRows && !op.transpose_a;
-  if (op.a.dtype() == DType::bf16 && op.b.dtype() == DType::bf16 && !(few && op.transpose_b) &&
-      bf16_is_faster())
-    return run_onednn(op, bias.data());
+  const bool few = op.m() <= gemm_blocks::kThinRows && !op.transpose_a, thin = few && op.transpose_b;
+  const Bf16Way way = op.a.dtype() == DType::bf16 && op.b.dtype() == DType::bf16 && !thin
+                          ? bf16_products().way
+                          : Bf16Way::as_fp32;
+  if (way == Bf16Way::onednn) return run_onednn(op, bias.data());
   GemmArgs args = args_of(op, bias.data());
   std::optional<AsFloat> rows;  // a few rows are worth a copy: it spares packing b
-  if (few) {
+  if (few && way == Bf16Way::as_fp32) {
     rows.emplace(op.a);
     args.a = {const_cast<float*>(rows->data()), DType::fp32};
   }
   if (op.c.dtype() == DType::fp32) return run_gemm(args);
-  if (few && op.transpose_b) return run_thin(op, args);
+  if (thin) return run_thin(op, args);
   run_rounded(op, args);
 }
 

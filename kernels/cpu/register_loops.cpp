@@ -79,15 +79,16 @@ __attribute__((target("amx-tile,amx-bf16"))) void dot_bf16_tiles(int64_t rounds)
   _tile_release();
 }
 
-// The kernel gives a process the registers of tiles when it asks for them.
+}  // namespace
+
 bool has_tiles() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return onednn_ability().instructions.find("AMX") != std::string::npos &&
-         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  static const bool granted = onednn_ability().instructions.find("AMX") != std::string::npos &&
+                              syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return granted;
 }
 
-// FLOPs a second of this thread; a moment in which something else runs does not count.
-double rate(const RegisterLoop& loop) {
+double flops_of(const RegisterLoop& loop) {
   constexpr int64_t kRounds = 4000;
   const auto now = [] {
     timespec t;
@@ -103,8 +104,6 @@ double rate(const RegisterLoop& loop) {
   return double(kRounds) * loop.flops / best;
 }
 
-}  // namespace
-
 RegisterLoop fp32_loop() {
   if (isa() == Isa::v4) return {"vfmadd", kSums * 32, multiply_add_512};
   return {"vfmadd", kSums * 16, multiply_add_256};
@@ -114,12 +113,6 @@ RegisterLoop bf16_loop() {
   if (!onednn_ability().native_bf16) return fp32_loop();
   if (has_tiles()) return {"tdpbf16ps", 4 * 16 * 16 * 32 * 2, dot_bf16_tiles};
   return {"vdpbf16ps", kSums * 64, dot_bf16_512};
-}
-
-bool bf16_is_faster() {
-  constexpr double kClearly = 1.25;  // the ratios that exist are 0.5, 2, and 8 and more
-  static const bool faster = onednn_ability().native_bf16 && rate(bf16_loop()) > kClearly * rate(fp32_loop());
-  return faster;
 }
 
 }  // namespace cleave::kernels::cpu

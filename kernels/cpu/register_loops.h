@@ -18,8 +18,11 @@ RegisterLoop fp32_loop();
 // oneDNN; fp32's where there is none.
 RegisterLoop bf16_loop();
 
-// Whether oneDNN multiplies bf16 faster than fp32 is multiplied here: by a clear margin, so that every run
-// and every such machine says the same. Takes half a millisecond; asked once.
-bool bf16_is_faster();
+// FLOPs a second of the calling thread. Takes a quarter of a millisecond; a moment in which something else
+// runs does not count.
+double flops_of(const RegisterLoop& loop);
+
+// Whether the CPU has tiles, oneDNN's limit allows them and the kernel gave this process their registers.
+bool has_tiles();
 
 }  // namespace cleave::kernels::cpu

@@ -7,9 +7,11 @@
 #include <thread>
 
 #include "device/team.h"
+#include "kernels/cpu/bf16_products.h"
 #include "kernels/cpu/bodies.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/register_loops.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/matmul_ways.h"
 #include "tests/kernels/cases/matmul.h"
 #include "tests/kernels/guarded.h"
@@ -228,8 +230,11 @@ TEST(MatmulWays, NameTheWayOfEachTypeAndItsReason) {
   ASSERT_EQ(ways.size(), 3u);
   const std::string own = fmt::format("own product with {}", cpu::isa() == cpu::Isa::v4 ? "AVX-512" : "AVX2");
   for (const MatmulWay& w : ways) {
-    const bool library = w.type == DType::bf16 && cpu::bf16_is_faster();
-    EXPECT_TRUE(w.way.starts_with(library ? "oneDNN " : own)) << w.way;
+    const cpu::Bf16Way bf16 = w.type == DType::bf16 ? cpu::bf16_products().way : cpu::Bf16Way::as_fp32;
+    const std::string want = bf16 == cpu::Bf16Way::onednn  ? "oneDNN "
+                             : bf16 == cpu::Bf16Way::tiles ? "own product with AMX"
+                                                           : own;
+    EXPECT_TRUE(w.way.starts_with(want)) << w.way;
     EXPECT_FALSE(w.why.empty());
   }
 }
@@ -248,8 +253,106 @@ TEST(RegisterLoops, TellAFastInstructionFromASlowOne) {
     return best / loop.flops;
   };
   const double ratio = seconds(cpu::fp32_loop()) / seconds(cpu::bf16_loop());
-  EXPECT_EQ(cpu::bf16_is_faster(), ratio > 1.25) << "bf16 has " << ratio << " times the FLOPs of fp32";
+  EXPECT_EQ(cpu::bf16_products().way != cpu::Bf16Way::as_fp32, ratio > 1.25)
+      << "bf16 has " << ratio << " times the FLOPs of fp32";
   EXPECT_TRUE(cpu::onednn_ability().native_bf16 || cpu::bf16_loop().flops == cpu::fp32_loop().flops);
+}
+
+// The product on tiles, on the model of the unit and, where the CPU has one, on the unit.
+class TileProduct : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (cpu::isa() != cpu::Isa::v4) GTEST_SKIP() << "its operands are packed with AVX-512";
+    if (GetParam() && !cpu::has_tiles()) GTEST_SKIP() << "the CPU has no AMX";
+  }
+
+  // op(a) op(b) with a's rows of `m`, as launch() would call it.
+  static void run(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Product& p) {
+    const auto [m, n, k] = p.size;
+    const cpu::Scratch scratch(cpu::gemm_scratch(m, k, team_threads()) * 4);
+    (GetParam() ? cpu::v4::gemm_tiles
+                : cpu::v4::gemm_tiles_by_model)({.c = c.as<float>(),
+                                                 .rounded = {},
+                                                 .a = {a.raw(), DType::bf16},
+                                                 .b = {b.raw(), DType::bf16},
+                                                 .bias = p.bias ? bias.as<float>() : nullptr,
+                                                 .c_stride = n,
+                                                 .rounded_stride = 0,
+                                                 .a_stride = p.transpose_a ? m : k,
+                                                 .b_stride = p.transpose_b ? k : n,
+                                                 .m = m,
+                                                 .n = n,
+                                                 .k = k,
+                                                 .transpose_a = p.transpose_a,
+                                                 .transpose_b = p.transpose_b,
+                                                 .accumulate = p.accumulate,
+                                                 .scratch = scratch.floats()});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, TileProduct, ::testing::Bool(),
+                         [](const auto& on) { return on.param ? "unit" : "model"; });
+
+TEST_P(TileProduct, EqualsDoublePrecisionForEveryShapeAndTransposition) {
+  std::vector<MatmulCase> sizes(std::begin(kMatmulCases), std::end(kMatmulCases));
+  sizes.insert(sizes.end(), {{32, 32, 32}, {33, 31, 33}, {64, 96, 544}, {300, 270, 40}});
+  for (const MatmulCase& size : sizes)
+    for (int flags = 0; flags < 8; ++flags) {
+      const Product p{.size = size,
+                      .transpose_a = bool(flags & 1),
+                      .transpose_b = bool(flags & 2),
+                      .accumulate = bool(flags & 4),
+                      .bias = !(flags & 4)};
+      const auto [m, n, k] = size;
+      if (m == 0 || n == 0 || k == 0) continue;
+      Guarded a(DType::bf16, p.transpose_a ? Shape{k, m} : Shape{m, k}, random_values(m * k, 1));
+      Guarded b(DType::bf16, p.transpose_b ? Shape{n, k} : Shape{k, n}, random_values(n * k, 2));
+      Guarded c(DType::fp32, {m, n}, random_values(m * n, 3)), bias(DType::fp32, {n}, random_values(n, 4));
+      Values want = c.values();
+      for (int64_t i = 0; i < m; ++i)
+        for (int64_t j = 0; j < n; ++j) {
+          double sum = p.accumulate ? want[size_t(i * n + j)] : bias.at(size_t(j));
+          for (int64_t l = 0; l < k; ++l)
+            sum += a.at(size_t(p.transpose_a ? l * m + i : i * k + l)) *
+                   b.at(size_t(p.transpose_b ? j * k + l : l * n + j));
+          want[size_t(i * n + j)] = sum;
+        }
+      run(c, a, b, bias, p);
+      SCOPED_TRACE(fmt::format("{}x{}x{} flags {}", m, n, k, flags));
+      expect_near(c, want, half_ulp(DType::fp32), double(k + 4) * 0x1p-22, "c");
+    }
+}
+
+// What the SDM writes of the instruction: even and odd terms apart, from zero; their sum; then c. 2^24 + 1 is
+// 2^24 in fp32, so each other order has another result.
+TEST_P(TileProduct, AddsUpInTheOrderOfTheInstruction) {
+  constexpr float kLarge = 0x1p24f;
+  Guarded ones(DType::bf16, {1, 32}, Values(32, 1.0)), c(DType::fp32, {1, 1}, Values(1, 1.0));
+  const auto sum = [&](Values terms, float from) {
+    terms.resize(32);
+    Guarded b(DType::bf16, {32, 1}, terms);
+    c.tensor().as<float>()[0] = from;
+    run(c, ones, b, {}, {.size = {1, 1, 32}, .accumulate = true});
+    return c.at(0);
+  };
+  EXPECT_EQ(sum({kLarge, 0, 1, 0, 1, 0, 1}, 0), kLarge);         // of even terms, one after the other
+  EXPECT_EQ(sum({kLarge, 1, 0, 1, 0, 1, 0, 1}, 0), kLarge + 4);  // of odd terms, apart from them
+  EXPECT_EQ(sum({1, 0, 1}, kLarge), kLarge + 2);                 // c last
+  EXPECT_EQ(sum({kLarge, 1}, -kLarge), 0);                       // after the two are one
+  EXPECT_EQ(sum({0x1p-130f}, 0), 0);                             // subnormals are zero: terms,
+  EXPECT_EQ(sum({}, 0x1p-130f), 0);                              // c
+  EXPECT_EQ(sum({0x1p-126f}, -0x1.8p-126f), 0);                  // and sums
+  EXPECT_TRUE(std::isnan(
+      sum({std::numeric_limits<double>::infinity(), -1, -std::numeric_limits<double>::infinity()}, 0)));
+}
+
+TEST_P(TileProduct, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
+  const int64_t m = 96, n = 70, k = 600;
+  Guarded a(DType::bf16, {m, k}, random_values(m * k, 1)), b(DType::bf16, {k, n}, random_values(n * k, 2)),
+      c(DType::fp32, {m, n}, random_values(m * n, 3)), pieces(DType::fp32, {m, n}, random_values(m * n, 3));
+  run(c, a, b, {}, {.size = {m, n, k}, .accumulate = true});
+  for (const Range r : {Range{0, 5}, Range{5, 38}, Range{38, 96}})
+    run(pieces.tensor().rows(r), a.tensor().rows(r), b, {}, {.size = {r.size(), n, k}, .accumulate = true});
+  EXPECT_EQ(pieces.values(), c.values());
 }
 
 TEST_P(MatmulKernel, TakesEveryMixOfStorageTypes) {

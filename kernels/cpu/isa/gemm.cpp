@@ -1,9 +1,6 @@
-// Matrix products in fp32 from operands of any storage type. Blocks of both operands are converted and packed
-// into the order in which the register tile reads them; the sums over k run in blocks of kDepth, in order, so
-// the result does not depend on the number of threads. The scheme is that of Goto and van de Geijn, "Anatomy
-// of high-performance matrix multiplication" (ACM TOMS 2008): a strip of a stays in the first-level cache, a
-// block of b, packed by the thread that uses it, in the second.
-#include "kernels/cpu/parallel.h"
+// Matrix products in fp32 from operands of any storage type, which are converted when they are packed; a tile
+// of c is summed in registers.
+#include "kernels/cpu/gemm_chunks.h"
 #include "kernels/cpu/transpose.h"
 
 namespace cleave::kernels::cpu::CLEAVE_ISA {
@@ -79,13 +76,6 @@ void pack(float* out, Vec x, int64_t stride, bool across, const PackRange& r) {
   });
 }
 
-struct Target {
-  float* c;
-  int64_t stride;
-  const float* bias;  // what the sums start from, or null
-  bool add;
-};
-
 // One register tile: c (+)= a strip times b panel. The prefetches matter: both operands stream from the
 // second-level cache, and c from memory.
 CLEAVE_INLINE void tile(const float* a, const float* b, int64_t depth, Target t) {
@@ -131,7 +121,7 @@ void edge_tile(const float* a, const float* b, int64_t depth, Target t, int64_t 
 }
 
 // The block of c at [rows] x [columns] of the chunk, from packed strips and panels.
-void block(const float* a, const float* b, int64_t depth, Target t, int64_t rows, int64_t columns) {
+void multiply_block(const float* a, const float* b, int64_t depth, Target t, int64_t rows, int64_t columns) {
   for (int64_t i = 0; i < rows; i += kRows)
     for (int64_t j = 0; j < columns; j += kColumns) {
       const Target at{t.c + i * t.stride + j, t.stride, t.bias ? t.bias + j : nullptr, t.add};
@@ -144,57 +134,23 @@ void block(const float* a, const float* b, int64_t depth, Target t, int64_t rows
     }
 }
 
-int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+struct Registers {
+  using Packed = float;
+  static constexpr int kRows = cpu::CLEAVE_ISA::kRows, kColumns = cpu::CLEAVE_ISA::kColumns;
+  static constexpr int64_t kDepth = gemm_blocks::kDepth, kDepthStep = 1;
+  static constexpr int64_t kRowBlock = 240, kColumnBlock = gemm_blocks::kColumnBlock;
 
-// c = round(sums [+ c]), a block of it.
-template <class T>
-void round_block(T* c, int64_t stride, const float* sums, int64_t sums_stride, int64_t rows, int64_t columns,
-                 bool add) {
-  for (int64_t r = 0; r < rows; ++r, c += stride, sums += sums_stride)
-    for_vectors(0, columns, [=](int64_t i, auto n) {
-      const F16 sum = load(sums + i, n);
-      store(c + i, add ? sum + load(c + i, n) : sum, n);
-    });
-}
-
-// Rows [m0, m0 + kChunkRows) of c. All threads pack the chunk of a; then each packs the block of b that it
-// comes to, which stays in its second-level cache, and multiplies the chunk's rows by it.
-void chunk(const GemmArgs& g, int64_t m0) {
-  const int64_t m = least(kChunkRows, g.m - m0);
-  float* a = g.scratch;
-  float* of_threads = g.scratch + (least(kDepth, g.k) * ((m + kRows - 1) / kRows * kRows) + 15) / 16 * 16;
-  const int64_t a_jobs = (m + kRowBlock - 1) / kRowBlock, b_jobs = (g.n + kColumnBlock - 1) / kColumnBlock;
-  const bool fork = double(m) * double(g.n) * double(g.k) > 1e6;
-  for (int thread = 0; thread < team_threads(); ++thread)
-    *reinterpret_cast<int64_t*>(of_threads + thread * kGemmThread) = -1;
-  for (int64_t k = 0; k < g.k; k += kDepth) {
-    const int64_t depth = least(kDepth, g.k - k);
-    parallel_for(a_jobs, fork, [=](int64_t job) {
-      const int64_t i = job * kRowBlock;
-      pack<kRows>(a + i * depth, g.a, g.a_stride, !g.transpose_a,
-                  {m0 + i, m0 + least(i + kRowBlock, m), k, depth});
-    });
-    parallel_for(a_jobs * b_jobs, fork, [=](int64_t job, int thread) {
-      const int64_t i = job % a_jobs * kRowBlock, j = job / a_jobs * kColumnBlock;
-      int64_t& packed = *reinterpret_cast<int64_t*>(of_threads + thread * kGemmThread);
-      float* b = of_threads + thread * kGemmThread + 16;
-      if (packed != k * b_jobs + job / a_jobs) {
-        packed = k * b_jobs + job / a_jobs;
-        pack<kColumns>(b, g.b, g.b_stride, g.transpose_b, {j, least(j + kColumnBlock, g.n), k, depth});
-      }
-      const int64_t rows = least(kRowBlock, m - i), columns = least(kColumnBlock, g.n - j);
-      float* c = g.c + (m0 + i) * g.c_stride + j;
-      const bool add = k > 0 || (g.accumulate && !g.rounded.data);
-      block(a + i * depth, b, depth, {c, g.c_stride, k == 0 && g.bias ? g.bias + j : nullptr, add}, rows,
-            columns);
-      if (g.rounded.data && k + depth == g.k)
-        with_type(g.rounded.type, [&](auto t) {
-          auto* y = static_cast<decltype(t)*>(g.rounded.data) + (m0 + i) * g.rounded_stride + j;
-          round_block(y, g.rounded_stride, c, g.c_stride, rows, columns, g.accumulate);
-        });
-    });
+  CLEAVE_MEMBER void pack_a(float* out, Vec x, int64_t stride, bool across, const PackRange& r) {
+    pack<kRows>(out, x, stride, across, r);
   }
-}
+  CLEAVE_MEMBER void pack_b(float* out, Vec x, int64_t stride, bool across, const PackRange& r) {
+    pack<kColumns>(out, x, stride, across, r);
+  }
+  CLEAVE_MEMBER void block(const float* a, const float* b, int64_t depth, Target t, int64_t rows,
+                           int64_t columns) {
+    multiply_block(a, b, depth, t, rows, columns);
+  }
+};
 
 // c's elements [first, first + kRows) x [j] from rows of a and one row of b.
 template <int kRows, class T>
@@ -241,7 +197,7 @@ void thin(const GemmArgs& g) {
 void gemm(const GemmArgs& args) {
   if (args.m <= kThinRows && args.a.type == DType::fp32 && !args.transpose_a && args.transpose_b)
     return with_type(args.b.type, [&](auto t) { thin<decltype(t)>(args); });
-  for (int64_t m0 = 0; m0 < args.m; m0 += kChunkRows) chunk(args, m0);
+  run_chunks<Registers>(args);
 }
 
 }  // namespace cleave::kernels::cpu::CLEAVE_ISA

@@ -1,0 +1,24 @@
+// How products of bf16 by bf16 go on this machine: the fastest of three ways, decided once by measurements
+// whose margins are wide, so that every run, every rank and every such machine decides the same.
+#pragma once
+#include <string>
+
+namespace cleave::kernels::cpu {
+
+enum class Bf16Way {
+  as_fp32,  // the own product in fp32, operands converted while they are packed
+  onednn,
+  tiles,  // the own product on the CPU's matrix unit
+};
+
+struct Bf16Products {
+  Bf16Way way;
+  std::string why;  // one sentence without its full stop
+};
+
+// Tiles: where the CPU has them, they give the bits of their model (tile_unit.h) on a drawn product, and
+// oneDNN is not faster by a quarter on one thread. oneDNN: where its instruction multiplies faster than
+// fp32's multiply-add by a quarter. Takes a millisecond, twenty where there are tiles; asked once.
+const Bf16Products& bf16_products();
+
+}  // namespace cleave::kernels::cpu
