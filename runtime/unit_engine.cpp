@@ -12,11 +12,18 @@
 namespace cleave::runtime {
 namespace {
 
+// On a CPU a sum of gradients takes the cores that the passes take, so nothing is gained by room for more
+// than the largest unit's and some small ones'.
+int64_t bucket_numel(const zero::StoreOptions& options, const Memory& memory) {
+  constexpr int64_t kOnCpu = int64_t{1} << 24;
+  return memory.device().is_cuda() ? options.reduce_numel : std::min(options.reduce_numel, kOnCpu);
+}
+
 struct OutsideComputation : Computation {
   OutsideComputation(const Ranks& ranks, RankState& rank, Streams& streams, Memory& memory)
       : recorded(memory, rank.store, *ranks.mesh().data,
                  {.gathered_numel = rank.store.options().live_numel,
-                  .bucket_numel = rank.store.options().reduce_numel},
+                  .bucket_numel = bucket_numel(rank.store.options(), memory)},
                  streams.compute, streams.comm()) {
     recorded.commit();
   }
