@@ -5,6 +5,8 @@
 
 #include "bench/limits.h"
 #include "bench/report.h"
+#include "config/ds_config.h"
+#include "model/transformer.h"
 
 namespace cleave::bench {
 
@@ -18,7 +20,16 @@ std::vector<Row> comm_rows(int ranks);
 // Errors as offload::DiskFile.
 std::vector<Row> disk_rows(const std::filesystem::path& folder);
 
-// A training step of GPT-2 124M over 1,024 tokens on the CPU. The limit is the model's arithmetic, without
+// A training step of GPT-2 124M over 1,024 tokens on the CPU: one process, all cores.
+struct StepJob {
+  config::DsConfig config;
+  model::ModelConfig model;
+  int64_t seq = 0;
+};
+StepJob step_job(DType type);
+std::string step_row_name(DType type);
+
+// That step, measured. The limit is the model's arithmetic, without
 // recomputation, at the rate of multiply-adds on registers.
 Row step_row(DType type, const Limits& limits);
 

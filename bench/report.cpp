@@ -12,12 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const Row* row_of(const Report& report, const std::string& name) {
-  for (const Row& row : report.rows)
-    if (row.name == name) return &row;
-  return nullptr;
-}
-
 std::string three_digits(double x) { return fmt::format("{:.{}f}", x, x < 10 ? 2 : x < 100 ? 1 : 0); }
 
 Row row_from(const Json& j) {
@@ -29,6 +23,18 @@ Row row_from(const Json& j) {
 }
 
 }  // namespace
+
+const Row* row_of(const Report& report, const std::string& name) {
+  for (const Row& row : report.rows)
+    if (row.name == name) return &row;
+  return nullptr;
+}
+
+bool holds_report(const std::string& file) {
+  std::ifstream in(file);
+  const Json all = Json::parse(in, nullptr, /*allow_exceptions=*/false);
+  return all.is_object() && all.contains("rows");
+}
 
 std::string format_head() {
   return fmt::format("{:<36} {:>8}  {:<9} {:>15} {:>7}  {}", "", "median", "", "slowest-fastest", "share",

@@ -30,6 +30,10 @@ std::string format(const Row& row);
 std::string to_json(const Report& report);
 // Error(usage), with the file's name, where it is no such JSON or cannot be read.
 Report read_report(const std::string& file);
+// Whether it is JSON with rows, whatever else is wrong with it.
+bool holds_report(const std::string& file);
+// Null where the report has no row of this name.
+const Row* row_of(const Report& report, const std::string& name);
 
 struct Change {
   std::string name, unit;

@@ -11,26 +11,32 @@
 
 namespace cleave::bench {
 
-Row step_row(DType type, const Limits& limits) {
-  constexpr int64_t kSeq = 1024;
+StepJob step_job(DType type) {
   const std::string text = fmt::format(
       R"({{"train_micro_batch_size_per_gpu": 1, "bf16": {{"enabled": {}}},
            "optimizer": {{"type": "AdamW", "params": {{"lr": 1e-4}}}}}})",
       type == DType::bf16);
   const config::ReadResult read = config::read_ds_config(text, "cleave bench");
   CHECK(read.ok(), "the step's configuration: {}", config::format(read.problems));
-  const model::ModelConfig shape = model::find_model("gpt2");
+  return {.config = read.config, .model = model::find_model("gpt2"), .seq = 1024};
+}
+
+std::string step_row_name(DType type) { return fmt::format("step/gpt2/{}", name_of(type)); }
+
+Row step_row(DType type, const Limits& limits) {
+  const StepJob job = step_job(type);
   const auto ranks = comm::self_communicator();
-  runtime::Engine engine(
-      read.config, model::make_model(shape, runtime::model_dtype(read.config), kSeq, "gpt2"), *ranks, {});
-  std::vector<int32_t> tokens(kSeq);
+  runtime::Engine engine(job.config,
+                         model::make_model(job.model, runtime::model_dtype(job.config), job.seq, "gpt2"),
+                         *ranks, {});
+  std::vector<int32_t> tokens(size_t(job.seq));
   std::iota(tokens.begin(), tokens.end(), 1000);
   const Batch batch = batch_of(tokens, tokens);
-  const Rate rate = measure([&] { engine.train_batch([&](int) { return batch; }); }, double(kSeq), 0, 3);
-  return {.name = fmt::format("step/gpt2/{}", name_of(type)),
+  const Rate rate = measure([&] { engine.train_batch([&](int) { return batch; }); }, double(job.seq), 0, 3);
+  return {.name = step_row_name(type),
           .unit = "tokens/s",
           .rate = rate,
-          .limit = limits.flops(type) / (engine.model().flops_per_sample / double(kSeq)),
+          .limit = limits.flops(type) / (engine.model().flops_per_sample / double(job.seq)),
           .limited_by = "the arithmetic on registers"};
 }
 

@@ -61,6 +61,7 @@ class Stream {
   void wait(const Event& event);  // later work on this stream starts after the event
   void synchronize();             // blocks the host; rethrows the first error of this stream
   bool discards() const { return mode_ == Mode::discard; }
+  bool dry() const { return mode_ == Mode::dry; }
 
   bool on_cuda() const { return cuda_; }
   // Scratch for kernels and for staging (device/workspace.h), which must outlive the stream; a CUDA stream

@@ -14,6 +14,7 @@ struct ActivationForward {
   Tensor y, x;
   Activation kind = Activation::gelu_tanh;
   void check() const;
+  Traffic traffic() const { return {y, x}; }
 };
 CLEAVE_KERNEL(ActivationForward)
 
@@ -22,6 +23,7 @@ struct ActivationBackward {
   Tensor dx, dy, x;
   Activation kind = Activation::gelu_tanh;
   void check() const;
+  Traffic traffic() const { return {dx, dy, x}; }
 };
 CLEAVE_KERNEL(ActivationBackward)
 
@@ -31,6 +33,7 @@ struct GatedForward {
   Tensor y, x;
   Activation kind = Activation::silu;
   void check() const;
+  Traffic traffic() const { return {y, x}; }
 };
 CLEAVE_KERNEL(GatedForward)
 
@@ -40,6 +43,7 @@ struct GatedBackward {
   Tensor dx, dy, x;
   Activation kind = Activation::silu;
   void check() const;
+  Traffic traffic() const { return {dx, dy, x}; }
 };
 CLEAVE_KERNEL(GatedBackward)
 
@@ -49,6 +53,7 @@ struct SoftCap {
   Tensor y, x;
   float cap = 1;
   void check() const;
+  Traffic traffic() const { return {y, x}; }
 };
 CLEAVE_KERNEL(SoftCap)
 
@@ -56,6 +61,7 @@ CLEAVE_KERNEL(SoftCap)
 struct Add {
   Tensor y, a, b;
   void check() const;
+  Traffic traffic() const { return {y, a, b}; }
 };
 CLEAVE_KERNEL(Add)
 
@@ -68,6 +74,7 @@ struct Dropout {
   Philox philox;
   int64_t offset = 0;
   void check() const;
+  Traffic traffic() const { return {y, x}; }
 };
 CLEAVE_KERNEL(Dropout)
 

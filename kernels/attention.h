@@ -62,6 +62,8 @@ struct AttentionForward {
   AttentionMask mask = {};
   AttentionDropout dropout = {};
   void check() const;
+  Traffic traffic() const { return {y, qkv}; }
+  int64_t variant() const { return head_dim; }
   // Two products of a multiplication and an addition.
   double flops() const { return 4.0 * double(batch * heads) * mask.pairs(seq) * double(head_dim); }
 };
@@ -74,6 +76,8 @@ struct AttentionBackward {
   Tensor dqkv, dy;
   AttentionForward forward;
   void check() const;
+  Traffic traffic() const { return {dqkv, dy, forward.qkv, forward.y}; }
+  int64_t variant() const { return forward.head_dim; }
   double flops() const { return 2.5 * forward.flops(); }  // five products to two
 };
 CLEAVE_KERNEL(AttentionBackward)

@@ -13,6 +13,7 @@ struct ToBlockInt8 {
   Tensor x;
   int64_t block = 1;
   void check() const;
+  Traffic traffic() const { return {x, codes, scales}; }
 };
 CLEAVE_KERNEL(ToBlockInt8)
 
@@ -23,6 +24,7 @@ struct FromBlockInt8 {
   Tensor codes, scales;
   int64_t block = 1;
   void check() const;
+  Traffic traffic() const { return {y, codes, scales}; }
 };
 CLEAVE_KERNEL(FromBlockInt8)
 

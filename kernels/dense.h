@@ -19,6 +19,9 @@ struct DenseActivation {
   ActivationForward activation() const { return {.y = y, .x = hidden, .kind = kind}; }
   void check() const;
   double flops() const { return product().flops(); }
+  void add_parts(Tally& tally) const {
+    add_to(tally, "Matmul", product()), add_to(tally, "ActivationForward", activation());
+  }
 };
 CLEAVE_KERNEL(DenseActivation)
 
@@ -33,6 +36,9 @@ struct DenseActivationGradient {
   ActivationBackward activation() const { return {.dx = dhidden, .dy = dhidden, .x = hidden, .kind = kind}; }
   void check() const;
   double flops() const { return product().flops(); }
+  void add_parts(Tally& tally) const {
+    add_to(tally, "Matmul", product()), add_to(tally, "ActivationBackward", activation());
+  }
 };
 CLEAVE_KERNEL(DenseActivationGradient)
 
@@ -50,6 +56,9 @@ struct DenseWeightGradient {
   BiasGradient bias_gradient() const { return {.db = dbias, .dy = dy, .accumulate = accumulate_bias}; }
   void check() const;
   double flops() const { return product().flops(); }
+  void add_parts(Tally& tally) const {
+    add_to(tally, "Matmul", product()), add_to(tally, "BiasGradient", bias_gradient());
+  }
 };
 CLEAVE_KERNEL(DenseWeightGradient)
 

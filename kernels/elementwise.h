@@ -9,6 +9,7 @@ namespace cleave::kernels {
 struct Cast {
   Tensor y, x;
   void check() const;
+  Traffic traffic() const { return {x, y}; }
 };
 CLEAVE_KERNEL(Cast)
 
@@ -17,6 +18,7 @@ struct Fill {
   Tensor y;
   double value = 0;
   void check() const;
+  Traffic traffic() const { return {y}; }
 };
 CLEAVE_KERNEL(Fill)
 
@@ -25,6 +27,7 @@ struct Axpy {
   Tensor y, x;
   float alpha = 1;
   void check() const;
+  Traffic traffic() const { return {y, y, x}; }
 };
 CLEAVE_KERNEL(Axpy)
 
@@ -33,6 +36,7 @@ struct Scale {
   Tensor y, x;
   float factor = 1;
   void check() const;
+  Traffic traffic() const { return {y, x}; }
 };
 CLEAVE_KERNEL(Scale)
 
@@ -47,6 +51,9 @@ struct CopyRuns {
   int64_t width = 1;
   Step outer = {}, inner = {};
   void check() const;
+  Traffic traffic() const {
+    return {y.dtype(), 2.0 * double(outer.count * inner.count * width * size_of(y.dtype()))};
+  }
 };
 CLEAVE_KERNEL(CopyRuns)
 
@@ -57,6 +64,7 @@ struct SumSquares {
   Tensor out;
   Tensor x;
   void check() const;
+  Traffic traffic() const { return {x}; }
 };
 CLEAVE_KERNEL(SumSquares)
 
@@ -65,6 +73,7 @@ struct Sum {
   Tensor out;
   Tensor x;
   void check() const;
+  Traffic traffic() const { return {x}; }
 };
 CLEAVE_KERNEL(Sum)
 
@@ -77,6 +86,7 @@ struct RandomFill {
   float scale = 1;
   bool normal = true;
   void check() const;
+  Traffic traffic() const { return {y}; }
 };
 CLEAVE_KERNEL(RandomFill)
 

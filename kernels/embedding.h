@@ -21,6 +21,7 @@ struct EmbeddingForward {
   VocabPart part = {};
   int64_t seq = 1, first_position = 0;
   void check() const;
+  Traffic traffic() const { return {y, y}; }
 };
 CLEAVE_KERNEL(EmbeddingForward)
 
@@ -34,6 +35,10 @@ struct EmbeddingBackward {
   int64_t seq = 1, first_row = 0;
   bool accumulate_wte = false, accumulate_wpe = false;
   void check() const;
+  // Sums of the rows that are there, in the type of the gradients.
+  Traffic traffic() const {
+    return {dy.dtype(), 2.0 * double(dy.bytes()) + 2.0 * double(dy.numel() * size_of(dwte.dtype()))};
+  }
 };
 CLEAVE_KERNEL(EmbeddingBackward)
 
@@ -45,6 +50,7 @@ struct DocumentPositions {
   Tensor documents;
   int64_t first = 0;
   void check() const;
+  Traffic traffic() const { return {positions, documents}; }
 };
 CLEAVE_KERNEL(DocumentPositions)
 

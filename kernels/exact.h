@@ -14,6 +14,7 @@ struct RoundToGrid {
   double factor = 1, limit = 0x1p62;
   bool accumulate = false;
   void check() const;
+  Traffic traffic() const { return {x, y, y}; }
 };
 CLEAVE_KERNEL(RoundToGrid)
 
@@ -22,6 +23,7 @@ struct FromGrid {
   Tensor y, x;
   float scale = 1;
   void check() const;
+  Traffic traffic() const { return {y, x}; }
 };
 CLEAVE_KERNEL(FromGrid)
 
@@ -29,6 +31,7 @@ CLEAVE_KERNEL(FromGrid)
 struct AddIntegers {
   Tensor y, x;
   void check() const;
+  Traffic traffic() const { return {y, y, x}; }
 };
 CLEAVE_KERNEL(AddIntegers)
 
@@ -40,6 +43,7 @@ struct SumIntegerSquares {
   Tensor out;
   Tensor x;
   void check() const;
+  Traffic traffic() const { return {x}; }
 };
 CLEAVE_KERNEL(SumIntegerSquares)
 

@@ -21,6 +21,7 @@ struct WriteKvCache {
   TextRows rows;
   int64_t heads = 1;
   void check() const;
+  Traffic traffic() const { return {qkv, qkv}; }
 };
 CLEAVE_KERNEL(WriteKvCache)
 
@@ -35,6 +36,7 @@ struct KvCacheAttention {
   int64_t heads = 1, window = 0;
   float scale = 0, cap = 0;
   void check() const;
+  Traffic traffic() const { return {y, keys, values}; }
 };
 CLEAVE_KERNEL(KvCacheAttention)
 

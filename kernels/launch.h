@@ -6,8 +6,11 @@
 #include "core/build.h"
 #include "device/stream.h"
 #include "device/tensor.h"
+#include "kernels/tally.h"
 
-// After an op struct: declares its bodies, which the backends' folders define, and how to launch it.
+// After an op struct: declares its bodies, which the backends' folders define, and how to launch it. The op
+// says what it moves, traffic(), and where arithmetic takes longer, what it computes, flops()
+// (kernels/tally.h).
 #define CLEAVE_KERNEL(Op)                                \
   namespace cpu {                                        \
   void run(const Op& op);                                \
@@ -17,6 +20,7 @@
   }                                                      \
   inline void launch(const Op& op, Stream& stream) {     \
     op.check();                                          \
+    if (stream.dry()) return count(#Op, op);             \
     if constexpr (build::cuda)                           \
       if (stream.on_cuda()) return gpu::run(op, stream); \
     stream.enqueue([op] { cpu::run(op); });              \

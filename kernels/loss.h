@@ -22,6 +22,7 @@ struct CrossEntropy {
   float scale = 0, cap = 0;
   Tensor hits = {};  // [rows] fp32
   void check() const;
+  Traffic traffic() const { return {logits, dlogits.defined() ? dlogits : logits}; }
 };
 CLEAVE_KERNEL(CrossEntropy)
 
@@ -34,6 +35,7 @@ struct SoftmaxPart {
   Tensor logits, targets;
   int64_t vocab = 0, first = 0;
   void check() const;
+  Traffic traffic() const { return {logits}; }
 };
 CLEAVE_KERNEL(SoftmaxPart)
 
@@ -50,6 +52,7 @@ struct CrossEntropyPart {
   Tensor hits = {};  // [rows] fp32
   int64_t part = 0;  // which of the parts these logits are, where hits are asked for
   void check() const;
+  Traffic traffic() const { return {logits, dlogits.defined() ? dlogits : logits}; }
 };
 CLEAVE_KERNEL(CrossEntropyPart)
 

@@ -19,6 +19,9 @@ struct Matmul {
   int64_t n() const { return c.dim(1); }
   int64_t k() const { return a.dim(transpose_a ? 0 : 1); }
   void check() const;
+  Traffic traffic() const { return {a, b, c}; }
+  // Which of its operands is turned: of b in a forward, none in an input's gradient, of a in a weight's.
+  int64_t variant() const { return transpose_a ? 2 : transpose_b ? 0 : 1; }
   double flops() const { return 2.0 * double(m()) * double(n()) * double(k()); }
 };
 CLEAVE_KERNEL(Matmul)
@@ -29,6 +32,7 @@ struct BiasGradient {
   Tensor db, dy;
   bool accumulate = false;
   void check() const;
+  Traffic traffic() const { return {dy, db}; }
 };
 CLEAVE_KERNEL(BiasGradient)
 

@@ -14,6 +14,7 @@ struct LayerNormForward {
   Tensor x, residual = {}, weight, bias;
   float eps = 1e-5f;
   void check() const;
+  Traffic traffic() const { return {y, sum, x, residual}; }
 };
 CLEAVE_KERNEL(LayerNormForward)
 
@@ -26,6 +27,7 @@ struct LayerNormBackward {
   Tensor dy, x, mean, rstd, weight, dresidual = {};
   bool accumulate_weight = false, accumulate_bias = false;
   void check() const;
+  Traffic traffic() const { return {dx, dy, x, dresidual}; }
 };
 CLEAVE_KERNEL(LayerNormBackward)
 
@@ -36,6 +38,7 @@ struct RmsNormForward {
   Tensor x, residual = {}, weight;
   float eps = 1e-6f, offset = 0;
   void check() const;
+  Traffic traffic() const { return {y, sum, x, residual}; }
 };
 CLEAVE_KERNEL(RmsNormForward)
 
@@ -46,6 +49,7 @@ struct RmsNormBackward {
   float offset = 0;
   bool accumulate = false;
   void check() const;
+  Traffic traffic() const { return {dx, dy, x, dresidual}; }
 };
 CLEAVE_KERNEL(RmsNormBackward)
 

@@ -18,6 +18,9 @@ struct Rotary {
   int64_t seq = 1, heads = 1, kv_heads = 1, head_dim = 2, first_position = 0;
   bool inverse = false;
   void check() const;
+  Traffic traffic() const {
+    return {qkv.dtype(), 2.0 * double(qkv.dim(0) * (heads + kv_heads) * head_dim * size_of(qkv.dtype()))};
+  }
 };
 CLEAVE_KERNEL(Rotary)
 

@@ -20,6 +20,7 @@ struct Adam {
   int64_t step = 1;  // 1-based
   bool decoupled = true, bias_correction = true;
   void check() const;
+  Traffic traffic() const { return {param, param, m, m, v, v, grad, copy}; }
   AdamNumbers numbers() const;
 };
 CLEAVE_KERNEL(Adam)
@@ -33,6 +34,7 @@ struct Sgd {
   float lr = 1e-3f, momentum = 0, dampening = 0, weight_decay = 0, grad_scale = 1;
   bool nesterov = false, first = true;
   void check() const;
+  Traffic traffic() const { return {param, param, buffer, buffer, grad, copy}; }
   SgdNumbers numbers() const;
 };
 CLEAVE_KERNEL(Sgd)
@@ -46,6 +48,7 @@ struct Lion {
   Tensor grad;
   float lr = 1e-3f, beta1 = 0.9f, beta2 = 0.999f, weight_decay = 0, grad_scale = 1;
   void check() const;
+  Traffic traffic() const { return {param, param, m, m, grad, copy}; }
   LionNumbers numbers() const;
 };
 CLEAVE_KERNEL(Lion)
@@ -58,6 +61,7 @@ struct Adagrad {
   Tensor grad;
   float lr = 1e-2f, eps = 1e-10f, weight_decay = 0, grad_scale = 1;
   void check() const;
+  Traffic traffic() const { return {param, param, sum, sum, grad, copy}; }
   AdagradNumbers numbers() const;
 };
 CLEAVE_KERNEL(Adagrad)
@@ -73,6 +77,7 @@ struct LambMoments {
   Tensor param, grad;
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0, grad_scale = 1;
   void check() const;
+  Traffic traffic() const { return {param, m, m, v, v, grad}; }
   LambNumbers numbers() const;
 };
 CLEAVE_KERNEL(LambMoments)
@@ -83,6 +88,7 @@ struct LambStep {
   Tensor m, v;
   float rate = 1e-3f, eps = 1e-8f, weight_decay = 0;
   void check() const;
+  Traffic traffic() const { return {param, param, m, v, copy}; }
   LambStepNumbers numbers() const;
 };
 CLEAVE_KERNEL(LambStep)

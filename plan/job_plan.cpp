@@ -124,10 +124,13 @@ JobPlan plan_job(const config::DsConfig& config, int world, const EngineMaker& m
                   .memory = {},
                   .sent = {},
                   .update = engine->update_bytes(),
+                  .work = {},
                   .frame_bytes = engine->frame_bytes()};
     const Batch batch = shapes_of(engine->model(), engine->samples_per_micro());
     const auto before = engine->comm_bytes_by_group();
+    const kernels::Tally tally;
     engine->train_batch([&](int) { return batch; });
+    mine.work = tally.work();
     mine.memory = engine->memory_planned();
     const auto after = engine->comm_bytes_by_group();
     for (size_t g = 0; g < after.size(); ++g) {

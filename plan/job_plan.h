@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "kernels/tally.h"
 #include "pipeline/simulate.h"
 #include "runtime/engine.h"
 #include "zero/update_times.h"
@@ -30,7 +31,8 @@ struct RankPlan {
   MemoryTable memory;              // the most that is in use at once, by category and kind
   std::vector<GroupTraffic> sent;  // groups of one are left out
   zero::UpdateBytes update;        // of optimizer state off the device
-  int64_t frame_bytes = 0;         // of `memory`, the activations of one micro-batch in flight
+  std::vector<kernels::Work> work = {};  // what the first of them launches in one step
+  int64_t frame_bytes = 0;               // of `memory`, the activations of one micro-batch in flight
 
   int64_t sent_total() const;
   int64_t sent_between_nodes() const;

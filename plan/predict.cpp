@@ -140,7 +140,7 @@ StepTime predict(const config::DsConfig& config, const JobPlan& plan, const Devi
   const bool recomputes = again.interval > 0 || again.number > 0;
   const double rate =
       device.training / (config.precision == config::Precision::fp32 ? device.slowdown_fp32 : 1);
-  StepTime time;
+  StepTime time{.device = device.name, .says = device.says};
   // A forward is a third of the work, and recomputation runs it twice.
   time.compute = plan.flops * (recomputes ? 4.0 / 3 : 1) / plan.mesh.size() / rate;
   time.waiting = time.compute * plan.idle_share / std::max(0.01, 1 - plan.idle_share);
@@ -155,17 +155,17 @@ StepTime predict(const config::DsConfig& config, const JobPlan& plan, const Devi
   return time;
 }
 
-std::string format(const StepTime& t, const DeviceModel& device) {
+std::string format(const StepTime& t) {
   return fmt::format(
       "predicted on {} ({}), not exact: {:.4g} s a step = compute {:.3g} + pipeline idle {:.3g} + "
       "communication {:.3g} + update {:.3g}{}\n",
-      device.name, device.says, t.total(), t.compute, t.waiting, t.exchange, t.update,
+      t.device, t.says, t.total(), t.compute, t.waiting, t.exchange, t.update,
       t.streams ? " (offloaded state streams through the device)" : "");
 }
 
-std::string to_json(const JobPlan& plan, const StepTime& t, const DeviceModel& device) {
+std::string to_json(const JobPlan& plan, const StepTime& t) {
   nlohmann::json out = nlohmann::json::parse(to_json(plan));
-  out["predicted"] = {{"device", device.name},        {"exact", false},
+  out["predicted"] = {{"device", t.device},           {"exact", false},
                       {"step_s", t.total()},          {"compute_s", t.compute},
                       {"pipeline_idle_s", t.waiting}, {"communication_s", t.exchange},
                       {"update_s", t.update},         {"state_streams", t.streams}};

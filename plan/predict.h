@@ -1,5 +1,5 @@
 // How long a step would take, from counted work and a device's rates: a roofline for choosing between
-// layouts. It is a prediction, never exact.
+// layouts. It is a prediction, never exact. Of a CPU that was measured: plan/measured_cpu.h.
 #pragma once
 #include <string>
 #include <vector>
@@ -28,10 +28,11 @@ DeviceModel device_model(const std::string& name);
 
 // Seconds of one optimizer step on the slowest rank.
 struct StepTime {
-  double compute = 0;   // products, recomputed ones included, at the device's rate
-  double waiting = 0;   // idle in the pipeline
-  double exchange = 0;  // collectives and messages that nothing hides
-  double update = 0;    // the optimizer, with the way to the host and to the disk
+  std::string device, says;  // what it is predicted of: a name, and what that stands for
+  double compute = 0;        // products, recomputed ones included, at the device's rate
+  double waiting = 0;        // idle in the pipeline
+  double exchange = 0;       // collectives and messages that nothing hides
+  double update = 0;         // the optimizer, with the way to the host and to the disk
   bool streams =
       false;  // offloaded state through the device, where the configuration leaves it open: if sooner
   double total() const { return compute + waiting + exchange + update; }
@@ -39,10 +40,10 @@ struct StepTime {
 StepTime predict(const config::DsConfig& config, const JobPlan& plan, const DeviceModel& device);
 
 // One line for people.
-std::string format(const StepTime& time, const DeviceModel& device);
+std::string format(const StepTime& time);
 
 // The plan's JSON object with "predicted": the device and the seconds of a step, whole and by what takes
 // them.
-std::string to_json(const JobPlan& plan, const StepTime& time, const DeviceModel& device);
+std::string to_json(const JobPlan& plan, const StepTime& time);
 
 }  // namespace cleave::plan

@@ -12,9 +12,11 @@
 #include "app/output_paths.h"
 #include "app/parse.h"
 #include "app/planner.h"
+#include "bench/report.h"
 #include "core/error.h"
 #include "core/units.h"
 #include "plan/machine_memory.h"
+#include "plan/measured_cpu.h"
 
 namespace cleave::app {
 namespace {
@@ -74,11 +76,12 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   app.add_option("--vocab", o.vocab, "of the data, for a model that leaves it open")
       ->capture_default_str()
       ->check(integer(1));
-  app.add_option("--device", o.device,
-                 fmt::format("plans ranks on this GPU, predicts the step time, and its memory is the limit: "
-                             "{}, or a .json file with rates "
-                             "that you measured",
-                             fmt::join(devices, ", ")));
+  app.add_option(
+      "--device", o.device,
+      fmt::format("plans ranks on this GPU, predicts the step time, and its memory is the limit: "
+                  "{}, or a .json file with rates that you measured; a file of cleave bench --json "
+                  "predicts ranks on the CPU that it measured",
+                  fmt::join(devices, ", ")));
   app.add_option(
          "--ranks_per_node", o.per_node,
          "ranks that share a node, to tell traffic inside from traffic between nodes; 8 unless --device "
@@ -138,22 +141,18 @@ int print_suggestion(const plan::Candidate& candidate, const MemoryLimits& limit
           candidate.plan.mesh.size(), format_bytes(limits.device_bytes));
   std::fprintf(stderr, "%d layouts were planned, the best of %d that fit is below:\n%s%s", found->tried,
                found->fitting, plan::format_gain(candidate, *found, limits, device).c_str(),
-               plan::format(plan::predict(found->best.config, found->best.plan, device), device).c_str());
+               plan::format(plan::predict(found->best.config, found->best.plan, device)).c_str());
   std::printf("%s\n", found->best.text.c_str());
   return 0;
 }
 
-void print(const plan::Candidate& candidate, const std::optional<plan::DeviceModel>& device,
+void print(const plan::Candidate& candidate, const std::optional<plan::StepTime>& time,
            const PlanOptions& o) {
-  const plan::StepTime time =
-      device ? plan::predict(candidate.config, candidate.plan, *device) : plan::StepTime{};
   if (o.json)
-    std::printf(
-        "%s\n",
-        (device ? plan::to_json(candidate.plan, time, *device) : plan::to_json(candidate.plan)).c_str());
+    std::printf("%s\n",
+                (time ? plan::to_json(candidate.plan, *time) : plan::to_json(candidate.plan)).c_str());
   else
-    std::printf("%s\n%s", plan::format(candidate.plan).c_str(),
-                device ? plan::format(time, *device).c_str() : "");
+    std::printf("%s\n%s", plan::format(candidate.plan).c_str(), time ? plan::format(*time).c_str() : "");
   if (!o.html.empty()) {
     std::ofstream page(o.html);
     page << plan::to_html(candidate.plan);
@@ -209,7 +208,12 @@ int run_plan(const Arguments& arguments) {
   if (!parse_options(o, arguments)) return 0;
   if (!o.script.empty()) plan_script(o);
   require_page_is_no_input(o);
-  const auto device = o.device.empty() ? std::nullopt : std::optional(plan::device_model(o.device));
+  const bool measured = o.device.ends_with(".json") && bench::holds_report(o.device);
+  require(!measured || !o.suggest, Exit::usage,
+          "--suggest takes a GPU or its rates, and {} is a report of cleave bench; leave --suggest out",
+          o.device);
+  const auto device =
+      o.device.empty() || measured ? std::nullopt : std::optional(plan::device_model(o.device));
   MemoryLimits limits = memory_limits(o.limits);
   if (device && limits.device_bytes == MemoryLimits::kNone)
     limits.device_bytes = int64_t(device->memory_bytes);
@@ -228,7 +232,10 @@ int run_plan(const Arguments& arguments) {
   const plan::Candidate candidate = planner.plan(read.text, read.config);
   if (o.suggest) return print_suggestion(candidate, limits, *device, planner);
 
-  print(candidate, device, o);
+  std::optional<plan::StepTime> time;
+  if (device) time = plan::predict(candidate.config, candidate.plan, *device);
+  if (measured) time = plan::MeasuredCpu(o.device).predict(candidate.config, candidate.plan);
+  print(candidate, time, o);
   if (o.simulate) {
     const plan::CallProof proof = plan::prove_calls(int(o.world), planner.maker(read.config));
     std::fprintf(stderr, "simulated %d ranks: their %lld calls fit together\n", proof.ranks,

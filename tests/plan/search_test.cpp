@@ -307,7 +307,7 @@ TEST(Predict, TakesTheSoonerSideForOffloadedStateUnlessTheConfigurationSays) {
     EXPECT_NEAR(predicted("device").update, streamed, 1e-9 * streamed);
     EXPECT_NEAR(predicted("auto").update, std::min(on_host, streamed), 1e-9 * streamed);
     EXPECT_EQ(predicted("auto").streams, streamed < on_host);
-    EXPECT_EQ(plan::format(predicted("auto"), d).find("streams through") != std::string::npos,
+    EXPECT_EQ(plan::format(predicted("auto")).find("streams through") != std::string::npos,
               streamed < on_host);
   }
 }

@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""What `cleave plan --suggest` predicts of models on 8 to 16,384 H100s, drawn beside published results: docs/scaling.md.
+
+    benchmarks/scaling.py [--cleave build/release/bin/cleave] [--folder docs/images]
+
+Weak scaling keeps the sequences of a GPU, strong scaling those of a step. Of every number of GPUs it takes the layout that is predicted to be
+the fastest of those that fit, writes a table to stdout, and two pictures, scaling_weak.svg and scaling_strong.svg, into the folder.
+"""
+import argparse
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SIZES = [8, 64, 512, 2048, 8192, 16384]
+
+
+def llama(width, mlp, layers, heads):
+    return {"model_type": "llama", "vocab_size": 128256, "hidden_size": width, "intermediate_size": mlp, "num_hidden_layers": layers,
+            "num_attention_heads": heads, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+            "rope_theta": 500000.0, "tie_word_embeddings": False}
+
+
+# Name, model, tokens of a sequence, fewest GPUs, sequences of a GPU in weak scaling, sequences of a step in strong scaling, color.
+MODELS = [
+    ("GPT-2 1.5B", "gpt2-xl", 1024, 8, 32, 16384, "#1f77b4"),
+    ("Llama 3 8B", llama(4096, 14336, 32, 32), 8192, 8, 2, 2048, "#2ca02c"),
+    ("Llama 3 70B", llama(8192, 28672, 80, 64), 8192, 64, 1, 2048, "#ff7f0e"),
+    ("Llama 3 405B", llama(16384, 53248, 126, 128), 8192, 512, 1, 2048, "#d62728"),
+]
+# Model TFLOP/s of a GPU as their authors count them, on H100s in bf16: name, GPUs, TFLOP/s, color of the nearest model here.
+PUBLISHED = [
+    ("torchtitan 8B", 8, 386, "#2ca02c"), ("torchtitan 8B", 128, 377, "#2ca02c"), ("Megatron-Core 70B", 512, 420, "#ff7f0e"),
+    ("Megatron-Core 177B", 4608, 415, "#7f7f7f"), ("Megatron-Core 462B", 6144, 460, "#d62728"),
+    ("Llama 3 405B", 8192, 430, "#d62728"), ("Llama 3 405B", 16384, 400, "#d62728"),
+]
+
+
+def run(cleave, *words):
+    done = subprocess.run([cleave, "plan", *map(str, words)], capture_output=True, text=True)
+    if done.returncode == 3:
+        return None
+    if done.returncode != 0:
+        sys.exit(f"cleave plan {' '.join(map(str, words))} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def predicted(cleave, folder, model, seq, gpus, batch):
+    """Seconds and model TFLOP/s of a GPU in the fastest layout that fits, and the layout; None where none does."""
+    (folder / "ds.json").write_text(json.dumps({
+        "train_batch_size": batch, "bf16": {"enabled": True}, "optimizer": {"type": "AdamW"},
+        "zero_optimization": {"stage": 3, "overlap_comm": True}, "train_micro_batch_size_per_gpu": max(1, batch // gpus),
+        **({"sequence_parallel_size": gpus // batch} if gpus > batch else {})}))
+    name = model
+    if isinstance(model, dict):
+        (folder / "model.json").write_text(json.dumps(model))
+        name = folder / "model.json"
+    shared = ["--model", name, "--seq_len", seq, "--world_size", gpus, "--device", "h100"]
+    best = run(cleave, "--deepspeed_config", folder / "ds.json", *shared, "--suggest")
+    if best is None:
+        return None
+    (folder / "best.json").write_text(best)
+    plan = json.loads(run(cleave, "--deepspeed_config", folder / "best.json", *shared, "--json"))
+    config = json.loads(best)
+    time = plan["predicted"]["step_s"]
+    axes = [("tensor", config.get("tensor_parallel", {}).get("autotp_size", 1)), ("pipe", config.get("pipeline", {}).get("stages", 1)),
+            ("sequence", config.get("sequence_parallel_size", 1))]
+    layout = [f"ZeRO-{config['zero_optimization']['stage']}"] + [f"{axis} {size}" for axis, size in axes if size > 1]
+    if config.get("activation_checkpointing", {}).get("interval"):
+        layout.append("recomputed")
+    return time, plan["flops_per_step"] / gpus / time / 1e12, ", ".join(layout)
+
+
+def draw(path, title, lines):
+    """TFLOP/s of a GPU over their number, as SVG that needs nothing else."""
+    width, height, left, right, top, bottom, most = 900, 520, 70, 190, 50, 60, 550
+    x = lambda gpus: left + (math.log2(gpus) - 3) / 11 * (width - left - right)
+    y = lambda tflops: height - bottom - tflops / most * (height - top - bottom)
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">',
+           f'<rect width="{width}" height="{height}" fill="white"/>', f'<text x="{left}" y="28" font-size="17">{title}</text>']
+    for power in range(3, 15):
+        at = x(2**power)
+        out.append(f'<line x1="{at:.1f}" y1="{top}" x2="{at:.1f}" y2="{height - bottom}" stroke="#eee"/>'
+                   f'<text x="{at:.1f}" y="{height - bottom + 20}" text-anchor="middle">{2**power:,}</text>')
+    for tflops in range(0, most + 1, 100):
+        out.append(f'<line x1="{left}" y1="{y(tflops):.1f}" x2="{width - right}" y2="{y(tflops):.1f}" stroke="#eee"/>'
+                   f'<text x="{left - 8}" y="{y(tflops) + 4:.1f}" text-anchor="end">{tflops}</text>')
+    out.append(f'<text x="{(left + width - right) / 2}" y="{height - 16}" text-anchor="middle">GPUs</text>'
+               f'<text x="18" y="{height / 2}" transform="rotate(-90 18 {height / 2})" text-anchor="middle">model TFLOP/s of a GPU</text>')
+    for name, color, points in lines:
+        way = " ".join(f"{x(gpus):.1f},{y(tflops):.1f}" for gpus, tflops in points)
+        out.append(f'<polyline points="{way}" fill="none" stroke="{color}" stroke-width="2.5"/>')
+        gpus, tflops = points[-1]
+        out.append(f'<text x="{x(gpus) + 8:.1f}" y="{y(tflops) + 4:.1f}" fill="{color}">{name}</text>')
+    for name, gpus, tflops, color in PUBLISHED:
+        out.append(f'<circle cx="{x(gpus):.1f}" cy="{y(tflops):.1f}" r="5" fill="white" stroke="{color}" stroke-width="2"/>'
+                   f'<text x="{x(gpus):.1f}" y="{y(tflops) + 19:.1f}" text-anchor="middle" font-size="11" fill="#555">{name}</text>')
+    path.write_text("\n".join([*out, "</svg>"]) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cleave", type=pathlib.Path, default=ROOT / "build/release/bin/cleave")
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "docs/images")
+    args = parser.parse_args()
+    args.folder.mkdir(exist_ok=True)
+    print("| scaling | model | GPUs | sequences a step | layout | s a step | tokens/s a GPU | TFLOP/s a GPU |\n" + "|---" * 8 + "|", flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for kind in ("weak", "strong"):
+            lines = []
+            for name, model, seq, fewest, each, together, color in MODELS:
+                points = []
+                for gpus in (size for size in SIZES if size >= fewest):
+                    batch = each * gpus if kind == "weak" else together
+                    found = predicted(args.cleave, pathlib.Path(scratch), model, seq, gpus, batch)
+                    if found is None:
+                        print(f"| {kind} | {name} | {gpus:,} | {batch:,} | none fits | | | |", flush=True)
+                        continue
+                    time, tflops, layout = found
+                    points.append((gpus, tflops))
+                    print(f"| {kind} | {name} | {gpus:,} | {batch:,} | {layout} | {time:.3g} | {batch * seq / time / gpus:,.0f} | {tflops:.0f} |",
+                          flush=True)
+                lines.append((name, color, points))
+            draw(args.folder / f"scaling_{kind}.svg", f"{kind.capitalize()} scaling, predicted on H100s (circles: published)", lines)
+
+
+if __name__ == "__main__":
+    main()

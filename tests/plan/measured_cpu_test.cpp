@@ -1,0 +1,141 @@
+// A step's kernels as a plan counts them, and the time that a measured CPU is predicted to take for them.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "bench/machine_rows.h"
+#include "plan/measured_cpu.h"
+#include "tests/plan/planned.h"
+#include "tests/scratch.h"
+
+namespace cleave::testing {
+namespace {
+
+constexpr double kProducts = 300, kPasses = 20, kUpdates = 40, kMessages = 5, kTokens = 340;
+
+// A report in which every row of a group has the same rate, without the rows whose names begin with
+// `without`.
+std::string report(const Scratch& scratch, const std::string& without = "nothing") {
+  nlohmann::json rows = nlohmann::json::array();
+  const auto add = [&](const std::string& name, double rate) {
+    if (!name.starts_with(without))
+      rows.push_back({{"name", name}, {"unit", "GB/s"}, {"median", rate}, {"low", rate}, {"high", rate}});
+  };
+  for (const std::string type : {"fp32", "bf16"}) {
+    for (const std::string product : {"qkv", "proj", "up", "down", "narrow"})
+      for (const std::string variant : {"forward", "dx", "dw"})
+        add(fmt::format("matmul/{}/{}/{}", product, variant, type), kProducts);
+    for (const std::string pass : {"forward", "backward"}) {
+      for (const int dim : {64, 128}) add(fmt::format("attention/{}/T1024/dim{}/{}", pass, dim, type), 60);
+      for (const std::string kernel : {"gelu_tanh", "swiglu", "layer_norm", "rms_norm", "embedding"})
+        add(fmt::format("{}/{}/{}", kernel, pass, type), kPasses);
+    }
+    for (const std::string kernel :
+         {"dropout", "rotary", "bias_gradient", "cross_entropy", "sum_squares", "add"})
+      add(fmt::format("{}/{}", kernel, type), kPasses);
+    add("step/gpt2/" + type, kTokens);
+  }
+  add("adamw/100M/fp32", kUpdates);
+  for (const std::string collective : {"all_reduce", "reduce_scatter", "all_gather"})
+    add(fmt::format("comm/{}/64MiB", collective), kMessages);
+  const nlohmann::json all{
+      {"version", "1"}, {"cpu", "a CPU"}, {"instructions", "AVX"}, {"threads", 2}, {"rows", rows}};
+  return scratch.write("report.json", all.dump());
+}
+
+plan::JobPlan plan_of(const bench::StepJob& job, int world = 1) {
+  return testing::plan_for(job.config, world, [&](const model::Axes& axes) {
+    return model::make_model(job.model, runtime::model_dtype(job.config), job.seq, "gpt2", axes);
+  });
+}
+
+double sum_of(const plan::JobPlan& plan, std::string_view op, double kernels::Work::*what) {
+  double sum = 0;
+  for (const kernels::Work& w : plan.ranks.front().work)
+    if (w.op == op) sum += w.*what;
+  return sum;
+}
+
+TEST(Tally, CountsTheArithmeticAndTheBytesOfAStep) {
+  const bench::StepJob job = bench::step_job(DType::fp32);
+  const plan::JobPlan plan = plan_of(job);
+  const double rows = 1024, width = 768, layers = 12, padded = 50304;
+  const double in_blocks = layers * 12 * width * width;
+  EXPECT_DOUBLE_EQ(sum_of(plan, "Matmul", &kernels::Work::flops), 6 * rows * (in_blocks + padded * width));
+  // Pairs of the causal half, a multiplication and an addition each: two products forward, five backward.
+  const double pairs = rows * (rows + 1) / 2;
+  EXPECT_DOUBLE_EQ(sum_of(plan, "AttentionForward", &kernels::Work::flops), layers * 2 * 2 * pairs * width);
+  EXPECT_DOUBLE_EQ(sum_of(plan, "AttentionBackward", &kernels::Work::flops), layers * 5 * 2 * pairs * width);
+  EXPECT_DOUBLE_EQ(sum_of(plan, "ActivationForward", &kernels::Work::bytes), layers * rows * 4 * width * 8);
+  // 16 bytes read and 12 written a parameter, and the padded rows of the table with them.
+  const double params = double(plan.params) + (padded - 50257) * width;
+  EXPECT_DOUBLE_EQ(sum_of(plan, "Adam", &kernels::Work::bytes), 28 * params);
+}
+
+// All but the last, whose backward comes at once.
+TEST(Tally, CountsOfARecomputedBlockItsForwardTwice) {
+  bench::StepJob job = bench::step_job(DType::bf16);
+  const double once = sum_of(plan_of(job), "AttentionForward", &kernels::Work::flops);
+  job.config.checkpointing.number = 12;
+  EXPECT_DOUBLE_EQ(sum_of(plan_of(job), "AttentionForward", &kernels::Work::flops), once * 23 / 12);
+}
+
+TEST(MeasuredCpu, PredictsTheStepThatWasMeasured) {
+  const Scratch scratch;
+  const plan::MeasuredCpu cpu(report(scratch));
+  for (const DType type : {DType::fp32, DType::bf16}) {
+    const bench::StepJob job = bench::step_job(type);
+    const plan::StepTime time = cpu.predict(job.config, plan_of(job));
+    EXPECT_NEAR(time.total(), 1024 / kTokens, 1e-9);
+    EXPECT_EQ(time.exchange, 0);
+    EXPECT_EQ(time.says, "a CPU");
+  }
+}
+
+// Twice the micro-batches: twice the passes and one update. With as many products a second everywhere, the
+// parts of a step are to each other as their work over their rates.
+TEST(MeasuredCpu, AddsUpKernelsAtTheirRates) {
+  const Scratch scratch;
+  const plan::MeasuredCpu cpu(report(scratch));
+  bench::StepJob job = bench::step_job(DType::fp32);
+  const plan::JobPlan one = plan_of(job);
+  const plan::StepTime step = cpu.predict(job.config, one);
+  const double products = sum_of(one, "Matmul", &kernels::Work::flops) / (kProducts * 1e9);
+  const double updates = sum_of(one, "Adam", &kernels::Work::bytes) / (kUpdates * 1e9);
+  EXPECT_GT(step.compute / step.update, products / updates);  // with attention and the passes
+  EXPECT_LT(step.compute / step.update, 2 * products / updates);
+  job.config.gradient_accumulation_steps = 2, job.config.train_batch_size = 2;
+  const plan::StepTime twice = cpu.predict(job.config, plan_of(job));
+  EXPECT_NEAR(twice.update, step.update, 1e-9);
+  EXPECT_NEAR(twice.compute / step.compute, 2, 0.01);
+}
+
+TEST(MeasuredCpu, SharesTheCoresAmongRanksAndAddsTheirMessages) {
+  const Scratch scratch;
+  const plan::MeasuredCpu cpu(report(scratch));
+  bench::StepJob job = bench::step_job(DType::bf16);
+  const plan::StepTime alone = cpu.predict(job.config, plan_of(job));
+  job.config.zero.stage = 2, job.config.train_batch_size = 2;
+  const plan::JobPlan plan = plan_of(job, 2);
+  const plan::StepTime both = cpu.predict(job.config, plan);
+  EXPECT_NEAR(both.compute / alone.compute, 2, 0.02);  // each has one sample, and half of the cores
+  EXPECT_NEAR(both.update / alone.update, 1, 0.02);    // and half of the state
+  EXPECT_NEAR(both.exchange, double(plan.ranks.front().sent_total()) / (kMessages * 1e9), 1e-3);
+}
+
+TEST(MeasuredCpu, NamesTheRowsThatAReportLacks) {
+  const Scratch scratch;
+  const auto predict_without = [&](const std::string& rows, int world) {
+    bench::StepJob job = bench::step_job(DType::bf16);
+    job.config.train_batch_size = world;
+    plan::MeasuredCpu(report(scratch, rows)).predict(job.config, plan_of(job, world));
+  };
+  expect_error(Exit::usage, {"report.json", "layer_norm/forward/fp32, layer_norm/forward/bf16"},
+               [&] { predict_without("layer_norm/forward", 1); });
+  expect_error(Exit::usage, {"adamw", "cleave bench matmul kernels optimizer step --json"},
+               [&] { predict_without("adamw", 1); });
+  expect_error(Exit::usage, {"has no comm/all_reduce/64MiB"}, [&] { predict_without("comm", 2); });
+}
+
+}  // namespace
+}  // namespace cleave::testing
