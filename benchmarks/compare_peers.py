@@ -53,8 +53,8 @@ class Layout:
         zero = {"stage": self.stage}
         if self.offload:
             zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-        config = {"train_micro_batch_size_per_gpu": args.micro, "gradient_accumulation_steps": 1,
-                  "bf16": {"enabled": args.dtype == "bf16"}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}, "zero_optimization": zero}
+        config = {"train_micro_batch_size_per_gpu": args.micro, "gradient_accumulation_steps": 1, "zero_optimization": zero,
+                  "bf16": {"enabled": args.dtype == "bf16"}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
         return {**config, "cleave": {"native": True}} if native else config
 
 
@@ -166,13 +166,13 @@ def run_train(args, layout, folder):
 def run_torch(args, engine, layout, folder):
     threads = 1 if layout.ranks > 1 else os.cpu_count()
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
-    environment["PATH"] = os.pathsep.join([str(args.peers.parent), environment["PATH"]])  # deepspeed builds with the ninja beside its Python
+    environment["PATH"] = os.pathsep.join([str(args.peers.parent), environment["PATH"]])  # where deepspeed finds ninja
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), environment.get("PYTHONPATH")]))
     environment["CLEAVE_LIBRARY"] = str(args.build / "lib" / "libcleave_c.so")
     start = ["-m", "torch.distributed.run", "--nproc_per_node", str(layout.ranks), "--master_port", "29571"]
-    peak = peak_of([args.peers, *start, __file__, "--worker", engine, "--layouts", layout.text, "--model", args.model, "--dtype", args.dtype,
-                    "--micro", str(args.micro), "--seq_len", str(args.seq_len), "--steps", str(args.steps), "--warmup", str(args.warmup)],
-                   environment, folder / "log")
+    names = ("model", "micro", "seq_len", "dtype", "steps", "warmup")
+    options = [word for name in names for word in (f"--{name}", str(getattr(args, name)))]
+    peak = peak_of([args.peers, *start, __file__, "--worker", engine, "--layouts", layout.text, *options], environment, folder / "log")
     output = (folder / "log").read_text()
     lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
     if not lines:
@@ -227,8 +227,8 @@ def main():
                 median = statistics.median(times)
                 rows.append({"layout": layout.text, "engine": engine, "runs": runs, "ratio": ratio})
                 print(f"| {layout.text} | {engine} | {median:.3f} | {times[0]:.3f} to {times[-1]:.3f} | "
-                      f"{args.micro * args.seq_len * layout.ranks / median:.0f} | {ratio:.2f} | {max(run['peak_mib'] for run in runs):.0f} | "
-                      f"{f'{statistics.median(starts):.2f}' if starts else ''} |", flush=True)
+                      f"{args.micro * args.seq_len * layout.ranks / median:.0f} | {ratio:.2f} | "
+                      f"{max(run['peak_mib'] for run in runs):.0f} | {f'{statistics.median(starts):.2f}' if starts else ''} |", flush=True)
     if args.json:
         args.json.write_text(json.dumps({"machine": machine(args), "rows": rows}, indent=1) + "\n")
 

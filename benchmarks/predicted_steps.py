@@ -3,8 +3,8 @@
 
     benchmarks/predicted_steps.py [--report FILE] [--steps 4] [--only WORD]
 
-Without --report the machine is measured first (cleave bench matmul kernels optimizer comm step). Prints a table of twelve configurations: the
-predicted and the measured time of a step, the median of --steps behind two, and the ratio of both.
+Without --report the machine is measured first (cleave bench matmul kernels optimizer comm step). Prints a table of twelve
+configurations: the predicted and the measured time of a step, the median of --steps behind two, and the ratio of both.
 """
 import argparse
 import json
@@ -76,8 +76,8 @@ def main():
         if not args.report:
             args.report = folder / "report.json"
             cleave("bench", "matmul", "kernels", "optimizer", "comm", "step", "--ranks", 2, "--json", args.report)
-        print(f"{json.loads(args.report.read_text())['cpu']}, {os.cpu_count()} cores\n\n| | predicted, s | measured, s | ratio |\n|---|---|---|---|",
-              flush=True)
+        cpu = json.loads(args.report.read_text())["cpu"]
+        print(f"{cpu}, {os.cpu_count()} cores\n\n| | predicted, s | measured, s | ratio |\n|---|---|---|---|", flush=True)
         ratios = []
         for name, ranks, model, seq, given in CASES:
             if args.only not in name:

@@ -3,8 +3,8 @@
 
     benchmarks/scaling.py [--cleave build/release/bin/cleave] [--folder docs/images]
 
-Weak scaling keeps the sequences of a GPU, strong scaling those of a step. Of every number of GPUs it takes the layout that is predicted to be
-the fastest of those that fit, writes a table to stdout, and two pictures, scaling_weak.svg and scaling_strong.svg, into the folder.
+Weak scaling keeps the sequences of a GPU, strong scaling those of a step. Of every number of GPUs it takes the layout that is predicted
+to be the fastest of those that fit, writes a table to stdout, and two pictures, scaling_weak.svg and scaling_strong.svg, into the folder.
 """
 import argparse
 import json
@@ -77,8 +77,13 @@ def predicted(cleave, folder, model, seq, gpus, batch):
 def draw(path, title, lines):
     """TFLOP/s of a GPU over their number, as SVG that needs nothing else."""
     width, height, left, right, top, bottom, most = 900, 520, 70, 190, 50, 60, 550
-    x = lambda gpus: left + (math.log2(gpus) - 3) / 11 * (width - left - right)
-    y = lambda tflops: height - bottom - tflops / most * (height - top - bottom)
+
+    def x(gpus):
+        return left + (math.log2(gpus) - 3) / 11 * (width - left - right)
+
+    def y(tflops):
+        return height - bottom - tflops / most * (height - top - bottom)
+
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">',
            f'<rect width="{width}" height="{height}" fill="white"/>', f'<text x="{left}" y="28" font-size="17">{title}</text>']
     for power in range(3, 15):
@@ -107,7 +112,8 @@ def main():
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "docs/images")
     args = parser.parse_args()
     args.folder.mkdir(exist_ok=True)
-    print("| scaling | model | GPUs | sequences a step | layout | s a step | tokens/s a GPU | TFLOP/s a GPU |\n" + "|---" * 8 + "|", flush=True)
+    titles = ["scaling", "model", "GPUs", "sequences a step", "layout", "s a step", "tokens/s a GPU", "TFLOP/s a GPU"]
+    print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         for kind in ("weak", "strong"):
             lines = []
@@ -121,8 +127,8 @@ def main():
                         continue
                     time, tflops, layout = found
                     points.append((gpus, tflops))
-                    print(f"| {kind} | {name} | {gpus:,} | {batch:,} | {layout} | {time:.3g} | {batch * seq / time / gpus:,.0f} | {tflops:.0f} |",
-                          flush=True)
+                    print(f"| {kind} | {name} | {gpus:,} | {batch:,} | {layout} | {time:.3g} | {batch * seq / time / gpus:,.0f} | "
+                          f"{tflops:.0f} |", flush=True)
                 lines.append((name, color, points))
             draw(args.folder / f"scaling_{kind}.svg", f"{kind.capitalize()} scaling, predicted on H100s (circles: published)", lines)
 
