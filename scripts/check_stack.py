@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the machine code of the CPU kernels: the loops in which their time goes may not pass vectors through the stack.
+"""Checks the machine code of the CPU kernels: the loops in which their time goes may not pass vectors through the stack, and have
+as many instructions as a committed table says.
 
 A compiler that cannot keep a value of two registers in registers copies it through the stack, and nothing but the speed
 shows it. This takes the innermost loops of every function that read or write a tensor's vectors of 256 or 512 bits. In them
@@ -9,7 +10,11 @@ shows it. This takes the innermost loops of every function that read or write a 
 A loop that treats the last, partial vector of a row calls memcpy; it runs once a row and is left out. SPILLS has the bodies
 that need more values at a time than there are registers.
 
-usage: check_stack.py OBJECT...    (the objects of one instruction set, for example: check_stack.py update.cpp.o norm.cpp.o)
+usage: check_stack.py [--instructions FILE | --write FILE] OBJECT...      (the objects of one instruction set)
+
+--instructions FILE compares, for each body, the instructions of all its vector loops with the table, which --write makes: a body
+that grew by more than 3 % is a fault, and one that shrank by more asks for the table to be written anew. Counts depend on the
+compiler, whose name is the table's first line; with another one nothing is compared.
 """
 import pathlib
 import re
@@ -24,7 +29,8 @@ HOT = {
     "bias": ["bias_grad", "round_rows"],
     "elementwise": ["cast", "axpy", "random_fill", "total"],
     "embedding": ["embedding", "token_grad", "position_grad"],
-    "gemm": ["chunk", "thin"],
+    "gemm": ["run_chunk", "thin"],
+    "gemm_tiles": ["run_chunk"],
     "kv_cache": ["kv_cache_attention", "cap_scores"],
     "lamb": ["moments_as", "step_as"],
     "loss": ["cross_entropy", "softmax_part", "cross_entropy_part"],
@@ -39,7 +45,7 @@ SPILLS = {
     "soft_cap": (2, "constants of both branches of tanh fill all sixteen registers"),
     "cap_scores": (2, "as soft_cap"),
     "attention": (9, "a row of 64 scores is kept while its exponentials are summed"),
-    "chunk": (24, "packing writes strips of six or twelve columns, which are a part of a vector"),
+    "run_chunk": (24, "packing writes strips of six or twelve columns, which are a part of a vector"),
     "cross_entropy_part": (1, "the zeros behind an ignored row end in a partial vector"),
     "random_fill": (9, "four words of sixteen lanes and the constants of ten rounds are more than sixteen registers"),
 }
@@ -170,7 +176,8 @@ def faults(loop, frame, spills):
     return calls + (stored + halves if len(stored) > spills or halves and not spills else [])
 
 
-def check(path):
+def check(path, counts):
+    """Prints what is wrong with an object and says how much it was; adds the instructions of each body's loops to `counts`."""
     source = pathlib.Path(path).name.split(".")[0]
     missing = set(HOT.get(source, []))
     bad = 0
@@ -182,6 +189,8 @@ def check(path):
             if not any(i.is_wide() and "(" in i.operands and not i.touches_stack(frame) for i in loop):
                 continue  # it reads and writes no vectors of a tensor
             missing -= around
+            for hot in around:
+                counts[f"{source} {hot}"] = counts.get(f"{source} {hot}", 0) + len(loop)
             if found := faults(loop, frame, spills):
                 bad += 1
                 print(f"{path}: {name}: a loop of {len(loop)} instructions passes vectors through the stack: "
@@ -191,10 +200,42 @@ def check(path):
     return bad + len(missing)
 
 
+def compiler_of(path):
+    text = subprocess.run(["readelf", "-p", ".comment", path], check=True, capture_output=True, text=True).stdout
+    return re.search(r"GCC: .*|clang .*|$", text)[0]
+
+
+def compare(counts, table, compiler):
+    """How many bodies have other counts than the table, each with a line."""
+    known, *lines = pathlib.Path(table).read_text().splitlines()
+    if known != compiler:
+        print(f"not compared: {table} is of {known}, and the objects are of {compiler}")
+        return 0
+    wanted = {name: int(count) for name, count in (line.rsplit(" ", 1) for line in lines)}
+    bad = 0
+    for name in sorted(wanted.keys() | counts.keys()):
+        want, got = wanted.get(name, 0), counts.get(name, 0)
+        if abs(got - want) > 0.03 * want:
+            bad += 1
+            print(f"{name}: its loops have {got} instructions, and {table} says {want}; "
+                  f"{'make them fewer, or say why and ' if got > want else ''}write the table anew (--write)")
+    return bad
+
+
 def main():
-    if len(sys.argv) < 2:
+    words, table, writes = sys.argv[1:], None, False
+    if words and words[0] in ("--instructions", "--write"):
+        writes, table, words = words[0] == "--write", words[1], words[2:]
+    if not words:
         sys.exit("check_stack.py: no objects given")
-    sys.exit(1 if sum(check(path) for path in sys.argv[1:]) else 0)
+    counts = {}
+    bad = sum(check(path, counts) for path in words)
+    compiler = compiler_of(words[0])
+    if writes:
+        pathlib.Path(table).write_text("\n".join([compiler, *(f"{name} {counts[name]}" for name in sorted(counts))]) + "\n")
+    elif table:
+        bad += compare(counts, table, compiler)
+    sys.exit(1 if bad else 0)
 
 
 if __name__ == "__main__":
