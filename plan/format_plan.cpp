@@ -100,11 +100,20 @@ std::string to_json(const JobPlan& plan) {
     for (const MeshAxis& a : kMeshAxes) place[std::string(name_of(a.axis))] = r.place.*a.place;
     for (const GroupTraffic& t : r.sent)
       sent[name_of(t.group)] = as_json(t.bytes), links[name_of(t.group)] = link_of(t);
+    json work = json::array();
+    for (const kernels::Work& w : r.work)
+      work.push_back({{"op", w.op},
+                      {"type", name_of(w.type)},
+                      {"variant", w.variant},
+                      {"launches", w.launches},
+                      {"flops", w.flops},
+                      {"bytes", w.bytes}});
     ranks.push_back({{"ranks", r.ranks},
                      {"place", place},
                      {"memory", as_json(r.memory)},
                      {"comm_bytes", sent},
                      {"links", links},
+                     {"kernels", work},
                      {"comm_bytes_total", r.sent_total()},
                      {"comm_bytes_between_nodes", r.sent_between_nodes()}});
   }

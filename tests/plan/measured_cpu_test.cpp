@@ -72,6 +72,16 @@ TEST(Tally, CountsTheArithmeticAndTheBytesOfAStep) {
   EXPECT_DOUBLE_EQ(sum_of(plan, "Adam", &kernels::Work::bytes), 28 * params);
 }
 
+TEST(Tally, IsInThePlansJson) {
+  const plan::JobPlan plan = plan_of(bench::step_job(DType::bf16));
+  const nlohmann::json kernels = nlohmann::json::parse(plan::to_json(plan)).at("ranks").at(0).at("kernels");
+  double bytes = 0;
+  for (const nlohmann::json& kernel : kernels)
+    if (kernel.at("op") == "Adam") bytes += kernel.at("bytes").get<double>();
+  // fp32 master and moments read and written, a bf16 gradient read, the bf16 weights written.
+  EXPECT_DOUBLE_EQ(bytes, 28 * (double(plan.params) + (50304 - 50257) * 768.0));
+}
+
 // All but the last, whose backward comes at once.
 TEST(Tally, CountsOfARecomputedBlockItsForwardTwice) {
   bench::StepJob job = bench::step_job(DType::bf16);
