@@ -56,7 +56,7 @@ struct MeasuredCpu::Rates {
     return found ? found->rate.median * unit : 1;
   }
   void require_rows(const char* groups) {
-    require(missing.empty(), Exit::usage, "{} has no {}; measure again: cleave bench {} --json FILE", file,
+    require(missing.empty(), Exit::usage, "{} has no {}; measure again: cleave bench {} --json > FILE", file,
             fmt::join(missing, ", "), groups);
   }
 
