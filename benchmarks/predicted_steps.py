@@ -61,7 +61,7 @@ def measured(folder, ranks, shared, steps):
     launch = ["launch", "-n", ranks, "--"] if ranks > 1 else []
     cleave(*launch, "train", *shared, "--data", folder / "tokens.bin", "--steps", steps + 2, "--metrics", metrics)
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    return statistics.median(line["step_ms"] / 1e3 for line in lines[2:])
+    return statistics.median([line["step_ms"] / 1e3 for line in lines if "step_ms" in line][2:])
 
 
 def main():

@@ -1,5 +1,7 @@
 // Matrix products.
 #pragma once
+#include <algorithm>
+
 #include "kernels/launch.h"
 
 namespace cleave::kernels {
@@ -20,8 +22,12 @@ struct Matmul {
   int64_t k() const { return a.dim(transpose_a ? 0 : 1); }
   void check() const;
   Traffic traffic() const { return {a, b, c}; }
-  // Which of its operands is turned: of b in a forward, none in an input's gradient, of a in a weight's.
-  int64_t variant() const { return transpose_a ? 2 : transpose_b ? 0 : 1; }
+  // Which of its operands is turned - b in a forward, none in an input's gradient, a in a weight's - and 3
+  // more where a side is so short that it does not fill the blocks.
+  int64_t variant() const {
+    constexpr int64_t kShort = 256;
+    return (transpose_a ? 2 : transpose_b ? 0 : 1) + (std::min({m(), n(), k()}) <= kShort ? 3 : 0);
+  }
   double flops() const { return 2.0 * double(m()) * double(n()) * double(k()); }
 };
 CLEAVE_KERNEL(Matmul)

@@ -61,16 +61,15 @@ struct MeasuredCpu::Rates {
   }
 
   double product_seconds(const kernels::Work& w, std::string_view type) {
-    const auto row = [&](std::string_view product) {
-      return fmt::format("matmul/{}/{}/{}", product, kVariants[size_t(w.variant)], type);
+    const bool narrow = w.variant >= int64_t(std::size(kVariants));
+    const std::string_view variant = kVariants[size_t(w.variant) % std::size(kVariants)];
+    const auto slowness = [&](std::string_view product) {
+      return 1 / rate(fmt::format("matmul/{}/{}/{}", product, variant, type), 1e9);
     };
-    double slowness = 0;
-    for (const std::string_view product : kProducts)
-      slowness += 1 / rate(row(product), 1e9) / std::size(kProducts);
-    // What a launch takes beside its arithmetic, as a small product shows it.
-    constexpr double kNarrow = 2.0 * 256 * 384 * 128;
-    const double launch = std::max(0.0, kNarrow / rate(row("narrow"), 1e9) - kNarrow * slowness);
-    return w.flops * slowness + double(w.launches) * launch;
+    if (narrow) return w.flops * slowness("narrow");
+    double sum = 0;
+    for (const std::string_view product : kProducts) sum += slowness(product);
+    return w.flops * sum / std::size(kProducts);
   }
 
   double seconds(const kernels::Work& w) {
