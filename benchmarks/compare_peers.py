@@ -155,7 +155,7 @@ def run_train(args, layout, folder):
         subprocess.run([sys.executable, ROOT / "benchmarks" / "random_tokens.py", tokens], check=True)
     metrics.unlink(missing_ok=True)
     launch = ["launch", "-n", str(layout.ranks), "--"] if layout.ranks > 1 else []
-    peak = peak_of([args.build / "bin" / "cleave", *launch, "train", "--deepspeed_config", config, "--model", model, "--data", tokens,
+    peak = peak_of([ROOT / "build/release/bin/cleave", *launch, "train", "--deepspeed_config", config, "--model", model, "--data", tokens,
                     "--seq_len", str(args.seq_len), "--steps", str(args.warmup + args.steps), "--metrics", metrics],
                    os.environ, folder / "log")
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -168,7 +168,6 @@ def run_torch(args, engine, layout, folder):
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
     environment["PATH"] = os.pathsep.join([str(args.peers.parent), environment["PATH"]])  # where deepspeed finds ninja
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), environment.get("PYTHONPATH")]))
-    environment["CLEAVE_LIBRARY"] = str(args.build / "lib" / "libcleave_c.so")
     start = ["-m", "torch.distributed.run", "--nproc_per_node", str(layout.ranks), "--master_port", "29571"]
     names = ("model", "micro", "seq_len", "dtype", "steps", "warmup")
     options = [word for name in names for word in (f"--{name}", str(getattr(args, name)))]
@@ -198,7 +197,6 @@ def main():
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--steps", type=int, default=4, help="that are timed in a run")
     parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--worker", choices=ENGINES, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -29,14 +29,28 @@ void require_kinds(const SavedTraining& saved, const std::vector<std::string>& w
 
 }  // namespace
 
+namespace {
+
+// A tag that another rank has not would leave parts of a checkpoint in two folders.
+void require_one_tag(EngineCore& s, const std::string& dir, const std::string& tag) {
+  const auto own = double(uint32_t(std::hash<std::string>{}(tag)));
+  double sum = 0;
+  try {
+    sum = s.ranks.sum(own, "the tag of a checkpoint", s.streams->comm());
+  } catch (const Error& e) {
+    throw Error(e.exit(), checkpoint::while_saving(std::filesystem::path(dir) / tag, e));
+  }
+  require(sum == own * s.settings.mesh.size(), Exit::usage,
+          "save_checkpoint: the tag is {} on this rank, and another on another rank; give one", tag);
+}
+
+}  // namespace
+
 void EngineBase::save_checkpoint(const std::string& dir, const std::string& tag, const std::string& client,
                                  const Written& written) {
   EngineCore& s = core();
   s.rank->optimizer();
-  const auto own = double(uint32_t(std::hash<std::string>{}(tag)));
-  require(s.ranks.sum(own, "the tag of a checkpoint", s.streams->comm()) == own * s.settings.mesh.size(),
-          Exit::usage, "save_checkpoint: the tag is {} on this rank, and another on another rank; give one",
-          tag);
+  require_one_tag(s, dir, tag);
   const std::vector<checkpoint::Record> records = records_to_save(*s.rank, *s.computes, s.streams->compute);
   const std::string state = to_json(s.at, s.scaler.state(), s.options.seed, client);
   if (s.background) return s.background->begin(dir, tag, records, state, written);

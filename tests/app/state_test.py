@@ -153,7 +153,7 @@ class State(AppTest):
         disk = self.dir / "disk"
         disk.mkdir()
         (self.dir / "file").write_text("")
-        for path, part in ((self.dir / "missing", "No such file"), (self.dir / "file", "not a folder")):
+        for path, part in (("/proc/none", "No such file"), (self.dir / "file", "not a folder")):
             r = self.train(config=self.config(zero_optimization=self.on_disk(path)), ranks=3, code=2)
             self.assertIn(part, r.stderr)
             self.assertEqual(self.times_said("nvme_path: ", r.stderr), 1, "said once, not by every rank")
