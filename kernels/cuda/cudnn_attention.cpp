@@ -16,7 +16,7 @@ namespace {
 
 namespace name = attention_names;
 
-constexpr const char* kSwitch = "CLEAVE_CUDNN";
+constexpr const char* kCudnnSwitch = "CLEAVE_CUDNN";
 constexpr int64_t kShortest = 128;  // shorter sequences leave the GPU idle either way
 
 // Plans for so many sequences at a time that the workspace holds what they need.
@@ -209,9 +209,9 @@ bool in_library(const Op& op, Stream& stream) {
   if (s.type == DType::fp32 || s.seq < kShortest || s.seq % 64 || s.dim % 8 || s.dim > kTensorCoreHeadDim)
     return false;
   if (!aligned(op)) return false;
-  if (!proved("cuDNN", kSwitch, stream, [] { return cudnn_problem(); })) return false;
+  if (!proved("cuDNN", kCudnnSwitch, stream, [] { return cudnn_problem(); })) return false;
   if (!proved(fmt::format("cuDNN's attention{}{}", words(s), queue.any_order ? ", added in any order" : ""),
-              kSwitch, stream, [&] { return trial(s, stream); }))
+              kCudnnSwitch, stream, [&] { return trial(s, stream); }))
     return false;
   try {
     run_in_library(op, stream);

@@ -14,7 +14,7 @@
 namespace cleave::kernels::gpu {
 namespace {
 
-constexpr const char* kSwitch = "CLEAVE_GPU_EPILOGUES";
+constexpr const char* kEpilogueSwitch = "CLEAVE_GPU_EPILOGUES";
 // Of one bf16 rounding and the sums of a trial's 128 products.
 constexpr double kDenseBound = 0x1p-5;
 // A trial's rows, inputs and outputs: different, so that a matrix taken for its transpose is seen.
@@ -147,8 +147,8 @@ void run(const DenseActivation& op, Stream& stream) {
   const bool bias = op.bias.defined(), one_type = op.weight.dtype() == type && op.y.dtype() == type &&
                                                   (!bias || op.bias.dtype() == type);
   if (op.kind == Activation::gelu_tanh && sixteen_bits(type) && one_type && some_work(op.product()) &&
-      proved(fmt::format("cuBLASLt's GELU in {}{}", name_of(type), bias ? " with bias" : ""), kSwitch, stream,
-             [&] { return trial_of_activation(type, bias, stream); }) &&
+      proved(fmt::format("cuBLASLt's GELU in {}{}", name_of(type), bias ? " with bias" : ""), kEpilogueSwitch,
+             stream, [&] { return trial_of_activation(type, bias, stream); }) &&
       faster_together(op, "GELU", {}, stream) && run_together(op, stream))
     return;
   run_apart(op, stream);
@@ -158,7 +158,7 @@ void run(const DenseActivationGradient& op, Stream& stream) {
   const DType type = op.dy.dtype();
   const bool one_type = op.weight.dtype() == type && op.dhidden.dtype() == type;
   if (op.kind == Activation::gelu_tanh && sixteen_bits(type) && one_type && some_work(op.product()) &&
-      proved(fmt::format("cuBLASLt's GELU gradient in {}", name_of(type)), kSwitch, stream,
+      proved(fmt::format("cuBLASLt's GELU gradient in {}", name_of(type)), kEpilogueSwitch, stream,
              [&] { return trial_of_activation_gradient(type, stream); }) &&
       faster_together(op, "GELU's gradient", {}, stream) && run_together(op, stream))
     return;
@@ -171,7 +171,7 @@ void run(const DenseWeightGradient& op, Stream& stream) {
   if (sixteen_bits(type) && types && some_work(op.product()) &&
       proved(fmt::format("cuBLASLt's bias gradient in {} from {}{}", name_of(of), name_of(type),
                          op.accumulate_weight ? ", added" : ""),
-             kSwitch, stream, [&] { return trial_of_weight_gradient(op, stream); })) {
+             kEpilogueSwitch, stream, [&] { return trial_of_weight_gradient(op, stream); })) {
     std::vector<Tensor> added_to;
     if (op.accumulate_weight) added_to.push_back(op.dweight);
     if (op.accumulate_bias) added_to.push_back(op.dbias);
