@@ -9,7 +9,10 @@ namespace {
 
 constexpr int64_t kTerms = 32, kTileNumel = 16 * kTerms;  // bf16 elements of a tile and of its rows
 
-CLEAVE_INLINE __mmask16 first(int64_t n) { return n >= 16 ? 0xffff : __mmask16((1 << (n > 0 ? n : 0)) - 1); }
+CLEAVE_INLINE __mmask16 first(int64_t n) {
+  if (n >= 16) return 0xffff;
+  return __mmask16((1 << (n > 0 ? n : 0)) - 1);
+}
 
 // Sixteen registers of sixteen pairs, turned.
 CLEAVE_INLINE void turn(__m512i (&r)[16]) {
