@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What `cleave plan --suggest` predicts of models on 8 to 16,384 H100s, drawn beside published results: docs/scaling.md.
+"""What `cleave plan --device h100` predicts of models on 8 to 16,384 H100s, drawn beside published results: docs/scaling.md.
 
     benchmarks/scaling.py [--cleave build/release/bin/cleave] [--folder docs/images]
 
-Weak scaling keeps the sequences of a GPU, strong scaling those of a step. Of every number of GPUs it takes the layout that is predicted
-to be the fastest of those that fit, writes a table to stdout, and two pictures, scaling_weak.svg and scaling_strong.svg, into the folder.
+Weak scaling keeps the sequences of a GPU, strong scaling those of a step; tensor and pipeline axes of a model stay, and the data axis grows
+until a rank has one sequence. Writes a table to stdout, and two pictures, scaling_weak.svg and scaling_strong.svg, into the folder.
 """
 import argparse
 import json
@@ -24,12 +24,13 @@ def llama(width, mlp, layers, heads):
             "rope_theta": 500000.0, "tie_word_embeddings": False}
 
 
-# Name, model, tokens of a sequence, fewest GPUs, sequences of a GPU in weak scaling, sequences of a step in strong scaling, color.
+# Name, model, tokens of a sequence, tensor and pipeline ranks, whether blocks are recomputed, sequences of a micro-batch, micro-batches of
+# a rank in weak scaling, sequences of a step in strong scaling, fewest GPUs, color.
 MODELS = [
-    ("GPT-2 1.5B", "gpt2-xl", 1024, 8, 32, 16384, "#1f77b4"),
-    ("Llama 3 8B", llama(4096, 14336, 32, 32), 8192, 8, 2, 2048, "#2ca02c"),
-    ("Llama 3 70B", llama(8192, 28672, 80, 64), 8192, 64, 1, 2048, "#ff7f0e"),
-    ("Llama 3 405B", llama(16384, 53248, 126, 128), 8192, 512, 1, 2048, "#d62728"),
+    ("GPT-2 1.5B", "gpt2-xl", 1024, 1, 1, False, 16, 2, 16384, 8, "#1f77b4"),
+    ("Llama 3 8B", llama(4096, 14336, 32, 32), 8192, 1, 1, True, 2, 1, 2048, 8, "#2ca02c"),
+    ("Llama 3 70B", llama(8192, 28672, 80, 64), 8192, 4, 4, True, 1, 16, 2048, 64, "#ff7f0e"),
+    ("Llama 3 405B", llama(16384, 53248, 126, 128), 8192, 8, 16, True, 1, 64, 2048, 512, "#d62728"),
 ]
 # Model TFLOP/s of a GPU as their authors count them, on H100s in bf16: name, GPUs, TFLOP/s, color of the nearest model here.
 PUBLISHED = [
@@ -39,39 +40,31 @@ PUBLISHED = [
 ]
 
 
-def run(cleave, *words):
-    done = subprocess.run([cleave, "plan", *map(str, words)], capture_output=True, text=True)
+def predicted(cleave, folder, model, gpus, batch):
+    """Seconds of a step, model TFLOP/s of a GPU, and the layout; None where the model does not fit, or has less than a sequence a rank."""
+    _, shape, seq, tensor, pipe, recomputes, micro, *_ = model
+    data = gpus // (tensor * pipe)
+    micro = min(micro, batch // data)
+    if micro == 0:
+        return None
+    (folder / "ds.json").write_text(json.dumps({
+        "train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": batch // (data * micro), "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 1, "overlap_comm": True}, "pipeline": {"stages": pipe},
+        "tensor_parallel": {"autotp_size": tensor}, "activation_checkpointing": {"number_checkpoints": 1000 if recomputes else 0}}))
+    name = shape
+    if isinstance(shape, dict):
+        name = folder / "model.json"
+        name.write_text(json.dumps(shape))
+    done = subprocess.run([cleave, "plan", "--deepspeed_config", folder / "ds.json", "--model", name, "--seq_len", str(seq), "--world_size",
+                           str(gpus), "--device", "h100", "--json"], capture_output=True, text=True)
     if done.returncode == 3:
         return None
     if done.returncode != 0:
-        sys.exit(f"cleave plan {' '.join(map(str, words))} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    return done.stdout
-
-
-def predicted(cleave, folder, model, seq, gpus, batch):
-    """Seconds and model TFLOP/s of a GPU in the fastest layout that fits, and the layout; None where none does."""
-    (folder / "ds.json").write_text(json.dumps({
-        "train_batch_size": batch, "bf16": {"enabled": True}, "optimizer": {"type": "AdamW"},
-        "zero_optimization": {"stage": 3, "overlap_comm": True}, "train_micro_batch_size_per_gpu": max(1, batch // gpus),
-        **({"sequence_parallel_size": gpus // batch} if gpus > batch else {})}))
-    name = model
-    if isinstance(model, dict):
-        (folder / "model.json").write_text(json.dumps(model))
-        name = folder / "model.json"
-    shared = ["--model", name, "--seq_len", seq, "--world_size", gpus, "--device", "h100"]
-    best = run(cleave, "--deepspeed_config", folder / "ds.json", *shared, "--suggest")
-    if best is None:
-        return None
-    (folder / "best.json").write_text(best)
-    plan = json.loads(run(cleave, "--deepspeed_config", folder / "best.json", *shared, "--json"))
-    config = json.loads(best)
+        sys.exit(f"cleave plan of {model[0]} on {gpus} GPUs ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    plan = json.loads(done.stdout)
     time = plan["predicted"]["step_s"]
-    axes = [("tensor", config.get("tensor_parallel", {}).get("autotp_size", 1)), ("pipe", config.get("pipeline", {}).get("stages", 1)),
-            ("sequence", config.get("sequence_parallel_size", 1))]
-    layout = [f"ZeRO-{config['zero_optimization']['stage']}"] + [f"{axis} {size}" for axis, size in axes if size > 1]
-    if config.get("activation_checkpointing", {}).get("interval"):
-        layout.append("recomputed")
-    return time, plan["flops_per_step"] / gpus / time / 1e12, ", ".join(layout)
+    axes = [f"{axis} {size}" for axis, size in (("data", data), ("tensor", tensor), ("pipe", pipe)) if size > 1]
+    return time, plan["flops_per_step"] / gpus / time / 1e12, ", ".join(axes)
 
 
 def draw(path, title, lines):
@@ -98,8 +91,11 @@ def draw(path, title, lines):
     for name, color, points in lines:
         way = " ".join(f"{x(gpus):.1f},{y(tflops):.1f}" for gpus, tflops in points)
         out.append(f'<polyline points="{way}" fill="none" stroke="{color}" stroke-width="2.5"/>')
+    named = top - 20
+    for name, color, points in sorted(lines, key=lambda line: -line[2][-1][1]):
         gpus, tflops = points[-1]
-        out.append(f'<text x="{x(gpus) + 8:.1f}" y="{y(tflops) + 4:.1f}" fill="{color}">{name}</text>')
+        named = max(named + 16, y(tflops) + 4)  # not over the name above
+        out.append(f'<text x="{x(gpus) + 8:.1f}" y="{named:.1f}" fill="{color}">{name}</text>')
     for name, gpus, tflops, color in PUBLISHED:
         out.append(f'<circle cx="{x(gpus):.1f}" cy="{y(tflops):.1f}" r="5" fill="white" stroke="{color}" stroke-width="2"/>'
                    f'<text x="{x(gpus):.1f}" y="{y(tflops) + 19:.1f}" text-anchor="middle" font-size="11" fill="#555">{name}</text>')
@@ -117,13 +113,13 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         for kind in ("weak", "strong"):
             lines = []
-            for name, model, seq, fewest, each, together, color in MODELS:
+            for model in MODELS:
+                name, seq, (tensor, pipe), (micro, micros, together, fewest, color) = model[0], model[2], model[3:5], model[6:]
                 points = []
                 for gpus in (size for size in SIZES if size >= fewest):
-                    batch = each * gpus if kind == "weak" else together
-                    found = predicted(args.cleave, pathlib.Path(scratch), model, seq, gpus, batch)
+                    batch = micro * micros * gpus // (tensor * pipe) if kind == "weak" else together
+                    found = predicted(args.cleave, pathlib.Path(scratch), model, gpus, batch)
                     if found is None:
-                        print(f"| {kind} | {name} | {gpus:,} | {batch:,} | none fits | | | |", flush=True)
                         continue
                     time, tflops, layout = found
                     points.append((gpus, tflops))
