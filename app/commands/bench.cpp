@@ -110,7 +110,8 @@ void add_kernel(Rows& rows, const KernelRow& kernel, const Limits& limits, doubl
           .limit = limits.flops(kernel.type) * 1e-9,
           .limited_by = "on registers"};
   // Where bf16 is the library's already, the row has its rate.
-  if (!kernel.by_onednn || (kernel.type == DType::bf16 && kernels::cpu::bf16_products().way == kernels::cpu::Bf16Way::onednn))
+  if (!kernel.by_onednn ||
+      (kernel.type == DType::bf16 && kernels::cpu::bf16_products().way == kernels::cpu::Bf16Way::onednn))
     return rows.add(std::move(row));
   bench::Operands others{Device{}};
   Row theirs = row;

@@ -65,8 +65,8 @@ GemmArgs args_of(const Matmul& op, const float* bias) {
 void run_gemm(GemmArgs args) {
   const Scratch packed(gemm_scratch(args.m, args.k, team_threads()) * 4);
   args.scratch = packed.floats();
-  const bool bf16 = args.a.type == DType::bf16 && args.b.type == DType::bf16;
-  bf16 && bf16_products().way == Bf16Way::tiles ? v4::gemm_tiles(args) : gemm(args);
+  const bool in_bf16 = args.a.type == DType::bf16 && args.b.type == DType::bf16;
+  in_bf16&& bf16_products().way == Bf16Way::tiles ? v4::gemm_tiles(args) : gemm(args);
 }
 
 // With few rows and rows of b nothing is packed, and the sums are rounded when all are there.

@@ -5,9 +5,9 @@
 #include <cstdlib>
 
 #include "core/environment.h"
+#include "kernels/cpu/bf16_products.h"
 #include "kernels/cpu/bodies.h"
 #include "kernels/cpu/onednn.h"
-#include "kernels/cpu/bf16_products.h"
 
 namespace cleave::kernels {
 namespace {
