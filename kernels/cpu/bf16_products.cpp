@@ -4,81 +4,68 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <functional>
+#include <span>
 #include <vector>
 
-#include "core/environment.h"
 #include "device/team.h"
 #include "kernels/cpu/bodies.h"
 #include "kernels/cpu/onednn.h"
 #include "kernels/cpu/register_loops.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/elementwise.h"
 
 namespace cleave::kernels::cpu {
 namespace {
 
 constexpr double kClearly = 1.25;  // ratios of instructions that exist are 0.5, 2, and 8 and more
 
-// One product of bf16, [m, k] by [n, k] turned, with all that its calls need.
+// One product of bf16 by bf16, [m, k] by [n, k] turned, of drawn values.
 class Trial {
  public:
-  Trial(int64_t m, int64_t n, int64_t k) : m_(m), n_(n), k_(k) {
-    uint32_t state = 1;
-    for (auto* operand : {&a_, &b_}) {
-      operand->resize(size_t((operand == &a_ ? m : n) * k));
-      for (uint16_t& x : *operand) {
-        state = state * 1664525u + 1013904223u;
-        x = uint16_t((state >> 16 & 0x807f) | (0x3e80 + (state >> 8 & 0x180)));  // 1/4 to 4, both signs
-      }
-    }
-    scratch_.resize(size_t(gemm_scratch(m, k, team_threads()) + 16));
+  Trial(int64_t m, int64_t n, int64_t k)
+      : memory_((m * k + n * k) * 2 + m * n * 4), packed_(gemm_scratch(m, k, team_threads()) * 4) {
+    auto* c = static_cast<std::byte*>(memory_.data());
+    product_ = {.c = {c, DType::fp32, {m, n}},
+                .a = {c + m * n * 4, DType::bf16, {m, k}},
+                .b = {c + m * n * 4 + m * k * 2, DType::bf16, {n, k}},
+                .transpose_b = true};
+    draw(product_.a, 1), draw(product_.b, 2);
   }
 
-  std::vector<float> own(void (*gemm)(const GemmArgs&)) {
-    std::vector<float> c(size_t(m_ * n_));
-    const auto address = reinterpret_cast<uintptr_t>(scratch_.data());
-    gemm({.c = c.data(),
+  std::span<const float> by(void (*gemm)(const GemmArgs&)) {
+    const Matmul& p = product_;
+    gemm({.c = p.c.as<float>(),
           .rounded = {},
-          .a = {a_.data(), DType::bf16},
-          .b = {b_.data(), DType::bf16},
+          .a = {p.a.raw(), DType::bf16},
+          .b = {p.b.raw(), DType::bf16},
           .bias = nullptr,
-          .c_stride = n_,
+          .c_stride = p.n(),
           .rounded_stride = 0,
-          .a_stride = k_,
-          .b_stride = k_,
-          .m = m_,
-          .n = n_,
-          .k = k_,
+          .a_stride = p.k(),
+          .b_stride = p.k(),
+          .m = p.m(),
+          .n = p.n(),
+          .k = p.k(),
           .transpose_a = false,
           .transpose_b = true,
           .accumulate = false,
-          .scratch = reinterpret_cast<float*>((address + 63) / 64 * 64)});
-    return c;
+          .scratch = packed_.floats()});
+    return p.c.span<float>();
   }
-
-  void library() {
-    std::vector<float> c(size_t(m_ * n_));
-    onednn_gemm({.c = c.data(),
-                 .a = a_.data(),
-                 .b = b_.data(),
-                 .bias = nullptr,
-                 .c_type = DType::fp32,
-                 .a_type = DType::bf16,
-                 .b_type = DType::bf16,
-                 .m = m_,
-                 .n = n_,
-                 .k = k_,
-                 .a_stride = k_,
-                 .transpose_a = false,
-                 .transpose_b = true,
-                 .accumulate = false});
-  }
+  void by_onednn() { onednn_gemm(onednn_gemm_of(product_)); }
 
  private:
-  int64_t m_, n_, k_;
-  std::vector<uint16_t> a_, b_;
-  std::vector<float> scratch_;
+  static void draw(const Tensor& y, uint64_t stream) {
+    const Scratch drawn(y.numel() * 4);
+    const Tensor x(drawn.data(), DType::fp32, y.shape());
+    run(RandomFill{.y = x, .philox = {1, stream}});
+    run(Cast{.y = y, .x = x});
+  }
+
+  Scratch memory_, packed_;
+  Matmul product_;
 };
 
 double seconds_of(const std::function<void()>& run) {
@@ -93,20 +80,15 @@ double seconds_of(const std::function<void()>& run) {
   return best;
 }
 
-bool unit_is_its_model() {
-  Trial trial(72, 104, 544);  // edges both ways, and two blocks of sums
-  return trial.own(v4::gemm_tiles) == trial.own(v4::gemm_tiles_by_model);
-}
-
-// Of a block's product, on this thread alone.
-double library_over_tiles() {
+// The time that oneDNN takes for a block's product over that of the tiles, on this thread alone.
+double onednn_over_tiles() {
   const int threads = team_threads();
   set_team_threads(1);
   Trial trial(512, 768, 768);
-  const double tiles = seconds_of([&] { trial.own(v4::gemm_tiles); });
-  const double library = seconds_of([&] { trial.library(); });
+  const double tiles = seconds_of([&] { trial.by(v4::gemm_tiles); });
+  const double onednn = seconds_of([&] { trial.by_onednn(); });
   set_team_threads(threads);
-  return library / tiles;
+  return onednn / tiles;
 }
 
 // Why oneDNN does not multiply bf16 by an instruction of the CPU's.
@@ -130,9 +112,9 @@ Bf16Products decide() {
                     instruction)};
   if (isa() != Isa::v4 || !has_tiles())
     return {Bf16Way::onednn, fmt::format("the CPU multiplies bf16 in hardware, by {}", instruction)};
-  if (!unit_is_its_model())
+  if (!has_the_models_bits(v4::gemm_tiles))
     return {Bf16Way::onednn, "the CPU's matrix unit adds up in another way than is documented"};
-  const double ratio = library_over_tiles();
+  const double ratio = onednn_over_tiles();
   if (ratio * kClearly < 1)
     return {Bf16Way::onednn,
             fmt::format("it takes {:.2f} of the own product's time on the CPU's matrix unit", ratio)};
@@ -140,6 +122,13 @@ Bf16Products decide() {
 }
 
 }  // namespace
+
+bool has_the_models_bits(void (*tiles)(const GemmArgs&)) {
+  Trial trial(72, 104, 544);  // edges both ways, and two blocks of sums
+  const std::span<const float> sums = trial.by(tiles);
+  const std::vector<float> kept(sums.begin(), sums.end());
+  return std::ranges::equal(trial.by(v4::gemm_tiles_by_model), kept);
+}
 
 const Bf16Products& bf16_products() {
   static const Bf16Products products = decide();

@@ -5,6 +5,8 @@
 
 namespace cleave::kernels::cpu {
 
+struct GemmArgs;
+
 enum class Bf16Way {
   as_fp32,  // the own product in fp32, operands converted while they are packed
   onednn,
@@ -20,5 +22,8 @@ struct Bf16Products {
 // oneDNN is not faster by a quarter on one thread. oneDNN: where its instruction multiplies faster than
 // fp32's multiply-add by a quarter. Takes a millisecond, twenty where there are tiles; asked once.
 const Bf16Products& bf16_products();
+
+// The trial of tiles: whether this product of bf16 has the bits of v4::gemm_tiles_by_model. Needs AVX-512.
+bool has_the_models_bits(void (*tiles)(const GemmArgs&));
 
 }  // namespace cleave::kernels::cpu

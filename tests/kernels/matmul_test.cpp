@@ -345,6 +345,11 @@ TEST_P(TileProduct, AddsUpInTheOrderOfTheInstruction) {
       sum({std::numeric_limits<double>::infinity(), -1, -std::numeric_limits<double>::infinity()}, 0)));
 }
 
+TEST_P(TileProduct, IsTriedBeforeItIsTrusted) {
+  EXPECT_TRUE(cpu::has_the_models_bits(GetParam() ? cpu::v4::gemm_tiles : cpu::v4::gemm_tiles_by_model));
+  EXPECT_FALSE(cpu::has_the_models_bits(cpu::v4::gemm));  // which adds up in another order
+}
+
 TEST_P(TileProduct, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
   const int64_t m = 96, n = 70, k = 600;
   Guarded a(DType::bf16, {m, k}, random_values(m * k, 1)), b(DType::bf16, {k, n}, random_values(n * k, 2)),
