@@ -80,7 +80,11 @@ class Worker final : public Queue {
     push({[event] { event.wait(); }, true});
   }
   void synchronize() override {
-    record().wait();
+    // This point holds no failure: the worker may let go of it after the caller has caught the exception,
+    // and the exception is then freed on a thread that never waited for the caller.
+    auto point = std::make_shared<WorkerPoint>();
+    push({[point] { point->fire(nullptr); }, true});
+    point->wait();
     std::lock_guard lock(mutex_);
     if (auto failure = std::exchange(failure_, nullptr)) std::rethrow_exception(failure);
   }
