@@ -1,8 +1,10 @@
-#include "kernels/attention.h"
+#include "kernels/cpu/attention.h"
 
 #include <cmath>
 
 #include "device/team.h"
+#include "kernels/cpu/bf16_products.h"
+#include "kernels/cpu/bodies.h"
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/scratch.h"
 
@@ -36,23 +38,34 @@ AttentionArgs args_of(const AttentionForward& op) {
   return args;
 }
 
+// Whether the products are those of pairs of bf16 terms.
+bool multiplies_pairs(const AttentionForward& op) {
+  return op.qkv.dtype() == DType::bf16 && bf16_products().way == Bf16Way::dots;
+}
+
 }  // namespace
 
-void run(const AttentionForward& op) {
+void run_by(AttentionBody body, const AttentionForward& op) {
   AttentionArgs args = args_of(op);
   args.scratch_numel = attention_scratch(op.seq, op.head_dim);
   const Scratch scratch(args.scratch_numel * team_threads() * 4);
   args.scratch = scratch.floats();
-  attention(args);
+  body(args);
 }
 
-void run(const AttentionBackward& op) {
+void run_by(AttentionBody body, const AttentionBackward& op) {
   AttentionArgs args = args_of(op.forward);
   args.dy = vec(op.dy), args.dqkv = vec(op.dqkv);
   args.scratch_numel = attention_grad_scratch(args.seq, args.head_dim);
   const Scratch scratch(args.scratch_numel * team_threads() * 4);
   args.scratch = scratch.floats();
-  attention_grad(args);
+  body(args);
+}
+
+void run(const AttentionForward& op) { run_by(multiplies_pairs(op) ? v4::attention_dots : attention, op); }
+
+void run(const AttentionBackward& op) {
+  run_by(multiplies_pairs(op.forward) ? v4::attention_grad_dots : attention_grad, op);
 }
 
 }  // namespace cleave::kernels::cpu

@@ -1,6 +1,13 @@
-// What attention forward and backward share: operands in blocks. Queries come in blocks of kQueries, keys in
-// blocks of kKeys; a block is copied once to fp32, so the products run on contiguous rows whatever the
-// storage type.
+// What attention forward and backward share. Queries come in blocks of kQueries, keys in blocks of kKeys; a
+// block is packed once, so the products run on contiguous rows whatever the storage type. How it is packed
+// and multiplied, the blocks say: an arithmetic (arithmetic.h) and the operands that it wants,
+//   rows(out, x, stride, valid, all, width)     left operand: `all` rows of elements(padded(width))
+//   across(out, x, stride, valid, width)        right one with kKeys columns, the rows of x, over x's columns
+//   along(out, x, stride, valid, all, width)    right one with padded(width) columns, over `all` rows of x
+//   by_query(block, room, queries)              a block of kQueries x kKeys numbers as left operand, over
+//   keys by_key(block, room, queries)                the same turned, over queries
+// from `valid` rows of x, `stride` apart; beyond them and beyond `width` there are zeros. `room` is for
+// kQueries x kKeys elements.
 #pragma once
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/tile.h"
@@ -17,23 +24,23 @@ inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 // Takes consecutive pieces of a thread's scratch.
 struct Carver {
   float* next;
-  float* take(int64_t numel) {
-    float* p = next;
+  template <class Element = float>
+  Element* take(int64_t numel) {
+    static_assert(sizeof(Element) == sizeof(float));
+    auto* p = reinterpret_cast<Element*>(next);
     next += (numel + 15) / 16 * 16;
     return p;
   }
 };
 
-// rows x width of T at `x` (row stride `stride`) to fp32 rows of padded width, times factor; rows up to `all`
-// are zero.
+// rows x width of T at `x` (row stride `stride`) to fp32 rows of padded width; rows up to `all` are zero.
 template <class T>
-static void copy_rows(float* out, const T* x, int64_t stride, int64_t rows, int64_t all, int64_t width,
-                      float factor) {
+static void copy_rows(float* out, const T* x, int64_t stride, int64_t rows, int64_t all, int64_t width) {
   const int64_t wide = padded(width);
   for (int64_t r = 0; r < all; ++r) {
     float* to = out + r * wide;
     if (r < rows)
-      for_vectors(0, width, [=](int64_t i, auto n) { store(to + i, load(x + r * stride + i, n) * factor); });
+      for_vectors(0, width, [=](int64_t i, auto n) { store(to + i, load(x + r * stride + i, n)); });
     else
       for (int64_t i = 0; i < wide; i += 16) store(to + i, zero());
   }
@@ -56,6 +63,24 @@ static void copy_transposed(float* out, const T* x, int64_t stride, int64_t rows
       for (int64_t i = 0; i < (width - d) * 4; ++i) out[(d + i / 4) * kKeys + key + i % 4] = whole[i];
     });
 }
+
+// Numbers in fp32.
+template <class T>
+struct FloatBlocks : MultiplyAdd {
+  using Arithmetic = MultiplyAdd;
+  using Stored = T;
+  static void rows(float* out, const T* x, int64_t stride, int64_t valid, int64_t all, int64_t width) {
+    copy_rows(out, x, stride, valid, all, width);
+  }
+  static void across(float* out, const T* x, int64_t stride, int64_t valid, int64_t width) {
+    copy_transposed(out, x, stride, valid, width);
+  }
+  static void along(float* out, const T* x, int64_t stride, int64_t valid, int64_t all, int64_t width) {
+    copy_rows(out, x, stride, valid, all, width);
+  }
+  CLEAVE_MEMBER Matrix<float> by_query(const float* block, float*, int64_t) { return {block, kKeys}; }
+  CLEAVE_MEMBER Matrix<float> by_key(const float* block, float*, int64_t) { return {block, 1, kKeys}; }
+};
 
 template <class T>
 struct Head {
@@ -91,10 +116,10 @@ CLEAVE_INLINE F16 visible(F16 score, int64_t first, int64_t last, int64_t key) {
   return select(lane_index() < splat(float(seen)), score, never);
 }
 
-// Scores of the same units as the cap, capped. A function of its own, so that the loops of attention keep
-// their registers.
-[[gnu::noipa]] static void cap_scores(float* scores, int64_t count, float cap) {
-  const S16 whole = splat(cap), inverse = splat(1.0f / cap);
+// Scores times `scale`, which then have the units of the cap, capped. A function of its own, so that the
+// loops of attention keep their registers.
+[[gnu::noipa]] static void cap_scores(float* scores, int64_t count, float scale, float cap) {
+  const S16 whole = splat(cap), inverse = splat(scale / cap);
   for (int64_t i = 0; i < count; i += 16) store(scores + i, tanh(load(scores + i) * inverse) * whole);
 }
 

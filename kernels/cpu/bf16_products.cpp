@@ -110,8 +110,9 @@ Bf16Products decide() {
         Bf16Way::as_fp32,
         fmt::format("{} is no faster than fp32's multiply-add on this CPU; operands are multiplied as fp32",
                     instruction)};
-  if (isa() != Isa::v4 || !has_tiles())
-    return {Bf16Way::onednn, fmt::format("the CPU multiplies bf16 in hardware, by {}", instruction)};
+  if (!has_tiles())
+    return {isa() == Isa::v4 ? Bf16Way::dots : Bf16Way::onednn,
+            fmt::format("the CPU multiplies bf16 in hardware, by {}", instruction)};
   if (!has_the_models_bits(v4::gemm_tiles))
     return {Bf16Way::onednn, "the CPU's matrix unit adds up in another way than is documented"};
   const double ratio = onednn_over_tiles();

@@ -1,4 +1,4 @@
-// How products of bf16 by bf16 go on this machine: the fastest of three ways, decided once by measurements
+// How products of bf16 by bf16 go on this machine: the fastest of four ways, decided once by measurements
 // whose margins are wide, so that every run, every rank and every such machine decides the same.
 #pragma once
 #include <string>
@@ -9,8 +9,9 @@ struct GemmArgs;
 
 enum class Bf16Way {
   as_fp32,  // the own product in fp32, operands converted while they are packed
+  dots,     // the own product by vdpbf16ps
+  tiles,    // the own product on the CPU's matrix unit
   onednn,
-  tiles,  // the own product on the CPU's matrix unit
 };
 
 struct Bf16Products {
@@ -18,9 +19,10 @@ struct Bf16Products {
   std::string why;  // one sentence without its full stop
 };
 
+// Dots: where the CPU has no tiles, and vdpbf16ps multiplies faster than fp32's multiply-add by a quarter.
 // Tiles: where the CPU has them, they give the bits of their model (tile_unit.h) on a drawn product, and
-// oneDNN is not faster by a quarter on one thread. oneDNN: where its instruction multiplies faster than
-// fp32's multiply-add by a quarter. Takes a millisecond, twenty where there are tiles; asked once.
+// oneDNN is not faster by a quarter on one thread; else oneDNN. Takes a millisecond, twenty where there are
+// tiles; asked once.
 const Bf16Products& bf16_products();
 
 // The trial of tiles: whether this product of bf16 has the bits of v4::gemm_tiles_by_model. Needs AVX-512.

@@ -225,11 +225,11 @@ constexpr int64_t keys(int64_t seq) { return (seq + kKeys - 1) / kKeys * kKeys; 
 // Floats of scratch a thread needs: keys and values in fp32, one block of everything else.
 constexpr int64_t attention_scratch(int64_t seq, int64_t head_dim) {
   using namespace attention_blocks;
-  return 2 * keys(seq) * padded(head_dim) + kQueries * (2 * padded(head_dim) + kKeys + 64);
+  return 2 * keys(seq) * padded(head_dim) + kQueries * (2 * padded(head_dim) + 2 * kKeys + 64);
 }
 constexpr int64_t attention_grad_scratch(int64_t seq, int64_t head_dim) {
   using namespace attention_blocks;
-  return keys(seq) * (8 * padded(head_dim) + 2) + 2 * kQueries * kKeys + 64;
+  return keys(seq) * (8 * padded(head_dim) + 2) + 3 * kQueries * kKeys + 64;
 }
 constexpr int64_t kv_cache_attention_scratch(int64_t head_dim) {
   return 2 * attention_blocks::padded(head_dim) + attention_blocks::kKeys;
@@ -261,8 +261,14 @@ CLEAVE_BODY(random_fill, RandomArgs)
 CLEAVE_BODY(sum, SumArgs)
 CLEAVE_BODY(gemm, GemmArgs)
 namespace v4 {
-// bf16 by bf16 on the CPU's matrix unit, and on a scalar model of it that gives the same bits. See
-// bf16_products().
+// bf16 by bf16: by AVX512_BF16's vdpbf16ps, on the CPU's matrix unit, and each on a model of it for tests, of
+// which the unit's gives its bits. See bf16_products().
+void gemm_dots(const GemmArgs& args);
+void gemm_dots_by_model(const GemmArgs& args);
+void attention_dots(const AttentionArgs& args);
+void attention_dots_by_model(const AttentionArgs& args);
+void attention_grad_dots(const AttentionArgs& args);
+void attention_grad_dots_by_model(const AttentionArgs& args);
 void gemm_tiles(const GemmArgs& args);
 void gemm_tiles_by_model(const GemmArgs& args);
 }  // namespace v4

@@ -24,7 +24,6 @@ struct Target {
   bool add;           // to what is there
 };
 
-CLEAVE_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 CLEAVE_INLINE int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 
 // c = round(sums [+ c]), a block of it.

@@ -66,7 +66,14 @@ void run_gemm(GemmArgs args) {
   const Scratch packed(gemm_scratch(args.m, args.k, team_threads()) * 4);
   args.scratch = packed.floats();
   const bool in_bf16 = args.a.type == DType::bf16 && args.b.type == DType::bf16;
-  in_bf16&& bf16_products().way == Bf16Way::tiles ? v4::gemm_tiles(args) : gemm(args);
+  switch (in_bf16 ? bf16_products().way : Bf16Way::as_fp32) {
+    case Bf16Way::dots:
+      return v4::gemm_dots(args);
+    case Bf16Way::tiles:
+      return v4::gemm_tiles(args);
+    default:
+      return gemm(args);
+  }
 }
 
 // With few rows and rows of b nothing is packed, and the sums are rounded when all are there.

@@ -30,6 +30,8 @@ std::vector<MatmulWay> matmul_ways() {
         return own;
       case cpu::Bf16Way::onednn:
         return fmt::format("oneDNN {} with {}", library.version, library.instructions);
+      case cpu::Bf16Way::dots:
+        return "own product with AVX512_BF16";
       case cpu::Bf16Way::tiles:
         return "own product with AMX";
     }

@@ -5,8 +5,6 @@
 #include "kernels/cpu/bodies.h"
 #include "kernels/cpu/simd.h"
 
-#define CLEAVE_MEMBER [[gnu::always_inline]] static inline
-
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 
 // Below this many elements a fork costs more than it brings.

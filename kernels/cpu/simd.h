@@ -17,6 +17,7 @@
 #error "the compiler flags are not those of the instruction set"
 #endif
 #define CLEAVE_INLINE [[gnu::always_inline]] static inline
+#define CLEAVE_MEMBER [[gnu::always_inline]] static inline
 
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 
@@ -197,6 +198,7 @@ CLEAVE_INLINE __m256 high_half(F16 a) { return a.hi; }
 #endif
 #undef X
 
+CLEAVE_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 CLEAVE_INLINE S16 zero() { return splat(0.0f); }
 CLEAVE_INLINE F16 abs(F16 a) { return float_of(bits_of(a) & splat(0x7fffffff)); }
 CLEAVE_INLINE F16 negate(F16 a) { return float_of(bits_of(a) ^ splat(int(0x80000000u))); }

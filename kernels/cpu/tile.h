@@ -1,17 +1,17 @@
 // Small matrix products in registers: c (+)= a b, [m, n] of [m, k] and [k, n], with b's rows contiguous and n
-// a multiple of 16. a is read
-// one element at a time, so any pair of strides will do, a transposition included.
+// a multiple of 16. a is read one element at a time, so any pair of strides will do, a transposition
+// included.
 #pragma once
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/arithmetic.h"
 
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 
 // Element (i, j) is data[i * row + j * column].
+template <class Element>
 struct Matrix {
-  const float* data;
+  const Element* data;
   int64_t row, column = 1;
 };
-CLEAVE_INLINE Matrix transposed(const float* data, int64_t row) { return {data, 1, row}; }
 
 struct Result {
   float* data;
@@ -19,12 +19,13 @@ struct Result {
 };
 
 struct Sizes {
-  int64_t m, n, k;
+  int64_t m, n, k;  // k: elements of a sum, as the arithmetic counts
 };
 
+template <class Arithmetic>
 struct Product {
   Result c;
-  Matrix a, b;
+  Matrix<typename Arithmetic::Element> a, b;
   Sizes size;
   bool add;
 };
@@ -35,11 +36,11 @@ inline constexpr int kTileRows = 6, kTileVectors = 4;  // 24 accumulators of 32 
 inline constexpr int kTileRows = 6, kTileVectors = 1;  // 12 accumulators of 16 registers
 #endif
 
-template <int kRows, int kVectors>
-CLEAVE_INLINE void tile(const Product& p, int64_t i, int64_t j) {
+template <int kRows, int kVectors, class Arithmetic>
+CLEAVE_INLINE void tile(const Product<Arithmetic>& p, int64_t i, int64_t j) {
   F16 sum[kRows][kVectors];
-  const float* a = p.a.data + i * p.a.row;
-  const float* b = p.b.data + j;
+  const auto* a = p.a.data + i * p.a.row;
+  const auto* b = p.b.data + j;
   float* c = p.c.data + i * p.c.row + j;
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
@@ -47,15 +48,13 @@ CLEAVE_INLINE void tile(const Product& p, int64_t i, int64_t j) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = p.add ? load(c + r * p.c.row + 16 * v) : zero();
   const int64_t a_row = p.a.row, a_column = p.a.column, b_row = p.b.row;
   for (int64_t k = p.size.k; k > 0; --k, a += a_column, b += b_row) {
-    F16 column[kVectors];
+    typename Arithmetic::Row row[kVectors];
 #pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) column[v] = load(b + 16 * v);
+    for (int v = 0; v < kVectors; ++v) row[v] = Arithmetic::row(b + 16 * v);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const F16 x = splat(a[r * a_row]);
+    for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = fma(x, column[v], sum[r][v]);
-    }
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = Arithmetic::step(a[r * a_row], row[v], sum[r][v]);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
@@ -63,8 +62,8 @@ CLEAVE_INLINE void tile(const Product& p, int64_t i, int64_t j) {
     for (int v = 0; v < kVectors; ++v) store(c + r * p.c.row + 16 * v, sum[r][v]);
 }
 
-template <int kVectors>
-CLEAVE_INLINE void tile_column(const Product& p, int64_t j) {
+template <int kVectors, class Arithmetic>
+CLEAVE_INLINE void tile_column(const Product<Arithmetic>& p, int64_t j) {
   int64_t i = 0;
   for (; i + kTileRows <= p.size.m; i += kTileRows) tile<kTileRows, kVectors>(p, i, j);
   switch (p.size.m - i) {
@@ -83,7 +82,8 @@ CLEAVE_INLINE void tile_column(const Product& p, int64_t j) {
   }
 }
 
-[[gnu::noinline]] static void run_product(const Product& p) {
+template <class Arithmetic>
+[[gnu::noinline]] static void run_product(const Product<Arithmetic>& p) {
   int64_t j = 0;
   for (; j + 16 * kTileVectors <= p.size.n; j += 16 * kTileVectors) tile_column<kTileVectors>(p, j);
   if constexpr (kTileVectors > 1) {
@@ -100,10 +100,14 @@ CLEAVE_INLINE void tile_column(const Product& p, int64_t j) {
   }
 }
 
-// c = a b and c += a b.
-CLEAVE_INLINE void multiply(Result c, Matrix a, Matrix b, Sizes size) { run_product({c, a, b, size, false}); }
-CLEAVE_INLINE void multiply_add(Result c, Matrix a, Matrix b, Sizes size) {
-  run_product({c, a, b, size, true});
+// c = a b and c += a b, by the arithmetic of such blocks.
+template <class Blocks, class Element = typename Blocks::Element>
+CLEAVE_INLINE void multiply(Result c, Matrix<Element> a, Matrix<Element> b, Sizes size) {
+  run_product<typename Blocks::Arithmetic>({c, a, b, size, false});
+}
+template <class Blocks, class Element = typename Blocks::Element>
+CLEAVE_INLINE void multiply_add(Result c, Matrix<Element> a, Matrix<Element> b, Sizes size) {
+  run_product<typename Blocks::Arithmetic>({c, a, b, size, true});
 }
 
 }  // namespace cleave::kernels::cpu::CLEAVE_ISA

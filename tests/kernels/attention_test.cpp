@@ -1,5 +1,6 @@
-#include "kernels/attention.h"
-
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/bf16_products.h"
+#include "kernels/cpu/bodies.h"
 #include "tests/kernels/cases/attention.h"
 #include "tests/kernels/guarded.h"
 
@@ -106,55 +107,74 @@ struct Oracle {
   }
 };
 
-// A GPU's tensor cores take the probabilities and their gradients in 16 bits, each off by half an ulp. In y
-// their sum is 1 and values reach 4.5; in gradients up to 24 of them meet queries of this size.
-bool rounds_inside(DType type) { return TestDevice::current() && type != DType::fp32; }
-double output_bound(DType type) { return 2e-6 + (rounds_inside(type) ? 4.5 * half_ulp(type) : 0); }
+// A GPU's tensor cores and a CPU's instruction for bf16 take the probabilities and their gradients in 16
+// bits, each off by half an ulp. In y their sum is 1 and values reach 4.5; in gradients up to 24 of them meet
+// queries of this size.
+bool rounds_inside(DType type) {
+  if (TestDevice::current()) return type != DType::fp32;
+  return type == DType::bf16 && cpu::bf16_products().way == cpu::Bf16Way::dots;
+}
+double output_bound(DType type, bool rounds) { return 2e-6 + (rounds ? 4.5 * half_ulp(type) : 0); }
 // Backward reads the rounded y, which 16-bit storage puts off by half an ulp of it.
-double gradient_bound(DType type) {
-  return type == DType::fp32 ? 1e-5 : (rounds_inside(type) ? 24 : 8) * half_ulp(type);
+double gradient_bound(DType type, bool rounds) {
+  return type == DType::fp32 ? 1e-5 : (rounds ? 24 : 8) * half_ulp(type);
+}
+
+// What runs the forward and the backward.
+template <class Run>
+void expect_double_precision(const AttentionCase& c, DType type, bool rounds, const Run& run) {
+  SCOPED_TRACE(
+      fmt::format("seq {} heads {}/{} dim {} window {} documents {} dropout {} causal {} "
+                  "cap {} scale {} {}",
+                  c.seq, c.heads, c.kv_heads, c.head_dim, c.window, c.documents, c.dropout, c.causal, c.cap,
+                  c.scale, name_of(type)));
+  const int64_t rows = c.batch * c.seq, wide = (c.heads + 2 * c.kv_heads) * c.head_dim,
+                narrow = c.heads * c.head_dim;
+  Guarded qkv(type, {rows, wide}, random_values(rows * wide, 1)), dqkv(type, {rows, wide});
+  Guarded y(type, {rows, narrow}), dy(type, {rows, narrow}, random_values(rows * narrow, 2));
+  Guarded lse(DType::fp32, {c.batch, c.heads, c.seq});
+  Guarded documents;
+  if (c.documents)
+    documents = Guarded(DType::int32, {c.batch, c.seq}, document_starts(c.batch, c.seq, c.documents));
+  const AttentionMask mask{c.causal, c.window, c.documents ? documents.tensor() : Tensor()};
+  const AttentionDropout dropout{c.dropout, {7, 0x123456789abcull}, 5, 2, c.heads + 3};
+  Oracle oracle{c, qkv.values(), c.documents ? documents.values() : Values(), {}, {}, {}, dropout};
+  oracle.forward();
+  oracle.backward(dy.values());
+  const AttentionForward forward{.y = y,
+                                 .lse = lse,
+                                 .qkv = qkv,
+                                 .batch = c.batch,
+                                 .seq = c.seq,
+                                 .heads = c.heads,
+                                 .kv_heads = c.kv_heads,
+                                 .head_dim = c.head_dim,
+                                 .scale = c.scale,
+                                 .cap = c.cap,
+                                 .mask = mask,
+                                 .dropout = dropout};
+  run(forward);
+  expect_near(y, oracle.y, half_ulp(type) * 1.01, output_bound(type, rounds), "y");
+  expect_near(lse, oracle.lse, 1e-6, 2e-6, "lse");
+  run(AttentionBackward{dqkv, dy, forward});
+  expect_near(dqkv, oracle.dqkv, half_ulp(type) * 1.01 + 1e-6, gradient_bound(type, rounds), "dqkv");
 }
 
 TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
+  TestStream stream;
   for (const AttentionCase& c : kAttentionCases)
-    for (DType type : kTrainingTypes) {
-      SCOPED_TRACE(
-          fmt::format("seq {} heads {}/{} dim {} window {} documents {} dropout {} causal {} "
-                      "cap {} scale {} {}",
-                      c.seq, c.heads, c.kv_heads, c.head_dim, c.window, c.documents, c.dropout, c.causal,
-                      c.cap, c.scale, name_of(type)));
-      const int64_t rows = c.batch * c.seq, wide = (c.heads + 2 * c.kv_heads) * c.head_dim,
-                    narrow = c.heads * c.head_dim;
-      Guarded qkv(type, {rows, wide}, random_values(rows * wide, 1)), dqkv(type, {rows, wide});
-      Guarded y(type, {rows, narrow}), dy(type, {rows, narrow}, random_values(rows * narrow, 2));
-      Guarded lse(DType::fp32, {c.batch, c.heads, c.seq});
-      Guarded documents;
-      if (c.documents)
-        documents = Guarded(DType::int32, {c.batch, c.seq}, document_starts(c.batch, c.seq, c.documents));
-      const AttentionMask mask{c.causal, c.window, c.documents ? documents.tensor() : Tensor()};
-      const AttentionDropout dropout{c.dropout, {7, 0x123456789abcull}, 5, 2, c.heads + 3};
-      Oracle oracle{c, qkv.values(), c.documents ? documents.values() : Values(), {}, {}, {}, dropout};
-      oracle.forward();
-      oracle.backward(dy.values());
-      TestStream stream;
-      const AttentionForward forward{.y = y,
-                                     .lse = lse,
-                                     .qkv = qkv,
-                                     .batch = c.batch,
-                                     .seq = c.seq,
-                                     .heads = c.heads,
-                                     .kv_heads = c.kv_heads,
-                                     .head_dim = c.head_dim,
-                                     .scale = c.scale,
-                                     .cap = c.cap,
-                                     .mask = mask,
-                                     .dropout = dropout};
-      launch(forward, stream);
-      expect_near(y, oracle.y, half_ulp(type) * 1.01, output_bound(type), "y");
-      expect_near(lse, oracle.lse, 1e-6, 2e-6, "lse");
-      launch(AttentionBackward{dqkv, dy, forward}, stream);
-      expect_near(dqkv, oracle.dqkv, half_ulp(type) * 1.01 + 1e-6, gradient_bound(type), "dqkv");
-    }
+    for (DType type : kTrainingTypes)
+      expect_double_precision(c, type, rounds_inside(type), [&](const auto& op) { launch(op, stream); });
+}
+
+// The body by vdpbf16ps, on its model where the CPU lacks the instruction.
+TEST(AttentionByPairs, EqualsDoublePrecisionOnTheModel) {
+  if (cpu::isa() != cpu::Isa::v4) GTEST_SKIP() << "its operands are packed with AVX-512";
+  struct Model {
+    void operator()(const AttentionForward& op) const { run_by(cpu::v4::attention_dots_by_model, op); }
+    void operator()(const AttentionBackward& op) const { run_by(cpu::v4::attention_grad_dots_by_model, op); }
+  };
+  for (const AttentionCase& c : kAttentionCases) expect_double_precision(c, DType::bf16, true, Model());
 }
 
 // Forward and backward of one sequence of which the first `poisoned` rows are no numbers. 384 rows are whole

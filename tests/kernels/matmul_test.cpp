@@ -232,6 +232,7 @@ TEST(MatmulWays, NameTheWayOfEachTypeAndItsReason) {
   for (const MatmulWay& w : ways) {
     const cpu::Bf16Way bf16 = w.type == DType::bf16 ? cpu::bf16_products().way : cpu::Bf16Way::as_fp32;
     const std::string want = bf16 == cpu::Bf16Way::onednn  ? "oneDNN "
+                             : bf16 == cpu::Bf16Way::dots  ? "own product with AVX512_BF16"
                              : bf16 == cpu::Bf16Way::tiles ? "own product with AMX"
                                                            : own;
     EXPECT_TRUE(w.way.starts_with(want)) << w.way;
@@ -258,41 +259,56 @@ TEST(RegisterLoops, TellAFastInstructionFromASlowOne) {
   EXPECT_TRUE(cpu::onednn_ability().native_bf16 || cpu::bf16_loop().flops == cpu::fp32_loop().flops);
 }
 
-// The product on tiles, on the model of the unit and, where the CPU has one, on the unit.
-class TileProduct : public ::testing::TestWithParam<bool> {
+// A body that packs bf16: by the CPU's instruction, where it has that, or by a model of it.
+struct PackedBody {
+  const char* name;
+  void (*gemm)(const cpu::GemmArgs&);
+  bool (*runs)();
+};
+
+class PackedProduct : public ::testing::TestWithParam<PackedBody> {
  protected:
   void SetUp() override {
     if (cpu::isa() != cpu::Isa::v4) GTEST_SKIP() << "its operands are packed with AVX-512";
-    if (GetParam() && !cpu::has_tiles()) GTEST_SKIP() << "the CPU has no AMX";
+    if (!GetParam().runs()) GTEST_SKIP() << "the CPU has no " << GetParam().name;
   }
 
   // op(a) op(b) with a's rows of `m`, as launch() would call it.
   static void run(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Product& p) {
     const auto [m, n, k] = p.size;
     const cpu::Scratch scratch(cpu::gemm_scratch(m, k, team_threads()) * 4);
-    (GetParam() ? cpu::v4::gemm_tiles
-                : cpu::v4::gemm_tiles_by_model)({.c = c.as<float>(),
-                                                 .rounded = {},
-                                                 .a = {a.raw(), DType::bf16},
-                                                 .b = {b.raw(), DType::bf16},
-                                                 .bias = p.bias ? bias.as<float>() : nullptr,
-                                                 .c_stride = n,
-                                                 .rounded_stride = 0,
-                                                 .a_stride = p.transpose_a ? m : k,
-                                                 .b_stride = p.transpose_b ? k : n,
-                                                 .m = m,
-                                                 .n = n,
-                                                 .k = k,
-                                                 .transpose_a = p.transpose_a,
-                                                 .transpose_b = p.transpose_b,
-                                                 .accumulate = p.accumulate,
-                                                 .scratch = scratch.floats()});
+    GetParam().gemm({.c = c.as<float>(),
+                     .rounded = {},
+                     .a = {a.raw(), DType::bf16},
+                     .b = {b.raw(), DType::bf16},
+                     .bias = p.bias ? bias.as<float>() : nullptr,
+                     .c_stride = n,
+                     .rounded_stride = 0,
+                     .a_stride = p.transpose_a ? m : k,
+                     .b_stride = p.transpose_b ? k : n,
+                     .m = m,
+                     .n = n,
+                     .k = k,
+                     .transpose_a = p.transpose_a,
+                     .transpose_b = p.transpose_b,
+                     .accumulate = p.accumulate,
+                     .scratch = scratch.floats()});
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, TileProduct, ::testing::Bool(),
-                         [](const auto& on) { return on.param ? "unit" : "model"; });
+class TileProduct : public PackedProduct {};
 
-TEST_P(TileProduct, EqualsDoublePrecisionForEveryShapeAndTransposition) {
+bool anywhere() { return true; }
+bool has_dots() { return __builtin_cpu_supports("avx512bf16"); }
+constexpr PackedBody kTiles{"AMX", cpu::v4::gemm_tiles, cpu::has_tiles},
+    kTilesByModel{"ModelOfAMX", cpu::v4::gemm_tiles_by_model, anywhere},
+    kDots{"AVX512_BF16", cpu::v4::gemm_dots, has_dots},
+    kDotsByModel{"ModelOfAVX512_BF16", cpu::v4::gemm_dots_by_model, anywhere};
+std::string name_of_body(const ::testing::TestParamInfo<PackedBody>& body) { return body.param.name; }
+INSTANTIATE_TEST_SUITE_P(By, PackedProduct, ::testing::Values(kTiles, kTilesByModel, kDots, kDotsByModel),
+                         name_of_body);
+INSTANTIATE_TEST_SUITE_P(By, TileProduct, ::testing::Values(kTiles, kTilesByModel), name_of_body);
+
+TEST_P(PackedProduct, EqualsDoublePrecisionForEveryShapeAndTransposition) {
   std::vector<MatmulCase> sizes(std::begin(kMatmulCases), std::end(kMatmulCases));
   sizes.insert(sizes.end(), {{32, 32, 32}, {33, 31, 33}, {64, 96, 544}, {300, 270, 40}});
   for (const MatmulCase& size : sizes)
@@ -346,11 +362,11 @@ TEST_P(TileProduct, AddsUpInTheOrderOfTheInstruction) {
 }
 
 TEST_P(TileProduct, IsTriedBeforeItIsTrusted) {
-  EXPECT_TRUE(cpu::has_the_models_bits(GetParam() ? cpu::v4::gemm_tiles : cpu::v4::gemm_tiles_by_model));
+  EXPECT_TRUE(cpu::has_the_models_bits(GetParam().gemm));
   EXPECT_FALSE(cpu::has_the_models_bits(cpu::v4::gemm));  // which adds up in another order
 }
 
-TEST_P(TileProduct, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
+TEST_P(PackedProduct, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
   const int64_t m = 96, n = 70, k = 600;
   Guarded a(DType::bf16, {m, k}, random_values(m * k, 1)), b(DType::bf16, {k, n}, random_values(n * k, 2)),
       c(DType::fp32, {m, n}, random_values(m * n, 3)), pieces(DType::fp32, {m, n}, random_values(m * n, 3));

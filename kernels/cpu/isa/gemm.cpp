@@ -1,19 +1,12 @@
 // Matrix products in fp32 from operands of any storage type, which are converted when they are packed; a tile
 // of c is summed in registers.
-#include "kernels/cpu/gemm_chunks.h"
+#include "kernels/cpu/gemm_registers.h"
 #include "kernels/cpu/transpose.h"
 
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 using namespace gemm_blocks;
-
-#ifdef __AVX512F__
-constexpr int kRows = 12, kVectors = 2;  // 24 accumulators of 32 registers
-#else
-constexpr int kRows = 6, kVectors = 1;  // 12 accumulators of 16 registers
-#endif
-constexpr int kColumns = 16 * kVectors;
 
 // One operand's elements in the order of its memory: rows of `stride`.
 template <class T>
@@ -76,67 +69,9 @@ void pack(float* out, Vec x, int64_t stride, bool across, const PackRange& r) {
   });
 }
 
-// One register tile: c (+)= a strip times b panel. The prefetches matter: both operands stream from the
-// second-level cache, and c from memory.
-CLEAVE_INLINE void tile(const float* a, const float* b, int64_t depth, Target t) {
-  F16 sum[kRows][kVectors];
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      __builtin_prefetch(t.c + r * t.stride + 16 * v, 1);
-      sum[r][v] = t.bias ? load(t.bias + 16 * v) : zero();
-    }
-  for (int64_t k = 0; k < depth; ++k, a += kRows, b += kColumns) {
-    for (int v = 0; v < kVectors; ++v) __builtin_prefetch(b + 8 * kColumns + 16 * v);
-    __builtin_prefetch(a + 16 * kRows);
-    F16 row[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) row[v] = load(b + 16 * v);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = fma(splat(a[r]), row[v], sum[r][v]);
-  }
-#pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) {
-      float* c = t.c + r * t.stride + 16 * v;
-      store(c, t.add ? sum[r][v] + load(c) : sum[r][v]);
-    }
-}
-
-// A tile over the edge of c goes through a buffer, with the bits of one inside.
-void edge_tile(const float* a, const float* b, int64_t depth, Target t, int64_t rows, int64_t columns) {
-  float buffer[kRows * kColumns], bias[kColumns] = {};
-  for (int64_t i = 0; t.bias && i < columns; ++i) bias[i] = t.bias[i];
-  tile(a, b, depth, {buffer, kColumns, t.bias ? bias : nullptr, false});
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t i = 0; i < columns; ++i) {
-      float& c = t.c[r * t.stride + i];
-      const float sum = buffer[r * kColumns + i];
-      c = t.add ? c + sum : sum;
-    }
-}
-
-// The block of c at [rows] x [columns] of the chunk, from packed strips and panels.
-void multiply_block(const float* a, const float* b, int64_t depth, Target t, int64_t rows, int64_t columns) {
-  for (int64_t i = 0; i < rows; i += kRows)
-    for (int64_t j = 0; j < columns; j += kColumns) {
-      const Target at{t.c + i * t.stride + j, t.stride, t.bias ? t.bias + j : nullptr, t.add};
-      const float *strip = a + i * depth, *panel = b + j * depth;
-      if (i + kRows <= rows && j + kColumns <= columns)
-        tile(strip, panel, depth, at);
-      else
-        edge_tile(strip, panel, depth, at, rows - i < kRows ? rows - i : kRows,
-                  columns - j < kColumns ? columns - j : kColumns);
-    }
-}
-
 struct Registers {
   using Packed = float;
-  static constexpr int kRows = cpu::CLEAVE_ISA::kRows, kColumns = cpu::CLEAVE_ISA::kColumns;
+  static constexpr int kRows = gemm_registers::kRows, kColumns = gemm_registers::kColumns;
   static constexpr int64_t kDepth = gemm_blocks::kDepth, kDepthStep = 1;
   static constexpr int64_t kRowBlock = 240, kColumnBlock = gemm_blocks::kColumnBlock;
 
@@ -148,7 +83,7 @@ struct Registers {
   }
   CLEAVE_MEMBER void block(const float* a, const float* b, int64_t depth, Target t, int64_t rows,
                            int64_t columns) {
-    multiply_block(a, b, depth, t, rows, columns);
+    multiply_block<MultiplyAdd>(a, b, depth, t, rows, columns);
   }
 };
 

@@ -20,7 +20,7 @@ CLEAVE_INLINE void score(const Query& s, const T* keys, int64_t count, int64_t w
                 [&](int64_t i, auto n) { sum = fma(load(s.query + i), load(keys + k * width + i, n), sum); });
     s.scores[k] = sum_lanes(sum);
   }
-  if (cap > 0) cap_scores(s.scores, count, cap);  // and what is in the rest of its last vector
+  if (cap > 0) cap_scores(s.scores, count, 1, cap);  // and what is in the rest of its last vector
   for (int64_t k = count; k % 16; ++k) s.scores[k] = -__builtin_inff();
 }
 
@@ -64,7 +64,9 @@ void attend(const KvCacheAttentionArgs& a, int64_t row, int64_t head, float* scr
   }
   Carver carve{scratch};
   Query s{carve.take(wide), carve.take(wide), carve.take(kKeys), wide, -__builtin_inff(), 0};
-  copy_rows(s.query, from, 0, 1, 1, d, a.scale * kLog2E);
+  for_vectors(0, d, [=, scale = a.scale * kLog2E](int64_t i, auto n) {
+    store(s.query + i, load(from + i, n) * scale);  // whole vectors, with zeros beyond d
+  });
   for (int64_t i = 0; i < wide; i += 16) store(s.out + i, zero());
   const int64_t kept = (text * a.kv_heads + head / (a.heads / a.kv_heads)) * a.cached_positions * d;
   const T *keys = static_cast<const T*>(a.keys.data) + kept,
