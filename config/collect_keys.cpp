@@ -180,9 +180,12 @@ class Collector {
     return !enabled || is_off(*key, *enabled);
   }
 
-  // What DeepSpeed's reader would take, too.
+  // What DeepSpeed's reader would take, too: in its strict sections, and elsewhere a number that is true or
+  // false.
   bool store_coerced(const Key& key, Given& given) {
-    const auto value = in_strict_section(key.path) ? coerced(key, *given.value) : std::nullopt;
+    const bool takes =
+        in_strict_section(key.path) || (key.type == Type::boolean && given.value->kind == Kind::number);
+    const auto value = takes ? coerced(key, *given.value) : std::nullopt;
     if (!value || !store_value(key, *value)) return false;
     reading_.warning(given.value->where, given.shown,
                      fmt::format("{} is read as {}, as DeepSpeed reads it; write {}",

@@ -45,8 +45,22 @@ TEST(Coercion, WhatDeepSpeedRefusesIsRefused) {
         R"("zero_optimization": {"offload_optimizer": {"device": 1}})",
         R"("zero_optimization": {"offload_optimizer": {"device": "CPU"}})",
         R"("zero_optimization": {"offload_optimizer": {"ratio": "1e999"}})", R"("steps_per_print": "5")",
-        R"("prescale_gradients": 1)", R"("optimizer": {"type": "Adam", "params": {"lr": "1e-3"}})"})
+        R"("prescale_gradients": 2)", R"("prescale_gradients": "true")",
+        R"("optimizer": {"type": "Adam", "params": {"lr": "1e-3"}})"})
     EXPECT_FALSE(read(members).ok()) << members;
+}
+
+TEST(Coercion, OneAndZeroAreSwitchesEverywhere) {
+  const ReadResult r =
+      read(R"("zero_allow_untested_optimizer": 1, "wall_clock_breakdown": 1, "prescale_gradients": 0)");
+  EXPECT_TRUE(r.ok()) << format(r.problems);
+  EXPECT_TRUE(r.config.wall_clock_breakdown);
+  EXPECT_FALSE(r.config.prescale_gradients);
+  EXPECT_NE(format(r.problems)
+                .find("warning: f:2:34: zero_allow_untested_optimizer: 1 is read as true, as DeepSpeed reads "
+                      "it; write true\n"),
+            std::string::npos)
+      << format(r.problems);
 }
 
 TEST(Coercion, AStageInATextDecidesAsANumberDoesWhatAutoIs) {
