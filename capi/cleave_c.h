@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Of this interface: a caller that was made for another number does not go on. */
-#define CLEAVE_C_VERSION 7
+#define CLEAVE_C_VERSION 8
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* what the last call of this thread that failed said */
@@ -56,11 +56,10 @@ CLEAVE_C int cleave_job_barrier(cleave_job* job);
 
 /* ---- a configuration ---- */
 
-/* Reads a ds_config for the job's world. `values`: a JSON object from the path of every key
- * ("zero_optimization.stage") to its effective value; `problems`: one line each, errors and warnings with
- * their positions, empty where there are none. Errors are 2 (usage), and then both texts are given, too. */
-CLEAVE_C int cleave_read_config(cleave_job* job, const char* text, const char* name, char** values,
-                                char** problems);
+/* Reads a ds_config for the job's world. `read`: a JSON object with values, from the path of every key
+ * ("zero_optimization.stage") to its effective value, and warnings, a line each with its position. Error
+ * usage (2) with all problems where it is none. */
+CLEAVE_C int cleave_job_read_config(cleave_job* job, const char* text, const char* name, char** read);
 
 /* ---- an engine ---- */
 
@@ -117,7 +116,8 @@ CLEAVE_C void cleave_engine_free(cleave_engine* engine);
  * a JSON object with model, parameters, world_size, ranks (those that are alike as one, with their memory by
  * kind and category), per_host (bytes in memory, of `ranks_per_host`), activations and table (for people).
  * activations: bytes that the caller keeps beside the engine, negative where it does not say. Error memory
- * (3) with the table where a rank exceeds the options' limits. Not with pipeline.stages above 1. */
+ * (3) with the table where a rank exceeds the options' limits. With pipeline.stages above 1 `units` is a list
+ * of what the ranks of each stage declare. */
 CLEAVE_C int cleave_plan(const char* config, const char* config_name, const char* model, const char* units,
                          const cleave_engine_options* options, int32_t world, int32_t ranks_per_host,
                          int64_t activations, char** plan);

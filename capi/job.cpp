@@ -120,17 +120,18 @@ int cleave_job_barrier(cleave_job* job) {
   });
 }
 
-int cleave_read_config(cleave_job* job, const char* text, const char* name, char** values, char** problems) {
+int cleave_job_read_config(cleave_job* job, const char* text, const char* name, char** read) {
   return call([&] {
-    const config::ReadResult read = config::read_ds_config(&given(text, "text"), &given(name, "name"),
-                                                           given(job, "job").job.read_options());
-    nlohmann::json all = nlohmann::json::object();
-    for (const config::Note& note : read.notes) {
+    const config::ReadResult result = config::read_ds_config(&given(text, "text"), &given(name, "name"),
+                                                             given(job, "job").job.read_options());
+    const std::string problems = config::format(result.problems);
+    require(result.ok(), Exit::usage, "{} was refused:\n{}", name, problems);
+    nlohmann::json values = nlohmann::json::object();
+    for (const config::Note& note : result.notes) {
       nlohmann::json value = json_or_nothing(note.value);
-      all[note.path] = value.is_discarded() ? nlohmann::json(note.value) : std::move(value);
+      values[note.path] = value.is_discarded() ? nlohmann::json(note.value) : std::move(value);
     }
-    given(values, "values") = handed_over(all.dump());
-    given(problems, "problems") = handed_over(config::format(read.problems));
-    require(read.ok(), Exit::usage, "{} was refused:\n{}", name, config::format(read.problems));
+    given(read, "read") =
+        handed_over(nlohmann::json{{"values", std::move(values)}, {"warnings", problems}}.dump());
   });
 }

@@ -5,14 +5,13 @@ from typing import Any
 import torch.distributed as _dist
 from torch.distributed import is_initialized  # noqa: F401
 
+from . import job as _job
 from .api import init_distributed  # noqa: F401
 
 
 def get_local_rank() -> int:
     """Of this rank among those of its host."""
-    from . import job
-
-    return int(job.current().facts()["local_rank"])
+    return int(_job.current().facts()["local_rank"])
 
 
 def __getattr__(name: str) -> Any:

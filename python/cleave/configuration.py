@@ -28,9 +28,10 @@ class Configuration:
 
     def read(self, job: native.Job) -> None:
         """Refuses what is no ds_config; the first rank says what there is to warn of."""
-        self.values, warnings = job.read_config(self.text, self.name)
-        if warnings and job.facts()["rank"] == 0:
-            print(warnings, end="")
+        read = json.loads(job.asked("read_config", self.text, self.name))
+        self.values = read["values"]
+        if read["warnings"] and job.facts()["rank"] == 0:
+            print(read["warnings"], end="")
 
     def with_sections(self, **sections: dict[str, Any] | None) -> "Configuration":
         """The same with these sections instead of those that it has; None takes one away."""

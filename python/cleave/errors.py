@@ -50,11 +50,7 @@ class StepOrderError(CleaveError, AssertionError):
     """forward, backward and step were called in an order in which they have no meaning."""
 
 
-_BY_CODE: dict[int, type[CleaveError]] = {
-    kind.exit_code: kind for kind in (CleaveError, UsageError, OutOfMemory, CheckpointError, TrainingError, RankLost)
-}
-
-
 def error_of(code: int, message: str) -> CleaveError:
     """The exception for an exit code of the native library."""
-    return _BY_CODE.get(code, CleaveError)(message)
+    kinds = (UsageError, OutOfMemory, CheckpointError, TrainingError, RankLost)
+    return next((kind for kind in kinds if kind.exit_code == code), CleaveError)(message)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import native
 from .engine import DeepSpeedEngine
 from .errors import StepOrderError, UsageError
 
@@ -32,23 +33,23 @@ class FamilyEngine(DeepSpeedEngine):
         if any(len(shape) != 2 or shape != shapes[0] for shape in shapes):
             raise UsageError(f"cleave.native: input_ids, labels and attention_mask are {shapes}; wanted [samples, tokens] each")
         items = 0.0 if num_items_in_batch is None else float(num_items_in_batch)
-        samples = (*(None if t is None else t.data_ptr() for t in given), *shapes[0], items)
+        samples = native.Samples(*(None if t is None else t.data_ptr() for t in given), *shapes[0], items)
         if self.training and torch.is_grad_enabled():
             return CausalLMOutput(loss=self._train(samples))
         if labels is not None:
-            return CausalLMOutput(loss=torch.tensor(self._native.loss("loss", samples), device=self.device))
+            return CausalLMOutput(loss=torch.tensor(self._native.loss_by("loss", samples), device=self.device))
         logits = torch.empty(*shapes[0], self._native.facts()["vocabulary"])
         self._native.logits(samples, logits.data_ptr())
         return CausalLMOutput(logits=logits.to(self.device))
 
-    def _train(self, samples: tuple[Any, ...]) -> Any:
+    def _train(self, samples: native.Samples) -> Any:
         self._require_training("a call in training")
-        if samples[1] is None:
+        if samples.labels is None:
             raise UsageError("cleave.native: a call in training without labels; give them, or call under torch.no_grad() for logits")
         if self._waits:
             raise StepOrderError("a call in training before engine.backward of the loss before; evaluate under torch.no_grad()")
         self._begin_step()
-        loss = torch.tensor(self._native.loss("train_micro_batch", samples), device=self.device, requires_grad=True)
+        loss = torch.tensor(self._native.loss_by("train_micro_batch", samples), device=self.device, requires_grad=True)
         loss.register_hook(self._used)
         self._waits = True
         return loss * 1  # what scripts may multiply in place

@@ -14,9 +14,7 @@ from typing import Any
 from .errors import CleaveError, error_of
 from .programs import installed
 
-_C_VERSION = 7
-
-
+_C_VERSION = 8
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2}  # float types as the library numbers them
 
 
@@ -45,7 +43,9 @@ class _Options(ctypes.Structure):
     ]
 
 
-class _Samples(ctypes.Structure):
+class Samples(ctypes.Structure):
+    """What a call of a model that the engine computes is given (cleave_samples in cleave_c.h)."""
+
     _fields_ = [*((n, c_void_p) for n in ("tokens", "labels", "mask")), ("samples", c_int64), ("length", c_int64), ("items", c_double)]
 
 
@@ -82,20 +82,14 @@ def _check(code: int) -> None:
         raise error_of(code, library().cleave_error().decode(errors="replace"))
 
 
-def _texts(count: int, call: Callable[..., int]) -> list[str]:
-    """The texts that a call hands over."""
-    texts = [c_void_p() for _ in range(count)]
-    code = call(*map(byref, texts))
-    try:
-        _check(code)
-        return [ctypes.string_at(text.value or 0).decode(errors="replace") for text in texts]
-    finally:
-        for text in texts:
-            library().cleave_free_text(text)
-
-
 def _text(call: Callable[[Any], int]) -> str:
-    return _texts(1, call)[0]
+    """The text that a call hands over."""
+    text = c_void_p()
+    _check(call(byref(text)))
+    try:
+        return ctypes.string_at(text.value or 0).decode(errors="replace")
+    finally:
+        library().cleave_free_text(text)
 
 
 def _rates(call: Callable[[Any], int]) -> Rates:
@@ -105,15 +99,15 @@ def _rates(call: Callable[[Any], int]) -> Rates:
 
 
 def _in_c(value: Any) -> Any:
-    if isinstance(value, str):
-        return os.fsencode(value)
+    if isinstance(value, str | ctypes.Structure):
+        return os.fsencode(value) if isinstance(value, str) else byref(value)
     return c_int64(value) if isinstance(value, int) else c_double(value) if isinstance(value, float) else value
 
 
 class _Handle:
     """What a handle of the library stands for; its calls are known by their names there."""
 
-    _prefix = "cleave_"
+    _prefix, _facts = "cleave_", "facts"
     _gone = ""  # what is wrong with a call after the end
 
     def __init__(self) -> None:
@@ -131,6 +125,9 @@ class _Handle:
         self.__dict__[name] = call = lambda *values: _check(function(self.handle, *map(_in_c, values)))
         return call
 
+    def facts(self) -> dict[str, Any]:
+        return dict(json.loads(self.asked(self._facts)))
+
     def asked(self, name: str, *values: Any) -> str:
         """The text that a call hands over."""
         return _text(lambda text: getattr(library(), self._prefix + name)(self.handle, *map(_in_c, values), text))
@@ -145,9 +142,6 @@ class Job(_Handle):
         super().__init__()
         _check(library().cleave_job_open(json.dumps(options).encode(), byref(self._handle)))
 
-    def facts(self) -> dict[str, Any]:
-        return dict(json.loads(self.asked("facts")))
-
     def close(self, reason: str | None) -> None:
         if self._handle:
             handle, self._handle = self._handle, c_void_p()
@@ -158,11 +152,6 @@ class Job(_Handle):
         array = (c_double * len(values))(*values)
         _check(library().cleave_job_sum(self.handle, array, c_int64(len(values))))
         return list(array)
-
-    def read_config(self, text: str, name: str) -> tuple[dict[str, Any], str]:
-        """The effective value of every key by its path, and warnings, a line each."""
-        values, warnings = _texts(2, lambda *texts: library().cleave_read_config(self.handle, text.encode(), name.encode(), *texts))
-        return json.loads(values), warnings
 
 
 def rate_groups(began: Sequence[Rates], now: Sequence[Rates]) -> tuple[list[int], list[Rates]]:
@@ -201,7 +190,6 @@ class Checkpoint(_Handle):
     def __init__(self, folder: str, tag: str) -> None:
         super().__init__()
         _check(library().cleave_checkpoint_open(os.fsencode(folder), tag.encode(), byref(self._handle)))
-        self.facts: dict[str, Any] = json.loads(self.asked("facts"))
 
     def __del__(self) -> None:
         if self._handle:
@@ -225,7 +213,7 @@ def plan(config: str, name: str, model: str, units: Any, states: Sequence[str] |
 class NativeEngine(_Handle):
     """A rank's share of parameters, gradients and optimizer state (cleave_c.h)."""
 
-    _gone = "the engine was destroyed"
+    _facts, _gone = "engine_facts", "the engine was destroyed"
 
     def __init__(
         self, job: Job, config: str, name: str, model: str, units: Any, update: Any = None, states: Sequence[str] = (), **options: Any
@@ -254,9 +242,6 @@ class NativeEngine(_Handle):
             handle, self._handle = self._handle, c_void_p()
             self._lib.cleave_engine_free(handle)
 
-    def facts(self) -> dict[str, Any]:
-        return dict(json.loads(self.asked("engine_facts")))
-
     def scale(self) -> float:
         return float(self._number(c_double(), "scale"))
 
@@ -274,12 +259,8 @@ class NativeEngine(_Handle):
         _check(self._lib.cleave_acquire(self.handle, unit, pointers))
         return pointers  # type: ignore[return-value]
 
-    def loss(self, call: str, samples: Sequence[int | float | None]) -> float:
-        """What a call says of samples, whose values are those of cleave_samples."""
-        return float(self._number(c_double(), call, byref(_Samples(*samples))))
-
-    def logits(self, samples: Sequence[int | float | None], to: int) -> None:
-        _check(self._lib.cleave_logits(self.handle, byref(_Samples(*samples)), c_void_p(to)))
+    def loss_by(self, call: str, samples: Samples) -> float:
+        return float(self._number(c_double(), call, byref(samples)))
 
     def finish_step(self, losses: Sequence[float], rates: Sequence[Rates]) -> StepResult:
         result = StepResult()

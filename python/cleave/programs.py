@@ -7,6 +7,8 @@ from typing import NoReturn
 
 from .errors import CleaveError
 
+DEEPSPEED_ENVIRONMENT_NAME = ".deepspeed_env"  # clients write there what ranks shall have in their environment
+
 
 def installed(file: str, variable: str = "") -> Path:
     """A file of the build: the one that a variable of the environment names, beside the package, or in its source tree."""

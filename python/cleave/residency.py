@@ -8,6 +8,7 @@ remembered by where it was, and the unit is gathered again when the backward ask
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -190,39 +191,32 @@ class Residency:
     def _watch_calls(self) -> None:
         for submodule in self.module.modules():
             used = [u for u in self.units.used_by(submodule) if self.gathers[u]]
+            frozen = [u for u in used if not self.units.units[u].trains]
             if used:
                 submodule._parameters = _Watched(submodule._parameters, self)
-            self._handles.append(submodule.register_forward_pre_hook(self._before(submodule, used), prepend=True))
-            self._handles.append(submodule.register_forward_hook(self._after(submodule, used), with_kwargs=True))
+            self._handles.append(submodule.register_forward_pre_hook(partial(self._before, used), prepend=True))
+            self._handles.append(submodule.register_forward_hook(partial(self._after, used, frozen), with_kwargs=True))
 
-    def _before(self, submodule: torch.nn.Module, used: list[int]) -> Callable[..., None]:
-        def hook(module: torch.nn.Module, args: Any) -> None:
-            if self.in_backward:  # a forward that runs again
-                for u in used:
-                    self._hold(u)
-                return
-            if not self._lent and not self._in_pass:
-                self._begin_forward(module)
-            self._lent.append([])
+    def _before(self, used: list[int], module: torch.nn.Module, args: Any) -> None:
+        if self.in_backward:  # a forward that runs again
             for u in used:
-                self._take(u)
+                self._hold(u)
+            return
+        if not self._lent and not self._in_pass:
+            self._begin_forward(module)
+        self._lent.append([])
+        for u in used:
+            self._take(u)
 
-        return hook
-
-    def _after(self, submodule: torch.nn.Module, used: list[int]) -> Callable[..., None]:
-        frozen = [u for u in used if not self.units.units[u].trains]
-
-        def hook(module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if frozen and torch.is_grad_enabled():
-                self._let_go_behind(args, kwargs, frozen)
-            if self.in_backward:
-                return
-            for u in (*used, *self._lent.pop()):
-                self._drop(u)
-            if not self._lent and self._saved_hooks is not None:
-                self._end_forward()
-
-        return hook
+    def _after(self, used: list[int], frozen: list[int], module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if frozen and torch.is_grad_enabled():
+            self._let_go_behind(args, kwargs, frozen)
+        if self.in_backward:
+            return
+        for u in (*used, *self._lent.pop()):
+            self._drop(u)
+        if not self._lent and self._saved_hooks is not None:
+            self._end_forward()
 
     def read(self, parameter: torch.nn.Parameter) -> None:
         """A parameter that is read within a call has its values until the call ends."""
@@ -237,15 +231,13 @@ class Residency:
 
     def _let_go_behind(self, args: Any, kwargs: Any, frozen: list[int]) -> None:
         """A unit without gradients is done in a backward when the gradient of its module's input is."""
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, torch.Tensor) and value.requires_grad:
+        value = next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and v.requires_grad), None)
+        if value is not None:
+            value.register_hook(partial(self._let_go_each, frozen))
 
-                def behind(_: torch.Tensor) -> None:
-                    for u in frozen:
-                        self._let_go(u)
-
-                value.register_hook(behind)
-                return
+    def _let_go_each(self, units: list[int], _: torch.Tensor) -> None:
+        for u in units:
+            self._let_go(u)
 
     def _begin_forward(self, root: torch.nn.Module) -> None:
         self._require_whole()
@@ -295,31 +287,24 @@ class Residency:
     def _watch_gradients(self) -> None:
         for slot in self.units.slots():
             if slot.trains:
-                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(self._on_gradient(slot)))
+                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, slot)))
 
-    def _on_gradient(self, slot: Slot) -> Callable[[torch.Tensor], None]:
-        u, index = slot.unit, slot.index
-        wanted = len(self.units.units[u].slots)
-
-        def hook(parameter: torch.Tensor) -> None:
-            gradient = parameter.grad
-            parameter.grad = None
-            if gradient is None:
-                return
-            if not self.in_backward:
-                past = f"{slot.name} got a gradient before a backward came to an output of the engine"
-                raise StepOrderError(f"{past}; call the engine, not its module, or engine.backward(loss)")
-            if gradient.is_sparse:
-                gradient = gradient.to_dense()
-            if self._factor != 1:
-                gradient = gradient * self._factor
-            arrived = self._arrived[u]
-            arrived[index] = arrived[index] + gradient if index in arrived else gradient.contiguous()
-            if len(arrived) == wanted:
-                self._give(u)
-                self._let_go(u)
-
-        return hook
+    def _on_gradient(self, slot: Slot, parameter: torch.Tensor) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is None:
+            return
+        if not self.in_backward:
+            past = f"{slot.name} got a gradient before a backward came to an output of the engine"
+            raise StepOrderError(f"{past}; call the engine, not its module, or engine.backward(loss)")
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
+        if self._factor != 1:
+            gradient = gradient * self._factor
+        u, index, arrived = slot.unit, slot.index, self._arrived[slot.unit]
+        arrived[index] = arrived[index] + gradient if index in arrived else gradient.contiguous()
+        if len(arrived) == len(self.units.units[u].slots):
+            self._give(u)
+            self._let_go(u)
 
     def _give(self, u: int) -> None:
         """The engine adds the gradients that arrived; parameters without one have the gradient zero."""

@@ -65,9 +65,6 @@ class Schedule:
         self.last_batch_iteration = updates - 1
         self.show()
 
-    def get_lr(self) -> list[float]:
-        return self.get_last_lr()
-
     def get_lr_ratio(self) -> float:
         """The first group's rate, of its own one."""
         return float(self.optimizer.param_groups[0]["lr"]) / self._first
@@ -77,6 +74,8 @@ class Schedule:
 
     def get_last_lr(self) -> list[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    get_lr = get_last_lr
 
     def state_dict(self) -> dict[str, Any]:
         return {"last_batch_iteration": self.last_batch_iteration}

@@ -10,6 +10,21 @@ from .errors import UsageError
 from .units import ZeroParamStatus, describe
 
 
+def part_of(whole: torch.Tensor, number: int, parts: int) -> torch.Tensor:
+    """One of equal parts of a tensor's elements, the last of them filled up with zeros."""
+    each = -(-whole.numel() // parts)
+    part = whole.reshape(-1)[number * each : (number + 1) * each]
+    return torch.cat([part, part.new_zeros(each - part.numel())])
+
+
+def joined(part: torch.Tensor, shape: torch.Size, roots: range) -> torch.Tensor:
+    """The whole of the parts that these ranks have, in host memory. Collective."""
+    parts = part.repeat(len(roots), 1)
+    for root, each in zip(roots, parts, strict=True):
+        jobs.broadcast(each, root)
+    return parts.view(-1)[: shape.numel()].view(shape)
+
+
 class Shard:
     """This rank's part of a parameter's elements, in equal parts by rank."""
 
@@ -17,26 +32,18 @@ class Shard:
         """Takes the values of rank 0's parameter, and leaves it without. Collective."""
         describe(parameter)
         self.shape, self.dtype = parameter.shape, parameter.dtype
-        self._each = -(-parameter.numel() // jobs.world_size())
         self.keep(parameter.detach(), 0)
         self.hide(parameter)
 
-    def _range(self, rank: int) -> slice:
-        return slice(rank * self._each, (rank + 1) * self._each)
-
     def keep(self, whole: torch.Tensor, root: int) -> None:
         """Overwrites the values by the root's. Collective."""
-        flat = whole.detach().to("cpu", self.dtype).contiguous().reshape(-1).clone()
-        jobs.broadcast(flat, root)
-        self._part = flat[self._range(jobs.rank())].clone()
+        values = whole.detach().to("cpu", self.dtype, copy=True).contiguous()
+        jobs.broadcast(values, root)
+        self._part = part_of(values, jobs.rank(), jobs.world_size())
 
     def gather(self) -> torch.Tensor:
         """The whole, in host memory. Collective."""
-        parts = torch.empty(jobs.world_size(), self._each, dtype=self.dtype)
-        parts[jobs.rank(), : self._part.numel()] = self._part
-        for rank, part in enumerate(parts):
-            jobs.broadcast(part, rank)
-        return parts.view(-1)[: self.shape.numel()].view(self.shape)
+        return joined(self._part, self.shape, range(jobs.world_size()))
 
     def show(self, parameter: torch.nn.Parameter) -> None:
         """Lets a parameter have its values. Collective."""
@@ -102,3 +109,12 @@ def value_of(parameter: torch.nn.Parameter) -> torch.Tensor:
     """A parameter's whole value, wherever it is. Collective."""
     shard = shard_of(parameter)
     return parameter.detach() if shard is None else shard.gather()
+
+
+# What DeepSpeed's zero.Init wraps, and transformers replaces meanwhile; here constructors of tensors stay as they are.
+_orig_torch_arange = torch.arange
+
+
+def zero_wrapper_for_fp_tensor_constructor(fn: Any, *args: Any, **kwargs: Any) -> Any:
+    """The function itself."""
+    return fn

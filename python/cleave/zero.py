@@ -106,8 +106,8 @@ class Init(contextlib.AbstractContextManager["Init"]):
                 _leave_classes()
 
 
-_ORIGINAL = "_cleave_init"
 _under_way: list[int] = []  # modules whose constructors run, by id
+_watched: list[tuple[Any, Any]] = []  # classes, and the constructors that they had
 
 
 def _shares_out(init: Callable[..., None]) -> Callable[..., None]:
@@ -123,7 +123,6 @@ def _shares_out(init: Callable[..., None]) -> Callable[..., None]:
             _under_way.remove(id(self))
         share_out(self)
 
-    setattr(wrapped, _ORIGINAL, init)
     return wrapped
 
 
@@ -135,7 +134,8 @@ def _classes(kind: type) -> Iterator[type]:
 
 
 def _watch_class(kind: Any) -> None:
-    if "__init__" in vars(kind) and not hasattr(kind.__init__, _ORIGINAL):
+    if "__init__" in vars(kind):
+        _watched.append((kind, kind.__init__))
         kind.__init__ = _shares_out(kind.__init__)
 
 
@@ -151,12 +151,10 @@ def _watch_classes() -> None:
 
 
 def _leave_classes() -> None:
-    for kind in set(_classes(torch.nn.Module)):
-        init = vars(kind).get("__init__")
-        if hasattr(init, _ORIGINAL):
-            kind.__init__ = getattr(init, _ORIGINAL)  # type: ignore[misc]
-    if "__init_subclass__" in vars(torch.nn.Module):
-        del torch.nn.Module.__init_subclass__
+    for kind, init in _watched:
+        kind.__init__ = init
+    _watched.clear()
+    del torch.nn.Module.__init_subclass__
 
 
 def register_external_parameter(module: torch.nn.Module, parameter: torch.nn.Parameter) -> None:

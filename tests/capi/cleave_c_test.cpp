@@ -450,12 +450,21 @@ TEST_F(CInterface, RefusesWhatCannotBeAndSaysWhy) {
 }
 
 TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {
-  char *values = nullptr, *problems = nullptr;
-  ASSERT_EQ(cleave_read_config(job_, kConfig, "test.json", &values, &problems), 0) << cleave_error();
-  const std::string text = taken(values);
-  EXPECT_NE(text.find(R"("train_batch_size":2)"), std::string::npos) << text;
-  EXPECT_NE(text.find(R"("zero_optimization.stage":3)"), std::string::npos) << text;
-  EXPECT_EQ(taken(problems), "");
+  char* read = nullptr;
+  ASSERT_EQ(cleave_job_read_config(job_, kConfig, "test.json", &read), 0) << cleave_error();
+  const auto said = nlohmann::json::parse(taken(read));
+  EXPECT_EQ(said["values"]["train_batch_size"], 2);
+  EXPECT_EQ(said["values"]["zero_optimization.stage"], 3);
+  EXPECT_EQ(said["warnings"], "");
+  const char* loose = R"({"train_batch_size": 1, "wall_clock_breakdown": 1, "mine": 2})";
+  ASSERT_EQ(cleave_job_read_config(job_, loose, "test.json", &read), 0) << cleave_error();
+  const auto warned = nlohmann::json::parse(taken(read));
+  EXPECT_EQ(warned["values"]["wall_clock_breakdown"], true);
+  EXPECT_NE(warned["warnings"].get<std::string>().find("1:49: wall_clock_breakdown: 1 is read as true"),
+            std::string::npos)
+      << warned["warnings"];
+  EXPECT_EQ(cleave_job_read_config(job_, R"({"train_batch_size": 0})", "test.json", &read), 2);
+  EXPECT_NE(std::string(cleave_error()).find("test.json was refused:"), std::string::npos) << cleave_error();
 }
 
 }  // namespace

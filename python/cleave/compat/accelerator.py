@@ -7,8 +7,12 @@ from typing import Any
 
 import torch
 
-# What torch.cuda has and torch.cpu lacks.
+# What torch.cpu lacks of torch.cuda, and what both lack.
 _ON_CPU: dict[str, Callable[..., Any]] = {
+    "device_name": lambda device_index=None: "cpu",
+    "current_device_name": lambda: "cpu",
+    "communication_backend_name": lambda: "gloo",
+    "is_fp16_supported": lambda: True,
     "is_bf16_supported": lambda: True,
     "device_count": lambda: int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", "1"))),
     "manual_seed": torch.manual_seed,
@@ -18,33 +22,23 @@ _ON_CPU: dict[str, Callable[..., Any]] = {
     "get_rng_state": lambda device_index=None: torch.get_rng_state(),
     "set_rng_state": lambda state, device_index=None: torch.set_rng_state(state),
 }
+_ON_GPU: dict[str, Callable[..., Any]] = {
+    "device_name": lambda device_index=None: "cuda" if device_index is None else f"cuda:{device_index}",
+    "current_device_name": lambda: f"cuda:{torch.cuda.current_device()}",
+    "communication_backend_name": lambda: "nccl",
+    "is_fp16_supported": lambda: True,
+}
 
 
 class Accelerator:
-    """What get_accelerator() returns: torch's module of the device, and its name."""
+    """What get_accelerator() returns: torch's module of the device, with more names."""
 
     def __init__(self) -> None:
-        self._on_gpu = torch.cuda.is_available()
-        self._torch: Any = torch.cuda if self._on_gpu else torch.cpu
-
-    def device_name(self, device_index: int | None = None) -> str:
-        name = "cuda" if self._on_gpu else "cpu"
-        return name if device_index is None or not self._on_gpu else f"{name}:{device_index}"
-
-    def current_device_name(self) -> str:
-        return f"cuda:{torch.cuda.current_device()}" if self._on_gpu else "cpu"
-
-    def communication_backend_name(self) -> str:
-        return "nccl" if self._on_gpu else "gloo"
-
-    def is_fp16_supported(self) -> bool:
-        return True
+        self._own, self._torch = (_ON_GPU, torch.cuda) if torch.cuda.is_available() else (_ON_CPU, torch.cpu)
 
     def __getattr__(self, name: str) -> Any:
-        if not self._on_gpu and name in _ON_CPU:
-            return _ON_CPU[name]
-        if hasattr(self._torch, name):
-            return getattr(self._torch, name)
+        if (found := self._own.get(name) or getattr(self._torch, name, None)) is not None:
+            return found
         raise AttributeError(f"the accelerator of {self.device_name()} has no {name}, nor has {self._torch.__name__}")
 
 

@@ -21,7 +21,7 @@ MODULES: dict[str, dict[str, str]] = {
         "moe": "!experts over ranks are not built; a mixture of experts trains as any other module, each expert whole",
     },
     **{key: {} for key in ("launcher", "checkpoint", "runtime", "runtime.activation_checkpointing")},
-    "launcher.runner": _of("compat.values", "DEEPSPEED_ENVIRONMENT_NAME"),
+    "launcher.runner": _of("programs", "DEEPSPEED_ENVIRONMENT_NAME"),
     "checkpoint.utils": _of("utils.states", "clone_tensors_for_torch_save"),
     "accelerator": _ACCELERATOR,
     "pipe": _PIPE,
@@ -38,7 +38,7 @@ MODULES: dict[str, dict[str, str]] = {
     "runtime.zero": _ZERO,
     "runtime.zero.partition_parameters": {
         **(_ZERO | _ACCELERATOR | _of("units", "ZeroParamStatus")),
-        **_of("compat.values", "_orig_torch_arange zero_wrapper_for_fp_tensor_constructor"),
+        **_of("sharded", "_orig_torch_arange zero_wrapper_for_fp_tensor_constructor"),
     },
     "runtime.zero.stage3": {"DeepSpeedZeroOptimizer_Stage3": "optimizers:EngineOptimizer"},
     "runtime.zero.stage_1_and_2": {"DeepSpeedZeroOptimizer": "optimizers:EngineOptimizer"},
