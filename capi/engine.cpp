@@ -39,6 +39,29 @@ ParamSpec spec_of(const Json& p) {
   return spec;
 }
 
+std::vector<UnitSpec> units_of(const Json& given) {
+  std::vector<UnitSpec> out;
+  for (const Json& unit : given) {
+    UnitSpec& spec = out.emplace_back();
+    spec.name = unit.at("name"), spec.frozen = unit.at("frozen"), spec.group = unit.at("group");
+    for (const Json& p : unit.at("parameters")) spec.params.push_back(spec_of(p));
+  }
+  return out;
+}
+
+// What a caller declares, by stage.
+std::vector<std::vector<UnitSpec>> stages_of(const char* units) {
+  const Json given = parse_json(units, "the units of a model", Exit::usage);
+  try {
+    if (given.empty() || !given[0].is_array()) return {units_of(given)};
+    std::vector<std::vector<UnitSpec>> out;
+    for (const Json& stage : given) out.push_back(units_of(stage));
+    return out;
+  } catch (const Json::exception& e) {
+    fail(Exit::usage, "the units of a model: {}", without_number(e.what()));
+  }
+}
+
 optim::OutsideUpdate update_of(const cleave_engine_options& o, Device device) {
   std::vector<std::string> states;
   for (int s = 0; s < o.state_count; ++s) states.emplace_back(&given(o.states[s], "a state's name"));
@@ -92,14 +115,14 @@ struct Made {
        const cleave_engine_options& o, Device device)
       : config(std::move(its_config)),
         name(&given(its_name, "model")),
-        units(units_of(&given(its_units, "units"))),
+        stages(stages_of(&given(its_units, "units"))),
         options(options_of(o, device)) {
     options.engine.updates_last = o.model_config != nullptr;
     require(
         !o.model_config || !o.update, Exit::usage,
         "cleave.native: the optimizer has no kernel in the engine; choose one that has (AdamW, Adam, SGD, "
         "Adagrad, Lion), or remove cleave.native");
-    if (o.model_config) twin.emplace(config, name, o.model_config, units);
+    if (o.model_config) twin.emplace(config, name, o.model_config, stages.front());
   }
   plan::JobPlan plan(int world, plan::PlanRanks ranks) const {
     return twin ? plan::plan_job(
@@ -110,16 +133,17 @@ struct Made {
                         return twin->engine(each, o);
                       },
                       ranks)
-                : plan::plan_units(config, name, units, options, world, ranks);
+                : plan::plan_units(config, name, stages, options, world, ranks);
   }
   std::unique_ptr<cleave_engine> engine(comm::Communicator& world) const {
     if (twin) return std::make_unique<ModelEngine>(*twin, world, options.engine);
-    return std::make_unique<UnitEngine>(config, name.c_str(), units, world, options);
+    CHECK(stages.size() == 1, "an engine is of one rank's units; got those of {} stages", stages.size());
+    return std::make_unique<UnitEngine>(config, name.c_str(), stages.front(), world, options);
   }
 
   config::DsConfig config;
   std::string name;
-  std::vector<UnitSpec> units;
+  std::vector<std::vector<UnitSpec>> stages;  // an engine's own alone
   runtime::UnitOptions options;
   std::optional<runtime::TwinModel> twin;  // that the engine computes
 };
@@ -193,21 +217,6 @@ Json json_of(const plan::JobPlan& plan, int ranks_per_host, int64_t activations)
 }
 
 }  // namespace
-
-std::vector<UnitSpec> units_of(const char* units) {
-  std::vector<UnitSpec> out;
-  const Json given = parse_json(units, "the units of a model", Exit::usage);
-  try {
-    for (const Json& unit : given) {
-      UnitSpec& spec = out.emplace_back();
-      spec.name = unit.at("name"), spec.frozen = unit.at("frozen"), spec.group = unit.at("group");
-      for (const Json& p : unit.at("parameters")) spec.params.push_back(spec_of(p));
-    }
-  } catch (const Json::exception& e) {
-    fail(Exit::usage, "the units of a model: {}", without_number(e.what()));
-  }
-  return out;
-}
 
 UnitEngine::UnitEngine(const config::DsConfig& config, const char* model, std::vector<UnitSpec> its_units,
                        comm::Communicator& world, const runtime::UnitOptions& options)

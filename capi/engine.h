@@ -91,7 +91,4 @@ struct UnitEngine : cleave_engine {
 // The engine that its caller drives; Error(internal) for one that computes by itself.
 UnitEngine& unit_engine(cleave_engine* engine);
 
-// What a caller declares, a JSON text, as the engine knows units.
-std::vector<UnitSpec> units_of(const char* units);
-
 }  // namespace cleave::capi

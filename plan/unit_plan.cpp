@@ -1,28 +1,43 @@
 #include "plan/unit_plan.h"
 
+#include <set>
+
 #include "comm/planned.h"
 #include "config/ds_config.h"
 
 namespace cleave::plan {
+namespace {
+
+int64_t frozen_params(const std::vector<std::vector<UnitSpec>>& stages) {
+  int64_t frozen = 0;
+  std::set<std::string> counted;  // stages may share a unit
+  for (const std::vector<UnitSpec>& units : stages)
+    for (const UnitSpec& u : units)
+      if (u.frozen && counted.insert(u.name).second)
+        for (const ParamSpec& p : u.params) frozen += p.whole_numel();
+  return frozen;
+}
+
+}  // namespace
 
 JobPlan plan_units(const config::DsConfig& config, const std::string& model,
-                   const std::vector<UnitSpec>& units, runtime::UnitOptions options, int world,
+                   const std::vector<std::vector<UnitSpec>>& stages, runtime::UnitOptions options, int world,
                    PlanRanks which) {
-  require(config.pipeline.stages == 1, Exit::usage,
-          "pipeline.stages is {}, and the plan of {} is of one stage, which has all of its layers: set 1",
-          config.pipeline.stages, model);
+  require(int(stages.size()) == config.pipeline.stages, Exit::usage,
+          "pipeline.stages is {}, and {} has its layers in {}: set that, or remove the key",
+          config.pipeline.stages, model, stages.size());
   options.engine.dry = true;
   options.engine.limits = {};
+  options.stages = stages;
   JobPlan plan;
-  plan.model = model, plan.counts_sent = false;
+  plan.model = model, plan.counts_sent = false, plan.frozen = frozen_params(stages);
   std::vector<int> order = {0};
   for (size_t i = 0; i < order.size(); ++i) {
     const auto ranks = comm::planned_communicator(order[i], world);
-    const runtime::UnitEngine engine(config, model, units, *ranks, options);
+    const int stage = i == 0 ? 0 : plan.mesh.place(order[i]).pipe;
+    const runtime::UnitEngine engine(config, model, stages[size_t(stage)], *ranks, options);
     if (i == 0) {
       plan.mesh = engine.mesh(), plan.params = engine.params();
-      for (const UnitSpec& u : units)
-        for (const ParamSpec& p : u.params) plan.frozen += u.frozen ? p.whole_numel() : 0;
       order = ranks_to_try(plan.mesh, which);
       plan.tried_all = int(order.size()) == world;
     }

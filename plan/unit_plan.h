@@ -9,9 +9,9 @@
 
 namespace cleave::plan {
 
-// Of units that every rank declares alike: Error(usage) with more than one stage of a pipeline. As plan_job.
+// stages: what the ranks of each stage declare; without a pipeline there is one. As plan_job.
 JobPlan plan_units(const config::DsConfig& config, const std::string& model,
-                   const std::vector<UnitSpec>& units, runtime::UnitOptions options, int world,
+                   const std::vector<std::vector<UnitSpec>>& stages, runtime::UnitOptions options, int world,
                    PlanRanks which = PlanRanks::all);
 
 }  // namespace cleave::plan

@@ -72,7 +72,7 @@ struct UnitEngine::State : EngineCore {
             "both parts at once; use 1f1b or interleaved",
             config.pipeline.schedule, model);
     gives.resize(those.size());
-    set_units(units_of_stages(ranks, model, those, o.gives));
+    set_units(units_of_stages(ranks, model, those, o.stages, o.gives));
     for (const UnitSpec& u : units.all) groups = std::max(groups, u.group + 1);
   }
   ~State() override { background.reset(), streams.reset(); }

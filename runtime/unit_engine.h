@@ -44,6 +44,8 @@ struct UnitOptions {
   // In place of the configuration's optimizer. It updates state where that lives, on the host where that is
   // not the device, and no update runs ahead of finish_step.
   std::optional<optim::OutsideUpdate> update = {};
+  // What each stage of a pipeline declares, where ranks are only planned and so tell each other nothing.
+  std::vector<std::vector<UnitSpec>> stages = {};
 };
 
 // What goes from a stage of a pipeline to its neighbour.

@@ -17,6 +17,12 @@ Json json_of(const UnitSpec& unit) {
   return {{"name", unit.name}, {"params", params}, {"frozen", unit.frozen}, {"group", unit.group}};
 }
 
+Json json_of(const std::vector<UnitSpec>& units) {
+  Json out = Json::array();
+  for (const UnitSpec& unit : units) out.push_back(json_of(unit));
+  return out;
+}
+
 UnitSpec unit_of(const Json& told) {
   UnitSpec unit{.name = told["name"], .params = {}, .frozen = told["frozen"], .group = told["group"]};
   for (const Json& p : told["params"])
@@ -74,10 +80,12 @@ std::vector<Told> together(const std::string& model, const std::vector<std::stri
 
 }  // namespace
 
-RankUnits units_of_stages(Ranks& ranks, std::string model, const std::vector<UnitSpec>& mine, int uses) {
-  Json own = Json::array();
-  for (const UnitSpec& unit : mine) own.push_back(json_of(unit));
-  const std::vector<std::string> of_stages = ranks.texts(*ranks.mesh().pipe, own.dump());
+RankUnits units_of_stages(Ranks& ranks, std::string model, const std::vector<UnitSpec>& mine,
+                          const std::vector<std::vector<UnitSpec>>& planned, int uses) {
+  const Json own = json_of(mine);
+  std::vector<std::string> of_stages;
+  for (const std::vector<UnitSpec>& units : planned) of_stages.push_back(json_of(units).dump());
+  if (of_stages.empty()) of_stages = ranks.texts(*ranks.mesh().pipe, own.dump());
   RankUnits out{.model = std::move(model), .all = {}, .holders = {}, .held = {}, .most_uses = uses};
   ranks.agree([&] {
     for (Told& told : together(out.model, of_stages)) {

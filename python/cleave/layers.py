@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from . import job as jobs
 from . import native, zero
+from .configuration import Configuration
 from .errors import NotBuilt, UsageError
 
 _AGAIN = functools.partial(checkpoint, use_reentrant=False)
@@ -183,6 +184,16 @@ class PipelineModule(torch.nn.Module):
 
     def topology(self) -> ProcessTopology:
         return self._topo
+
+    def configured(self, config: Configuration) -> Configuration:
+        """The same with what the module says of its stages."""
+        section = dict(config.given.get("pipeline") or {})
+        says = {"stages": self.num_stages, "virtual_stages": self.virtual_stages, "partition_method": self.partition_method}
+        for key, value in says.items():
+            if section.pop(key, None) not in (None, "auto", value):
+                raise UsageError(f"pipeline.{key} of the configuration is not {value}, as PipelineModule has it; remove the key")
+        says = {key: value for key, value in says.items() if value != 1 and self.num_stages > 1}
+        return config.with_sections(pipeline=section | says)
 
 
 def _in_turn(functions: list[Any], *args: Any) -> Any:

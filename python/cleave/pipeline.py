@@ -104,15 +104,10 @@ class PipelineEngine(DeepSpeedEngine):
     module: PipelineModule
 
     def __init__(self, config: Configuration, model: PipelineModule, *others: Any) -> None:
-        section = dict(config.given.get("pipeline") or {})
-        says = {"stages": model.num_stages, "virtual_stages": model.virtual_stages, "partition_method": model.partition_method}
-        for key, value in says.items():
-            if section.pop(key, None) not in (None, "auto", value):
-                raise UsageError(f"pipeline.{key} of the configuration is not {value}, as PipelineModule has it; remove the key")
-        says = {key: value for key, value in says.items() if value != 1 and model.num_stages > 1}
-        super().__init__(config.with_sections(pipeline=section | says), model, *others)
+        super().__init__(model.configured(config), model, *others)
         self.num_stages, self.stage_id = model.num_stages, model.stage_id
-        model.activation_checkpoint_interval = section.get("activation_checkpoint_interval") or model.activation_checkpoint_interval
+        given = (config.given.get("pipeline") or {}).get("activation_checkpoint_interval")
+        model.activation_checkpoint_interval = given or model.activation_checkpoint_interval
         self.batch_fn = None
         self.grid = self.mpu = groups.mpu = model.grid
 
@@ -171,16 +166,19 @@ class PipelineEngine(DeepSpeedEngine):
     ) -> Any:
         """Forwards alone: the loss, over micro-batches averaged ("avg") or added ("sum") and averaged over the data axis. Collective.
 
-        Without reduce_output or compute_loss the last stage has its own values, as it has its last outputs with return_logits.
+        Without a loss_fn outputs of one element are losses. The last stage alone has other outputs, those that are tuples in a list;
+        its own values without reduce_output or compute_loss; and its last outputs with return_logits.
         """
         loss_fn, micros = self.module.loss_fn if compute_loss else None, num_micro_batches or self.micro_batches
         walk = _Walk(self, micros, data_iter, loss_fn, trains=False)
         value: Any = walk.values or None
-        if reduce_output is not None and value:
+        if reduce_output is not None and value and isinstance(value[0], torch.Tensor):
             value = sum(value) / (micros if reduce_output == "avg" else 1)
-        if reduce_output is not None and loss_fn is not None:
-            mean = torch.tensor(self._job.sum([float(value or 0.0) / self.dp_world_size])[0], device=self.device)
-            value = mean if bcast_loss or self.is_last_stage() else None
+        if reduce_output is not None and compute_loss:
+            is_loss = isinstance(value, torch.Tensor) and value.numel() == 1
+            outputs, mean = self._job.sum([float(value is not None and not is_loss), float(value) / self.dp_world_size if is_loss else 0.0])
+            if not outputs:
+                value = torch.tensor(mean, device=self.device) if bcast_loss or self.is_last_stage() else None
         return (value, walk.logits) if return_logits else value
 
     def _beside(self, client_state: Any) -> Any:

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 
+from . import job as jobs
 from . import native
 from .configuration import configuration_of
 from .errors import CleaveError, UsageError
+from .layers import PipelineModule
 from .optimizers import Declared
 from .residency import TORCH_TYPES
 
@@ -36,16 +38,33 @@ def plan(
     config: of a ds_config, with its optimizer. device_memory, host_memory: bytes of a rank, at most; OutOfMemory where it needs more.
     trace: the inputs of one micro-batch, or a function of the module that computes its loss: without computing, where that is on meta.
     """
-    if callable(model) and not isinstance(model, torch.nn.Module):
-        with torch.device("meta"):
-            model = model()
-    if not isinstance(model, torch.nn.Module):
-        raise UsageError(f"a plan is of a torch.nn.Module, or of a function that makes one; got {type(model).__name__}")
-    declared = Declared(configuration_of(config), model, None)
-    kept = -1 if trace is None else _kept(model, trace, TORCH_TYPES[declared.config.precision()])
+    first, given = _made(model, 0, world_size), configuration_of(config)
+    stages = first.num_stages if isinstance(first, PipelineModule) else 1
+    if trace is not None and stages > 1:
+        raise UsageError("trace is of a module without stages: of a pipeline a rank keeps several micro-batches, by its schedule")
+    modules = [first, *(_made(model, stage * world_size // stages, world_size) for stage in range(1, stages))]
+    every = [Declared(m.configured(given) if isinstance(m, PipelineModule) else given, m, None) for m in modules]
+    declared, units = every[0], [each.units.declared() for each in every]
+    kept = -1 if trace is None else _kept(first, trace, TORCH_TYPES[declared.config.precision()])
     states = declared.outside.kinds if declared.outside else None
     options = {"device_bytes": device_memory, "host_bytes": host_memory, **declared.options()}
-    return Plan(**native.plan(*declared.of_engine(), states, options, world_size, ranks_per_host, kept))
+    return Plan(**native.plan(*declared.of_engine()[:3], units, states, options, world_size, ranks_per_host, kept))
+
+
+def _made(model: Any, rank: int, world: int) -> torch.nn.Module:
+    """The module, or what a function makes of one for a rank."""
+    if callable(model) and not isinstance(model, torch.nn.Module):
+        jobs.planned = rank, world
+        try:
+            with torch.device("meta"):
+                model = model()
+        finally:
+            jobs.planned = None
+    elif isinstance(model, PipelineModule) and model.num_stages > 1:
+        raise UsageError("a rank has its own stage of a PipelineModule; give the plan a function that makes the module")
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError(f"a plan is of a torch.nn.Module, or of a function that makes one; got {type(model).__name__}")
+    return model
 
 
 def _kept(module: torch.nn.Module, trace: Any, dtype: torch.dtype) -> int:

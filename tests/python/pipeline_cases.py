@@ -190,6 +190,35 @@ def evaluated() -> float:
         return sum(loss(whole, batch(9, k, 0)).item() for k in range(4)) / 4
 
 
+def squared(x: torch.Tensor) -> torch.Tensor:
+    return x.square().mean()
+
+
+def without_loss() -> dict[str, Any]:
+    """Of modules without a loss_fn: whose last layer is the loss, beside a plain loop; and what an evaluation has of other outputs."""
+    out: dict[str, Any] = {}
+    ends: dict[str, list[Any]] = {"loss": [squared], "outputs": [], "tuples": [lambda x: (x, x)]}
+    for end, last in ends.items():
+        of = PipelineModule([*layers(), *last], num_stages=2, seed_layers=True, base_seed=SEED)
+        engine = deepspeed.initialize(model=of, model_parameters=of.parameters(), config=config(1, 2))[0]
+        value = engine.eval_batch(batch(9, micro, engine.grid.data_parallel_id) for micro in itertools.count())
+        with torch.no_grad():
+            want = [Plain([*layers(), *last])(batch(9, micro, rank)[0]) for micro in range(2) for rank in range(2)]
+        if end == "loss":
+            out["far"] = abs(value.item() - sum(want).item() / 4)
+            kept = engine.eval_batch((batch(9, 0, 0) for _ in itertools.count()), bcast_loss=False)
+            out["kept"] = (kept is not None) == engine.is_last_stage()
+            trained = engine.train_batch(batch(9, micro, engine.grid.data_parallel_id) for micro in itertools.count())
+            out["trained"] = abs(trained.item() - sum(want).item() / 4)
+        else:
+            out[end] = type(value).__name__ if not isinstance(value, list) else [len(each) for each in value]
+            if end == "outputs" and value is not None:
+                mine = want[engine.grid.data_parallel_id :: 2]
+                out["mean"] = (value - sum(mine) / 2).abs().max().item()
+        engine.destroy()
+    return out
+
+
 def splits(methods: list[str]) -> list[list[int]]:
     """Where the eight layers are cut for four stages."""
     return [PipelineModule(layers(), num_stages=4, partition_method=method).parts for method in methods]
@@ -259,6 +288,7 @@ def everything(cases: list[Any], methods: list[str], folder: str) -> dict[str, A
         "far": against_torch(cases),
         "resumed": resumed(folder),
         "evaluated": evaluated(),
+        "without loss": without_loss(),
         "other": other_kinds(),
     }
 

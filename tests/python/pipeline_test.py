@@ -65,6 +65,14 @@ class Pipelines(unittest.TestCase):
                 self.assertAlmostEqual(got["sum"], rank["evaluated"] * int(stages), delta=1e-4, msg=f"{stages} stages")
                 self.assertEqual(got["own"], [[3, 6, 11], int(stages)] if got["last"] else [None, None])
 
+    def test_outputs_of_one_element_are_losses_where_there_is_no_loss_fn(self) -> None:
+        for rank, got in enumerate(answer["without loss"] for answer in self.every):
+            self.assertLess(got["far"], 1e-6)
+            self.assertLess(got["trained"], 1e-6)
+            self.assertTrue(got["kept"])
+            self.assertEqual([got["outputs"], got["tuples"]], ["Tensor", [2, 2]] if rank >= 2 else ["NoneType", "NoneType"])
+            self.assertLess(got.get("mean", 0.0), 1e-6)
+
     def test_grids_and_topologies_are_those_of_deepspeed(self) -> None:
         for rank, got in enumerate(answer["asked"] for answer in self.every):
             self.assertEqual(got["lists"][0], [[0, 4], [1, 5], [2, 6], [3, 7]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import cleave as deepspeed
 import engine_cases
 import models
+import pipeline_cases
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -38,6 +40,21 @@ def against_engines(name: str, precision: str) -> list[dict[str, Any]]:
     return out
 
 
+def pipelines_against_engines() -> list[dict[str, Any]]:
+    """The same of pipelines of two and of four stages on four ranks, which share their first and last layers."""
+    out = []
+    for stages, zero in itertools.product((2, 4), HOMES):
+        config = pipeline_cases.config(0, zero_optimization=dict(zero))
+        planned = deepspeed.plan(functools.partial(pipeline_cases.module, stages), config, 4)
+        engine = deepspeed.initialize(model=pipeline_cases.module(stages), config=config)[0]
+        pipeline_cases.trained(engine, 2)
+        [mine] = [r["memory"] for r in planned.ranks if engine.global_rank in r["ranks"]]
+        assert planned.parameters == engine._native.facts()["params"] and len(planned.ranks) >= stages
+        out.append({"planned": mine, **{key: engine.memory()[key] for key in ("live", "peak")}, "home": [stages, zero]})
+        engine.destroy()
+    return out
+
+
 class TooLarge(nn.Module):
     """A matrix of 4 TB that takes four bytes."""
 
@@ -54,6 +71,11 @@ def too_large() -> None:
 def make_mlp() -> nn.Module:
     """For the command line."""
     return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+
+
+def make_stages() -> nn.Module:
+    """A pipeline of two stages, for the command line."""
+    return pipeline_cases.module(2)
 
 
 def loss(module: nn.Module) -> torch.Tensor:

@@ -14,6 +14,7 @@ import tempfile
 import unittest
 
 import cleave
+import pipeline_cases
 import plan_cases
 import ranks
 import torch
@@ -35,6 +36,28 @@ class Planned(unittest.TestCase):
                 for case in rank:
                     self.assertEqual(case["planned"], case["live"], case["home"])
                     self.assertEqual(case["planned"], case["peak"], case["home"])
+
+    def test_that_of_a_pipeline_is_what_each_stage_allocates(self) -> None:
+        for rank in ranks.answers(4, CASES, "pipelines_against_engines"):
+            self.assertEqual(len(rank), 14)
+            for case in rank:
+                self.assertEqual(case["planned"], case["live"], case["home"])
+                self.assertEqual(case["planned"], case["peak"], case["home"])
+
+    def test_a_pipeline_is_planned_without_a_job_and_of_a_function_alone(self) -> None:
+        planned = cleave.plan(plan_cases.make_stages, CONFIG, 6)
+        self.assertEqual([r["ranks"][0] for r in planned.ranks if r["ranks"][0] in (0, 3)], [0, 3], "the first rank of each stage")
+        self.assertEqual(planned.parameters, sum(p.numel() for p in pipeline_cases.Plain(pipeline_cases.layers()).parameters()))
+        whole = cleave.plan(lambda: pipeline_cases.module(1), CONFIG, 2)
+        self.assertEqual([whole.parameters, len(whole.ranks[0]["ranks"])], [planned.parameters, 2])
+        for words, call in {
+            "trace is of a module without stages": lambda: cleave.plan(plan_cases.make_stages, CONFIG, 2, trace=plan_cases.loss),
+            r"\[2, 1\] ranks of .* are not the 3 that there are": lambda: cleave.plan(plan_cases.make_stages, CONFIG, 3),
+            "pipeline.stages is 2, and Sequential has its layers in 1": lambda: cleave.plan(
+                plan_cases.make_mlp, {**CONFIG, "pipeline": {"stages": 2}}, 2
+            ),
+        }.items():
+            self.assertRaisesRegex(cleave.UsageError, words, call)
 
     def test_states_are_those_of_the_formula(self) -> None:
         memory = cleave.plan(plan_cases.make_mlp, CONFIG).ranks[0]["memory"]["device"]
