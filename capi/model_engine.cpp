@@ -79,7 +79,25 @@ void ModelEngine::begin_step(int micros) {
           "a step of {} micro-batches; a model that the engine computes has the {} of "
           "gradient_accumulation_steps: set that to another number",
           micros, has);
+  micros_ = 0;
   engine->begin_step();
+}
+
+double ModelEngine::train_micro_batch(const Batch& batch, double items) {
+  const double loss = engine->train_micro_batch(batch, items);
+  ++micros_, items_ = items;
+  return loss;
+}
+
+runtime::StepResult ModelEngine::finish_step(std::span<const double>, std::span<const optim::Rates> rates) {
+  const int64_t came = micros_, wanted = twin.config.gradient_accumulation_steps;
+  const std::vector<int32_t> tokens(size_t(engine->samples_per_micro() * twin.length));
+  const std::vector<int32_t> no_targets(tokens.size(), kIgnoredTarget);
+  while (0 < micros_ && micros_ < wanted) train_micro_batch(batch_of(tokens, no_targets), items_);
+  runtime::StepResult result = engine->finish_step(rates);
+  // The loss is the mean of the micro-batches that came, as it is where the caller computes.
+  if (items_ == 0) result.loss *= double(wanted) / double(came);
+  return result;
 }
 
 // Every rank has the whole model declared, so the first of them has it.
@@ -156,7 +174,7 @@ int cleave_train_micro_batch(cleave_engine* engine, const cleave_samples* sample
   return call([&] {
     capi::ModelEngine& e = capi::model_engine(engine);
     const capi::Shifted shifted(given(samples, "samples"), e.twin, e.engine->samples_per_micro());
-    given(loss, "loss") = e.engine->train_micro_batch(shifted.batch(), samples->items);
+    given(loss, "loss") = e.train_micro_batch(shifted.batch(), samples->items);
   });
 }
 

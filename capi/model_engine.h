@@ -18,10 +18,11 @@ struct ModelEngine : cleave_engine {
   runtime::EngineBase& base() override { return *engine; }
   void begin_step(int micros) override;
   double scale() override { return engine->scale(); }
-  // The losses are the engine's.
-  runtime::StepResult finish_step(std::span<const double>, std::span<const optim::Rates> rates) override {
-    return engine->finish_step(rates);
-  }
+  // The losses are the engine's. A step may end before all of its micro-batches came, on all ranks alike:
+  // those that lack are computed without targets.
+  runtime::StepResult finish_step(std::span<const double>, std::span<const optim::Rates> rates) override;
+  // items: cleave_samples::items.
+  double train_micro_batch(const Batch& batch, double items);
   std::map<std::string, std::vector<int64_t>> shapes() override;
   int64_t vocabulary() const override { return twin.model.vocab; }
   void take_first(int unit, Tensor value) override;
@@ -48,6 +49,8 @@ struct ModelEngine : cleave_engine {
   const std::vector<std::string>& names_of(int unit) const;
 
   comm::Communicator& world_;
+  int64_t micros_ = 0;              // of the step under way
+  double items_ = 0;                // of them
   std::set<const void*> turned_;    // addresses of matrices that lie as the engine has them
   std::map<int, Buffer> gathered_;  // by unit
 };

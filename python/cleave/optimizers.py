@@ -4,7 +4,8 @@ An optimizer of torch's that a script passes says which one is meant and with wh
 `param_groups` stay the ones that the script and its schedulers read and change.
 """
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -160,12 +161,12 @@ def _rates(group: dict[str, Any]) -> native.Rates:
 class EngineOptimizer(torch.optim.Optimizer):
     """What initialize() returns as the optimizer: groups to read and change, an update that engine.step() makes."""
 
-    def __init__(self, groups: list[dict[str, Any]], inner: torch.optim.Optimizer | None, outside: OutsideOptimizer | None = None) -> None:
-        self.optimizer = inner  # the script's own, whose groups these are
+    def __init__(self, inner: torch.optim.Optimizer, outside: OutsideOptimizer | None) -> None:
+        self.optimizer = inner  # the script's own, or of the class that the ds_config means, whose groups these are
         self.outside = outside  # that updates, where the engine does not
         self.overflow = False
         self.scale_now: Callable[[], float] = lambda: 1.0
-        super().__init__(groups, dict(inner.defaults) if inner else {})  # the same dictionaries, so what one changes the other reads
+        super().__init__(inner.param_groups, dict(inner.defaults))  # the same dictionaries, so what one changes the other reads
         self._began = [_rates(group) for group in self.param_groups]
         self.numbers = native.rate_groups(self._began, self._began)[0]  # by group: whose rates it shares
 
@@ -193,8 +194,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         """After a step of the engine's; schedulers of torch's ask whether there was one."""
         self.overflow = overflow
         for optimizer in (self, self.optimizer):
-            if optimizer is not None:
-                optimizer._opt_called = True  # type: ignore[attr-defined]
+            optimizer._opt_called = True  # type: ignore[attr-defined]
         if self.outside and not overflow:
             self.outside.updated()
 
@@ -204,20 +204,6 @@ class EngineOptimizer(torch.optim.Optimizer):
             return [native.Rates(float(self.param_groups[0]["lr"]))] * len(set(self.numbers))
         check_groups(self.param_groups)
         return native.rate_groups(self._began, [_rates(group) for group in self.param_groups])[1]
-
-
-def groups_of_config(parameters: Iterable[Any], section: dict[str, Any]) -> list[dict[str, Any]]:
-    """Groups for an optimizer that the ds_config names: of parameters, or of a script's own groups."""
-    listed = list(parameters)
-    groups = [dict(g) for g in listed] if listed and isinstance(listed[0], dict) else [{"params": listed}]
-    values = section.get("params", {})
-    for group in groups:
-        group["params"] = list(group["params"])
-        group.setdefault("lr", values.get("lr", 1e-3))
-        group.setdefault("weight_decay", values.get("weight_decay", 0.0))
-        if "betas" in values:
-            group.setdefault("betas", tuple(values["betas"]))  # type: ignore[arg-type]
-    return groups
 
 
 class Declared:
@@ -238,13 +224,10 @@ class Declared:
         self.config: Configuration = config.with_sections(torch_autocast=None, **({"scheduler": None} if rates is not None else {}))
         if job is not None:
             self.config.read(job)
-        self.optimizer: EngineOptimizer | None = None
-        if given is not None:
-            self.optimizer = EngineOptimizer(given.param_groups, given, self.outside)
-        elif "optimizer" in config.given:
-            made = groups_of_config(parameters, config.given["optimizer"])
-            check_groups(made)
-            self.optimizer = EngineOptimizer(made, None)
+        if given is None and "optimizer" in config.given:
+            given = _of_config(self.config, parameters)
+            check_groups(given.param_groups)
+        self.optimizer = EngineOptimizer(given, self.outside) if given is not None else None
         groups = zip(self.optimizer.param_groups, self.optimizer.numbers, strict=True) if self.optimizer else ()
         trained = [(p, g, number) for g, number in groups for p in g["params"] if p.requires_grad]
         decays = {id(p) for p, g, _ in trained if g.get("weight_decay", 0.0)}
@@ -261,6 +244,18 @@ class Declared:
         """Of an engine and of its plan, beside what is of this rank."""
         given = {"rates_given": self.brings_rates, "scales_loss": self.autocast == "fp16", "inference": self.optimizer is None}
         return {"seed": 42, "model_config": self.config.computed(self.module), **given}
+
+
+def _of_config(config: Configuration, parameters: list[Any]) -> torch.optim.Optimizer:
+    """An optimizer of the class that DeepSpeed makes for the section, with the values that the engine reads there."""
+    section = config.given["optimizer"]
+    name, given = str(section.get("type")).lower(), dict(section.get("params") or {})
+    if given.get("torch_adam") and (name == "adamw" or given.get("adam_w_mode", True)):
+        given.setdefault("weight_decay", 0.01)  # as torch's AdamW has it
+    kind: Any = {"sgd": torch.optim.SGD, "adagrad": DeepSpeedCPUAdagrad, "lion": FusedLion}.get(name, FusedAdam)
+    values = {key: config.values.get(f"optimizer.params.{key}", given.get(key, "auto")) for key in inspect.signature(kind).parameters}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if value not in (None, "auto")}
+    return kind(parameters, **values)  # type: ignore[no-any-return]
 
 
 def _given(config: Configuration, optimizer: Any, parameters: list[Any]) -> torch.optim.Optimizer | None:

@@ -56,7 +56,7 @@ class SteppedModule(HeldModule):
             section = self.config.get("scheduler")
             return kind_of(section).of_engine(self._native, self.optimizer, section.get("params") or {}) if section else None
         if callable(given) and not hasattr(given, "step"):
-            return given(self.optimizer.optimizer or self.optimizer)
+            return given(self.optimizer.optimizer)
         return given
 
     def _require_training(self, what: str) -> None:
@@ -65,6 +65,13 @@ class SteppedModule(HeldModule):
                 f"{what}: this engine has no optimizer, so it trains nothing; give initialize() one, or a section "
                 "`optimizer` in the ds_config"
             )
+
+    def _require_loss(self, what: str, loss: Any) -> None:
+        self._require_training(what)
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise UsageError(f"{what} of a {type(loss).__name__}{list(getattr(loss, 'shape', []))}; wanted a loss of one element")
+        if not loss.requires_grad:
+            raise UsageError(f"{what} of a loss that has no gradient: nothing that is trained led to it, or it was made under no_grad")
 
     def _require_no_step(self, what: str) -> None:
         if self._in_step:
@@ -170,9 +177,7 @@ class SteppedModule(HeldModule):
 
         Returns the loss as a share of the step's. With scale_wrt_gas=False the loss is divided by the micro-batches already.
         """
-        self._require_training("backward")
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise UsageError(f"backward of a {type(loss).__name__}{list(getattr(loss, 'shape', []))}; wanted a loss of one element")
+        self._require_loss("backward", loss)
         self._begin_step()
         times = 1 if scale_wrt_gas else self.gradient_accumulation_steps()
         seed = torch.full_like(loss, self._native.scale() * times)
@@ -187,7 +192,7 @@ class SteppedModule(HeldModule):
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss times the loss scale, for a backward that the script calls itself."""
-        self._require_training("scale")
+        self._require_loss("scale", loss)
         SteppedModule._scaled = scale = float(self._native.facts()["loss_scale"])
         self._loss = loss.detach()
         return loss.float() * scale

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import itertools
 import json
@@ -281,25 +280,6 @@ def resumed(folder: str, save: int, load: int, begin: bool) -> dict[str, Any]:
     return {"losses": steps(engine, 2, 3, batch), "lr": engine.get_lr()}
 
 
-def gathered(stage: int) -> dict[str, Any]:
-    """What a parameter is outside of calls, within GatheredParameters, and after one rank changed it."""
-    engine = deepspeed.initialize(model=models.seeded(models.Gpt), config=config(stage, bf16={"enabled": True}))[0]
-    steps(engine, 1)
-    weight = engine.module.head.weight
-    outside = bool(torch.isnan(weight).any())
-    master = engine.parameters_of("embed.weight")
-    with deepspeed.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0):
-        inside = torch.equal(weight.float(), master.bfloat16().float())
-        if engine.global_rank == 0:
-            engine.module.norm.bias.data.fill_(2.5)
-    with deepspeed.zero.GatheredParameters(engine.module.norm.bias):
-        changed = engine.module.norm.bias.tolist()
-    kept = torch.equal(master, engine.parameters_of("embed.weight"))
-    whole = engine._zero3_consolidated_16bit_state_dict()
-    names = None if whole is None else sorted(whole) == sorted(engine.module.state_dict())
-    return {"outside": outside, "shape": list(weight.shape), "inside": inside, "changed": changed, "kept": kept, "names": names}
-
-
 def checkpointed(stage: int) -> dict[str, float]:
     """Losses and norms with activations computed again, re-entrant or not, of frozen units too, beside those without."""
     out = {}
@@ -411,7 +391,7 @@ def scaled_backwards(stage: int) -> dict[str, Any]:
                 engine.backward(loss)
             engine.step()
             out["norms"].append(engine.get_global_grad_norm())
-    out["unscaled"] = _said_of(lambda: models.loss(engine, models.batch(0, 0, 0)).backward())
+    out["unscaled"] = said_of(lambda: models.loss(engine, models.batch(0, 0, 0)).backward())
     engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0]
 
     def fails(gradient: torch.Tensor) -> None:
@@ -424,16 +404,16 @@ def scaled_backwards(stage: int) -> dict[str, Any]:
         loss.backward()
 
     other = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0]
-    out["another's"] = _said_of(lambda: other.backward(_chained([engine, other], models.batch(0, 0, 0))))
+    out["another's"] = said_of(lambda: other.backward(_chained([engine, other], models.batch(0, 0, 0))))
     engine, unscaled = (deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0] for _ in range(2))
     models.loss(unscaled, models.batch(0, 0, 0)).backward()
-    out["taken back"] = _said_of(unscaled.optimizer.zero_grad)
-    out["failed"] = _said_of(backward)
-    out["after"] = _said_of(backward)
+    out["taken back"] = said_of(unscaled.optimizer.zero_grad)
+    out["failed"] = said_of(backward)
+    out["after"] = said_of(backward)
     return out
 
 
-def _said_of(call: Any) -> str:
+def said_of(call: Any) -> str:
     try:
         call()
     except Exception as error:
@@ -441,297 +421,7 @@ def _said_of(call: Any) -> str:
     return "nothing"
 
 
-def refusals(mistakes: list[str], folder: str) -> dict[str, str]:
-    """By mistake what is said of it."""
-    out = {}
-    for which in mistakes:
-        out[which] = _said_of(functools.partial(_mistake, which, folder))
-    return out
-
-
-def _mistake(which: str, folder: str) -> None:
-    stage = 3 if which.startswith("stage 3: ") else 1
-    what = which.removeprefix("stage 3: ")
-    module = models.seeded(models.Mlp)
-    if what == "unknown key":
-        deepspeed.initialize(model=module, config={**config(0), "gradient_cliping": 1})
-    if what == "no file":
-        deepspeed.initialize(model=module, config="nowhere.json")
-    if what == "twice":
-        args = type("Args", (), {"deepspeed_config": "a.json"})
-        deepspeed.initialize(args=args, model=module, config=config(0))
-    if what == "groups":
-        groups = [{"params": [p], "momentum": 0.1 * k} for k, p in enumerate(module.parameters())]
-        deepspeed.initialize(model=module, optimizer=torch.optim.SGD(groups, lr=1), config=config(1))
-    engine = deepspeed.initialize(model=module, config=config(stage))[0]
-    loss = models.loss(engine, models.batch(0, 0, engine.global_rank))
-    if what == "step alone":
-        engine.step()
-    if what == "past the engine":
-        models.loss(module, models.batch(0, 0, 0)).backward()
-    if what == "backward twice":
-        engine.backward(loss)
-        engine.backward(loss)
-    if what == "in place":
-        engine = deepspeed.initialize(model=models.seeded(models.InPlace), config=config(stage))[0]
-        engine.backward(models.loss(engine, models.batch(0, 0, 0)))
-    if what == "other model":
-        engine.backward(loss), engine.step()
-        engine.backward(models.loss(engine, models.batch(0, 1, 0))), engine.step()
-        engine.save_checkpoint(folder)
-        other = deepspeed.initialize(model=models.seeded(models.Gpt), config=config(stage))[0]
-        other.load_checkpoint(folder)
-    if what == "save within":
-        engine.backward(loss), engine.step()
-        engine.backward(models.loss(engine, models.batch(0, 1, 0)))
-        engine.save_checkpoint(folder)
-    if what == "load within":
-        engine.backward(loss), engine.step()
-        engine.load_checkpoint(folder)
-
-
-def raises(rank: int, where: str) -> None:
-    """One rank's loss throws."""
-    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(3))[0]
-    for step in range(3):
-        loss = models.loss(engine, models.batch(step, 0, engine.global_rank))
-        if step == 1 and engine.global_rank == rank:
-            if where == "exit":
-                os._exit(9)
-            raise ValueError("the loss of this rank is bad")
-        engine.backward(loss)
-        engine.step()
-
-
-def loader(size: int, folder: str) -> dict[str, list[int]]:
-    """Samples that each rank gets of a Dataset, through workers that are forked, and from a checkpoint on."""
-    data = [(torch.full((8,), float(i)), i % models.CLASSES) for i in range(size)]
-    engine, _, dataloader, _ = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2), training_data=data)
-    dataloader.sampler.set_epoch(0)  # what scripts call of torch's own
-    assert dataloader.batch_size == engine.train_micro_batch_size_per_gpu()
-    seen = [int(v) for x, _ in dataloader for v in x[:, 0]]
-    from torch.utils.data import DataLoader
-
-    forked = [int(v) for x, _ in DataLoader(data, batch_size=4, num_workers=2) for v in x[:, 0]]
-    assert forked == list(range(size))
-    steps(engine, 1)
-    first = list(itertools.islice(iter(dataloader), 3))
-    out = {"seen": seen, "third": [int(v) for v in first[2][0][:, 0]]}
-    for given, tag in ((2, "a"), (3, "b")):  # a step, and a micro-batch more, which is no part of a checkpoint
-        batches = iter(dataloader)
-        for batch in itertools.islice(batches, given):
-            engine.backward(models.loss(engine, batch))
-            engine.step()
-        engine.save_checkpoint(folder, tag)
-        again = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2), training_data=data)[0]
-        again.load_checkpoint(folder, tag)
-        out[tag] = [int(v) for x, _ in again.training_dataloader for v in x[:, 0]]
-        out[tag + " after"] = [int(v) for x, _ in again.training_dataloader for v in x[:, 0]]
-        again.destroy()
-    return out
-
-
-def built_sharded() -> dict[str, Any]:
-    """A model that zero.Init builds: what a rank holds, a change before there is an engine, and how far its losses are from torch's."""
-    with deepspeed.zero.Init(config_dict_or_path=config(3)):
-        model = models.seeded(models.Gpt)
-    statuses = [{p.ds_status.name for p in model.parameters()}]
-    shards = [p.ds_shard for p in dict.fromkeys(model.parameters())]
-    held = sum(shard._part.numel() for shard in shards)
-    shown = torch.cat([p.detach().flatten() for p in model.parameters()])
-    whole = models.seeded(models.Gpt)
-    with deepspeed.zero.GatheredParameters(model, modifier_rank=1), torch.no_grad():
-        same = all(torch.equal(p, q) for p, q in zip(model.parameters(), whole.parameters(), strict=True))
-        statuses.append({p.ds_status.name for p in model.parameters()})
-        if os.environ["RANK"] == "1":
-            model.norm.bias.fill_(0.25)
-    with torch.no_grad():
-        whole.norm.bias.fill_(0.25)
-    engine = deepspeed.initialize(model=model, config=config(3))[0]
-    want = plain.train(
-        whole,
-        torch.optim.AdamW(whole.parameters(), lr=1e-2, weight_decay=0.1),
-        models.batch,
-        models.loss,
-        steps=3,
-        micros=2,
-        ranks=engine.world_size,
-        clipping=0.5,
-    )
-    statuses.append({p.ds_status.name for p in model.parameters()})
-    return {
-        "statuses": [sorted(names) for names in statuses],
-        "held": held,
-        "numel": sum(p.numel() for p in whole.parameters()),
-        "nothing": bool(shown.isnan().all()),
-        "same": same,
-        "far": worst(steps(engine, 3, 0), want),
-    }
-
-
-def states(stage: int) -> dict[str, Any]:
-    """What utils reads and writes of a parameter."""
-    from cleave.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state, safe_set_full_fp32_param
-
-    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0]
-    steps(engine, 2, 0)
-    bias = engine.module.head.bias
-    first = safe_get_full_fp32_param(bias)
-    moment = safe_get_full_optimizer_state(bias, "exp_avg")
-    safe_set_full_fp32_param(bias, torch.full((models.CLASSES,), 0.5))
-    with deepspeed.zero.GatheredParameters(bias):
-        shown = bias.tolist()
-    return {"first": first.tolist(), "moment": moment.tolist(), "shown": shown}
-
-
-def surface(stages: list[int]) -> dict[str, dict[str, Any]]:
-    """What an engine does beside its steps: each against torch alone, or as a number that has to be true."""
-    out = {}
-    for stage in stages:
-        model, other = models.seeded(models.Gpt, 5), models.seeded(models.Gpt)
-        engine = deepspeed.initialize(model=model, config=config(stage))[0]
-        engine.load_module_state_dict({"module": other.state_dict()})
-        loaded = all(torch.equal(engine.parameters_of(name), p.detach()) for name, p in other.named_parameters())
-        engine.set_train_batch_size(3 * 4 * engine.world_size)
-        assert engine.gradient_accumulation_steps() == 3 and engine.get_type() == [0.0]
-        got = []
-        for step in range(2):
-            for micro in range(3):
-                engine.scale(models.loss(engine, models.batch(step, micro, engine.global_rank))).backward()
-                engine.step()
-            got.append((engine.last_result.loss, engine.get_global_grad_norm()))
-        optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1)
-        want = plain.train(other, optimizer, models.batch, models.loss, steps=2, micros=3, ranks=engine.world_size, clipping=0.5)
-        assert engine.global_samples == 2 * 3 * 4 * engine.world_size and not engine.is_compiled
-        engine.compile(backend="eager")
-        seen: dict[str, Any] = {"loaded": loaded, "far": worst(got, want), "compiled": engine.is_compiled}
-        for name, call in {
-            "missing": lambda e: e.load_module_state_dict({"embed.weight": torch.zeros(1)}),
-            "shape": lambda e: e.load_module_state_dict({"embed.weight": torch.zeros(1)}, strict=False),
-            "batch": lambda e: e.set_train_batch_size(5),
-            "offload": lambda e: e.offload_states(),
-            "tags": lambda e: e.save_checkpoint("nowhere", f"of rank {e.global_rank}"),
-            "early": _early,
-            "ahead": lambda e: _ahead(e.zero_optimization_stage()),
-            "within": _within,
-        }.items():
-            try:
-                call(engine)
-            except deepspeed.CleaveError as error:
-                seen[name] = f"{type(error).__name__}: {error}"
-        engine.destroy()
-        out[str(stage)] = seen | _autocast(stage) | {"gradients": _gradients(stage)}
-    return out
-
-
-def _early(engine: Any) -> None:
-    engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
-    deepspeed.utils.safe_get_full_grad(engine.module.head.weight)
-
-
-def _ahead(stage: int) -> None:
-    schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 9}}
-    made = config(stage, gradient_clipping=0.0, scheduler=schedule, gradient_accumulation_steps=1)
-    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=made)[0]
-    engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
-    deepspeed.utils.safe_set_full_grad(engine.module.head.bias, torch.zeros(models.CLASSES))
-
-
-def _within(engine: Any) -> None:
-    with engine.no_sync():
-        engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
-        engine.step()
-
-
-def buffers() -> list[list[str]]:
-    """The types of a module's buffers in 16 bits, by buffer_dtype."""
-    out = []
-    for given in (None, "bf16"):
-        module = torch.nn.BatchNorm1d(8)
-        made = config(1, bf16={"enabled": True}, data_types={"buffer_dtype": given})
-        engine = deepspeed.initialize(model=module, config=made)[0]
-        out.append([str(b.dtype) for b in engine.module.buffers()])
-        engine.destroy()
-    return out
-
-
-def _gradients(stage: int) -> dict[str, Any]:
-    """How far whole gradients are from torch's: where the update waits for the norm, and where units are updated before it."""
-    out: dict[str, Any] = {}
-    schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 9}}
-    for name, more in (
-        ("clipped", {}),
-        ("ahead", {"gradient_clipping": 0.0, "scheduler": schedule}),
-        ("exact", {"cleave": {"exact_sums": True}}),
-    ):
-        model, other = models.seeded(models.Odd), models.seeded(models.Odd)
-        engine = deepspeed.initialize(model=model, config=config(stage, **more))[0]
-        outside = deepspeed.utils.safe_get_full_grad(model.head.weight)
-        for micro in range(2):
-            engine.backward(models.loss(engine, models.batch(0, micro, engine.global_rank)))
-            if micro == 0:
-                engine.step()
-            for rank in range(engine.world_size):
-                (models.loss(other, models.batch(0, micro, rank)) / (2 * engine.world_size)).backward()
-        far = []
-        for parameter, want in zip(model.parameters(), other.parameters(), strict=True):
-            got = deepspeed.utils.safe_get_full_grad(parameter)
-            assert (got is None) == (not want.requires_grad)
-            if got is not None:
-                far.append((got - (want.grad if want.grad is not None else 0)).abs().max().item())
-        engine.step()
-        norm = torch.nn.utils.get_total_norm([p.grad for p in other.parameters() if p.grad is not None]).item()
-        out[name] = max(*far, abs(engine.get_global_grad_norm() - norm)) if outside is None else 1.0
-        engine.destroy()
-    return out
-
-
-def changed_gradients(stages: list[int]) -> dict[str, float]:
-    """By stage and form of gradients: how far from torch's a norm and weights are whose gradients a script changes before the update."""
-    out = {}
-    for stage in stages:
-        forms: dict[str, Any] = {"clipped": {}, "exact": {"cleave": {"exact_sums": True}}, "fp16": {"fp16": {"enabled": True}}}
-        if stage:
-            forms["offloaded"] = {"zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu"}}}
-        for form, more in forms.items():
-            model, other = models.seeded(models.Odd), models.seeded(models.Odd)
-            engine = deepspeed.initialize(model=model, config=config(stage, **more))[0]
-            trained = [p for p in other.parameters() if p.requires_grad]
-            optimizer = torch.optim.AdamW(trained, lr=1e-2, weight_decay=0.1)
-            far = []
-            for step in range(2):
-                for micro in range(2):
-                    engine.backward(models.loss(engine, models.batch(step, micro, engine.global_rank)))
-                    if micro == 0:
-                        engine.step()
-                if form == "fp16":  # of a value that 16 bits hold: a norm in closed form
-                    for mine in (p for p in model.parameters() if p.requires_grad):
-                        deepspeed.utils.safe_set_full_grad(mine, torch.full(mine.ds_shape, 0.25))
-                    far.append((deepspeed.utils.safe_get_full_grad(model.head.weight) - 0.25).abs().max().item())
-                    engine.step()
-                    far.append(engine.get_global_grad_norm() / (0.25 * sum(p.numel() for p in trained) ** 0.5) - 1)
-                    continue
-                for p in trained:
-                    p.grad = torch.zeros_like(p)
-                for micro, rank in itertools.product(range(2), range(engine.world_size)):
-                    (models.loss(other, models.batch(step, micro, rank)) / (2 * engine.world_size)).backward()
-                for mine, p in zip(model.parameters(), other.parameters(), strict=True):
-                    if p.requires_grad:
-                        p.grad = 0.5 * p.grad + 0.01
-                        deepspeed.utils.safe_set_full_grad(mine, 0.5 * deepspeed.utils.safe_get_full_grad(mine) + 0.01)
-                        far.append((deepspeed.utils.safe_get_full_grad(mine) - p.grad).abs().max().item())
-                norm = torch.nn.utils.clip_grad_norm_(trained, 0.5).item()
-                optimizer.step()
-                engine.step()
-                far.append(engine.get_global_grad_norm() - norm)
-            if form != "fp16":
-                far += [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
-            out[f"{form} at stage {stage}"] = max(map(abs, far))
-            engine.destroy()
-    return out
-
-
-def _autocast(stage: int) -> dict[str, float]:
+def autocast(stage: int) -> dict[str, float]:
     """How far two steps under autocast are from torch's, and from those in fp32."""
     model, other, whole = (models.seeded(models.Mlp) for _ in range(3))
     made = config(stage, torch_autocast={"enabled": True, "dtype": "bfloat16"})
@@ -776,11 +466,6 @@ def autocast_in_fp16(stage: int) -> dict[str, Any]:
         far = [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
         seen["far"] = max(seen["far"], *far)
     return seen | {"skipped": engine.skipped_steps}
-
-
-def refused() -> None:
-    """A mistake that nobody catches."""
-    deepspeed.initialize(model=models.seeded(models.Mlp), config={"train_batch_size": 7, "gradient_cliping": 1})
 
 
 def compiled(stages: list[int]) -> dict[str, float]:

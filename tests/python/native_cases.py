@@ -202,10 +202,36 @@ def divided_by_items(stages: list[int]) -> dict[str, float]:
     return out
 
 
-def by_the_trainer(folder: str, config: dict[str, Any] | None, micros: int) -> dict[str, Any]:
+def ends_early(stages: list[int]) -> dict[str, Any]:
+    """Steps of two micro-batches, of which the second one ends behind its first: how far from torch's, as a boundary divides there."""
+    out: dict[str, Any] = {}
+    for stage in stages:
+        model, optimizer, schedule = made("gpt2")
+        mine, its, rates = made("gpt2")
+        engine = deepspeed.initialize(model=mine, optimizer=its, lr_scheduler=rates, config=config_of(stage))[0]
+        places, got, want = engine.dp_world_size, [], []
+        for step, micros in enumerate((2, 1, 2)):
+            optimizer.zero_grad()
+            losses = [[model(**batch(step, micro, place)).loss for micro in range(micros)] for place in range(places)]
+            sum(loss for of_place in losses for loss in of_place).div(MICROS * places).backward()
+            want.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)))
+            want.append(sum(loss.item() for of_place in losses for loss in of_place) / (micros * places))
+            optimizer.step(), schedule.step()
+            for micro in range(micros):
+                engine.set_gradient_accumulation_boundary(micro + 1 == micros)
+                engine.backward(engine(**batch(step, micro, engine._data_rank)).loss)
+                engine.step()
+            got += [engine.get_global_grad_norm(), engine.last_result.loss]
+        whole = dict(model.named_parameters())
+        out[f"stage {stage}"] = max(far(got, want), apart({name: engine.parameters_of(name) for name in whole}, whole))
+        engine.destroy()
+    return out
+
+
+def by_the_trainer(folder: str, config: dict[str, Any] | None, micros: int, count: int = 8) -> dict[str, Any]:
     """Losses and the gradient norms of transformers' Trainer, on this job's ranks by a ds_config or without, and its weights."""
     transformers.logging.set_verbosity_error()
-    samples = [{key: value[0] for key, value in batch(n, 1, 0, 1).items()} for n in range(8)]
+    samples = [{key: value[0] for key, value in batch(n, 1, 0, 1).items()} for n in range(count)]
     arguments = transformers.TrainingArguments(
         output_dir=folder,
         per_device_train_batch_size=2,

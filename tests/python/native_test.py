@@ -70,6 +70,28 @@ class Native(unittest.TestCase):
                 self.assertAlmostEqual(a, b, delta=1e-4)
         self.assertAlmostEqual(got["sum"], want["sum"], delta=1e-5 * want["sum"])
 
+    def test_a_step_may_end_before_its_last_micro_batch(self) -> None:
+        for found in ranks.answers(2, CASES, "ends_early", [0, 1, 3]):
+            for case, far in found.items():
+                self.assertLess(far, 1e-5, case)
+
+    def test_the_trainers_last_step_of_an_epoch_may_be_shorter(self) -> None:
+        """Three micro-batches, of which two are a step: the Trainer ends the second step behind the third."""
+        config = {
+            "zero_optimization": {"stage": 1},
+            "gradient_clipping": "auto",
+            "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": "auto",
+            "cleave": {"native": True, "sequence_length": 18},
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            [want], [got] = (ranks.answers(1, CASES, "by_the_trainer", folder, given, 2, 6) for given in (None, config))
+        self.assertEqual(len(want["seen"]), 2)
+        for mine, its in zip(got["seen"], want["seen"], strict=True):
+            for a, b in zip(mine, its, strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-4)
+        self.assertAlmostEqual(got["sum"], want["sum"], delta=1e-5 * want["sum"])
+
     def test_what_is_of_no_family_or_cannot_be_expressed_is_refused(self) -> None:
         words = {
             "another module": "the module is a Mine; wanted a causal language model as transformers makes it",

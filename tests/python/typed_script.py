@@ -16,6 +16,7 @@ def train(module: torch.nn.Module, batches: Iterable[torch.Tensor]) -> None:
         assert_type(engine.backward(engine(batch)), torch.Tensor)
         for parameter in module.parameters():
             assert_type(deepspeed.utils.safe_get_full_grad(parameter), torch.Tensor | None)
+            assert_type(deepspeed.utils.safe_get_local_grad(parameter), torch.Tensor | None)
         engine.step()
     assert_type(engine.get_lr(), list[float])
     with deepspeed.zero.GatheredParameters(list(module.parameters()), modifier_rank=0):

@@ -44,7 +44,9 @@ MODULES: dict[str, dict[str, str]] = {
     "runtime.zero.stage_1_and_2": {"DeepSpeedZeroOptimizer": "optimizers:EngineOptimizer"},
     "utils": {
         **_of("utils.states", "safe_get_full_fp32_param safe_get_full_optimizer_state safe_get_full_grad safe_set_full_fp32_param"),
-        **_of("utils.states", "safe_set_full_optimizer_state safe_set_full_grad"),
+        **_of("utils.states", "safe_set_full_optimizer_state safe_set_full_grad safe_update_full_grad_vectorized"),
+        **_of("utils.states", "safe_get_local_fp32_param safe_get_local_optimizer_state safe_get_local_grad"),
+        **_of("utils.states", "safe_set_local_fp32_param safe_set_local_optimizer_state safe_set_local_grad"),
         **_of("utils.leaves", "get_z3_leaf_modules set_z3_leaf_module set_z3_leaf_modules unset_z3_leaf_modules"),
         **_of("utils.leaves", "z3_leaf_module z3_leaf_parameter"),
         **(_of("utils.logging", "logger log_dist") | _of("utils.loading", "RepeatingLoader")),

@@ -1,48 +1,70 @@
-"""Whole states of parameters, wherever they are. Each function but the last is collective."""
+"""States of parameters, wherever they are: whole, or the rank's part of them. Each function but the last is collective."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from ..errors import UsageError
+from ..sharded import joined, part_of
 from .loading import mapped
 
 
-def _asked(parameter: torch.nn.Parameter, call: str, *values: Any) -> Any:
+def _engine_of(parameter: torch.nn.Parameter, part: bool) -> Any:
     engine = getattr(parameter, "ds_engine", None)
     if engine is None:
         raise UsageError("this parameter belongs to no engine; give one of engine.module")
-    return getattr(engine, call)(engine.name_of(parameter), *values)
+    if part and (stage := engine.zero_optimization_stage()) != 3:
+        raise UsageError(f"a rank's part of a parameter is asked for at ZeRO stage {stage}, where ranks have it whole; wanted stage 3")
+    return engine
 
 
-def safe_get_full_fp32_param(param: torch.nn.Parameter) -> torch.Tensor | None:
-    """The value in fp32, on the host."""
-    return _asked(param, "parameters_of")  # type: ignore[no-any-return]
+def _whole(engine: Any, parameter: Any, part: torch.Tensor) -> torch.Tensor:
+    """What the parts of all ranks are together."""
+    shape, ranks = torch.Size(parameter.ds_shape), range(0, engine.world_size, engine.world_size // engine.dp_world_size)
+    if part.numel() != (each := -(-shape.numel() // len(ranks))):
+        raise UsageError(f"a rank's part of {engine.name_of(parameter)} {list(shape)} has {each} elements; got {part.numel()}")
+    return joined(part.detach().to("cpu", torch.float32).reshape(-1), shape, ranks)
 
 
-def safe_get_full_optimizer_state(param: torch.nn.Parameter, optim_state_key: str) -> torch.Tensor | None:
-    """A state of the optimizer by its name in a checkpoint, such as exp_avg."""
-    return _asked(param, "parameters_of", optim_state_key)  # type: ignore[no-any-return]
+def _reads(kind: str, part: bool) -> Callable[..., torch.Tensor | None]:
+    """In fp32, on the host. A part is of equal ones, as DeepSpeed cuts a parameter, the last of them filled up with zeros."""
+
+    def read(param: torch.nn.Parameter, optim_state_key: str = kind) -> torch.Tensor | None:
+        engine = _engine_of(param, part)
+        name = engine.name_of(param)
+        whole = engine.gradient_of(name) if kind == "gradient" else engine.parameters_of(name, optim_state_key)
+        return part_of(whole, engine._data_rank, engine.dp_world_size) if part and whole is not None else whole
+
+    return read
 
 
-def safe_set_full_fp32_param(param: torch.nn.Parameter, value: torch.Tensor) -> None:
-    """Overwrites the value by the same on every rank."""
-    _asked(param, "set_parameter", value)
+def _writes(kind: str, part: bool) -> Callable[..., None]:
+    """By the same value on every rank; or by the part of each."""
+
+    def write(param: torch.nn.Parameter, value: torch.Tensor, optim_state_key: str = kind) -> None:
+        engine = _engine_of(param, part)
+        engine.set_parameter(engine.name_of(param), _whole(engine, param, value) if part else value, optim_state_key)
+
+    return write
 
 
-def safe_set_full_optimizer_state(param: torch.nn.Parameter, value: torch.Tensor, optim_state_key: str) -> None:
-    """Overwrites a state of the optimizer by the same on every rank."""
-    _asked(param, "set_parameter", value, optim_state_key)
+safe_get_full_fp32_param, safe_get_local_fp32_param = _reads("master", False), _reads("master", True)
+safe_set_full_fp32_param, safe_set_local_fp32_param = _writes("master", False), _writes("master", True)
+# Of the optimizer, by its name in a checkpoint, such as exp_avg.
+safe_get_full_optimizer_state, safe_get_local_optimizer_state = _reads("", False), _reads("", True)
+safe_set_full_optimizer_state, safe_set_local_optimizer_state = _writes("", False), _writes("", True)
+# Of the step's loss, averaged, without the loss scale: between the last backward and engine.step(), else None. The norm, clipping
+# and the update are of what it is set to.
+safe_get_full_grad, safe_get_local_grad = _reads("gradient", False), _reads("gradient", True)
+safe_set_full_grad, safe_set_local_grad = _writes("gradient", False), _writes("gradient", True)
 
 
-def safe_get_full_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
-    """The gradient of the step's loss, averaged, without the loss scale: between the last backward and engine.step(), else None."""
-    return _asked(param, "gradient_of")  # type: ignore[no-any-return]
-
-
-def safe_set_full_grad(param: torch.nn.Parameter, value: torch.Tensor) -> None:
-    """Overwrites that gradient by the same on every rank: the norm, clipping and the update are of what it is then."""
-    _asked(param, "set_parameter", value, "gradient")
+def safe_update_full_grad_vectorized(param_list: Iterable[torch.nn.Parameter], update_func: Callable[..., torch.Tensor]) -> None:
+    """Overwrites each gradient by update_func(gradient, parameter); what is not trained has none."""
+    for param in param_list:
+        if (gradient := safe_get_full_grad(param)) is not None:
+            safe_set_full_grad(param, update_func(gradient, param))
 
 
 def clone_tensors_for_torch_save(item: Any, device: Any = "cpu") -> Any:

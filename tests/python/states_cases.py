@@ -1,0 +1,235 @@
+"""What states_test.py runs on ranks, of parameters that scripts read and change: each case returns JSON."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import cleave as deepspeed
+import models
+import plain
+import torch
+from engine_cases import config, said_of, steps, worst
+
+
+def gathered(stage: int) -> dict[str, Any]:
+    """What a parameter is outside of calls, within GatheredParameters, and after one rank changed it."""
+    engine = deepspeed.initialize(model=models.seeded(models.Gpt), config=config(stage, bf16={"enabled": True}))[0]
+    steps(engine, 1)
+    weight = engine.module.head.weight
+    outside = bool(torch.isnan(weight).any())
+    master = engine.parameters_of("embed.weight")
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0):
+        inside = torch.equal(weight.float(), master.bfloat16().float())
+        if engine.global_rank == 0:
+            engine.module.norm.bias.data.fill_(2.5)
+    with deepspeed.zero.GatheredParameters(engine.module.norm.bias):
+        changed = engine.module.norm.bias.tolist()
+    kept = torch.equal(master, engine.parameters_of("embed.weight"))
+    whole = engine._zero3_consolidated_16bit_state_dict()
+    names = None if whole is None else sorted(whole) == sorted(engine.module.state_dict())
+    return {"outside": outside, "shape": list(weight.shape), "inside": inside, "changed": changed, "kept": kept, "names": names}
+
+
+def built_sharded() -> dict[str, Any]:
+    """A model that zero.Init builds: what a rank holds, a change before there is an engine, and how far its losses are from torch's."""
+    with deepspeed.zero.Init(config_dict_or_path=config(3)):
+        model = models.seeded(models.Gpt)
+    statuses = [{p.ds_status.name for p in model.parameters()}]
+    shards = [p.ds_shard for p in dict.fromkeys(model.parameters())]
+    held = sum(shard._part.numel() for shard in shards)
+    shown = torch.cat([p.detach().flatten() for p in model.parameters()])
+    whole = models.seeded(models.Gpt)
+    with deepspeed.zero.GatheredParameters(model, modifier_rank=1), torch.no_grad():
+        same = all(torch.equal(p, q) for p, q in zip(model.parameters(), whole.parameters(), strict=True))
+        statuses.append({p.ds_status.name for p in model.parameters()})
+        if os.environ["RANK"] == "1":
+            model.norm.bias.fill_(0.25)
+    with torch.no_grad():
+        whole.norm.bias.fill_(0.25)
+    engine = deepspeed.initialize(model=model, config=config(3))[0]
+    want = plain.train(
+        whole,
+        torch.optim.AdamW(whole.parameters(), lr=1e-2, weight_decay=0.1),
+        models.batch,
+        models.loss,
+        steps=3,
+        micros=2,
+        ranks=engine.world_size,
+        clipping=0.5,
+    )
+    statuses.append({p.ds_status.name for p in model.parameters()})
+    return {
+        "statuses": [sorted(names) for names in statuses],
+        "held": held,
+        "numel": sum(p.numel() for p in whole.parameters()),
+        "nothing": bool(shown.isnan().all()),
+        "same": same,
+        "far": worst(steps(engine, 3, 0), want),
+    }
+
+
+def states(stage: int) -> dict[str, Any]:
+    """What utils reads and writes of a parameter."""
+    from cleave.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state, safe_set_full_fp32_param
+
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0]
+    steps(engine, 2, 0)
+    bias = engine.module.head.bias
+    first = safe_get_full_fp32_param(bias)
+    moment = safe_get_full_optimizer_state(bias, "exp_avg")
+    safe_set_full_fp32_param(bias, torch.full((models.CLASSES,), 0.5))
+    with deepspeed.zero.GatheredParameters(bias):
+        shown = bias.tolist()
+    return {"first": first.tolist(), "moment": moment.tolist(), "shown": shown}
+
+
+def gradients(stage: int) -> dict[str, Any]:
+    """How far whole gradients are from torch's: where the update waits for the norm, and where units are updated before it."""
+    out: dict[str, Any] = {}
+    schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 9}}
+    for name, more in (
+        ("clipped", {}),
+        ("ahead", {"gradient_clipping": 0.0, "scheduler": schedule}),
+        ("exact", {"cleave": {"exact_sums": True}}),
+    ):
+        model, other = models.seeded(models.Odd), models.seeded(models.Odd)
+        engine = deepspeed.initialize(model=model, config=config(stage, **more))[0]
+        outside = deepspeed.utils.safe_get_full_grad(model.head.weight)
+        for micro in range(2):
+            engine.backward(models.loss(engine, models.batch(0, micro, engine.global_rank)))
+            if micro == 0:
+                engine.step()
+            for rank in range(engine.world_size):
+                (models.loss(other, models.batch(0, micro, rank)) / (2 * engine.world_size)).backward()
+        far = []
+        for parameter, want in zip(model.parameters(), other.parameters(), strict=True):
+            got = deepspeed.utils.safe_get_full_grad(parameter)
+            assert (got is None) == (not want.requires_grad)
+            if got is not None:
+                far.append((got - (want.grad if want.grad is not None else 0)).abs().max().item())
+        engine.step()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in other.parameters() if p.grad is not None]).item()
+        out[name] = max(*far, abs(engine.get_global_grad_norm() - norm)) if outside is None else 1.0
+        engine.destroy()
+    return out
+
+
+def changed_gradients(stages: list[int]) -> dict[str, float]:
+    """By stage and form of gradients: how far from torch's a norm and weights are whose gradients a script changes before the update."""
+    out = {}
+    for stage in stages:
+        forms: dict[str, Any] = {"clipped": {}, "exact": {"cleave": {"exact_sums": True}}, "fp16": {"fp16": {"enabled": True}}}
+        if stage:
+            forms["offloaded"] = {"zero_optimization": {"stage": stage, "offload_optimizer": {"device": "cpu"}}}
+        for form, more in forms.items():
+            model, other = models.seeded(models.Odd), models.seeded(models.Odd)
+            engine = deepspeed.initialize(model=model, config=config(stage, **more))[0]
+            trained = [p for p in other.parameters() if p.requires_grad]
+            optimizer = torch.optim.AdamW(trained, lr=1e-2, weight_decay=0.1)
+            far = []
+            for step in range(2):
+                for micro in range(2):
+                    engine.backward(models.loss(engine, models.batch(step, micro, engine.global_rank)))
+                    if micro == 0:
+                        engine.step()
+                if form == "fp16":  # of a value that 16 bits hold: a norm in closed form
+                    for mine in (p for p in model.parameters() if p.requires_grad):
+                        deepspeed.utils.safe_set_full_grad(mine, torch.full(mine.ds_shape, 0.25))
+                    far.append((deepspeed.utils.safe_get_full_grad(model.head.weight) - 0.25).abs().max().item())
+                    engine.step()
+                    far.append(engine.get_global_grad_norm() / (0.25 * sum(p.numel() for p in trained) ** 0.5) - 1)
+                    continue
+                for p in trained:
+                    p.grad = torch.zeros_like(p)
+                for micro, rank in itertools.product(range(2), range(engine.world_size)):
+                    (models.loss(other, models.batch(step, micro, rank)) / (2 * engine.world_size)).backward()
+                for mine, p in zip(model.parameters(), other.parameters(), strict=True):
+                    if p.requires_grad:
+                        p.grad = 0.5 * p.grad + 0.01
+                        deepspeed.utils.safe_set_full_grad(mine, 0.5 * deepspeed.utils.safe_get_full_grad(mine) + 0.01)
+                        far.append((deepspeed.utils.safe_get_full_grad(mine) - p.grad).abs().max().item())
+                norm = torch.nn.utils.clip_grad_norm_(trained, 0.5).item()
+                optimizer.step()
+                engine.step()
+                far.append(engine.get_global_grad_norm() - norm)
+            if form != "fp16":
+                far += [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
+            out[f"{form} at stage {stage}"] = max(map(abs, far))
+            engine.destroy()
+    return out
+
+
+def _of_all(part: torch.Tensor) -> torch.Tensor:
+    """The parts of all ranks, one behind the other."""
+    parts = [torch.empty_like(part) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(parts, part)
+    return torch.cat(parts)
+
+
+def parts() -> dict[str, Any]:
+    """At stage 3: how far the ranks' parts are from whole states, also behind those that ranks write, and what is refused."""
+    utils = deepspeed.utils
+    engine = deepspeed.initialize(model=models.seeded(models.Odd), config=config(3, gradient_clipping=0.0))[0]
+    steps(engine, 1)
+    for micro in range(2):
+        engine.backward(models.loss(engine, models.batch(1, micro, engine.global_rank)))
+        if micro == 0:
+            engine.step()
+    kinds: list[Any] = [
+        (utils.safe_get_local_fp32_param, utils.safe_get_full_fp32_param, utils.safe_set_local_fp32_param, {}),
+        (utils.safe_get_local_grad, utils.safe_get_full_grad, utils.safe_set_local_grad, {}),
+        (
+            utils.safe_get_local_optimizer_state,
+            utils.safe_get_full_optimizer_state,
+            utils.safe_set_local_optimizer_state,
+            {"optim_state_key": "exp_avg"},
+        ),
+    ]
+    trained = [p for p in engine.module.parameters() if p.requires_grad]
+    out: dict[str, Any] = {"sizes": [], "read": [], "written": [], "frozen": utils.safe_get_local_grad(engine.module.frozen.bias)}
+    for parameter in trained:
+        for local, full, write, key in kinds:
+            part, whole = local(parameter, **key), full(parameter, **key)
+            out["sizes"].append(part.numel() * 2 - whole.numel())
+            wanted = torch.cat([whole.flatten(), torch.zeros(part.numel() * 2 - whole.numel())])
+            out["read"].append((_of_all(part) - wanted).abs().max().item())
+            write(parameter, part * 2 + engine.global_rank, **key)
+            wanted = wanted.view(2, -1) * 2 + torch.tensor([[0.0], [1.0]])
+            out["written"].append((full(parameter, **key).flatten() - wanted.flatten()[: whole.numel()]).abs().max().item())
+    with deepspeed.zero.GatheredParameters(trained[0]):
+        out["shown"] = (trained[0] - utils.safe_get_full_fp32_param(trained[0])).abs().max().item()
+    utils.safe_update_full_grad_vectorized(engine.module.parameters(), lambda gradient, parameter: torch.full_like(gradient, 0.5))
+    engine.step()
+    out["norm"] = engine.get_global_grad_norm() / (0.5 * sum(p.ds_numel for p in trained) ** 0.5) - 1
+    other = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2))[0]
+    out["stage"] = said_of(lambda: utils.safe_get_local_fp32_param(other.module.head.bias))
+    out["size"] = said_of(lambda: utils.safe_set_local_fp32_param(trained[0], torch.zeros(1)))
+    out["no engine"] = said_of(lambda: utils.safe_get_local_grad(torch.nn.Parameter(torch.zeros(1))))
+    return out
+
+
+def changed_moments(stages: list[int]) -> dict[str, float]:
+    """How far weights are from torch's, of whose first moment a script says what it is between two steps."""
+    out = {}
+    for stage in stages:
+        model, other = models.seeded(models.Mlp), models.seeded(models.Mlp)
+        engine = deepspeed.initialize(model=model, config=config(stage))[0]
+        optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1)
+        for step in range(2):
+            steps(engine, 1, step)
+
+            def batch(_: int, micro: int, rank: int, step: int = step) -> plain.Batch:
+                return models.batch(step, micro, rank)
+
+            plain.train(other, optimizer, batch, models.loss, steps=1, micros=2, ranks=engine.world_size, clipping=0.5)
+            for mine, its in zip(model.parameters(), other.parameters(), strict=True):
+                moment = torch.linspace(-0.01, 0.01, its.numel()).view(its.shape)
+                deepspeed.utils.safe_set_full_optimizer_state(mine, moment, "exp_avg")
+                optimizer.state[its]["exp_avg"].copy_(moment)
+                got = deepspeed.utils.safe_get_full_optimizer_state(mine, optim_state_key="exp_avg")
+                assert torch.equal(got, moment), (stage, step)
+        out[f"stage {stage}"] = max((engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters())
+        engine.destroy()
+    return out

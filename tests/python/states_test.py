@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Parameters and their states, which are whole, or the rank's part, where a script reads and changes them."""
+
+from __future__ import annotations
+
+import unittest
+
+import ranks
+
+CASES = "states_cases"
+
+
+class States(unittest.TestCase):
+    def test_gathered_parameters_are_whole_and_a_ranks_changes_reach_all(self) -> None:
+        for stage in (2, 3):
+            for rank, seen in enumerate(ranks.answers(2, CASES, "gathered", stage)):
+                self.assertEqual(seen["outside"], stage == 3, "without values between uses at stage 3")
+                self.assertEqual(seen["shape"], [5, 12])
+                self.assertTrue(seen["inside"])
+                self.assertEqual(seen["changed"], [2.5] * 12)
+                self.assertTrue(seen["kept"], "what was not changed keeps its master")
+                self.assertEqual(seen["names"], True if rank == 0 else None)
+
+    def test_a_model_is_built_sharded(self) -> None:
+        for seen in ranks.answers(2, CASES, "built_sharded"):
+            self.assertLess(seen["held"], 0.52 * seen["numel"], "a rank's part of two")
+            self.assertTrue(seen["nothing"], "parameters have no values")
+            self.assertEqual(seen["statuses"], [["NOT_AVAILABLE"], ["AVAILABLE"], ["NOT_AVAILABLE"]], "built, gathered, in the engine")
+            self.assertTrue(seen["same"], "gathered, they have those of a model that was built whole")
+            self.assertLess(seen["far"], 1e-5)
+
+    def test_states_of_parameters_are_read_and_written_whole(self) -> None:
+        for key in ("first", "moment"):
+            at = [ranks.answers(2, CASES, "states", stage)[0] for stage in (0, 3)]
+            for a, b in zip(at[0][key], at[1][key], strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-6)
+            self.assertNotEqual(set(at[0][key]), {0.0})
+            self.assertEqual(at[1]["shown"], [0.5] * 5)
+
+    def test_gradients_may_be_changed_before_the_update(self) -> None:
+        [first, second] = ranks.answers(2, CASES, "changed_gradients", [0, 1, 2, 3])
+        self.assertEqual(first, second)
+        self.assertEqual(len(first), 15)
+        for case, far in first.items():
+            self.assertLess(far, 2e-6, case)
+
+    def test_a_rank_reads_and_writes_its_part_at_stage_3(self) -> None:
+        for seen in ranks.answers(2, CASES, "parts"):
+            self.assertEqual(set(seen["sizes"]), {0, 1}, "equal parts, of which the last is filled up")
+            self.assertEqual(max(seen["read"]), 0)
+            self.assertLess(max(seen["written"]), 1e-6)
+            self.assertEqual(seen["shown"], 0)
+            self.assertLess(abs(seen["norm"]), 1e-6, "of the gradients that a function made")
+            self.assertIsNone(seen["frozen"])
+            self.assertIn("at ZeRO stage 2, where ranks have it whole; wanted stage 3", seen["stage"])
+            self.assertIn("a rank's part of first.weight [12, 8] has 48 elements; got 1", seen["size"])
+            self.assertIn("belongs to no engine", seen["no engine"])
+
+    def test_states_of_the_optimizer_may_be_changed(self) -> None:
+        for case, far in ranks.answers(2, CASES, "changed_moments", [0, 2, 3])[0].items():
+            self.assertLess(far, 1e-5, case)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,283 @@
+"""What surface_test.py runs on ranks, of what an engine does beside its steps: each case returns JSON."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from typing import Any
+
+import cleave as deepspeed
+import models
+import plain
+import torch
+from engine_cases import autocast, config, said_of, steps, worst
+from states_cases import gradients
+
+
+def refusals(mistakes: list[str], folder: str) -> dict[str, str]:
+    """By mistake what is said of it."""
+    out = {}
+    for which in mistakes:
+        out[which] = said_of(functools.partial(_mistake, which, folder))
+    return out
+
+
+def _mistake(which: str, folder: str) -> None:
+    stage = 3 if which.startswith("stage 3: ") else 1
+    what = which.removeprefix("stage 3: ")
+    module = models.seeded(models.Mlp)
+    if what == "unknown key":
+        deepspeed.initialize(model=module, config={**config(0), "gradient_cliping": 1})
+    if what == "no file":
+        deepspeed.initialize(model=module, config="nowhere.json")
+    if what == "twice":
+        args = type("Args", (), {"deepspeed_config": "a.json"})
+        deepspeed.initialize(args=args, model=module, config=config(0))
+    if what == "groups":
+        groups = [{"params": [p], "momentum": 0.1 * k} for k, p in enumerate(module.parameters())]
+        deepspeed.initialize(model=module, optimizer=torch.optim.SGD(groups, lr=1), config=config(1))
+    engine = deepspeed.initialize(model=module, config=config(stage))[0]
+    loss = models.loss(engine, models.batch(0, 0, engine.global_rank))
+    if what == "scale":
+        engine.scale(engine(models.batch(0, 0, 0)[0]))
+    if what == "backward":
+        engine.backward([loss])
+    if what == "no gradient":
+        engine.scale(loss.detach())
+    if what == "step alone":
+        engine.step()
+    if what == "past the engine":
+        models.loss(module, models.batch(0, 0, 0)).backward()
+    if what == "backward twice":
+        engine.backward(loss)
+        engine.backward(loss)
+    if what == "in place":
+        engine = deepspeed.initialize(model=models.seeded(models.InPlace), config=config(stage))[0]
+        engine.backward(models.loss(engine, models.batch(0, 0, 0)))
+    if what == "other model":
+        engine.backward(loss), engine.step()
+        engine.backward(models.loss(engine, models.batch(0, 1, 0))), engine.step()
+        engine.save_checkpoint(folder)
+        other = deepspeed.initialize(model=models.seeded(models.Gpt), config=config(stage))[0]
+        other.load_checkpoint(folder)
+    if what == "save within":
+        engine.backward(loss), engine.step()
+        engine.backward(models.loss(engine, models.batch(0, 1, 0)))
+        engine.save_checkpoint(folder)
+    if what == "load within":
+        engine.backward(loss), engine.step()
+        engine.load_checkpoint(folder)
+
+
+def raises(rank: int, where: str) -> None:
+    """One rank's loss throws."""
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(3))[0]
+    for step in range(3):
+        loss = models.loss(engine, models.batch(step, 0, engine.global_rank))
+        if step == 1 and engine.global_rank == rank:
+            if where == "exit":
+                os._exit(9)
+            raise ValueError("the loss of this rank is bad")
+        engine.backward(loss)
+        engine.step()
+
+
+def loader(size: int, folder: str) -> dict[str, list[int]]:
+    """Samples that each rank gets of a Dataset, through workers that are forked, and from a checkpoint on."""
+    data = [(torch.full((8,), float(i)), i % models.CLASSES) for i in range(size)]
+    engine, _, dataloader, _ = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2), training_data=data)
+    dataloader.sampler.set_epoch(0)  # what scripts call of torch's own
+    assert dataloader.batch_size == engine.train_micro_batch_size_per_gpu()
+    seen = [int(v) for x, _ in dataloader for v in x[:, 0]]
+    from torch.utils.data import DataLoader
+
+    forked = [int(v) for x, _ in DataLoader(data, batch_size=4, num_workers=2) for v in x[:, 0]]
+    assert forked == list(range(size))
+    steps(engine, 1)
+    first = list(itertools.islice(iter(dataloader), 3))
+    out = {"seen": seen, "third": [int(v) for v in first[2][0][:, 0]]}
+    for given, tag in ((2, "a"), (3, "b")):  # a step, and a micro-batch more, which is no part of a checkpoint
+        batches = iter(dataloader)
+        for batch in itertools.islice(batches, given):
+            engine.backward(models.loss(engine, batch))
+            engine.step()
+        engine.save_checkpoint(folder, tag)
+        again = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2), training_data=data)[0]
+        again.load_checkpoint(folder, tag)
+        out[tag] = [int(v) for x, _ in again.training_dataloader for v in x[:, 0]]
+        out[tag + " after"] = [int(v) for x, _ in again.training_dataloader for v in x[:, 0]]
+        again.destroy()
+    return out
+
+
+def surface(stages: list[int]) -> dict[str, dict[str, Any]]:
+    """What an engine does beside its steps: each against torch alone, or as a number that has to be true."""
+    out = {}
+    for stage in stages:
+        model, other = models.seeded(models.Gpt, 5), models.seeded(models.Gpt)
+        engine = deepspeed.initialize(model=model, config=config(stage))[0]
+        engine.load_module_state_dict({"module": other.state_dict()})
+        loaded = all(torch.equal(engine.parameters_of(name), p.detach()) for name, p in other.named_parameters())
+        engine.set_train_batch_size(3 * 4 * engine.world_size)
+        assert engine.gradient_accumulation_steps() == 3 and engine.get_type() == [0.0]
+        got = []
+        for step in range(2):
+            for micro in range(3):
+                engine.scale(models.loss(engine, models.batch(step, micro, engine.global_rank))).backward()
+                engine.step()
+            got.append((engine.last_result.loss, engine.get_global_grad_norm()))
+        optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1)
+        want = plain.train(other, optimizer, models.batch, models.loss, steps=2, micros=3, ranks=engine.world_size, clipping=0.5)
+        assert engine.global_samples == 2 * 3 * 4 * engine.world_size and not engine.is_compiled
+        engine.compile(backend="eager")
+        seen: dict[str, Any] = {"loaded": loaded, "far": worst(got, want), "compiled": engine.is_compiled}
+        for name, call in {
+            "missing": lambda e: e.load_module_state_dict({"embed.weight": torch.zeros(1)}),
+            "shape": lambda e: e.load_module_state_dict({"embed.weight": torch.zeros(1)}, strict=False),
+            "batch": lambda e: e.set_train_batch_size(5),
+            "offload": lambda e: e.offload_states(),
+            "tags": lambda e: e.save_checkpoint("nowhere", f"of rank {e.global_rank}"),
+            "early": _early,
+            "ahead": lambda e: _ahead(e.zero_optimization_stage()),
+            "within": _within,
+        }.items():
+            try:
+                call(engine)
+            except deepspeed.CleaveError as error:
+                seen[name] = f"{type(error).__name__}: {error}"
+        engine.destroy()
+        out[str(stage)] = seen | autocast(stage) | {"gradients": gradients(stage)}
+    return out
+
+
+def _early(engine: Any) -> None:
+    engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
+    deepspeed.utils.safe_get_full_grad(engine.module.head.weight)
+
+
+def _ahead(stage: int) -> None:
+    schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 9}}
+    made = config(stage, gradient_clipping=0.0, scheduler=schedule, gradient_accumulation_steps=1)
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=made)[0]
+    engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
+    deepspeed.utils.safe_set_full_grad(engine.module.head.bias, torch.zeros(models.CLASSES))
+
+
+def _within(engine: Any) -> None:
+    with engine.no_sync():
+        engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
+        engine.step()
+
+
+def buffers() -> list[list[str]]:
+    """The types of a module's buffers in 16 bits, by buffer_dtype."""
+    out = []
+    for given in (None, "bf16"):
+        module = torch.nn.BatchNorm1d(8)
+        made = config(1, bf16={"enabled": True}, data_types={"buffer_dtype": given})
+        engine = deepspeed.initialize(model=module, config=made)[0]
+        out.append([str(b.dtype) for b in engine.module.buffers()])
+        engine.destroy()
+    return out
+
+
+def refused() -> None:
+    """A mistake that nobody catches."""
+    deepspeed.initialize(model=models.seeded(models.Mlp), config={"train_batch_size": 7, "gradient_cliping": 1})
+
+
+def arguments(folder: str) -> dict[str, Any]:
+    """What arguments of initialize and of the engine's methods come to."""
+    out: dict[str, Any] = {}
+    data = [(torch.full((8,), float(i)), i % models.CLASSES) for i in range(10)]
+
+    def collate(samples: list[Any]) -> plain.Batch:
+        return torch.stack([x + 100 for x, _ in samples]), torch.tensor([y for _, y in samples])
+
+    engine, _, loader, _ = deepspeed.initialize(
+        model=models.seeded(models.Mlp), config_params=config(1), training_data=data, collate_fn=collate
+    )
+    out["config_params"] = [engine.train_batch_size(), engine.zero_optimization_stage()]
+    out["collate_fn"] = sorted({int(v) for x, _ in loader for v in x[:, 0]})
+
+    def firsts(**options: Any) -> list[list[int]]:
+        return [x[:, 0].int().tolist() for x, _ in engine.deepspeed_io(data, **options)]
+
+    out["train"] = sorted(v for batch in firsts() for v in batch)
+    out["eval"] = firsts(batch_size=6, route="eval", pin_memory=True)
+    out["sampled"] = firsts(batch_size=2, data_sampler=[7, 1, 3], num_local_io_workers=1, collate_fn=collate)
+    for name, value in {"mpu": object(), "mesh_param": (2, 1), "custom_load_fn": print}.items():
+        given: Any = {name: value}
+        start = functools.partial(deepspeed.initialize, model=models.seeded(models.Mlp), config=config(1), **given)
+        out[name] = said_of(start if name != "custom_load_fn" else lambda: engine.load_checkpoint(folder, custom_load_fn=print))
+    out["of a module"] = said_of(lambda: engine.load_module_state_dict({}, custom_load_fn=print))
+    loose = config(2, optimizer={"type": "RMSprop", "params": {"lr": 1e-3}}, zero_allow_untested_optimizer=1)
+    out["loose"] = type(deepspeed.initialize(model=models.seeded(models.Mlp), config=loose)[1].optimizer).__name__
+    return out
+
+
+def saved_weights(folder: str, stages: list[int]) -> dict[str, Any]:
+    """Of files of weights in 16 bits: their names, and whether they have the engine's values; without what is frozen where it says so."""
+    out: dict[str, Any] = {}
+    for stage in stages:
+        engine = deepspeed.initialize(model=models.seeded(models.Odd), config=config(stage, bf16={"enabled": True}))[0]
+        steps(engine, 1)
+        whole = {name: engine.parameters_of(name).bfloat16() for name, _ in engine.module.named_parameters()}
+        to = os.path.join(folder, str(stage))
+        engine.save_16bit_model(to, exclude_frozen_parameters=True)
+        engine.save_fp16_model(os.path.join(to, "deeper"), "all.bin")
+        trained, every = torch.load(os.path.join(to, "pytorch_model.bin")), torch.load(os.path.join(to, "deeper", "all.bin"))
+        same = all(torch.equal(value, whole[name]) for state in (trained, every) for name, value in state.items())
+        out[str(stage)] = [same, sorted(every) == sorted(whole), sorted(every.keys() - trained.keys())]
+        engine.destroy()
+    return out
+
+
+def usual_values() -> dict[str, Any]:
+    """By optimizer of a ds_config that leaves values out: what its groups have, and how far weights are from torch's of the same name."""
+    out: dict[str, Any] = {}
+    kinds: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+        "Adam": (torch.optim.Adam, {}, {}),
+        "AdamW": (torch.optim.AdamW, {"eps": 1e-6}, {"eps": 1e-6, "weight_decay": 0.0}),
+        "adamw": (torch.optim.AdamW, {"torch_adam": True}, {}),
+        "Adagrad": (torch.optim.Adagrad, {}, {}),
+        "SGD": (torch.optim.SGD, {"momentum": 0.5}, {"momentum": 0.5}),
+    }
+    for name, (kind, given, same) in kinds.items():
+        model, other = models.seeded(models.Mlp), models.seeded(models.Mlp)
+        engine, optimizer, *_ = deepspeed.initialize(model=model, config=config(1, optimizer={"type": name, "params": given}))
+        steps(engine, 2)
+        plain.train(other, kind(other.parameters(), **same), models.batch, models.loss, steps=2, micros=2, ranks=1, clipping=0.5)
+        far = [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
+        group = {
+            key: value for key, value in optimizer.param_groups[0].items() if key in ("lr", "betas", "eps", "weight_decay", "momentum")
+        }
+        out[name] = {"group": group, "far": max(far), "momentum": engine.get_mom()}
+        engine.destroy()
+    lion = {"type": "Lion", "params": {"betas": [0.8, 0.9]}}
+    out["Lion"] = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(1, optimizer=lion))[0].get_mom()
+    return out
+
+
+def ends_early(stages: list[int]) -> dict[str, float]:
+    """By stage: how far weights are from torch's where a step ends behind one of its three micro-batches, as the script says."""
+    out = {}
+    for stage in stages:
+        model, other = models.seeded(models.Mlp), models.seeded(models.Mlp)
+        engine = deepspeed.initialize(model=model, config=config(stage, gradient_accumulation_steps=3))[0]
+        optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1)
+        for step, micros in enumerate((3, 1, 3)):
+            for micro in range(micros):
+                engine.set_gradient_accumulation_boundary(micro + 1 == micros)
+                engine.backward(models.loss(engine, models.batch(step, micro, engine.global_rank)))
+                engine.step()
+                for rank in range(engine.world_size):
+                    (models.loss(other, models.batch(step, micro, rank)) / (3 * engine.world_size)).backward()
+            torch.nn.utils.clip_grad_norm_(other.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert engine.global_steps == 3
+        out[f"stage {stage}"] = max((engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters())
+        engine.destroy()
+    return out

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""What an engine does beside its steps: arguments, loaders, files, and what it says to mistakes."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import unittest
+
+import ranks
+
+CASES = "surface_cases"
+
+
+class Surface(unittest.TestCase):
+    def test_buffers_keep_their_type_or_have_that_of_the_configuration(self) -> None:
+        kept, given = ranks.answers(1, CASES, "buffers")[0]
+        self.assertEqual(kept, ["torch.float32", "torch.float32", "torch.int64"])
+        self.assertEqual(given, ["torch.bfloat16", "torch.bfloat16", "torch.int64"])
+
+    def test_what_an_engine_does_beside_its_steps(self) -> None:
+        for stage, seen in ranks.answers(2, CASES, "surface", [1, 3])[0].items():
+            with self.subTest(stage=stage):
+                self.assertTrue(seen["loaded"] and seen["compiled"])
+                self.assertLess(seen["far"], 1e-5, "three micro-batches by engine.scale(loss).backward()")
+                self.assertIn("UsageError: load_module_state_dict: missing blocks.0", seen["missing"])
+                self.assertIn("embed.weight has the shape [1]; wanted [5, 12]", seen["shape"])
+                self.assertIn("wanted a multiple of 8", seen["batch"])
+                self.assertIn("NotBuilt: offload_states is not built; zero_optimization.offload_optimizer", seen["offload"])
+                self.assertIn("between the last backward of a step and its update", seen["early"])
+                self.assertRegex(seen["tags"], "the tag is of rank [01] on this rank, and another")
+                self.assertIn("head.bias may be updated already", seen["ahead"])
+                self.assertIn("step within no_sync" if stage == "1" else "leave it out", seen["within"])
+                for case, far in seen["gradients"].items():
+                    self.assertLess(far, 1e-6, f"gradients, {case}")
+                self.assertLess(seen["autocast"], 1e-5)
+                self.assertGreater(seen["fp32"], 1e-4, "autocast is on")
+
+    def test_an_error_that_nobody_catches_ends_the_job_with_the_code_of_the_command_line(self) -> None:
+        ended = ranks.run(2, CASES, "refused", timeout=60)
+        self.assertEqual(ended.code, 2)
+        self.assertIn("gradient_cliping", ended.output)
+
+    def test_each_rank_has_its_share_of_the_samples(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            shares = ranks.answers(2, CASES, "loader", 20, folder)
+        self.assertEqual(sorted(k for share in shares for k in share["seen"]), list(range(20)))
+        for share in shares:
+            for tag in ("a", "b"):
+                self.assertEqual(share[tag], share["third"], "from a checkpoint on, the next batch that no step had")
+                self.assertEqual(share[tag + " after"], share["seen"], "a whole pass behind it")
+
+    def test_arguments_are_honoured_or_refused_by_name(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            seen = ranks.answers(2, CASES, "arguments", folder)
+        for rank in seen:
+            self.assertEqual(rank["config_params"], [16, 1])
+            self.assertEqual(len(rank["train"]), 5)
+            self.assertEqual(rank["eval"], [[0, 1, 2, 3, 4, 5], [6, 7, 8, 9]])
+            self.assertEqual(rank["sampled"], [[107, 101], [103]])
+            self.assertEqual(rank["loose"], "RMSprop", "1 is as good as true")
+            for name in ("mpu", "mesh_param", "custom_load_fn"):
+                self.assertRegex(rank[name], f"NotBuilt: {name} is not built; ")
+            self.assertIn("NotBuilt: custom_load_fn is not built; change what the state_dict has", rank["of a module"])
+        self.assertEqual(sorted(seen[0]["train"] + seen[1]["train"]), list(range(10)))
+        self.assertEqual(sorted(seen[0]["collate_fn"] + seen[1]["collate_fn"]), list(range(100, 110)))
+
+    def test_weights_in_16_bits_are_saved_whole(self) -> None:
+        frozen = ["frozen.bias", "frozen.weight", "partly.bias"]
+        with tempfile.TemporaryDirectory() as folder:
+            for stage, found in ranks.answers(2, CASES, "saved_weights", folder, [1, 3])[0].items():
+                self.assertEqual(found, [True, True, frozen], f"stage {stage}")
+
+    def test_groups_have_the_usual_values_of_what_a_configuration_leaves_out(self) -> None:
+        [seen] = ranks.answers(1, CASES, "usual_values")
+        adam = {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
+        self.assertEqual(seen["Adam"]["group"], adam)
+        self.assertEqual(seen["AdamW"]["group"], {**adam, "eps": 1e-6})
+        self.assertEqual(seen["adamw"]["group"], {**adam, "weight_decay": 0.01})
+        self.assertEqual(seen["Adagrad"]["group"], {"lr": 1e-2, "eps": 1e-10, "weight_decay": 0.0})
+        self.assertEqual(seen["SGD"]["group"], {"lr": 1e-3, "momentum": 0.5, "weight_decay": 0.0})
+        self.assertEqual([seen[name].pop("momentum") for name in ("Adam", "SGD")], [[[0.9, 0.999]], [0.5]])
+        self.assertEqual(seen.pop("Lion"), [[0.8, 0.9]])
+        for name, found in seen.items():
+            self.assertLess(found["far"], 1e-6, name)
+
+    def test_a_step_may_end_before_its_last_micro_batch(self) -> None:
+        for case, far in ranks.answers(2, CASES, "ends_early", [0, 2, 3])[0].items():
+            self.assertLess(far, 1e-6, case)
+
+    def test_mistakes_are_named(self) -> None:
+        expected = {
+            "unknown key": ["UsageError", 'gradient_cliping: unknown key; did you mean "gradient_clipping"?'],
+            "no file": ["UsageError", "nowhere.json: there is no such file"],
+            "twice": ["UsageError", "given twice"],
+            "groups": [
+                "NotBuilt",
+                'differ in momentum, 0.0 and 0.1, are not built; give all the same, or "zero_allow_untested_optimizer": true',
+            ],
+            "scale": ["UsageError", "scale of a Tensor[4, 5]; wanted a loss of one element"],
+            "backward": ["UsageError", "backward of a list[]; wanted a loss of one element"],
+            "no gradient": ["UsageError", "scale of a loss that has no gradient: nothing that is trained led to it"],
+            "step alone": ["StepOrderError", "step without a backward"],
+            "past the engine": ["StepOrderError", "call the engine, not its module, or engine.backward(loss)"],
+            "stage 3: past the engine": ["StepOrderError", "call the engine, not its module, or engine.backward(loss)"],
+            "backward twice": ["RuntimeError", "second time"],
+            "in place": ["RuntimeError", "modified by an inplace operation"],
+            "stage 3: in place": ["RuntimeError", "modified by an inplace operation"],
+            "other model": ["CheckpointError", "holds no master of positions"],
+            "save within": ["StepOrderError", "between the last backward of a step and engine.step()"],
+            "load within": ["StepOrderError", "load_checkpoint within a step"],
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            said = ranks.answers(1, CASES, "refusals", list(expected), folder)[0]
+        for which, words in expected.items():
+            for word in words:
+                self.assertIn(word, said[which], which)
+
+    def test_a_rank_that_throws_ends_the_others_with_its_reason(self) -> None:
+        begin = time.monotonic()
+        ended = ranks.run(2, CASES, "raises", 1, "throw", timeout=60)
+        self.assertNotEqual(ended.code, 0)
+        self.assertIn("the loss of this rank is bad", ended.output)
+        ended = ranks.run(2, CASES, "raises", 1, "exit", timeout=60)
+        self.assertEqual(ended.code, 9)
+        self.assertLess(time.monotonic() - begin, 60)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
