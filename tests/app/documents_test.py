@@ -21,6 +21,7 @@ ELSEWHERE = {
     "./scripts/test.sh": ".ci/run",
     "./scripts/install_packages.sh": "scripts/test.sh",
     "cmake --preset release": "scripts/test.sh",
+    "./scripts/install_torch.sh": "scripts/test.sh",
     "./examples/fine_tune/run.sh": "scripts/test_examples.sh",
     "./examples/resume_anywhere/run.sh": "scripts/test_examples.sh",
     "./examples/azureml/run.sh": "tests/app/cluster_examples_test.py",
