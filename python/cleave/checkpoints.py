@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import NotBuilt, StepOrderError
+from .errors import NotBuilt, StepOrderError, UsageError
 from .saved import Beside, beside
 from .schedules import Schedule
 from .steps import SteppedModule
@@ -46,6 +46,8 @@ class SavedModule(SteppedModule):
     ) -> bool:
         """Writes SAVE_DIR/TAG from all ranks, as the command line does. Collective; False where it could not be."""
         self._require_training("save_checkpoint")
+        if not save_dir:
+            raise UsageError(f"save_checkpoint({save_dir!r}): wanted a folder")
         self._require_no_update_under_way()
         name = str(tag or f"global_step{self.global_steps}")
         self._native.save_checkpoint(os.fspath(save_dir), name, json.dumps(self._beside(client_state).packed()))

@@ -107,6 +107,7 @@ class Surface(unittest.TestCase):
             "in place": ["RuntimeError", "modified by an inplace operation"],
             "stage 3: in place": ["RuntimeError", "modified by an inplace operation"],
             "other model": ["CheckpointError", "holds no master of positions"],
+            "no folder": ["UsageError", "save_checkpoint(''): wanted a folder"],
             "save within": ["StepOrderError", "between the last backward of a step and engine.step()"],
             "load within": ["StepOrderError", "load_checkpoint within a step"],
         }
