@@ -26,6 +26,7 @@ HOT = {
     "activation": ["forward", "backward", "gated", "gated_grad", "soft_cap", "add", "dropout"],
     "attention": ["forward_heads", "run_product", "cap_scores"],
     "attention_dots": ["forward_heads", "backward_heads", "run_product"],
+    "attention_tiles": ["forward_heads", "backward_heads"],
     "attention_grad": ["backward_heads", "weigh_more", "run_product", "cap_scores", "cap_slopes"],
     "bias": ["bias_grad", "round_rows"],
     "elementwise": ["cast", "axpy", "random_fill", "total"],
@@ -52,7 +53,7 @@ SPILLS = {
     "cross_entropy_part": (1, "the zeros behind an ignored row end in a partial vector"),
     "random_fill": (9, "four words of sixteen lanes and the constants of ten rounds are more than sixteen registers"),
 }
-MODEL = "DotModel"  # what tests run in place of an instruction
+MODEL = "Model"  # what tests run in place of an instruction
 # Functions that have loops of their own: whoever calls them is not the innermost one.
 OUTER = ["share_of", "run_shares", "sum_columns", "dropout_factors", "row_of_words", "weigh_more", "cap_scores", "cap_slopes"]
 

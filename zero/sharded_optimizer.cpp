@@ -168,7 +168,7 @@ void ShardedOptimizer::publish_all(Range read, Range write, const GiveValues& gi
 void ShardedOptimizer::fill(int unit, Range of_slice, Tensor master, uint64_t seed, Stream& stream) const {
   const FlatLayout& layout = store_.layout(unit);
   kernels::launch(kernels::Fill{.y = master, .value = 0},
-                  stream);  // the padding of a unit, and what was there before
+                  stream);  // zeros of parameters and of a unit's padding, over what was there before
   for (const FlatLayout::Piece& piece : layout.pieces(of_slice.shifted(store_.slice(unit).begin))) {
     const ParamSpec& param = layout.param(piece.param);
     const Tensor part = master.slice({piece.offset, piece.offset + piece.elements.size()});
@@ -180,9 +180,8 @@ void ShardedOptimizer::fill(int unit, Range of_slice, Tensor master, uint64_t se
                                           .scale = param.init.scale,
                                           .normal = param.init.kind == Init::Kind::normal},
                       stream);
-    else
-      kernels::launch(kernels::Fill{.y = part, .value = param.init.kind == Init::Kind::ones ? 1.0 : 0.0},
-                      stream);
+    else if (param.init.kind == Init::Kind::ones)
+      kernels::launch(kernels::Fill{.y = part, .value = 1}, stream);
   }
 }
 

@@ -38,9 +38,9 @@ AttentionArgs args_of(const AttentionForward& op) {
   return args;
 }
 
-// Whether the products are those of pairs of bf16 terms.
-bool multiplies_pairs(const AttentionForward& op) {
-  return op.qkv.dtype() == DType::bf16 && bf16_products().way == Bf16Way::dots;
+// The way of its products: that of products of bf16 by bf16 where operands are such.
+Bf16Way way_of(const AttentionForward& op) {
+  return op.qkv.dtype() == DType::bf16 ? bf16_products().way : Bf16Way::as_fp32;
 }
 
 }  // namespace
@@ -62,10 +62,20 @@ void run_by(AttentionBody body, const AttentionBackward& op) {
   body(args);
 }
 
-void run(const AttentionForward& op) { run_by(multiplies_pairs(op) ? v4::attention_dots : attention, op); }
+void run(const AttentionForward& op) {
+  const Bf16Way way = way_of(op);
+  run_by(way == Bf16Way::dots    ? v4::attention_dots
+         : way == Bf16Way::tiles ? v4::attention_tiles
+                                 : attention,
+         op);
+}
 
 void run(const AttentionBackward& op) {
-  run_by(multiplies_pairs(op.forward) ? v4::attention_grad_dots : attention_grad, op);
+  const Bf16Way way = way_of(op.forward);
+  run_by(way == Bf16Way::dots    ? v4::attention_grad_dots
+         : way == Bf16Way::tiles ? v4::attention_grad_tiles
+                                 : attention_grad,
+         op);
 }
 
 }  // namespace cleave::kernels::cpu

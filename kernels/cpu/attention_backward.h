@@ -12,7 +12,7 @@ struct Gradients {
   Element* weights;                    // a block as left operand
   float *lse, *delta;
   float *dq, *dk, *dv;
-  float *p, *ds;  // one block of kQueries x kKeys each
+  float *p, *ds;  // one block of queries x kKeys each
   int64_t wide;
   float factor;  // of scores, to units of log2
 };
@@ -51,7 +51,7 @@ template <class Element>
 [[gnu::noinline]] static void weigh_more(const AttentionArgs& a, int64_t b, int64_t h,
                                          const Gradients<Element>& g, int64_t first, int64_t key,
                                          int64_t queries) {
-  float factors[kQueries * kKeys], slopes[kQueries * kKeys];
+  float factors[kMostQueries * kKeys], slopes[kMostQueries * kKeys];
   if (a.cap > 0) {
     cap_scores(g.p, queries * kKeys, a.scale * kLog2E, a.cap * kLog2E);
     cap_slopes(slopes, g.p, queries * kKeys, a.cap * kLog2E);
@@ -69,7 +69,7 @@ template <class Blocks>
 CLEAVE_INLINE void backward_block(const AttentionArgs& a, int64_t b, int64_t h,
                                   const Gradients<typename Blocks::Element>& g, int64_t first, int64_t j) {
   const int64_t wide = g.wide, key = j * kKeys, terms = Blocks::elements(a.head_dim);
-  const int64_t queries = least(kQueries, a.seq - first), width = Blocks::elements(wide);
+  const int64_t queries = least(Blocks::kQueries, a.seq - first), width = Blocks::elements(wide);
   const int64_t over_queries = Blocks::elements(queries), over_keys = Blocks::elements(kKeys);
   const auto *q = g.q + Blocks::elements(first) * wide, *dy = g.dy + Blocks::elements(first) * wide;
   multiply<Blocks>({g.p, kKeys}, {g.q_rows + first * width, width}, {g.k_t + j * terms * kKeys, kKeys},
@@ -109,7 +109,7 @@ static void load_query_head(const AttentionArgs& a, const Gradients<typename Blo
     g.delta[t] = sum_lanes(sum);
     g.lse[t] = a.lse[(b * a.heads + h) * a.seq + t] * kLog2E;
   }
-  for (int64_t i = 0; i < a.seq * g.wide; i += 16) store(g.dq + i, zero());
+  for (int64_t i = 0; i < Blocks::whole_rows(a.seq) * g.wide; i += 16) store(g.dq + i, zero());
 }
 
 template <class T>
@@ -134,14 +134,15 @@ static Gradients<typename Blocks::Element> gradients_in(float* scratch, const At
   g.v_t = c.take<Element>(blocks * Blocks::elements(dim) * kKeys);
   g.q = c.take<Element>(rows), g.dy = c.take<Element>(rows);
   g.q_rows = g.q, g.dy_rows = g.dy;
+  const int64_t high = Blocks::whole_rows(a.seq);
   if constexpr (Blocks::elements(2) != 2) {
-    g.q_rows = c.take<Element>(a.seq * Blocks::elements(wide));
-    g.dy_rows = c.take<Element>(a.seq * Blocks::elements(wide));
+    g.q_rows = c.take<Element>(high * Blocks::elements(wide));
+    g.dy_rows = c.take<Element>(high * Blocks::elements(wide));
   }
-  g.weights = c.take<Element>(kQueries * kKeys);
+  g.weights = c.take<Element>(Blocks::kQueries * kKeys);
   g.lse = c.take(a.seq), g.delta = c.take(a.seq);
-  g.dq = c.take(a.seq * wide), g.dk = c.take(all * wide), g.dv = c.take(all * wide);
-  g.p = c.take(kQueries * kKeys), g.ds = c.take(kQueries * kKeys);
+  g.dq = c.take(high * wide), g.dk = c.take(all * wide), g.dv = c.take(all * wide);
+  g.p = c.take(Blocks::kQueries * kKeys), g.ds = c.take(Blocks::kQueries * kKeys);
   g.wide = wide;
   g.factor = a.cap > 0 ? 1 : a.scale * kLog2E;
   return g;
@@ -154,6 +155,8 @@ static void backward_kv_head(const AttentionArgs& a, int64_t b, int64_t kv, floa
   const int64_t blocks = (a.seq + kKeys - 1) / kKeys, all = blocks * kKeys;
   const Head<T> head = head_of<T>(a, b, kv * group);
   const auto g = gradients_in<Blocks>(scratch, a);
+  constexpr int64_t kQueries = Blocks::kQueries;
+  Blocks::begin();
   Blocks::along(g.k, head.k, head.stride, a.seq, all, dim);
   for (int64_t j = 0, block = Blocks::elements(dim) * kKeys; j < blocks; ++j) {
     const int64_t key = j * kKeys;
@@ -173,6 +176,7 @@ static void backward_kv_head(const AttentionArgs& a, int64_t b, int64_t kv, floa
   }
   store_rows(dq + (a.heads + kv) * dim, head.stride, g.dk, a.seq, dim, a.scale);
   store_rows(dq + (a.heads + a.kv_heads + kv) * dim, head.stride, g.dv, a.seq, dim, 1);
+  Blocks::end();
 }
 
 // The op for operands of one type.

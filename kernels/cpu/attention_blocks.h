@@ -1,11 +1,16 @@
-// What attention forward and backward share. Queries come in blocks of kQueries, keys in blocks of kKeys; a
-// block is packed once, so the products run on contiguous rows whatever the storage type. How it is packed
-// and multiplied, the blocks say: an arithmetic (arithmetic.h) and the operands that it wants,
-//   rows(out, x, stride, valid, all, width)     left operand: `all` rows of elements(padded(width))
-//   across(out, x, stride, valid, width)        right one with kKeys columns, the rows of x, over x's columns
-//   along(out, x, stride, valid, all, width)    right one with padded(width) columns, over `all` rows of x
-//   by_query(block, room, queries)              a block of kQueries x kKeys numbers as left operand, over
-//   keys by_key(block, room, queries)                the same turned, over queries
+// What attention forward and backward share. Queries come in blocks of Blocks::kQueries, keys in blocks of
+// kKeys; a block is packed once, so the products run on contiguous rows whatever the storage type. How that
+// is done and how they are multiplied, Blocks says:
+//   Stored, Element                           operands in memory, and packed
+//   elements(terms)                           that so many terms of a sum take
+//   whole_rows(n)                             of a left operand and of its product, for n of them
+//   begin(), end()                            around a head's products
+//   product(p)                                c (+)= a b (tile.h)
+//   rows(out, x, stride, valid, all, width)   a left operand: whole_rows(all) of elements(padded(width))
+//   across(out, x, stride, valid, width)      a right operand of kKeys columns, the rows of x, over x's
+//   columns along(out, x, stride, valid, all, width)  a right operand of padded(width) columns, over `all`
+//   rows of x by_query(block, room, queries)            queries x kKeys numbers as left operand, over keys
+//   by_key(block, room, queries)              the same turned, over queries
 // from `valid` rows of x, `stride` apart; beyond them and beyond `width` there are zeros. `room` is for
 // kQueries x kKeys elements.
 #pragma once
@@ -17,7 +22,7 @@
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 
 using attention_blocks::kKeys;
-using attention_blocks::kQueries;
+using attention_blocks::kMostQueries;
 using attention_blocks::padded;
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
@@ -67,8 +72,12 @@ static void copy_transposed(float* out, const T* x, int64_t stride, int64_t rows
 // Numbers in fp32.
 template <class T>
 struct FloatBlocks : MultiplyAdd {
-  using Arithmetic = MultiplyAdd;
   using Stored = T;
+  static constexpr int64_t kQueries = attention_blocks::kQueries;
+  static constexpr int64_t whole_rows(int64_t n) { return n; }
+  CLEAVE_MEMBER void begin() {}
+  CLEAVE_MEMBER void end() {}
+  CLEAVE_MEMBER void product(const Product<float>& p) { run_product<MultiplyAdd>(p); }
   static void rows(float* out, const T* x, int64_t stride, int64_t valid, int64_t all, int64_t width) {
     copy_rows(out, x, stride, valid, all, width);
   }
@@ -105,6 +114,16 @@ CLEAVE_INLINE int64_t first_key(const AttentionArgs& a, int64_t b, int64_t query
 }
 
 CLEAVE_INLINE int64_t last_key(const AttentionArgs& a, int64_t query) { return a.causal ? query : a.seq - 1; }
+
+// c = a b and c += a b.
+template <class Blocks, class Element = typename Blocks::Element>
+CLEAVE_INLINE void multiply(Result c, Matrix<Element> a, Matrix<Element> b, Sizes size) {
+  Blocks::product({c, a, b, size, false});
+}
+template <class Blocks, class Element = typename Blocks::Element>
+CLEAVE_INLINE void multiply_add(Result c, Matrix<Element> a, Matrix<Element> b, Sizes size) {
+  Blocks::product({c, a, b, size, true});
+}
 
 // The scores of 16 keys from `key` on for a query that sees the keys first .. last; minus infinity for the
 // others.

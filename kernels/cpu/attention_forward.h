@@ -5,10 +5,10 @@
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 
 struct Softmax {
-  float *scores, *top, *sum, *shrink, *out;
+  float *scores, *sums, *top, *sum, *shrink, *out;
   int64_t wide;
-  float factor;                                     // of scores, to units of log2
-  int64_t first_key[kQueries], last_key[kQueries];  // that each query sees
+  float factor;                                             // of scores, to units of log2
+  int64_t first_key[kMostQueries], last_key[kMostQueries];  // that each query sees
 };
 
 // Scores become 2^(factor score - top); earlier sums and outputs shrink to the new top. A query that has seen
@@ -32,11 +32,11 @@ CLEAVE_INLINE void soften(const Softmax& s, int64_t key, int64_t queries) {
     }
     s.shrink[q] = s.top[q] - shift;
     s.top[q] = highest;
-    store(s.scores + kQueries * kKeys + 16 * q, sum);
+    store(s.sums + 16 * q, sum);
   }
   for (int64_t q = 0; q < queries; q += 16) store(s.shrink + q, exp2(load(s.shrink + q)));
   for (int64_t q = 0; q < queries; ++q) {
-    s.sum[q] = s.sum[q] * s.shrink[q] + sum_lanes(load(s.scores + kQueries * kKeys + 16 * q));
+    s.sum[q] = s.sum[q] * s.shrink[q] + sum_lanes(load(s.sums + 16 * q));
     if (s.shrink[q] != 1)
       for (int64_t i = 0; i < s.wide; i += 16)
         store(s.out + q * s.wide + i, load(s.out + q * s.wide + i) * s.shrink[q]);
@@ -54,14 +54,14 @@ template <class Blocks>
 CLEAVE_INLINE void forward_block(const AttentionArgs& a, int64_t b, int64_t h,
                                  const Forward<typename Blocks::Element>& f, Softmax& s, int64_t first,
                                  int64_t j) {
-  const int64_t queries = least(kQueries, a.seq - first), terms = Blocks::elements(a.head_dim);
+  const int64_t queries = least(Blocks::kQueries, a.seq - first), terms = Blocks::elements(a.head_dim);
   const int64_t width = Blocks::elements(s.wide);
   multiply<Blocks>({s.scores, kKeys}, {f.query, width}, {f.keys + j * terms * kKeys, kKeys},
                    {queries, kKeys, terms});
   if (a.cap > 0) cap_scores(s.scores, queries * kKeys, a.scale * kLog2E, a.cap * kLog2E);
   soften(s, j * kKeys, queries);
   if (a.dropout.p > 0) {  // behind the sums, which are of all weights
-    float factors[kQueries * kKeys];
+    float factors[kMostQueries * kKeys];
     dropout_factors(factors, a, b, h, first, j * kKeys, queries);
     multiply_by(s.scores, factors, queries);
   }
@@ -76,13 +76,15 @@ static void forward_head(const AttentionArgs& a, int64_t b, int64_t h, float* sc
   using Element = typename Blocks::Element;
   const Head<T> head = head_of<T>(a, b, h);
   const int64_t wide = padded(a.head_dim), blocks = (a.seq + kKeys - 1) / kKeys;
+  constexpr int64_t kQueries = Blocks::kQueries;
   const int64_t block_of_keys = Blocks::elements(a.head_dim) * kKeys;
   Carver carve{scratch};
   const Forward<Element> f{carve.take<Element>(blocks * block_of_keys),
                            carve.take<Element>(blocks * Blocks::elements(kKeys) * wide),
                            carve.take<Element>(kQueries * Blocks::elements(wide)),
                            carve.take<Element>(kQueries * kKeys)};
-  Softmax s{carve.take(kQueries * (kKeys + 16)),
+  Softmax s{carve.take(kQueries * kKeys),
+            carve.take(kQueries * 16),
             carve.take(kQueries),
             carve.take(kQueries),
             carve.take(kQueries),
@@ -91,6 +93,7 @@ static void forward_head(const AttentionArgs& a, int64_t b, int64_t h, float* sc
             a.cap > 0 ? 1 : a.scale * kLog2E,
             {},
             {}};
+  Blocks::begin();
   for (int64_t j = 0; j < blocks; ++j)
     Blocks::across(f.keys + j * block_of_keys, head.k + j * kKeys * head.stride, head.stride,
                    a.seq - j * kKeys, a.head_dim);
@@ -112,6 +115,7 @@ static void forward_head(const AttentionArgs& a, int64_t b, int64_t h, float* sc
       a.lse[(b * a.heads + h) * a.seq + first + q] = s.top[q] * kLn2 + __builtin_logf(s.sum[q]);
     }
   }
+  Blocks::end();
 }
 
 // The op for operands of one type.

@@ -217,7 +217,7 @@ constexpr int64_t layer_norm_grad_scratch(int64_t rows, int64_t width) {
 }
 
 namespace attention_blocks {
-inline constexpr int64_t kQueries = 48, kKeys = 64;
+inline constexpr int64_t kQueries = 48, kMostQueries = 64, kKeys = 64;  // of a block
 constexpr int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
 constexpr int64_t keys(int64_t seq) { return (seq + kKeys - 1) / kKeys * kKeys; }
 }  // namespace attention_blocks
@@ -225,11 +225,11 @@ constexpr int64_t keys(int64_t seq) { return (seq + kKeys - 1) / kKeys * kKeys; 
 // Floats of scratch a thread needs: keys and values in fp32, one block of everything else.
 constexpr int64_t attention_scratch(int64_t seq, int64_t head_dim) {
   using namespace attention_blocks;
-  return 2 * keys(seq) * padded(head_dim) + kQueries * (2 * padded(head_dim) + 2 * kKeys + 64);
+  return 2 * keys(seq) * padded(head_dim) + kMostQueries * (2 * padded(head_dim) + 2 * kKeys + 64);
 }
 constexpr int64_t attention_grad_scratch(int64_t seq, int64_t head_dim) {
   using namespace attention_blocks;
-  return keys(seq) * (8 * padded(head_dim) + 2) + 3 * kQueries * kKeys + 64;
+  return keys(seq) * (9 * padded(head_dim) + 2) + 3 * kMostQueries * kKeys + 64;
 }
 constexpr int64_t kv_cache_attention_scratch(int64_t head_dim) {
   return 2 * attention_blocks::padded(head_dim) + attention_blocks::kKeys;
@@ -269,6 +269,10 @@ void attention_dots(const AttentionArgs& args);
 void attention_dots_by_model(const AttentionArgs& args);
 void attention_grad_dots(const AttentionArgs& args);
 void attention_grad_dots_by_model(const AttentionArgs& args);
+void attention_tiles(const AttentionArgs& args);
+void attention_tiles_by_model(const AttentionArgs& args);
+void attention_grad_tiles(const AttentionArgs& args);
+void attention_grad_tiles_by_model(const AttentionArgs& args);
 void gemm_tiles(const GemmArgs& args);
 void gemm_tiles_by_model(const GemmArgs& args);
 }  // namespace v4

@@ -22,10 +22,10 @@ struct Sizes {
   int64_t m, n, k;  // k: elements of a sum, as the arithmetic counts
 };
 
-template <class Arithmetic>
+template <class Element>
 struct Product {
   Result c;
-  Matrix<typename Arithmetic::Element> a, b;
+  Matrix<Element> a, b;
   Sizes size;
   bool add;
 };
@@ -36,8 +36,8 @@ inline constexpr int kTileRows = 6, kTileVectors = 4;  // 24 accumulators of 32 
 inline constexpr int kTileRows = 6, kTileVectors = 1;  // 12 accumulators of 16 registers
 #endif
 
-template <int kRows, int kVectors, class Arithmetic>
-CLEAVE_INLINE void tile(const Product<Arithmetic>& p, int64_t i, int64_t j) {
+template <class Arithmetic, int kRows, int kVectors>
+CLEAVE_INLINE void tile(const Product<typename Arithmetic::Element>& p, int64_t i, int64_t j) {
   F16 sum[kRows][kVectors];
   const auto* a = p.a.data + i * p.a.row;
   const auto* b = p.b.data + j;
@@ -62,52 +62,43 @@ CLEAVE_INLINE void tile(const Product<Arithmetic>& p, int64_t i, int64_t j) {
     for (int v = 0; v < kVectors; ++v) store(c + r * p.c.row + 16 * v, sum[r][v]);
 }
 
-template <int kVectors, class Arithmetic>
-CLEAVE_INLINE void tile_column(const Product<Arithmetic>& p, int64_t j) {
+template <class Arithmetic, int kVectors>
+CLEAVE_INLINE void tile_column(const Product<typename Arithmetic::Element>& p, int64_t j) {
   int64_t i = 0;
-  for (; i + kTileRows <= p.size.m; i += kTileRows) tile<kTileRows, kVectors>(p, i, j);
+  for (; i + kTileRows <= p.size.m; i += kTileRows) tile<Arithmetic, kTileRows, kVectors>(p, i, j);
   switch (p.size.m - i) {
     case 1:
-      return tile<1, kVectors>(p, i, j);
+      return tile<Arithmetic, 1, kVectors>(p, i, j);
     case 2:
-      return tile<2, kVectors>(p, i, j);
+      return tile<Arithmetic, 2, kVectors>(p, i, j);
     case 3:
-      return tile<3, kVectors>(p, i, j);
+      return tile<Arithmetic, 3, kVectors>(p, i, j);
     case 4:
-      return tile<4, kVectors>(p, i, j);
+      return tile<Arithmetic, 4, kVectors>(p, i, j);
     case 5:
-      return tile<5, kVectors>(p, i, j);
+      return tile<Arithmetic, 5, kVectors>(p, i, j);
     default:
       return;
   }
 }
 
 template <class Arithmetic>
-[[gnu::noinline]] static void run_product(const Product<Arithmetic>& p) {
+[[gnu::noinline]] static void run_product(const Product<typename Arithmetic::Element>& p) {
   int64_t j = 0;
-  for (; j + 16 * kTileVectors <= p.size.n; j += 16 * kTileVectors) tile_column<kTileVectors>(p, j);
+  for (; j + 16 * kTileVectors <= p.size.n; j += 16 * kTileVectors)
+    tile_column<Arithmetic, kTileVectors>(p, j);
   if constexpr (kTileVectors > 1) {
     switch ((p.size.n - j) / 16) {
       case 1:
-        return tile_column<1>(p, j);
+        return tile_column<Arithmetic, 1>(p, j);
       case 2:
-        return tile_column<2>(p, j);
+        return tile_column<Arithmetic, 2>(p, j);
       case 3:
-        return tile_column<3>(p, j);
+        return tile_column<Arithmetic, 3>(p, j);
       default:
         return;
     }
   }
-}
-
-// c = a b and c += a b, by the arithmetic of such blocks.
-template <class Blocks, class Element = typename Blocks::Element>
-CLEAVE_INLINE void multiply(Result c, Matrix<Element> a, Matrix<Element> b, Sizes size) {
-  run_product<typename Blocks::Arithmetic>({c, a, b, size, false});
-}
-template <class Blocks, class Element = typename Blocks::Element>
-CLEAVE_INLINE void multiply_add(Result c, Matrix<Element> a, Matrix<Element> b, Sizes size) {
-  run_product<typename Blocks::Arithmetic>({c, a, b, size, true});
 }
 
 }  // namespace cleave::kernels::cpu::CLEAVE_ISA

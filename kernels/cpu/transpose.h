@@ -21,4 +21,37 @@ CLEAVE_INLINE void store_transposed(float* out, F16 r0, F16 r1, F16 r2, F16 r3) 
   }
 }
 
+#ifdef __AVX512F__
+// Sixteen registers of sixteen pairs, turned.
+CLEAVE_INLINE void turn(__m512i (&r)[16]) {
+  __m512i t[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
+    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
+  }
+  // r[4 q + c] has in its group g of four lanes column 4 g + c of rows 4 q to 4 q + 3.
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const __m512i low02 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88);  // groups 0 and 2 of quarters 0 and 1
+    const __m512i low13 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd);
+    const __m512i high02 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
+    const __m512i high13 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
+    t[c] = _mm512_shuffle_i32x4(low02, high02, 0x88);
+    t[8 + c] = _mm512_shuffle_i32x4(low02, high02, 0xdd);
+    t[4 + c] = _mm512_shuffle_i32x4(low13, high13, 0x88);
+    t[12 + c] = _mm512_shuffle_i32x4(low13, high13, 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) r[i] = t[i];
+}
+#endif
+
 }  // namespace cleave::kernels::cpu::CLEAVE_ISA

@@ -112,7 +112,8 @@ struct Oracle {
 // queries of this size.
 bool rounds_inside(DType type) {
   if (TestDevice::current()) return type != DType::fp32;
-  return type == DType::bf16 && cpu::bf16_products().way == cpu::Bf16Way::dots;
+  const cpu::Bf16Way way = cpu::bf16_products().way;
+  return type == DType::bf16 && (way == cpu::Bf16Way::dots || way == cpu::Bf16Way::tiles);
 }
 double output_bound(DType type, bool rounds) { return 2e-6 + (rounds ? 4.5 * half_ulp(type) : 0); }
 // Backward reads the rounded y, which 16-bit storage puts off by half an ulp of it.
@@ -167,14 +168,24 @@ TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
       expect_double_precision(c, type, rounds_inside(type), [&](const auto& op) { launch(op, stream); });
 }
 
-// The body by vdpbf16ps, on its model where the CPU lacks the instruction.
-TEST(AttentionByPairs, EqualsDoublePrecisionOnTheModel) {
+// The bodies by the CPU's instructions for bf16, on models of these.
+struct ModelBodies {
+  const char* name;
+  cpu::AttentionBody forward, backward;
+  void operator()(const AttentionForward& op) const { run_by(forward, op); }
+  void operator()(const AttentionBackward& op) const { run_by(backward, op); }
+};
+class AttentionByModel : public ::testing::TestWithParam<ModelBodies> {};
+INSTANTIATE_TEST_SUITE_P(Of, AttentionByModel,
+                         ::testing::Values(ModelBodies{"AVX512_BF16", cpu::v4::attention_dots_by_model,
+                                                       cpu::v4::attention_grad_dots_by_model},
+                                           ModelBodies{"AMX", cpu::v4::attention_tiles_by_model,
+                                                       cpu::v4::attention_grad_tiles_by_model}),
+                         [](const auto& body) { return body.param.name; });
+
+TEST_P(AttentionByModel, EqualsDoublePrecision) {
   if (cpu::isa() != cpu::Isa::v4) GTEST_SKIP() << "its operands are packed with AVX-512";
-  struct Model {
-    void operator()(const AttentionForward& op) const { run_by(cpu::v4::attention_dots_by_model, op); }
-    void operator()(const AttentionBackward& op) const { run_by(cpu::v4::attention_grad_dots_by_model, op); }
-  };
-  for (const AttentionCase& c : kAttentionCases) expect_double_precision(c, DType::bf16, true, Model());
+  for (const AttentionCase& c : kAttentionCases) expect_double_precision(c, DType::bf16, true, GetParam());
 }
 
 // Forward and backward of one sequence of which the first `poisoned` rows are no numbers. 384 rows are whole

@@ -150,7 +150,8 @@ void attention(Digest& d, DType type, const AttentionMask& mask, float cap = 0) 
                                  .head_dim = dim,
                                  .cap = cap,
                                  .mask = mask};
-  const bool pairs = type == DType::bf16 && cpu::bf16_products().way == cpu::Bf16Way::dots;
+  const cpu::Bf16Way way = type == DType::bf16 ? cpu::bf16_products().way : cpu::Bf16Way::as_fp32;
+  const bool pairs = way == cpu::Bf16Way::dots || way == cpu::Bf16Way::tiles;
   d.run(pairs ? "AttentionForwardByPairs" : "AttentionForward", forward, {&y, &lse});
   d.run(pairs ? "AttentionBackwardByPairs" : "AttentionBackward", AttentionBackward{dqkv, dy, forward},
         {&dqkv});
