@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import native
-from .errors import UsageError
+from .errors import NotBuilt, UsageError
 
 _NEVER = 2**31 - 1
 
@@ -56,11 +56,11 @@ class Configuration:
         if found is None:
             raise UsageError(f"torch_autocast.dtype is {dtype}; wanted bfloat16 or float16")
         if section.get("lower_precision_safe_modules"):
-            raise UsageError("torch_autocast.lower_precision_safe_modules is not built: torch decides what runs in 16 bits; remove the key")
+            raise NotBuilt("torch_autocast.lower_precision_safe_modules is not built: torch decides what runs in 16 bits; remove the key")
         if self.native():
             raise UsageError("torch_autocast: torch computes nothing of a model that the engine computes (cleave.native); use bf16 or fp16")
         if (other := self.precision()) != "fp32":
-            raise UsageError(f"torch_autocast and {other} are both enabled; a module's parameters are fp32 under torch_autocast")
+            raise NotBuilt(f"torch_autocast beside {other} is not built: a module's parameters are fp32 under it; remove one of the two")
         return found
 
     def precision(self) -> str:

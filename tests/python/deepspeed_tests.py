@@ -71,6 +71,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "git_version_info": {"torch_info": {"version": "0.0", "cuda_version": "0.0", "nccl_version": "0.0", "hip_version": "0.0"}},
     "utils.torch": {"required_torch_version": required_torch_version},
     "runtime.zero.offload_config": {"OffloadDeviceEnum": OffloadDeviceEnum},
+    "runtime.swap_tensor": {"MIN_SWAPPABLE_BYTES": 1 << 20},
     "accelerator": {"is_current_accelerator_supported": lambda: True},
     "runtime.lr_schedules": {"WARMUP_LOG_RATE": "log", "WARMUP_LINEAR_RATE": "linear"}
     | {name.upper(): name for given in schedules._ARGUMENTS.values() for name in given.split()}
@@ -208,10 +209,11 @@ def _flags(mine: bool) -> list[bool]:
 
 
 def _without_devices() -> None:
-    """The helpers number a CPU as if it were a GPU, where they compare with torch's own."""
-    ours = torch.nn.parallel.DistributedDataParallel
-    init = ours.__init__
+    """Where tests compare with torch's own they number a CPU as if it were a GPU, and scale losses there alone."""
+    ours, scaler = torch.nn.parallel.DistributedDataParallel, torch.amp.GradScaler
+    init, scaler_init = ours.__init__, scaler.__init__
     ours.__init__ = lambda self, module, device_ids=None, output_device=None, **named: init(self, module, **named)  # type: ignore
+    scaler.__init__ = lambda self, device="cpu", **named: scaler_init(self, device, **named)  # type: ignore
 
 
 _without_devices()

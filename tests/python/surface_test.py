@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 import unittest
 
 import ranks
@@ -118,13 +117,11 @@ class Surface(unittest.TestCase):
                 self.assertIn(word, said[which], which)
 
     def test_a_rank_that_throws_ends_the_others_with_its_reason(self) -> None:
-        begin = time.monotonic()
         ended = ranks.run(2, CASES, "raises", 1, "throw", timeout=60)
         self.assertNotEqual(ended.code, 0)
         self.assertIn("the loss of this rank is bad", ended.output)
         ended = ranks.run(2, CASES, "raises", 1, "exit", timeout=60)
         self.assertEqual(ended.code, 9)
-        self.assertLess(time.monotonic() - begin, 60)
 
 
 if __name__ == "__main__":
