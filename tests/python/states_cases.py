@@ -188,7 +188,12 @@ def parts() -> dict[str, Any]:
         ),
     ]
     trained = [p for p in engine.module.parameters() if p.requires_grad]
-    out: dict[str, Any] = {"sizes": [], "read": [], "written": [], "frozen": utils.safe_get_local_grad(engine.module.frozen.bias)}
+    out: dict[str, Any] = {
+        "sizes": [],
+        "read": [],
+        "written": [],
+        "frozen": [read(engine.module.frozen.bias, **key) for kind in kinds for read, key in ((kind[0], kind[3]), (kind[1], kind[3]))],
+    }
     for parameter in trained:
         for local, full, write, key in kinds:
             part, whole = local(parameter, **key), full(parameter, **key)

@@ -28,11 +28,13 @@ def _whole(engine: Any, parameter: Any, part: torch.Tensor) -> torch.Tensor:
 
 
 def _reads(kind: str, part: bool) -> Callable[..., torch.Tensor | None]:
-    """In fp32, on the host. A part is of equal ones, as DeepSpeed cuts a parameter, the last of them filled up with zeros."""
+    """In fp32, on the host; None of what is not trained. A part is of equal ones, the last of them filled up with zeros."""
 
     def read(param: torch.nn.Parameter, optim_state_key: str = kind) -> torch.Tensor | None:
         engine = _engine_of(param, part)
         name = engine.name_of(param)
+        if not param.requires_grad:
+            return None
         whole = engine.gradient_of(name) if kind == "gradient" else engine.parameters_of(name, optim_state_key)
         return part_of(whole, engine._data_rank, engine.dp_world_size) if part and whole is not None else whole
 
