@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "device/copy.h"
 
@@ -159,10 +160,13 @@ void StateHome::end_walk() {
 void StateHome::walk(Range read, Range write, const Body& body) {
   std::vector<int> units(weights_.size());
   std::iota(units.begin(), units.end(), 0);
+  Walk under_way = std::exchange(walk_, {});
   begin_walk(read, write);
   expect(units);
   for (const int u : units) visit(u, body);
   end_walk();
+  walk_ = std::move(under_way);
+  forget_read_ahead();
 }
 
 // Calls move(part of a tile in memory, or none; its offset in the file; which elements of `range`) and waits.
@@ -196,6 +200,7 @@ void StateHome::write(int unit, int kind, Range range, Tensor from, Stream& comp
     else
       copy(tile.state[size_t(kind)].slice(in_tile), from.slice(in_range), compute);
   });
+  forget_read_ahead();
 }
 
 }  // namespace cleave::zero

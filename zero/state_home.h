@@ -42,7 +42,7 @@ class StateHome {
   // memory always has and keeps all.
   using Body =
       std::function<Event(const Tile& tile, const std::array<Tensor, kMostKinds>& state, const Event& ready)>;
-  // All units, in order.
+  // All units, in order. A walk in parts that is under way goes on behind it.
   void walk(Range read, Range write, const Body& body);
   // The same in parts. begin_walk, which gives up a walk that was not ended; then units in the order in which
   // they are expected: tiles on disk are read from then on, as far ahead as there are buffers. visit throws
@@ -70,6 +70,7 @@ class StateHome {
   void keep_in_memory(Memory& memory, Tile& tile, const Slice& slice);
   void open_file(Memory& memory, const offload::DiskHome& home);
   void fetch();
+  void forget_read_ahead() { walk_.fetched = walk_.used; }  // it is read again when it is visited
   template <class Move>
   void each_part(int unit, Range range, Stream& compute, const Move& move);
 

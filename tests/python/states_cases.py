@@ -10,7 +10,26 @@ import cleave as deepspeed
 import models
 import plain
 import torch
-from engine_cases import config, said_of, steps, worst
+from engine_cases import config, digest, said_of, steps, worst
+
+
+def changed_within_steps(folder: str) -> dict[str, str]:
+    """By home of the optimizer's state: the digest of weights whose values and moments a script changes between backward and step."""
+    out = {}
+    for home in ("none", "cpu", "nvme"):
+        zero = {"stage": 3, "offload_optimizer": {"device": home, "nvme_path": folder}, "sub_group_size": 64}
+        made = config(3, zero_optimization=zero, gradient_accumulation_steps=1, bf16={"enabled": True})
+        engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=made)[0]
+        for step in range(3):
+            engine.backward(models.loss(engine, models.batch(step, 0, engine.global_rank)))
+            for parameter in engine.module.parameters():
+                value = torch.linspace(-1, 1 + step, parameter.ds_numel).view(parameter.ds_shape)
+                deepspeed.utils.safe_set_full_fp32_param(parameter, value)
+                deepspeed.utils.safe_set_full_optimizer_state(parameter, value * 1e-3, "exp_avg")
+            engine.step()
+        out[home] = digest(engine)
+        engine.destroy()
+    return out
 
 
 def gathered(stage: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import unittest
 
 import ranks
@@ -59,6 +60,12 @@ class States(unittest.TestCase):
     def test_states_of_the_optimizer_may_be_changed(self) -> None:
         for case, far in ranks.answers(2, CASES, "changed_moments", [0, 2, 3])[0].items():
             self.assertLess(far, 1e-5, case)
+
+    def test_states_that_change_within_a_step_are_what_it_updates_in_every_home(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            [first, second] = ranks.answers(2, CASES, "changed_within_steps", folder)
+        self.assertEqual(first, second)
+        self.assertEqual(len(set(first.values())), 1, first)
 
 
 if __name__ == "__main__":
