@@ -60,13 +60,6 @@ json config_json_of(const model::ModelConfig& config, const fs::path& kept, DTyp
   return out;
 }
 
-void write_json(const fs::path& path, const json& config) {
-  std::ofstream out(path);
-  out << config.dump(2) << "\n";
-  out.close();
-  require(out.good(), Exit::checkpoint, "cannot write {}: is there space?", path.string());
-}
-
 // Every parameter is there in the shape that the config wants, before anything is written.
 void require_all(const checkpoint::CheckpointReader& reader, const checkpoint::WeightNames& names) {
   for (const checkpoint::WeightName& w : names.tensors)

@@ -24,13 +24,6 @@ json json_in(const fs::path& path) {
   return json_or_nothing(text);
 }
 
-void write_json(const fs::path& path, const json& value) {
-  std::ofstream out(path);
-  out << value.dump(2) << "\n";
-  out.close();
-  require(out.good(), Exit::checkpoint, "cannot write {}: is there space?", path.string());
-}
-
 // The token that a tokenizer_config.json or a special_tokens_map.json names; empty where it names none.
 std::string named_token(const json& config, const std::string& role) {
   if (!config.is_object() || !config.contains(role + "_token")) return {};
@@ -87,6 +80,13 @@ void forget_token_ids(const fs::path& folder) {
 }
 
 }  // namespace
+
+void write_json(const fs::path& path, const json& value) {
+  std::ofstream out(path);
+  out << value.dump(2) << "\n";
+  out.close();
+  require(out.good(), Exit::checkpoint, "cannot write {}: is there space?", path.string());
+}
 
 void keep_file(const fs::path& from, const fs::path& to) {
   std::error_code error;

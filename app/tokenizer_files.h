@@ -15,6 +15,8 @@ void keep_tokenizer_files(const text::Tokenizer& tokenizer, const std::filesyste
 
 // Copies one file over another, unless it is not there or is the same. Error(checkpoint).
 void keep_file(const std::filesystem::path& from, const std::filesystem::path& to);
+// The file has it in lines. Error(checkpoint).
+void write_json(const std::filesystem::path& path, const nlohmann::json& value);
 
 // Puts eos_token_id, bos_token_id and pad_token_id of the tokenizer in the folder, null for what it has not,
 // into a config.json that does not say them; and writes the tokenizer_config.json that transformers needs

@@ -27,16 +27,22 @@ elseif(NOT CLEAVE_SANITIZE STREQUAL "")
   message(FATAL_ERROR "CLEAVE_SANITIZE is '${CLEAVE_SANITIZE}'; use address, thread, fuzzer (with clang) or leave it empty")
 endif()
 
-# Files that parse and print: optimizing them takes a third of their compile time and saves nobody any.
+# Files that parse and print: optimizing them takes a third of their compile time and saves nobody any. An option of its own
+# keeps a file out of what CMake compiles as one, so where nothing is optimized they have none.
 function(cleave_light)
-  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1)
+  endif()
 endfunction()
 
 # The same for a target that does nothing else. The headers of JSON and of the command line are most of its compile time,
 # so a few files share one reading of them.
 function(cleave_parser name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 5)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ON)
+  if(NOT CMAKE_UNITY_BUILD)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 5)
+  endif()
 endfunction()
 
 function(cleave_library name)

@@ -11,12 +11,6 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-std::string lower(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
-  return text;
-}
-
 bool in_range(const Key& key, double x) {
   return std::isfinite(x) && x <= key.max && (key.above_min ? x > key.min : x >= key.min);
 }
@@ -193,6 +187,12 @@ void write(std::string& out, const JsonValue& v) {
 }
 
 }  // namespace
+
+std::string lower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
+  return text;
+}
 
 std::string wanted_by(const Key& key) {
   std::string text = std::string(name_of(key.type));

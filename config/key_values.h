@@ -36,4 +36,7 @@ bool is_off(const Key& key, const JsonValue& value);
 // The value as JSON on one line, shortened when long.
 std::string compact(const JsonValue& value);
 
+// With small letters for those of ASCII.
+std::string lower(std::string text);
+
 }  // namespace cleave::config

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "config/key_values.h"
 #include "config/nearest_key.h"
 #include "config/unknown_keys.h"
 
@@ -28,12 +29,6 @@ const std::vector<std::string> kOtherSchedules = {"StepLR",
                                                   "ChainedScheduler",
                                                   "ReduceLROnPlateau",
                                                   "CosineAnnealingWarmRestarts"};
-
-std::string lower(std::string text) {
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
-  return text;
-}
 
 }  // namespace
 

@@ -104,9 +104,9 @@ std::vector<Json> savings(const Candidate& t) {
 }
 
 std::optional<Json> parse(const std::string& text) {
-  Json json = Json::parse(text, nullptr, false, true);
-  if (json.is_discarded() || !json.is_object()) return std::nullopt;
-  return json;
+  Json parsed = Json::parse(text, nullptr, false, true);
+  if (parsed.is_discarded() || !parsed.is_object()) return std::nullopt;
+  return parsed;
 }
 
 class Search {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Lets libFuzzer look for files that a reader does not survive: a program a reader, two at a time. Ends non-zero where one is
 # found, whose bytes stay in build/fuzz/found. Needs clang; cmake --preset fuzz && cmake --build --preset fuzz makes the programs.
-#   scripts/fuzz.sh [--runs N | --seconds N] [reader...]     60 seconds each by default
+#   FUZZ_SEED=1 scripts/fuzz.sh [--runs N | --seconds N] [reader...]     60 seconds each by default
 set -euo pipefail
 cd "$(dirname "$0")/.."
 limit=-max_total_time=60
@@ -15,7 +15,7 @@ mkdir -p build/fuzz/found
 
 fuzz() {
   local log=build/fuzz/$1.log
-  if build/fuzz/bin/fuzz_"$1" "$limit" -seed=1 -max_len=200000 -rss_limit_mb=4096 -artifact_prefix=build/fuzz/found/"$1"- >"$log" 2>&1; then
+  if build/fuzz/bin/fuzz_"$1" "$limit" -seed="${FUZZ_SEED:-1}" -max_len=200000 -rss_limit_mb=4096 -artifact_prefix=build/fuzz/found/"$1"- >"$log" 2>&1; then
     echo "$1: $(sed -nE 's/^Done ([0-9]+) runs in ([0-9]+) second.*/\1 inputs in \2 s/p' "$log")"
   else
     echo "error: $1 did not survive an input; the end of $log:"

@@ -81,11 +81,13 @@ run_ctest() {
   fi
 }
 
-# A folder that is new is built in units of six files, in half the time; one that a developer has stays as it is. What two
-# builds compile alike, ccache compiles once: the C++ of the CUDA build is that of the release.
+# A folder that is new is built in units of sixteen files, in half the time; one that a developer has stays as it is.
+# What two builds compile alike, ccache compiles once: most C++ of the CUDA builds is that of the release.
 export CCACHE_BASEDIR=$PWD
-in_units() { [ -d build/"$1" ] || cmake --preset "$1" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=6 >/dev/null; }
+in_units() { [ -d build/"$1" ] || cmake --preset "$1" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 >/dev/null; }
 in_units release
+# Of the commit, so that time goes over many orders and inputs, and whoever sees one fail can do it again.
+seed=$((16#$(git rev-parse HEAD 2>/dev/null | cut -c1-6 | grep . || echo 1)))
 
 section "release build"
 if build release; then
@@ -111,8 +113,6 @@ else
     else
       skip "the tests on a GPU: there is none here; the CUDA build was compiled and linked only"
     fi
-    # Of the commit, so that time goes over all kernels and many orders, and whoever sees it fail can do it again.
-    seed=$((16#$(git rev-parse HEAD 2>/dev/null | cut -c1-6 | grep . || echo 1)))
     section "a sample of the GPU's code on the CPU, in the interpreter, with seed $seed"
     in_units interpreter
     if ./tests/cuda_interpreter/run.sh --sample "$seed"; then ok; else bad "tests/cuda_interpreter/run.sh --sample $seed"; fi
@@ -136,11 +136,11 @@ else
   if build odr; then
     if ./scripts/test_odr.sh; then ok; else bad "the program without inlining"; fi
   fi
-  section "fuzzers"
+  section "fuzzers, with seed $seed"
   if ! command -v clang++ >/dev/null; then
     skip "libFuzzer: no clang++ on this machine; broken files of the tests' own making were read by the other builds"
   elif build fuzz; then
-    if ./scripts/fuzz.sh --seconds 20; then ok; else bad "fuzzers"; fi
+    if FUZZ_SEED=$seed ./scripts/fuzz.sh --seconds 10; then ok; else bad "fuzzers"; fi
   fi
   section "an installed copy, used by another project"
   if ./scripts/test_install.sh; then ok; else bad "installed copy"; fi

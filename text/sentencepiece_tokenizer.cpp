@@ -22,8 +22,7 @@ constexpr std::string_view kBlank = "\xE2\x96\x81";  // stands for a blank in pi
 class SentencePieceTokenizer : public Tokenizer {
  public:
   explicit SentencePieceTokenizer(const std::string& path) : Tokenizer(path) {
-    constexpr int64_t kMostBytes = int64_t{64} << 20;
-    const std::string file = InputFile(path, Exit::data).text(kMostBytes);
+    const std::string file = InputFile(path, Exit::data).text(int64_t{64} << 20);
     digest_ = XXH3_64bits(file.data(), file.size());
     const auto status = processor_.LoadFromSerializedProto(file);
     require(status.ok() && processor_.GetPieceSize() > 0, Exit::data,

@@ -168,7 +168,7 @@ class Generation {
   std::vector<int32_t> window_;
 };
 
-void add_options(CLI::App& app, GenerateOptions& g) {
+void add_text_options(CLI::App& app, GenerateOptions& g) {
   auto* prompt = app.add_option("--prompt", g.prompt, "text to continue");
   app.add_option("--prompts", g.prompts, "a file with a text to continue on each line; printed in its order")
       ->excludes(prompt);
@@ -215,7 +215,7 @@ int run_generate(const Arguments& arguments) {
   PretrainedOptions o;
   GenerateOptions g;
   add_options(app, o);
-  add_options(app, g);
+  add_text_options(app, g);
   add_sampling(app, g.sampling);
   if (!parse(app, arguments)) return 0;
   require(!g.prompt.empty(), Exit::usage, "--prompt is empty; give at least one character to continue");

@@ -5,7 +5,7 @@
 namespace cleave::model {
 namespace {
 
-ModelConfig read(const Fields& f) {
+ModelConfig read_gemma2(const Fields& f) {
   ModelConfig c = read_gemma(kGemma2, f, 8192, 2);
   read_rope(f, f.inner(f.has("rope_parameters") ? "rope_parameters" : "rope_scaling"), 10000, c);
   c.attention_cap = float(f.number("attn_logit_softcapping", f.says("attn_logit_softcapping") ? 0 : 50));
@@ -13,7 +13,7 @@ ModelConfig read(const Fields& f) {
   return c;
 }
 
-std::string write(const ModelConfig& c) { return text_of(gemma_json(c)); }
+std::string write_gemma2(const ModelConfig& c) { return text_of(gemma_json(c)); }
 
 }  // namespace
 
@@ -23,7 +23,7 @@ constinit const Family kGemma2{.type = "gemma2",
                                .norm_offset = 1,
                                .activation = kernels::Activation::gelu_tanh,
                                .scaled_embedding = true,
-                               .read = read,
-                               .write = write};
+                               .read = read_gemma2,
+                               .write = write_gemma2};
 
 }  // namespace cleave::model

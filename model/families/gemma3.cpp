@@ -15,7 +15,7 @@ void read_rotations(const Fields& f, ModelConfig& c) {
   local.only("rope_type", "default", "default");
 }
 
-ModelConfig read(const Fields& f) {
+ModelConfig read_gemma3(const Fields& f) {
   ModelConfig c = read_gemma(kGemma3, f, 131072, f.count("sliding_window_pattern", kMostLayers, 6));
   read_rotations(f, c);
   f.absent("attn_logit_softcapping", "a soft cap of scores, which transformers leaves out of Gemma 3,");
@@ -23,13 +23,13 @@ ModelConfig read(const Fields& f) {
   return c;
 }
 
-std::string write(const ModelConfig& c) {
+std::string write_gemma3(const ModelConfig& c) {
   nlohmann::json j = gemma_json(c);
   j["rope_local_base_freq"] = c.local_rope_theta;
   return text_of(j);
 }
 
-constexpr Family::Names kNames = [] {
+constexpr Family::Names kGemma3Names = [] {
   Family::Names names = kGemmaNames;
   names.query_norm = "self_attn.q_norm", names.key_norm = "self_attn.k_norm";
   return names;
@@ -38,12 +38,12 @@ constexpr Family::Names kNames = [] {
 }  // namespace
 
 constinit const Family kGemma3{.type = "gemma3_text",
-                               .names = kNames,
+                               .names = kGemma3Names,
                                .architecture = "Gemma3ForCausalLM",
                                .norm_offset = 1,
                                .activation = kernels::Activation::gelu_tanh,
                                .scaled_embedding = true,
-                               .read = read,
-                               .write = write};
+                               .read = read_gemma3,
+                               .write = write_gemma3};
 
 }  // namespace cleave::model

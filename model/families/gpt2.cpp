@@ -16,7 +16,7 @@ kernels::Activation activation_of(const Fields& f) {
   return kernels::Activation::relu;
 }
 
-ModelConfig read(const Fields& f) {
+ModelConfig read_gpt2(const Fields& f) {
   ModelConfig c;
   c.vocab = f.count("vocab_size", kMostIds), c.positions = f.count("n_positions", kMostIds);
   c.width = f.count("n_embd", kWidest), c.layers = f.count("n_layer", kMostLayers);
@@ -35,7 +35,7 @@ ModelConfig read(const Fields& f) {
   return model_config(kGpt2, c);
 }
 
-std::string write(const ModelConfig& c) {
+std::string write_gpt2(const ModelConfig& c) {
   const kernels::Activation f = c.activation.value_or(kGpt2.activation);
   return text_of({{"model_type", "gpt2"},
                   {"vocab_size", c.vocab},
@@ -75,7 +75,7 @@ constinit const Family kGpt2{.type = "gpt2",
                              .mlp_bias = true,
                              .tied = true,
                              .small_outputs = true,
-                             .read = read,
-                             .write = write};
+                             .read = read_gpt2,
+                             .write = write_gpt2};
 
 }  // namespace cleave::model

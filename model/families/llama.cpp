@@ -5,14 +5,14 @@
 namespace cleave::model {
 namespace {
 
-ModelConfig read(const Fields& f) {
+ModelConfig read_llama(const Fields& f) {
   ModelConfig c = read_rotary_decoder(kLlama, f, 2048);
   c.qkv_bias = c.output_bias = f.flag("attention_bias", false);
   f.absent("sliding_window", "a sliding window");
   return c;
 }
 
-std::string write(const ModelConfig& c) {
+std::string write_llama(const ModelConfig& c) {
   CHECK(c.qkv_bias == c.output_bias,
         "a config.json cannot say that only some of attention's projections have a bias");
   nlohmann::json j = rotary_decoder_json(c);
@@ -26,7 +26,7 @@ constinit const Family kLlama{.type = "llama",
                               .names = kRotaryDecoderNames,
                               .architecture = "LlamaForCausalLM",
                               .biases_last = true,
-                              .read = read,
-                              .write = write};
+                              .read = read_llama,
+                              .write = write_llama};
 
 }  // namespace cleave::model

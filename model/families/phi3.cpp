@@ -4,7 +4,7 @@
 namespace cleave::model {
 namespace {
 
-ModelConfig read(const Fields& f) {
+ModelConfig read_phi3(const Fields& f) {
   ModelConfig c = read_rotary_decoder(kPhi3, f, 4096);
   c.window = f.count("sliding_window", kMostIds, 0);
   f.only("resid_pdrop", 0.0, 0.0);
@@ -13,13 +13,13 @@ ModelConfig read(const Fields& f) {
   return c;
 }
 
-std::string write(const ModelConfig& c) {
+std::string write_phi3(const ModelConfig& c) {
   nlohmann::json j = rotary_decoder_json(c);
   j["sliding_window"] = c.window > 0 ? nlohmann::json(c.window) : nlohmann::json();
   return text_of(j);
 }
 
-constexpr Family::Names kNames = [] {
+constexpr Family::Names kPhi3Names = [] {
   Family::Names names = kRotaryDecoderNames;
   names.qkv = {"self_attn.qkv_proj"}, names.up = {"mlp.gate_up_proj"};
   return names;
@@ -28,10 +28,10 @@ constexpr Family::Names kNames = [] {
 }  // namespace
 
 constinit const Family kPhi3{.type = "phi3",
-                             .names = kNames,
+                             .names = kPhi3Names,
                              .architecture = "Phi3ForCausalLM",
                              .norm_eps = 1e-5f,
-                             .read = read,
-                             .write = write};
+                             .read = read_phi3,
+                             .write = write_phi3};
 
 }  // namespace cleave::model

@@ -4,7 +4,7 @@
 namespace cleave::model {
 namespace {
 
-ModelConfig read(const Fields& f) {
+ModelConfig read_qwen2(const Fields& f) {
   ModelConfig c = read_rotary_decoder(kQwen2, f, 32768);
   f.flag("attention_bias", false);
   f.only("use_sliding_window", false, false);
@@ -19,7 +19,7 @@ constinit const Family kQwen2{.type = "qwen2",
                               .architecture = "Qwen2ForCausalLM",
                               .qkv_bias = true,
                               .biases_last = true,
-                              .read = read,
+                              .read = read_qwen2,
                               .write = rotary_decoder_text};
 
 }  // namespace cleave::model

@@ -4,7 +4,7 @@
 namespace cleave::model {
 namespace {
 
-ModelConfig read(const Fields& f) {
+ModelConfig read_qwen3(const Fields& f) {
   ModelConfig c = read_rotary_decoder(kQwen3, f, 32768);
   if (!f.has("head_dim")) c.head_dim = 128;
   c.qkv_bias = c.output_bias = f.flag("attention_bias", false);
@@ -13,13 +13,13 @@ ModelConfig read(const Fields& f) {
   return c;
 }
 
-std::string write(const ModelConfig& c) {
+std::string write_qwen3(const ModelConfig& c) {
   nlohmann::json j = rotary_decoder_json(c);
   j["attention_bias"] = c.qkv_bias;
   return text_of(j);
 }
 
-constexpr Family::Names kNames = [] {
+constexpr Family::Names kQwen3Names = [] {
   Family::Names names = kRotaryDecoderNames;
   names.query_norm = "self_attn.q_norm", names.key_norm = "self_attn.k_norm";
   return names;
@@ -27,7 +27,10 @@ constexpr Family::Names kNames = [] {
 
 }  // namespace
 
-constinit const Family kQwen3{
-    .type = "qwen3", .names = kNames, .architecture = "Qwen3ForCausalLM", .read = read, .write = write};
+constinit const Family kQwen3{.type = "qwen3",
+                              .names = kQwen3Names,
+                              .architecture = "Qwen3ForCausalLM",
+                              .read = read_qwen3,
+                              .write = write_qwen3};
 
 }  // namespace cleave::model

@@ -13,7 +13,7 @@
 namespace cleave::comm {
 namespace {
 
-std::vector<Device> gpus() {
+std::vector<Device> nccl_gpus() {
   if constexpr (build::cuda) return {Device::cuda(0)};
   return {};
 }
@@ -89,7 +89,7 @@ class NcclAlone : public testing::TestWithParam<Device> {
   std::unique_ptr<DeviceGroup> gpus_;
 };
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(NcclAlone);
-INSTANTIATE_TEST_SUITE_P(On, NcclAlone, testing::ValuesIn(gpus()),
+INSTANTIATE_TEST_SUITE_P(On, NcclAlone, testing::ValuesIn(nccl_gpus()),
                          [](const auto&) { return std::string("cuda"); });
 
 TEST_P(NcclAlone, MovesWholeShardsAndPieces) {

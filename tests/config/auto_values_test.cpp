@@ -16,7 +16,7 @@ const char* kTrainerFile = R"({
   "zero_optimization": {"stage": 3, "overlap_comm": "auto", "reduce_bucket_size": "auto",
                         "stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"}})";
 
-ReadOptions trainer() {
+ReadOptions of_trainer() {
   ReadOptions o;
   o.world_size = 4;
   o.auto_values = {.micro_batch_size = 8,
@@ -36,7 +36,7 @@ ReadOptions trainer() {
 }
 
 TEST(AutoValues, AreFilledInAsTheTrainerDoes) {
-  const ReadResult r = read_ds_config(kTrainerFile, "f", trainer());
+  const ReadResult r = read_ds_config(kTrainerFile, "f", of_trainer());
   ASSERT_TRUE(r.ok()) << format(r.problems);
   const DsConfig& c = r.config;
   EXPECT_EQ(c.train_batch_size, 64);
@@ -62,7 +62,7 @@ TEST(AutoValues, AreFilledInAsTheTrainerDoes) {
 TEST(AutoValues, TheStage3ValuesAreFilledInByStage3Only) {
   std::string text = kTrainerFile;
   text.replace(text.find("\"stage\": 3"), 10, "\"stage\": 2");
-  const ReadResult r = read_ds_config(text, "f", trainer());
+  const ReadResult r = read_ds_config(text, "f", of_trainer());
   ASSERT_TRUE(r.ok()) << format(r.problems);
   EXPECT_EQ(r.config.zero.reduce_bucket_size, 770 * 770);
   EXPECT_EQ(r.config.zero.stage3_prefetch_bucket_size, 50'000'000);
@@ -104,7 +104,7 @@ TEST(AutoValues, AreTheDefaultInDeepSpeedsStrictSectionsAndAnErrorElsewhere) {
 }
 
 TEST(AutoValues, ATotalBatchLeftOpenIsMadeOfTheTrainersOptions) {
-  ReadOptions o = trainer();
+  ReadOptions o = of_trainer();
   EXPECT_EQ(read_ds_config(R"({"train_batch_size": "auto"})", "f", o).config.train_batch_size, 8 * 2 * 4);
   o.auto_values.given = {"--per_device_train_batch_size", "--gradient_accumulation_steps"};
   const ReadResult r = read_ds_config(R"({"train_batch_size": "auto"})", "f", o);

@@ -7,19 +7,19 @@
 namespace cleave::config {
 namespace {
 
-ReadResult read(const std::string& section, const std::string& pipeline = "{}") {
+ReadResult read_checkpointing(const std::string& section, const std::string& pipeline = "{}") {
   return read_ds_config(
       fmt::format(R"({{"train_batch_size": 4, "pipeline": {}, "activation_checkpointing": {}}})", pipeline,
                   section),
       "f", {.world_size = 1});
 }
 CheckpointingConfig accepted(const std::string& section, const std::string& pipeline = "{}") {
-  const ReadResult r = read(section, pipeline);
+  const ReadResult r = read_checkpointing(section, pipeline);
   EXPECT_EQ(format(r.problems), "") << section;
   return r.config.checkpointing;
 }
-std::string problems(const std::string& section, const std::string& pipeline = "{}") {
-  return format(read(section, pipeline).problems);
+std::string checkpointing_problems(const std::string& section, const std::string& pipeline = "{}") {
+  return format(read_checkpointing(section, pipeline).problems);
 }
 
 TEST(CheckpointingConfig, IsOffWhenNoKeyAsksForAnything) {
@@ -36,7 +36,7 @@ TEST(CheckpointingConfig, IsOffWhenNoKeyAsksForAnything) {
 TEST(CheckpointingConfig, AnIntervalOfZeroKeepsItOffWithAWarning) {
   for (const char* key :
        {R"("partition_activations": true)", R"("cpu_checkpointing": true)", R"("number_checkpoints": 4)"}) {
-    const ReadResult r = read(fmt::format(R"({{"interval": 0, {}}})", key));
+    const ReadResult r = read_checkpointing(fmt::format(R"({{"interval": 0, {}}})", key));
     EXPECT_TRUE(r.ok()) << key;
     EXPECT_NE(format(r.problems).find("0 keeps recomputation off"), std::string::npos) << key;
     EXPECT_EQ(r.config.checkpointing.interval, 0);
@@ -62,18 +62,20 @@ TEST(CheckpointingConfig, IntervalsAndNumbersAreReadFromBothSections) {
 }
 
 TEST(CheckpointingConfig, ContradictionsAreRefusedByName) {
-  EXPECT_NE(problems(R"({"interval": 3})", R"({"activation_checkpoint_interval": 4})")
+  EXPECT_NE(checkpointing_problems(R"({"interval": 3})", R"({"activation_checkpoint_interval": 4})")
                 .find("activation_checkpointing.interval: 3 differs from "
                       "pipeline.activation_checkpoint_interval 4"),
             std::string::npos);
-  EXPECT_NE(problems(R"({"interval": 3, "number_checkpoints": 2})").find("give one of them"),
+  EXPECT_NE(checkpointing_problems(R"({"interval": 3, "number_checkpoints": 2})").find("give one of them"),
             std::string::npos);
-  EXPECT_NE(problems(R"({"interval": 3, "policy": "selective"})").find("keeps no inputs"), std::string::npos);
-  EXPECT_NE(problems(R"({"partition_activations": true, "policy": "selective"})").find("keeps no inputs"),
+  EXPECT_NE(checkpointing_problems(R"({"interval": 3, "policy": "selective"})").find("keeps no inputs"),
             std::string::npos);
-  EXPECT_NE(problems(R"({"policy": "some"})"), "");
-  EXPECT_NE(problems(R"({"interval": -1})"), "");
-  EXPECT_NE(problems(R"({"profile": true})").find("not built"), std::string::npos);
+  EXPECT_NE(checkpointing_problems(R"({"partition_activations": true, "policy": "selective"})")
+                .find("keeps no inputs"),
+            std::string::npos);
+  EXPECT_NE(checkpointing_problems(R"({"policy": "some"})"), "");
+  EXPECT_NE(checkpointing_problems(R"({"interval": -1})"), "");
+  EXPECT_NE(checkpointing_problems(R"({"profile": true})").find("not built"), std::string::npos);
 }
 
 }  // namespace

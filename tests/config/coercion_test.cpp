@@ -7,7 +7,7 @@
 namespace cleave::config {
 namespace {
 
-ReadResult read(const std::string& members, int64_t ranks = 1) {
+ReadResult read_coerced(const std::string& members, int64_t ranks = 1) {
   ReadOptions o;
   o.world_size = ranks;
   return read_ds_config("{\"train_batch_size\": 8,\n" + members + "}", "f", o);
@@ -15,7 +15,7 @@ ReadResult read(const std::string& members, int64_t ranks = 1) {
 
 TEST(Coercion, TextsAndBooleansAreNumbersWhereDeepSpeedReadsThemSo) {
   const ReadResult r =
-      read(R"("zero_optimization": {"stage": "2", "reduce_bucket_size": "500", "overlap_comm": "Yes",
+      read_coerced(R"("zero_optimization": {"stage": "2", "reduce_bucket_size": "500", "overlap_comm": "Yes",
     "offload_optimizer": {"device": "cpu", "ratio": "5e-1", "pin_memory": 0}},
     "fp16": {"enabled": "true", "hysteresis": true}, "tensorboard": {"enabled": "off"})");
   EXPECT_TRUE(r.ok()) << format(r.problems);
@@ -47,12 +47,12 @@ TEST(Coercion, WhatDeepSpeedRefusesIsRefused) {
         R"("zero_optimization": {"offload_optimizer": {"ratio": "1e999"}})", R"("steps_per_print": "5")",
         R"("prescale_gradients": 2)", R"("prescale_gradients": "true")",
         R"("optimizer": {"type": "Adam", "params": {"lr": "1e-3"}})"})
-    EXPECT_FALSE(read(members).ok()) << members;
+    EXPECT_FALSE(read_coerced(members).ok()) << members;
 }
 
 TEST(Coercion, OneAndZeroAreSwitchesEverywhere) {
-  const ReadResult r =
-      read(R"("zero_allow_untested_optimizer": 1, "wall_clock_breakdown": 1, "prescale_gradients": 0)");
+  const ReadResult r = read_coerced(
+      R"("zero_allow_untested_optimizer": 1, "wall_clock_breakdown": 1, "prescale_gradients": 0)");
   EXPECT_TRUE(r.ok()) << format(r.problems);
   EXPECT_TRUE(r.config.wall_clock_breakdown);
   EXPECT_FALSE(r.config.prescale_gradients);
@@ -74,40 +74,43 @@ TEST(Coercion, AStageInATextDecidesAsANumberDoesWhatAutoIs) {
 
 TEST(Integers, ThatNoFieldHoldsAreAsManyAsItHolds) {
   for (const char* huge : {"9223372036854775808", "1e19", "123456789012345678901234567890"}) {
-    const ReadResult r =
-        read(fmt::format(R"("zero_optimization": {{"stage": 3, "stage3_max_live_parameters": {}}})", huge));
+    const ReadResult r = read_coerced(
+        fmt::format(R"("zero_optimization": {{"stage": 3, "stage3_max_live_parameters": {}}})", huge));
     EXPECT_TRUE(r.problems.empty()) << format(r.problems);
     EXPECT_EQ(r.config.zero.stage3_max_live_parameters, INT64_MAX) << huge;
   }
-  EXPECT_FALSE(read(R"("zero_optimization": {"stage": 18446744073709551618})").ok());
-  EXPECT_FALSE(read(R"("zero_optimization": {"stage": 3, "stage3_max_live_parameters": -1e19})").ok());
-  EXPECT_FALSE(read(R"("zero_optimization": {"stage": 3, "stage3_max_live_parameters": Infinity})").ok());
-  EXPECT_FALSE(read(R"("train_micro_batch_size_per_gpu": 1e19)").ok());
+  EXPECT_FALSE(read_coerced(R"("zero_optimization": {"stage": 18446744073709551618})").ok());
+  EXPECT_FALSE(
+      read_coerced(R"("zero_optimization": {"stage": 3, "stage3_max_live_parameters": -1e19})").ok());
+  EXPECT_FALSE(
+      read_coerced(R"("zero_optimization": {"stage": 3, "stage3_max_live_parameters": Infinity})").ok());
+  EXPECT_FALSE(read_coerced(R"("train_micro_batch_size_per_gpu": 1e19)").ok());
 }
 
 TEST(Accepted, ASubGroupSizeOfZeroIsTheDefault) {
-  const ReadResult r = read(R"("zero_optimization": {"stage": 3, "sub_group_size": 0,
+  const ReadResult r = read_coerced(R"("zero_optimization": {"stage": 3, "sub_group_size": 0,
     "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}})");
   EXPECT_TRUE(r.problems.empty()) << format(r.problems);
   EXPECT_EQ(r.config.zero.sub_group_size, ZeroConfig{}.sub_group_size);
 }
 
 TEST(Accepted, ASmallestLossScaleOfZeroGoesWithAFixedScaleOnly) {
-  EXPECT_TRUE(read(R"("fp16": {"enabled": true, "loss_scale": 128, "min_loss_scale": 0})").ok());
-  EXPECT_EQ(format(read(R"("fp16": {"enabled": true, "min_loss_scale": 0})").problems),
+  EXPECT_TRUE(read_coerced(R"("fp16": {"enabled": true, "loss_scale": 128, "min_loss_scale": 0})").ok());
+  EXPECT_EQ(format(read_coerced(R"("fp16": {"enabled": true, "min_loss_scale": 0})").problems),
             "error: f:2:27: fp16.min_loss_scale: wanted at least 1, because fp16.loss_scale 0 lets the scale "
             "follow the overflows; got 0\n");
 }
 
 TEST(Accepted, APartitionOfMoreRanksThanThereAreIsAllOfThem) {
-  const ReadResult r = read(R"("zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8})", 4);
+  const ReadResult r = read_coerced(R"("zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8})", 4);
   EXPECT_EQ(
       format(r.problems),
       "warning: f:2:35: zero_optimization.zero_hpz_partition_size: 8 is more than the 4 ranks of the data "
       "axis, which are taken\n");
   EXPECT_EQ(r.config.zero.zero_hpz_partition_size, 4);
-  EXPECT_EQ(
-      read(R"("zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8})").config.zero.near_ranks(), 0);
+  EXPECT_EQ(read_coerced(R"("zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8})")
+                .config.zero.near_ranks(),
+            0);
 }
 
 }  // namespace

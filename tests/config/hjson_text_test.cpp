@@ -10,7 +10,7 @@ namespace cleave::config {
 namespace {
 
 // The text as strict JSON, or its last error.
-std::string read(std::string_view text) {
+std::string read_hjson(std::string_view text) {
   const JsonDocument d = read_json_text(text);
   if (d.complete) return to_json(d.root);
   const JsonError& e = d.errors.back();
@@ -18,30 +18,30 @@ std::string read(std::string_view text) {
 }
 
 TEST(Hjson, KeysAndTextsNeedNoQuotesAndLinesNoCommas) {
-  EXPECT_EQ(read("{\n a: 1\n b: text to the, end } of it # with this\n c: true // c\n d: 2, e: x\n}"),
+  EXPECT_EQ(read_hjson("{\n a: 1\n b: text to the, end } of it # with this\n c: true // c\n d: 2, e: x\n}"),
             R"({"a": 1, "b": "text to the, end } of it # with this", "c": true, "d": 2, "e": "x"})");
-  EXPECT_EQ(read("{a: 012\n b: 5e8\n c: -\n d: 1 2\n e: tru\n f: 3 # c\n}"),
+  EXPECT_EQ(read_hjson("{a: 012\n b: 5e8\n c: -\n d: 1 2\n e: tru\n f: 3 # c\n}"),
             R"({"a": "012", "b": 5e8, "c": "-", "d": "1 2", "e": "tru", "f": 3})");
-  EXPECT_EQ(read("{\"a\": \"x\" \"b\": {c: 1} d: []\n}"), R"({"a": "x", "b": {"c": 1}, "d": []})");
-  EXPECT_EQ(read("{\"a\": 1 \"b\": 2\n}"), R"({"a": "1 \"b\": 2"})");
+  EXPECT_EQ(read_hjson("{\"a\": \"x\" \"b\": {c: 1} d: []\n}"), R"({"a": "x", "b": {"c": 1}, "d": []})");
+  EXPECT_EQ(read_hjson("{\"a\": 1 \"b\": 2\n}"), R"({"a": "1 \"b\": 2"})");
 }
 
 TEST(Hjson, TextsMayStandInSingleQuotesAndOnSeveralLines) {
-  EXPECT_EQ(read("{a: 'x \"y\" \\' z', 'c': [1\n 2\n three\n]}"),
+  EXPECT_EQ(read_hjson("{a: 'x \"y\" \\' z', 'c': [1\n 2\n three\n]}"),
             R"({"a": "x \"y\" ' z", "c": [1, 2, "three"]})");
-  EXPECT_EQ(read("{\n  a:\n    '''\n    one\n      two\n    '''\n  b: '''x'''\n}"),
+  EXPECT_EQ(read_hjson("{\n  a:\n    '''\n    one\n      two\n    '''\n  b: '''x'''\n}"),
             R"({"a": "one\u000a  two", "b": "x"})");
-  EXPECT_EQ(read("{a: '' b: ''''''\n}"), R"({"a": "", "b": ""})");
+  EXPECT_EQ(read_hjson("{a: '' b: ''''''\n}"), R"({"a": "", "b": ""})");
 }
 
 TEST(Hjson, WhatItsReaderRefusesIsRefused) {
   const std::string also = "read as Hjson, which DeepSpeed takes too: ";
-  EXPECT_EQ(read("{a b: 1}"), "1:4 " + also + "expected ':' after key \"a\", got \"b\"");
-  EXPECT_EQ(read("{a: }"), "1:5 " + also + "expected a value, got \"}\"");
-  EXPECT_EQ(read("{a: ,b: 1}"), "1:5 " + also + "expected a value, got \",\"");
-  EXPECT_EQ(read("{a: 'x\n'}"), "1:5 " + also + "the text that begins here has no closing quote");
-  EXPECT_EQ(read("{a: '''x}"), "1:5 " + also + "the text that begins here has no closing '''");
-  EXPECT_EQ(read("{:1}"), "1:2 expected a key in double quotes, got \":\"");
+  EXPECT_EQ(read_hjson("{a b: 1}"), "1:4 " + also + "expected ':' after key \"a\", got \"b\"");
+  EXPECT_EQ(read_hjson("{a: }"), "1:5 " + also + "expected a value, got \"}\"");
+  EXPECT_EQ(read_hjson("{a: ,b: 1}"), "1:5 " + also + "expected a value, got \",\"");
+  EXPECT_EQ(read_hjson("{a: 'x\n'}"), "1:5 " + also + "the text that begins here has no closing quote");
+  EXPECT_EQ(read_hjson("{a: '''x}"), "1:5 " + also + "the text that begins here has no closing '''");
+  EXPECT_EQ(read_hjson("{:1}"), "1:2 expected a key in double quotes, got \":\"");
 }
 
 TEST(Hjson, PositionsStayRight) {
@@ -55,9 +55,10 @@ TEST(Hjson, PositionsStayRight) {
 }
 
 TEST(Hjson, StrictJsonWithASyntaxErrorKeepsItsOwnMessage) {
-  EXPECT_EQ(read("{\"a\": 1 \"b\": 2}"), "1:9 a comma is missing before this key");
-  EXPECT_EQ(read("{\"a\": {\"b\": tru, \"c\": 1},\n \"d\": 1}").substr(0, 12), "1:13 \"tru\" i");
-  EXPECT_EQ(read("{\"type\": \"AdamW,\n \"lr\": 1}"), "1:10 the text that begins here has no closing quote");
+  EXPECT_EQ(read_hjson("{\"a\": 1 \"b\": 2}"), "1:9 a comma is missing before this key");
+  EXPECT_EQ(read_hjson("{\"a\": {\"b\": tru, \"c\": 1},\n \"d\": 1}").substr(0, 12), "1:13 \"tru\" i");
+  EXPECT_EQ(read_hjson("{\"type\": \"AdamW,\n \"lr\": 1}"),
+            "1:10 the text that begins here has no closing quote");
 }
 
 TEST(Hjson, AFileOfItIsAcceptedWithOneWarningThatNamesTheFirstPlace) {

@@ -6,99 +6,98 @@
 namespace cleave::config {
 namespace {
 
-ReadResult read_beside_batch(const std::string& members) {
+ReadResult read_own(const std::string& members) {
   return read_ds_config("{\"train_batch_size\": 4,\n" + members + "}", "f", {});
 }
-std::string problems_of(const std::string& members) { return format(read_beside_batch(members).problems); }
+std::string own_problems(const std::string& members) { return format(read_own(members).problems); }
 
 TEST(OwnKeys, ExactSumsMakeTheTypesOfGradientsIdle) {
-  EXPECT_TRUE(
-      read_beside_batch(R"("cleave": {"exact_sums": true, "exact_sums_grid": 40})").config.exact_sums);
-  EXPECT_NE(problems_of(R"("cleave": {"exact_sums": true}, "communication_data_type": "fp16")")
+  EXPECT_TRUE(read_own(R"("cleave": {"exact_sums": true, "exact_sums_grid": 40})").config.exact_sums);
+  EXPECT_NE(own_problems(R"("cleave": {"exact_sums": true}, "communication_data_type": "fp16")")
                 .find("changes nothing: cleave.exact_sums"),
             std::string::npos);
-  EXPECT_NE(problems_of(R"("cleave": {"exact_sums_grid": 40})").find("changes nothing"), std::string::npos);
+  EXPECT_NE(own_problems(R"("cleave": {"exact_sums_grid": 40})").find("changes nothing"), std::string::npos);
 }
 
 TEST(OwnKeys, KnowsWhereAnOffloadedUpdateMayRun) {
   const std::string offload = R"(, "zero_optimization": {"offload_optimizer": {"device": "cpu"}})";
   for (const std::string where : {"auto", "host", "device"}) {
-    const auto r = read_beside_batch("\"cleave\": {\"offload_update\": \"" + where + "\"}" + offload);
+    const auto r = read_own("\"cleave\": {\"offload_update\": \"" + where + "\"}" + offload);
     EXPECT_TRUE(r.ok());
     EXPECT_EQ(name_of(r.config.offload_update), where);
   }
-  EXPECT_EQ(read_beside_batch("\"steps_per_print\": 1").config.offload_update, OffloadUpdate::automatic);
-  const std::string refused = problems_of(R"("cleave": {"offload_update": "gpu"})" + offload);
+  EXPECT_EQ(read_own("\"steps_per_print\": 1").config.offload_update, OffloadUpdate::automatic);
+  const std::string refused = own_problems(R"("cleave": {"offload_update": "gpu"})" + offload);
   for (const char* part : {"cleave.offload_update", "auto", "host", "device", "gpu"})
     EXPECT_NE(refused.find(part), std::string::npos) << refused;
-  EXPECT_NE(problems_of(R"("cleave": {"offload_update": "device"})").find("changes nothing"),
+  EXPECT_NE(own_problems(R"("cleave": {"offload_update": "device"})").find("changes nothing"),
             std::string::npos);
 }
 
 TEST(OwnKeys, SayWhetherPassesAreGraphs) {
   for (const std::string use : {"auto", "on", "off"}) {
-    const auto r = read_beside_batch("\"cleave\": {\"cuda_graphs\": \"" + use + "\"}");
+    const auto r = read_own("\"cleave\": {\"cuda_graphs\": \"" + use + "\"}");
     EXPECT_TRUE(r.ok());
     EXPECT_EQ(name_of(r.config.cuda_graphs), use);
   }
-  EXPECT_EQ(read_beside_batch("\"steps_per_print\": 1").config.cuda_graphs, Switch::automatic);
-  const std::string refused = problems_of(R"("cleave": {"cuda_graphs": true})");
+  EXPECT_EQ(read_own("\"steps_per_print\": 1").config.cuda_graphs, Switch::automatic);
+  const std::string refused = own_problems(R"("cleave": {"cuda_graphs": true})");
   for (const char* part : {"cleave.cuda_graphs", "\"off\"", "a boolean"})
     EXPECT_NE(refused.find(part), std::string::npos) << refused;
-  EXPECT_NE(problems_of(R"("cleave": {"cuda_graphs": "on"},
+  EXPECT_NE(own_problems(R"("cleave": {"cuda_graphs": "on"},
                           "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}})")
                 .find("changes nothing: state or parameters are offloaded"),
             std::string::npos);
 }
 
 TEST(OwnKeys, AskForTf32InFp32Only) {
-  EXPECT_FALSE(read_beside_batch("\"steps_per_print\": 1").config.tf32);
-  EXPECT_TRUE(read_beside_batch(R"("cleave": {"tf32": true})").config.tf32);
-  EXPECT_NE(problems_of(R"("cleave": {"tf32": true}, "bf16": {"enabled": true})").find("changes nothing"),
+  EXPECT_FALSE(read_own("\"steps_per_print\": 1").config.tf32);
+  EXPECT_TRUE(read_own(R"("cleave": {"tf32": true})").config.tf32);
+  EXPECT_NE(own_problems(R"("cleave": {"tf32": true}, "bf16": {"enabled": true})").find("changes nothing"),
             std::string::npos);
 }
 
 TEST(OwnKeys, SayWhatLogitsAreAndHowManyThereAreAtATime) {
   for (const std::string type : {"auto", "fp32", "model"}) {
-    const auto r = read_beside_batch(R"("bf16": {"enabled": true}, "cleave": {"logits_dtype": ")" + type +
-                                     R"(", "logits_rows": 1024})");
+    const auto r = read_own(R"("bf16": {"enabled": true}, "cleave": {"logits_dtype": ")" + type +
+                            R"(", "logits_rows": 1024})");
     EXPECT_TRUE(r.ok());
     EXPECT_EQ(name_of(r.config.logits_dtype), type);
     EXPECT_EQ(r.config.logits_rows, 1024);
   }
-  const DsConfig open = read_beside_batch("\"steps_per_print\": 1").config;
+  const DsConfig open = read_own("\"steps_per_print\": 1").config;
   EXPECT_EQ(open.logits_dtype, LogitsType::automatic);
   EXPECT_EQ(open.logits_rows, 0);
-  EXPECT_NE(problems_of(R"("cleave": {"logits_dtype": "fp32"})").find("changes nothing: the model is fp32"),
+  EXPECT_NE(own_problems(R"("cleave": {"logits_dtype": "fp32"})").find("changes nothing: the model is fp32"),
             std::string::npos);
-  const std::string refused = problems_of(R"("cleave": {"logits_dtype": "bf16", "logits_rows": -1})");
+  const std::string refused = own_problems(R"("cleave": {"logits_dtype": "bf16", "logits_rows": -1})");
   for (const char* part : {"cleave.logits_dtype", "model", "bf16", "cleave.logits_rows", "-1"})
     EXPECT_NE(refused.find(part), std::string::npos) << refused;
 }
 
 TEST(OwnKeys, SayWhatLossesAreTheMeanOf) {
-  EXPECT_EQ(read_beside_batch("\"steps_per_print\": 1").config.loss_average, LossAverage::targets);
-  EXPECT_EQ(read_beside_batch(R"("cleave": {"loss_average": "micro_batches"})").config.loss_average,
+  EXPECT_EQ(read_own("\"steps_per_print\": 1").config.loss_average, LossAverage::targets);
+  EXPECT_EQ(read_own(R"("cleave": {"loss_average": "micro_batches"})").config.loss_average,
             LossAverage::micro_batches);
-  EXPECT_NE(problems_of(R"("cleave": {"loss_average": "micro"})").find("\"micro_batches\""),
+  EXPECT_NE(own_problems(R"("cleave": {"loss_average": "micro"})").find("\"micro_batches\""),
             std::string::npos);
 }
 
 TEST(OwnKeys, SayWhatIsFrozenAsAListOrOnePattern) {
   using Words = std::vector<std::string>;
   const auto patterns = [](const std::string& value) {
-    return read_beside_batch(R"("cleave": {"freeze": )" + value + "}").config.freeze;
+    return read_own(R"("cleave": {"freeze": )" + value + "}").config.freeze;
   };
   EXPECT_EQ(patterns("[]"), Words());
   EXPECT_EQ(patterns("\"*.mlp.*\""), (Words{"*.mlp.*"}));
   EXPECT_EQ(patterns(R"(["wte.*", "h.0.*"])"), (Words{"wte.*", "h.0.*"}));
-  EXPECT_NE(problems_of(R"("cleave": {"freeze": true})").find("or one text"), std::string::npos);
+  EXPECT_NE(own_problems(R"("cleave": {"freeze": true})").find("or one text"), std::string::npos);
 }
 
 TEST(OwnKeys, SayWhichLinearLayersHaveAdaptersAndOfWhatSize) {
   using Words = std::vector<std::string>;
   const auto lora = [](const std::string& members) {
-    const auto r = read_beside_batch(R"("cleave": {"lora": {)" + members + "}}");
+    const auto r = read_own(R"("cleave": {"lora": {)" + members + "}}");
     EXPECT_TRUE(r.ok()) << members;
     return r.config.lora;
   };
@@ -120,49 +119,48 @@ TEST(OwnKeys, SayWhichLinearLayersHaveAdaptersAndOfWhatSize) {
       {R"("targets": "q_proj", "use_dora": true)", "DoRA is not built"},
       {R"("targets": "q_proj"}, "freeze": ["wte.*"], "x": {)", "cleave.lora freezes all but its adapters"}};
   for (const auto& [members, says] : wrong)
-    EXPECT_NE(problems_of(std::string(R"("cleave": {"lora": {)") + members + "}}").find(says),
+    EXPECT_NE(own_problems(std::string(R"("cleave": {"lora": {)") + members + "}}").find(says),
               std::string::npos)
         << members << "\n"
-        << problems_of(std::string(R"("cleave": {"lora": {)") + members + "}}");
+        << own_problems(std::string(R"("cleave": {"lora": {)") + members + "}}");
 }
 
 TEST(OwnKeys, SayWhatDecaysAsAListOrOneWord) {
   using Words = std::vector<std::string>;
   const std::string decay = R"("optimizer": {"type": "AdamW", "params": {"lr": 1, "weight_decay": 0.1}}, )";
   const auto words = [&](const std::string& value) {
-    const auto r = read_beside_batch(decay + R"("cleave": {"weight_decay_on": )" + value + "}");
+    const auto r = read_own(decay + R"("cleave": {"weight_decay_on": )" + value + "}");
     EXPECT_TRUE(r.ok());
     return r.config.weight_decay_on;
   };
-  EXPECT_EQ(read_beside_batch(decay + "\"steps_per_print\": 1").config.weight_decay_on, (Words{"matrices"}));
+  EXPECT_EQ(read_own(decay + "\"steps_per_print\": 1").config.weight_decay_on, (Words{"matrices"}));
   EXPECT_EQ(words("\"all\""), (Words{"all"}));
   EXPECT_EQ(words(R"(["matrices", "*.bias"])"), (Words{"matrices", "*.bias"}));
   for (const char* wrong : {"true", "3", "[1]", "{}"})
-    EXPECT_NE(problems_of(decay + R"("cleave": {"weight_decay_on": )" + wrong + "}").find("or one text"),
+    EXPECT_NE(own_problems(decay + R"("cleave": {"weight_decay_on": )" + wrong + "}").find("or one text"),
               std::string::npos)
         << wrong;
-  EXPECT_NE(problems_of(R"("optimizer": {"type": "AdamW", "params": {"lr": 1, "weight_decay": 0}},
+  EXPECT_NE(own_problems(R"("optimizer": {"type": "AdamW", "params": {"lr": 1, "weight_decay": 0}},
                            "cleave": {"weight_decay_on": "all"})")
                 .find("changes nothing: optimizer.params.weight_decay is 0"),
             std::string::npos);
 }
 
 TEST(OwnKeys, MeasureProductsUnlessSumsAreExact) {
-  const DsConfig c = read_beside_batch("\"steps_per_print\": 1").config;
+  const DsConfig c = read_own("\"steps_per_print\": 1").config;
   EXPECT_TRUE(c.tune_products);
   EXPECT_EQ(c.product_choices, "");
-  EXPECT_FALSE(read_beside_batch(R"("cleave": {"tune_products": false})").config.tune_products);
-  EXPECT_EQ(read_beside_batch(R"("cleave": {"product_choices": "run.jsonl"})").config.product_choices,
-            "run.jsonl");
-  EXPECT_NE(problems_of(R"("cleave": {"tune_products": false, "exact_sums": true})").find("changes nothing"),
+  EXPECT_FALSE(read_own(R"("cleave": {"tune_products": false})").config.tune_products);
+  EXPECT_EQ(read_own(R"("cleave": {"product_choices": "run.jsonl"})").config.product_choices, "run.jsonl");
+  EXPECT_NE(own_problems(R"("cleave": {"tune_products": false, "exact_sums": true})").find("changes nothing"),
             std::string::npos);
 }
 
 TEST(OwnKeys, AskForAnyOrderIn16BitsOnly) {
-  EXPECT_TRUE(read_beside_batch("\"steps_per_print\": 1").config.deterministic);
-  EXPECT_FALSE(read_beside_batch(R"("cleave": {"deterministic": false}, "bf16": {"enabled": true})")
-                   .config.deterministic);
-  EXPECT_NE(problems_of(R"("cleave": {"deterministic": false})").find("changes nothing"), std::string::npos);
+  EXPECT_TRUE(read_own("\"steps_per_print\": 1").config.deterministic);
+  EXPECT_FALSE(
+      read_own(R"("cleave": {"deterministic": false}, "bf16": {"enabled": true})").config.deterministic);
+  EXPECT_NE(own_problems(R"("cleave": {"deterministic": false})").find("changes nothing"), std::string::npos);
 }
 
 }  // namespace

@@ -6,18 +6,18 @@
 namespace cleave::config {
 namespace {
 
-ReadResult read(const std::string& pipeline, int64_t world,
-                const std::string& batch = R"("train_batch_size": 24)") {
+ReadResult read_pipeline(const std::string& pipeline, int64_t world,
+                         const std::string& batch = R"("train_batch_size": 24)") {
   return read_ds_config("{" + batch + ",\n\"pipeline\": " + pipeline + "}", "f", {.world_size = world});
 }
-std::string problems(const std::string& pipeline, int64_t world) {
-  return format(read(pipeline, world).problems);
+std::string pipeline_problems(const std::string& pipeline, int64_t world) {
+  return format(read_pipeline(pipeline, world).problems);
 }
 
 TEST(PipelineConfig, IsReadAndTheBatchIsDividedByTheRanksThatAreLeft) {
-  const ReadResult r =
-      read(R"({"stages": 3, "schedule": "interleaved", "virtual_stages": 2, "partition_method": "type:^h"})",
-           6, R"("train_batch_size": 24, "gradient_accumulation_steps": 4)");
+  const ReadResult r = read_pipeline(
+      R"({"stages": 3, "schedule": "interleaved", "virtual_stages": 2, "partition_method": "type:^h"})", 6,
+      R"("train_batch_size": 24, "gradient_accumulation_steps": 4)");
   ASSERT_TRUE(r.problems.empty()) << format(r.problems);
   EXPECT_EQ(r.config.pipeline.stages, 3);
   EXPECT_EQ(r.config.pipeline.schedule, "interleaved");
@@ -29,7 +29,7 @@ TEST(PipelineConfig, IsReadAndTheBatchIsDividedByTheRanksThatAreLeft) {
 TEST(PipelineConfig, OneStageIsTheDefaultInAnyForm) {
   for (const char* form : {"{}", "null", R"({"stages": 1})", R"({"stages": 0})", R"({"stages": null})",
                            R"({"stages": "auto"})", R"({"partition": "best", "pipe_partitioned": true})"}) {
-    const ReadResult r = read(form, 4);
+    const ReadResult r = read_pipeline(form, 4);
     EXPECT_EQ(format(r.problems), "") << form;
     EXPECT_EQ(r.config.pipeline.stages, 1) << form;
     EXPECT_EQ(r.config.train_micro_batch_size_per_gpu, 6) << form;
@@ -37,40 +37,41 @@ TEST(PipelineConfig, OneStageIsTheDefaultInAnyForm) {
 }
 
 TEST(PipelineConfig, StagesThatDoNotDivideTheWorldAreRefusedWithThoseThatDo) {
-  EXPECT_EQ(problems(R"({"stages": 4})", 6),
+  EXPECT_EQ(pipeline_problems(R"({"stages": 4})", 6),
             "error: f:2:14: pipeline.stages: 4 stages do not divide 6 ranks; use 1, 2, 3, 6\n");
 }
 
 TEST(PipelineConfig, ABatchThatDoesNotFitNamesTheStages) {
-  const ReadResult r = read(R"({"stages": 2})", 10);
+  const ReadResult r = read_pipeline(R"({"stages": 2})", 10);
   EXPECT_NE(format(r.problems).find("5 data-parallel ranks (10 ranks / 2 pipeline stages)"),
             std::string::npos)
       << format(r.problems);
 }
 
 TEST(PipelineConfig, WrongSchedulesMethodsAndCombinationsAreRefusedWithTheChoices) {
-  EXPECT_EQ(problems(R"({"stages": 2, "schedule": "1F1B"})", 2),
+  EXPECT_EQ(pipeline_problems(R"({"stages": 2, "schedule": "1F1B"})", 2),
             "error: f:2:27: pipeline.schedule: there is no schedule \"1F1B\"; use gpipe, 1f1b, interleaved, "
             "zb-h1, or "
             "the path of a .json file\n");
-  EXPECT_EQ(problems(R"({"stages": 2, "schedule": "mine/own.json"})", 2), "");
-  EXPECT_EQ(problems(R"({"stages": 2, "virtual_stages": 2})", 2),
+  EXPECT_EQ(pipeline_problems(R"({"stages": 2, "schedule": "mine/own.json"})", 2), "");
+  EXPECT_EQ(pipeline_problems(R"({"stages": 2, "virtual_stages": 2})", 2),
             "error: f:2:27: pipeline.virtual_stages: 2 pieces a rank need the schedule \"interleaved\"; 1f1b "
             "has one\n");
-  EXPECT_EQ(problems(R"({"stages": 2, "partition_method": "best"})", 2),
+  EXPECT_EQ(pipeline_problems(R"({"stages": 2, "partition_method": "best"})", 2),
             "error: f:2:27: pipeline.partition_method: there is no method \"best\"; use balanced, "
             "parameters, uniform, "
             "type:REGEX, or numbers of layers such as \"3,4,4,3\"\n");
   for (const char* good : {"balanced", "parameters", "uniform", "type:h", "3,4,4"})
-    EXPECT_EQ(problems(fmt::format(R"({{"stages": 2, "partition_method": "{}"}})", good), 2), "") << good;
-  EXPECT_EQ(problems(R"({"stages": 2, "activation_checkpoint_interval": 1})", 2), "");
-  EXPECT_NE(problems(R"({"stages": -2})", 2), "");
-  EXPECT_NE(problems(R"({"stages": "two"})", 2), "");
-  EXPECT_NE(problems(R"({"stages": 2, "virtual_stages": 0})", 2), "");
+    EXPECT_EQ(pipeline_problems(fmt::format(R"({{"stages": 2, "partition_method": "{}"}})", good), 2), "")
+        << good;
+  EXPECT_EQ(pipeline_problems(R"({"stages": 2, "activation_checkpoint_interval": 1})", 2), "");
+  EXPECT_NE(pipeline_problems(R"({"stages": -2})", 2), "");
+  EXPECT_NE(pipeline_problems(R"({"stages": "two"})", 2), "");
+  EXPECT_NE(pipeline_problems(R"({"stages": 2, "virtual_stages": 0})", 2), "");
 }
 
 TEST(PipelineConfig, KeysThatOneStageDoesNotReadAreSaidToBeIdle) {
-  EXPECT_EQ(problems(R"({"schedule": "gpipe"})", 2),
+  EXPECT_EQ(pipeline_problems(R"({"schedule": "gpipe"})", 2),
             "warning: f:2:14: pipeline.schedule: changes nothing: pipeline.stages is 1\n");
 }
 

@@ -7,7 +7,7 @@
 namespace cleave::config {
 namespace {
 
-std::string problems_of(const std::string& members) {
+std::string status_problems(const std::string& members) {
   return format(read_ds_config("{\"train_batch_size\": 4,\n" + members + "}", "f", {}).problems);
 }
 
@@ -66,8 +66,8 @@ TEST(Status, EveryRefusedKeyIsRefusedByNameAndItsDisabledFormAccepted) {
   for (const Key& key : describe(config)) {
     if (key.status != Status::refused || key.listed_only) continue;
     if (key.path.starts_with("optimizer.") || key.path.starts_with("scheduler.")) continue;
-    EXPECT_EQ(problems_of(members_with(key, key.default_text)), "") << key.path;
-    const std::string refusal = problems_of(members_with(key, other_value(key)));
+    EXPECT_EQ(status_problems(members_with(key, key.default_text)), "") << key.path;
+    const std::string refusal = status_problems(members_with(key, other_value(key)));
     EXPECT_NE(refusal.find("error: "), std::string::npos) << key.path;
     EXPECT_NE(refusal.find(key.path + ": "), std::string::npos) << refusal;
     EXPECT_NE(refusal.find("is known but not built"), std::string::npos) << refusal;
@@ -85,26 +85,29 @@ TEST(Status, KeysWithoutEffectAreAcceptedWithoutAWord) {
         key.path == "data_parallel_size" || key.path == "data_types.param_dtype" ||
         key.path == "autotuning.enabled")
       continue;
-    EXPECT_EQ(problems_of(members_with(key, other_value(key))), "") << key.path;
+    EXPECT_EQ(status_problems(members_with(key, other_value(key))), "") << key.path;
     ++tried;
   }
   EXPECT_GE(tried, 40);
 }
 
 TEST(Status, RefusalsInsideTheOptimizerAndTheSchedule) {
-  EXPECT_EQ(problems_of(R"("optimizer": {"type": "Adam", "params": {"amsgrad": true}})"),
+  EXPECT_EQ(status_problems(R"("optimizer": {"type": "Adam", "params": {"amsgrad": true}})"),
             "error: f:2:53: optimizer.params.amsgrad: true is known but not built: the AMSGrad variant is "
             "not built; remove "
             "it or set it to false\n");
-  EXPECT_EQ(problems_of(R"("optimizer": {"type": "Adam", "params": {"amsgrad": false}})"), "");
-  EXPECT_EQ(problems_of(R"("scheduler": {"type": "WarmupLR", "params": {"last_batch_iteration": -1}})"), "");
-  EXPECT_NE(problems_of(R"("scheduler": {"type": "WarmupLR", "params": {"last_batch_iteration": 5}})"), "");
+  EXPECT_EQ(status_problems(R"("optimizer": {"type": "Adam", "params": {"amsgrad": false}})"), "");
+  EXPECT_EQ(status_problems(R"("scheduler": {"type": "WarmupLR", "params": {"last_batch_iteration": -1}})"),
+            "");
+  EXPECT_NE(status_problems(R"("scheduler": {"type": "WarmupLR", "params": {"last_batch_iteration": 5}})"),
+            "");
 }
 
 TEST(Status, AMonitorThatWouldStaySilentIsNotAcceptedInSilence) {
-  EXPECT_NE(problems_of(R"("wandb": {"enabled": true, "project": "p"})").find("error"), std::string::npos);
-  EXPECT_EQ(problems_of(R"("wandb": {"enabled": false, "project": "p"})"), "");
-  EXPECT_EQ(problems_of(R"("comms_logger": {"enabled": false, "verbose": true})"), "");
+  EXPECT_NE(status_problems(R"("wandb": {"enabled": true, "project": "p"})").find("error"),
+            std::string::npos);
+  EXPECT_EQ(status_problems(R"("wandb": {"enabled": false, "project": "p"})"), "");
+  EXPECT_EQ(status_problems(R"("comms_logger": {"enabled": false, "verbose": true})"), "");
 }
 
 TEST(Status, ALogOfCollectivesIsOnWhereItsSectionStandsUnlessItSaysFalse) {
@@ -121,83 +124,85 @@ TEST(Status, ALogOfCollectivesIsOnWhereItsSectionStandsUnlessItSaysFalse) {
 }
 
 TEST(Status, NamesOfCollectivesAreChecked) {
-  EXPECT_EQ(
-      problems_of(R"("comms_logger": {"prof_all": false, "prof_ops": ["all_reduce", "all_gather_base"]})"),
-      "");
-  const std::string said = problems_of(R"("comms_logger": {"prof_ops": ["allreduce"]})");
+  EXPECT_EQ(status_problems(
+                R"("comms_logger": {"prof_all": false, "prof_ops": ["all_reduce", "all_gather_base"]})"),
+            "");
+  const std::string said = status_problems(R"("comms_logger": {"prof_ops": ["allreduce"]})");
   EXPECT_NE(said.find("error: f:2:30: comms_logger.prof_ops: wanted a list of \"all_reduce\""),
             std::string::npos)
       << said;
-  EXPECT_NE(problems_of(R"("comms_logger": {"prof_ops": "all_reduce"})").find("error"), std::string::npos);
+  EXPECT_NE(status_problems(R"("comms_logger": {"prof_ops": "all_reduce"})").find("error"),
+            std::string::npos);
 }
 
 TEST(Status, AKeyThatIsIdleInThisCombinationNamesTheOtherKey) {
-  EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}})"),
+  EXPECT_EQ(status_problems(R"("zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}})"),
             "warning: f:2:53: zero_optimization.offload_param.device: changes nothing: "
             "zero_optimization.stage is 2; "
             "parameters are offloaded in stage 3\n");
-  EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}})"), "");
-  EXPECT_EQ(problems_of(
+  EXPECT_EQ(status_problems(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}})"), "");
+  EXPECT_EQ(status_problems(
                 R"("zero_optimization": {"stage": 3, "offload_param": {"device": "cpu", "max_in_cpu": 5}})"),
             "warning: f:2:70: zero_optimization.offload_param.max_in_cpu: changes nothing: "
             "zero_optimization.offload_param.device is cpu; only nvme reads it\n");
-  EXPECT_EQ(problems_of(R"("fp16": {"enabled": true, "loss_scale": 128, "loss_scale_window": 7})"),
+  EXPECT_EQ(status_problems(R"("fp16": {"enabled": true, "loss_scale": 128, "loss_scale_window": 7})"),
             "warning: f:2:46: fp16.loss_scale_window: changes nothing: fp16.loss_scale is fixed\n");
-  EXPECT_EQ(problems_of(R"("fp16": {"enabled": true, "hysteresis": 4})"),
+  EXPECT_EQ(status_problems(R"("fp16": {"enabled": true, "hysteresis": 4})"),
             "warning: f:2:27: fp16.hysteresis: changes nothing: zero_optimization.stage is 0\n");
 }
 
 TEST(Status, ValuesOfASwitchedOffSectionAndDefaultsAskForNothing) {
-  EXPECT_EQ(problems_of(R"("fp16": {"enabled": false, "loss_scale": 128, "loss_scale_window": 7})"), "");
-  EXPECT_EQ(problems_of(R"("fp16": {"enabled": true, "hysteresis": 2})"), "");
-  EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 1, "stage3_max_live_parameters": 1e9})"), "");
+  EXPECT_EQ(status_problems(R"("fp16": {"enabled": false, "loss_scale": 128, "loss_scale_window": 7})"), "");
+  EXPECT_EQ(status_problems(R"("fp16": {"enabled": true, "hysteresis": 2})"), "");
+  EXPECT_EQ(status_problems(R"("zero_optimization": {"stage": 1, "stage3_max_live_parameters": 1e9})"), "");
 }
 
 TEST(Status, ParametersOnDiskNeedAFolder) {
   EXPECT_EQ(
-      problems_of(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}})"),
+      status_problems(R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}})"),
       "error: f:2:53: zero_optimization.offload_param.device: \"nvme\" needs nvme_path beside it: a folder "
       "on a local disk, the same on every host\n");
   EXPECT_EQ(
-      problems_of(
+      status_problems(
           R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x", "buffer_count": 9}})"),
       "");
   const std::string nvme =
       R"("zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/x"}})";
-  EXPECT_EQ(problems_of(nvme + R"(, "aio": {"block_size": 8192, "queue_depth": 4})"), "");
-  EXPECT_NE(problems_of(nvme + R"(, "aio": {"block_size": 5000})").find("multiple of 4096"),
+  EXPECT_EQ(status_problems(nvme + R"(, "aio": {"block_size": 8192, "queue_depth": 4})"), "");
+  EXPECT_NE(status_problems(nvme + R"(, "aio": {"block_size": 5000})").find("multiple of 4096"),
             std::string::npos);
 }
 
 TEST(Status, NvmeNeedsAFolderAndBlocksThatADiskCanTake) {
-  EXPECT_EQ(problems_of(R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}})"),
+  EXPECT_EQ(status_problems(R"("zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}})"),
             "error: f:2:57: zero_optimization.offload_optimizer.device: \"nvme\" needs nvme_path beside it: "
             "a folder on a "
             "local disk, the same on every host\n");
   const std::string nvme =
       R"("zero_optimization": {"offload_optimizer": {"device": "nvme", "nvme_path": "/x"}})";
-  EXPECT_EQ(problems_of(nvme + R"(, "aio": {"block_size": 8192, "queue_depth": 4, "single_submit": true})"),
-            "");
-  EXPECT_NE(problems_of(nvme + R"(, "aio": {"block_size": 5000})").find("multiple of 4096"),
+  EXPECT_EQ(
+      status_problems(nvme + R"(, "aio": {"block_size": 8192, "queue_depth": 4, "single_submit": true})"),
+      "");
+  EXPECT_NE(status_problems(nvme + R"(, "aio": {"block_size": 5000})").find("multiple of 4096"),
             std::string::npos);
-  EXPECT_NE(problems_of(nvme + R"(, "aio": {"use_gds": true})").find("host memory"), std::string::npos);
+  EXPECT_NE(status_problems(nvme + R"(, "aio": {"use_gds": true})").find("host memory"), std::string::npos);
   for (const char* ratio : {"-0.1", "1.5"})
-    EXPECT_NE(problems_of(R"("zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": )" +
-                          std::string(ratio) + "}}")
+    EXPECT_NE(status_problems(R"("zero_optimization": {"offload_optimizer": {"device": "cpu", "ratio": )" +
+                              std::string(ratio) + "}}")
                   .find("from 0 to 1"),
               std::string::npos);
 }
 
 TEST(Status, FreeFormSectionsTakeAnyName) {
-  EXPECT_EQ(problems_of(R"("amp": {"enabled": false, "opt_level": "O2", "anything": [1]})"), "");
+  EXPECT_EQ(status_problems(R"("amp": {"enabled": false, "opt_level": "O2", "anything": [1]})"), "");
   EXPECT_EQ(
-      problems_of(
+      status_problems(
           R"("autotuning": {"enabled": false, "arg_mappings": {"gradient_accumulation_steps ": "--gas"}})"),
       "");
 }
 
 TEST(Status, ARefusedSectionIsReportedOnce) {
-  EXPECT_EQ(problems_of(R"("quantize_training": {"quantize_bits": {"start_bits": 12}})"),
+  EXPECT_EQ(status_problems(R"("quantize_training": {"quantize_bits": {"start_bits": 12}})"),
             "error: f:2:22: quantize_training: {\"quantize_bits\": {\"start_bits\": 12}} is known but not "
             "built: weights are "
             "not quantized while training; remove it or set it to null or {}\n");

@@ -8,13 +8,13 @@
 namespace cleave::config {
 namespace {
 
-ReadResult read(const std::string& members) {
+ReadResult read_unknown(const std::string& members) {
   return read_ds_config("{\"train_batch_size\": 4,\n" + members + "}", "f", {});
 }
-std::string problems_of(const std::string& members) { return format(read(members).problems); }
+std::string unknown_problems(const std::string& members) { return format(read_unknown(members).problems); }
 
 void expect_error(const std::string& members, const std::string& says) {
-  const std::string all = problems_of(members);
+  const std::string all = unknown_problems(members);
   EXPECT_TRUE(all.starts_with("error: ")) << members << "\n" << all;
   EXPECT_NE(all.find(says), std::string::npos) << members << "\n" << all;
 }
@@ -55,18 +55,18 @@ TEST(UnknownKeys, ThatAreAPathWithDotsShowTheSections) {
 
 TEST(UnknownKeys, OldNamesThatDeepSpeedIgnoresAreWarnings) {
   for (const char* name : {"thread_count", "num_threads"})
-    EXPECT_EQ(problems_of(fmt::format("\"aio\": {{\"{}\": 1}}", name)),
+    EXPECT_EQ(unknown_problems(fmt::format("\"aio\": {{\"{}\": 1}}", name)),
               fmt::format("warning: f:2:9: aio.{}: an old name of intra_op_parallelism, which neither "
                           "DeepSpeed nor this program reads\n",
                           name));
-  EXPECT_TRUE(problems_of("\"num_train_epochs\": 3").starts_with("warning: "));
+  EXPECT_TRUE(unknown_problems("\"num_train_epochs\": 3").starts_with("warning: "));
 }
 
 TEST(UnknownKeys, ASectionOfAnotherProgramThatResemblesAKeyIsAWarning) {
   for (const char* members :
        {R"("checkpointing": {"save_interval": 10})", R"("communication": {"backend": "x"})",
         R"("dataset": {"path": "x"})", R"("checkpointing": {})"})
-    EXPECT_EQ(problems_of(members),
+    EXPECT_EQ(unknown_problems(members),
               fmt::format("warning: f:2:1: {}: unknown key, which nothing reads\n",
                           std::string_view(members).substr(1, std::string_view(members).find('"', 1) - 1)));
   expect_error(R"("zero_optimizaton": {"stage": 2})", "did you mean \"zero_optimization\"?");
@@ -87,19 +87,20 @@ TEST(UnknownKeys, ThatAskForAnotherTrainingAreNotBuiltAndThatAskForNothingAreFor
                               R"("moe": {"enabled": false, "experts": 8})", R"("load_in_8bit": false)",
                               R"("lora_r": 0)", R"("quantization": "none")", R"("dataset": {"path": "x"})",
                               R"("logging": {"level": "info"})", R"("explore": 3)"})
-    EXPECT_TRUE(problems_of(members).starts_with("warning: ")) << members << "\n" << problems_of(members);
+    EXPECT_TRUE(unknown_problems(members).starts_with("warning: ")) << members << "\n"
+                                                                    << unknown_problems(members);
   EXPECT_FALSE(
       read_ds_config(R"({"train_batch_size": 4, "dataset": {"path": "x"}})", "f", {.strict = true}).ok());
 }
 
 TEST(UnknownKeys, InASectionThatIsNotBuiltAndOffAreWarnings) {
-  EXPECT_EQ(problems_of(R"("wandb": {"enabled": false, "entity": "x", "project": null})"),
+  EXPECT_EQ(unknown_problems(R"("wandb": {"enabled": false, "entity": "x", "project": null})"),
             "warning: f:2:29: wandb.entity: unknown key in wandb\n"
             "warning: f:2:55: wandb.project: wanted a text, got null\n");
-  EXPECT_TRUE(read(R"("wandb": {"entity": "x"})").ok());
-  EXPECT_FALSE(read(R"("wandb": {"enabled": true, "entity": "x"})").ok());
-  EXPECT_FALSE(read(R"("tensorboard": {"enabled": false, "entity": "x"})").ok());
-  EXPECT_FALSE(read(R"("wandb": {"enabled": false}, "fp16": {"entity": "x"})").ok());
+  EXPECT_TRUE(read_unknown(R"("wandb": {"entity": "x"})").ok());
+  EXPECT_FALSE(read_unknown(R"("wandb": {"enabled": true, "entity": "x"})").ok());
+  EXPECT_FALSE(read_unknown(R"("tensorboard": {"enabled": false, "entity": "x"})").ok());
+  EXPECT_FALSE(read_unknown(R"("wandb": {"enabled": false}, "fp16": {"entity": "x"})").ok());
 }
 
 TEST(UnknownKeys, NamesAreEscapedAndCutBeforeTheyArePrinted) {
@@ -108,7 +109,7 @@ TEST(UnknownKeys, NamesAreEscapedAndCutBeforeTheyArePrinted) {
   for (const std::string& name : {forged, escapes, std::string(1'000'000, 'y'), std::string("\\u202e\\\"")}) {
     for (const char* form : {"\"{}\": 1", "\"fp16\": {{\"{}\": 1}}", "\"_{}\": 1",
                              "\"zero_optimization\": {{\"_\": 1, \"{}\": {{}}}}"}) {
-      const ReadResult r = read(fmt::format(fmt::runtime(form), name));
+      const ReadResult r = read_unknown(fmt::format(fmt::runtime(form), name));
       const std::string all = format(r.problems) + format(r.notes);
       EXPECT_LT(format(r.problems).size(), 400u) << name.substr(0, 20);
       EXPECT_EQ(all.find('\x1b'), std::string::npos);
@@ -116,13 +117,13 @@ TEST(UnknownKeys, NamesAreEscapedAndCutBeforeTheyArePrinted) {
       EXPECT_EQ(all.find("\nerror: f:9:9"), std::string::npos) << all;
     }
   }
-  EXPECT_EQ(problems_of("\"" + forged + "\": 1"),
+  EXPECT_EQ(unknown_problems("\"" + forged + "\": 1"),
             "warning: f:2:1: \"x\\x0aerror: f:9:9: forged\": unknown key, which nothing reads\n");
 }
 
 TEST(UnknownKeys, NoValueReachesAMessageOrANoteRaw) {
-  const ReadResult r =
-      read(R"("pipeline": {"stages": 1, "schedule": "a\u001b[31m\n\"", "partition_method": "b\u001b\n"},
+  const ReadResult r = read_unknown(
+      R"("pipeline": {"stages": 1, "schedule": "a\u001b[31m\n\"", "partition_method": "b\u001b\n"},
       "tensorboard": {"output_path": "c\n\"d\u001b"})");
   const std::string all = format(r.problems) + format(r.notes);
   EXPECT_EQ(all.find('\x1b'), std::string::npos);
@@ -130,54 +131,59 @@ TEST(UnknownKeys, NoValueReachesAMessageOrANoteRaw) {
 }
 
 TEST(DeepSpeedsValues, AreReadAsItReadsThem) {
-  EXPECT_TRUE(read(R"("zero_optimization": {"stage": 3, "load_from_fp32_weights": false})").ok());
+  EXPECT_TRUE(read_unknown(R"("zero_optimization": {"stage": 3, "load_from_fp32_weights": false})").ok());
   for (const char* yes : {"true", "1", "\"torch_impl\"", "[0]"})
-    EXPECT_EQ(read(fmt::format(R"("optimizer": {{"type": "AdamW", "params": {{"torch_adam": {}}}}})", yes))
-                  .config.optimizer.weight_decay,
-              0.01)
+    EXPECT_EQ(
+        read_unknown(fmt::format(R"("optimizer": {{"type": "AdamW", "params": {{"torch_adam": {}}}}})", yes))
+            .config.optimizer.weight_decay,
+        0.01)
         << yes;
   for (const char* no : {"false", "0", "\"\"", "null", "{}"})
-    EXPECT_EQ(read(fmt::format(R"("optimizer": {{"type": "AdamW", "params": {{"torch_adam": {}}}}})", no))
-                  .config.optimizer.weight_decay,
-              0)
+    EXPECT_EQ(
+        read_unknown(fmt::format(R"("optimizer": {{"type": "AdamW", "params": {{"torch_adam": {}}}}})", no))
+            .config.optimizer.weight_decay,
+        0)
         << no;
   expect_error(R"("fp16": {"enabled": true, "min_loss_scale": 1e300})",
                "above the first loss scale, 2^16 = 65536");
-  EXPECT_TRUE(read(R"("fp16": {"enabled": true, "min_loss_scale": 65536})").ok());
-  EXPECT_TRUE(read(R"("fp16": {"enabled": false, "min_loss_scale": 1e300})").ok());
+  EXPECT_TRUE(read_unknown(R"("fp16": {"enabled": true, "min_loss_scale": 65536})").ok());
+  EXPECT_TRUE(read_unknown(R"("fp16": {"enabled": false, "min_loss_scale": 1e300})").ok());
 }
 
 TEST(DeepSpeedsValues, ASectionsOldNameIsInTheStartLines) {
-  EXPECT_EQ(differences_line(read(R"("bfloat16": {"enabled": true})")), "config: bfloat16.enabled = true");
+  EXPECT_EQ(differences_line(read_unknown(R"("bfloat16": {"enabled": true})")),
+            "config: bfloat16.enabled = true");
 }
 
 TEST(DeepSpeedsValues, AutotuningIsInertAndSaysSo) {
-  const ReadResult r = read(R"("autotuning": {"enabled": true, "fast": false})");
+  const ReadResult r = read_unknown(R"("autotuning": {"enabled": true, "fast": false})");
   EXPECT_TRUE(r.ok()) << format(r.problems);
   EXPECT_EQ(format(r.problems),
             "warning: f:2:16: autotuning.enabled: changes nothing: configurations are searched only where "
             "DeepSpeed's launcher is given --autotuning; the training has the values that this file says\n");
-  EXPECT_EQ(problems_of(R"("autotuning": {"enabled": false})"), "");
+  EXPECT_EQ(unknown_problems(R"("autotuning": {"enabled": false})"), "");
 }
 
 TEST(Messages, SayOneThingOnceAndWhichValue) {
   const std::string scheduler =
-      problems_of(R"("scheduler": {"type": "Cosine", "params": {"warmup_num_steps": 5, "x": 1}})");
+      unknown_problems(R"("scheduler": {"type": "Cosine", "params": {"warmup_num_steps": 5, "x": 1}})");
   EXPECT_EQ(std::count(scheduler.begin(), scheduler.end(), '\n'), 1) << scheduler;
   expect_error(R"("scheduler": {"params": {"warmup_num_steps": 5}})", "there is no scheduler.type");
   const auto betas = [](const char* value) {
-    return problems_of(fmt::format(R"("optimizer": {{"type": "Adam", "params": {{"betas": {}}}}})", value));
+    return unknown_problems(
+        fmt::format(R"("optimizer": {{"type": "Adam", "params": {{"betas": {}}}}})", value));
   };
   EXPECT_NE(betas("[0.9, 1.5]").find("each from 0 to 1, got [0.9, 1.5]; the second, 1.5, is not"),
             std::string::npos)
       << betas("[0.9, 1.5]");
   EXPECT_NE(betas("[\"a\", 0.9]").find("the first, \"a\" (a text), is not"), std::string::npos);
   EXPECT_NE(betas("[1, 0.9]").find("the first is 1; both must be below 1"), std::string::npos);
-  EXPECT_NE(problems_of("\"gradient_clipping\": 1 \"fp16\": {}").find("a comma is missing before this key"),
-            std::string::npos);
-  EXPECT_NE(problems_of(R"("aio": {}, "x": [1 2])").find("a comma is missing before this value"),
+  EXPECT_NE(
+      unknown_problems("\"gradient_clipping\": 1 \"fp16\": {}").find("a comma is missing before this key"),
+      std::string::npos);
+  EXPECT_NE(unknown_problems(R"("aio": {}, "x": [1 2])").find("a comma is missing before this value"),
             std::string::npos)
-      << problems_of(R"("aio": {}, "x": [1 2])");
+      << unknown_problems(R"("aio": {}, "x": [1 2])");
 }
 
 }  // namespace

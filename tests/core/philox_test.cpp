@@ -5,16 +5,16 @@
 namespace cleave {
 namespace {
 
-using Words = std::array<uint32_t, 4>;
+using Philox4x32 = std::array<uint32_t, 4>;
 
 // Known answers of philox4x32-10 published with Random123 (Salmon et al., SC11).
 TEST(Philox, GivesThePublishedAnswers) {
-  EXPECT_EQ((Philox{0, 0}.block(0)), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ((Philox{0, 0}.block(0)), (Philox4x32{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   const uint64_t ones = ~uint64_t{0};
-  EXPECT_EQ((Philox{ones, ones}.block(ones)), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ((Philox{ones, ones}.block(ones)), (Philox4x32{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   // Counter 243f6a88 85a308d3 13198a2e 03707344, key a4093822 299f31d0: the digits of pi.
   const Philox pi{.seed = 0x299f31d0a4093822ull, .stream = 0x0370734413198a2eull};
-  EXPECT_EQ(pi.block(0x85a308d3243f6a88ull), (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+  EXPECT_EQ(pi.block(0x85a308d3243f6a88ull), (Philox4x32{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
 TEST(Philox, WordsWalkThroughTheBlocks) {

@@ -169,7 +169,7 @@ TEST(Samples, DataWithoutDocumentsAreRefusedByName) {
                [&] { samples_of(text, {.seq_len = 2, .document_mask = true}); });
 }
 
-Row values(const Tensor& t) { return {t.as<int32_t>(), t.as<int32_t>() + t.numel()}; }
+Row row_of(const Tensor& t) { return {t.as<int32_t>(), t.as<int32_t>() + t.numel()}; }
 
 struct Blended {
   Corpora corpora;
@@ -187,8 +187,8 @@ struct Blended {
       for (int64_t micro = 0; micro < 4 / ranks; ++micro) {
         const Batch b = batches.next(step, micro);
         Row& row = out[size_t(b.position.first_sample)];
-        row = values(b.input);
-        for (const int32_t target : values(b.targets)) row.push_back(target);
+        row = row_of(b.input);
+        for (const int32_t target : row_of(b.targets)) row.push_back(target);
       }
     }
     return out;
@@ -203,8 +203,8 @@ TEST(BlendedBatches, AreTheSameForAnyNumberOfRanksAndFromAnyStep) {
     std::vector<Row> whole(4);
     for (int64_t micro = 0; micro < 4; ++micro) {
       const Batch b = all.next(step, micro);
-      whole[size_t(micro)] = values(b.input);
-      for (const int32_t target : values(b.targets)) whole[size_t(micro)].push_back(target);
+      whole[size_t(micro)] = row_of(b.input);
+      for (const int32_t target : row_of(b.targets)) whole[size_t(micro)].push_back(target);
     }
     if (step % 7 != 0) continue;
     for (const int ranks : {1, 2, 4}) EXPECT_EQ(blended.batch(step, ranks), whole) << step << ", " << ranks;

@@ -10,23 +10,25 @@ namespace {
 
 KERNEL_SUITE(Dense);
 
-constexpr Activation kKinds[] = {Activation::gelu_tanh, Activation::gelu_erf, Activation::relu};
+constexpr Activation kEpilogues[] = {Activation::gelu_tanh, Activation::gelu_erf, Activation::relu};
 
-double f(Activation kind, double x) {
+double activated(Activation kind, double x) {
   if (kind == Activation::relu) return std::max(0.0, x);
   if (kind == Activation::gelu_erf) return 0.5 * x * std::erfc(-x / std::numbers::sqrt2);
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
 
-double slope(Activation kind, double x) {
+double activated_slope(Activation kind, double x) {
   if (kind == Activation::relu) return x > 0;
   const double h = 1e-5;
-  return (8 * (f(kind, x + h) - f(kind, x - h)) - (f(kind, x + 2 * h) - f(kind, x - 2 * h))) / (12 * h);
+  return (8 * (activated(kind, x + h) - activated(kind, x - h)) -
+          (activated(kind, x + 2 * h) - activated(kind, x - 2 * h))) /
+         (12 * h);
 }
 
 // Products of a training step, some whose rows do not start at 16 bytes, and empty ones.
-constexpr MatmulCase kCases[] = {{64, 96, 128}, {1, 1, 1}, {7, 13, 5},    {33, 129, 65},
-                                 {0, 4, 3},     {3, 5, 0}, {130, 200, 24}};
+constexpr MatmulCase kProducts[] = {{64, 96, 128}, {1, 1, 1}, {7, 13, 5},    {33, 129, 65},
+                                    {0, 4, 3},     {3, 5, 0}, {130, 200, 24}};
 
 // Row i of a times row j of b, both of k columns; of their columns where `a_columns` or `b_columns`.
 double dot(const Guarded& a, bool a_columns, const Guarded& b, bool b_columns, int64_t i, int64_t j,
@@ -57,7 +59,7 @@ void expect_forward(const MatmulCase& size, DType type, Activation kind, bool wi
   const double ulp = half_ulp(type) * 1.01, sums = double(k + 4) * 0x1p-22;
   for (int64_t i = 0; i < m * n; ++i) {
     const double h = dot(x, false, w, false, i / n, i % n, k) + (with_bias ? bias.at(size_t(i % n)) : 0);
-    const double want = f(kind, h);
+    const double want = activated(kind, h);
     ASSERT_NEAR(hidden.at(size_t(i)), h, ulp * std::fabs(h) + sums) << "hidden at " << i;
     ASSERT_NEAR(y.at(size_t(i)), want, ulp * (std::fabs(want) + kSteepest * std::fabs(h)) + 2 * sums + 1e-6)
         << "y at " << i;
@@ -66,9 +68,9 @@ void expect_forward(const MatmulCase& size, DType type, Activation kind, bool wi
 }
 
 TEST_P(DenseKernel, ActivationEqualsDoublePrecision) {
-  for (const MatmulCase& size : kCases)
+  for (const MatmulCase& size : kProducts)
     for (DType type : kTrainingTypes)
-      for (Activation kind : kKinds)
+      for (Activation kind : kEpilogues)
         for (bool bias : {false, true}) {
           SCOPED_TRACE(fmt::format("{}x{}x{} {} kind {}{}", size.m, size.n, size.k, name_of(type), int(kind),
                                    bias ? " bias" : ""));
@@ -77,9 +79,9 @@ TEST_P(DenseKernel, ActivationEqualsDoublePrecision) {
 }
 
 TEST_P(DenseKernel, ActivationsGradientEqualsDoublePrecision) {
-  for (const auto& [m, n, k] : kCases)
+  for (const auto& [m, n, k] : kProducts)
     for (DType type : kTrainingTypes)
-      for (Activation kind : kKinds) {
+      for (Activation kind : kEpilogues) {
         Guarded dy(type, {m, k}, random_values(m * k, 1)), w(type, {k, n}, random_values(n * k, 2, 0.1));
         Guarded hidden(type, {m, n}, random_values(m * n, 3, 2)), dhidden(type, {m, n});
         TestStream stream;
@@ -91,7 +93,7 @@ TEST_P(DenseKernel, ActivationsGradientEqualsDoublePrecision) {
         const double tanh = TestDevice::current() && type != DType::fp32 ? 0x1p-10 : 0;
         for (int64_t i = 0; i < m * n; ++i) {
           const double product = dot(dy, false, w, true, i / n, i % n, k);
-          const double want = product * slope(kind, hidden.at(size_t(i)));
+          const double want = product * activated_slope(kind, hidden.at(size_t(i)));
           ASSERT_NEAR(dhidden.at(size_t(i)), want,
                       2.05 * half_ulp(type) * std::fabs(want) + tanh * std::fabs(product) +
                           double(k + 4) * 0x1p-21 + 2e-6)
@@ -102,7 +104,7 @@ TEST_P(DenseKernel, ActivationsGradientEqualsDoublePrecision) {
 }
 
 TEST_P(DenseKernel, WeightGradientAndItsBiasEqualDoublePrecision) {
-  for (const auto& [rows, out, in] : kCases)
+  for (const auto& [rows, out, in] : kProducts)
     for (DType type : kTrainingTypes)
       for (DType of : {type, DType::fp32})
         for (int flags = 0; flags < 4; ++flags) {

@@ -10,24 +10,24 @@ namespace {
 
 KERNEL_SUITE(KvCacheAttention);
 
-struct Case {
+struct CacheCase {
   int64_t texts, positions, heads, kv_heads, head_dim, window;
   float cap = 0, scale = 0;
 };
 // Runs of keys that end inside, at and behind blocks of 4, 32 and 64; head widths that fill vectors and not.
-constexpr Case kCases[] = {{1, 1, 1, 1, 2, 0},          {2, 5, 4, 2, 16, 0},
-                           {3, 70, 3, 3, 20, 0},        {2, 129, 4, 1, 64, 0},
-                           {1, 200, 2, 2, 128, 0},      {2, 64, 6, 2, 96, 0},
-                           {2, 150, 4, 2, 64, 33},      {1, 90, 2, 1, 40, 1},
-                           {1, 65, 2, 2, 80, 65},       {2, 90, 4, 2, 20, 0, 1.5f, 0.3f},
-                           {1, 70, 2, 1, 256, 9, 50, 0}};
+constexpr CacheCase kCacheCases[] = {{1, 1, 1, 1, 2, 0},          {2, 5, 4, 2, 16, 0},
+                                     {3, 70, 3, 3, 20, 0},        {2, 129, 4, 1, 64, 0},
+                                     {1, 200, 2, 2, 128, 0},      {2, 64, 6, 2, 96, 0},
+                                     {2, 150, 4, 2, 64, 33},      {1, 90, 2, 1, 40, 1},
+                                     {1, 65, 2, 2, 80, 65},       {2, 90, 4, 2, 20, 0, 1.5f, 0.3f},
+                                     {1, 70, 2, 1, 256, 9, 50, 0}};
 
 // Some positions of all texts, the newest first, with padding in between.
 struct Rows {
   std::vector<int32_t> texts, positions;
   int64_t count() const { return int64_t(texts.size()); }
 };
-Rows rows_of(const Case& c) {
+Rows rows_of(const CacheCase& c) {
   Rows rows;
   for (int64_t t = c.texts; t-- > 0;) {
     for (int64_t p = c.positions - 1 - t; p >= 0; p -= p > 8 ? 5 : 1)
@@ -39,7 +39,7 @@ Rows rows_of(const Case& c) {
 Values as_values(const std::vector<int32_t>& v) { return {v.begin(), v.end()}; }
 
 // Plain attention over [texts, kv_heads, positions, head_dim] in double precision.
-Values attended(const Case& c, const Rows& rows, const Values& qkv, const Values& keys,
+Values attended(const CacheCase& c, const Rows& rows, const Values& qkv, const Values& keys,
                 const Values& values) {
   const int64_t d = c.head_dim, width = (c.heads + 2 * c.kv_heads) * d;
   Values y(size_t(rows.count() * c.heads * d), 0.0);
@@ -67,7 +67,7 @@ Values attended(const Case& c, const Rows& rows, const Values& qkv, const Values
 }
 
 TEST_P(KvCacheAttentionKernel, EqualsDoublePrecision) {
-  for (const Case& c : kCases)
+  for (const CacheCase& c : kCacheCases)
     for (const DType type : kTrainingTypes) {
       SCOPED_TRACE(fmt::format("{} texts of {}, heads {}/{} of {}, window {}, cap {}, {}", c.texts,
                                c.positions, c.heads, c.kv_heads, c.head_dim, c.window, c.cap, name_of(type)));
@@ -98,7 +98,7 @@ TEST_P(KvCacheAttentionKernel, EqualsDoublePrecision) {
 
 // Every key and value lands where its text and position say, and nothing else is touched.
 TEST_P(KvCacheAttentionKernel, KeepsKeysAndValuesWhereTheyBelong) {
-  for (const Case& c : kCases)
+  for (const CacheCase& c : kCacheCases)
     for (const DType type : kTrainingTypes) {
       const Rows rows = rows_of(c);
       const int64_t d = c.head_dim, width = (c.heads + 2 * c.kv_heads) * d;
@@ -129,7 +129,7 @@ TEST_P(KvCacheAttentionKernel, KeepsKeysAndValuesWhereTheyBelong) {
 
 // The bits of a row do not depend on what is beside it.
 TEST_P(KvCacheAttentionKernel, ARowAloneHasTheSameBits) {
-  const Case c{2, 100, 4, 2, 64, 0};
+  const CacheCase c{2, 100, 4, 2, 64, 0};
   const Rows rows = rows_of(c);
   const int64_t width = (c.heads + 2 * c.kv_heads) * c.head_dim, out = c.heads * c.head_dim;
   const Shape kept{c.texts, c.kv_heads, c.positions, c.head_dim};

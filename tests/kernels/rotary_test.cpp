@@ -12,15 +12,15 @@ KERNEL_SUITE(Rotary);
 struct Sizes {
   int64_t rows, seq, heads, kv_heads, head_dim, first_position;
 };
-constexpr Sizes kSizes[] = {{1, 1, 1, 1, 2, 0},    {6, 3, 4, 2, 6, 0},    {10, 5, 3, 1, 32, 7},
-                            {70, 35, 2, 2, 34, 0}, {40, 40, 5, 5, 64, 0}, {0, 4, 2, 1, 8, 0}};
+constexpr Sizes kRotations[] = {{1, 1, 1, 1, 2, 0},    {6, 3, 4, 2, 6, 0},    {10, 5, 3, 1, 32, 7},
+                                {70, 35, 2, 2, 34, 0}, {40, 40, 5, 5, 64, 0}, {0, 4, 2, 1, 8, 0}};
 
 double angle_of(int64_t position, int64_t i, int64_t head_dim) {
   return double(position) * std::pow(10000.0, -2.0 * double(i) / double(head_dim));
 }
 
-struct Table {
-  Table(int64_t positions, int64_t head_dim)
+struct Angles {
+  Angles(int64_t positions, int64_t head_dim)
       : cos(DType::fp32, {positions, head_dim / 2}), sin(DType::fp32, {positions, head_dim / 2}) {
     for (int64_t p = 0; p < positions; ++p)
       for (int64_t i = 0; i < head_dim / 2; ++i) {
@@ -46,7 +46,7 @@ Values turned(Values x, const Sizes& s, double direction) {
   return x;
 }
 
-Rotary op_of(const Sizes& s, const Guarded& qkv, const Table& table, bool inverse) {
+Rotary op_of(const Sizes& s, const Guarded& qkv, const Angles& table, bool inverse) {
   return {.qkv = qkv,
           .cos = table.cos,
           .sin = table.sin,
@@ -60,11 +60,11 @@ Rotary op_of(const Sizes& s, const Guarded& qkv, const Table& table, bool invers
 
 TEST_P(RotaryKernel, TurnsQueriesAndKeysAsComplexNumbersAndLeavesValuesAlone) {
   for (DType type : kTrainingTypes)
-    for (const Sizes& s : kSizes)
+    for (const Sizes& s : kRotations)
       for (bool inverse : {false, true}) {
         const int64_t stride = (s.heads + 2 * s.kv_heads) * s.head_dim;
         Guarded qkv(type, {s.rows, stride}, random_values(s.rows * stride, 1));
-        const Table table(s.first_position + s.seq, s.head_dim);
+        const Angles table(s.first_position + s.seq, s.head_dim);
         const Values before = qkv.values();
         TestStream stream;
         launch(op_of(s, qkv, table, inverse), stream);
@@ -81,7 +81,7 @@ TEST_P(RotaryKernel, InverseTurnsBack) {
   const int64_t stride = (s.heads + 2 * s.kv_heads) * s.head_dim;
   Guarded qkv(DType::fp32, {s.rows, stride}, random_values(s.rows * stride, 1));
   const Values before = qkv.values();
-  const Table table(s.first_position + s.seq, s.head_dim);
+  const Angles table(s.first_position + s.seq, s.head_dim);
   TestStream stream;
   launch(op_of(s, qkv, table, false), stream);
   EXPECT_NE(qkv.values(), before);
@@ -98,7 +98,7 @@ TEST_P(RotaryKernel, DocumentsBeginAtPositionZero) {
   for (DType type : kTrainingTypes) {
     Guarded qkv(type, {s.rows, stride}, random_values(s.rows * stride, 1));
     const Guarded documents(DType::int32, {2, 6}, begins);
-    const Table table(s.seq, s.head_dim);
+    const Angles table(s.seq, s.head_dim);
     Values want;
     for (int64_t row = 0; row < s.rows; ++row) {
       const Values all = qkv.values();
@@ -122,7 +122,7 @@ TEST_P(RotaryKernel, PlacesSayWhereRowsStand) {
   for (DType type : kTrainingTypes) {
     Guarded qkv(type, {s.rows, stride}, random_values(s.rows * stride, 1));
     const Guarded at(DType::int32, {s.rows}, positions);
-    const Table table(7, s.head_dim);
+    const Angles table(7, s.head_dim);
     const Values all = qkv.values();
     Values want;
     for (int64_t row = 0; row < s.rows; ++row) {

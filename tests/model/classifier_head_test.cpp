@@ -10,10 +10,10 @@
 namespace cleave::model {
 namespace {
 
-constexpr int64_t kRows = 36, kWidth = 8;
+constexpr int64_t kHeadRows = 36, kHeadWidth = 8;
 constexpr float kScale = 0.5f;
 
-struct Case {
+struct HeadCase {
   int64_t classes;
   DType type = DType::fp32;
   LogitsChunk logits = {};
@@ -40,12 +40,12 @@ std::vector<double> numbers(int64_t count, unsigned seed, DType type) {
   return out;
 }
 
-Operands operands(const Case& c) {
-  Operands o{numbers(kRows * kWidth, 1, c.type),
-             numbers(c.classes * kWidth, 2, c.type),
+Operands operands(const HeadCase& c) {
+  Operands o{numbers(kHeadRows * kHeadWidth, 1, c.type),
+             numbers(c.classes * kHeadWidth, 2, c.type),
              numbers(c.classes, 3, c.type),
              {}};
-  for (int64_t r = 0; r < kRows; ++r)
+  for (int64_t r = 0; r < kHeadRows; ++r)
     o.targets.push_back(r == 3 ? -100 : int32_t(r == 1 ? c.classes - 1 : r * 7 % c.classes));
   return o;
 }
@@ -72,21 +72,21 @@ double half_step(DType type) {
 struct Expected {
   Outcome value, bound;
 };
-Expected expected(const Case& c) {
+Expected expected(const HeadCase& c) {
   const Operands o = operands(c);
   const double of_logits = c.logits.type == DType::fp32 ? 0 : half_step(c.logits.type),
                of_gradient = half_step(c.type), fp32 = 4e-6;
   Expected e;
   for (Outcome* out : {&e.value, &e.bound}) {
-    out->losses.assign(kRows, 0), out->dx.assign(kRows * kWidth, 0);
-    out->dweight.assign(size_t(c.classes * kWidth), 0), out->dbias.assign(size_t(c.classes), 0);
+    out->losses.assign(kHeadRows, 0), out->dx.assign(kHeadRows * kHeadWidth, 0);
+    out->dweight.assign(size_t(c.classes * kHeadWidth), 0), out->dbias.assign(size_t(c.classes), 0);
   }
-  for (size_t r = 0; r < size_t(kRows); ++r) {
+  for (size_t r = 0; r < size_t(kHeadRows); ++r) {
     if (o.targets[r] == -100) continue;
     std::vector<double> z(o.b);
     double top = -1e300, largest = 0, sum = 0;
     for (size_t i = 0; i < z.size(); ++i) {
-      for (size_t k = 0; k < kWidth; ++k) z[i] += o.x[r * kWidth + k] * o.w[i * kWidth + k];
+      for (size_t k = 0; k < kHeadWidth; ++k) z[i] += o.x[r * kHeadWidth + k] * o.w[i * kHeadWidth + k];
       top = std::max(top, z[i]), largest = std::max(largest, std::fabs(z[i]));
     }
     for (const double v : z) sum += std::exp(v - top);
@@ -97,14 +97,14 @@ Expected expected(const Case& c) {
       const double share = std::exp(z[i] - top) / sum, g = kScale * (share - (int32_t(i) == o.targets[r])),
                    dg = kScale * share * factor * 1.01 + of_gradient * std::fabs(g) * 1.01 + 1e-7;
       e.value.dbias[i] += g, e.bound.dbias[i] += dg;
-      for (size_t k = 0; k < kWidth; ++k) {
-        e.value.dx[r * kWidth + k] += g * o.w[i * kWidth + k];
-        e.bound.dx[r * kWidth + k] += dg * std::fabs(o.w[i * kWidth + k]);
-        e.value.dweight[i * kWidth + k] += g * o.x[r * kWidth + k];
-        e.bound.dweight[i * kWidth + k] +=
-            (dg + of_gradient * kRows * std::fabs(g)) * std::fabs(o.x[r * kWidth + k]);
+      for (size_t k = 0; k < kHeadWidth; ++k) {
+        e.value.dx[r * kHeadWidth + k] += g * o.w[i * kHeadWidth + k];
+        e.bound.dx[r * kHeadWidth + k] += dg * std::fabs(o.w[i * kHeadWidth + k]);
+        e.value.dweight[i * kHeadWidth + k] += g * o.x[r * kHeadWidth + k];
+        e.bound.dweight[i * kHeadWidth + k] +=
+            (dg + of_gradient * kHeadRows * std::fabs(g)) * std::fabs(o.x[r * kHeadWidth + k]);
       }
-      e.bound.dbias[i] += of_gradient * kRows * std::fabs(g);
+      e.bound.dbias[i] += of_gradient * kHeadRows * std::fabs(g);
     }
   }
   for (size_t i = 0; i < e.value.dx.size(); ++i)
@@ -140,27 +140,27 @@ class Typed {
 
 // Runs the head on rows and classes of this rank; gradients come back as they lie in the whole tensors, 0
 // where another rank has them. Padding is 0 before and after.
-Outcome run_head(const tensor_parallel::TensorAxis& axis, const Case& c) {
+Outcome run_head(const tensor_parallel::TensorAxis& axis, const HeadCase& c) {
   const ClassifierHead head({.unit = "head",
                              .weight = "weight",
                              .bias = "bias",
                              .classes = c.classes,
-                             .width = kWidth,
+                             .width = kHeadWidth,
                              .axis = axis});
   const Operands o = operands(c);
   const tensor_parallel::TensorAxis::Padded part = axis.padded_part(c.classes);
-  const int64_t rows = axis.local_rows(kRows), first = axis.cuts_rows() ? axis.rank() * rows : 0;
-  Typed x(c.type, {rows, kWidth}), w(c.type, {part.size, kWidth}), b(c.type, {part.size}),
-      dx(c.type, {rows, kWidth}, std::vector<double>(size_t(rows * kWidth), 9)),
-      dw(c.type, {part.size, kWidth}, std::vector<double>(size_t(part.size * kWidth), 9)),
+  const int64_t rows = axis.local_rows(kHeadRows), first = axis.cuts_rows() ? axis.rank() * rows : 0;
+  Typed x(c.type, {rows, kHeadWidth}), w(c.type, {part.size, kHeadWidth}), b(c.type, {part.size}),
+      dx(c.type, {rows, kHeadWidth}, std::vector<double>(size_t(rows * kHeadWidth), 9)),
+      dw(c.type, {part.size, kHeadWidth}, std::vector<double>(size_t(part.size * kHeadWidth), 9)),
       db(c.type, {part.size}, std::vector<double>(size_t(part.size), 9));
-  for (size_t i = 0; i < size_t(rows * kWidth); ++i) x.set(i, o.x[size_t(first * kWidth) + i]);
+  for (size_t i = 0; i < size_t(rows * kHeadWidth); ++i) x.set(i, o.x[size_t(first * kHeadWidth) + i]);
   for (size_t i = 0; i < size_t(part.real.size()); ++i) {
     b.set(i, o.b[size_t(part.real.begin) + i]);
-    for (size_t k = 0; k < kWidth; ++k)
-      w.set(i * kWidth + k, o.w[(size_t(part.real.begin) + i) * kWidth + k]);
+    for (size_t k = 0; k < kHeadWidth; ++k)
+      w.set(i * kHeadWidth + k, o.w[(size_t(part.real.begin) + i) * kHeadWidth + k]);
   }
-  std::vector<float> losses(size_t(kRows), 0.f);
+  std::vector<float> losses(size_t(kHeadRows), 0.f);
   std::vector<int32_t> targets = o.targets;
   std::vector<std::byte> memory(size_t{4} << 20);
   Arena scratch(Tensor(memory.data(), DType::uint8, {int64_t(memory.size())}));
@@ -168,10 +168,10 @@ Outcome run_head(const tensor_parallel::TensorAxis& axis, const Case& c) {
   bool written[2] = {false, false};
   ParamGradient grads[2] = {{dw.tensor(), &written[0]}, {db.tensor(), &written[1]}};
   const Tensor params[2] = {w.tensor(), b.tensor()};
-  head.run({.losses = Tensor(losses.data(), DType::fp32, {kRows}),
+  head.run({.losses = Tensor(losses.data(), DType::fp32, {kHeadRows}),
             .dx = dx.tensor(),
             .x = x.tensor(),
-            .targets = Tensor(targets.data(), DType::int32, {kRows}),
+            .targets = Tensor(targets.data(), DType::int32, {kHeadRows}),
             .params = params,
             .grads = grads,
             .scale = kScale,
@@ -180,17 +180,17 @@ Outcome run_head(const tensor_parallel::TensorAxis& axis, const Case& c) {
             .logits = c.logits});
   Outcome out;
   out.losses.assign(losses.begin(), losses.end());
-  out.dx.assign(size_t(kRows * kWidth), 0.0);
-  for (size_t i = 0; i < size_t(rows * kWidth); ++i) out.dx[size_t(first * kWidth) + i] = dx.at(i);
+  out.dx.assign(size_t(kHeadRows * kHeadWidth), 0.0);
+  for (size_t i = 0; i < size_t(rows * kHeadWidth); ++i) out.dx[size_t(first * kHeadWidth) + i] = dx.at(i);
   out.dweight.assign(o.w.size(), 0.0), out.dbias.assign(o.b.size(), 0.0);
   for (size_t i = 0; i < size_t(part.size); ++i) {
     const bool real = int64_t(i) < part.real.size();
     const size_t at = size_t(part.real.begin) + i;
     if (real) out.dbias[at] = db.at(i);
     EXPECT_TRUE(real || db.at(i) == 0) << "padding " << i;
-    for (size_t k = 0; k < kWidth; ++k) {
-      if (real) out.dweight[at * kWidth + k] = dw.at(i * kWidth + k);
-      EXPECT_TRUE(real || dw.at(i * kWidth + k) == 0) << "padding " << i;
+    for (size_t k = 0; k < kHeadWidth; ++k) {
+      if (real) out.dweight[at * kHeadWidth + k] = dw.at(i * kHeadWidth + k);
+      EXPECT_TRUE(real || dw.at(i * kHeadWidth + k) == 0) << "padding " << i;
     }
   }
   return out;
@@ -206,8 +206,8 @@ void expect_within(const Outcome& got, const Expected& want, const std::string& 
 }
 
 // 11 classes are not padded, 4099 end in padding on every number of ranks.
-std::vector<Case> cases() {
-  std::vector<Case> out;
+std::vector<HeadCase> cases() {
+  std::vector<HeadCase> out;
   for (const int64_t classes : {11, 4099}) {
     for (const int64_t rows : {1, 5, 100}) out.push_back({classes, DType::fp32, {.rows = rows}});
     out.push_back({classes, DType::fp32, {.bytes = 3 * 4 * 4}});
@@ -218,18 +218,18 @@ std::vector<Case> cases() {
   return out;
 }
 
-std::string text_of(const Case& c) {
+std::string text_of(const HeadCase& c) {
   return fmt::format("{} classes, {}, {} rows of {}", c.classes, name_of(c.type), c.logits.rows,
                      name_of(c.logits.type));
 }
 
 TEST(ClassifierHead, GivesTheLossAndItsGradientsOfDoublePrecision) {
-  for (const Case& c : cases())
+  for (const HeadCase& c : cases())
     expect_within(run_head(tensor_parallel::TensorAxis(), c), expected(c), text_of(c));
 }
 
 TEST(ClassifierHead, GivesTheSameOverATensorAxis) {
-  for (const Case& c : cases()) {
+  for (const HeadCase& c : cases()) {
     const Expected want = expected(c);
     for (int ranks : {2, 3, 4})
       for (bool cut_rows : {false, true})
@@ -268,16 +268,16 @@ TEST(ClassifierHead, GivesTheSameBitsOfARowInChunksOfAnySize) {
 
 TEST(ClassifierHead, TakesScratchForTheChunkThatItIsGivenAndOneBufferWhereTypesAgree) {
   constexpr int64_t kMany = 1000, kClasses = 11;
-  const ClassifierHead head({.unit = "u", .weight = "w", .classes = kClasses, .width = kWidth});
+  const ClassifierHead head({.unit = "u", .weight = "w", .classes = kClasses, .width = kHeadWidth});
   const auto scratch = [&](DType type, const LogitsChunk& logits, bool train) {
     Arena dry;
     Stream discard(Stream::Mode::discard);
     bool written = false;
-    ParamGradient grad[1] = {{Tensor(nullptr, type, {kClasses, kWidth}), &written}};
-    const Tensor params[1] = {Tensor(nullptr, type, {kClasses, kWidth})};
+    ParamGradient grad[1] = {{Tensor(nullptr, type, {kClasses, kHeadWidth}), &written}};
+    const Tensor params[1] = {Tensor(nullptr, type, {kClasses, kHeadWidth})};
     head.run({.losses = Tensor(nullptr, DType::fp32, {kMany}),
-              .dx = Tensor(nullptr, type, {kMany, kWidth}),
-              .x = Tensor(nullptr, type, {kMany, kWidth}),
+              .dx = Tensor(nullptr, type, {kMany, kHeadWidth}),
+              .x = Tensor(nullptr, type, {kMany, kHeadWidth}),
               .targets = Tensor(nullptr, DType::int32, {kMany}),
               .params = params,
               .grads = train ? std::span<ParamGradient>(grad) : std::span<ParamGradient>(),
@@ -297,8 +297,8 @@ TEST(ClassifierHead, TakesScratchForTheChunkThatItIsGivenAndOneBufferWhereTypesA
   EXPECT_EQ(scratch(DType::fp32, {.rows = 1000, .bytes = 250 * kClasses * 4 - 1}, true),
             padded(200 * kClasses * 4));
   EXPECT_EQ(scratch(DType::fp32, {.bytes = 1}, true), padded(kClasses * 4));
-  EXPECT_EQ(scratch(DType::fp32, {.rows = 300, .input = 500 * kWidth}, true), padded(500 * kClasses * 4));
-  EXPECT_EQ(scratch(DType::fp32, {.rows = 300, .input = 200 * kWidth}, true), padded(250 * kClasses * 4));
+  EXPECT_EQ(scratch(DType::fp32, {.rows = 300, .input = 500 * kHeadWidth}, true), padded(500 * kClasses * 4));
+  EXPECT_EQ(scratch(DType::fp32, {.rows = 300, .input = 200 * kHeadWidth}, true), padded(250 * kClasses * 4));
   // 700 rows fit beside their gradient and 1000 alone; an evaluation has the training's two chunks all the
   // same.
   const LogitsChunk tight{.bytes = 1050 * kClasses * 4};

@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 
 // As published with Llama 3.1 8B (transformers 4).
-const json kLlama = json::parse(R"({
+const json kLlamaFile = json::parse(R"({
   "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096,
   "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias":
@@ -23,7 +23,7 @@ const json kLlama = json::parse(R"({
   500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size":
   128256})");
 // As published with Qwen2.5 0.5B.
-const json kQwen2 = json::parse(R"({
+const json kQwen2File = json::parse(R"({
   "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size":
   896, "initializer_range": 0.02, "intermediate_size": 4864, "max_position_embeddings": 32768,
   "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14, "num_hidden_layers": 24,
@@ -31,7 +31,7 @@ const json kQwen2 = json::parse(R"({
   "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true, "use_mrope": false,
   "use_sliding_window": false, "vocab_size": 151936})");
 // As published with Qwen3 0.6B.
-const json kQwen3 = json::parse(R"({
+const json kQwen3File = json::parse(R"({
   "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id":
   151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
   "initializer_range": 0.02, "intermediate_size": 3072, "max_position_embeddings": 40960,
@@ -57,7 +57,7 @@ const json kPhi3Mini = json::parse(R"({
   1e-05, "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 2047, "tie_word_embeddings": false,
   "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 32064})");
 // As published with Gemma 2 2B.
-const json kGemma2 = json::parse(R"({
+const json kGemma2File = json::parse(R"({
   "architectures": ["Gemma2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
   "final_logit_softcapping": 30.0, "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "hidden_activation":
@@ -67,7 +67,7 @@ const json kGemma2 = json::parse(R"({
   "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32", "use_cache": true, "vocab_size":
   256000})");
 // As published with Gemma 3 1B.
-const json kGemma3 = json::parse(R"({
+const json kGemma3File = json::parse(R"({
   "architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "attn_logit_softcapping": null, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
   "final_logit_softcapping": null, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size":
@@ -77,7 +77,7 @@ const json kGemma3 = json::parse(R"({
   "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512, "sliding_window_pattern": 6,
   "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 262144})");
 // As published with GPT-2.
-const json kGpt2 = json::parse(R"({
+const json kGpt2File = json::parse(R"({
   "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
   "embd_pdrop": 0.1, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2",
   "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
@@ -110,22 +110,22 @@ void expect_refused(const json& config, std::initializer_list<const char*> parts
 }
 
 TEST(ConfigJson, PublishedFilesAreThePresets) {
-  EXPECT_EQ(read_config_json(kLlama.dump(), "f"), find_model("llama-3.1-8b"));
-  EXPECT_EQ(read_config_json(kQwen2.dump(), "f"), find_model("qwen2.5-0.5b"));
-  EXPECT_EQ(read_config_json(kQwen3.dump(), "f"), find_model("qwen3-0.6b"));
+  EXPECT_EQ(read_config_json(kLlamaFile.dump(), "f"), find_model("llama-3.1-8b"));
+  EXPECT_EQ(read_config_json(kQwen2File.dump(), "f"), find_model("qwen2.5-0.5b"));
+  EXPECT_EQ(read_config_json(kQwen3File.dump(), "f"), find_model("qwen3-0.6b"));
   EXPECT_EQ(read_config_json(kMistral7b.dump(), "f"), find_model("mistral-7b-v0.3"));
   EXPECT_EQ(read_config_json(kPhi3Mini.dump(), "f"), find_model("phi-3-mini"));
-  EXPECT_EQ(read_config_json(kGemma2.dump(), "f"), find_model("gemma-2-2b"));
-  EXPECT_EQ(read_config_json(kGemma3.dump(), "f"), find_model("gemma-3-1b"));
+  EXPECT_EQ(read_config_json(kGemma2File.dump(), "f"), find_model("gemma-2-2b"));
+  EXPECT_EQ(read_config_json(kGemma3File.dump(), "f"), find_model("gemma-3-1b"));
   ModelConfig gpt2 = find_model("gpt2");
   gpt2.dropout = gpt2.attention_dropout = 0.1f;
-  EXPECT_EQ(read_config_json(kGpt2.dump(), "f"), gpt2);
+  EXPECT_EQ(read_config_json(kGpt2File.dump(), "f"), gpt2);
 }
 
 TEST(ConfigJson, RopeParametersOfTransformers5MeanTheSame) {
-  json five = without(without(kLlama, "rope_scaling"), "rope_theta");
-  five["rope_parameters"] = with(kLlama["rope_scaling"], {{"rope_theta", 500000.0}});
-  EXPECT_EQ(read_config_json(five.dump(), "f"), read_config_json(kLlama.dump(), "f"));
+  json five = without(without(kLlamaFile, "rope_scaling"), "rope_theta");
+  five["rope_parameters"] = with(kLlamaFile["rope_scaling"], {{"rope_theta", 500000.0}});
+  EXPECT_EQ(read_config_json(five.dump(), "f"), read_config_json(kLlamaFile.dump(), "f"));
 }
 
 TEST(ConfigJson, EveryPresetSurvivesWritingAndReading) {
@@ -153,35 +153,35 @@ TEST(ConfigJson, EveryPresetSurvivesWritingAndReading) {
 
 TEST(ConfigJson, GemmasLayersRotationsAndCapsAreTheFilesOrTransformersDefaults) {
   const auto read = [](const json& config) { return read_config_json(config.dump(), "f"); };
-  EXPECT_EQ(read(without(without(kGemma2, "attn_logit_softcapping"), "final_logit_softcapping")),
-            read(kGemma2));
-  EXPECT_EQ(read(without(without(kGemma2, "head_dim"), "num_key_value_heads")), read(kGemma2));
-  EXPECT_EQ(read(without(kGemma3, "sliding_window_pattern")), read(kGemma3));
-  json five = without(without(without(kGemma3, "rope_scaling"), "rope_theta"), "rope_local_base_freq");
+  EXPECT_EQ(read(without(without(kGemma2File, "attn_logit_softcapping"), "final_logit_softcapping")),
+            read(kGemma2File));
+  EXPECT_EQ(read(without(without(kGemma2File, "head_dim"), "num_key_value_heads")), read(kGemma2File));
+  EXPECT_EQ(read(without(kGemma3File, "sliding_window_pattern")), read(kGemma3File));
+  json five = without(without(without(kGemma3File, "rope_scaling"), "rope_theta"), "rope_local_base_freq");
   five["rope_parameters"] = {
       {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
       {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
-  ModelConfig want = read(kGemma3);
+  ModelConfig want = read(kGemma3File);
   want.rope = {.kind = RopeScaling::Kind::linear, .factor = 8};
   EXPECT_EQ(read(five), want);
-  const json four = with(kGemma3, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
+  const json four = with(kGemma3File, {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
   EXPECT_EQ(read(four), want);
   std::vector<std::string> types(26, "full_attention");
   types[1] = "sliding_attention";
-  const std::vector<LayerKind> kinds = read(with(kGemma2, {{"layer_types", types}})).layer_kinds;
+  const std::vector<LayerKind> kinds = read(with(kGemma2File, {{"layer_types", types}})).layer_kinds;
   EXPECT_EQ(std::count(kinds.begin(), kinds.end(), LayerKind::sliding), 1);
   EXPECT_EQ(kinds[1], LayerKind::sliding);
-  expect_refused(with(kGemma2, {{"layer_types", {"full_attention"}}}),
+  expect_refused(with(kGemma2File, {{"layer_types", {"full_attention"}}}),
                  {"layer_types", "1 kinds", "26 layers"});
   types[1] = "chunked_attention";
-  expect_refused(with(kGemma2, {{"layer_types", types}}), {"chunked_attention", "sliding_attention"});
-  expect_refused(with(kGemma2, {{"use_bidirectional_attention", true}}), {"use_bidirectional_attention"});
-  expect_refused(with(kGemma3, {{"attn_logit_softcapping", 50.0}}), {"attn_logit_softcapping"});
-  expect_refused(with(kGemma3, {{"model_type", "gemma3"}}), {"'gemma3'", "nearest is gemma3_text"});
+  expect_refused(with(kGemma2File, {{"layer_types", types}}), {"chunked_attention", "sliding_attention"});
+  expect_refused(with(kGemma2File, {{"use_bidirectional_attention", true}}), {"use_bidirectional_attention"});
+  expect_refused(with(kGemma3File, {{"attn_logit_softcapping", 50.0}}), {"attn_logit_softcapping"});
+  expect_refused(with(kGemma3File, {{"model_type", "gemma3"}}), {"'gemma3'", "nearest is gemma3_text"});
 }
 
 TEST(ConfigJson, AbsentFieldsHaveTransformersDefaults) {
-  json bare = kLlama;
+  json bare = kLlamaFile;
   for (const char* name :
        {"num_key_value_heads", "rope_scaling", "rope_theta", "rms_norm_eps", "tie_word_embeddings",
         "max_position_embeddings", "attention_bias", "initializer_range", "hidden_act"})
@@ -204,7 +204,7 @@ TEST(ConfigJson, AWindowOfMistralAndPhi3IsTheFilesOrTheLibrarysDefault) {
   EXPECT_EQ(window(with(kMistral7b, {{"sliding_window", 64}})), 64);
   EXPECT_EQ(window(without(kPhi3Mini, "sliding_window")), 0);
   EXPECT_EQ(read_config_json(without(kMistral7b, "num_key_value_heads").dump(), "f").kv_heads, 8);
-  EXPECT_EQ(read_config_json(without(kQwen3, "head_dim").dump(), "f").head_dim, 128);
+  EXPECT_EQ(read_config_json(without(kQwen3File, "head_dim").dump(), "f").head_dim, 128);
 }
 
 TEST(ConfigJson, AttentionBiasIsLlamasAndQwen2HasItsOwn) {
@@ -212,24 +212,24 @@ TEST(ConfigJson, AttentionBiasIsLlamasAndQwen2HasItsOwn) {
     const auto c = read_config_json(config.dump(), "f");
     return std::pair{c.qkv_bias, c.output_bias};
   };
-  EXPECT_EQ(biases(kLlama), (std::pair{false, false}));
-  EXPECT_EQ(biases(with(kLlama, {{"attention_bias", true}})), (std::pair{true, true}));
-  EXPECT_EQ(biases(with(kQwen2, {{"attention_bias", true}})), (std::pair{true, false}));
-  EXPECT_EQ(biases(with(kQwen3, {{"attention_bias", true}})), (std::pair{true, true}));
+  EXPECT_EQ(biases(kLlamaFile), (std::pair{false, false}));
+  EXPECT_EQ(biases(with(kLlamaFile, {{"attention_bias", true}})), (std::pair{true, true}));
+  EXPECT_EQ(biases(with(kQwen2File, {{"attention_bias", true}})), (std::pair{true, false}));
+  EXPECT_EQ(biases(with(kQwen3File, {{"attention_bias", true}})), (std::pair{true, true}));
 }
 
 TEST(ConfigJson, MissingAndWrongFieldsAreNamedAllAtOnce) {
-  expect_refused(with(without(without(kLlama, "hidden_size"), "vocab_size"),
+  expect_refused(with(without(without(kLlamaFile, "hidden_size"), "vocab_size"),
                       {{"num_hidden_layers", "many"}, {"rms_norm_eps", -1}, {"tie_word_embeddings", 3}}),
                  {"hidden_size: missing", "vocab_size: missing", "num_hidden_layers", "\"many\"",
                   "rms_norm_eps", "tie_word_embeddings"});
-  expect_refused(without(kGpt2, "n_layer"), {"n_layer: missing"});
-  expect_refused(with(kLlama, {{"num_attention_heads", 0}}), {"num_attention_heads", "from 1 to"});
-  expect_refused(with(kLlama, {{"hidden_size", 4095}}), {"4095", "32 heads"});
+  expect_refused(without(kGpt2File, "n_layer"), {"n_layer: missing"});
+  expect_refused(with(kLlamaFile, {{"num_attention_heads", 0}}), {"num_attention_heads", "from 1 to"});
+  expect_refused(with(kLlamaFile, {{"hidden_size", 4095}}), {"4095", "32 heads"});
 }
 
 TEST(ConfigJson, WhatIsNotBuiltIsRefusedByName) {
-  auto rope = [](const json& r) { return with(kLlama, {{"rope_scaling", r}}); };
+  auto rope = [](const json& r) { return with(kLlamaFile, {{"rope_scaling", r}}); };
   expect_refused(rope({{"rope_type", "yarn"}, {"factor", 4.0}}),
                  {"rope_scaling.rope_type", "yarn", "llama3"});
   expect_refused(rope({{"type", "dynamic"}, {"factor", 4.0}}), {"dynamic"});
@@ -237,27 +237,28 @@ TEST(ConfigJson, WhatIsNotBuiltIsRefusedByName) {
                  {"rope_scaling.low_freq_factor: missing", "original_max_position_embeddings: missing"});
   expect_refused(rope({{"rope_type", "linear"}, {"factor", 0.5}}), {"factor", "at least 1"});
   expect_refused(rope("linear"), {"rope_scaling", "object"});
-  expect_refused(with(kLlama, {{"hidden_act", "mish"}}), {"hidden_act", "mish", "silu"});
-  expect_refused(with(kLlama, {{"mlp_bias", true}}), {"mlp_bias"});
-  expect_refused(with(kLlama, {{"attention_dropout", 1.0}}), {"attention_dropout", "from 0 to below 1"});
-  expect_refused(with(kLlama, {{"quantization_config", {{"bits", 4}}}}), {"quantization_config"});
-  expect_refused(with(kQwen2, {{"use_sliding_window", true}}), {"use_sliding_window"});
-  expect_refused(with(kQwen2, {{"layer_types", {"full_attention", "sliding_attention"}}}),
+  expect_refused(with(kLlamaFile, {{"hidden_act", "mish"}}), {"hidden_act", "mish", "silu"});
+  expect_refused(with(kLlamaFile, {{"mlp_bias", true}}), {"mlp_bias"});
+  expect_refused(with(kLlamaFile, {{"attention_dropout", 1.0}}), {"attention_dropout", "from 0 to below 1"});
+  expect_refused(with(kLlamaFile, {{"quantization_config", {{"bits", 4}}}}), {"quantization_config"});
+  expect_refused(with(kQwen2File, {{"use_sliding_window", true}}), {"use_sliding_window"});
+  expect_refused(with(kQwen2File, {{"layer_types", {"full_attention", "sliding_attention"}}}),
                  {"sliding_attention"});
-  expect_refused(with(kGpt2, {{"attn_pdrop", 1.5}}), {"attn_pdrop", "from 0 to below 1"});
-  expect_refused(with(kGpt2, {{"resid_pdrop", -0.1}}), {"resid_pdrop", "not negative"});
-  expect_refused(with(kGpt2, {{"n_inner", 1000}}), {"n_inner", "3072"});
-  expect_refused(with(kGpt2, {{"activation_function", "mish"}}), {"mish", "gelu_new"});
-  expect_refused(with(kLlama, {{"model_type", "mixtral"}}),
+  expect_refused(with(kGpt2File, {{"attn_pdrop", 1.5}}), {"attn_pdrop", "from 0 to below 1"});
+  expect_refused(with(kGpt2File, {{"resid_pdrop", -0.1}}), {"resid_pdrop", "not negative"});
+  expect_refused(with(kGpt2File, {{"n_inner", 1000}}), {"n_inner", "3072"});
+  expect_refused(with(kGpt2File, {{"activation_function", "mish"}}), {"mish", "gelu_new"});
+  expect_refused(with(kLlamaFile, {{"model_type", "mixtral"}}),
                  {"mixtral", "gpt2, llama, qwen2, qwen3, mistral, phi3, gemma2 and gemma3_text"});
-  expect_refused(with(kLlama, {{"attn_logit_softcapping", 50.0}}), {"attn_logit_softcapping", "soft cap"});
-  expect_refused(with(kLlama, {{"sliding_window", 64}}), {"sliding_window"});
-  expect_refused(with(kQwen3, {{"use_sliding_window", true}}), {"use_sliding_window"});
+  expect_refused(with(kLlamaFile, {{"attn_logit_softcapping", 50.0}}),
+                 {"attn_logit_softcapping", "soft cap"});
+  expect_refused(with(kLlamaFile, {{"sliding_window", 64}}), {"sliding_window"});
+  expect_refused(with(kQwen3File, {{"use_sliding_window", true}}), {"use_sliding_window"});
   expect_refused(with(kMistral7b, {{"sliding_window", -1}}), {"sliding_window", "from 1 to"});
   expect_refused(with(kPhi3Mini, {{"resid_pdrop", 0.1}}), {"resid_pdrop"});
   expect_refused(with(kPhi3Mini, {{"rope_scaling", {{"type", "longrope"}}}}), {"rope_type", "longrope"});
   expect_refused(with(kPhi3Mini, {{"partial_rotary_factor", 0.75}}), {"partial_rotary_factor"});
-  expect_refused(without(kLlama, "model_type"), {"model_type"});
+  expect_refused(without(kLlamaFile, "model_type"), {"model_type"});
 }
 
 TEST(ConfigJson, TextThatIsNoObjectIsRefused) {

@@ -10,7 +10,7 @@
 namespace cleave::model {
 namespace {
 
-constexpr int64_t kSeq = 6, kRows = 2 * kSeq, kVocab = 13;
+constexpr int64_t kLayerSeq = 6, kLayerRows = 2 * kLayerSeq, kVocab = 13;
 using MakeModel = std::function<Model(const tensor_parallel::TensorAxis& axis)>;
 using Arrays = std::map<std::string, std::vector<float>>;
 
@@ -48,8 +48,8 @@ Arrays run_layer(const MakeModel& make, size_t index, const tensor_parallel::Ten
   const Model model = make(axis);
   const Layer& layer = *model.layers[index];
   std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < kRows; ++i) tokens.push_back(int32_t(i * 5 % kVocab));
-  const int64_t rows = axis.local_rows(kRows), first = axis.cuts_rows() ? axis.rank() * rows : 0;
+  for (int64_t i = 0; i < kLayerRows; ++i) tokens.push_back(int32_t(i * 5 % kVocab));
+  const int64_t rows = axis.local_rows(kLayerRows), first = axis.cuts_rows() ? axis.rank() * rows : 0;
   const bool embeds = index == 0;
   std::vector<std::unique_ptr<UnitMemory>> units;
   std::vector<Tensor> params;
@@ -63,9 +63,9 @@ Arrays run_layer(const MakeModel& make, size_t index, const tensor_parallel::Ten
     }
   }
   const TensorSpec x_spec{DType::fp32, {rows, 16}};
-  std::vector<float> x = numbers(kRows * 16, "x"), dy = numbers(kRows * 16, "dy");
+  std::vector<float> x = numbers(kLayerRows * 16, "x"), dy = numbers(kLayerRows * 16, "dy");
   std::vector<float> y(size_t(rows * 16), 0.f), dx(y);
-  const Tensor input = embeds ? Tensor(tokens.data(), DType::int32, {kRows})
+  const Tensor input = embeds ? Tensor(tokens.data(), DType::int32, {kLayerRows})
                               : Tensor(x.data() + first * 16, DType::fp32, x_spec.shape);
   EXPECT_EQ(layer.output({input.dtype(), input.shape()}).shape, x_spec.shape);
   std::vector<std::byte> keep(1 << 20), scratch(1 << 20);
@@ -97,7 +97,7 @@ Arrays run_layer(const MakeModel& make, size_t index, const tensor_parallel::Ten
     if (world) world->all_reduce(fp32(v, {int64_t(v.size())}), stream);
   };
   for (auto& [name, local] : {std::pair<std::string, std::vector<float>&>{"y", y}, {"dx", dx}}) {
-    std::vector<float>& whole = out[name] = std::vector<float>(size_t(kRows * 16), 0.f);
+    std::vector<float>& whole = out[name] = std::vector<float>(size_t(kLayerRows * 16), 0.f);
     std::copy(local.begin(), local.end(), whole.begin() + first * 16);
     if (axis.cuts_rows()) add_up(whole);
   }
@@ -137,7 +137,7 @@ TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
       [](const tensor_parallel::TensorAxis& axis) {
         return make_model(kLlama,
                           {.vocab = kVocab,
-                           .positions = kSeq,
+                           .positions = kLayerSeq,
                            .width = 16,
                            .layers = 1,
                            .heads = 12,
@@ -146,7 +146,7 @@ TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
                            .mlp_width = 18,
                            .qkv_bias = true,
                            .output_bias = true},
-                          DType::fp32, kSeq, "llama", axis);
+                          DType::fp32, kLayerSeq, "llama", axis);
       },
       {2, 3});
 }
@@ -156,7 +156,7 @@ TEST(TensorLayers, OfLlamaGiveItAlsoWhereRanksShareKeyAndValueHeads) {
       [](const tensor_parallel::TensorAxis& axis) {
         return make_model(kLlama,
                           {.vocab = kVocab,
-                           .positions = kSeq,
+                           .positions = kLayerSeq,
                            .width = 16,
                            .layers = 1,
                            .heads = 12,
@@ -164,7 +164,7 @@ TEST(TensorLayers, OfLlamaGiveItAlsoWhereRanksShareKeyAndValueHeads) {
                            .head_dim = 4,
                            .mlp_width = 24,
                            .qkv_bias = true},
-                          DType::fp32, kSeq, "llama", axis);
+                          DType::fp32, kLayerSeq, "llama", axis);
       },
       {2, 4, 6});
 }
@@ -175,12 +175,12 @@ TEST(TensorLayers, OfGpt2GiveWhatOneRankGives) {
         [dropout](const tensor_parallel::TensorAxis& axis) {
           return make_model(kGpt2,
                             {.vocab = kVocab,
-                             .positions = kSeq + 2,
+                             .positions = kLayerSeq + 2,
                              .width = 16,
                              .layers = 1,
                              .heads = 4,
                              .dropout = dropout},
-                            DType::fp32, kSeq, "gpt", axis);
+                            DType::fp32, kLayerSeq, "gpt", axis);
         },
         {2, 4});
 }

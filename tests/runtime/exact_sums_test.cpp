@@ -6,19 +6,19 @@
 namespace cleave::testing {
 namespace {
 
-constexpr int kSteps = 5, kMicros = 12;  // micro-batches of a step over all ranks
+constexpr int kExactSteps = 5, kMicros = 12;  // micro-batches of a step over all ranks
 
-struct Layout {
+struct ExactLayout {
   int pipe, data;
   const char* schedule = "1f1b";
   int zero = 0;
   bool offload = false;
 };
-std::string text_of(const Layout& l) {
+std::string text_of_exact(const ExactLayout& l) {
   return fmt::format("pipe {} data {} {} zero {} offload {}", l.pipe, l.data, l.schedule, l.zero, l.offload);
 }
 
-config::DsConfig exact(const Layout& l, config::Precision precision = config::Precision::fp32) {
+config::DsConfig exact(const ExactLayout& l, config::Precision precision = config::Precision::fp32) {
   config::DsConfig c = config_for(l.data, 1, kMicros / l.data);
   c.exact_sums = true;
   c.zero.stage = l.zero, c.zero.overlap_comm = l.zero >= 2;
@@ -31,8 +31,8 @@ config::DsConfig exact(const Layout& l, config::Precision precision = config::Pr
   return c;
 }
 
-std::vector<Layout> layouts() {
-  std::vector<Layout> all;
+std::vector<ExactLayout> exact_layouts() {
+  std::vector<ExactLayout> all;
   for (int data : {1, 2, 3, 4, 6})
     for (int zero : {0, 1, 2, 3}) all.push_back({1, data, "1f1b", zero, zero == data % 4});
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"})
@@ -46,12 +46,12 @@ TEST(ExactSums, GiveTheBitsOfOneRankForEveryLayout) {
   Sampled sampled;
   for (const bool tied : {false, true}) {
     const auto model = [&] { return deep_gpt(tied, DType::fp32, 0.2f); };
-    const Training want = train_on(1, exact({1, 1}), model, kSteps);
+    const Training want = train_on(1, exact({1, 1}), model, kExactSteps);
     EXPECT_LT(want.steps.back().loss, want.steps.front().loss);
-    for (const Layout& l : layouts())
+    for (const ExactLayout& l : exact_layouts())
       if (sampled.next())
-        expect_same_bits(train_on(l.pipe * l.data, exact(l), model, kSteps), want,
-                         text_of(l) + (tied ? " tied" : ""));
+        expect_same_bits(train_on(l.pipe * l.data, exact(l), model, kExactSteps), want,
+                         text_of_exact(l) + (tied ? " tied" : ""));
   }
 }
 
@@ -61,31 +61,32 @@ TEST(ExactSums, GiveTheBitsOfOneRankInSixteenBitsForEveryLayout) {
     const auto model = [&] { return deep_gpt(true, type); };
     const Training want = train_on(1, exact({1, 1}, precision), model, 3);
     EXPECT_FALSE(want.steps.back().skipped);
-    for (const Layout& l : {Layout{1, 3, "1f1b", 2}, Layout{1, 4, "1f1b", 0, true}, Layout{3, 1, "gpipe", 1},
-                            Layout{3, 2, "interleaved", 3}, Layout{2, 2, "1f1b", 3}})
-      expect_same_bits(train_on(l.pipe * l.data, exact(l, precision), model, 3), want, text_of(l));
+    for (const ExactLayout& l :
+         {ExactLayout{1, 3, "1f1b", 2}, ExactLayout{1, 4, "1f1b", 0, true}, ExactLayout{3, 1, "gpipe", 1},
+          ExactLayout{3, 2, "interleaved", 3}, ExactLayout{2, 2, "1f1b", 3}})
+      expect_same_bits(train_on(l.pipe * l.data, exact(l, precision), model, 3), want, text_of_exact(l));
   }
 }
 
 TEST(ExactSums, GiveTheBitsOfOneRankWithGroupsOfNearRanks) {
   const auto model = [] { return small_gpt(); };
-  const Training want = train_on(1, exact({1, 1}), model, kSteps);
+  const Training want = train_on(1, exact({1, 1}), model, kExactSteps);
   for (const bool hybrid : {false, true}) {
     config::DsConfig c = exact({1, 6, "1f1b", 3});
     (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 3;
-    expect_same_bits(train_on(6, c, model, kSteps), want, hybrid ? "hybrid" : "nested");
+    expect_same_bits(train_on(6, c, model, kExactSteps), want, hybrid ? "hybrid" : "nested");
     c.checkpointing.interval = 2;
-    expect_same_bits(train_on(6, c, model, kSteps), want, "recomputed");
+    expect_same_bits(train_on(6, c, model, kExactSteps), want, "recomputed");
   }
 }
 
 TEST(ExactSums, AndRecomputationAndWorkerStreamsGiveTheSameBits) {
   const auto model = [] { return small_llama(); };
-  const Training want = train_on(1, exact({1, 1}), model, kSteps);
+  const Training want = train_on(1, exact({1, 1}), model, kExactSteps);
   for (int64_t interval : {int64_t{1}, int64_t{3}}) {
     config::DsConfig c = exact({2, 3, "1f1b", 3});
     c.checkpointing.interval = interval;
-    expect_same_bits(train_on(6, c, model, kSteps, {.compute = Stream::Mode::worker}), want, "worker");
+    expect_same_bits(train_on(6, c, model, kExactSteps, {.compute = Stream::Mode::worker}), want, "worker");
   }
 }
 
@@ -94,11 +95,11 @@ TEST(ExactSums, AreCloseToPlainOnes) {
   config::DsConfig plain = exact({1, 2, "1f1b", 2});
   plain.exact_sums = false;
   const Training want = train_on(
-      2, plain, [] { return small_gpt(); }, kSteps);
+      2, plain, [] { return small_gpt(); }, kExactSteps);
   const Training got = train_on(
-      2, exact({1, 2, "1f1b", 2}), [] { return small_gpt(); }, kSteps);
+      2, exact({1, 2, "1f1b", 2}), [] { return small_gpt(); }, kExactSteps);
   EXPECT_LT(relative_distance(got.weights, want.weights), 1e-6);
-  for (size_t s = 0; s < size_t(kSteps); ++s) {
+  for (size_t s = 0; s < size_t(kExactSteps); ++s) {
     EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, 1e-6 * want.steps[s].loss);
     EXPECT_NEAR(got.steps[s].grad_norm, want.steps[s].grad_norm, 1e-6 * want.steps[s].grad_norm);
   }

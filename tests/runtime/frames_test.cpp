@@ -24,11 +24,11 @@ model::Model three_layers() {
   m.sample = {DType::fp32, {1, 4}};
   return m;
 }
-constexpr int64_t kSamples = 8, kBoundary = kSamples * 4 * 4;  // bytes of a layer's input
+constexpr int64_t kFrameSamples = 8, kBoundary = kFrameSamples * 4 * 4;  // bytes of a layer's input
 
 TEST(Frames, AreHandedOutUntilAllAreInUseAndTheLongestFreeComesFirst) {
   const model::Model model = three_layers();
-  const runtime::StageLayers layers(model, {.chunks = {{0, 2}, {2, 3}}, .frames = 2}, kSamples);
+  const runtime::StageLayers layers(model, {.chunks = {{0, 2}, {2, 3}}, .frames = 2}, kFrameSamples);
   Memory memory;
   Stream stream;
   runtime::Frames frames(layers);
@@ -56,7 +56,7 @@ TEST(Frames, AreHandedOutUntilAllAreInUseAndTheLongestFreeComesFirst) {
 
 TEST(Frames, AreNotWrittenBeforeTheirReadersAreDone) {
   const model::Model model = three_layers();
-  const runtime::StageLayers layers(model, {.chunks = {{0, 3}}}, kSamples);
+  const runtime::StageLayers layers(model, {.chunks = {{0, 3}}}, kFrameSamples);
   Memory memory;
   Stream reader(Stream::Mode::worker), writer(Stream::Mode::worker);
   runtime::Frames frames(layers);
@@ -83,7 +83,7 @@ TEST(Frames, KeepWhatABackwardNeedsWhereItLastsLongEnough) {
       runtime::StageShape shape{
           .chunks = {{0, 3}}, .frames = 3, .split_backward = split, .waiting_weights = 1};
       shape.recompute.interval = again ? 1 : 0;
-      const runtime::StageLayers layers(model, shape, kSamples);
+      const runtime::StageLayers layers(model, shape, kFrameSamples);
       Memory memory;
       Stream stream;
       runtime::Frames frames(layers);
@@ -111,7 +111,8 @@ TEST(Passes, VisitEveryLayerForwardAndBackwardAndTheHeadWhereItIs) {
   const model::Model model = three_layers();
   const auto self = comm::self_communicator();
   for (const bool split : {false, true}) {
-    const runtime::StageLayers layers(model, {.chunks = {{0, 2}, {2, 3}}, .split_backward = split}, kSamples);
+    const runtime::StageLayers layers(model, {.chunks = {{0, 2}, {2, 3}}, .split_backward = split},
+                                      kFrameSamples);
     Memory memory;
     Stream stream;
     zero::ParameterStore store(memory, {}, stream, stream);

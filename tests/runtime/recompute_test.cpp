@@ -28,7 +28,7 @@ DType type_of(config::Precision p) {
                                         : DType::fp16;
 }
 
-constexpr int64_t kAll = 100;  // more than any model here has layers
+constexpr int64_t kEveryLayer = 100;  // more than any model here has layers
 
 TEST(BackwardStops, RunEachGroupAgainBeforeItsBackwardAndTheLastLayerOfItInOneStop) {
   using Stops = std::vector<runtime::Stop>;
@@ -42,7 +42,7 @@ TEST(BackwardStops, RunEachGroupAgainBeforeItsBackwardAndTheLastLayerOfItInOneSt
             (Stops{head, both(4), again(2), both(3), back(2), again(0), both(1), back(0)}));
   EXPECT_EQ(runtime::backward_stops(5, {.interval = 3}, true, true),
             (Stops{head, back(4), back(3), again(0), again(1), both(2), back(1), back(0)}));
-  EXPECT_EQ(runtime::backward_stops(2, {.interval = kAll}, false, true), (Stops{back(1), back(0)}));
+  EXPECT_EQ(runtime::backward_stops(2, {.interval = kEveryLayer}, false, true), (Stops{back(1), back(0)}));
 }
 
 TEST(BackwardStops, ANumberOfCheckpointsIsAnIntervalOfTheWholeModel) {
@@ -81,7 +81,7 @@ TEST(Recompute, GivesTheBitsOfKeepingEverything) {
             s.pipe * s.data, c, [&] { return deep_gpt(tied, type_of(s.precision), s.dropout); }, 2);
       };
       const Training want = run();
-      for (int64_t interval : {int64_t{1}, int64_t{2}, int64_t{3}, kAll}) {
+      for (int64_t interval : {int64_t{1}, int64_t{2}, int64_t{3}, kEveryLayer}) {
         c.checkpointing.interval = interval;
         expect_same_bits(run(), want,
                          fmt::format("pipe {} zero {} {} precision {} dropout {} tied {} interval {}", s.pipe,
@@ -96,7 +96,7 @@ TEST(Recompute, GivesTheBitsOfKeepingEverythingForLlamaWorkerStreamsAndOffload) 
     c.zero.offload_optimizer.device = config::OffloadDevice::cpu, c.zero.overlap_comm = true;
     const Training want = train_on(
         2, c, [] { return small_llama(); }, 3);
-    for (int64_t interval : {int64_t{1}, int64_t{2}, kAll}) {
+    for (int64_t interval : {int64_t{1}, int64_t{2}, kEveryLayer}) {
       c.checkpointing.interval = interval;
       for (const Stream::Mode mode : {Stream::Mode::inline_, Stream::Mode::worker})
         expect_same_bits(train_on(2, c, [] { return small_llama(); }, 3, {.compute = mode}), want,
@@ -117,7 +117,7 @@ TEST(Recompute, WithInputsOnTheHostGivesTheBitsOfKeepingEverything) {
         };
         const Training want = run(Stream::Mode::inline_);
         c.checkpointing.to_host = true;
-        for (int64_t interval : {int64_t{1}, int64_t{2}, int64_t{3}, kAll}) {
+        for (int64_t interval : {int64_t{1}, int64_t{2}, int64_t{3}, kEveryLayer}) {
           c.checkpointing.interval = interval;
           for (const Stream::Mode mode : {Stream::Mode::inline_, Stream::Mode::worker})
             if (sampled.next())

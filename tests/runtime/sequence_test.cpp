@@ -8,7 +8,7 @@
 namespace cleave::testing {
 namespace {
 
-constexpr int kSteps = 5;
+constexpr int kSequenceSteps = 5;
 constexpr int kMicro = 2;  // samples of a micro-batch: a rank's rows are not neighbours in the batch
 
 runtime::ModelFactory llama(int64_t kv_heads = 4, const model::Family& family = model::kLlama,
@@ -29,7 +29,7 @@ runtime::ModelFactory llama(int64_t kv_heads = 4, const model::Family& family = 
   };
 }
 
-config::DsConfig smooth(const Layout& l, int accumulation) {
+config::DsConfig smooth_sequences(const Layout& l, int accumulation) {
   config::DsConfig c = config_of(l, accumulation, kMicro);
   c.optimizer.eps = 1e-2;
   return c;
@@ -64,10 +64,10 @@ Outcome run_on(const Layout& l, config::DsConfig c, const runtime::ModelFactory&
       };
     };
     Outcome& mine = runs[size_t(world.rank())];
-    for (int step = 0; step < kSteps; ++step)
+    for (int step = 0; step < kSequenceSteps; ++step)
       mine.training.steps.push_back(engine.train_batch(batches(step)));
     mine.training.weights = weights_of(engine);
-    mine.evaluated = engine.evaluate(batches(kSteps), 12 / l.data).loss;
+    mine.evaluated = engine.evaluate(batches(kSequenceSteps), 12 / l.data).loss;
     EXPECT_EQ(engine.memory_planned(), engine.memory_peak()) << l.text();
   });
   for (const Outcome& r : runs) {
@@ -77,10 +77,11 @@ Outcome run_on(const Layout& l, config::DsConfig c, const runtime::ModelFactory&
   return std::move(runs[0]);
 }
 
-const Outcome& one_rank(int samples, const runtime::ModelFactory& model, const std::string& name) {
+const Outcome& one_rank_of_sequences(int samples, const runtime::ModelFactory& model,
+                                     const std::string& name) {
   static std::map<std::pair<std::string, int>, Outcome> known;
   Outcome& run = known[{name, samples}];
-  if (run.training.steps.empty()) run = run_on({}, smooth({}, samples), model);
+  if (run.training.steps.empty()) run = run_on({}, smooth_sequences({}, samples), model);
   return run;
 }
 
@@ -110,7 +111,8 @@ TEST_P(Sequence, LearnsAndEvaluatesWhatOneRankDoesAtEveryStageAndBesideTheOtherA
           Layout l{pipe, data, tensor, zero, zero % 2 ? "zb-h1" : "1f1b", zero == 2, tensor == 1 || zero < 2};
           l.sequence = size;
           if (l.ranks() > 8 || size * tensor > 4 || !sampled.next()) continue;
-          const Outcome got = run_on(l, smooth(l, 2), model), &want = one_rank(2 * data, model, model_name);
+          const Outcome got = run_on(l, smooth_sequences(l, 2), model),
+                        &want = one_rank_of_sequences(2 * data, model, model_name);
           expect_close(got.training, want.training, 1e-6, l.text());
           EXPECT_NEAR(got.evaluated, want.evaluated, 1e-6 * want.evaluated) << l.text();
         }
@@ -124,11 +126,11 @@ Layout cut(int size, int zero = 1, int data = 1, int tensor = 1, int pipe = 1) {
 
 TEST(SequenceRuns, StagesOverlapStreamsAndRecomputationChangeNoBit) {
   const runtime::ModelFactory model = cut_gpt(true, DType::fp32, 0.3f);
-  const Outcome want = run_on(cut(2, 0, 2), smooth(cut(2, 0, 2), 1), model);
+  const Outcome want = run_on(cut(2, 0, 2), smooth_sequences(cut(2, 0, 2), 1), model);
   for (int zero : {0, 1, 2, 3})
     for (int way : {0, 1, 2, 3}) {
       const Layout l = cut(2, zero, 2);
-      config::DsConfig c = smooth(l, 1);
+      config::DsConfig c = smooth_sequences(l, 1);
       c.zero.overlap_comm = way == 1;
       c.checkpointing = {.interval = way == 2 ? 1 : 0, .lean = way == 3, .to_host = way == 2};
       const runtime::EngineOptions options{.compute =
@@ -142,7 +144,7 @@ TEST(SequenceRuns, ExactSumsAreTheSameBitsOverStagesPipesAndAccumulation) {
   const runtime::ModelFactory model = cut_gpt(true);
   Training want;
   for (const Layout& l : {cut(2, 0, 2), cut(2, 2, 2), cut(2, 3, 2, 1, 2), cut(2, 1, 1, 1, 2)}) {
-    config::DsConfig c = smooth(l, 4 / l.data);
+    config::DsConfig c = smooth_sequences(l, 4 / l.data);
     c.exact_sums = true;
     const Outcome got = run_on(l, c, model);
     if (want.steps.empty()) want = got.training;
@@ -153,9 +155,10 @@ TEST(SequenceRuns, ExactSumsAreTheSameBitsOverStagesPipesAndAccumulation) {
 TEST(SequenceRuns, NearRanksMayBeThoseOfASequence) {
   const Layout l = cut(2, 3, 2);
   for (bool hybrid : {false, true}) {
-    config::DsConfig c = smooth(l, 2);
+    config::DsConfig c = smooth_sequences(l, 2);
     (hybrid ? c.zero.mics_shard_size : c.zero.zero_hpz_partition_size) = 2;
-    expect_close(run_on(l, c, llama()).training, one_rank(4, llama(), "llama").training, 1e-6, l.text());
+    expect_close(run_on(l, c, llama()).training, one_rank_of_sequences(4, llama(), "llama").training, 1e-6,
+                 l.text());
   }
 }
 
@@ -164,7 +167,7 @@ TEST(SequenceRuns, SixteenBitTypesAreCloseToOneRank) {
   for (const config::Precision precision : {config::Precision::bf16, config::Precision::fp16}) {
     const bool bf16 = precision == config::Precision::bf16;
     const auto typed = [&](const Layout& l, int accumulation) {
-      config::DsConfig c = smooth(l, accumulation);
+      config::DsConfig c = smooth_sequences(l, accumulation);
       c.precision = precision, c.fp16.enabled = !bf16, c.fp16.initial_scale_power = 10;
       return c;
     };
@@ -172,7 +175,7 @@ TEST(SequenceRuns, SixteenBitTypesAreCloseToOneRank) {
     const Outcome want = run_on({}, typed({}, 4), model);
     for (const Layout& l : {cut(4, 2), cut(2, 3, 2), cut(2, 1, 2, 2)}) {
       const Outcome got = run_on(l, typed(l, 4 / l.data), model);
-      for (size_t s = 0; s < size_t(kSteps); ++s)
+      for (size_t s = 0; s < size_t(kSequenceSteps); ++s)
         EXPECT_NEAR(got.training.steps[s].loss, want.training.steps[s].loss, bf16 ? 4e-3 : 5e-4) << l.text();
     }
   }
@@ -182,7 +185,7 @@ TEST(SequenceRuns, LogitsAreThoseOfOneRankOnEveryRank) {
   std::vector<float> want;
   for (const Layout& l : {Layout{}, cut(2), cut(4, 3), cut(2, 1, 1, 2, 2)})
     comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
-      runtime::Engine engine(smooth(l, 1), llama(), world, {});
+      runtime::Engine engine(smooth_sequences(l, 1), llama(), world, {});
       Tokens tokens(kMicro, kTokens);
       const std::vector<float> got = engine.predict(tokens.at(3, 0));
       if (l.ranks() == 1) want = got;
@@ -200,7 +203,7 @@ TEST(SequenceRuns, SendWhatTheFormulaSays) {
       const Layout l = cut(size, 1, 1, tensor);
       if (size * tensor > 4) continue;
       comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
-        runtime::Engine engine(smooth(l, 3), cut_gpt(true), world, {});
+        runtime::Engine engine(smooth_sequences(l, 3), cut_gpt(true), world, {});
         Tokens tokens(kMicro, kTokens);
         const comm::CommBytes before = engine.comm_bytes();
         engine.train_batch(source(tokens, engine.config(), 0, 0, 1));
@@ -215,7 +218,7 @@ TEST(SequenceRuns, SendWhatTheFormulaSays) {
 TEST(SequenceRuns, SendSharedKeysAndValuesToEveryRankThatNeedsThem) {
   const Layout l = cut(4);
   comm::run_ranks(4, [&](comm::Communicator& world) {
-    runtime::Engine engine(smooth(l, 1), llama(2), world, {});
+    runtime::Engine engine(smooth_sequences(l, 1), llama(2), world, {});
     Tokens tokens(kMicro, kTokens);
     const comm::CommBytes before = engine.comm_bytes();
     engine.train_batch(source(tokens, engine.config(), 0, 0, 1));
@@ -237,7 +240,7 @@ TEST(SequenceRuns, KeepThatPartOfTheActivations) {
             model::kGpt2, {.vocab = kVocab, .positions = seq, .width = 32, .layers = blocks, .heads = 4},
             DType::fp32, seq, "deep", axes);
       };
-      runtime::Engine engine(smooth(l, 1), model, world, {});
+      runtime::Engine engine(smooth_sequences(l, 1), model, world, {});
       Tokens tokens(kMicro, seq);
       engine.train_batch(source(tokens, engine.config(), 0, 0, 1));
       EXPECT_EQ(engine.memory_planned(), engine.memory_peak());
@@ -256,8 +259,9 @@ TEST(SequenceRuns, KeepThatPartOfTheActivations) {
 TEST(SequenceRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
   const auto refusal = [](const Layout& l, int ranks, const runtime::ModelFactory& model) -> std::string {
     try {
-      comm::run_ranks(
-          ranks, [&](comm::Communicator& world) { runtime::Engine engine(smooth(l, 1), model, world, {}); });
+      comm::run_ranks(ranks, [&](comm::Communicator& world) {
+        runtime::Engine engine(smooth_sequences(l, 1), model, world, {});
+      });
     } catch (const Error& e) {
       return fmt::format("{}: {}", int(e.exit()), e.what());
     }

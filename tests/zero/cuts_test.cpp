@@ -78,42 +78,42 @@ Declared columns(const Coordinates& c, const std::string& name, Axis axis) {
   return d;
 }
 
-using Unit = std::vector<Declared>;
-std::vector<Unit> units_of(const Coordinates& c) {
+using DeclaredUnit = std::vector<Declared>;
+std::vector<DeclaredUnit> units_of(const Coordinates& c) {
   return {{whole("dense.bias", 5, false), columns(c, "dense.w", Axis::tensor), whole("dense.table", 7, true)},
           {experts(c, "experts.w", true), whole("experts.router", 9, true),
            columns(c, "experts.rows", Axis::sequence), columns(c, "experts.columns", Axis::tensor),
            nested(c, "experts.nested"), experts(c, "experts.b", false)}};
 }
 
-double gradient(const std::string& name, int64_t element) {
+double gradient_of(const std::string& name, int64_t element) {
   return float(std::sin(double(element) + double(std::hash<std::string>()(name) % 97)));
 }
 
 std::map<std::string, int64_t> whole_sizes() {
   std::map<std::string, int64_t> sizes;
-  for (const Unit& unit : units_of({}))
+  for (const DeclaredUnit& unit : units_of({}))
     for (const Declared& d : unit) sizes[d.spec.name] = int64_t(d.elements.size());
   return sizes;
 }
 
 double whole_square(const std::string& name) {
   double sum = 0;
-  for (int64_t i = 0; i < whole_sizes().at(name); ++i) sum += gradient(name, i) * gradient(name, i);
+  for (int64_t i = 0; i < whole_sizes().at(name); ++i) sum += gradient_of(name, i) * gradient_of(name, i);
   return sum;
 }
 
 // One rank of the grid, whose first unit is sharded over the data axis with the one inside it, and whose
 // second over what is left of it behind the axis that cuts its parameters.
-struct Rank {
-  Rank(comm::Communicator& world, const MeshShape& shape, int stage)
+struct CutRank {
+  CutRank(comm::Communicator& world, const MeshShape& shape, int stage)
       : mesh(world, shape),
         units(units_of({shape, mesh.place})),
         self(comm::self_communicator()),
         others(others_of(world)),
         store(memory, {.behind = axes_behind(mesh.place).without({Axis::pipe})}, compute, compute) {
     cutting = {{Axis::tensor, mesh.tensor}, {Axis::sequence, mesh.sequence}};
-    for (const Unit& unit : units) {
+    for (const DeclaredUnit& unit : units) {
       UnitSpec spec{store.units() == 0 ? "dense" : "experts", {}};
       for (const Declared& d : unit) spec.params.push_back(d.spec);
       store.add_unit(spec, sharding_of_stage(stage, store.units() == 0 ? *mesh.data : *others, *self));
@@ -135,14 +135,14 @@ struct Rank {
       for (int64_t i = 0; i < store.layout(u).range(p).size(); ++i) {
         const Declared& d = units[size_t(u)][size_t(p)];
         if (const int64_t at = store.layout(u).range(p).begin + i; slice.begin <= at && at < slice.end)
-          to[size_t(at - slice.begin)] = float(gradient(d.spec.name, d.elements[size_t(i)]));
+          to[size_t(at - slice.begin)] = float(gradient_of(d.spec.name, d.elements[size_t(i)]));
       }
   }
 
   Memory memory;
   Stream compute;
   comm::Mesh mesh;
-  std::vector<Unit> units;
+  std::vector<DeclaredUnit> units;
   std::unique_ptr<comm::Communicator> self, others;
   std::vector<comm::CuttingAxis> cutting;
   ParameterStore store;
@@ -157,12 +157,12 @@ constexpr MeshShape kGrids[] = {{},
                                 {.data = 3, .sequence = 2, .tensor = 1}};
 
 void in_every_layout(
-    const std::function<void(Rank&)>& body, const std::function<void()>& after = [] {}) {
+    const std::function<void(CutRank&)>& body, const std::function<void()>& after = [] {}) {
   for (const MeshShape& shape : kGrids)
     for (int stage : {0, 1, 2, 3}) {
       SCOPED_TRACE(fmt::format("{}, stage {}", name_of(shape), stage));
       comm::run_ranks(shape.size(), [&](comm::Communicator& world) {
-        Rank rank(world, shape, stage);
+        CutRank rank(world, shape, stage);
         body(rank);
       });
       after();
@@ -172,7 +172,7 @@ void in_every_layout(
 TEST(Cuts, OfTwoAxesGiveTheNormOfTheWholeParameters) {
   std::array<double, 2> want{};
   for (const auto& [name, numel] : whole_sizes()) want[name.starts_with("experts")] += whole_square(name);
-  in_every_layout([&](Rank& r) {
+  in_every_layout([&](CutRank& r) {
     int64_t parts = 0;
     std::vector<int64_t> ends;
     for (int u = 0; u < 2; ++u) ends.push_back(parts += int64_t(r.store.counted(u).size()));
@@ -192,7 +192,7 @@ TEST(Cuts, OfTwoAxesGiveTheNormOfTheWholeParameters) {
 TEST(Cuts, OfTwoAxesAreSavedAsEachElementOfTheWholeOnce) {
   std::mutex mutex;
   std::map<std::string, std::map<int64_t, int>> saved;
-  const auto save = [&](Rank& r) {
+  const auto save = [&](CutRank& r) {
     for (int u = 0; u < 2; ++u)
       for (const Range& part : r.store.counted(u)) {
         const Range flat = part.shifted(r.store.slice(u).begin);
@@ -217,7 +217,7 @@ TEST(Cuts, OfTwoAxesAreSavedAsEachElementOfTheWholeOnce) {
 }
 
 TEST(Cuts, OfTwoAxesGiveSumsOverWholeParameters) {
-  in_every_layout([](Rank& r) {
+  in_every_layout([](CutRank& r) {
     WholeParameters whole(r.memory, r.store, r.cutting, {});
     whole.clear(r.compute, r.compute);
     for (int u = 0; u < 2; ++u)

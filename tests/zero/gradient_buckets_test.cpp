@@ -11,7 +11,7 @@
 namespace cleave::zero {
 namespace {
 
-UnitSpec unit_of(const char* name, int64_t numel) {
+UnitSpec bucket_unit(const char* name, int64_t numel) {
   return {name, {{std::string(name) + ".w", {numel}, {}, true}}};
 }
 
@@ -33,7 +33,7 @@ struct Buckets {
     for (comm::Communicator* group : {&world, pair.get(), self.get()}) {
       Sharding sharding = sharding_of_stage(stage, *group, *self);
       sharding.home.gradients = home;
-      units.push_back({FlatLayout(unit_of("u", numel), sharding.optimizer_shards()), sharding});
+      units.push_back({FlatLayout(bucket_unit("u", numel), sharding.optimizer_shards()), sharding});
       shards.add_unit(units.back());
       numel -= 20;
     }
@@ -126,7 +126,7 @@ TEST(GradientBuckets, RefuseAUnitWhoseGradientsLiveElsewhere) {
   GradientShards shards(memory, {}, stream, stream);
   Sharding here = sharding_of_stage(2, *self, *self), away = here;
   away.home.gradients = MemoryKind::host;
-  const StoredUnit a{FlatLayout(unit_of("a", 4), 1), here}, b{FlatLayout(unit_of("b", 4), 1), away};
+  const StoredUnit a{FlatLayout(bucket_unit("a", 4), 1), here}, b{FlatLayout(bucket_unit("b", 4), 1), away};
   shards.add_unit(a);
   expect_error(Exit::internal, {"unit b", "one home"}, [&] { shards.add_unit(b); });
 }
@@ -144,7 +144,7 @@ TEST(ParameterStore, AddsUpSumsOfEveryUnitOverTheRanksOfItsOwnPlan) {
         std::vector<comm::Communicator*> groups{&world, &world, pair.get()};
         if (!wide_first) std::reverse(groups.begin(), groups.end());
         for (comm::Communicator* g : groups)
-          store.add_unit(unit_of("u", 8), sharding_of_stage(stage, *g, *self));
+          store.add_unit(bucket_unit("u", 8), sharding_of_stage(stage, *g, *self));
         // Two sums of units 0 and 1, one of unit 2, and one of none.
         std::vector<double> sums(6);
         for (size_t i = 0; i < sums.size(); ++i) sums[i] = double(world.rank() + 1) * double(i + 1);

@@ -92,7 +92,7 @@ class Signs final : public GradientForm {
   std::unique_ptr<GradientForm> floats_ = GradientForm::of({});
 };
 
-float gradient(int rank, int step, int64_t i) {
+float crossed_gradient(int rank, int step, int64_t i) {
   return float(std::sin(double(i + 1) * 0.9 + rank) + 0.4 * std::cos(double(step) * 2.1 + double(i)) + 0.1);
 }
 
@@ -146,7 +146,7 @@ struct Crossing {
   }
   // The slice of the sum that this rank has after a step.
   Values step(int rank, int step) {
-    for (size_t i = 0; i < full.size(); ++i) full[i] = gradient(rank, step, int64_t(i));
+    for (size_t i = 0; i < full.size(); ++i) full[i] = crossed_gradient(rank, step, int64_t(i));
     const Tensor sum = view(shard);
     if (unit.sharding.buckets())
       crossing.reduce(unit, sum, view(full), false);
@@ -175,7 +175,7 @@ Values reference_step(Reference& reference, Kind kind, int ranks, int step, size
   std::vector<Values> terms;
   for (int r = 0; r < ranks; ++r) {
     terms.emplace_back();
-    for (size_t i = 0; i < numel; ++i) terms.back().push_back(gradient(r, step, int64_t(i)));
+    for (size_t i = 0; i < numel; ++i) terms.back().push_back(crossed_gradient(r, step, int64_t(i)));
   }
   if (kind != Kind::hybrid) return reference.sum("data", terms, kind == Kind::stage_0 ? 1 : size_t(ranks));
   const Values first = reference.sum("near 0", {terms[0], terms[1]}, 2),
@@ -220,7 +220,8 @@ TEST(GradientCrossing, KeepsWhatAFormLeftOutForTheStepsThatFollow) {
       for (size_t i = 0; i < sum.size(); ++i) {
         const int64_t at = c.unit.slice().begin + int64_t(i);
         sum[i] += got[i];
-        worst = std::max(worst, std::fabs(sum[i] / (step + 1) - gradient(0, 0, at) - gradient(1, 0, at)));
+        worst = std::max(
+            worst, std::fabs(sum[i] / (step + 1) - crossed_gradient(0, 0, at) - crossed_gradient(1, 0, at)));
       }
       (step == 0 ? first : last) = worst;
     }

@@ -15,17 +15,17 @@ namespace cleave::zero {
 namespace {
 
 constexpr int kUnits = 6;
-const std::array<int64_t, kUnits> kNumel{98, 28, 62, 130, 5, 70};
+const std::array<int64_t, kUnits> kUnitNumel{98, 28, 62, 130, 5, 70};
 
 UnitSpec unit_of(int u) {
   const std::string name = fmt::format("u{}", u);
-  return {name, {{name + ".w", {kNumel[size_t(u)]}, {}, true}, {name + ".b", {3}, {}, false}}, u == 4};
+  return {name, {{name + ".w", {kUnitNumel[size_t(u)]}, {}, true}, {name + ".b", {3}, {}, false}}, u == 4};
 }
 
 float weight(int step, int unit, int64_t i) { return float(1000 * step + 150 * unit + int(i)); }
-float gradient(int rank, int unit, int64_t i) { return float((rank + 1) * (unit + 2) + int(i % 5)); }
+float gradient_of_visit(int rank, int unit, int64_t i) { return float((rank + 1) * (unit + 2) + int(i % 5)); }
 
-struct Case {
+struct VisitCase {
   int ranks = 2, stage = 3;
   MemoryKind parameters = MemoryKind::device, gradients = MemoryKind::device;
   bool overlap = false, exact = false;
@@ -37,8 +37,8 @@ struct Case {
 };
 
 // A rank's state and its driver.
-struct Rank {
-  Rank(comm::Communicator& world, const Case& c, const std::string& folder)
+struct VisitingRank {
+  VisitingRank(comm::Communicator& world, const VisitCase& c, const std::string& folder)
       : text(c.text()),
         rank(world.rank()),
         exact(c.exact),
@@ -53,7 +53,7 @@ struct Rank {
     }
     visits.commit();
   }
-  static StoreOptions options_of(const Case& c, const std::string& folder) {
+  static StoreOptions options_of(const VisitCase& c, const std::string& folder) {
     StoreOptions o{.overlap = c.overlap};
     o.disk = {.folder = folder, .buffers = 2, .options = {}};
     if (c.exact) o.gradients = o.wire = DType::int64, o.grid = 8;
@@ -87,7 +87,8 @@ struct Rank {
     if (slots[0].written) {
       const bool adds = std::exchange(*slots[0].written, true);
       for (int64_t i = 0; i < slots[0].tensor.numel(); ++i)
-        slots[0].tensor.as<float>()[i] = (adds ? slots[0].tensor.as<float>()[i] : 0) + gradient(rank, u, i);
+        slots[0].tensor.as<float>()[i] =
+            (adds ? slots[0].tensor.as<float>()[i] : 0) + gradient_of_visit(rank, u, i);
     }
     visits.give(u);
   }
@@ -102,7 +103,7 @@ struct Rank {
         const int64_t at = store.slice(u).begin + i;
         double wanted = 0;
         for (size_t r = 0; r < times.size() && at < weights.end; ++r)
-          wanted += times[r][size_t(u)] * double(gradient(int(r), u, at));
+          wanted += times[r][size_t(u)] * double(gradient_of_visit(int(r), u, at));
         const double got = exact ? std::ldexp(double(sum.as<int64_t>()[i]), -8) : sum.as<float>()[i];
         ASSERT_EQ(got, wanted) << "unit " << u << ", element " << at << ": " << text;
       }
@@ -119,8 +120,8 @@ struct Rank {
   RecordedVisits visits;
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<VisitCase> cases() {
+  std::vector<VisitCase> all;
   for (int ranks : {1, 2, 3})
     for (int stage : {0, 1, 2, 3})
       for (const MemoryKind home : {MemoryKind::device, MemoryKind::host})
@@ -141,10 +142,10 @@ std::vector<Case> cases() {
 // Steps of two micro-batches. Each rank draws its own units, in its own order, and some it uses twice.
 TEST(RecordedVisits, GiveTheSumsOfWhateverEveryRankDoesInWhateverOrder) {
   const Scratch scratch;
-  for (const Case& c : cases()) {
+  for (const VisitCase& c : cases()) {
     SCOPED_TRACE(c.text());
     comm::run_ranks(c.ranks, [&](comm::Communicator& world) {
-      Rank r(world, c, scratch.folder());
+      VisitingRank r(world, c, scratch.folder());
       std::mt19937 every(uint32_t(7 * c.stage + c.ranks));  // the same on all ranks
       for (int step = 0; step < 6; ++step) {
         r.publish(step);
@@ -205,7 +206,7 @@ TEST(RecordedVisits, GiveTheBitsOfPlannedOnesInEveryOrder) {
   for (int stage : {0, 1, 2, 3})
     for (const MemoryKind home : {MemoryKind::device, MemoryKind::host})
       comm::run_ranks(3, [&](comm::Communicator& world) {
-        Rank planned(world, {.ranks = 3, .stage = stage, .gradients = home}, "");
+        VisitingRank planned(world, {.ranks = 3, .stage = stage, .gradients = home}, "");
         PlannedVisits visits(planned.memory, planned.store, planned.compute, planned.compute);
         std::vector<Visit> stops;
         for (const int u : order) stops.push_back({{u}, true});
@@ -221,7 +222,7 @@ TEST(RecordedVisits, GiveTheBitsOfPlannedOnesInEveryOrder) {
           }
         }
         visits.end_step();
-        Rank recorded(world, {.ranks = 3, .stage = stage, .gradients = home}, "");
+        VisitingRank recorded(world, {.ranks = 3, .stage = stage, .gradients = home}, "");
         std::mt19937 draw(3);
         for (int step = 0; step < 3; ++step) {
           recorded.visits.begin_step();
@@ -248,7 +249,7 @@ TEST(RecordedVisits, GiveTheBitsOfPlannedOnesInEveryOrder) {
 // one is learned in a step.
 TEST(RecordedVisits, FollowTheRecordWithoutAWordWhereRanksDoAsBefore) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
-    Rank r(world, {.overlap = true, .room = 300}, "");
+    VisitingRank r(world, {.overlap = true, .room = 300}, "");
     std::vector<int> order{3, 0, 2, 0, 5, 1};
     std::vector<int64_t> unforeseen;
     for (int step = 0; step < 6; ++step) {
@@ -277,7 +278,7 @@ TEST(RecordedVisits, FollowTheRecordWithoutAWordWhereRanksDoAsBefore) {
 
 TEST(RecordedVisits, SayWhichUnitHasNoRoomBesideWhich) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
-    Rank r(world, {.room = 150}, "");
+    VisitingRank r(world, {.room = 150}, "");
     r.publish(0);
     r.visits.begin_step();
     r.visits.begin_pass(0);
