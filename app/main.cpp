@@ -9,9 +9,9 @@
 #include "app/commands.h"
 #include "app/parse.h"
 #include "config/nearest_key.h"
-#include "core/build.h"
 #include "core/environment.h"
 #include "core/error.h"
+#include "core/version.h"
 #include "kernels/cpu/bodies.h"
 #include "launcher/exit_code.h"
 

@@ -5,7 +5,7 @@
 #include <new>
 
 #include "capi/cleave_c.h"
-#include "core/build.h"
+#include "core/version.h"
 
 namespace cleave::capi {
 namespace {

@@ -24,7 +24,7 @@ foreach(folder ${CLEAVE_FOLDERS})
   install(DIRECTORY ${folder}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/cleave/${folder} FILES_MATCHING PATTERN "*.h")
 endforeach()
 install(FILES cleave.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/cleave)
-install(FILES ${PROJECT_BINARY_DIR}/include/core/build.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/cleave/core)
+install(FILES ${PROJECT_BINARY_DIR}/include/core/build.h ${PROJECT_BINARY_DIR}/include/core/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/cleave/core)
 configure_package_config_file(cmake/cleaveConfig.cmake.in ${PROJECT_BINARY_DIR}/cleaveConfig.cmake
   INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/cleaveConfigVersion.cmake COMPATIBILITY SameMinorVersion)

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/build.h"
+#include "core/version.h"
 
 namespace cleave::comm::wire {
 

@@ -5,6 +5,7 @@
 #include "kernels/activation.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/launched.h"
 #include "kernels/loss.h"
 
 namespace cleave::kernels {
@@ -13,12 +14,14 @@ void ActivationForward::check() const {
   Operand("ActivationForward", "x", x).is_float();
   Operand("ActivationForward", "y", y).is(x.dtype()).numel(x.numel());
 }
+CLEAVE_LAUNCH(ActivationForward)
 
 void ActivationBackward::check() const {
   Operand("ActivationBackward", "x", x).is_float();
   Operand("ActivationBackward", "dy", dy).is(x.dtype()).numel(x.numel());
   Operand("ActivationBackward", "dx", dx).is(x.dtype()).numel(x.numel());
 }
+CLEAVE_LAUNCH(ActivationBackward)
 
 namespace {
 
@@ -34,6 +37,7 @@ void GatedForward::check() const {
   Operand(op, "y", y).is_float().rank(2).apart_from("x", x);
   check_halves(op, "x", x, y);
 }
+CLEAVE_LAUNCH(GatedForward)
 
 void GatedBackward::check() const {
   const char* op = "GatedBackward";
@@ -41,18 +45,21 @@ void GatedBackward::check() const {
   check_halves(op, "x", x, dy);
   check_halves(op, "dx", dx, dy);
 }
+CLEAVE_LAUNCH(GatedBackward)
 
 void SoftCap::check() const {
   Operand("SoftCap", "x", x).is_float();
   Operand("SoftCap", "y", y).is(x.dtype()).numel(x.numel());
   CHECK(cap > 0, "SoftCap: cap must be above 0, got {}", cap);
 }
+CLEAVE_LAUNCH(SoftCap)
 
 void Add::check() const {
   Operand("Add", "y", y).is_float();
   Operand("Add", "a", a).is(y.dtype()).numel(y.numel());
   Operand("Add", "b", b).is(y.dtype()).numel(y.numel());
 }
+CLEAVE_LAUNCH(Add)
 
 void Dropout::check() const {
   Operand("Dropout", "x", x).is_float();
@@ -60,6 +67,7 @@ void Dropout::check() const {
   CHECK(p >= 0 && p <= 1, "Dropout: p must be in [0, 1], got {}", p);
   CHECK(offset >= 0, "Dropout: offset must not be negative, got {}", offset);
 }
+CLEAVE_LAUNCH(Dropout)
 
 void Cast::check() const {
   CHECK(cleave::is_float(x.dtype()) && cleave::is_float(y.dtype()), "Cast: float types wanted, got {} to {}",
@@ -67,18 +75,22 @@ void Cast::check() const {
   Operand("Cast", "x", x);
   Operand("Cast", "y", y).numel(x.numel());
 }
+CLEAVE_LAUNCH(Cast)
 
 void Fill::check() const { Operand("Fill", "y", y); }
+CLEAVE_LAUNCH(Fill)
 
 void Axpy::check() const {
   Operand("Axpy", "x", x).is_float();
   Operand("Axpy", "y", y).is_float().numel(x.numel());
 }
+CLEAVE_LAUNCH(Axpy)
 
 void Scale::check() const {
   Operand("Scale", "x", x).is_float();
   Operand("Scale", "y", y).is(x.dtype()).numel(x.numel());
 }
+CLEAVE_LAUNCH(Scale)
 
 void CopyRuns::check() const {
   Operand("CopyRuns", "y", y).is(x.dtype()).apart_from("x", x);
@@ -94,21 +106,25 @@ void CopyRuns::check() const {
   fits("y", y, outer.y, inner.y);
   fits("x", x, outer.x, inner.x);
 }
+CLEAVE_LAUNCH(CopyRuns)
 
 void SumSquares::check() const {
   Operand("SumSquares", "x", x).is_float();
   Operand("SumSquares", "out", out).is(DType::fp64).numel(1);
 }
+CLEAVE_LAUNCH(SumSquares)
 
 void Sum::check() const {
   Operand("Sum", "x", x).is(DType::fp32);
   Operand("Sum", "out", out).is(DType::fp64).numel(1);
 }
+CLEAVE_LAUNCH(Sum)
 
 void RandomFill::check() const {
   Operand("RandomFill", "y", y).is(DType::fp32);
   CHECK(first >= 0, "RandomFill: first must not be negative, got {}", first);
 }
+CLEAVE_LAUNCH(RandomFill)
 
 static void check_part(const char* op, const VocabPart& part) {
   CHECK(part.first >= 0 && part.size >= 0 && (part.size > 0 || part.first == 0),
@@ -134,6 +150,7 @@ void EmbeddingForward::check() const {
   const int64_t last = first_position + std::min(seq, y.dim(0));
   CHECK(last <= wpe.dim(0), "{}: position {} needed, wpe has {}", op, last - 1, wpe.dim(0));
 }
+CLEAVE_LAUNCH(EmbeddingForward)
 
 void EmbeddingBackward::check() const {
   const char* op = "EmbeddingBackward";
@@ -153,6 +170,7 @@ void EmbeddingBackward::check() const {
   const int64_t used = std::min(seq, first_row + dy.dim(0));
   CHECK(used <= dwpe.dim(0), "{}: {} positions needed, dwpe has {}", op, used, dwpe.dim(0));
 }
+CLEAVE_LAUNCH(EmbeddingBackward)
 
 void DocumentPositions::check() const {
   const char* op = "DocumentPositions";
@@ -162,6 +180,7 @@ void DocumentPositions::check() const {
   CHECK(first >= 0 && first + positions.dim(1) <= documents.dim(1),
         "{}: positions [{}, {}) of sequences of {}", op, first, first + positions.dim(1), documents.dim(1));
 }
+CLEAVE_LAUNCH(DocumentPositions)
 
 void CrossEntropy::check() const {
   const char* op = "CrossEntropy";
@@ -175,6 +194,7 @@ void CrossEntropy::check() const {
         vocab, logits.dim(1));
   check_cap(op, cap);
 }
+CLEAVE_LAUNCH(CrossEntropy)
 
 void SoftmaxPart::check() const {
   const char* op = "SoftmaxPart";
@@ -184,6 +204,7 @@ void SoftmaxPart::check() const {
   CHECK(vocab >= 0 && vocab <= logits.dim(1) && first >= 0, "{}: tokens {} to {} do not fit {} columns", op,
         first, first + vocab, logits.dim(1));
 }
+CLEAVE_LAUNCH(SoftmaxPart)
 
 void CrossEntropyPart::check() const {
   const char* op = "CrossEntropyPart";
@@ -201,5 +222,6 @@ void CrossEntropyPart::check() const {
   CHECK(part >= 0 && part < stats.dim(0), "{}: there is no part {} of {}", op, part, stats.dim(0));
   check_cap(op, cap);
 }
+CLEAVE_LAUNCH(CrossEntropyPart)
 
 }  // namespace cleave::kernels

@@ -3,6 +3,7 @@
 #include "kernels/checks.h"
 #include "kernels/dense.h"
 #include "kernels/kv_cache.h"
+#include "kernels/launched.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
 
@@ -21,11 +22,13 @@ void Matmul::check() const {
   CHECK(!accumulate, "{}: bias together with accumulate would be added once a call; add it in the first one",
         op);
 }
+CLEAVE_LAUNCH(Matmul)
 
 void BiasGradient::check() const {
   Operand("BiasGradient", "dy", dy).is_float().rank(2);
   Operand("BiasGradient", "db", db).is_float().numel(dy.dim(1));
 }
+CLEAVE_LAUNCH(BiasGradient)
 
 void DenseActivation::check() const {
   product().check();
@@ -36,18 +39,21 @@ void DenseActivation::check() const {
       .apart_from("x", x)
       .apart_from("weight", weight);
 }
+CLEAVE_LAUNCH(DenseActivation)
 
 void DenseActivationGradient::check() const {
   product().check();
   activation().check();
   Operand("DenseActivationGradient", "dhidden", dhidden).has(hidden.shape()).apart_from("hidden", hidden);
 }
+CLEAVE_LAUNCH(DenseActivationGradient)
 
 void DenseWeightGradient::check() const {
   product().check();
   bias_gradient().check();
   Operand("DenseWeightGradient", "dbias", dbias).apart_from("dweight", dweight).apart_from("dy", dy);
 }
+CLEAVE_LAUNCH(DenseWeightGradient)
 
 void LayerNormForward::check() const {
   const char* op = "LayerNormForward";
@@ -62,6 +68,7 @@ void LayerNormForward::check() const {
   Operand(op, "sum", sum).is(x.dtype()).has(x.shape());
   CHECK(sum.defined() || x.numel() == 0, "{}: a residual needs memory for the sum", op);
 }
+CLEAVE_LAUNCH(LayerNormForward)
 
 void LayerNormBackward::check() const {
   const char* op = "LayerNormBackward";
@@ -75,6 +82,7 @@ void LayerNormBackward::check() const {
   Operand(op, "rstd", rstd).is(DType::fp32).numel(x.dim(0));
   if (dresidual.defined()) Operand(op, "dresidual", dresidual).is(x.dtype()).has(x.shape());
 }
+CLEAVE_LAUNCH(LayerNormBackward)
 
 void RmsNormForward::check() const {
   const char* op = "RmsNormForward";
@@ -86,6 +94,7 @@ void RmsNormForward::check() const {
   Operand(op, "residual", residual).is(x.dtype()).has(x.shape());
   Operand(op, "sum", sum).is(x.dtype()).has(x.shape());
 }
+CLEAVE_LAUNCH(RmsNormForward)
 
 void RmsNormBackward::check() const {
   const char* op = "RmsNormBackward";
@@ -97,6 +106,7 @@ void RmsNormBackward::check() const {
   Operand(op, "rstd", rstd).is(DType::fp32).numel(x.dim(0));
   if (dresidual.defined()) Operand(op, "dresidual", dresidual).is(x.dtype()).has(x.shape());
 }
+CLEAVE_LAUNCH(RmsNormBackward)
 
 namespace {
 
@@ -128,6 +138,7 @@ void Rotary::check() const {
   const int64_t last = first_position + std::min(seq, qkv.dim(0));
   CHECK(last <= cos.dim(0), "{}: position {} needed, cos has {}", op, last - 1, cos.dim(0));
 }
+CLEAVE_LAUNCH(Rotary)
 
 namespace {
 
@@ -157,6 +168,7 @@ void AttentionForward::check() const {
   check_attention(op, *this);
   Operand(op, "y", y).apart_from("qkv", qkv);
 }
+CLEAVE_LAUNCH(AttentionForward)
 
 void AttentionBackward::check() const {
   const char* op = "AttentionBackward";
@@ -165,6 +177,7 @@ void AttentionBackward::check() const {
   Operand(op, "dqkv", dqkv).is(qkv.dtype()).has(qkv.shape()).apart_from("qkv", qkv);
   Operand(op, "dy", dy).is(qkv.dtype()).has(forward.y.shape());
 }
+CLEAVE_LAUNCH(AttentionBackward)
 
 namespace {
 
@@ -187,6 +200,7 @@ void WriteKvCache::check() const {
   Operand(op, "keys", keys).apart_from("qkv", qkv);
   Operand(op, "values", values).apart_from("qkv", qkv);
 }
+CLEAVE_LAUNCH(WriteKvCache)
 
 void KvCacheAttention::check() const {
   const char* op = "KvCacheAttention";
@@ -196,5 +210,6 @@ void KvCacheAttention::check() const {
   Operand(op, "y", y).is(qkv.dtype()).has({qkv.dim(0), heads * keys.dim(3)});
   Operand(op, "y", y).apart_from("qkv", qkv).apart_from("keys", keys).apart_from("values", values);
 }
+CLEAVE_LAUNCH(KvCacheAttention)
 
 }  // namespace cleave::kernels

@@ -28,6 +28,7 @@ void Tally::add(const Work& launch) {
   known->launches += launch.launches;
   known->flops += launch.flops;
   known->bytes += launch.bytes;
+  known->least += launch.least;
 }
 
 }  // namespace cleave::kernels

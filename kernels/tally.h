@@ -22,6 +22,12 @@ struct Traffic {
   }
 };
 
+// The least that a step has to move: every pass between two products - a norm, an activation, a sum - is done
+// while one of them has its operand on registers. Then its result is written in place of the product's, and
+// what it reads beside is all that it adds; an op that can be such a pass says how much by least(), which is
+// negative where it makes the product's result smaller. Products, attention, embeddings and updates pass over
+// each operand once, whatever is beside them.
+
 // Launches of one op that go at one rate: of one type, and of matrix products and attention of one variant,
 // which is what the op's variant() says.
 struct Work {
@@ -30,6 +36,7 @@ struct Work {
   int64_t variant = 0;
   int64_t launches = 0;
   double flops = 0, bytes = 0;
+  double least = 0;  // of the bytes, what remains with such passes on registers
 };
 
 // While it lives, counts what the calling thread launches on dry streams; one at a time.
@@ -51,21 +58,11 @@ class Tally {
 template <class Op>
 void add_to(Tally& tally, std::string_view name, const Op& op) {
   const Traffic traffic = op.traffic();
-  Work work{.op = name, .type = traffic.type, .launches = 1, .bytes = traffic.bytes};
+  Work work{.op = name, .type = traffic.type, .launches = 1, .bytes = traffic.bytes, .least = traffic.bytes};
+  if constexpr (requires { op.least(); }) work.least = op.least().bytes;
   if constexpr (requires { op.flops(); }) work.flops = op.flops();
   if constexpr (requires { op.variant(); }) work.variant = op.variant();
   tally.add(work);
-}
-
-// A launch on a dry stream. An op that is several on a CPU counts as these.
-template <class Op>
-void count(std::string_view name, const Op& op) {
-  Tally* tally = Tally::current();
-  if (!tally) return;
-  if constexpr (requires { op.add_parts(*tally); })
-    op.add_parts(*tally);
-  else
-    add_to(*tally, name, op);
 }
 
 }  // namespace cleave::kernels

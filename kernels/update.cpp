@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/checks.h"
+#include "kernels/launched.h"
 
 namespace cleave::kernels {
 namespace {
@@ -34,6 +35,7 @@ void Adam::check() const {
   check_gradient("Adam", param, grad), check_copy("Adam", param, copy);
   CHECK(step >= 1, "Adam: step counts from 1, got {}", step);
 }
+CLEAVE_LAUNCH(Adam)
 
 AdamNumbers Adam::numbers() const {
   const double c1 = bias_correction ? 1.0 - std::pow(double(beta1), double(step)) : 1.0;
@@ -53,6 +55,7 @@ void Sgd::check() const {
   if (momentum != 0) check_state("Sgd", param, {{"buffer", buffer}});
   check_gradient("Sgd", param, grad), check_copy("Sgd", param, copy);
 }
+CLEAVE_LAUNCH(Sgd)
 
 SgdNumbers Sgd::numbers() const {
   return {.lr = lr,
@@ -68,6 +71,7 @@ void Lion::check() const {
   check_state("Lion", param, {{"m", m}});
   check_gradient("Lion", param, grad), check_copy("Lion", param, copy);
 }
+CLEAVE_LAUNCH(Lion)
 
 LionNumbers Lion::numbers() const {
   return {.averages = averages(*this), .lr = lr, .kept = 1.0f - lr * weight_decay, .scale = grad_scale};
@@ -77,6 +81,7 @@ void Adagrad::check() const {
   check_state("Adagrad", param, {{"sum", sum}});
   check_gradient("Adagrad", param, grad), check_copy("Adagrad", param, copy);
 }
+CLEAVE_LAUNCH(Adagrad)
 
 AdagradNumbers Adagrad::numbers() const {
   return {.lr = lr, .eps = eps, .decay = weight_decay, .scale = grad_scale};
@@ -87,6 +92,7 @@ void LambMoments::check() const {
   check_gradient("LambMoments", param, grad);
   Operand("LambMoments", "squares", squares).is(DType::fp64).numel(2);
 }
+CLEAVE_LAUNCH(LambMoments)
 
 LambNumbers LambMoments::numbers() const {
   return {.averages = averages(*this), .eps = eps, .decay = weight_decay, .scale = grad_scale};
@@ -96,6 +102,7 @@ void LambStep::check() const {
   check_state("LambStep", param, {{"m", m}, {"v", v}});
   check_copy("LambStep", param, copy);
 }
+CLEAVE_LAUNCH(LambStep)
 
 LambStepNumbers LambStep::numbers() const { return {.rate = rate, .eps = eps, .decay = weight_decay}; }
 

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "core/build.h"
 #include "core/error.h"
+#include "core/version.h"
 #include "launcher/shell_words.h"
 
 namespace cleave::launcher {

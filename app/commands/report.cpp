@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/proc_value.h"
 #include "core/units.h"
+#include "core/version.h"
 #include "device/device.h"
 #include "kernels/matmul_ways.h"
 #include "offload/disk_queue.h"

@@ -6,6 +6,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/cpu/team_loop.h"
+#include "kernels/launched.h"
 
 namespace cleave::kernels {
 namespace {
@@ -23,11 +24,13 @@ void ToBlockInt8::check() const {
   Operand("ToBlockInt8", "x", x).is_float().apart_from("codes", codes).apart_from("scales", scales);
   check_block("ToBlockInt8", x, codes, scales, block);
 }
+CLEAVE_LAUNCH(ToBlockInt8)
 
 void FromBlockInt8::check() const {
   Operand("FromBlockInt8", "y", y).is_float().apart_from("codes", codes).apart_from("scales", scales);
   check_block("FromBlockInt8", y, codes, scales, block);
 }
+CLEAVE_LAUNCH(FromBlockInt8)
 
 namespace cpu {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/cpu/team_loop.h"
+#include "kernels/launched.h"
 
 namespace cleave::kernels {
 
@@ -14,22 +15,26 @@ void RoundToGrid::check() const {
   Operand("RoundToGrid", "bad", bad).is(DType::int64).numel(1);
   CHECK(limit > 0 && limit <= 0x1p62, "RoundToGrid: limit must be above 0 and at most 2^62, got {}", limit);
 }
+CLEAVE_LAUNCH(RoundToGrid)
 
 void FromGrid::check() const {
   Operand("FromGrid", "x", x).is(DType::int64);
   Operand("FromGrid", "y", y).is(DType::fp32).numel(x.numel()).apart_from("x", x);
 }
+CLEAVE_LAUNCH(FromGrid)
 
 void AddIntegers::check() const {
   Operand("AddIntegers", "x", x).is(DType::int64);
   Operand("AddIntegers", "y", y).is(DType::int64).numel(x.numel());
 }
+CLEAVE_LAUNCH(AddIntegers)
 
 void SumIntegerSquares::check() const {
   Operand("SumIntegerSquares", "x", x).is(DType::int64);
   Operand("SumIntegerSquares", "out", out).is(DType::int64).numel(4);
   CHECK(x.numel() <= int64_t{1} << 31, "SumIntegerSquares: at most 2^31 elements, got {}", x.numel());
 }
+CLEAVE_LAUNCH(SumIntegerSquares)
 
 namespace cpu {
 namespace {

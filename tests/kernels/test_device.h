@@ -4,7 +4,6 @@
 
 #include <memory>
 
-#include "core/build.h"
 #include "device/copy.h"
 #include "device/workspace.h"
 
@@ -44,10 +43,7 @@ void launch(const Op& op, TestStream& stream) {
 }
 
 // The CPU, and the first GPU where the build has a backend for it.
-inline std::vector<Device> test_devices() {
-  if constexpr (build::cuda) return {Device{}, Device::cuda(0)};
-  return {Device{}};
-}
+std::vector<Device> test_devices();
 
 class OnDevice : public testing::TestWithParam<Device> {
  protected:
