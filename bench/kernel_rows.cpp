@@ -59,7 +59,8 @@ void add_products(std::vector<KernelRow>& list, Device device, DType type) {
                           {"down", t, 768, 3072},
                           {"head", head_rows(device), kPaddedVocab, 768},
                           {"head_unpadded", head_rows(device), kVocab, 768},
-                          {"narrow", t / 4, 384, 128}}) {
+                          {"narrow", t / 4, 384, 128},
+                          {"narrow_head", head_rows(device), kPaddedVocab, 128}}) {
     const std::string name = fmt::format("matmul/{}", l.name);
     add_product(list, device, type, name + "/forward" + suffix, [=](Operands& o) {
       return kernels::Matmul{.c = o.make(type, {l.rows, l.out}),

@@ -15,6 +15,7 @@ struct ActivationForward {
   Activation kind = Activation::gelu_tanh;
   void check() const;
   Traffic traffic() const { return {y, x}; }
+  Traffic least() const { return {y}; }
 };
 CLEAVE_KERNEL(ActivationForward)
 
@@ -24,6 +25,7 @@ struct ActivationBackward {
   Activation kind = Activation::gelu_tanh;
   void check() const;
   Traffic traffic() const { return {dx, dy, x}; }
+  Traffic least() const { return {x}; }
 };
 CLEAVE_KERNEL(ActivationBackward)
 
@@ -34,6 +36,7 @@ struct GatedForward {
   Activation kind = Activation::silu;
   void check() const;
   Traffic traffic() const { return {y, x}; }
+  Traffic least() const { return {y}; }
 };
 CLEAVE_KERNEL(GatedForward)
 
@@ -44,6 +47,7 @@ struct GatedBackward {
   Activation kind = Activation::silu;
   void check() const;
   Traffic traffic() const { return {dx, dy, x}; }
+  Traffic least() const { return {x.dtype(), double(dx.bytes() + x.bytes() - dy.bytes())}; }
 };
 CLEAVE_KERNEL(GatedBackward)
 
@@ -54,6 +58,7 @@ struct SoftCap {
   float cap = 1;
   void check() const;
   Traffic traffic() const { return {y, x}; }
+  Traffic least() const { return {y.dtype(), 0}; }
 };
 CLEAVE_KERNEL(SoftCap)
 
@@ -62,6 +67,7 @@ struct Add {
   Tensor y, a, b;
   void check() const;
   Traffic traffic() const { return {y, a, b}; }
+  Traffic least() const { return {a}; }
 };
 CLEAVE_KERNEL(Add)
 
@@ -75,6 +81,7 @@ struct Dropout {
   int64_t offset = 0;
   void check() const;
   Traffic traffic() const { return {y, x}; }
+  Traffic least() const { return {y.dtype(), 0}; }
 };
 CLEAVE_KERNEL(Dropout)
 

@@ -10,6 +10,7 @@ struct Cast {
   Tensor y, x;
   void check() const;
   Traffic traffic() const { return {x, y}; }
+  Traffic least() const { return {y}; }
 };
 CLEAVE_KERNEL(Cast)
 
@@ -19,6 +20,7 @@ struct Fill {
   double value = 0;
   void check() const;
   Traffic traffic() const { return {y}; }
+  Traffic least() const { return {y.dtype(), 0}; }
 };
 CLEAVE_KERNEL(Fill)
 
@@ -28,6 +30,7 @@ struct Axpy {
   float alpha = 1;
   void check() const;
   Traffic traffic() const { return {y, y, x}; }
+  Traffic least() const { return {y}; }
 };
 CLEAVE_KERNEL(Axpy)
 
@@ -37,6 +40,7 @@ struct Scale {
   float factor = 1;
   void check() const;
   Traffic traffic() const { return {y, x}; }
+  Traffic least() const { return {y.dtype(), 0}; }
 };
 CLEAVE_KERNEL(Scale)
 
@@ -54,6 +58,7 @@ struct CopyRuns {
   Traffic traffic() const {
     return {y.dtype(), 2.0 * double(outer.count * inner.count * width * size_of(y.dtype()))};
   }
+  Traffic least() const { return {y.dtype(), 0}; }
 };
 CLEAVE_KERNEL(CopyRuns)
 
@@ -65,6 +70,7 @@ struct SumSquares {
   Tensor x;
   void check() const;
   Traffic traffic() const { return {x}; }
+  Traffic least() const { return {x.dtype(), 0}; }
 };
 CLEAVE_KERNEL(SumSquares)
 
@@ -74,6 +80,7 @@ struct Sum {
   Tensor x;
   void check() const;
   Traffic traffic() const { return {x}; }
+  Traffic least() const { return {x.dtype(), 0}; }
 };
 CLEAVE_KERNEL(Sum)
 

@@ -23,6 +23,9 @@ struct CrossEntropy {
   Tensor hits = {};  // [rows] fp32
   void check() const;
   Traffic traffic() const { return {logits, dlogits.defined() ? dlogits : logits}; }
+  Traffic least() const {
+    return {logits.dtype(), dlogits.defined() ? double(dlogits.bytes() - logits.bytes()) : 0};
+  }
 };
 CLEAVE_KERNEL(CrossEntropy)
 
@@ -36,6 +39,7 @@ struct SoftmaxPart {
   int64_t vocab = 0, first = 0;
   void check() const;
   Traffic traffic() const { return {logits}; }
+  Traffic least() const { return {logits.dtype(), 0}; }
 };
 CLEAVE_KERNEL(SoftmaxPart)
 
@@ -53,6 +57,9 @@ struct CrossEntropyPart {
   int64_t part = 0;  // which of the parts these logits are, where hits are asked for
   void check() const;
   Traffic traffic() const { return {logits, dlogits.defined() ? dlogits : logits}; }
+  Traffic least() const {
+    return {logits.dtype(), dlogits.defined() ? double(dlogits.bytes() - logits.bytes()) : 0};
+  }
 };
 CLEAVE_KERNEL(CrossEntropyPart)
 

@@ -21,12 +21,15 @@ struct Matmul {
   int64_t n() const { return c.dim(1); }
   int64_t k() const { return a.dim(transpose_a ? 0 : 1); }
   void check() const;
-  Traffic traffic() const { return {a, b, c}; }
+  Traffic traffic() const { return accumulate ? Traffic{a, b, c, c} : Traffic{a, b, c}; }
   // Which of its operands is turned - b in a forward, none in an input's gradient, a in a weight's - and 3
-  // more where a side is so short that it does not fill the blocks.
+  // more where a side is so short that it does not fill the blocks, or 6 where then the other two are so long
+  // that the matrix between them is in no cache, as the logits of a narrow model.
   int64_t variant() const {
-    constexpr int64_t kShort = 256;
-    return (transpose_a ? 2 : transpose_b ? 0 : 1) + (std::min({m(), n(), k()}) <= kShort ? 3 : 0);
+    constexpr int64_t kShort = 256, kInCaches = int64_t{1} << 21;
+    const int64_t turned = transpose_a ? 2 : transpose_b ? 0 : 1, shortest = std::min({m(), n(), k()});
+    if (shortest > kShort) return turned;
+    return turned + (m() * n() * k() <= shortest * kInCaches ? 3 : 6);
   }
   double flops() const { return 2.0 * double(m()) * double(n()) * double(k()); }
 };
@@ -39,6 +42,7 @@ struct BiasGradient {
   bool accumulate = false;
   void check() const;
   Traffic traffic() const { return {dy, db}; }
+  Traffic least() const { return {db}; }
 };
 CLEAVE_KERNEL(BiasGradient)
 

@@ -15,6 +15,7 @@ struct LayerNormForward {
   float eps = 1e-5f;
   void check() const;
   Traffic traffic() const { return {y, sum, x, residual}; }
+  Traffic least() const { return {y, residual}; }
 };
 CLEAVE_KERNEL(LayerNormForward)
 
@@ -28,6 +29,7 @@ struct LayerNormBackward {
   bool accumulate_weight = false, accumulate_bias = false;
   void check() const;
   Traffic traffic() const { return {dx, dy, x, dresidual}; }
+  Traffic least() const { return {x, dresidual}; }
 };
 CLEAVE_KERNEL(LayerNormBackward)
 
@@ -39,6 +41,7 @@ struct RmsNormForward {
   float eps = 1e-6f, offset = 0;
   void check() const;
   Traffic traffic() const { return {y, sum, x, residual}; }
+  Traffic least() const { return {y, residual}; }
 };
 CLEAVE_KERNEL(RmsNormForward)
 
@@ -50,6 +53,7 @@ struct RmsNormBackward {
   bool accumulate = false;
   void check() const;
   Traffic traffic() const { return {dx, dy, x, dresidual}; }
+  Traffic least() const { return {x, dresidual}; }
 };
 CLEAVE_KERNEL(RmsNormBackward)
 

@@ -21,6 +21,7 @@ struct Rotary {
   Traffic traffic() const {
     return {qkv.dtype(), 2.0 * double(qkv.dim(0) * (heads + kv_heads) * head_dim * size_of(qkv.dtype()))};
   }
+  Traffic least() const { return {qkv.dtype(), 0}; }
 };
 CLEAVE_KERNEL(Rotary)
 

@@ -43,6 +43,19 @@ std::string table_of(const RankPlan& r) {
                            format_bytes(r.sent_total()), format_bytes(r.sent_between_nodes()));
 }
 
+// Empty where no step was counted.
+std::string format_moved(const RankPlan& r) {
+  const double all = r.moved(), least = r.least_moved();
+  if (all == 0) return "";
+  return fmt::format("  its kernels pass over {} of memory in a step; the least is {} ({:.0f} %)\n",
+                     format_bytes(int64_t(all)), format_bytes(int64_t(least)), 100 * least / all);
+}
+
+json as_json(const kernels::Work& w) {
+  return {{"op", w.op},       {"type", name_of(w.type)}, {"variant", w.variant},  {"launches", w.launches},
+          {"flops", w.flops}, {"bytes", w.bytes},        {"least_bytes", w.least}};
+}
+
 json as_json(const comm::CommBytes& bytes) {
   json out = json::object();
   for (int i = 0; i < comm::kCollectives; ++i)
@@ -89,8 +102,9 @@ std::string format(const JobPlan& plan) {
   }
   return out +
          fmt::format(
-             "\nrank {} needs the most, all of it from the first step on, at rest as at the peak:\n{}{}",
-             largest->ranks[0], format(largest->memory), plan.counts_sent ? table_of(*largest) : "");
+             "\nrank {} needs the most, all of it from the first step on, at rest as at the peak:\n{}{}{}",
+             largest->ranks[0], format(largest->memory), plan.counts_sent ? table_of(*largest) : "",
+             format_moved(*largest));
 }
 
 std::string to_json(const JobPlan& plan) {
@@ -101,19 +115,15 @@ std::string to_json(const JobPlan& plan) {
     for (const GroupTraffic& t : r.sent)
       sent[name_of(t.group)] = as_json(t.bytes), links[name_of(t.group)] = link_of(t);
     json work = json::array();
-    for (const kernels::Work& w : r.work)
-      work.push_back({{"op", w.op},
-                      {"type", name_of(w.type)},
-                      {"variant", w.variant},
-                      {"launches", w.launches},
-                      {"flops", w.flops},
-                      {"bytes", w.bytes}});
+    for (const kernels::Work& w : r.work) work.push_back(as_json(w));
     ranks.push_back({{"ranks", r.ranks},
                      {"place", place},
                      {"memory", as_json(r.memory)},
                      {"comm_bytes", sent},
                      {"links", links},
                      {"kernels", work},
+                     {"bytes_moved", r.moved()},
+                     {"least_bytes_moved", r.least_moved()},
                      {"comm_bytes_total", r.sent_total()},
                      {"comm_bytes_between_nodes", r.sent_between_nodes()}});
   }

@@ -72,6 +72,16 @@ int64_t RankPlan::sent_between_nodes() const {
   return sum;
 }
 
+double RankPlan::moved() const {
+  return std::accumulate(work.begin(), work.end(), 0.0,
+                         [](double sum, const kernels::Work& w) { return sum + w.bytes; });
+}
+
+double RankPlan::least_moved() const {
+  return std::accumulate(work.begin(), work.end(), 0.0,
+                         [](double sum, const kernels::Work& w) { return sum + w.least; });
+}
+
 void JobPlan::add(RankPlan rank) {
   const auto known = std::ranges::find_if(ranks, [&](const RankPlan& r) {
     return r.place.pipe == rank.place.pipe && r.memory == rank.memory && r.sent == rank.sent;

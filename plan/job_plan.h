@@ -36,6 +36,9 @@ struct RankPlan {
 
   int64_t sent_total() const;
   int64_t sent_between_nodes() const;
+  // What the launches of a step pass over, and the least of it (kernels/tally.h).
+  double moved() const;
+  double least_moved() const;
 };
 
 struct JobPlan {

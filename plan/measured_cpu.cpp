@@ -36,7 +36,8 @@ constexpr Passage kPassages[] = {{"ActivationForward", "gelu_tanh/forward"},
                                  {"SumSquares", "sum_squares"}};
 constexpr std::string_view kOther = "add";  // plain passes
 constexpr std::string_view kProducts[] = {"qkv", "proj", "up", "down"};
-constexpr std::string_view kVariants[] = {"forward", "dx", "dw"};  // Matmul::variant()
+constexpr std::string_view kVariants[] = {"forward", "dx", "dw"};  // Matmul::variant(), and so many more
+constexpr std::string_view kShortProducts[] = {"narrow", "narrow_head"};
 constexpr std::string_view kUpdates[] = {"Adam", "Sgd", "Lion", "Adagrad", "LambMoments", "LambStep"};
 
 bool updates(const kernels::Work& w) { return std::ranges::find(kUpdates, w.op) != std::end(kUpdates); }
@@ -61,12 +62,12 @@ struct MeasuredCpu::Rates {
   }
 
   double product_seconds(const kernels::Work& w, std::string_view type) {
-    const bool narrow = w.variant >= int64_t(std::size(kVariants));
+    const size_t shape = size_t(w.variant) / std::size(kVariants);
     const std::string_view variant = kVariants[size_t(w.variant) % std::size(kVariants)];
     const auto slowness = [&](std::string_view product) {
       return 1 / rate(fmt::format("matmul/{}/{}/{}", product, variant, type), 1e9);
     };
-    if (narrow) return w.flops * slowness("narrow");
+    if (shape > 0) return w.flops * slowness(kShortProducts[shape - 1]);
     double sum = 0;
     for (const std::string_view product : kProducts) sum += slowness(product);
     return w.flops * sum / std::size(kProducts);

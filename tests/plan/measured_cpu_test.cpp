@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/machine_rows.h"
+#include "core/units.h"
 #include "plan/measured_cpu.h"
 #include "tests/plan/planned.h"
 #include "tests/scratch.h"
@@ -13,18 +14,20 @@ namespace {
 
 constexpr double kProducts = 300, kPasses = 20, kUpdates = 40, kMessages = 5, kTokens = 340;
 
-// A report in which every row of a group has the same rate, without the rows whose names begin with
-// `without`.
-std::string report(const Scratch& scratch, const std::string& without = "nothing") {
+// A report in which every row of a group has the same rate but for one, without the rows whose names begin
+// with `without`.
+std::string report(const Scratch& scratch, const std::string& without = "nothing",
+                   double narrow_head = kProducts) {
   nlohmann::json rows = nlohmann::json::array();
   const auto add = [&](const std::string& name, double rate) {
     if (!name.starts_with(without))
       rows.push_back({{"name", name}, {"unit", "GB/s"}, {"median", rate}, {"low", rate}, {"high", rate}});
   };
   for (const std::string type : {"fp32", "bf16"}) {
-    for (const std::string product : {"qkv", "proj", "up", "down", "narrow"})
+    for (const std::string product : {"qkv", "proj", "up", "down", "narrow", "narrow_head"})
       for (const std::string variant : {"forward", "dx", "dw"})
-        add(fmt::format("matmul/{}/{}/{}", product, variant, type), kProducts);
+        add(fmt::format("matmul/{}/{}/{}", product, variant, type),
+            product == "narrow_head" ? narrow_head : kProducts);
     for (const std::string pass : {"forward", "backward"}) {
       for (const int dim : {64, 128}) add(fmt::format("attention/{}/T1024/dim{}/{}", pass, dim, type), 60);
       for (const std::string kernel : {"gelu_tanh", "swiglu", "layer_norm", "rms_norm", "embedding"})
@@ -72,6 +75,39 @@ TEST(Tally, CountsTheArithmeticAndTheBytesOfAStep) {
   EXPECT_DOUBLE_EQ(sum_of(plan, "Adam", &kernels::Work::bytes), 28 * params);
 }
 
+// In elements of fp32, of a GPT-2 whose head is one chunk of rows: what a product, attention, the embedding
+// and the update pass over, and of what is between them what the product beside has not.
+TEST(Tally, CountsTheLeastThatAStepPassesOver) {
+  const double rows = 64, width = 32, layers = 3, vocab = 256;
+  const bench::StepJob job = bench::step_job(DType::fp32);
+  const plan::JobPlan plan = testing::plan_for(job.config, 1, [] {
+    return model::make_model(model::kGpt2,
+                             {.vocab = 256, .positions = 64, .width = 32, .layers = 3, .heads = 4},
+                             DType::fp32, 64, "small");
+  });
+  const double x = rows * width;
+  // Input, weights and output of qkv, proj, up and down; the same for both gradients.
+  const double products = 3 * (12 * width * width + (4 + 2 + 5 + 5) * x);
+  const double attention = (1 + 3) * x + (3 + 1 + 3 + 1) * x;
+  const double gelu = 4 * x + 4 * x, biases = 9 * width;
+  // Two norms, one with the residual; the sum behind the block; both backward, with the residual's gradient.
+  const double stream = x + 2 * x + x + 2 * 2 * x;
+  const double head = 3 * (x + vocab * width + rows * vocab) + x + x;  // and the last norm
+  const double embedding = 2 * x + 4 * x + 4 * x;
+  const double update = 7 * (double(plan.params) + layers * 32);  // a block is padded to whole pieces of 64
+  const plan::RankPlan& rank = plan.ranks.front();
+  EXPECT_DOUBLE_EQ(rank.least_moved(), 4 * (layers * (products + attention + gelu + biases + stream) + head +
+                                            embedding + update));
+  // What the passes between products move beside: GELU 12, norms 1 + 2 + 2 x 2, the sum 2 and biases 9 of a
+  // block, the last norm 1 + 2, and the loss, which reads the logits and writes their gradient.
+  double passes = 0;
+  for (const std::string_view op : {"ActivationForward", "ActivationBackward", "LayerNormForward",
+                                    "LayerNormBackward", "Add", "BiasGradient", "CrossEntropy"})
+    passes += sum_of(plan, op, &kernels::Work::bytes) - sum_of(plan, op, &kernels::Work::least);
+  EXPECT_DOUBLE_EQ(passes, 4 * (layers * (12 + 7 + 2 + 9) * x + 3 * x + 2 * rows * vocab));
+  EXPECT_GE(rank.moved(), rank.least_moved() + passes);
+}
+
 TEST(Tally, IsInThePlansJson) {
   const plan::JobPlan plan = plan_of(bench::step_job(DType::bf16));
   const nlohmann::json kernels = nlohmann::json::parse(plan::to_json(plan)).at("ranks").at(0).at("kernels");
@@ -80,6 +116,17 @@ TEST(Tally, IsInThePlansJson) {
     if (kernel.at("op") == "Adam") bytes += kernel.at("bytes").get<double>();
   // fp32 master and moments read and written, a bf16 gradient read, the bf16 weights written.
   EXPECT_DOUBLE_EQ(bytes, 28 * (double(plan.params) + (50304 - 50257) * 768.0));
+  const plan::RankPlan& rank = plan.ranks.front();
+  const nlohmann::json json = nlohmann::json::parse(plan::to_json(plan)).at("ranks").at(0);
+  EXPECT_EQ(json.at("bytes_moved").get<double>(), rank.moved());
+  EXPECT_EQ(json.at("least_bytes_moved").get<double>(), rank.least_moved());
+  double least = 0;
+  for (const nlohmann::json& kernel : kernels) least += kernel.at("least_bytes").get<double>();
+  EXPECT_EQ(least, rank.least_moved());
+  EXPECT_NE(plan::format(plan).find(fmt::format("the least is {} ({:.0f} %)",
+                                                format_bytes(int64_t(rank.least_moved())),
+                                                100 * rank.least_moved() / rank.moved())),
+            std::string::npos);
 }
 
 // All but the last, whose backward comes at once.
@@ -118,6 +165,25 @@ TEST(MeasuredCpu, AddsUpKernelsAtTheirRates) {
   const plan::StepTime twice = cpu.predict(job.config, plan_of(job));
   EXPECT_NEAR(twice.update, step.update, 1e-9);
   EXPECT_NEAR(twice.compute / step.compute, 2, 0.01);
+}
+
+// Of a model 128 wide: its head's three products go at the rate of their row, and nothing else does.
+TEST(MeasuredCpu, PredictsTheHeadOfANarrowModelByTheRowOfItsShape) {
+  const Scratch scratch;
+  bench::StepJob job = bench::step_job(DType::fp32);
+  const double rows = 256, width = 128, vocab = 50304, slow = 75;
+  const auto model = [&] {
+    return model::make_model(
+        model::kGpt2, {.vocab = int64_t(vocab), .positions = 256, .width = 128, .layers = 1, .heads = 4},
+        DType::fp32, 256, "narrow");
+  };
+  const plan::JobPlan plan = testing::plan_for(job.config, 1, model);
+  const plan::StepTime fast = plan::MeasuredCpu(report(scratch)).predict(job.config, plan);
+  const plan::StepTime slower = plan::MeasuredCpu(report(scratch, "nothing", slow)).predict(job.config, plan);
+  const double beyond = fast.update / (28 * double(plan.params) / (kUpdates * 1e9));
+  EXPECT_NEAR(slower.compute - fast.compute,
+              beyond * 6 * rows * width * vocab * (1 / slow - 1 / kProducts) / 1e9, 1e-9);
+  EXPECT_EQ(slower.update, fast.update);
 }
 
 TEST(MeasuredCpu, SharesTheCoresAmongRanksAndAddsTheirMessages) {
