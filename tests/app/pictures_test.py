@@ -64,6 +64,31 @@ class Pictures(unittest.TestCase):
         self.assertEqual(r.returncode, 1)
         self.assertIn("in the order of their ranks", r.stderr)
 
+    def test_a_flame_graph_has_a_box_a_function_as_wide_as_its_share_of_the_samples(self):
+        kernel = "cleave::kernels::cpu::run(cleave::kernels::{} const&)+0x1f (/bin/cleave)"
+        inner = "void cleave::kernels::cpu::v4::(anonymous namespace)::tile<cleave::Pair<int, 2> >(float const*, long)+0x8 (/bin/cleave)"
+        start = "start_thread+0x2 (/lib/libc.so.6)"
+        seen = [[inner, kernel.format("Matmul"), start]] * 2 + [[kernel.format("Matmul"), start]] * 3 + [[kernel.format("Adam"), start]] * 2
+        seen.append(["clear_page+0x1 ([kernel.kallsyms])", "page_fault+0x2 ([kernel.kallsyms])", inner, kernel.format("Matmul"), start])
+        seen += [["main+0x4 (/bin/cleave)"]]  # without a kernel: not counted
+        seen += [["[unknown] ([unknown])"] * 2] * 2  # written at run time
+        text = "".join("cleave 7 1.5: 5025125 cpu-clock: \n" + "".join(f"\t  7f{i:04x} {frame}\n" for i, frame in enumerate(stack)) + "\n"
+                       for stack in seen)
+        out = self.dir / "flame.svg"
+        done = subprocess.run([sys.executable, ROOT / "scripts/flame_graph.py", out, "--from", "^(Matmul|Adam)$", "--unknown", "JIT",
+                               "--title", "a & b"], input=text, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        drawn = re.findall(r'<title>(\S+): ([\d.]+) %</title><rect x="([\d.]+)" y="(\d+)" width="([\d.]+)"', out.read_text())
+        self.assertEqual([(name, share, x, width) for name, share, x, _, width in drawn],
+                         [("Adam", "20.0", "0.0", "240.0"), ("JIT", "20.0", "240.0", "240.0"), ("Matmul", "60.0", "480.0", "720.0"),
+                          ("kernels::cpu::v4::tile", "30.0", "480.0", "360.0"), ("page_fault", "10.0", "480.0", "120.0")])
+        self.assertLess(int(drawn[3][3]), int(drawn[2][3]), "a function stands upon the one that called it")
+        self.assertIn("a &amp; b", out.read_text())
+        none = subprocess.run([sys.executable, ROOT / "scripts/flame_graph.py", out, "--from", "Lamb"], input=text, capture_output=True,
+                              text=True)
+        self.assertEqual(none.returncode, 1)
+        self.assertIn("has a function with Lamb", none.stderr)
+
     def test_ticks_of_loss_curves_are_round(self):
         metrics = self.dir / "m.jsonl"
         metrics.write_text("\n".join(json.dumps({"step": s, "loss": 5.4321 / s ** 0.5}) for s in range(1, 318)))
