@@ -33,6 +33,23 @@ class Pieces {
   int64_t used_ = 0;
 };
 
+// Without terms a product is zero, or the bias.
+void fill_rows(const Matmul& op, Stream& stream) {
+  if (op.accumulate) return;
+  if (!op.bias.defined()) return launch(Fill{.y = op.c}, stream);
+  for (int64_t row = 0; row < op.m(); ++row)
+    launch(Cast{.y = op.c.rows({row, row + 1}), .x = op.bias}, stream);
+}
+
+// In fp32; where the library adds no bias, the product is added to it.
+void multiply_wide(const Matmul& op, CudaQueue& queue, Stream& stream) {
+  if (multiply({.op = op}, queue)) return;
+  Matmul bare = op;
+  if (op.bias.defined()) fill_rows(op, stream), bare.bias = {}, bare.accumulate = true;
+  CHECK(op.bias.defined() && multiply({.op = bare}, queue),
+        "cuBLASLt has no kernel for a product of {} x {} x {} in fp32", op.m(), op.n(), op.k());
+}
+
 // Mixes of types that no training step asks for: everything in fp32, then rounded.
 void multiply_in_float(const Matmul& op, CudaQueue& queue, Stream& stream) {
   Pieces pieces(queue, stream);
@@ -40,20 +57,11 @@ void multiply_in_float(const Matmul& op, CudaQueue& queue, Stream& stream) {
   wide.a = pieces.as_float(op.a), wide.b = pieces.as_float(op.b), wide.bias = pieces.as_float(op.bias);
   const bool rounds = op.c.dtype() != DType::fp32;
   if (rounds) wide.c = pieces.take(op.c.shape()), wide.accumulate = false;
-  CHECK(multiply({.op = wide}, queue), "cuBLASLt has no kernel for a product of {} x {} x {} in fp32", op.m(),
-        op.n(), op.k());
+  multiply_wide(wide, queue, stream);
   if (rounds && op.accumulate)
     launch(Axpy{.y = op.c, .x = wide.c}, stream);
   else if (rounds)
     launch(Cast{.y = op.c, .x = wide.c}, stream);
-}
-
-// Without terms a product is zero, or the bias.
-void fill_rows(const Matmul& op, Stream& stream) {
-  if (op.accumulate) return;
-  if (!op.bias.defined()) return launch(Fill{.y = op.c}, stream);
-  for (int64_t row = 0; row < op.m(); ++row)
-    launch(Cast{.y = op.c.rows({row, row + 1}), .x = op.bias}, stream);
 }
 
 }  // namespace

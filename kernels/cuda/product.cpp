@@ -198,6 +198,11 @@ int alignment_of(std::initializer_list<Tensor> tensors) {
   return common;
 }
 
+// No memory, but a place that is aligned as all pointers of the shape are.
+const void* aligned_like(const void* p, const Shape3& s) {
+  return p ? reinterpret_cast<const void*>(uintptr_t(s.alignment)) : nullptr;
+}
+
 // The library wants rows of the second matrix to start at 16 bytes.
 bool fits(const Shape3& s) { return !reads_matrix(s.epilogue) || (s.n % 8 == 0 && s.alignment >= 16); }
 
@@ -286,10 +291,14 @@ bool multiply(const Product& product, CudaQueue& queue) {
   const auto [at, added] = products.known.try_emplace(shape);
   Choice& p = at->second;
   const void* vector = product.dbias.defined() ? product.dbias.raw() : op.bias.raw();
-  if (added) describe(p, shape, shape.m, queue);
-  p.point(vector, product.hidden.raw(), queue);  // the choice looks at their alignment
-  if (added) choose(p, shape, product, products.handle.value, queue);
+  if (added) {
+    describe(p, shape, shape.m, queue);
+    // The choice looks at their alignment, and must rely on no more of it than the next call's pointers have.
+    p.point(aligned_like(vector, shape), aligned_like(product.hidden.raw(), shape), queue);
+    choose(p, shape, product, products.handle.value, queue);
+  }
   if (!p.found) return false;
+  p.point(vector, product.hidden.raw(), queue);
   const cublasStatus_t status = run(p, p.algorithm, product, products.handle.value, queue);
   if (product.epilogue != Epilogue::none && status != CUBLAS_STATUS_SUCCESS) return p.found = false;
   check(status, "cublasLtMatmul", queue);

