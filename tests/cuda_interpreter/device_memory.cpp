@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -42,18 +43,15 @@ void* DeviceMemory::allocate(int device, size_t bytes) {
   if (bytes > total_ || used(device) + bytes > total_) return nullptr;
   const size_t room = (bytes + kPage - 1) / kPage * kPage + kPage;
   std::byte* at = base_ + kPage;
-  {
-    std::unique_lock lock(mutex_);
-    for (const auto& [begin, piece] : pieces_) {
-      if (begin < base_ || begin >= base_ + span_) continue;
-      if (begin >= at + room) break;
-      at = base_ + (size_t(begin - base_) + piece.bytes + 2 * kPage - 1) / kPage * kPage;
-    }
-    if (at + room > base_ + span_) return nullptr;
-    pieces_[at] = {bytes, "", device, true};
-    changes_.fetch_add(1);
+  std::unique_lock lock(mutex_);
+  for (const auto& [begin, piece] : pieces_) {
+    if (begin < base_ || begin >= base_ + span_) continue;
+    if (begin >= at + room) break;
+    at = base_ + (size_t(begin - base_) + piece.bytes + 2 * kPage - 1) / kPage * kPage;
   }
-  std::memset(at, 0xff, bytes);
+  if (at + room > base_ + span_) return nullptr;
+  pieces_[at] = {bytes, "", device, true, std::vector<bool>((bytes + kChunk - 1) / kChunk)};
+  changes_.fetch_add(1);
   return at;
 }
 
@@ -69,6 +67,25 @@ bool DeviceMemory::free(void* p) {
   return true;
 }
 
+bool DeviceMemory::zero(void* p, size_t bytes) {
+  std::unique_lock lock(mutex_);
+  auto* first = static_cast<std::byte*>(p);
+  const auto found = piece_at(first);
+  if (found == pieces_.end() || !found->second.owned) return false;
+  const Piece& piece = found->second;
+  const size_t from = size_t(first - found->first), to = from + bytes;
+  if (to > piece.bytes) return false;
+  const size_t begin = (from + kChunk - 1) / kChunk * kChunk, end = to / kChunk * kChunk;
+  if (begin >= end) return fill(found->first, piece, from, to), std::memset(p, 0, bytes), true;
+  if (begin > from) fill(found->first, piece, from, begin), std::memset(p, 0, begin - from);
+  if (to > end) fill(found->first, piece, end, to), std::memset(first + (end - from), 0, to - end);
+  fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, first + (begin - from) - base_,
+            off_t(end - begin));
+  std::fill(piece.filled.begin() + ptrdiff_t(begin / kChunk), piece.filled.begin() + ptrdiff_t(end / kChunk),
+            true);
+  return true;
+}
+
 void DeviceMemory::add(void* p, size_t bytes, const std::string& what, int device) {
   std::unique_lock lock(mutex_);
   pieces_[static_cast<std::byte*>(p)] = {bytes, what, device, false};
@@ -81,28 +98,52 @@ bool DeviceMemory::remove(void* p) {
   return pieces_.erase(static_cast<std::byte*>(p)) > 0;
 }
 
+// The piece that has this byte.
+DeviceMemory::Pieces::const_iterator DeviceMemory::piece_at(const std::byte* p) const {
+  auto after = pieces_.upper_bound(p);
+  if (after == pieces_.begin()) return pieces_.end();
+  --after;
+  return size_t(p - after->first) < after->second.bytes ? after : pieces_.end();
+}
+
 const DeviceMemory::Piece* DeviceMemory::find(const void* p, std::byte** begin) const {
   std::shared_lock lock(mutex_);
-  auto after = pieces_.upper_bound(static_cast<const std::byte*>(p));
-  if (after == pieces_.begin()) return nullptr;
-  --after;
-  if (static_cast<const std::byte*>(p) >= after->first + after->second.bytes) return nullptr;
-  if (begin) *begin = const_cast<std::byte*>(after->first);
-  return &after->second;
+  const auto found = piece_at(static_cast<const std::byte*>(p));
+  if (found == pieces_.end()) return nullptr;
+  if (begin) *begin = const_cast<std::byte*>(found->first);
+  return &found->second;
+}
+
+// The chunks with these bytes have the pattern or what was written since; they are what is returned.
+std::pair<const std::byte*, const std::byte*> DeviceMemory::fill(const std::byte* begin, const Piece& piece,
+                                                                 size_t first, size_t last) {
+  if (!piece.owned) return {begin, begin + piece.bytes};
+  const size_t begins = first / kChunk, ends = (last + kChunk - 1) / kChunk;
+  for (size_t chunk = begins; chunk < ends; ++chunk) {
+    if (piece.filled[chunk]) continue;
+    const size_t from = chunk * kChunk;
+    std::memset(const_cast<std::byte*>(begin) + from, 0xff, std::min(kChunk, piece.bytes - from));
+    piece.filled[chunk] = true;
+  }
+  return {begin + begins * kChunk, begin + std::min(ends * kChunk, piece.bytes)};
 }
 
 bool DeviceMemory::holds(const void* p, size_t bytes) const {
-  thread_local uint64_t changes = 0;
-  thread_local const std::byte *begin = nullptr, *end = nullptr;
+  struct Known {
+    uint64_t changes = 0;
+    const std::byte *begin = nullptr, *end = nullptr;
+  };
+  thread_local Known all[kKnown];  // by page
+  Known& known = all[reinterpret_cast<uintptr_t>(p) / kPage % kKnown];
   const auto* first = static_cast<const std::byte*>(p);
-  const uint64_t now = changes_.load();
-  if (changes != now || first < begin || first + bytes > end) {
-    std::byte* start = nullptr;
-    const Piece* piece = find(p, &start);
-    if (!piece) return false;
-    changes = now, begin = start, end = start + piece->bytes;
-  }
-  return first + bytes <= end;
+  if (known.changes == changes_.load() && first >= known.begin && first + bytes <= known.end) return true;
+  std::unique_lock lock(mutex_);
+  const auto found = piece_at(first);
+  if (found == pieces_.end() || bytes > size_t(found->first + found->second.bytes - first)) return false;
+  const size_t from = size_t(first - found->first);
+  const auto [begin, end] = fill(found->first, found->second, from, from + bytes);
+  known = {changes_.load(), begin, end};
+  return true;
 }
 
 bool DeviceMemory::on_device(const void* p) const {

@@ -8,6 +8,8 @@
 #include <map>
 #include <shared_mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace interpreter {
 
@@ -16,19 +18,25 @@ class DeviceMemory {
   struct Piece {
     size_t bytes;
     std::string what;
-    int device;  // -1: the host's
-    bool owned;  // of the file
+    int device;                             // -1: the host's
+    bool owned;                             // of the file
+    mutable std::vector<bool> filled = {};  // by chunk: with the pattern, where it is of the file
   };
 
   DeviceMemory();
-  // Filled with a pattern that is not a number in any type; null when the GPU has no more.
+  // Holds a pattern that is not a number in any type; null when the GPU has no more. The pattern is there
+  // when holds() is first asked for a byte, because most of what a program allocates is never touched.
   void* allocate(int device, size_t bytes);
   bool free(void* p);
+  // As setting these bytes to 0, but pages are given back to the file, where they read as zeros. False where
+  // they are not of one piece of the file.
+  bool zero(void* p, size_t bytes);
   void add(void* p, size_t bytes, const std::string& what, int device = -1);
   bool remove(void* p);
   // The piece in which the bytes lie; empty text where they do. Otherwise what is wrong with them.
   std::string problem(const void* p, size_t bytes) const;
-  // Whether the bytes lie in a piece; fast when it is the one that this thread asked for last.
+  // Whether the bytes lie in a piece; fast where this thread has asked for their neighbours. Whoever reads or
+  // writes asks first.
   bool holds(const void* p, size_t bytes) const;
   // Begins within a GPU's memory.
   bool on_device(const void* p) const;
@@ -41,13 +49,18 @@ class DeviceMemory {
   static constexpr size_t kSpan = size_t{1} << 40;  // of addresses
 
  private:
-  static constexpr size_t kPage = 4096;
+  static constexpr size_t kPage = 4096, kChunk = 64 << 10, kKnown = 64;
+  using Pieces = std::map<const std::byte*, Piece>;
+  Pieces::const_iterator piece_at(const std::byte* p) const;
+  static std::pair<const std::byte*, const std::byte*> fill(const std::byte* begin, const Piece& piece,
+                                                            size_t first, size_t last);
+
   int file_ = -1;
   std::byte* base_ = nullptr;
   size_t total_ = 0, span_ = 0;
   mutable std::shared_mutex mutex_;
   std::atomic<uint64_t> changes_{1};
-  std::map<const std::byte*, Piece> pieces_;
+  Pieces pieces_;
 };
 
 DeviceMemory& device_memory();

@@ -3,12 +3,14 @@
 
 usage: failures.py CLEAVE [--only WORD] [--sample N --seed S]
 
-Each function that a training calls fails on rank 1, once at its first call and once in the middle of the steps. It then goes on with the
+Each function that a training calls fails on one rank, once at its first call and once in the middle of the steps. It then goes on with the
 losses that it has without the failure, or every rank ends in time, with an exit code and a message that names the call or the library's
-error. Nothing may be left of it in /dev/shm. Prints a line for each case that is otherwise, and the share of those that are not."""
+error. Nothing may be left of it in /dev/shm. Prints a line for each case that is otherwise, and the share of those that are not, by layout
+and of all."""
 import argparse
 import collections
 import json
+import math
 import os
 import pathlib
 import random
@@ -76,25 +78,34 @@ class Training:
 
 
 def problem(training, case, want):
-    """Why the training did not end as it should; empty when all is well."""
+    """Why the training did not end as it should, empty when all is well; none where neither rank calls the function that often."""
     function, number, error = case
     shared = set(os.listdir("/dev/shm"))
-    code, said, losses = training.run(STEPS, FAIL=f"{function}:{number}:{error}:1")
-    if f"of {function} fails with" not in said:
-        return ""  # this rank calls it less often
+    for rank in (1, 0):
+        code, said, losses = training.run(STEPS, FAIL=f"{function}:{number}:{error}:{rank}")
+        if f"of {function} fails with" in said:
+            break
+    else:
+        return None
     if code is None:
         return f"did not end within {LIMIT} s"
     left = {name for name in set(os.listdir("/dev/shm")) - shared if re.search("cleave|nccl", name)}  # others work here, too
     if left:
         return f"leaves {', '.join(sorted(left))} in /dev/shm"
     if code == 0:
-        return "" if losses == want else f"goes on with other losses: {losses}, wanted {want}"
+        return "" if same(losses, want, function) else f"goes on with other losses: {losses}, wanted {want}"
     if not 1 <= code < 126:
         return f"ends with {code}"
     named = re.sub("WithFlags|WithPriority|ByVersion|Config$|Async$|32$|ExC$|^__", "", function)
     if not any(named in line or "error" in line.lower() for line in said.splitlines() if "as it was told" not in line):
         return "ends without naming the call"
     return ""
+
+
+def same(losses, want, function):
+    """Without one of the library's products another may be taken, which adds in another order."""
+    near = 1e-4 if function.startswith("cublas") else 0
+    return len(losses) == len(want) and all(math.isclose(a, b, rel_tol=near) for a, b in zip(losses, want))
 
 
 def main():
@@ -104,7 +115,7 @@ def main():
     parser.add_argument("--sample", type=int, help="so many cases")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    wrong, tried, begin, known = [], 0, time.monotonic(), set()
+    right, tried, begin, known = collections.Counter(), collections.Counter(), time.monotonic(), set()
     trainings, cases, losses = {}, [], {}
     for layout in LAYOUTS:
         trainings[layout] = Training(options.cleave, layout)
@@ -120,14 +131,18 @@ def main():
         cases = random.Random(options.seed).sample(cases, min(options.sample, len(cases)))
     for layout, case in cases:
         why = problem(trainings[layout], case, losses[layout])
-        tried += 1
+        if why is None:
+            continue
+        tried[layout] += 1
+        right[layout] += not why
         if why:
-            wrong.append(case)
             print(f"{layout}: call {case[1]} of {case[0]} fails with {case[2]}: {why}", flush=True)
-    right = tried - len(wrong)
-    print(f"{right} of {tried} failures of {len(known)} functions end as they should ({100 * right / max(1, tried):.1f} %), "
+    for layout in tried:
+        print(f"{layout}: {right[layout]} of {tried[layout]}")
+    ended, cases = right.total(), tried.total()
+    print(f"{ended} of {cases} failures of {len(known)} functions end as they should ({100 * ended / max(1, cases):.1f} %), "
           f"{time.monotonic() - begin:.0f} s")
-    sys.exit(1 if wrong or not tried else 0)
+    sys.exit(0 if ended == cases > 0 else 1)
 
 
 if __name__ == "__main__":

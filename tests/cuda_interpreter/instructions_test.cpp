@@ -27,6 +27,7 @@ std::vector<uint64_t> run(const std::string& registers, const std::string& body,
       body + "\tret;\n}\n";
   Module module(text);
   auto* memory = static_cast<uint64_t*>(device_memory().allocate(0, kWords * kLanes * 8));
+  EXPECT_TRUE(device_memory().holds(memory, kWords * kLanes * 8));
   for (size_t lane = 0; lane < kLanes; ++lane)
     for (size_t i = 0; i < in.size(); ++i) memory[lane * kWords + i] = in[i];
   Launch launch{&module.kernel("body"), {}, {32, 1, 1}, 0, std::vector<std::byte>(8)};

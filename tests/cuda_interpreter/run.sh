@@ -49,7 +49,7 @@ layout() {
   for route in auto "${routes[@]}"; do
     device=cuda
     [ "$route" != auto ] || device=cpu
-    CUDA_INTERPRETER_GPUS=$ranks $bin/cleave launch -n "$ranks" -- train --deepspeed_config $folder/ds_config.json "${data[@]}" \
+    CUDA_INTERPRETER_WAITS=1 CUDA_INTERPRETER_GPUS=$ranks $bin/cleave launch -n "$ranks" -- train --deepspeed_config $folder/ds_config.json "${data[@]}" \
       --seq_len 32 --steps 3 --device $device --gpu_transport "$route" --metrics "$folder/$route.jsonl" || return 1
   done
   python3 - $folder auto "${routes[@]}" <<'PYTHON'
@@ -60,6 +60,16 @@ print(losses)
 assert len(losses[0]) == 3 == len(losses[1]) and all(abs(a - b) < 2e-2 for a, b in zip(*losses[:2])), losses
 assert all(other == losses[1] for other in losses[2:]), losses
 PYTHON
+}
+
+# The same where cuBLASLt refuses products: refusing SETTING DS_CONFIG RANKS MODEL...
+refusing() {
+  export CUDA_INTERPRETER_"$1"
+  shift
+  layout "$@" --data build/interpreter/run/corpus.txt
+  local status=$?
+  unset CUDA_INTERPRETER_EPILOGUES CUDA_INTERPRETER_REFUSED
+  return $status
 }
 
 # Two steps make as many calls that may wait for the whole GPU as none do, with each of $routes: waits DS_CONFIG RANKS.
@@ -116,13 +126,19 @@ for seed in "${seeds[@]}"; do
   try "kernels, seed $seed" env GTEST_TOTAL_SHARDS=$sample GTEST_SHARD_INDEX=$((seeds[0] % sample)) $bin/kernels_test --gtest_filter='*/cuda'
   $quick && continue
   try "ranks as threads, seed $seed" $bin/comm_test --gtest_filter='*Cuda*/*cuda'
-  try "ranks as processes, seed $seed" env CUDA_INTERPRETER_GPUS=3 $bin/comm_process_test --gtest_filter='*Cuda*'
+  try "ranks as processes, seed $seed" env CUDA_INTERPRETER_WAITS=1 CUDA_INTERPRETER_GPUS=3 $bin/comm_process_test --gtest_filter='*Cuda*'
   try "the engine, seed $seed" $bin/runtime_test --gtest_filter='*CudaEngine*'
+  try "products where cuBLASLt refuses a tenth, seed $seed" env CUDA_INTERPRETER_REFUSED=10 $bin/kernels_test --gtest_filter='*Dense*/cuda:*Matmul*/cuda'
+  try "products where cuBLASLt refuses every epilogue, seed $seed" env CUDA_INTERPRETER_EPILOGUES=0 \
+    $bin/kernels_test --gtest_filter='*Dense*/cuda:*Matmul*/cuda'
   for stage in 0 1 2 3; do
     try "training at stage $stage, seed $seed" layout "{$common, \"zero_optimization\": {\"stage\": $stage}}" 2
   done
   try "training in bf16 with offload, seed $seed" layout \
     "{$common, \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}}" 2
+  for refusal in EPILOGUES=0 REFUSED=10; do
+    try "training GPT-2 in bf16, $refusal, seed $seed" refusing $refusal "{$common, \"bf16\": {\"enabled\": true}}" 2 --model tiny
+  done
   try "training over two stages, seed $seed" layout "{$common, \"pipeline\": {\"stages\": 2, \"schedule\": \"1f1b\"}}" 2
   for model in tiny llama-tiny; do
     try "training $model on packed documents over two sequence ranks, seed $seed" packed "{$common, \"sequence_parallel_size\": 2}" 2 $model

@@ -10,9 +10,9 @@
 #include <cstring>
 #include <utility>
 
-#include "tests/cuda_interpreter/calls.h"
 #include "tests/cuda_interpreter/device_memory.h"
 #include "tests/cuda_interpreter/modules.h"
+#include "tests/cuda_interpreter/runtime_calls.h"
 #include "tests/cuda_interpreter/settings.h"
 #include "tests/cuda_interpreter/streams.h"
 
@@ -22,9 +22,6 @@ namespace {
 
 constexpr int kSharedOfBlock = 48 << 10, kMostShared = 227 << 10, kGreatestPriority = -5;
 
-thread_local cudaError_t last = cudaSuccess;
-thread_local int current = 0;
-
 int gpus() {
   static const int count = int(setting("GPUS", 1));
   return count;
@@ -33,71 +30,8 @@ int gpus() {
 // A machine without a GPU may have NCCL itself.
 [[gnu::constructor]] void name_nccl() { setenv("CLEAVE_NCCL", NCCL_STANDIN, 0); }
 
-cudaError_t ended(cudaError_t error) {
-  if (error != cudaSuccess) last = error;
-  return error;
-}
-// A call that fails leaves its error for cudaGetLastError, as on a GPU.
-#define CALL_OF_RUNTIME                                                             \
-  if (const int failure = failure_of(__func__)) return ended(cudaError_t(failure)); \
-  static_assert(true)
-cudaError_t refused(const std::string& why, cudaError_t error) {
-  std::fprintf(stderr, "cuda interpreter: %s\n", why.c_str());
-  return ended(error);
-}
-
-// Of calls that may throw.
-template <class F>
-cudaError_t guarded(F f, cudaError_t error = cudaErrorInvalidValue) {
-  if (!streams().lost().empty()) return ended(cudaErrorLaunchFailure);
-  try {
-    f();
-    return cudaSuccess;
-  } catch (const Defect& e) {
-    return refused(e.what(), error);
-  }
-}
-
-Stream* stream_of(cudaStream_t s) {
-  const auto value = reinterpret_cast<uintptr_t>(s);
-  return value <= 2 ? streams().legacy(current) : reinterpret_cast<Stream*>(s);
-}
 Event* event_of(cudaEvent_t e) { return reinterpret_cast<Event*>(e); }
 
-// Bytes that a copy or a fill touches: of the host, or of a piece of a GPU's memory.
-void check_bytes(const void* p, size_t bytes, const char* what) {
-  DeviceMemory& memory = device_memory();
-  const auto* at = static_cast<const std::byte*>(p);
-  const bool ours = at >= memory.begin() && at < memory.begin() + DeviceMemory::kSpan;
-  if ((ours || memory.find(p, nullptr)) && !memory.holds(p, bytes))
-    throw Defect(std::string(what) + ": " + memory.problem(p, bytes));
-}
-
-cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t s) {
-  return guarded([&] {
-    streams().give(stream_of(s), {"a copy of " + std::to_string(bytes) + " bytes",
-                                  [=](std::mt19937_64&) {
-                                    check_bytes(to, bytes, "a copy writes");
-                                    check_bytes(from, bytes, "a copy reads");
-                                    std::memmove(to, from, bytes);
-                                  },
-                                  {},
-                                  {},
-                                  "copy"});
-  });
-}
-cudaError_t fill(void* to, int value, size_t bytes, cudaStream_t s) {
-  return guarded([&] {
-    streams().give(stream_of(s), {"a fill of " + std::to_string(bytes) + " bytes",
-                                  [=](std::mt19937_64&) {
-                                    check_bytes(to, bytes, "a fill writes");
-                                    std::memset(to, value, bytes);
-                                  },
-                                  {},
-                                  {},
-                                  "fill"});
-  });
-}
 cudaError_t finished(bool well) { return well ? cudaSuccess : ended(cudaErrorLaunchFailure); }
 
 cudaError_t launch(const void* function, dim3 grid, dim3 block, void** args, size_t shared, cudaStream_t s) {
@@ -133,13 +67,6 @@ struct Graph {
 struct Executable {
   std::shared_ptr<const Nodes> nodes;
 };
-
-// What a handle of shared memory says.
-struct Handle {
-  int process, file;
-  uint64_t offset, bytes;
-};
-static_assert(sizeof(Handle) <= sizeof(cudaIpcMemHandle_t));
 
 struct Configuration {
   dim3 grid, block;
@@ -210,9 +137,9 @@ extern "C" {
 
 cudaError_t cudaGetLastError() {
   if (!streams().lost().empty()) return cudaErrorLaunchFailure;
-  return std::exchange(last, cudaSuccess);
+  return std::exchange(last_failure, cudaSuccess);
 }
-cudaError_t cudaPeekAtLastError() { return streams().lost().empty() ? last : cudaErrorLaunchFailure; }
+cudaError_t cudaPeekAtLastError() { return streams().lost().empty() ? last_failure : cudaErrorLaunchFailure; }
 const char* cudaGetErrorName(cudaError_t error) {
   for (const auto& [value, name] : kErrors)
     if (value == error) return name;
@@ -238,11 +165,11 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaSetDevice(int device) {
   CALL_OF_RUNTIME;
   if (device < 0 || device >= gpus()) return ended(cudaErrorInvalidDevice);
-  return current = device, cudaSuccess;
+  return current_gpu = device, cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
   CALL_OF_RUNTIME;
-  return *device = current, cudaSuccess;
+  return *device = current_gpu, cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   CALL_OF_RUNTIME;
@@ -293,120 +220,14 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
 }
 cudaError_t cudaDeviceSynchronize() {
   CALL_OF_RUNTIME;
-  return finished(streams().finish_device(current));
-}
-
-// --- memory
-
-cudaError_t cudaMalloc(void** p, size_t bytes) {
-  CALL_OF_RUNTIME;
-  *p = device_memory().allocate(current, bytes);
-  return *p ? cudaSuccess : ended(cudaErrorMemoryAllocation);
-}
-cudaError_t cudaFree(void* p) {
-  CALL_OF_RUNTIME;
-  return !p || device_memory().free(p) ? cudaSuccess : ended(cudaErrorInvalidValue);
-}
-cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned int) {
-  CALL_OF_RUNTIME;
-  *p = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-  if (!*p) return ended(cudaErrorMemoryAllocation);
-  std::memset(*p, 0xff, bytes);
-  device_memory().add(*p, bytes, "page-locked memory");
-  return cudaSuccess;
-}
-cudaError_t cudaFreeHost(void* p) {
-  CALL_OF_RUNTIME;
-  if (p && !device_memory().remove(p)) return ended(cudaErrorInvalidValue);
-  return std::free(p), cudaSuccess;
-}
-cudaError_t cudaHostRegister(void* p, size_t bytes, unsigned int) {
-  CALL_OF_RUNTIME;
-  return device_memory().add(p, bytes, "registered memory"), cudaSuccess;
-}
-cudaError_t cudaHostUnregister(void* p) {
-  CALL_OF_RUNTIME;
-  return device_memory().remove(p) ? cudaSuccess : ended(cudaErrorInvalidValue);
-}
-cudaError_t cudaHostGetDevicePointer(void** there, void* here, unsigned int) {
-  CALL_OF_RUNTIME;
-  if (!device_memory().find(here, nullptr)) return ended(cudaErrorInvalidValue);
-  return *there = here, cudaSuccess;
-}
-cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
-  CALL_OF_RUNTIME;
-  *total = device_memory().total(), *free = *total - device_memory().used(current);
-  return cudaSuccess;
-}
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
-  CALL_OF_RUNTIME;
-  std::memset(a, 0, sizeof *a);
-  const DeviceMemory::Piece* piece = device_memory().find(p, nullptr);
-  a->type = !piece               ? cudaMemoryTypeUnregistered
-            : piece->device >= 0 ? cudaMemoryTypeDevice
-                                 : cudaMemoryTypeHost;
-  a->device = piece && piece->device >= 0 ? piece->device : current;
-  a->devicePointer = piece ? const_cast<void*>(p) : nullptr;
-  a->hostPointer = piece && piece->device >= 0 ? nullptr : const_cast<void*>(p);
-  return cudaSuccess;
-}
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t s) {
-  CALL_OF_RUNTIME;
-  return copy(to, from, bytes, s);
-}
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
-  CALL_OF_RUNTIME;
-  const cudaError_t error = copy(to, from, bytes, nullptr);
-  return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
-}
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t s) {
-  CALL_OF_RUNTIME;
-  return fill(to, value, bytes, s);
-}
-cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  CALL_OF_RUNTIME;
-  return fill(to, value, bytes, nullptr);
-}
-
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* p) {
-  CALL_OF_RUNTIME;
-  std::byte* begin = nullptr;
-  const DeviceMemory::Piece* piece = device_memory().find(p, &begin);
-  if (!piece || !piece->owned) return ended(cudaErrorInvalidValue);
-  const Handle mine{getpid(), device_memory().file(), uint64_t(begin - device_memory().begin()),
-                    piece->bytes};
-  std::memset(handle, 0, sizeof *handle);
-  std::memcpy(handle, &mine, sizeof mine);
-  return cudaSuccess;
-}
-cudaError_t cudaIpcOpenMemHandle(void** p, cudaIpcMemHandle_t handle, unsigned int) {
-  CALL_OF_RUNTIME;
-  Handle theirs;
-  std::memcpy(&theirs, &handle, sizeof theirs);
-  if (theirs.process == getpid()) return ended(cudaErrorDeviceUninitialized);
-  const std::string path = "/proc/" + std::to_string(theirs.process) + "/fd/" + std::to_string(theirs.file);
-  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (file < 0) return ended(cudaErrorMapBufferObjectFailed);
-  void* at = mmap(nullptr, theirs.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, off_t(theirs.offset));
-  close(file);
-  if (at == MAP_FAILED) return ended(cudaErrorMapBufferObjectFailed);
-  device_memory().add(at, theirs.bytes, "memory of another process", current);
-  return *p = at, cudaSuccess;
-}
-cudaError_t cudaIpcCloseMemHandle(void* p) {
-  CALL_OF_RUNTIME;
-  const DeviceMemory::Piece* piece = device_memory().find(p, nullptr);
-  if (!piece) return ended(cudaErrorInvalidValue);
-  const size_t bytes = piece->bytes;
-  device_memory().remove(p);
-  return munmap(p, bytes) == 0 ? cudaSuccess : ended(cudaErrorInvalidValue);
+  return finished(streams().finish_device(current_gpu));
 }
 
 // --- streams and events
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned int) {
   CALL_OF_RUNTIME;
-  return *s = reinterpret_cast<cudaStream_t>(streams().make(current)), cudaSuccess;
+  return *s = reinterpret_cast<cudaStream_t>(streams().make(current_gpu)), cudaSuccess;
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   CALL_OF_RUNTIME;
@@ -482,7 +303,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   CALL_OF_RUNTIME;
   const auto &a = event_of(from)->point, &b = event_of(to)->point;
   if (!streams().reached(*a) || !streams().reached(*b)) return ended(cudaErrorNotReady);
-  return *ms = std::chrono::duration<float, std::milli>(b->when - a->when).count(), cudaSuccess;
+  return *ms = float(b->when - a->when), cudaSuccess;
 }
 
 // --- graphs

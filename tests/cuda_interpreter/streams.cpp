@@ -13,6 +13,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kIdle = 10ms;  // that work is left alone for
 constexpr auto kLook = 200us;
+constexpr double kInGraph = 0.75;  // of its time a task of a graph is said to take
 
 Time now() { return std::chrono::steady_clock::now(); }
 
@@ -83,13 +84,14 @@ void Streams::record(Event& e, Stream* s) {
   if (s->capture) return;
   e.point = std::make_shared<Point>();
   s->tasks.push_back({"an event",
-                      [this, p = e.point](std::mt19937_64&) {
+                      [this, p = e.point, s](std::mt19937_64&) {
                         std::lock_guard inner(mutex_);
-                        p->reached = true, p->when = now();
+                        p->reached = true, p->when = s->clock;
                       },
                       {},
                       {},
-                      nullptr});
+                      nullptr,
+                      0});
   work_.notify_all();
 }
 
@@ -177,12 +179,12 @@ std::vector<Streams::Choice> Streams::choices() {
 void Streams::done(Stream* s, size_t node, bool graph) {
   moved_ = now();
   if (graph) {
-    --s->graph->left;
+    --s->graph->left, s->clock += kInGraph * (*s->graph->nodes)[node].task.milliseconds;
     const Nodes& nodes = *s->graph->nodes;
     for (size_t i = 0; i < nodes.size(); ++i)
       s->graph->waits_for[i] -= size_t(std::count(nodes[i].after.begin(), nodes[i].after.end(), node));
   } else {
-    s->busy = false;
+    s->busy = false, s->clock += s->tasks.front().milliseconds;
     if (s->graph) s->graph.reset(), s->graphs.pop_front();
     s->tasks.pop_front();
   }

@@ -1,0 +1,51 @@
+// What the parts of CUDA's runtime have in common: this thread's GPU and last error, and how a call ends.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <string>
+
+#include "tests/cuda_interpreter/calls.h"
+#include "tests/cuda_interpreter/streams.h"
+
+namespace interpreter {
+
+inline thread_local cudaError_t last_failure = cudaSuccess;
+inline thread_local int current_gpu = 0;
+
+inline cudaError_t ended(cudaError_t error) {
+  if (error != cudaSuccess) last_failure = error;
+  return error;
+}
+// A call that fails leaves its error for cudaGetLastError, as on a GPU.
+#define CALL_OF_RUNTIME                                      \
+  if (const int failure = interpreter::failure_of(__func__)) \
+    return interpreter::ended(cudaError_t(failure));         \
+  static_assert(true)
+inline cudaError_t refused(const std::string& why, cudaError_t error) {
+  std::fprintf(stderr, "cuda interpreter: %s\n", why.c_str());
+  return ended(error);
+}
+
+// Of calls that may throw.
+template <class F>
+cudaError_t guarded(F f, cudaError_t error = cudaErrorInvalidValue) {
+  if (!streams().lost().empty()) return ended(cudaErrorLaunchFailure);
+  try {
+    f();
+    return cudaSuccess;
+  } catch (const Defect& e) {
+    return refused(e.what(), error);
+  }
+}
+
+inline Stream* stream_of(cudaStream_t s) {
+  const auto value = reinterpret_cast<uintptr_t>(s);
+  return value <= 2 ? streams().legacy(current_gpu) : reinterpret_cast<Stream*>(s);
+}
+
+// Bytes that are copied or filled when the stream comes to them.
+cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t s);
+cudaError_t fill(void* to, int value, size_t bytes, cudaStream_t s);
+
+}  // namespace interpreter
