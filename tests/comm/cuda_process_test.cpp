@@ -189,7 +189,7 @@ TEST_P(CudaProcesses, GiveTheBitsOfTheCpusTransports) {
   }
 }
 
-// Two streams of a rank take turns in one group, and a larger message comes after smaller ones.
+// Two streams of a rank take turns in one group, whether they wait for each other or not.
 TEST_P(CudaProcesses, KeepTheOrderOfCallsAcrossStreams) {
   const auto ends = run(2, 30s, GetParam(), [&](Communicator& world, Rank& me) {
     Rank other(me.device());
@@ -202,11 +202,24 @@ TEST_P(CudaProcesses, KeepTheOrderOfCallsAcrossStreams) {
     std::vector<float> want = Rank::numbers(x.numel(), 3);
     for (float& v : want) v *= 32;
     me.expect(x, want, "six sums");
-    for (const int64_t n : {int64_t{10}, int64_t{700'000}, int64_t{10}, int64_t{2'000'000}}) {
-      const Tensor t = me.make(n, world.rank() == 0 ? 7 : 0);
-      if (world.rank() == 0) world.send(t, 1, me.stream);
-      if (world.rank() == 1) world.recv(t, 0, me.stream), me.expect(t, Rank::numbers(n, 7), "message");
-    }
+    const Tensor y = me.make(20'000, world.rank() + 1), z = other.make(30'000, world.rank() + 5);
+    for (int i = 0; i < 12; ++i) world.all_reduce(i % 3 ? z : y, i % 3 ? other.stream : me.stream);
+    me.expect(y, Rank::numbers(y.numel(), 3 * 8), "four sums of one stream");
+    other.expect(z, Rank::numbers(z.numel(), 11 * 128), "eight sums of the other");
+  });
+  if (no_gpu(ends)) GTEST_SKIP() << "no GPU";
+  for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;
+}
+
+// A larger one comes while the smaller ones before it are under way.
+TEST_P(CudaProcesses, KeepTheOrderOfMessagesThatGrow) {
+  const auto ends = run(2, 30s, GetParam(), [&](Communicator& world, Rank& me) {
+    std::vector<Tensor> messages;
+    for (const int64_t n : {int64_t{10}, int64_t{700'000}, int64_t{10}, int64_t{2'000'000}})
+      messages.push_back(me.make(n, world.rank() == 0 ? 7 : 0));
+    for (const Tensor& t : messages)
+      world.rank() == 0 ? world.send(t, 1, me.stream) : world.recv(t, 0, me.stream);
+    for (const Tensor& t : messages) me.expect(t, Rank::numbers(t.numel(), 7), "message");
   });
   if (no_gpu(ends)) GTEST_SKIP() << "no GPU";
   for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/communicator.h"
+#include "comm/device_group.h"
 #include "core/build.h"
 #include "device/copy.h"
 #include "device/workspace.h"
@@ -103,6 +104,50 @@ TEST_P(CudaCollectives, LeaveTheReasonBySynchronizeWhenARankIsGone) {
                            me.stream.synchronize();
                          }),
                Error);
+}
+
+// Notes which call of its kind each message is.
+class Numbering final : public DeviceGroup {
+ public:
+  explicit Numbering(std::vector<uint64_t>& numbers) : numbers_(numbers) {}
+  void meet(const Waiting&) override {}
+  void all_gather(const Waiting&, Tensor, Tensor, Range, Stream&) override {}
+  void reduce_scatter(const Waiting&, Tensor, Tensor, Range, Stream&) override {}
+  void all_reduce(const Waiting&, Tensor, Stream&) override {}
+  void broadcast(const Waiting&, Tensor, int, Stream&) override {}
+  void all_to_all(const Waiting&, Tensor, Tensor, Range, Stream&) override {}
+  void send(const Waiting& w, Tensor, int, Stream&) override { numbers_.push_back(w.number); }
+  void recv(const Waiting& w, Tensor, int, Stream&) override { numbers_.push_back(10 * w.number); }
+  void open_to(const Waiting&, int, int64_t) override {}
+  void open_from(const Waiting&, int, int64_t) override {}
+
+ private:
+  std::vector<uint64_t>& numbers_;
+};
+
+class NumberingTransport final : public DeviceTransport {
+ public:
+  explicit NumberingTransport(std::vector<uint64_t>& numbers) : numbers_(numbers) {}
+  std::unique_ptr<DeviceGroup> over(std::shared_ptr<Group>, int) override {
+    return std::make_unique<Numbering>(numbers_);
+  }
+
+ private:
+  std::vector<uint64_t>& numbers_;
+};
+
+// A report of one that is late says its number, which has to be the same at both ends.
+TEST_P(CudaCollectives, NumberMessagesByPairAndDirection) {
+  run_ranks(3, [&](Communicator& world) {
+    if (world.rank() != 1) return;
+    std::vector<uint64_t> numbers;
+    Rank me(GetParam());
+    const Tensor t = me.on_gpu({1, 2, 3});
+    world.transport()->use(std::make_shared<NumberingTransport>(numbers));
+    for (int i = 0; i < 2; ++i) world.recv(t, 0, me.stream), world.send(t, 2, me.stream);
+    world.send(t, 0, me.stream), world.recv(t, 2, me.stream), world.send(t, 2, me.stream);
+    EXPECT_EQ(numbers, (std::vector<uint64_t>{10, 1, 20, 2, 1, 10, 3}));
+  });
 }
 
 }  // namespace
