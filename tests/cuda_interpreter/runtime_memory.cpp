@@ -1,6 +1,6 @@
 // The part of CUDA's runtime about memory ("CUDA Runtime API", Memory Management, and API synchronization
-// behavior). What may wait for the whole GPU does: always where it is known to, else a drawn half of the
-// times with CUDA_INTERPRETER_WAITS=1.
+// behavior). Where that is asked for, what may wait for the whole GPU does: always where it is known to, else
+// a drawn half of the times.
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -24,9 +24,12 @@ bool drawn() {
   return std::mt19937_64(seed * 1'000'003 + times++)() % 2 == 0;
 }
 
-void wait_for_gpu() { streams().finish_device(current_gpu); }
+// With CUDA_INTERPRETER_WAITS=1: ranks that are threads of one process and share a GPU may stand still by it.
+void wait_for_gpu() {
+  if (setting("WAITS", 0)) streams().finish_device(current_gpu);
+}
 void perhaps_wait_for_gpu() {
-  if (setting("WAITS", 0) && drawn()) wait_for_gpu();
+  if (drawn()) wait_for_gpu();
 }
 
 bool of_gpu(const void* p) {
