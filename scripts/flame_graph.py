@@ -35,7 +35,7 @@ def without(text, begin, end):
 
 def short(symbol):
     """A function as a box names it: a kernel by its op, others without namespaces of ours, arguments and types."""
-    if op := re.match(r"cleave::kernels::cpu::run\(cleave::kernels::(\w+) const&\)", symbol):
+    if op := re.match(r"cleave::kernels::cpu::run(?:_by)?\(.*cleave::kernels::(\w+) const&\)", symbol):
         return op[1]
     if symbol.startswith("_ZN"):  # longer than c++filt reads: the names that it begins with, each behind its length
         rest, names = symbol[3:], []
