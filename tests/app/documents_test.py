@@ -154,7 +154,7 @@ class Documents(AppTest):
                 where = f"{page.name}: {section.splitlines()[0]}"
                 scripts = set(re.findall(r"[\w./]+\.(?:sh|py)\b", section))
                 benches = set(re.findall(r"\b\w+_bench\b", section))
-                self.assertTrue(scripts or benches or re.search(r"\bcleave (train|launch|generate|eval|plan)\b", section),
+                self.assertTrue(scripts or benches or re.search(r"\bcleave (train|launch|generate|eval|plan|bench)\b", section),
                                 f"{where}: names no command")
                 self.assertEqual(benches - programs, set(), where)
                 commits = re.findall(r"\b(?:commits?|and) ([0-9a-f]{7,40})\b", section)
