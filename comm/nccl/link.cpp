@@ -10,7 +10,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kGoodbye = 5s;
+constexpr auto kParting = 5s;
 
 }  // namespace
 
@@ -33,7 +33,7 @@ NcclLink::~NcclLink() {
   {
     std::lock_guard lock(mutex_);
     const bool idle = comm_ && flights_.all_done();
-    const auto until = Clock::now() + kGoodbye;
+    const auto until = Clock::now() + kParting;
     if (idle)
       for (void* handle : registered_) settled(nccl_.comm_deregister(comm_, handle), until);
     if (idle && settled(nccl_.comm_finalize(comm_), until) == ncclSuccess)
@@ -54,7 +54,7 @@ ncclResult_t NcclLink::settled(ncclResult_t result, Clock::time_point until) con
 bool NcclLink::use_in_place(std::span<const Tensor> buffers) {
   std::lock_guard lock(mutex_);
   if (!comm_) return false;
-  const auto until = Clock::now() + kGoodbye;
+  const auto until = Clock::now() + kParting;
   ncclResult_t result =
       nccl_.comm_register || buffers.empty() ? ncclSuccess : ncclInvalidUsage;  // before NCCL 2.19
   for (void* handle : registered_)
@@ -127,7 +127,7 @@ void NcclLink::enqueue(const Waiting& w, cudaStream_t stream, const Body& body) 
 }
 
 void NcclLink::finish() {
-  for (const auto until = Clock::now() + kGoodbye; Clock::now() < until && group_.lost().empty();
+  for (const auto until = Clock::now() + kParting; Clock::now() < until && group_.lost().empty();
        std::this_thread::sleep_for(100us)) {
     std::lock_guard lock(mutex_);
     if (!comm_ || flights_.all_done()) return;
