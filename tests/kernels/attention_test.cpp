@@ -175,6 +175,7 @@ struct ModelBodies {
   void operator()(const AttentionForward& op) const { run_by(forward, op); }
   void operator()(const AttentionBackward& op) const { run_by(backward, op); }
 };
+void PrintTo(const ModelBodies& bodies, std::ostream* out) { *out << bodies.name; }
 class AttentionByModel : public ::testing::TestWithParam<ModelBodies> {};
 INSTANTIATE_TEST_SUITE_P(Of, AttentionByModel,
                          ::testing::Values(ModelBodies{"AVX512_BF16", cpu::v4::attention_dots_by_model,

@@ -266,6 +266,7 @@ struct PackedBody {
   void (*gemm)(const cpu::GemmArgs&);
   bool (*runs)();
 };
+void PrintTo(const PackedBody& body, std::ostream* out) { *out << body.name; }
 
 class PackedProduct : public ::testing::TestWithParam<PackedBody> {
  protected:
