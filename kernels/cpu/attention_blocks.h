@@ -69,15 +69,20 @@ static void copy_transposed(float* out, const T* x, int64_t stride, int64_t rows
     });
 }
 
-// Numbers in fp32.
-template <class T>
-struct FloatBlocks : MultiplyAdd {
-  using Stored = T;
+// What blocks have whose products run on vector registers, by this arithmetic.
+template <class Arithmetic>
+struct RegisterBlocks : Arithmetic {
   static constexpr int64_t kQueries = attention_blocks::kQueries;
   static constexpr int64_t whole_rows(int64_t n) { return n; }
   CLEAVE_MEMBER void begin() {}
   CLEAVE_MEMBER void end() {}
-  CLEAVE_MEMBER void product(const Product<float>& p) { run_product<MultiplyAdd>(p); }
+  CLEAVE_MEMBER void product(const Product<typename Arithmetic::Element>& p) { run_product<Arithmetic>(p); }
+};
+
+// Numbers in fp32.
+template <class T>
+struct FloatBlocks : RegisterBlocks<MultiplyAdd> {
+  using Stored = T;
   static void rows(float* out, const T* x, int64_t stride, int64_t valid, int64_t all, int64_t width) {
     copy_rows(out, x, stride, valid, all, width);
   }

@@ -141,8 +141,8 @@ TEST(TensorRuns, OverlappedMovementsChangeNoBit) {
 }
 
 // Weights and activations of 16 bits are rounded at other places when sums are cut. One unit in the last
-// place of a loss near 3.4 is 0.016 in bf16 and 0.002 in fp16; losses are means of 32 rows. Where the CPU has a
-// fast instruction for bf16, attention rounds its probabilities as well.
+// place of a loss near 3.4 is 0.016 in bf16 and 0.002 in fp16; losses are means of 32 rows. Where the CPU has
+// a fast instruction for bf16, attention rounds its probabilities as well.
 TEST(TensorRuns, SixteenBitTypesAreCloseToOneRank) {
   for (const config::Precision precision : {config::Precision::bf16, config::Precision::fp16})
     for (bool wide : {false, true})

@@ -8,14 +8,9 @@ namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 template <class Pairs>
-struct PairBlocks : Pairs {
+struct PairBlocks : RegisterBlocks<Pairs> {
   using Pairs::elements, Pairs::rounded;
   using Stored = bf16;
-  static constexpr int64_t kQueries = attention_blocks::kQueries;
-  static constexpr int64_t whole_rows(int64_t n) { return n; }
-  CLEAVE_MEMBER void begin() {}
-  CLEAVE_MEMBER void end() {}
-  CLEAVE_MEMBER void product(const Product<uint32_t>& p) { run_product<Pairs>(p); }
 
   static void rows(uint32_t* out, const bf16* x, int64_t stride, int64_t valid, int64_t all, int64_t width) {
     const int64_t wide = padded(width);

@@ -2,18 +2,13 @@
 // summed at a time from two of a and two of b; packed operands are whole tiles, one after the other, as the
 // unit reads them: of a 16 rows of 32 terms, of b 16 pairs of terms of 16 columns.
 #include "kernels/cpu/gemm_chunks.h"
+#include "kernels/cpu/pairs.h"
 #include "kernels/cpu/tile_unit.h"
-#include "kernels/cpu/transpose.h"
 
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
 constexpr int64_t kTerms = 32, kTileNumel = 16 * kTerms;  // bf16 elements of a tile and of its rows
-
-CLEAVE_INLINE __mmask16 first(int64_t n) {
-  if (n >= 16) return 0xffff;
-  return __mmask16((1 << (n > 0 ? n : 0)) - 1);
-}
 
 // One operand as it is stored: rows of `stride`. Its tile begins at `data` and has this many rows or columns
 // and terms; there are zeros beyond.
@@ -24,15 +19,14 @@ struct Corner {
 
 // Terms lie along the rows of the memory: sixteen rows of sixteen pairs.
 CLEAVE_INLINE void load_rows(__m512i (&r)[16], const Corner& x) {
-  const __mmask32 terms = x.terms >= kTerms ? 0xffffffffu : (1u << x.terms) - 1;
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i)
-    r[i] = i < x.valid ? _mm512_maskz_loadu_epi16(terms, x.data + i * x.stride) : _mm512_setzero_si512();
+    r[i] = i < x.valid ? pairs_of_row(x.data + i * x.stride, x.terms) : _mm512_setzero_si512();
 }
 
 // Terms lie across: sixteen pairs of rows of sixteen.
 CLEAVE_INLINE void load_pairs(__m512i (&r)[16], const Corner& x) {
-  const __mmask16 lanes = first(x.valid);
+  const __mmask16 lanes = first_lanes(x.valid);
   const auto row = [&](int64_t k) __attribute__((always_inline)) {
     const __mmask16 there = k < x.terms ? lanes : __mmask16(0);
     return _mm512_cvtepu16_epi32(
