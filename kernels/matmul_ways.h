@@ -16,4 +16,8 @@ struct MatmulWay {
 // For fp32, bf16 and fp16. Error(usage) as cpu::isa().
 std::vector<MatmulWay> matmul_ways();
 
+// "fp32: own product with AVX-512; bf16: ...": equal in processes whose products and passes add up alike, and
+// so have the same bits.
+std::string describe_matmul_ways();
+
 }  // namespace cleave::kernels

@@ -140,13 +140,6 @@ void measure_arithmetic(const BenchOptions& o, Rows& rows) {
     for (const DType type : {DType::fp32, DType::bf16}) rows.add(bench::step_row(type, limits));
 }
 
-std::string ways_of_products() {
-  std::string ways;
-  for (const kernels::MatmulWay& w : kernels::matmul_ways())
-    ways += fmt::format("{}{}: {}", ways.empty() ? "" : "; ", name_of(w.type), w.way);
-  return ways;
-}
-
 }  // namespace
 
 int run_bench(const Arguments& arguments) {
@@ -155,7 +148,7 @@ int run_bench(const Arguments& arguments) {
   const auto was = o.compare.empty() ? std::nullopt : std::optional(bench::read_report(o.compare));
   bench::Report report{.version = std::string(build::version),
                        .cpu = proc_value("/proc/cpuinfo", "model name"),
-                       .instructions = ways_of_products(),
+                       .instructions = kernels::describe_matmul_ways(),
                        .threads = threads_of_process(int(o.threads)).threads,
                        .rows = {}};
   FILE* const out = o.json ? stderr : stdout;

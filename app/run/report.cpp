@@ -10,6 +10,7 @@
 #include "app/run/matmul_peak.h"
 #include "app/run/start_lines.h"
 #include "kernels/choices.h"
+#include "kernels/matmul_ways.h"
 #include "monitor/csv_monitor.h"
 #include "monitor/metrics.h"
 #include "monitor/progress.h"
@@ -86,19 +87,20 @@ void Report::start(const runtime::Engine& engine, int ranks, const std::string& 
   for (const config::Note& n : s.config.notes)
     if (!n.path.empty())
       resolved[n.key.empty() ? n.path : n.key] = json::accept(n.value) ? json::parse(n.value) : json(n.value);
-  s.metrics->start(json{{"config", resolved},
-                        {"world_size", ranks},
-                        {"mesh", plan::as_json(engine.mesh())},
-                        {"pipeline", engine.notes().pipeline},
-                        {"transport", transport},
-                        {"model", engine.model().name},
-                        {"parameters", engine.params()},
-                        {"step", engine.step()},
-                        {"steps", s.options.steps},
-                        {"steps_per_epoch", s.options.epoch.steps},
-                        {"samples_per_epoch", s.options.epoch.samples},
-                        {"memory_planned", plan::as_json(engine.memory_planned())}}
-                       .dump());
+  json start = json{{"config", resolved},
+                    {"world_size", ranks},
+                    {"mesh", plan::as_json(engine.mesh())},
+                    {"pipeline", engine.notes().pipeline},
+                    {"transport", transport},
+                    {"model", engine.model().name},
+                    {"parameters", engine.params()},
+                    {"step", engine.step()},
+                    {"steps", s.options.steps},
+                    {"steps_per_epoch", s.options.epoch.steps},
+                    {"samples_per_epoch", s.options.epoch.samples},
+                    {"memory_planned", plan::as_json(engine.memory_planned())}};
+  if (!engine.device().is_cuda()) start["products"] = kernels::describe_matmul_ways();
+  s.metrics->start(start.dump());
 }
 
 void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, double seconds,

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <ctime>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -18,8 +16,6 @@
 
 namespace cleave::kernels::cpu {
 namespace {
-
-constexpr double kClearly = 1.25;  // ratios of instructions that exist are 0.5, 2, and 8 and more
 
 // One product of bf16 by bf16, [m, k] by [n, k] turned, of drawn values.
 class Trial {
@@ -54,7 +50,6 @@ class Trial {
           .scratch = packed_.floats()});
     return p.c.span<float>();
   }
-  void by_onednn() { onednn_gemm(onednn_gemm_of(product_)); }
 
  private:
   static void draw(const Tensor& y, uint64_t stream) {
@@ -68,29 +63,6 @@ class Trial {
   Matmul product_;
 };
 
-double seconds_of(const std::function<void()>& run) {
-  double best = 1e30;
-  for (int attempt = 0; attempt < 7; ++attempt) {
-    timespec begin, end;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
-    run();
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
-    best = std::min(best, double(end.tv_sec - begin.tv_sec) + 1e-9 * double(end.tv_nsec - begin.tv_nsec));
-  }
-  return best;
-}
-
-// The time that oneDNN takes for a block's product over that of the tiles, on this thread alone.
-double onednn_over_tiles() {
-  const int threads = team_threads();
-  set_team_threads(1);
-  Trial trial(512, 768, 768);
-  const double tiles = seconds_of([&] { trial.by(v4::gemm_tiles); });
-  const double onednn = seconds_of([&] { trial.by_onednn(); });
-  set_team_threads(threads);
-  return onednn / tiles;
-}
-
 // Why oneDNN does not multiply bf16 by an instruction of the CPU's.
 std::string without_instruction(const OnednnAbility& library) {
   for (const char* variable : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"})
@@ -100,26 +72,26 @@ std::string without_instruction(const OnednnAbility& library) {
                      library.instructions);
 }
 
+// vdpbf16ps has twice the FLOPs of fp32's multiply-add on AMD's cores, and half of them on Intel's. A table
+// and no trial, which a moment's load could turn: another way adds up in another order.
+bool dots_are_fast() { return __builtin_cpu_is("amd"); }
+
 Bf16Products decide() {
   const OnednnAbility& library = onednn_ability();
   if (!library.native_bf16)
     return {Bf16Way::as_fp32, without_instruction(library) + "; operands are multiplied as fp32"};
-  const char* instruction = bf16_loop().instruction;
-  if (flops_of(bf16_loop()) <= kClearly * flops_of(fp32_loop()))
-    return {
-        Bf16Way::as_fp32,
-        fmt::format("{} is no faster than fp32's multiply-add on this CPU; operands are multiplied as fp32",
-                    instruction)};
-  if (!has_tiles())
-    return {isa() == Isa::v4 ? Bf16Way::dots : Bf16Way::onednn,
-            fmt::format("the CPU multiplies bf16 in hardware, by {}", instruction)};
-  if (!has_the_models_bits(v4::gemm_tiles))
+  const std::string in_hardware =
+      fmt::format("the CPU multiplies bf16 in hardware, by {}", bf16_loop().instruction);
+  if (has_tiles()) {
+    if (isa() != Isa::v4) return {Bf16Way::onednn, in_hardware};
+    if (has_the_models_bits(v4::gemm_tiles)) return {Bf16Way::tiles, in_hardware};
     return {Bf16Way::onednn, "the CPU's matrix unit adds up in another way than is documented"};
-  const double ratio = onednn_over_tiles();
-  if (ratio * kClearly < 1)
-    return {Bf16Way::onednn,
-            fmt::format("it takes {:.2f} of the own product's time on the CPU's matrix unit", ratio)};
-  return {Bf16Way::tiles, fmt::format("the CPU multiplies bf16 in hardware, by {}", instruction)};
+  }
+  if (isa() != Isa::v4)
+    return {Bf16Way::as_fp32, "AVX2 has no instruction for bf16; operands are multiplied as fp32"};
+  if (dots_are_fast()) return {Bf16Way::dots, in_hardware};
+  return {Bf16Way::as_fp32,
+          "vdpbf16ps is no faster than fp32's multiply-add on this CPU; operands are multiplied as fp32"};
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// How products of bf16 by bf16 go on this machine: the fastest of four ways, decided once by measurements
-// whose margins are wide, so that every run, every rank and every such machine decides the same.
+// How products of bf16 by bf16 go on this machine: the fastest of four ways, by what the CPU is and never
+// by a clock, so that every run, every rank and every such machine decides the same and has the same bits.
 #pragma once
 #include <string>
 
@@ -19,10 +19,8 @@ struct Bf16Products {
   std::string why;  // one sentence without its full stop
 };
 
-// Dots: where the CPU has no tiles, and vdpbf16ps multiplies faster than fp32's multiply-add by a quarter.
-// Tiles: where the CPU has them, they give the bits of their model (tile_unit.h) on a drawn product, and
-// oneDNN is not faster by a quarter on one thread; else oneDNN. Takes a millisecond, twenty where there are
-// tiles; asked once.
+// Dots: where the CPU has no tiles, and vdpbf16ps has more FLOPs than fp32's multiply-add. Tiles: where the CPU
+// has them and they give the bits of their model (tile_unit.h) on a drawn product; else oneDNN. Asked once.
 const Bf16Products& bf16_products();
 
 // The trial of tiles: whether this product of bf16 has the bits of v4::gemm_tiles_by_model. Needs AVX-512.

@@ -13,9 +13,7 @@ namespace cleave::kernels {
 namespace {
 
 std::string own_way() {
-  const bool forced = !environment_value("CLEAVE_ISA").empty();
-  return fmt::format("own product with {}{}", cpu::isa() == cpu::Isa::v4 ? "AVX-512" : "AVX2",
-                     forced ? " (CLEAVE_ISA)" : "");
+  return fmt::format("own product with {}", cpu::isa() == cpu::Isa::v4 ? "AVX-512" : "AVX2");
 }
 
 }  // namespace
@@ -37,11 +35,20 @@ std::vector<MatmulWay> matmul_ways() {
     }
     std::abort();
   };
-  return {
-      {DType::fp32, own, "its sums have one order on any number of threads, which oneDNN does not promise"},
-      {DType::bf16, way_of_bf16(), bf16.why},
-      {DType::fp16, own,
-       "operands are multiplied as fp32; no instruction here multiplies fp16 into fp32 sums"}};
+  const std::string asked = environment_value("CLEAVE_ISA");
+  const std::string forced = asked.empty() ? "" : fmt::format("CLEAVE_ISA={}; ", asked);
+  return {{DType::fp32, own,
+           forced + "its sums have one order on any number of threads, which oneDNN does not promise"},
+          {DType::bf16, way_of_bf16(), forced + bf16.why},
+          {DType::fp16, own,
+           forced + "operands are multiplied as fp32; no instruction here multiplies fp16 into fp32 sums"}};
+}
+
+std::string describe_matmul_ways() {
+  std::string ways;
+  for (const MatmulWay& w : matmul_ways())
+    ways += fmt::format("{}{}: {}", ways.empty() ? "" : "; ", name_of(w.type), w.way);
+  return ways;
 }
 
 }  // namespace cleave::kernels

@@ -3,6 +3,7 @@
 #include "runtime/step/engine_core.h"
 
 #include "runtime/step/disk_check.h"
+#include "runtime/step/products_check.h"
 #include "runtime/step/state_records.h"
 
 namespace cleave::runtime {
@@ -27,6 +28,7 @@ void EngineCore::set_units(RankUnits those) {
 
 void EngineCore::start() {
   check_memory();
+  if (!options.dry) check_products(settings, ranks);
   choose_update();
   if (!options.dry) notes.disk = check_disks(settings, needs.memory, ranks);
   allocate();

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import unittest
@@ -77,6 +78,29 @@ class Instructions(AppTest):
         self.assertEqual(report["environment"]["CLEAVE_CUDNN"], "off")
         self.assertNotIn("CLEAVE_HOME", report["environment"])
 
+    def test_ranks_whose_sums_have_another_order_are_refused_and_the_run_records_its_ways(self):
+        metrics = self.dir / "metrics.jsonl"
+        train = [CLEAVE, "train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 1,
+                 "--metrics", metrics]
+        command = " ".join(shlex.quote(str(word)) for word in train)
+
+        def launch(code, ways):
+            script = f'eval export $(echo "{ways}" | cut -d , -f $((RANK + 1))); exec {command}'
+            return self.run_cleave("launch", "-n", 2, "--", "sh", "-c", script, code=code)
+        launch(0, "CLEAVE_ISA=v3,CLEAVE_ISA=v3")
+        start = json.loads(metrics.read_text().splitlines()[0])
+        self.assertTrue(start["products"].startswith("fp32: own product with AVX2; bf16: "), start["products"])
+        with open("/proc/cpuinfo") as f:
+            cpu = f.read()
+        if "avx512vl" in cpu:
+            err = launch(2, "CLEAVE_ISA=v3,CLEAVE_ISA=v4").stderr
+            self.assertRegex(err, r"error: rank \d: the CPUs of the ranks multiply in different ways.*: rank 0 \(fp32: own product with AVX2; .*\) and "
+                                  r"rank 1 \(fp32: own product with AVX-512; .*\); set CLEAVE_ISA=v3 and ONEDNN_MAX_CPU_ISA=AVX2 for every rank")
+            self.assertEqual(self.times_said("multiply in different ways", err), 1, err)
+        if "avx512_bf16" in cpu and "AuthenticAMD" in cpu:
+            err = launch(2, "A=1,ONEDNN_MAX_CPU_ISA=AVX512_CORE").stderr
+            self.assertIn("set ONEDNN_MAX_CPU_ISA=AVX512_CORE for every rank", err)
+
     def test_the_report_says_which_way_products_of_each_type_go_and_why(self):
         def ways(**env):
             report = json.loads(self.run_cleave("report", "--json", env=env).stdout)
@@ -86,17 +110,18 @@ class Instructions(AppTest):
             return {w["type"]: (w["way"], w["why"]) for w in report["matmul"]}
         least = ways(CLEAVE_ISA="v3", ONEDNN_MAX_CPU_ISA="AVX2")
         self.assertEqual(set(least), {"fp32", "bf16", "fp16"})
-        for way, _ in least.values():
-            self.assertEqual(way, "own product with AVX2 (CLEAVE_ISA)")
+        for way, why in least.values():
+            self.assertEqual(way, "own product with AVX2")
+            self.assertTrue(why.startswith("CLEAVE_ISA=v3; "), why)
         with open("/proc/cpuinfo") as f:
-            flags = f.read()
-        native = "avx512_bf16" in flags
+            cpu = f.read()
+        native = "avx512_bf16" in cpu
         best = ways(ONEDNN_MAX_CPU_ISA="ALL")["bf16"]
         if native:
             self.assertIn("ONEDNN_MAX_CPU_ISA=AVX2 keeps oneDNN from", least["bf16"][1])
-            if "amx_bf16" in flags:
+            if "amx_bf16" in cpu:
                 self.assertRegex(best[0], r"^(oneDNN \d+\.\d+\.\d+ with AVX512_CORE_AMX|own product with AMX$)")
-            elif "in hardware" in best[1]:
+            elif "AuthenticAMD" in cpu:
                 self.assertEqual(best, ("own product with AVX512_BF16", "the CPU multiplies bf16 in hardware, by vdpbf16ps"))
             else:
                 self.assertEqual(best[0], "own product with AVX-512")
