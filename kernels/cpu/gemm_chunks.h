@@ -8,7 +8,7 @@
 //   Packed                             the type of a packed element
 //   kRows, kColumns                    of a strip of a, of a panel of b
 //   kDepth, kDepthStep                 of a block of sums, and what a packed depth is a multiple of
-//   kRowBlock, kColumnBlock            of c, for a thread at a time; multiples of kRows and kColumns
+//   kRowBlock, kColumnBlock            of c, for a thread at a time, at most; multiples of kRows and kColumns
 //   pack_a(out, x, stride, across, range), pack_b(...)    whole strips and panels, zero beyond the operand
 //   block(a, b, depth, target, rows, columns)             c's block from packed strips and panels
 #pragma once
@@ -37,6 +37,14 @@ static void round_block(T* c, int64_t stride, const float* sums, int64_t sums_st
     });
 }
 
+// How many jobs the rows are cut into, at least `least_jobs`: so many that the threads have as many of them
+// each, where that takes no more than twice as many.
+CLEAVE_INLINE int64_t row_jobs(int64_t least_jobs, int64_t b_jobs) {
+  for (int64_t jobs = least_jobs; jobs <= 2 * least_jobs; ++jobs)
+    if (jobs * b_jobs % team_threads() == 0) return jobs;
+  return least_jobs;
+}
+
 // Rows [m0, m0 + kChunkRows) of c. All threads pack the chunk of a; then each packs the block of b that it
 // comes to, which stays in its second-level cache, and multiplies the chunk's rows by it.
 template <class Body>
@@ -49,26 +57,29 @@ static void run_chunk(const GemmArgs& g, int64_t m0) {
   const int64_t m = least(gemm_blocks::kChunkRows, g.m - m0);
   auto* a = reinterpret_cast<Packed*>(g.scratch);
   float* of_threads = g.scratch + gemm_chunk_floats(m, g.k);
-  const int64_t a_jobs = (m + kRowBlock - 1) / kRowBlock, b_jobs = (g.n + kColumnBlock - 1) / kColumnBlock;
+  const int64_t strips = (m + Body::kRows - 1) / Body::kRows,
+                b_jobs = (g.n + kColumnBlock - 1) / kColumnBlock;
+  const int64_t a_jobs = row_jobs((m + kRowBlock - 1) / kRowBlock, b_jobs);
+  const auto first_row = [=](int64_t job) { return least(job * strips / a_jobs * Body::kRows, m); };
   const bool fork = double(m) * double(g.n) * double(g.k) > 1e6;
   for (int thread = 0; thread < team_threads(); ++thread)
     *reinterpret_cast<int64_t*>(of_threads + thread * kGemmThread) = -1;
   for (int64_t k = 0; k < g.k; k += kDepth) {
     const int64_t terms = least(kDepth, g.k - k), depth = whole(terms, Body::kDepthStep);
     parallel_for(a_jobs, fork, [=](int64_t job) {
-      const int64_t i = job * kRowBlock;
+      const int64_t i = first_row(job);
       Body::pack_a(a + i * depth, g.a, g.a_stride, !g.transpose_a,
-                   {m0 + i, m0 + least(i + kRowBlock, m), k, terms});
+                   {m0 + i, m0 + first_row(job + 1), k, terms});
     });
     parallel_for(a_jobs * b_jobs, fork, [=](int64_t job, int thread) {
-      const int64_t i = job % a_jobs * kRowBlock, j = job / a_jobs * kColumnBlock;
+      const int64_t i = first_row(job % a_jobs), j = job / a_jobs * kColumnBlock;
       int64_t& packed = *reinterpret_cast<int64_t*>(of_threads + thread * kGemmThread);
       auto* b = reinterpret_cast<Packed*>(of_threads + thread * kGemmThread + 16);
       if (packed != k * b_jobs + job / a_jobs) {
         packed = k * b_jobs + job / a_jobs;
         Body::pack_b(b, g.b, g.b_stride, g.transpose_b, {j, least(j + kColumnBlock, g.n), k, terms});
       }
-      const int64_t rows = least(kRowBlock, m - i), columns = least(kColumnBlock, g.n - j);
+      const int64_t rows = first_row(job % a_jobs + 1) - i, columns = least(kColumnBlock, g.n - j);
       float* c = g.c + (m0 + i) * g.c_stride + j;
       const bool add = k > 0 || (g.accumulate && !g.rounded.data);
       Body::block(a + i * depth, b, depth, {c, g.c_stride, k == 0 && g.bias ? g.bias + j : nullptr, add},

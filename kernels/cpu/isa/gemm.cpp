@@ -37,16 +37,17 @@ void pack_across(float* out, Source<T> x, int64_t valid, int64_t depth) {
       out[k * kWide + i] = i < valid ? element(x.data + i * x.stride + k) : 0.0f;
 }
 
-// out[k * kWide + i] = x[k * stride + i]; columns from `valid` on are zero.
+// out[k * kWide + i] = x[k * stride + i]; columns from `valid` on are zero. Where a row goes on beyond the strip,
+// a whole vector is stored, whose end the next depths overwrite.
 template <int kWide, class T>
 void pack_along(float* out, Source<T> x, int64_t valid, int64_t depth) {
   for (int64_t k = 0; k < depth; ++k) {
     const T* row = x.data + k * x.stride;
     for (int i = 0; i < kWide; i += 16) {
       const int64_t rest = valid - i, room = kWide - i;
-      const int lanes = int(rest < room ? rest : room);
+      const int lanes = int(rest < 16 ? rest : 16);
       const F16 v = lanes >= 16 ? load(row + i) : lanes > 0 ? load(row + i, Part{lanes}) : zero();
-      if (room >= 16)
+      if (room >= 16 || (lanes >= 16 && k * kWide + i + 16 <= depth * kWide))
         store(out + k * kWide + i, v);
       else
         store(out + k * kWide + i, v, Part{int(room)});
