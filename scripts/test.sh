@@ -2,7 +2,7 @@
 # Installs what the tests need, builds, and runs every test that this machine can run. Says what was skipped and why, and how
 # long each section took; ends non-zero when anything failed.
 #   scripts/test.sh [--quick | --all]     --quick: the release build and its tests only
-#                                         --all: every test with both sanitizers, where otherwise each runs a half
+#                                         --all: every test with both sanitizers, where otherwise each runs a third
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -117,8 +117,8 @@ else
     in_units interpreter
     if ./tests/cuda_interpreter/run.sh --sample "$seed"; then ok; else bad "tests/cuda_interpreter/run.sh --sample $seed"; fi
   fi
-  # Every second test with the one sanitizer and the others with the other, and at the next commit the other way round.
-  half=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 2))
+  # Every third test with the one sanitizer and others with the other, and at the next commit the next third.
+  third=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 3))
   for preset in asan tsan; do
     section "$preset build"
     if build $preset; then
@@ -126,11 +126,11 @@ else
       if $all; then
         run_ctest $preset
       else
-        run_ctest $preset -I $((1 + half)),,2
-        skip "$preset: every second test; scripts/test.sh --all runs all of them"
+        run_ctest $preset -I $((1 + third)),,3
+        skip "$preset: every third test; scripts/test.sh --all runs all of them"
       fi
     fi
-    half=$((1 - half))
+    third=$(((third + 1) % 3))
   done
   section "one definition of each name, by the linker; a program without inlining"
   if build odr; then

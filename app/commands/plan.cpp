@@ -172,6 +172,18 @@ config::ReadResult read_config(const PlanOptions& o, const config::ReadOptions& 
   return read;
 }
 
+// Of a Python whose packages are not known: says what it lacks, or is cleave.planning.
+constexpr const char* kPlanning = R"py(
+import runpy, sys
+try:
+    import torch, cleave
+except ModuleNotFoundError as missing:
+    print(f"error: {sys.argv[1]} is planned by {sys.executable}, which has no module {missing.name}; put a Python that has "
+          "cleave and torch first in PATH, or install them there (pip install . in Cleave's tree)", file=sys.stderr)
+    sys.exit(2)
+runpy.run_module("cleave.planning", run_name="__main__", alter_sys=True)
+)py";
+
 // The plan of a module of PyTorch is the package's, in whose place this process then stands.
 [[noreturn]] void plan_script(const PlanOptions& o) {
   const size_t colon = o.script.rfind(".py:");
@@ -181,8 +193,8 @@ config::ReadResult read_config(const PlanOptions& o, const config::ReadOptions& 
   require(std::filesystem::is_regular_file(file), Exit::usage, "{}: there is no such file", file);
   const MemoryLimits limits = memory_limits(o.limits);
   const auto bytes = [](int64_t limit) { return std::to_string(limit == MemoryLimits::kNone ? 0 : limit); };
-  const std::string python[] = {"-m",
-                                "cleave.planning",
+  const std::string python[] = {"-c",
+                                kPlanning,
                                 file,
                                 o.config,
                                 o.json ? "json" : "",

@@ -80,10 +80,10 @@ class Planned(unittest.TestCase):
             config = pathlib.Path(folder, "ds_config.json")
             config.write_text(json.dumps(CONFIG))
 
-            def run(target: str, *options: str) -> subprocess.CompletedProcess[str]:
+            def run(target: str, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
                 command = [ranks.CLEAVE, "plan", target, "--deepspeed_config", str(config), "-n", "2", *options]
                 path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-                return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
+                return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path, **env})
 
             same = cleave.plan(plan_cases.make_mlp, CONFIG, 2, trace=plan_cases.loss)
             said = run(f"{FILE}:make_mlp", "--trace", "loss", "--json")
@@ -104,6 +104,11 @@ class Planned(unittest.TestCase):
             ):
                 refused = run(target)
                 self.assertEqual((refused.returncode, words in refused.stderr), (2, True), refused.stderr)
+            bare = run(f"{FILE}:make_mlp", PYTHONPATH=folder)
+            words = (
+                f"{FILE} is planned by {sys.executable}, which has no module cleave; put a Python that has cleave and torch first in PATH"
+            )
+            self.assertEqual((bare.returncode, words in bare.stderr), (2, True), bare.stderr)
             for options in (["--model", "gpt2"], ["--seq_len", "8"], ["--strict"], ["--learning_rate", "1"], ["--html", "a.html"]):
                 refused = run(f"{FILE}:make_mlp", *options)
                 words = f"{options[0]} is of models that are built in; leave it out with {FILE}:make_mlp"
