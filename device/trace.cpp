@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "device/tool_ranges.h"
+
 namespace cleave {
 namespace {
 
@@ -114,15 +116,21 @@ void Trace::end_step() {
   file_.close();
 }
 
+bool TraceSpan::wanted(const Trace* trace) { return (trace && trace->on()) || a_tool_listens(); }
+
 TraceSpan::TraceSpan(Trace* trace, Stream& stream, const char* category, std::string_view name, int micro,
                      int chunk)
     : TraceSpan(
           trace, stream,
-          trace && trace->on()
+          wanted(trace)
               ? TraceEvent{.name = std::string(name), .category = category, .micro = micro, .chunk = chunk}
               : TraceEvent{}) {}
 
 TraceSpan::TraceSpan(Trace* trace, Stream& stream, TraceEvent event) : stream_(stream) {
+  if (a_tool_listens() && !stream.discards() && !stream.dry()) {
+    begin_tool_range(event.category, event.name.empty() ? event.op : event.name);
+    named_ = true;
+  }
   if (!trace || !trace->on()) return;
   event.stream = &stream;
   event_ = trace->begin(std::move(event));
@@ -130,6 +138,7 @@ TraceSpan::TraceSpan(Trace* trace, Stream& stream, TraceEvent event) : stream_(s
 }
 
 TraceSpan::~TraceSpan() {
+  if (named_) end_tool_range();
   if (!event_) return;
   try {
     stream_.enqueue([e = event_] {

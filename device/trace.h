@@ -79,8 +79,8 @@ class Trace {
   std::deque<TraceEvent> events_;  // addresses stay: tasks write times into them
 };
 
-// The work that the stream is given between construction and destruction is one event. Costs nothing without
-// a trace. Host thread only.
+// The work that the stream is given between construction and destruction is one event, and a range of the
+// thread's for a tool that listens (device/tool_ranges.h). Costs nothing without either. Host thread only.
 class TraceSpan {
  public:
   TraceSpan(Trace* trace, Stream& stream, const char* category, std::string_view name, int micro = -1,
@@ -88,11 +88,14 @@ class TraceSpan {
   // Takes more of the event's fields; `stream` and times are filled in.
   TraceSpan(Trace* trace, Stream& stream, TraceEvent event);
   ~TraceSpan();
+  // Whether anybody would see it.
+  static bool wanted(const Trace* trace);
   TraceSpan(const TraceSpan&) = delete;
   TraceSpan& operator=(const TraceSpan&) = delete;
 
  private:
   TraceEvent* event_ = nullptr;
+  bool named_ = false;
   Stream& stream_;
 };
 

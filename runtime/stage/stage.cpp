@@ -49,7 +49,7 @@ Stage::Stage(const model::Model& model, StageShape shape, zero::PlannedVisits& v
 }
 
 TraceEvent Stage::shown(const char* what, const Frame& f, int l) const {
-  if (!trace_ || !trace_->on()) return {};
+  if (!TraceSpan::wanted(trace_)) return {};
   const int layer = layers_.in_model(f.chunk, l);
   return {.name = model().layer_name(layer), .category = what, .layer = layer};
 }
