@@ -179,7 +179,7 @@ try:
     import torch, cleave
 except ModuleNotFoundError as missing:
     print(f"error: {sys.argv[1]} is planned by {sys.executable}, which has no module {missing.name}; put a Python that has "
-          "cleave and torch first in PATH, or install them there (pip install . in Cleave's tree)", file=sys.stderr)
+          "torch and Cleave's package first in PATH, or install them there (pip install . in Cleave's tree)", file=sys.stderr)
     sys.exit(2)
 runpy.run_module("cleave.planning", run_name="__main__", alter_sys=True)
 )py";
