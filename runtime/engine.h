@@ -105,9 +105,9 @@ class Engine : public EngineBase {
   // targets.
   Evaluation evaluate(const BatchSource& data, int micros, const std::function<bool()>& stop = {});
 
-  // Logits [rows, classes] of one micro-batch, in host memory of every rank; collective when parameters are
-  // sharded, and over the other axes. `rows`: these of its rows (sample by sample, position by position)
-  // only, in place of all.
+  // Logits [rows, classes] of one micro-batch, in host memory of every rank; collective. `rows`: these of its
+  // rows (sample by sample, position by position) only, in place of all; as many on every rank. On a GPU the
+  // engine keeps the memory of the most logits that it was asked for.
   std::vector<float> predict(const Batch& batch, std::optional<Range> rows = {});
 
   // Texts that grow: the engine keeps the keys and values of their positions, so that a token costs one row.

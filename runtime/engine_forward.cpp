@@ -106,6 +106,7 @@ std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> want
   const Range local = sequence == 1 ? result : Range{0, samples_per_micro() * part};
   std::vector<float> every;
   const LogitsOfRanks logits(s.ranks.mesh(), *s.ranks.mesh().sequence, local.size(), head, every);
+  s.make_room_for_logits(local.size() * head.columns());
   s.run_logits({.train = false, .batch = [&](int) { return batch; }, .scale = {}}, logits.mine(), local);
   logits.gather(s.streams->comm());
   if (logits.are_whole()) return every;
@@ -160,6 +161,7 @@ std::vector<float> Engine::extend(const std::vector<TextPart>& parts) {
   const comm::Mesh& mesh = s.ranks.mesh();
   const model::Head& head = *s.model.head;
   const LogitsOfRanks logits(mesh, *mesh.data, int64_t(most), head, s.text_logits);
+  s.make_room_for_logits(int64_t(most) * head.columns());
   int64_t done = 0;
   for (const PassOfTexts& pass : by_sharer[size_t(mesh.data->rank())]) {
     const Batch batch = batch_of(pass.rows.tokens, pass.rows.tokens);
@@ -176,17 +178,24 @@ std::vector<float> Engine::extend(const std::vector<TextPart>& parts) {
   return out;
 }
 
+// To take or give back memory may wait for all that a GPU does, and with it for ranks that wait for this one,
+// where they share it. So all ranks do so before any begins the pass.
+void Engine::State::make_room_for_logits(int64_t numel) {
+  if (!settings.device.is_cuda() || numel <= logits_room) return;
+  ranks.agree([&] {
+    if (!layers().stage.shape().last) return;
+    logits_there = {};
+    logits_there = memory.allocate(MemoryKind::device, Category::staging, DType::fp32, {numel}, "logits");
+  });
+  logits_room = numel;
+}
+
 void Engine::State::run_logits(Work work, const Tensor& logits, Range rows) {
   pipeline::ScheduleShape shape = pipeline.evaluation.shape;
   shape.micros = 1;
   Tensor there;
-  Buffer once, &memory_there = work.texts ? text_logits_there : once;
-  if (settings.device.is_cuda() && layers().stage.shape().last && rows.size() > 0) {
-    if (!memory_there.defined() || memory_there.tensor().numel() < logits.numel())
-      memory_there =
-          memory.allocate(MemoryKind::device, Category::staging, DType::fp32, {logits.numel()}, "logits");
-    there = memory_there.tensor().slice({0, logits.numel()}).view(logits.shape());
-  }
+  if (logits_there.defined() && rows.size() > 0)
+    there = logits_there.tensor().slice({0, logits.numel()}).view(logits.shape());
   if (rows.size() > 0) work.logits = there.defined() ? there : logits;
   work.rows = rows;
   run_forward(shape, work);

@@ -76,6 +76,7 @@ struct Engine::State : EngineCore {
   // Computes the logits of the only micro-batch, written on the last stage: [rows.size(), the head's columns]
   // in host memory.
   void run_logits(Work work, const Tensor& logits, Range rows);
+  void make_room_for_logits(int64_t numel);  // collective, before it, with what no rank has more of
 
   model::Model model;
   PipelineCut pipeline;  // of the whole model
@@ -90,10 +91,10 @@ struct Engine::State : EngineCore {
   };
   void agree_on_use(const Begun& step);
   std::optional<Begun> begun;
-  // Memory of extend() that is kept from token to token: logits of all ranks on the host, and of a pass on a
-  // GPU, whose kernels do not write there.
-  std::vector<float> text_logits;
-  Buffer text_logits_there;
+  std::vector<float> text_logits;  // of all ranks; memory of extend() that is kept from token to token
+  // Of a pass on a GPU, whose kernels do not write to the host; and how many the last stage has room for.
+  Buffer logits_there;
+  int64_t logits_room = 0;
 };
 
 }  // namespace cleave::runtime

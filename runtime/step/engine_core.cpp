@@ -82,6 +82,8 @@ void EngineCore::allocate() {
   if (settings.device.is_cuda() && !settings.dry) {
     ranks.open(rank->store.groups());
     loan = BufferLoan(ranks.data_groups(), computes->visits().device_buffers());
+    // To take memory may wait for all that a GPU does, and with it for a rank that waits for this one there.
+    ranks.agree([] {});
   }
   rank->saved->initialize(options.seed, streams->compute);
   streams->synchronize();

@@ -127,7 +127,7 @@ for seed in "${seeds[@]}"; do
   $quick && continue
   try "ranks as threads, seed $seed" $bin/comm_test --gtest_filter='*Cuda*/*cuda'
   try "ranks as processes, seed $seed" env CUDA_INTERPRETER_WAITS=1 CUDA_INTERPRETER_GPUS=3 $bin/comm_process_test --gtest_filter='*Cuda*'
-  try "the engine, seed $seed" $bin/runtime_test --gtest_filter='*CudaEngine*'
+  try "the engine, seed $seed" env CUDA_INTERPRETER_WAITS=1 $bin/runtime_test --gtest_filter='*CudaEngine*'
   try "products where cuBLASLt refuses a tenth, seed $seed" env CUDA_INTERPRETER_REFUSED=10 $bin/kernels_test --gtest_filter='*Dense*/cuda:*Matmul*/cuda'
   try "products where cuBLASLt refuses every epilogue, seed $seed" env CUDA_INTERPRETER_EPILOGUES=0 \
     $bin/kernels_test --gtest_filter='*Dense*/cuda:*Matmul*/cuda'

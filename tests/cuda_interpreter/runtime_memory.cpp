@@ -24,7 +24,7 @@ bool drawn() {
   return std::mt19937_64(seed * 1'000'003 + times++)() % 2 == 0;
 }
 
-// With CUDA_INTERPRETER_WAITS=1: ranks that are threads of one process and share a GPU may stand still by it.
+// With CUDA_INTERPRETER_WAITS=1; of ranks that are threads and share a GPU, for the work of all.
 void wait_for_gpu() {
   if (setting("WAITS", 0)) streams().finish_device(current_gpu);
 }
