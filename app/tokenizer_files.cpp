@@ -69,6 +69,13 @@ void write_tokenizer_config(const fs::path& folder, const text::Tokenizer& token
   write_json(folder / "tokenizer_config.json", config);
 }
 
+void write_file(const fs::path& path, const std::string& bytes) {
+  std::ofstream out(path, std::ios::binary);
+  out << bytes;
+  out.close();
+  require(out.good(), Exit::checkpoint, "cannot write {}: is there space?", path.string());
+}
+
 // A tokenizer of another model came: its ids are not those that these files say.
 void forget_token_ids(const fs::path& folder) {
   std::error_code error;
@@ -81,19 +88,15 @@ void forget_token_ids(const fs::path& folder) {
 
 }  // namespace
 
-void write_json(const fs::path& path, const json& value) {
-  std::ofstream out(path);
-  out << value.dump(2) << "\n";
-  out.close();
-  require(out.good(), Exit::checkpoint, "cannot write {}: is there space?", path.string());
-}
+void write_json(const fs::path& path, const json& value) { write_file(path, value.dump(2) + "\n"); }
 
+// A file of its own with the mode of new files: the one that it comes from may be private, or read-only.
 void keep_file(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (!fs::exists(from, error) || fs::equivalent(from, to, error)) return;
-  fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
-  require(!error, Exit::checkpoint, "{} cannot be copied to {}: {}", from.string(), to.string(),
-          error.message());
+  const std::string bytes = InputFile(from.string(), Exit::checkpoint).text();
+  fs::remove(to, error);
+  write_file(to, bytes);
 }
 
 void keep_tokenizer_files(const text::Tokenizer& tokenizer, const fs::path& folder) {

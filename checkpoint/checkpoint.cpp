@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kPieceElements = int64_t{1} << 21;  // in memory at a time
 
 void write_text(const fs::path& path, const std::string& text) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   const bool ok = fd >= 0 && write(fd, text.data(), text.size()) == ssize_t(text.size()) && fsync(fd) == 0;
   const int error = errno;
   if (fd >= 0) close(fd);

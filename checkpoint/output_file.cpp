@@ -14,7 +14,7 @@ namespace cleave::checkpoint {
 
 OutputFile::OutputFile(const std::filesystem::path& path, int64_t bytes)
     : path_(path),
-      file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)),
+      file_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)),
       writer_(bytes < 2 * kPiece ? Stream::Mode::inline_ : Stream::Mode::worker) {
   if (file_ < 0) refuse("open");
   if (bytes >= 2 * kPiece) direct_ = bypass_page_cache(file_);

@@ -65,7 +65,7 @@ std::optional<std::pair<std::string, int64_t>> read_lock(const fs::path& file) {
 fs::path beat_file(const fs::path& lock) { return lock.string() + ".beat"; }
 
 bool write_text(const fs::path& file, int flags, const std::string& text) {
-  const int fd = ::open(file.c_str(), O_WRONLY | O_CLOEXEC | flags, 0644);
+  const int fd = ::open(file.c_str(), O_WRONLY | O_CLOEXEC | flags, 0666);
   if (fd < 0) return false;
   const bool written = ::write(fd, text.data(), text.size()) == ssize_t(text.size());
   const int error = errno;

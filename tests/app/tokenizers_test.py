@@ -141,10 +141,12 @@ class Tokenizers(AppTest):
         names = list(added)
         (beside / "tokenizer_config.json").write_text(json.dumps({"eos_token": names[0], "bos_token": {"content": names[1]}, "pad_token": names[2]}))
         (beside / "chat_template.jinja").write_text("{{ messages }}")
+        (beside / "chat_template.jinja").chmod(0o400)
         out, config = export("--tokenizer", beside, model=self.dir / "gpt2.json")
         self.assertEqual([config[f"{role}_token_id"] for role in ("eos", "bos", "pad")], [added[name] for name in names[:3]])
         for name in ("tokenizer_config.json", "chat_template.jinja"):
             self.assertEqual((out / name).read_bytes(), (beside / name).read_bytes())
+            self.assertEqual((out / name).stat().st_mode, (self.dir / "gpt2.json").stat().st_mode, "that of new files")
         # A published model's own tokenizer and ids do not stay where another tokenizer trained.
         published = out
         (published / "generation_config.json").write_text(json.dumps({"eos_token_id": 5}))

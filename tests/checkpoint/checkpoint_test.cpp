@@ -2,6 +2,7 @@
 #include "checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "checkpoint/digest.h"
 #include "tests/checkpoint/hand_made.h"
@@ -35,6 +36,22 @@ void flip_bit(const fs::path& path, int64_t from_end) {
   const char byte = char(file.get() ^ 1);
   file.seekp(-from_end, std::ios::end);
   file.put(byte);
+}
+
+TEST(Checkpoint, HasFilesOfTheModeThatTheProcessGivesNewOnes) {
+  for (const mode_t mask : {0002, 0027}) {
+    const Scratch scratch;
+    const mode_t before = ::umask(mask);
+    save(scratch.folder(), "a", 2);
+    ::umask(before);
+    int files = 0;
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(scratch.folder()))
+      if (entry.is_regular_file()) {
+        EXPECT_EQ(mode_t(entry.status().permissions()), 0666 & ~mask) << entry.path();
+        ++files;
+      }
+    EXPECT_EQ(files, 4);  // of each rank one, the manifest, and latest
+  }
 }
 
 TEST(Checkpoint, GivesEveryElementToWhoeverWantsItHoweverItWasCut) {

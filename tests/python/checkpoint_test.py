@@ -4,7 +4,9 @@
 import contextlib
 import io
 import json
+import os
 import pathlib
+import stat
 import struct
 import subprocess
 import tempfile
@@ -161,7 +163,10 @@ class Checkpoints(unittest.TestCase):
         self.assertEqual([p.name for p in one.iterdir()], ["pytorch_model.bin"])
         loaded = torch.load(one / "pytorch_model.bin", weights_only=True)
         self.assertTrue(all(torch.equal(loaded[key], value) for key, value in state.items()))
+        before = os.umask(0o027)
         zero_to_fp32.main([str(saved), str(many), "--safe_serialization", "--max_shard_size", "8KB"])
+        os.umask(before)
+        self.assertEqual({stat.S_IMODE(p.stat().st_mode) for p in many.iterdir()}, {0o640}, "that of new files")
         index = json.loads((many / "model.safetensors.index.json").read_text())["weight_map"]
         self.assertGreater(len(set(index.values())), 2)
         for key, file in index.items():

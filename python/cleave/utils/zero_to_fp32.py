@@ -33,8 +33,7 @@ class LazyTensor:
 
 
 def _names(saved: Saved, exclude_frozen: bool) -> list[str]:
-    left_out = set(saved.beside.frozen) if exclude_frozen else set()
-    return [name for name in saved.shapes if name not in left_out]
+    return [name for name in saved.shapes if not (exclude_frozen and name in saved.beside.frozen)]
 
 
 def get_fp32_state_dict_from_zero_checkpoint(
@@ -93,12 +92,13 @@ def convert_zero_checkpoint_to_fp32_state_dict(
 def _write(path: Path, state: dict[str, torch.Tensor], safe: bool) -> None:
     temporary = path.with_name(f".tmp.{path.name}")
     try:
+        torch.save({} if safe else state, temporary)
         if safe:
             from safetensors.torch import save_file
 
+            mode = temporary.stat().st_mode  # of new files; safetensors puts one in its place that nobody else may read
             save_file({name: value.contiguous() for name, value in state.items()}, temporary, metadata={"format": "pt"})
-        else:
-            torch.save(state, temporary)
+            temporary.chmod(mode)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
