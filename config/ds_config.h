@@ -92,6 +92,7 @@ struct ZeroConfig {
   int64_t mics_shard_size = -1;         // ranks that share a copy of everything; -1: all of the data axis
   int64_t zero_hpz_partition_size = 1;  // ranks that share a copy of the parameters; 1: all of the data axis
   bool quantized_weights = false;       // a gather in stage 3 moves a byte an element, and scales
+  static constexpr int64_t kLeastOnDisk = int64_t{1} << 16;
   int64_t sub_group_size = 1'000'000'000;  // elements of optimizer state updated at a time, on disk
   OffloadConfig offload_optimizer;
   OffloadParamConfig offload_param;

@@ -50,10 +50,21 @@ void resolve_old_spelling(Reading& r, const std::string& old, const std::string&
   device = OffloadDevice::cpu, r.derived[key] = "derived";
 }
 
+void resolve_sub_group(Reading& r, ZeroConfig& z) {
+  const char* key = "zero_optimization.sub_group_size";
+  if (z.sub_group_size == 0) z.sub_group_size = ZeroConfig{}.sub_group_size, r.derived[key] = "derived";
+  if (z.offload_optimizer.device != OffloadDevice::nvme || z.sub_group_size >= ZeroConfig::kLeastOnDisk)
+    return;
+  r.warning_at(key,
+               fmt::format("{} is less than the {} elements that are updated at a time on disk, which are "
+                           "taken: a disk needs as long for less",
+                           z.sub_group_size, ZeroConfig::kLeastOnDisk));
+  z.sub_group_size = ZeroConfig::kLeastOnDisk;
+}
+
 void resolve_zero(Reading& r) {
   ZeroConfig& z = r.result.config.zero;
-  if (z.sub_group_size == 0)
-    z.sub_group_size = ZeroConfig{}.sub_group_size, r.derived["zero_optimization.sub_group_size"] = "derived";
+  resolve_sub_group(r, z);
   const Given* overlap = r.entry("zero_optimization.overlap_comm");
   const bool chosen = overlap && overlap->usable && overlap->value->kind == JsonValue::Kind::boolean;
   if (!chosen) z.overlap_comm = z.stage == 3, r.derived["zero_optimization.overlap_comm"] = "derived";

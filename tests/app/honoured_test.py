@@ -13,7 +13,7 @@ from app_test import AppTest, CLEAVE, ROOT
 
 BASE = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}}
-MODEL = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 32, "n_layer": 4, "n_head": 4, "attn_pdrop": 0.0,
+MODEL = {"model_type": "gpt2", "vocab_size": 2304, "n_positions": 64, "n_embd": 32, "n_layer": 4, "n_head": 4, "attn_pdrop": 0.0,
          "activation_function": "gelu_new"}
 
 FP16 = {"fp16": {"enabled": True, "initial_scale_power": 40}}  # the first steps overflow
@@ -157,7 +157,7 @@ ROWS = {
     "zero_optimization.allgather_bucket_size": ("calls", 1000, 5 * 10**8, {"zero_optimization": {"stage": 1}}, 2),
     "zero_optimization.cpu_offload": ("memory", False, True, {"zero_optimization": {"stage": 2}}, 2),
     "zero_optimization.cpu_offload_param": ("memory", False, True, {"zero_optimization": GATHERED}, 2),
-    "zero_optimization.sub_group_size": ("memory", 1000, 10**9, NVME, 1),
+    "zero_optimization.sub_group_size": ("memory", 65536, 10**9, NVME, 1),
     "zero_optimization.stage3_prefetch_bucket_size": ("memory", 0, 5 * 10**7, {"zero_optimization": GATHERED}, 2),
     "zero_optimization.stage3_gather_16bit_weights_on_model_save": ("saved", False, True, {}, 1),
     "zero_optimization.stage3_gather_fp16_weights_on_model_save": ("saved", False, True, {}, 1),

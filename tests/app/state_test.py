@@ -14,7 +14,7 @@ from app_test import AppTest, CLEAVE
 
 class State(AppTest):
     def on_disk(self, folder, **more):
-        return {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": str(folder), **more}, "sub_group_size": 40000}
+        return {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": str(folder), **more}, "sub_group_size": 70000}
 
     def test_resume_continues_bit_for_bit_and_stops_on_request_with_75(self):
         out = self.dir / "out put"
@@ -148,6 +148,17 @@ class State(AppTest):
             self.assertIn(part, out)
         plan = self.run_cleave("plan", "--deepspeed_config", config, "--model", "tiny", "--seq_len", 32, "--world_size", 2)
         self.assertIn("disk", plan.stdout)
+
+    def test_small_pieces_of_state_on_disk_are_said_and_planned_as_the_least_that_there_is(self):
+        disk = self.dir / "disk"
+        disk.mkdir()
+        plans = []
+        for size, times in ((100, 1), (65536, 0)):
+            config = self.config(zero_optimization={**self.on_disk(disk), "sub_group_size": size})
+            r = self.run_cleave("plan", "--deepspeed_config", config, "--model", "tiny", "--seq_len", 32, "--world_size", 2)
+            plans.append(r.stdout.splitlines())
+            self.assertEqual(self.times_said("sub_group_size: 100 is less than the 65536", r.stdout + r.stderr), times)
+        self.assertEqual([line for line in plans[0] if line not in plans[1]], [line for line in plans[0] if "sub_group_size" in line])
 
     def test_a_disk_that_cannot_be_used_is_refused_before_training(self):
         disk = self.dir / "disk"

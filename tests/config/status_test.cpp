@@ -193,6 +193,34 @@ TEST(Status, NvmeNeedsAFolderAndBlocksThatADiskCanTake) {
               std::string::npos);
 }
 
+TEST(Status, PiecesOfStateOnDiskHaveALeastSizeWhichIsSaidWhereAFileWantsLess) {
+  const auto read = [](const std::string& home, int64_t size) {
+    return read_ds_config(
+        fmt::format("{{\"train_batch_size\": 4,\n\"zero_optimization\": {{\"sub_group_size\": {}, "
+                    "\"stage\": 1, \"offload_optimizer\": {}}}}}",
+                    size, home),
+        "f", {});
+  };
+  const std::string disk = R"({"device": "nvme", "nvme_path": "/x"})", memory = R"({"device": "cpu"})";
+  for (const int64_t size : {1, 100, 65535}) {
+    const ReadResult r = read(disk, size);
+    EXPECT_EQ(
+        format(r.problems),
+        fmt::format("warning: f:2:23: zero_optimization.sub_group_size: {} is less than the 65536 elements "
+                    "that are updated at a time on disk, which are taken: a disk needs as long for less\n",
+                    size));
+    EXPECT_EQ(r.config.zero.sub_group_size, 65536);
+  }
+  for (const int64_t size : {65536, 65537, 1 << 30}) {
+    const ReadResult r = read(disk, size);
+    EXPECT_EQ(format(r.problems), "");
+    EXPECT_EQ(r.config.zero.sub_group_size, size);
+  }
+  const ReadResult r = read(memory, 100);
+  EXPECT_EQ(r.config.zero.sub_group_size, 100);
+  EXPECT_NE(format(r.problems).find("changes nothing: optimizer states are in memory"), std::string::npos);
+}
+
 TEST(Status, FreeFormSectionsTakeAnyName) {
   EXPECT_EQ(status_problems(R"("amp": {"enabled": false, "opt_level": "O2", "anything": [1]})"), "");
   EXPECT_EQ(
