@@ -92,6 +92,7 @@ runtime::UnitOptions options_of(const cleave_engine_options& o, Device device) {
   runtime::UnitOptions options{.gives = std::max(1, int(o.gives))};
   options.engine.rates_given = o.rates_given != 0;
   options.engine.seed = o.seed;
+  options.engine.weights_follow = true;
   options.engine.device = device;
   options.engine.inference = o.inference != 0;
   options.engine.scales_loss = o.scales_loss != 0;

@@ -8,11 +8,15 @@
 namespace cleave::capi {
 namespace {
 
-// [rows, columns] as [columns, rows].
+// [rows, columns] as [columns, rows], by squares of which both sides stay in the first cache.
 std::vector<float> turned(std::span<const float> matrix, int64_t rows, int64_t columns) {
+  constexpr int64_t kSide = 32;
   std::vector<float> out(matrix.size());
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c) out[size_t(c * rows + r)] = matrix[size_t(r * columns + c)];
+  for (int64_t r0 = 0; r0 < rows; r0 += kSide)
+    for (int64_t c0 = 0; c0 < columns; c0 += kSide)
+      for (int64_t c = c0; c < std::min(columns, c0 + kSide); ++c)
+        for (int64_t r = r0; r < std::min(rows, r0 + kSide); ++r)
+          out[size_t(c * rows + r)] = matrix[size_t(r * columns + c)];
   return out;
 }
 

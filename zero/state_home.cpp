@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "device/copy.h"
+#include "kernels/elementwise.h"
 
 namespace cleave::zero {
 namespace {
@@ -15,6 +16,12 @@ constexpr int64_t kWidth = size_of(DType::fp32);
 // The kinds [which) of a tile of n elements whose kinds lie one behind the other.
 Tensor kinds_of(const Tensor& all, int64_t n, Range which) {
   return all.slice({which.begin * n, which.end * n});
+}
+
+// By all threads of a rank that computes on the host.
+void transfer(Tensor to, Tensor from, Stream& compute) {
+  if (compute.on_cuda()) return copy(to, from, compute);
+  kernels::launch(kernels::Cast{.y = to, .x = from}, compute);
 }
 
 }  // namespace
@@ -188,7 +195,7 @@ void StateHome::read(int unit, int kind, Range range, Tensor to, Stream& compute
     if (tile.home == MemoryKind::disk)
       file_->read(to.slice(in_range), at, *reader_);
     else
-      copy(to.slice(in_range), tile.state[size_t(kind)].slice(in_tile), compute);
+      transfer(to.slice(in_range), tile.state[size_t(kind)].slice(in_tile), compute);
   });
 }
 
@@ -198,7 +205,7 @@ void StateHome::write(int unit, int kind, Range range, Tensor from, Stream& comp
     if (tile.home == MemoryKind::disk)
       file_->write(from.slice(in_range), at, *writer_);
     else
-      copy(tile.state[size_t(kind)].slice(in_tile), from.slice(in_range), compute);
+      transfer(tile.state[size_t(kind)].slice(in_tile), from.slice(in_range), compute);
   });
   forget_read_ahead();
 }

@@ -59,13 +59,14 @@ class HeldModule(torch.nn.Module):
                 submodule._buffers[name] = buffer.to(self.device, dtype if buffer.is_floating_point() else None)
 
     def _hand_over(self) -> None:
-        """The engine's masters take the values of the first rank that has a parameter, one at a time. Collective."""
+        """Each master takes the value of the first rank that has the parameter, whose memory goes back before the next's. Collective."""
         for slot in self._units.slots():
-            whole = value_of(slot.parameter).to("cpu", torch.float32, copy=True).contiguous()
+            whole = value_of(slot.parameter).to("cpu", torch.float32).contiguous()
             self._native.take_first(slot.unit, whole.data_ptr(), whole.numel() * 4)
             self._put(slot.name, whole)
             if shard := shard_of(slot.parameter):
                 shard.forget(slot.parameter)
+            slot.parameter.data = whole.new_full((), float("nan")).expand(slot.shape)
         self._native.publish()
         for buffer in self.module.buffers():
             held = buffer.detach().to("cpu").contiguous()
@@ -79,8 +80,7 @@ class HeldModule(torch.nn.Module):
 
     def memory(self) -> dict[str, Any]:
         """Bytes of this rank by kind and category: planned, live and peak."""
-        facts = self._native.facts()
-        return {key: facts[key] for key in ("planned", "live", "peak")}
+        return {key: value for key, value in self._native.facts().items() if key in ("planned", "live", "peak")}
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -85,7 +85,7 @@ void EngineCore::allocate() {
     // To take memory may wait for all that a GPU does, and with it for a rank that waits for this one there.
     ranks.agree([] {});
   }
-  rank->saved->initialize(options.seed, streams->compute);
+  if (!options.weights_follow) rank->saved->initialize(options.seed, streams->compute);
   streams->synchronize();
   if (state_copy.defined() && !settings.dry)
     background = std::make_unique<checkpoint::BackgroundSave>(state_copy, ranks.world());

@@ -30,8 +30,9 @@ struct EngineOptions {
   // For inference: how many texts that grow each place on the data and sequence axes keeps keys and values of
   // (Engine::extend).
   int64_t texts = 0;
-  bool updates_last = false;  // no update runs ahead of finish_step, behind which alone weights are new
-  bool rates_given = false;   // the same, and it brings the learning rate: the configuration's is not read
+  bool weights_follow = false;  // somebody brings them before the first step: they begin as zero, not drawn
+  bool updates_last = false;    // no update runs ahead of finish_step, behind which alone weights are new
+  bool rates_given = false;     // the same, and it brings the learning rate: the configuration's is not read
   bool scales_loss =
       false;               // in fp32, too, of passes that compute in fp16 by themselves: LossScaler::of_fp32
   Trace* trace = nullptr;  // of training steps; outlives the engine

@@ -22,6 +22,11 @@ class States(unittest.TestCase):
                 self.assertTrue(seen["kept"], "what was not changed keeps its master")
                 self.assertEqual(seen["names"], True if rank == 0 else None)
 
+    def test_an_engine_takes_the_memory_of_a_module_with_its_values(self) -> None:
+        [[parameters, most]] = ranks.answers(1, CASES, "handed_over")
+        self.assertGreater(most, parameters / 2, "weights in 16 bits")
+        self.assertLess(most, parameters, "masters in fp32 beside a whole module would be half as much again")
+
     def test_a_model_is_built_sharded(self) -> None:
         for seen in ranks.answers(2, CASES, "built_sharded"):
             self.assertLess(seen["held"], 0.52 * seen["numel"], "a rank's part of two")
