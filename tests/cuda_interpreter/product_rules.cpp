@@ -138,9 +138,10 @@ uint64_t kind_of(const Described& p) {
 std::vector<Algorithm> offered(const Described& product, const Wishes& wishes) {
   const uint64_t kind = kind_of(product);
   const bool epilogue = product.op.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
-  std::mt19937_64 random(mixed({kind, uint64_t(setting("SEED", 1)), uint64_t(product.c.rows),
-                                uint64_t(product.c.columns), uint64_t(product.a.rows * product.a.columns),
-                                wishes.alignment[0], wishes.alignment[1], wishes.alignment[3]}));
+  std::mt19937_64 random(
+      mixed({kind, uint64_t(setting("PRODUCTS", setting("SEED", 1))), uint64_t(product.c.rows),
+             uint64_t(product.c.columns), uint64_t(product.a.rows * product.a.columns), wishes.alignment[0],
+             wishes.alignment[1], wishes.alignment[3]}));
   const bool none = int64_t(random() % 100) < setting("REFUSED", 0);
   if (epilogue && setting("EPILOGUES", 1) == 0) return {};
   if (none && (epilogue || sixteen_bits(product.a.type))) return {};

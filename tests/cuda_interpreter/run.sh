@@ -151,6 +151,7 @@ for seed in "${seeds[@]}"; do
   done
   routes=(ipc)
   $nccl || continue
+  try "layouts that are drawn, seed $seed" tests/cuda_interpreter/layouts.py $bin/cleave --nccl --seed $((1000 * seed))
   try "calls that fail, seed $seed" python3 tests/cuda_interpreter/failures.py $bin/cleave --sample 20 --seed "$seed"
   routes=(host nccl)
   for stage in 2 3; do
