@@ -4,8 +4,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <ctime>
 #include <string>
 
 #include "kernels/cpu/bodies.h"
@@ -88,30 +86,14 @@ bool has_tiles() {
   return granted;
 }
 
-double flops_of(const RegisterLoop& loop) {
-  constexpr int64_t kRounds = 4000;
-  const auto now = [] {
-    timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
-  };
-  double best = 1e30;
-  for (int attempt = 0; attempt < 9; ++attempt) {
-    const double begin = now();
-    loop.run(kRounds);
-    best = std::min(best, now() - begin);
-  }
-  return double(kRounds) * loop.flops / best;
-}
-
 RegisterLoop fp32_loop() {
   if (isa() == Isa::v4) return {"vfmadd", kSums * 32, multiply_add_512};
   return {"vfmadd", kSums * 16, multiply_add_256};
 }
 
 RegisterLoop bf16_loop() {
-  if (!onednn_ability().native_bf16) return fp32_loop();
   if (has_tiles()) return {"tdpbf16ps", 4 * 16 * 16 * 32 * 2, dot_bf16_tiles};
+  if (!onednn_ability().native_bf16 || isa() != Isa::v4) return fp32_loop();
   return {"vdpbf16ps", kSums * 64, dot_bf16_512};
 }
 

@@ -1,6 +1,4 @@
-// Multiply-adds on registers alone: what a core's arithmetic does at most, and what tells a fast instruction
-// from a slow one of the same name. (AVX512_BF16's vdpbf16ps does twice the FLOPs of fp32's multiply-add on
-// Zen 4 and 5, and half of them on Intel's cores.)
+// Multiply-adds on registers alone: what a core's arithmetic does at most.
 #pragma once
 #include <cstdint>
 
@@ -17,10 +15,6 @@ RegisterLoop fp32_loop();
 // Of the widest instruction that multiplies bf16 and adds up in fp32, within what ONEDNN_MAX_CPU_ISA leaves
 // oneDNN; fp32's where there is none.
 RegisterLoop bf16_loop();
-
-// FLOPs a second of the calling thread. Takes a quarter of a millisecond; a moment in which something else
-// runs does not count.
-double flops_of(const RegisterLoop& loop);
 
 // Whether the CPU has tiles, oneDNN's limit allows them and the kernel gave this process their registers.
 bool has_tiles();
