@@ -1,20 +1,28 @@
 #!/usr/bin/env bash
 # Packs what scripts/gpu_check.sh needs on a machine with a GPU, made on one without: the programs of the CUDA build, stripped, and
 # the shared libraries that a bare Debian or Ubuntu lacks. CUDA's own libraries stay out: they belong to the machine that has the GPU.
-#   scripts/gpu_bundle.sh [--no-build]     writes gpu_bundle/, which git ignores
-#   BUILD=build/cuda    the build to pack
+#   scripts/gpu_bundle.sh [--generations] [--no-build]     writes gpu_bundle/, which git ignores
+#   --generations       of the preset cuda-release, which has machine code for more GPUs; otherwise of the preset cuda
+#   BUILD=build/cuda    the build to pack, if it is not the preset's
 #   CUOBJDUMP=FILE, PYTHON=python3    cuobjdump, or a Python whose Triton has it, to look for the architectures
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-most_mib=56
-build=${BUILD:-build/cuda}
+preset=cuda most_mib=56 wanted=(sm_80 sm_90) build_it=true
+for option in "$@"; do
+  case $option in
+    --generations) preset=cuda-release most_mib=96 wanted=(sm_80 sm_86 sm_89 sm_90 sm_100 sm_120) ;;
+    --no-build) build_it=false ;;
+    *) echo "usage: scripts/gpu_bundle.sh [--generations] [--no-build]" >&2; exit 2 ;;
+  esac
+done
+build=${BUILD:-build/$preset}
 out=gpu_bundle
 # The cases of these tests that need a GPU use no fixture, so no path of this machine is needed there.
 programs=(cleave kernels_test device_test comm_test comm_process_test runtime_test kernels_bench)
 
-if [ "${1:-}" != --no-build ]; then
-  [ -f "$build/build.ninja" ] || cmake --preset cuda
+if $build_it; then
+  [ -f "$build/build.ninja" ] || cmake --preset $preset
   cmake --build "$build" --target gpu_programs kernels_bench -j "$(nproc)"
 fi
 for p in "${programs[@]}"; do
@@ -54,15 +62,19 @@ dump=${CUOBJDUMP:-$(command -v cuobjdump || find /usr/local/cuda/bin "$("${PYTHO
   'import importlib.util as u; s = u.find_spec("triton"); print(s.submodule_search_locations[0] if s else "/nowhere")')" \
   -name cuobjdump 2>/dev/null | head -1 || true)}
 if [ -n "$dump" ]; then
+  # Every kernel of the project but Hopper's own has code for each GPU.
   for p in cleave kernels_test kernels_bench; do
-    architectures=$("$dump" --list-elf "$stage/bin/$p" | grep -oE 'sm_[0-9]+a?' | sort -u | paste -sd' ')
-    ptx=$("$dump" --list-ptx "$stage/bin/$p" | grep -oE 'sm_[0-9]+a?' | sort -u | paste -sd' ')
-    for wanted in sm_80 sm_90 sm_90a; do
-      case " $architectures " in *" $wanted "*) ;; *) echo "gpu_bundle: $p has no code for $wanted, only $architectures" >&2; exit 1 ;; esac
+    "$dump" -res-usage "$stage/bin/$p" | awk '/^arch = / {gpu = $3} /^ Function / {print gpu, $2}' | sort -u >"$out/kernels.txt"
+    of() { sed -n "s/^$1 //p" "$out/kernels.txt"; }
+    for gpu in "${wanted[@]}"; do
+      [ -n "$(of "$gpu")" ] && diff <(of "${wanted[0]}") <(of "$gpu") >&2 || { echo "gpu_bundle: $p lacks kernels for ${wanted[0]} or $gpu" >&2; exit 1; }
     done
+    [ -n "$(of sm_90a)" ] || { echo "gpu_bundle: $p has no code for sm_90a" >&2; exit 1; }
+    ptx=$("$dump" --list-ptx "$stage/bin/$p" | grep -oE 'sm_[0-9]+a?' | sort -u | paste -sd' ')
     [ -n "$ptx" ] || { echo "gpu_bundle: $p has no PTX for later GPUs" >&2; exit 1; }
-    echo "$p: machine code for $architectures, PTX of $ptx"
+    echo "$p: machine code of $(of "${wanted[0]}" | wc -l) kernels for ${wanted[*]}, of $(of sm_90a | wc -l) for sm_90a, PTX of $ptx"
   done
+  rm "$out/kernels.txt"
 else
   echo "cuobjdump: not found; the architectures in the programs were not looked at"
 fi

@@ -35,8 +35,9 @@ struct Moments : UpdateOf<G, float, LambNumbers> {
   }
 };
 
+// Without the 4, the assembler saves registers for 12.0 and spills them.
 template <class F>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     moments_kernel(double2* partial, int64_t numel, bool packed, F f) {
   __shared__ double shared[kThreads / 32];
   double params = 0, updates = 0;
