@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 ./scripts/install_packages.sh build example
 echo "build: configuring and compiling (some minutes the first time)"
 cmake --preset release >/dev/null
-cmake --build --preset release --target cleave-bin
+cmake --build --preset release --target cleave-bin cleave_c  # and what scripts of PyTorch load
 cleave=build/release/bin/cleave
 out=runs/quickstart
 mkdir -p "$out"

@@ -18,7 +18,7 @@ def installed(file: str, variable: str = "") -> Path:
         if path.exists():
             return path
     where = ", ".join(map(str, candidates)) + (f"; {variable} may name it" if variable else "")
-    raise CleaveError(f"{Path(file).name} is in none of {where}: install the package again")
+    raise CleaveError(f"{Path(file).name} is in none of {where}: install the package again, or in a clone cmake --build --preset release")
 
 
 def main() -> NoReturn:
