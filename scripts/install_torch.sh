@@ -17,6 +17,7 @@ if [ "$(cat .venv/wanted 2>/dev/null)" = "${wanted[*]}" ]; then
   echo "torch: installed in .venv"
   exit 0
 fi
+echo "torch: installing it and its clients in .venv (several gigabytes, some minutes)"
 .venv/bin/pip install --quiet --disable-pip-version-check "${wanted[@]}"
 .venv/bin/pip install --quiet --disable-pip-version-check --no-deps -e python/deepspeed_name  # by which libraries find the engine
 echo "${wanted[*]}" >.venv/wanted
