@@ -210,23 +210,45 @@ TEST(Interpreter, RefusesACaptureThatIsNotJoined) {
   cudaGetLastError();
 }
 
-// A wait for a word that nobody writes.
-void wait_for_ever() {
-  cudaStream_t stream;
-  cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-  void *found = nullptr, *word = nullptr;
+// cuStreamWaitValue32 and the like.
+void use_word(const char* name, cudaStream_t stream, void* word, uint32_t value) {
+  void* found = nullptr;
   cudaDriverEntryPointQueryResult result;
+  cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
+  using Use = int (*)(cudaStream_t, uintptr_t, uint32_t, unsigned);
+  reinterpret_cast<Use>(found)(stream, reinterpret_cast<uintptr_t>(word), value, 0);
+}
+
+enum class Written { never, before, behind };
+
+// A wait for a word that another stream writes.
+void wait_for_word(Written when) {
+  cudaStream_t waits, writes;
+  cudaStreamCreateWithFlags(&waits, cudaStreamNonBlocking),
+      cudaStreamCreateWithFlags(&writes, cudaStreamNonBlocking);
+  void* word = nullptr;
   cudaMalloc(&word, 4), cudaMemset(word, 0, 4), cudaDeviceSynchronize();
-  cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &found, 12000, cudaEnableDefault, &result);
-  using Wait = int (*)(cudaStream_t, uintptr_t, uint32_t, unsigned);
-  reinterpret_cast<Wait>(found)(stream, reinterpret_cast<uintptr_t>(word), 7, 0);
-  cudaStreamSynchronize(stream);
+  if (when == Written::before) use_word("cuStreamWriteValue32", writes, word, 7);
+  use_word("cuStreamWaitValue32", waits, word, 7);
+  if (when == Written::behind) use_word("cuStreamWriteValue32", writes, word, 7);
+  cudaStreamSynchronize(waits);
+  cudaStreamDestroy(waits), cudaStreamDestroy(writes), cudaFree(word);
 }
 
 TEST(InterpreterDeathTest, NamesTheStreamsOfADeadlock) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   setenv("CUDA_INTERPRETER_DEADLOCK_S", "1", 1);
-  EXPECT_DEATH(wait_for_ever(), "stream .* on GPU 0: a wait for the word at .* to come to 7");
+  EXPECT_DEATH(wait_for_word(Written::never), "stream .* on GPU 0: a wait for the word at .* to come to 7");
+}
+
+TEST(InterpreterDeathTest, StandsStillWhereAWaitIsInOneChannelBeforeWhatItWaitsFor) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  setenv("CUDA_INTERPRETER_DEADLOCK_S", "1", 1);
+  wait_for_word(Written::behind);
+  setenv("CUDA_INTERPRETER_CHANNELS", "1", 1);
+  wait_for_word(Written::before);
+  EXPECT_DEATH(wait_for_word(Written::behind), "a wait for the word at .* to come to 7");
+  unsetenv("CUDA_INTERPRETER_CHANNELS");
 }
 
 }  // namespace

@@ -49,7 +49,9 @@ layout() {
   for route in auto "${routes[@]}"; do
     device=cuda
     [ "$route" != auto ] || device=cpu
-    CUDA_INTERPRETER_WAITS=1 CUDA_INTERPRETER_GPUS=$ranks $bin/cleave launch -n "$ranks" -- train --deepspeed_config $folder/ds_config.json "${data[@]}" \
+    channels=1  # for all streams of a GPU; those of NCCL want their own
+    [ "$route" != nccl ] || channels=0
+    CUDA_INTERPRETER_CHANNELS=$channels CUDA_INTERPRETER_WAITS=1 CUDA_INTERPRETER_GPUS=$ranks $bin/cleave launch -n "$ranks" -- train --deepspeed_config $folder/ds_config.json "${data[@]}" \
       --seq_len 32 --steps 3 --device $device --gpu_transport "$route" --metrics "$folder/$route.jsonl" || return 1
   done
   python3 - $folder auto "${routes[@]}" <<'PYTHON'

@@ -36,7 +36,22 @@ Stream* Streams::make(int device) {
   streams_.push_back(std::make_unique<Stream>());
   Stream* s = streams_.back().get();
   s->device = device, s->number = ++made_, s->rank = random_();
+  s->channel = draw_channel(device);
   return s;
+}
+
+std::shared_ptr<Channel> Streams::draw_channel(int device) {
+  const auto of_gpu = uint64_t(setting("CHANNELS", 0));
+  if (of_gpu == 0) return std::make_shared<Channel>();
+  std::shared_ptr<Channel>& drawn = channels_[{device, random_() % of_gpu}];
+  if (!drawn) drawn = std::make_shared<Channel>();
+  return drawn;
+}
+
+void Streams::put(Stream* s, Task task) {
+  s->tasks.push_back(std::move(task));
+  s->channel->push_back(s);
+  work_.notify_all();
 }
 
 Stream* Streams::legacy(int device) {
@@ -64,8 +79,7 @@ void Streams::give(Stream* s, Task task) {
     s->ends = {s->capture->nodes->size() - 1};
     return;
   }
-  s->tasks.push_back(std::move(task));
-  work_.notify_all();
+  put(s, std::move(task));
 }
 
 void Streams::give_graph(Stream* s, std::shared_ptr<const Nodes> nodes) {
@@ -73,8 +87,7 @@ void Streams::give_graph(Stream* s, std::shared_ptr<const Nodes> nodes) {
   if (s->capture) throw Defect("a graph is launched into a stream that is captured");
   asked_ = now();
   s->graphs.push_back(std::move(nodes));
-  s->tasks.push_back({"a graph", {}, {}, {}, &kGraph});
-  work_.notify_all();
+  put(s, {"a graph", {}, {}, {}, &kGraph});
 }
 
 void Streams::record(Event& e, Stream* s) {
@@ -83,16 +96,15 @@ void Streams::record(Event& e, Stream* s) {
   e.capture = s->capture, e.behind = s->ends;
   if (s->capture) return;
   e.point = std::make_shared<Point>();
-  s->tasks.push_back({"an event",
-                      [this, p = e.point, s](std::mt19937_64&) {
-                        std::lock_guard inner(mutex_);
-                        p->reached = true, p->when = s->clock;
-                      },
-                      {},
-                      {},
-                      nullptr,
-                      0});
-  work_.notify_all();
+  put(s, {"an event",
+          [this, p = e.point, s](std::mt19937_64&) {
+            std::lock_guard inner(mutex_);
+            p->reached = true, p->when = s->clock;
+          },
+          {},
+          {},
+          nullptr,
+          0});
 }
 
 void Streams::wait(Stream* s, const Event& e) {
@@ -113,8 +125,7 @@ void Streams::wait(Stream* s, const Event& e) {
     s->capture->broken = true;
     throw Defect("captured work waits for an event outside of the capture");
   }
-  s->tasks.push_back({"a wait for an event", {}, {}, [p = e.point] { return p->reached; }, nullptr});
-  work_.notify_all();
+  put(s, {"a wait for an event", {}, {}, [p = e.point] { return p->reached; }, nullptr});
 }
 
 void Streams::begin_capture(Stream* s) {
@@ -150,11 +161,12 @@ bool Streams::empty() const {
   return std::all_of(streams_.begin(), streams_.end(), [](const auto& s) { return s->tasks.empty(); });
 }
 
-// What may begin now. A stream whose task runs has none; a graph may have several.
+// What may begin now, of streams whose turn it is in their channel. A stream whose task runs has none; a
+// graph may have several.
 std::vector<Streams::Choice> Streams::choices() {
   std::vector<Choice> all;
   for (const auto& s : streams_) {
-    if (s->tasks.empty()) continue;
+    if (s->tasks.empty() || s->channel->front() != s.get()) continue;
     if (s->tasks.front().like == &kGraph && !s->graph) {
       auto run = std::make_unique<Stream::Run>();
       run->nodes = s->graphs.front();
@@ -186,7 +198,7 @@ void Streams::done(Stream* s, size_t node, bool graph) {
   } else {
     s->busy = false, s->clock += s->tasks.front().milliseconds;
     if (s->graph) s->graph.reset(), s->graphs.pop_front();
-    s->tasks.pop_front();
+    s->tasks.pop_front(), s->channel->pop_front();
   }
   progress_.notify_all();
   work_.notify_all();

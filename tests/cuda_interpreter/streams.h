@@ -1,16 +1,21 @@
 // Streams, events and graphs. Work waits until somebody waits for it, or until nobody has asked for anything
 // for a while; then it runs in an order that is drawn, subject to nothing but the order within streams,
 // events, values of words, and the edges of graphs. So whoever forgets one of these gets other numbers.
+// With CUDA_INTERPRETER_CHANNELS=n, the streams of a GPU share n channels, each stream one that is drawn, and
+// what is in a channel is done in the order in which it was given: a wait holds up what other streams have
+// behind it.
 #pragma once
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda_interpreter/warp.h"
@@ -44,6 +49,7 @@ struct Point {
 };
 
 struct Stream;
+using Channel = std::deque<Stream*>;  // whose tasks are in it, as they were given
 
 // Streams whose work is collected for a graph.
 struct Capture {
@@ -62,6 +68,7 @@ struct Event {
 struct Stream {
   int device = 0, number = 0;
   std::deque<Task> tasks;
+  std::shared_ptr<Channel> channel;
   bool busy = false, closed = false;
   uint64_t rank = 0;  // the one with the largest goes first
   double clock = 0;   // milliseconds of what it has done
@@ -111,6 +118,8 @@ class Streams {
     bool graph;
   };
   void play();
+  std::shared_ptr<Channel> draw_channel(int device);
+  void put(Stream* s, Task task);
   std::vector<Choice> choices();
   void begin(const Choice& c, std::unique_lock<std::mutex>& lock);
   void done(Stream* s, size_t node, bool graph);
@@ -122,6 +131,7 @@ class Streams {
   std::mutex mutex_;
   std::condition_variable work_, progress_;
   std::vector<std::unique_ptr<Stream>> streams_;
+  std::map<std::pair<int, uint64_t>, std::shared_ptr<Channel>> channels_;  // by GPU and number, if shared
   std::vector<Stream*> legacy_;
   std::mt19937_64 random_;  // under the lock
   std::mt19937_64 inside_;  // of the thread that plays the GPU
