@@ -94,9 +94,10 @@ void write_json(const fs::path& path, const json& value) { write_file(path, valu
 void keep_file(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (!fs::exists(from, error) || fs::equivalent(from, to, error)) return;
-  const std::string bytes = InputFile(from.string(), Exit::checkpoint).text();
-  fs::remove(to, error);
-  write_file(to, bytes);
+  const fs::path temporary = to.parent_path() / (".tmp." + to.filename().string());
+  write_file(temporary, InputFile(from.string(), Exit::checkpoint).text());
+  fs::rename(temporary, to, error);
+  require(!error, Exit::checkpoint, "{} cannot be written: {}", to.string(), error.message());
 }
 
 void keep_tokenizer_files(const text::Tokenizer& tokenizer, const fs::path& folder) {

@@ -170,9 +170,7 @@ void describe_zero(Keys& k, ZeroConfig& z) {
   k.no_effect("cpu_offload_use_pin_memory", "b?=null", "offload_optimizer.pin_memory decides");
   k.no_effect("elastic_checkpoint", "b=false", "every checkpoint loads on any number of ranks");
   k.honoured("sub_group_size", &z.sub_group_size,
-             "elements of optimizer state on disk that are updated at a time, 65536 at least and 2097152 at "
-             "most; 0: "
-             "the most")
+             "elements of optimizer state on disk that are updated at a time, 65536 to 2097152; 0: the most")
       .at_least(0)
       .inert_if(z.offload_optimizer.device != OffloadDevice::nvme,
                 "optimizer states are in memory: an update runs in place and needs no buffer of this size");

@@ -19,8 +19,9 @@ struct Bf16Products {
   std::string why;  // one sentence without its full stop
 };
 
-// Dots: where the CPU has no tiles, and vdpbf16ps has more FLOPs than fp32's multiply-add. Tiles: where the CPU
-// has them and they give the bits of their model (tile_unit.h) on a drawn product; else oneDNN. Asked once.
+// Dots: where the CPU has no tiles, and vdpbf16ps has more FLOPs than fp32's multiply-add. Tiles: where the
+// CPU has them and they give the bits of their model (tile_unit.h) on a drawn product; else oneDNN. Asked
+// once.
 const Bf16Products& bf16_products();
 
 // The trial of tiles: whether this product of bf16 has the bits of v4::gemm_tiles_by_model. Needs AVX-512.

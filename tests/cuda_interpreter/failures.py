@@ -40,7 +40,8 @@ ERRORS = (
 class Training:
     def __init__(self, cleave, layout):
         self.cleave, (self.route, beside) = cleave, LAYOUTS[layout]
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave failures "))
+        self.kept = tempfile.TemporaryDirectory(prefix="cleave failures ")  # as long as this is
+        self.folder = pathlib.Path(self.kept.name)
         (self.folder / "ds_config.json").write_text(json.dumps({**COMMON, **beside}))
         (self.folder / "corpus.txt").write_text("A call that fails is said, and nobody waits for it. " * 400)
 

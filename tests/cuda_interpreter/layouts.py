@@ -83,7 +83,8 @@ def draw(seed, most):
 class Trainings:
     def __init__(self, cleave, case):
         self.cleave, self.case = os.path.abspath(cleave), case
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave layouts "))
+        self.kept = tempfile.TemporaryDirectory(prefix="cleave layouts ")  # as long as this is
+        self.folder = pathlib.Path(self.kept.name)
         (self.folder / "ds_config.json").write_text(json.dumps(case["config"]))
         (self.folder / "corpus.txt").write_text("Where a rank stands does not change what all of them learn. " * 400)
 

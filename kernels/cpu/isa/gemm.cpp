@@ -37,8 +37,8 @@ void pack_across(float* out, Source<T> x, int64_t valid, int64_t depth) {
       out[k * kWide + i] = i < valid ? element(x.data + i * x.stride + k) : 0.0f;
 }
 
-// out[k * kWide + i] = x[k * stride + i]; columns from `valid` on are zero. Where a row goes on beyond the strip,
-// a whole vector is stored, whose end the next depths overwrite.
+// out[k * kWide + i] = x[k * stride + i]; columns from `valid` on are zero. Where a row goes on beyond the
+// strip, a whole vector is stored, whose end the next depths overwrite.
 template <int kWide, class T>
 void pack_along(float* out, Source<T> x, int64_t valid, int64_t depth) {
   for (int64_t k = 0; k < depth; ++k) {
