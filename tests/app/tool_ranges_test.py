@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What a tool for NVTX sees of a training: usage tool_ranges_test.py CLEAVE RECORDER, a library that stands in for the tool."""
+
 import json
 import os
 import pathlib
@@ -9,6 +10,8 @@ import tempfile
 import unittest
 
 CLEAVE, RECORDER = sys.argv[1:3]
+if not pathlib.Path(RECORDER).is_file():  # NVTX passes over a tool that it cannot load
+    sys.exit(f"{RECORDER} is missing: build the target gpu_programs first")
 
 
 class ToolRanges(unittest.TestCase):
@@ -19,8 +22,22 @@ class ToolRanges(unittest.TestCase):
             config.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}}))
             data.write_text("a few words " * 40)
             seen.touch()
-            command = [CLEAVE, "train", "--deepspeed_config", config, "--model", "tiny", "--data", data, "--seq_len", "16", "--steps", "2",
-                       "--device", "cpu"]
+            command = [
+                CLEAVE,
+                "train",
+                "--deepspeed_config",
+                config,
+                "--model",
+                "tiny",
+                "--data",
+                data,
+                "--seq_len",
+                "16",
+                "--steps",
+                "2",
+                "--device",
+                "cpu",
+            ]
             done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "TOOL_RECORDER": str(seen), **env})
             self.assertEqual(done.returncode, 0, done.stderr)
             return [(int(line.split(" ", 1)[0]), line.split(" ", 1)[1]) for line in seen.read_text().splitlines()]
