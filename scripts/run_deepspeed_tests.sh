@@ -3,9 +3,9 @@
 #
 # usage: scripts/run_deepspeed_tests.sh FOLDER [FILE...]     FOLDER: a checkout of DeepSpeed; FILE: below tests/, as unit/runtime/test_data.py
 #
-# Needs build/release with cleave_c, and a Python with torch and pytest, before 8.4 for their fixtures (CLEAVE_TORCH_PYTHON, else .venv). CLEAVE_TESTS_EACH: of how many
-# sets of parameters each test function runs (3); CLEAVE_TEST_LIMIT_S: seconds a test may take (60); JOBS: streams side by side (2).
-# What each test said is in deepspeed_tests.jsonl.
+# Needs build/release with cleave_c, and a Python with torch, hjson and pytest, before 8.4 for their fixtures (CLEAVE_TORCH_PYTHON, else
+# .venv). CLEAVE_TESTS_EACH: of how many sets of parameters each test function runs (3); CLEAVE_TEST_LIMIT_S: seconds a
+# test may take (60); JOBS: streams side by side (2). What each test said is in deepspeed_tests.jsonl.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 [ -d "${1:-}/tests/unit" ] || { echo "usage: $0 FOLDER [FILE...]; wanted a checkout of DeepSpeed, which has tests/unit"; exit 2; }

@@ -13,44 +13,37 @@ class CleaveError(RuntimeError):
 class UsageError(CleaveError, ValueError, AssertionError):
     """A configuration or an argument that cannot be honoured; nothing was started. DeepSpeed has one or the other of its kinds."""
 
-    exit_code = 2
-
 
 class OutOfMemory(CleaveError, MemoryError):
     """The plan does not fit; the message has the table."""
-
-    exit_code = 3
 
 
 class CheckpointError(CleaveError):
     """A checkpoint is missing, damaged or of another model."""
 
-    exit_code = 4
-
 
 class TrainingError(CleaveError):
     """The training cannot go on: gradients are not finite, or the loss scale is at its minimum."""
-
-    exit_code = 5
 
 
 class RankLost(CleaveError):
     """Another rank ended, or did not come before the deadline."""
 
-    exit_code = 6
-
 
 class NotBuilt(CleaveError, NotImplementedError):
     """A name or an option of DeepSpeed that does not exist here; the message says what to use."""
-
-    exit_code = 2
 
 
 class StepOrderError(CleaveError, AssertionError):
     """forward, backward and step were called in an order in which they have no meaning."""
 
 
+_BY_CODE: dict[int, type[CleaveError]] = {2: UsageError, 3: OutOfMemory, 4: CheckpointError, 5: TrainingError, 6: RankLost}
+for _code, _kind in _BY_CODE.items():
+    _kind.exit_code = _code
+NotBuilt.exit_code = UsageError.exit_code
+
+
 def error_of(code: int, message: str) -> CleaveError:
     """The exception for an exit code of the native library."""
-    kinds = (UsageError, OutOfMemory, CheckpointError, TrainingError, RankLost)
-    return next((kind for kind in kinds if kind.exit_code == code), CleaveError)(message)
+    return _BY_CODE.get(code, CleaveError)(message)

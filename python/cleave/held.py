@@ -40,7 +40,7 @@ class HeldModule(torch.nn.Module):
             states=outside.kinds if outside else (),
             **declared.options(),
         )
-        jobs.keep_until_saved(self._native)
+        jobs.engines.append(self._native)
         groups.mpu = None
         about = self._native.facts()
         self.dp_world_size, self._data_rank = int(about["mesh"]["data"]), int(about["place"]["data"])
@@ -48,8 +48,9 @@ class HeldModule(torch.nn.Module):
         self._shapes.update({slot.name: slot.shape for slot in units.slots()})
         self._hand_over()
         self._residency = Residency(self.module, self._native, units, self._precision, self.device)
+        checks = self._configuration.values.get("zero_optimization.enable_sanity_checks") and self._residency.any_gathers
         for slot in units.slots():
-            slot.parameter.ds_engine = self  # type: ignore[attr-defined]
+            slot.parameter.ds_engine, slot.parameter.ds_enable_sanity_checks = self, checks  # type: ignore[attr-defined]
 
     def _move_buffers(self) -> None:
         """Buffers are where the engine computes, in their own type, as fp32 frequencies of rotations have to be, or in buffer_dtype."""

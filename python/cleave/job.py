@@ -33,14 +33,8 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
     return _job
 
 
-_engines: list[native.NativeEngine] = []  # as they were made, in the same order on all ranks
-
-
-def keep_until_saved(engine: native.NativeEngine) -> None:
-    """The job does not end well before what the engine saves behind the training is written."""
-    _engines.append(engine)
-
-
+# As they were made, in the same order on all ranks: before the job ends well, what they save behind the training is written.
+engines: list[native.NativeEngine] = []
 planned: tuple[int, int] | None = None  # while a plan asks for a module: the rank that this process stands for, and of how many
 
 
@@ -96,7 +90,7 @@ def _leave() -> None:
         return
     job, _job = _job, None
     try:
-        for engine in () if _failure else _engines:
+        for engine in () if _failure else engines:
             engine.finish_save()
         job.close(_failure)
     except CleaveError as error:

@@ -185,6 +185,9 @@ class PipelineModule(torch.nn.Module):
     def topology(self) -> ProcessTopology:
         return self._topo
 
+    def set_checkpoint_interval(self, interval: int) -> None:
+        self.activation_checkpoint_interval = interval
+
     def configured(self, config: Configuration) -> Configuration:
         """The same with what the module says of its stages."""
         section = dict(config.given.get("pipeline") or {})

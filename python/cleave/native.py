@@ -82,20 +82,19 @@ def _check(code: int) -> None:
         raise error_of(code, library().cleave_error().decode(errors="replace"))
 
 
+def _filled(to: Any, call: Callable[[Any], int]) -> Any:
+    """What a call writes to."""
+    _check(call(byref(to)))
+    return to
+
+
 def _text(call: Callable[[Any], int]) -> str:
     """The text that a call hands over."""
-    text = c_void_p()
-    _check(call(byref(text)))
+    text = _filled(c_void_p(), call)
     try:
         return ctypes.string_at(text.value or 0).decode(errors="replace")
     finally:
         library().cleave_free_text(text)
-
-
-def _rates(call: Callable[[Any], int]) -> Rates:
-    rates = Rates()
-    _check(call(byref(rates)))
-    return rates
 
 
 def _in_c(value: Any) -> Any:
@@ -164,7 +163,8 @@ def rate_groups(began: Sequence[Rates], now: Sequence[Rates]) -> tuple[list[int]
 
 def schedule_rates(section: str, lr: float, updates: int) -> Rates:
     """What a section `scheduler` has for the update behind so many others, with the optimizer's own rate."""
-    return _rates(lambda rates: library().cleave_schedule_rates(section.encode(), c_double(lr), c_int64(updates), rates))
+    call = library().cleave_schedule_rates
+    return _filled(Rates(), lambda rates: call(section.encode(), c_double(lr), c_int64(updates), rates))  # type: ignore[no-any-return]
 
 
 def partition(names: Sequence[str], parameters: Sequence[int], pieces: int, method: str) -> list[int]:
@@ -250,8 +250,7 @@ class NativeEngine(_Handle):
 
     def _number(self, to: Any, name: str, *values: Any) -> Any:
         """The number that a call hands over."""
-        _check(getattr(self._lib, "cleave_" + name)(self.handle, *values, byref(to)))
-        return to.value
+        return _filled(to, lambda number: getattr(self._lib, "cleave_" + name)(self.handle, *values, number)).value
 
     def acquire(self, unit: int) -> Sequence[int]:
         """The addresses of the unit's parameters until release."""
@@ -272,7 +271,7 @@ class NativeEngine(_Handle):
         return result
 
     def next_rates(self) -> Rates:
-        return _rates(lambda rates: self._lib.cleave_next_rates(self.handle, rates))
+        return _filled(Rates(), lambda rates: self._lib.cleave_next_rates(self.handle, rates))  # type: ignore[no-any-return]
 
     def finish_save(self) -> None:
         """Waits for a save that is written behind the training. Nothing after free(). Collective."""

@@ -13,6 +13,7 @@ import torch
 from . import native
 from .configuration import Configuration
 from .errors import NotBuilt, StepOrderError, UsageError
+from .layers import PipelineModule
 from .outside import OutsideOptimizer
 from .units import ModuleUnits
 
@@ -221,7 +222,10 @@ class Declared:
         if given is not None:
             section, self.outside = section_and_outside(given, config)
             config = config.with_sections(optimizer=section)
-        self.config: Configuration = config.with_sections(torch_autocast=None, **({"scheduler": None} if rates is not None else {}))
+        ours = ["torch_autocast"] + ["scheduler"] * (rates is not None)
+        if not config.native() and not isinstance(module, PipelineModule):
+            ours.append("managed_gradient_accumulation")
+        self.config: Configuration = config.with_sections(**dict.fromkeys(ours))
         if job is not None:
             self.config.read(job)
         if given is None and "optimizer" in config.given:
@@ -261,7 +265,10 @@ def _of_config(config: Configuration, parameters: list[Any]) -> torch.optim.Opti
 def _given(config: Configuration, optimizer: Any, parameters: list[Any]) -> torch.optim.Optimizer | None:
     section = config.given.get("optimizer") or {}
     if optimizer is None and section.get("type") in TORCHS_OWN:
-        return getattr(torch.optim, section["type"])(parameters, **section.get("params", {}))  # type: ignore[no-any-return]
+        try:
+            return getattr(torch.optim, section["type"])(parameters, **section.get("params", {}))  # type: ignore[no-any-return]
+        except TypeError as error:
+            raise NotBuilt(f"optimizer.params of the configuration are those of torch.optim.{section['type']}: {error}") from None
     made = optimizer(parameters) if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer) else optimizer
     if made is None or isinstance(made, torch.optim.Optimizer):
         return made

@@ -60,6 +60,7 @@ class Residency:
         self._arrived: list[dict[int, torch.Tensor]] = [{} for _ in range(count)]  # gradients by index, until all are there
         self._nothing = torch.tensor(float("nan"), dtype=self.torch_dtype, device=device)
         self._views: dict[tuple[int, int], list[torch.Tensor]] = {}
+        self._copied: set[int] = set()  # units whose parameters show a copy
         self._at: dict[int, Slot] = {}  # by the address of a gathered parameter that is there
         self._lent: list[list[int]] = []  # by module under way, outermost first: units of others that it reads
         self._in_pass = self.in_backward = False
@@ -67,6 +68,7 @@ class Residency:
         self.part = 0  # of the module, that passes are of
         self._saved_hooks: Any = None
         self._broken: str | None = None
+        self.arrived: set[str] = set()  # names of gradients of a step under way
         self._handles: list[Any] = []
         self._attach()
         if self.any_gathers:
@@ -77,11 +79,10 @@ class Residency:
 
     def _attach(self) -> None:
         self.engine.begin_pass(_OUTSIDE, False)
-        for u, unit in enumerate(self.units.units):
-            for slot in unit.slots:
-                describe(slot.parameter)
-                if self.gathers[u]:
-                    self._take_away(slot)
+        for slot in self.units.slots():
+            describe(slot.parameter)
+            self._take_away(slot)
+        for u in range(len(self.units.units)):
             if not self.gathers[u]:
                 self._show(u)
                 self.engine.release(u)
@@ -91,8 +92,8 @@ class Residency:
         slot.parameter.data = self._nothing.expand(slot.shape)
         slot.parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
 
-    def _show(self, u: int) -> None:
-        """Acquires a unit, and lets its parameters have its memory."""
+    def _show(self, u: int, copied: bool = False) -> None:
+        """Acquires a unit, and lets its parameters have its memory, or a copy of it."""
         addresses = self.engine.acquire(u)
         key = (u, addresses[0])
         views = self._views.get(key)
@@ -104,22 +105,27 @@ class Residency:
             ]
         gathers = self.gathers[u]
         for slot, view in zip(unit.slots, views, strict=True):
-            slot.parameter.data = view
+            slot.parameter.data = view.clone() if copied else view
             slot.parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
             if gathers:
-                self._at[view.data_ptr()] = slot
+                self._at[slot.parameter.data_ptr()] = slot
+        if copied:
+            self._copied.add(u)
+            self.engine.release(u)
 
     def _hide(self, u: int) -> None:
         """Gives a unit back."""
         for slot in self.units.units[u].slots:
             self._at.pop(slot.parameter.data_ptr(), None)
             self._take_away(slot)
-        self.engine.release(u)
+        if u not in self._copied:
+            self.engine.release(u)
+        self._copied.discard(u)
 
-    def _take(self, u: int) -> None:
+    def _take(self, u: int, copied: bool = False) -> None:
         self._users[u] += 1
         if self.gathers[u] and self._users[u] == 1:
-            self._show(u)
+            self._show(u, copied)
 
     def _drop(self, u: int) -> None:
         self._users[u] -= 1
@@ -161,14 +167,17 @@ class Residency:
 
     @contextlib.contextmanager
     def outside(self, units: list[int]) -> Iterator[None]:
-        """The parameters of units, whole for a while, outside of a module's call or within it. Collective where none is under way."""
+        """The parameters of units, whole for a while, outside of a module's call or within it. Collective where none is under way.
+
+        In host memory they are copies: a script's parameter.detach().cpu() is none, and would go with the unit.
+        """
         self._require_whole()
         own = not self._in_pass and any(self.gathers[u] for u in units)
         if own:
             self.engine.begin_pass(_OUTSIDE, False)
             self._in_pass = True
         for u in units:
-            self._take(u)
+            self._take(u, self._nothing.device.type == "cpu")
         try:
             yield
         finally:
@@ -183,9 +192,7 @@ class Residency:
         if self.in_backward and torch._C._current_graph_task_id() < 0:
             self._broken = self._broken or "a backward that the script called ended with an error"
         self._require_whole()
-        if not self.any_gathers:
-            return call()
-        with self._broken_by_errors("a forward"):
+        with self._broken_by_errors("a forward") if self.any_gathers else contextlib.nullcontext():
             return call()
 
     def _watch_calls(self) -> None:
@@ -233,11 +240,7 @@ class Residency:
         """A unit without gradients is done in a backward when the gradient of its module's input is."""
         value = next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and v.requires_grad), None)
         if value is not None:
-            value.register_hook(partial(self._let_go_each, frozen))
-
-    def _let_go_each(self, units: list[int], _: torch.Tensor) -> None:
-        for u in units:
-            self._let_go(u)
+            value.register_hook(lambda _: list(map(self._let_go, frozen)) and None)
 
     def _begin_forward(self, root: torch.nn.Module) -> None:
         self._require_whole()
@@ -300,6 +303,7 @@ class Residency:
             gradient = gradient.to_dense()
         if self._factor != 1:
             gradient = gradient * self._factor
+        self.arrived.add(slot.name)
         u, index, arrived = slot.unit, slot.index, self._arrived[slot.unit]
         arrived[index] = arrived[index] + gradient if index in arrived else gradient.contiguous()
         if len(arrived) == len(self.units.units[u].slots):
@@ -345,8 +349,7 @@ class Residency:
         for submodule in self.module.modules():
             if isinstance(submodule._parameters, _Watched):
                 submodule._parameters = dict(submodule._parameters)
-        for u, unit in enumerate(self.units.units):
-            if not self.gathers[u]:
-                for slot in unit.slots:
-                    slot.parameter.data = slot.parameter.data.clone()
+        for slot in self.units.slots():
+            if not self.gathers[slot.unit]:
+                slot.parameter.data = slot.parameter.data.clone()
         self._views.clear()

@@ -98,11 +98,11 @@ def shard_of(parameter: Any) -> Shard | None:
     return getattr(parameter, "ds_shard", None)
 
 
-def share_out(module: torch.nn.Module) -> None:
+def share_out(module: torch.nn.Module, checks: bool) -> None:
     """A module's own parameters. Collective."""
     for parameter in module.parameters(recurse=False):
         if shard_of(parameter) is None and parameter.is_floating_point() and parameter.numel() and parameter.device.type != "meta":
-            parameter.ds_shard = Shard(parameter)  # type: ignore[attr-defined]
+            parameter.ds_shard, parameter.ds_enable_sanity_checks = Shard(parameter), checks  # type: ignore[attr-defined]
 
 
 def value_of(parameter: torch.nn.Parameter) -> torch.Tensor:

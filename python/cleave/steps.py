@@ -45,6 +45,7 @@ class SteppedModule(HeldModule):
         self._norm: float | None = None
         self._micro_batch = int(self._value("train_micro_batch_size_per_gpu"))
         self._micro_batches = int(self._value("gradient_accumulation_steps"))
+        self._managed = config.given.get("managed_gradient_accumulation") is not False  # else each step() is a boundary
 
     def _value(self, path: str) -> Any:
         return self._configuration.values[path]
@@ -55,9 +56,7 @@ class SteppedModule(HeldModule):
         if given is None:
             section = self.config.get("scheduler")
             return kind_of(section).of_engine(self._native, self.optimizer, section.get("params") or {}) if section else None
-        if callable(given) and not hasattr(given, "step"):
-            return given(self.optimizer.optimizer)
-        return given
+        return given(self.optimizer.optimizer) if callable(given) and not hasattr(given, "step") else given
 
     def _require_training(self, what: str) -> None:
         if self.optimizer is None:
@@ -105,23 +104,27 @@ class SteppedModule(HeldModule):
         self._micro_batch = micro_batch_size
 
     def is_gradient_accumulation_boundary(self) -> bool:
-        if self._boundary is not None:
-            return self._boundary
-        return (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0
+        counted = self._managed and (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0
+        return counted if self._boundary is None else self._boundary
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        if not self._managed:
+            raise UsageError("set_gradient_accumulation_boundary with managed_gradient_accumulation: false, where each step() is one")
         self._boundary = is_boundary
+
+    def managed_gradient_accumulation(self) -> bool:
+        return self._managed
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Passes of a step whose gradients are not summed over ranks yet; the pass behind the context sums them all."""
         if (stage := self._value("zero_optimization.stage")) >= 2:
             raise UsageError(f"no_sync at ZeRO stage {stage}, whose gradients are summed with each backward; leave it out")
-        self._unsynced = True
+        before, self._unsynced = self._unsynced, True
         try:
             yield
         finally:
-            self._unsynced = False
+            self._unsynced = before
 
     # ---- a step ----
 
@@ -213,25 +216,32 @@ class SteppedModule(HeldModule):
             raise StepOrderError("step within no_sync, before gradients are summed; call it behind the context and a backward there")
         if not self._has_gradients:
             raise StepOrderError("step without a backward since the last one; call engine.backward(loss) first")
-        if self.is_gradient_accumulation_boundary():
+        if not self._managed or self.is_gradient_accumulation_boundary():
             self._update(lr_kwargs or {})
         self._has_gradients = self._own = False
         self.micro_steps += 1
 
+    def _require_used(self, arrived: set[str]) -> None:
+        unused = [slot.name for slot in self._units.slots() if slot.trains and slot.name not in arrived]
+        if arrived and unused and self._configuration.values.get("zero_optimization.ignore_unused_parameters") is False:
+            raise UsageError(f"no gradient came to {', '.join(unused)}; zero_optimization.ignore_unused_parameters: true allows that")
+        arrived.clear()
+
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
         assert self.optimizer is not None
+        self._require_used(self._residency.arrived)
         rates = self.optimizer.rates() if self._brings_rates else []
         self._in_step = False
         losses = torch.stack([loss.float().reshape(()) for loss in self._losses]).tolist() if self._losses else []
         result = self._native.finish_step(losses, rates)
-        self._losses.clear()
         self._norm = float("inf") if result.skipped else result.grad_norm
         self.optimizer.updated(bool(result.skipped))
         self._applied = not result.skipped
         if self._applied and self.lr_scheduler is not None:
             self.lr_scheduler.step(**lr_kwargs)
         self.global_steps, self.skipped_steps = result.step, result.skipped_total
-        self.global_samples += self.train_batch_size()
+        self.global_samples += self.train_batch_size() if self._managed else self._micro_batch * self.dp_world_size * len(losses)
+        self._losses.clear()
         self.last_result = result
 
     def was_step_applied(self) -> bool:

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,14 +18,16 @@ def GatheredParameters(  # noqa: N802
     params: Any, modifier_rank: int | None = None, fwd_module: Any = None, enabled: bool = True
 ) -> Iterator[None]:
     """Lets parameters have their values on every rank; what the modifier's rank changes, all get. Collective."""
-    listed = [params] if isinstance(params, torch.nn.Parameter) else _listed(params)
+    every = params.parameters() if isinstance(params, torch.nn.Module) else [params] if isinstance(params, torch.Tensor) else params or ()
+    listed = [p for p in every if isinstance(p, torch.nn.Parameter)]
     engine = next((p.ds_engine for p in listed if hasattr(p, "ds_engine")), None)
     with contextlib.ExitStack() as stack:
-        if enabled and engine is not None:
-            stack.enter_context(engine.gathered(listed, modifier_rank))
-        if enabled:
-            stack.enter_context(_before_an_engine([p for p in listed if shard_of(p) is not None], modifier_rank))
+        for whole in [_before_an_engine, *([engine.gathered] if engine is not None else [])] if enabled else ():
+            stack.enter_context(whole(listed, modifier_rank))
+        checked = [(p, p._version) for p in listed if modifier_rank is None and getattr(p, "ds_enable_sanity_checks", False)]
         yield
+        if any(p._version != version for p, version in checked):
+            raise UsageError("an in-place modification within GatheredParameters, which is lost without modifier_rank; give the rank's")
 
 
 @contextlib.contextmanager
@@ -43,14 +45,6 @@ def _before_an_engine(parameters: list[torch.nn.Parameter], modifier_rank: int |
             shard.hide(parameter)
 
 
-def _listed(params: Any) -> list[torch.nn.Parameter]:
-    if isinstance(params, torch.nn.Module):
-        return list(params.parameters())
-    if isinstance(params, Iterable):
-        return [p for p in params if isinstance(p, torch.nn.Parameter)]
-    return []
-
-
 class Init(contextlib.AbstractContextManager["Init"]):
     """Within it each module's parameters are shared out over the ranks as soon as it is built, with rank 0's values. Collective.
 
@@ -58,7 +52,7 @@ class Init(contextlib.AbstractContextManager["Init"]):
     until initialize() takes it over.
     """
 
-    _depth = 0
+    _depth, _checks = 0, False
 
     def __init__(
         self,
@@ -82,12 +76,13 @@ class Init(contextlib.AbstractContextManager["Init"]):
         self.enabled = enabled
         if not enabled:
             return
-        stage = configuration_of(given).given.get("zero_optimization", {}).get("stage", 0) if given is not None else 3
-        if stage != 3:
+        zero = configuration_of(given).given.get("zero_optimization", {}) if given is not None else {"stage": 3}
+        Init._checks = bool(zero.get("enable_sanity_checks"))
+        if (stage := zero.get("stage", 0)) != 3:
             raise UsageError(f"zero.Init is for ZeRO stage 3, and zero_optimization.stage is {stage}; set 3, or leave zero.Init out")
         jobs.init_torch(None, None)
         for submodule in module.modules() if module is not None else ():
-            share_out(submodule)
+            share_out(submodule, Init._checks)
 
     def __enter__(self) -> "Init":
         if self.enabled:
@@ -121,7 +116,7 @@ def _shares_out(init: Callable[..., None]) -> Callable[..., None]:
             init(self, *args, **kwargs)
         finally:
             _under_way.remove(id(self))
-        share_out(self)
+        share_out(self, Init._checks)
 
     return wrapped
 

@@ -302,10 +302,10 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 # ---- what came of it ----
 
-# What a failure says where a test looks at what is inside an engine, or asks for what is refused by name.
+# What a failure says where a test looks at what is inside an engine, private names too, or asks for what is refused by name.
 INSIDE = re.compile(
     r"AttributeError: ('EngineOptimizer'|'Parameter'|'Residency'|the engine and its module|module 'cleave|type object 'DeepSpeedEngine')"
-    r"|Absent: |_Kind|deepspeed_tests|zero_linear\."
+    r"|Error: .* has no (attribute )?'?_[a-z]|Absent: |_Kind|_Standing|deepspeed_tests|zero_linear\."
 )
 REFUSED = re.compile(r"NotBuilt: |UsageError: the configuration was refused")
 

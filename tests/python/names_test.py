@@ -33,6 +33,9 @@ import deepspeed.comm as dist
 assert Same is DeepSpeedEngine and deepspeed.runtime.engine.DeepSpeedEngine is Same
 assert Init is deepspeed.zero.Init and dist is comm
 assert deepspeed.__version__ == "0.19.8"
+parts = deepspeed.__version_major__, deepspeed.__version_minor__, deepspeed.__version_patch__
+assert ".".join(map(str, parts)) == deepspeed.__version__
+assert deepspeed.__git_hash__ is None and deepspeed.__git_branch__ is None
 """
 
 
@@ -91,6 +94,10 @@ class Names(unittest.TestCase):
         self.assertAlmostEqual(rate.item(), 0.05)
         self.assertAlmostEqual(schedule.get_lr_ratio(), 0.5)
         self.assertEqual([schedule.get_mom(), schedule.warmup_num_steps], [[(0.8, 0.9)], 10])
+
+    def test_the_accelerator_pins_what_a_device_copies(self) -> None:
+        tensor, accelerator = torch.zeros(2), cleave.accelerator.get_accelerator()
+        self.assertEqual(accelerator.pin_memory(tensor, 1).is_pinned(), torch.cuda.is_available())
 
     def test_arguments_are_deepspeeds_and_no_others(self) -> None:
         for function, names in (

@@ -243,6 +243,12 @@ def asked() -> dict[str, Any]:
         "engine": [engine.is_first_stage(), engine.is_last_stage(), engine.micro_batches, engine.train_batch_size()],
         "axes": engine.module.topology().get_axis_names(),
     }
+    kept: list[int] = []
+    engine.module.activation_checkpoint_func = lambda run, *args: kept.append(interval) or run(*args)
+    for interval in (0, 2):
+        engine.module.set_checkpoint_interval(interval)
+        engine.eval_batch(iter([batch(0, micro, grid.get_data_parallel_rank()) for micro in range(3)]))
+    out["kept"] = sorted(set(kept))
     engine.destroy()
     return out
 

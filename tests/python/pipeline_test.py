@@ -83,6 +83,7 @@ class Pipelines(unittest.TestCase):
             stage, data = divmod(rank, 2)
             self.assertEqual([got["place"], got["sizes"]], [[stage, data, stage, 0], [2, 2, 1]])
             self.assertEqual([got["group"], got["groups"]], [[2 * stage, 2 * stage + 1], [2, data]])
+            self.assertEqual(got["kept"], [2], "intervals at which layers are computed again")
             self.assertEqual([got["engine"], got["axes"]], [[stage == 0, stage == 1, 3, 18], ["pipe", "data"]])
 
     def test_mistakes_are_named(self) -> None:

@@ -51,6 +51,11 @@ def gathered(stage: int) -> dict[str, Any]:
     engine = deepspeed.initialize(model=models.seeded(models.Gpt), config=config(stage, bf16={"enabled": True}))[0]
     steps(engine, 1)
     weight = engine.module.head.weight
+    taken = {}
+    for name, parameter in engine.module.named_parameters():
+        with deepspeed.zero.GatheredParameters(parameter):
+            taken[name] = parameter.detach().cpu()
+    lost = [name for name, value in taken.items() if not torch.equal(value, engine.parameters_of(name).bfloat16())]
     outside = bool(torch.isnan(weight).any())
     master = engine.parameters_of("embed.weight")
     with deepspeed.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0):
@@ -62,7 +67,24 @@ def gathered(stage: int) -> dict[str, Any]:
     kept = torch.equal(master, engine.parameters_of("embed.weight"))
     whole = engine._zero3_consolidated_16bit_state_dict()
     names = None if whole is None else sorted(whole) == sorted(engine.module.state_dict())
-    return {"outside": outside, "shape": list(weight.shape), "inside": inside, "changed": changed, "kept": kept, "names": names}
+    seen = {"outside": outside, "shape": list(weight.shape), "inside": inside, "changed": changed, "kept": kept, "names": names}
+    return {**seen, "lost": lost}
+
+
+def checked() -> list[str]:
+    """What is said of a change that no rank is named for: before there is an engine, in one, and where one is named."""
+    made = config(3, zero_optimization={"stage": 3, "enable_sanity_checks": True})
+    with deepspeed.zero.Init(config_dict_or_path=made):
+        module = models.seeded(models.Mlp)
+    parameter = next(module.parameters())
+
+    def change(rank: int | None) -> None:
+        with deepspeed.zero.GatheredParameters(parameter, modifier_rank=rank), torch.no_grad():
+            parameter.add_(1)
+
+    said = [said_of(lambda: change(None)), said_of(lambda: change(0))]
+    deepspeed.initialize(model=module, config=made)
+    return [*said, said_of(lambda: change(None)), said_of(lambda: change(0))]
 
 
 def built_sharded() -> dict[str, Any]:

@@ -21,6 +21,11 @@ class States(unittest.TestCase):
                 self.assertEqual(seen["changed"], [2.5] * 12)
                 self.assertTrue(seen["kept"], "what was not changed keeps its master")
                 self.assertEqual(seen["names"], True if rank == 0 else None)
+                self.assertEqual(seen["lost"], [], "what a script took on a CPU is its own")
+
+    def test_sanity_checks_find_a_change_that_is_lost(self) -> None:
+        lost = "UsageError: an in-place modification within GatheredParameters, which is lost without modifier_rank; give the rank's"
+        self.assertEqual(ranks.answers(2, CASES, "checked"), [[lost, "nothing"] * 2] * 2)
 
     def test_an_engine_takes_the_memory_of_a_module_with_its_values(self) -> None:
         [[parameters, most]] = ranks.answers(1, CASES, "handed_over")

@@ -37,8 +37,22 @@ def _mistake(which: str, folder: str) -> None:
     if what == "groups":
         groups = [{"params": [p], "momentum": 0.1 * k} for k, p in enumerate(module.parameters())]
         deepspeed.initialize(model=module, optimizer=torch.optim.SGD(groups, lr=1), config=config(1))
-    engine = deepspeed.initialize(model=module, config=config(stage))[0]
+    if what == "arguments":
+        deepspeed.initialize(model=module, config=config(0, optimizer={"type": "NAdam", "params": {"speed": 1}}))
+    if what == "unused":
+        zero = {"stage": stage, "ignore_unused_parameters": False}
+        engine = deepspeed.initialize(model=models.seeded(models.Odd), config=config(stage, zero_optimization=zero))[0]
+        steps(engine, 1)
+    more = {"managed_gradient_accumulation": False} if what == "boundary" else {}
+    engine = deepspeed.initialize(model=module, config=config(stage, **more))[0]
+    if what == "boundary":
+        engine.set_gradient_accumulation_boundary(True)
     loss = models.loss(engine, models.batch(0, 0, engine.global_rank))
+    if what == "no sync":
+        with engine.no_sync():
+            with engine.no_sync():
+                engine.backward(loss)
+            engine.step()
     if what == "scale":
         engine.scale(engine(models.batch(0, 0, 0)[0]))
     if what == "backward":
@@ -263,23 +277,31 @@ def usual_values() -> dict[str, Any]:
 
 
 def ends_early(stages: list[int]) -> dict[str, float]:
-    """By stage: how far weights are from torch's where a step ends behind one of its three micro-batches, as the script says."""
+    """By stage: how far weights are from torch's where a step ends behind other than its three micro-batches, as the script says.
+
+    By a boundary that it sets, or because it calls step() there.
+    """
     out = {}
-    for stage in stages:
+    for stage, sets in itertools.product(stages, (True, False)):
         model, other = models.seeded(models.Mlp), models.seeded(models.Mlp)
-        engine = deepspeed.initialize(model=model, config=config(stage, gradient_accumulation_steps=3))[0]
+        made = config(stage, gradient_accumulation_steps=3, managed_gradient_accumulation=sets)
+        engine = deepspeed.initialize(model=model, config=made)[0]
         optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1)
-        for step, micros in enumerate((3, 1, 3)):
+        for step, micros in enumerate((3, 1, 3 if sets else 5)):
             for micro in range(micros):
-                engine.set_gradient_accumulation_boundary(micro + 1 == micros)
+                if sets:
+                    engine.set_gradient_accumulation_boundary(micro + 1 == micros)
                 engine.backward(models.loss(engine, models.batch(step, micro, engine.global_rank)))
-                engine.step()
+                if sets or micro + 1 == micros:
+                    engine.step()
+                    assert engine.was_step_applied() == (micro + 1 == micros)
                 for rank in range(engine.world_size):
                     (models.loss(other, models.batch(step, micro, rank)) / (3 * engine.world_size)).backward()
             torch.nn.utils.clip_grad_norm_(other.parameters(), 0.5)
             optimizer.step()
             optimizer.zero_grad()
-        assert engine.global_steps == 3
-        out[f"stage {stage}"] = max((engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters())
+        assert engine.managed_gradient_accumulation() == sets
+        assert engine.global_steps == 3 and engine.global_samples == 4 * engine.world_size * 9
+        out[f"stage {stage}, {sets}"] = max((engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters())
         engine.destroy()
     return out

@@ -21,12 +21,14 @@ _ON_CPU: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("memory_allocated", "max_memory_allocated"), lambda device_index=None: 0),
     "get_rng_state": lambda device_index=None: torch.get_rng_state(),
     "set_rng_state": lambda state, device_index=None: torch.set_rng_state(state),
+    "pin_memory": lambda tensor, align_bytes=1: tensor,
 }
 _ON_GPU: dict[str, Callable[..., Any]] = {
     "device_name": lambda device_index=None: "cuda" if device_index is None else f"cuda:{device_index}",
     "current_device_name": lambda: f"cuda:{torch.cuda.current_device()}",
     "communication_backend_name": lambda: "nccl",
     "is_fp16_supported": lambda: True,
+    "pin_memory": lambda tensor, align_bytes=1: tensor.pin_memory(),
 }
 
 

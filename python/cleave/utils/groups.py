@@ -19,12 +19,6 @@ def _of_data(what: str, without: Callable[[], Any]) -> Callable[[], Any]:
 get_data_parallel_world_size = _of_data("world_size", get_world_size)
 get_data_parallel_rank = _of_data("rank", _job.rank)
 get_data_parallel_group = _of_data("group", lambda: _dist.group.WORLD)
-
-
-def _always(value: int) -> Callable[[], int]:
-    return lambda: value
-
-
 # Of the ranks that share a module's layers: this one alone.
-get_model_parallel_world_size = get_tensor_model_parallel_world_size = get_sequence_parallel_world_size = _always(1)
-get_model_parallel_rank = get_tensor_model_parallel_rank = get_sequence_parallel_rank = _always(0)
+get_model_parallel_world_size = get_tensor_model_parallel_world_size = get_sequence_parallel_world_size = lambda: 1
+get_model_parallel_rank = get_tensor_model_parallel_rank = get_sequence_parallel_rank = lambda: 0

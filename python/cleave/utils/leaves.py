@@ -1,5 +1,6 @@
 """Leaf modules of ZeRO-3. Units go by agreed number here, whichever of them a rank uses, so a mark changes nothing."""
 
+import functools
 from collections.abc import Sequence
 
 import torch
@@ -30,9 +31,7 @@ def set_z3_leaf_modules(
     return found
 
 
-def unset_z3_leaf_modules(model: torch.nn.Module, leaf_module_classes: Sequence[type | str]) -> list[torch.nn.Module]:
-    """Takes the marks of these classes away, and returns the modules."""
-    return set_z3_leaf_modules(model, leaf_module_classes, False, False)
+unset_z3_leaf_modules = functools.partial(set_z3_leaf_modules, raise_if_not_found=False, flag=False)
 
 
 def set_z3_leaf_module(model: torch.nn.Module, flag: bool) -> None:

@@ -13,6 +13,8 @@ import cleave
 
 __version__ = "0.19.8"  # whose behavior it has
 version = __version__
+__version_major__, __version_minor__, __version_patch__ = 0, 19, 8
+__git_hash__ = __git_branch__ = None  # nothing here is built of its tree
 
 
 class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
