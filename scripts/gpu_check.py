@@ -21,10 +21,17 @@ HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(HERE, "scripts"))
 import gpu_suite  # noqa: E402
 
-# Parts of each call, with the seconds that each may take at most.
-CALLS = {"A": {"versions": 20, "tests": 300, "ranks": 110, "memcheck": 60},
+# Parts of each call, with the seconds that each may take at most, beside what those before it have left.
+CALLS = {"A": {"versions": 30, "first": 130, "ranks": 110, "tests": 160, "memcheck": 50},
          "B": {"ceilings": 30, "train": 270, "kernels": 150, "graphs": 60},
          "C": {"peers": 280, "sanitizers": 120, "profiles": 120}}
+# Cases that come before all others, because what else would be worth little where they fail. A process may take 10 s to start.
+FIRST = {"device_test": "*",
+         "kernels_test": "*/Matmul*.EqualsDouble*:*/Dense*:*/Attention*.Forward*:*Norm*.*Double*:*/CrossEntropy*.LossAndGradient*:"
+                         "*/Embedding*.*Adds*:*/Adam*:*/Cast*.Rounds*",
+         "comm_test": "*.MoveAndSum*",
+         "comm_process_test": "*.GiveTheBits*",
+         "runtime_test": "*.TrainsAsTheCpu*:*.TrainsInSixteenBits*:*.PeakMemory*"}
 LIBRARIES = {"CLEAVE_WGMMA": "the own kernels for Hopper", "CLEAVE_CUDNN": "cuDNN", "CLEAVE_GPU_EPILOGUES": "cuBLASLt's epilogues"}
 # model, sequences of 1024 in a step, largest micro-batch to try; the sequences are those of the anchors, or half where a step is long
 ROWS = [("gpt2", 512, 64), ("gpt2-medium", 256, 32), ("gpt2-xl", 128, 16), ("qwen2.5-1.5b", 256, 16), ("qwen2.5-3b", 128, 8), ("qwen2.5-7b", 128, 8)]
@@ -55,8 +62,9 @@ class Check:
     def __init__(self, programs, call, quick):
         self.programs, self.call, self.quick = os.path.abspath(programs), call, quick
         self.begun = time.monotonic()
-        self.seconds = float(os.environ.get("GPU_CHECK_SECONDS", 520))
-        self.hang = float(os.environ.get("GPU_CHECK_HANG", 40))
+        self.pace = float(os.environ.get("GPU_CHECK_PACE", 1))  # what all limits are multiplied with, for a rehearsal
+        self.seconds = float(os.environ.get("GPU_CHECK_SECONDS", 520 * self.pace))
+        self.hang = float(os.environ.get("GPU_CHECK_HANG", 40 * self.pace))
         self.out = os.environ.get("OUT")
         self.work = tempfile.mkdtemp()
         self.logs = os.path.join(self.work, "logs")
@@ -72,9 +80,9 @@ class Check:
     def run(self, name, limit, *command, env=None, out=None):
         """Runs a command into LOGS/name.log within this limit, the part's and the call's. Its exit code; 124 when a limit struck, also when
         the driver holds the process, which is then left behind; 125 when there was no time left."""
-        limit = min(limit, self.left())
+        limit = min(limit * self.pace, self.left())
         log = self.path(f"{name}.log")
-        if self.left() < 3:
+        if self.left() < 3 * self.pace:
             with open(log, "w") as f:
                 f.write("out of time\n")
             status = 125
@@ -144,7 +152,7 @@ class Check:
     def try_libraries(self):
         """What ends the process costs its speed, not everything below. A trial that only fails is answered by the programs themselves."""
         def trials(name):
-            return self.run(name, self.hang, self.program("kernels_test"), "--gtest_filter=*Trial*/cuda")
+            return self.run(name, self.hang / self.pace, self.program("kernels_test"), "--gtest_filter=*Trial*/cuda")
 
         status = trials("trials")
         if status == 0:
@@ -202,8 +210,8 @@ class Check:
     # Call A.
 
     def part_versions(self):
-        self.run("nvidia_smi", 15, "nvidia-smi") if shutil.which("nvidia-smi") else None
-        self.run("report", 15, self.program("cleave"), "report")
+        self.run("nvidia_smi", 20, "nvidia-smi") if shutil.which("nvidia-smi") else None
+        self.run("report", 20, self.program("cleave"), "report")
         lines = [f"{k}: {v}" for k, v in (("kernel", os.uname().release), ("cores", os.cpu_count()), ("python", sys.version.split()[0]))]
         for limit in ("-n", "-l", "-v"):
             lines.append(f"ulimit {limit}: " + subprocess.run(["bash", "-c", f"ulimit {limit}"], capture_output=True, text=True, check=False).stdout.strip())
@@ -211,15 +219,21 @@ class Check:
         lines.append(f"/dev/shm: {shm.f_bavail * shm.f_frsize >> 20} MiB free" if shm else "/dev/shm: there is none")
         self.write("machine.log", "\n".join(lines) + "\n")
 
+    def part_first(self):
+        self.suites(first=True)
+
     def part_tests(self):
+        self.suites(first=False)
+
+    def suites(self, first):
         sanitizer = self.sanitizer()
 
         def suites(*names):
             for name in names:
-                seconds = min(60 if self.quick else 270, self.left() - 1)
+                seconds = min(60 * self.pace if self.quick else self.seconds, self.left() - self.pace)
                 command = [sys.executable, os.path.join(HERE, "scripts", "gpu_suite.py"), self.program(name), self.logs, "--seconds", seconds,
-                           "--case-seconds", self.hang, *(["--sanitizer", sanitizer] if sanitizer else [])]
-                self.run(f"suite_{name}", seconds + 8, *command)
+                           "--case-seconds", self.hang, *(["--first", FIRST[name]] if first else []), *(["--sanitizer", sanitizer] if sanitizer else [])]
+                self.run(f"suite_{name}{'_first' if first else ''}", seconds / self.pace + 8, *command)
 
         beside = threading.Thread(target=suites, args=("runtime_test",))
         beside.start()
@@ -230,7 +244,7 @@ class Check:
         """Two ranks, on one GPU where there is no second: the same losses over CUDA IPC as through host memory, bit for bit; over NCCL, where
         the library lets ranks share a GPU or there are two, losses that agree."""
         small = self.small()
-        for stage in (0, 3):
+        for stage in (3, 0):
             for way in ("host", "ipc", "nccl"):
                 # Two processes that measure products may choose apart, and then differ in the last bits.
                 config = {**ds_config(1, 1, stage), "cleave": {"tune_products": False}}
@@ -344,10 +358,12 @@ class Check:
             shutil.copy(manifest, self.path("manifest.txt"))
         try:
             self.try_libraries()
+            end = time.monotonic()
             for part, seconds in CALLS[self.call].items():
                 if only and part not in only:
                     continue
-                self.part, self.part_end = part, time.monotonic() + (self.seconds if only else seconds)
+                end += self.seconds if only else seconds * self.pace
+                self.part, self.part_end = part, end
                 getattr(self, f"part_{part}")()
                 self.pack()
         finally:

@@ -3,9 +3,11 @@
 fails, crashes or hangs, and those behind it in a new process, because an error of a kernel stays with its CUDA context. A case that
 failed with an error of CUDA, or crashed, runs again under compute-sanitizer's memcheck at once.
 
-usage: gpu_suite.py PROGRAM LOGS --seconds N [--case-seconds 40] [--filter '*/*cuda'] [--sanitizer FILE]
+usage: gpu_suite.py PROGRAM LOGS --seconds N [--case-seconds 40] [--filter '*/*cuda'] [--first 'A*:B*'] [--sanitizer FILE]
+With --first only cases of these names run; a later call with the same LOGS, without it, runs those that are left, and lists none anew.
 Writes LOGS/NAME.log, LOGS/NAME.suite.json after every case, and LOGS/NAME.memcheck_I.log; ends with 1 when a case did not pass."""
 import argparse
+import fnmatch
 import json
 import os
 import re
@@ -35,12 +37,23 @@ class Suite:
     def __init__(self, args):
         self.args = args
         self.name = os.path.basename(args.program)
-        self.log = open(self.path(".log"), "w")
+        self.log = open(self.path(".log"), "a")
         self.deadline = time.monotonic() + args.seconds
         self.cases, self.notes, self.memchecks = {}, [], []
 
     def path(self, end):
         return os.path.join(self.args.logs, self.name + end)
+
+    def earlier(self):
+        """Names that a call before this one left, when there was one; what it settled and said is kept."""
+        try:
+            with open(self.path(".suite.json")) as f:
+                known = json.load(f)
+        except (OSError, ValueError):
+            return None
+        self.cases, self.memchecks = known["cases"], known["memchecks"]
+        self.notes = [n for n in known["notes"] if not n.startswith("out of its")]
+        return [n for n, c in self.cases.items() if c["result"] == "not run"]
 
     def left(self):
         return self.deadline - time.monotonic()
@@ -143,25 +156,28 @@ class Suite:
         self.save()
 
     def main(self):
+        every = self.earlier()
         try:
-            left = self.list()
+            every = self.list() if every is None else every
         except (OSError, subprocess.TimeoutExpired) as error:
             self.notes.append(f"cannot be listed: {error}")
-            left = []
-        if not left and not self.notes:
+            every = []
+        if not every and not self.cases and not self.notes:
             self.notes.append(f"has no case that fits {self.args.filter}")
+        for case in every:
+            self.cases[case] = {"result": "not run", "note": ""}
         self.save()
+        first = self.args.first.split(":") if self.args.first else ["*"]
+        left = [n for n in every if any(fnmatch.fnmatchcase(n, pattern) for pattern in first)]
         while left and self.left() > 1:
             settled = self.run(left)
             self.save()
             if settled == 0:
                 break
-            left = [n for n in left if n not in self.cases]
-        for case in left:
-            if case not in self.cases:
-                self.cases[case] = {"result": "not run", "note": ""}
+            left = [n for n in left if self.cases[n]["result"] == "not run"]
         self.save()
-        results = [c["result"] for c in self.cases.values()]
+        # Those that are for later are no failure yet.
+        results = [c["result"] for n, c in self.cases.items() if c["result"] != "not run" or not self.args.first or n in left]
         print(self.name, {r: results.count(r) for r in sorted(set(results))}, *self.notes)
         return 0 if results and set(results) <= {"passed", "skipped"} and not self.notes else 1
 
@@ -173,5 +189,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--case-seconds", type=float, default=40)
     parser.add_argument("--filter", default="*/*cuda")
+    parser.add_argument("--first")
     parser.add_argument("--sanitizer")
     sys.exit(Suite(parser.parse_args()).main())

@@ -66,12 +66,18 @@ def tests():
         row["notes"] += [f"memcheck of {m['case']}: {m['first']}" for m in suite["memchecks"]]
         row["notes"] += ["failed: " + n for n in suite["notes"]]
         row["failed"] += len(suite["notes"])
+        left_out = [n for n, c in suite["cases"].items() if c["result"] == "not run"]
+        row["notes"] += [f"left out: {len(left_out)}, from {left_out[0]} on"] if left_out else []
         reasons = {}
         for name_of_case, c in suite["cases"].items():
             if c["result"] == "skipped":
                 reasons.setdefault(c["note"], []).append(name_of_case)
         row["notes"] += [f"skipped: {len(n)}, as {n[0]}: {reason[:140]}" for reason, n in reasons.items()]
         rows.append(row)
+    known = {row["name"] for row in rows}
+    for suite in sorted({re.sub("_first$", "", os.path.basename(f)[len("suite_"):-len(".status")]) for f in glob.glob(path("suite_*.status"))} - known):
+        status = status_of(f"suite_{suite}" if text(f"suite_{suite}.status") else f"suite_{suite}_first")
+        rows.append({"name": suite, "passed": 0, "failed": 1, "skipped": 0, "not run": 0, "notes": [f"left out, all of it: {ended(status)}"]})
     return rows
 
 
@@ -227,6 +233,8 @@ def ranks():
             row = {"stage": stage, "way": way, "steps": len(other), "failed": True}
             if broken == f"ranks_nccl_{stage}" and status_of(broken) == 2:  # refused: too old to share a GPU, or not there
                 row.update(failed=False, result="not possible here: " + last_line(broken + ".log"))
+            elif broken and status_of(broken) == 125:
+                row["result"] = "left out: " + ended(125)
             elif broken:
                 row["result"] = f"FAILED: {broken} ended with {ended(status_of(broken))}: {last_line(broken + '.log')}"
             elif not host or len(host) != len(other) or differ:

@@ -4,6 +4,7 @@ is made of a run's logs. usage: gpu_scripts_test.py PROGRAMS"""
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import unittest
 PROGRAMS = os.path.abspath(sys.argv.pop(1))
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 CHECK, TABLE = ROOT / "scripts" / "gpu_check.sh", ROOT / "scripts" / "gpu_table.py"
-PARTS = {"A": ["versions", "tests", "ranks", "memcheck"], "B": ["ceilings", "train", "kernels", "graphs"], "C": ["peers", "sanitizers", "profiles"]}
+PARTS = {"A": ["versions", "first", "ranks", "tests", "memcheck"], "B": ["ceilings", "train", "kernels", "graphs"], "C": ["peers", "sanitizers", "profiles"]}
 
 
 def run(*command, env=None):
@@ -60,6 +61,8 @@ PRETENDER = '''#!/usr/bin/env python3
 import json, os, signal, sys, time
 name, args = os.path.basename(sys.argv[0]), sys.argv[1:]
 value = lambda option: args[args.index(option) + 1]
+start = float(os.environ.get("PRETEND_START", 0))  # of a process that starts CUDA; a launcher's ranks start behind it
+time.sleep(2 * start if args[:1] == ["launch"] else start)
 if name == "cleave" and args[0] == "report":
     if os.environ.get("PRETEND_HANG"):
         time.sleep(60)
@@ -97,6 +100,8 @@ elif name == "kernels_bench":
 else:
     cases = {"kernels_test": ["On/Matmul.Fits/cuda", "On/Matmul.Illegal/cuda", "On/Matmul.After/cuda", "On/Norm.Crash/cuda", "On/Norm.Hang/cuda",
                               "On/Norm.Skip/cuda", "On/Norm.Wrong/cuda", "On/Norm.Last/cuda"]}.get(name, ["On/Other.Fits/cuda"])
+    if "PRETEND_CASES" in os.environ:
+        cases = json.load(open(os.environ["PRETEND_CASES"]))[name]
     if "--gtest_list_tests" in args:
         last = ""
         for case in cases:
@@ -119,6 +124,8 @@ else:
         if "Hang" in case:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             time.sleep(100)
+        if "Slow" in case:
+            time.sleep(4)
         if "Skip" in case:
             print("no peer")
             print("[  SKIPPED ]", case, "(0 ms)", flush=True)
@@ -130,7 +137,8 @@ else:
         print("[       OK ]", case, "(1 ms)", flush=True)
 '''
 SANITIZER = '''#!/usr/bin/env python3
-import sys
+import os, sys, time
+time.sleep(float(os.environ.get("PRETEND_START", 0)))
 print("========= COMPUTE-SANITIZER")
 if "kernels_test" in " ".join(sys.argv):
     print("========= Invalid __global__ read of size 4 bytes")
@@ -177,6 +185,9 @@ class Rehearsal(unittest.TestCase):
         self.results = json.loads((self.out / f"results_{name}.json").read_text())
         return r.stdout
 
+    def suite(self, call, name):
+        return json.loads(self.log(call, name + ".suite.json"))
+
     def log(self, call, name):
         with tarfile.open(self.out / f"gpu_check_{call}_logs.tar.gz") as tar:
             return tar.extractfile(f"logs/{name}").read().decode()
@@ -197,6 +208,33 @@ class Rehearsal(unittest.TestCase):
         self.assertRegex(out, r"ZeRO-0, NCCL +not possible here: error: NCCL 2.27")
         self.assertRegex(out, r"sanitizer_memcheck +clean")
         self.assertIn("ulimit -n: ", self.log("A", "machine.log"))
+
+    def test_of_call_a_settles_what_matters_first_where_processes_start_slowly(self):
+        """An eighth of every time: 10 s for each process to start, half a minute for each of eight cases, 9 minutes for all."""
+        cases = {name: [f"On/{case}/cuda" for case in listed] for name, listed in {
+            "device_test": ["Stream.RunsInOrder", "Stream.IsOrdered"],
+            "kernels_test": ["SlowKernel.Later1", "MatmulKernel.EqualsDoublePrecision", "SlowKernel.Later2", "SlowKernel.Later3", "SlowKernel.Later4",
+                             "AttentionKernel.ForwardAndBackward", "SlowKernel.Later5", "SlowKernel.Later6", "SlowKernel.Later7", "SlowKernel.Later8"],
+            "comm_test": ["CudaCollectives.MoveAndSum", "CudaCollectives.Number"],
+            "comm_process_test": ["CudaProcesses.GiveTheBits", "CudaProcesses.End"],
+            "runtime_test": ["CudaEngine.TrainsAsTheCpuDoes", "CudaEngine.SlowTexts"]}.items()}
+        (pathlib.Path(self.folder.name) / "cases.json").write_text(json.dumps(cases))
+        begun = time.monotonic()
+        out = self.call("A", 1, GPU_CHECK_PACE="0.12", GPU_CHECK_SECONDS="62", GPU_CHECK_HANG="4.8", PRETEND_START="1.2",
+                        PRETEND_CASES=str(pathlib.Path(self.folder.name) / "cases.json"))
+        self.assertLess(time.monotonic() - begun, 62 + 6)  # the limit is what is tested
+        results = {case: r["result"] for name in cases for case, r in self.suite("A", name)["cases"].items()}
+        first = [c for name in cases for c in cases[name] if re.search(r"Stream|Matmul|Attention|MoveAndSum|GiveTheBits|TrainsAs", c)]
+        self.assertEqual({results[c] for c in first}, {"passed"}, results)
+        ran = re.findall(r"RUN +\] (\S+)", self.log("A", "kernels_test.log"))
+        self.assertEqual(ran[:2], [c for c in cases["kernels_test"] if "Slow" not in c])
+        # The suites' cases that matter, then ranks, then the other cases.
+        order = re.findall(r"^(?:first|ranks|tests): (\w+) ended", out, re.M)
+        self.assertLess(order.index("suite_comm_process_test_first"), order.index("ranks_host_3"))
+        self.assertLess(order.index("ranks_ipc_3"), order.index("suite_kernels_test"))
+        self.assertRegex(out, r"ZeRO-3, CUDA IPC +the same bits, 10 steps")
+        self.assertIn("not run", results.values())
+        self.assertRegex(out, r"left out: \d+, from On/SlowKernel.Later\d/cuda on")
 
     def test_of_call_b_measures_what_it_can(self):
         out = self.call("B", 1, GPU_CHECK_SECONDS="9")  # the model that hangs takes what is left of that
@@ -268,6 +306,14 @@ class Table(unittest.TestCase):
         self.assertRegex(out, rf"gpt2 +64 x 1 +500,000 +{predicted[6]} +750,000 +1\.50 +400,000 +1\.88")  # of a step of as many tokens
         self.assertIn("nothing failed", out)
         self.assertTrue((pathlib.Path(self.logs.name) / "results.json").exists())
+
+    def test_a_suite_that_never_began_is_named(self):
+        self.write("suite_comm_test_first.status", "125")
+        self.write("suite_kernels_test_first.status", "0")
+        self.write("kernels_test.suite.json", {"name": "kernels_test", "cases": {"On/A.B/cuda": {"result": "passed", "note": ""}}, "notes": [], "memchecks": []})
+        out = self.table(1)
+        self.assertRegex(out, r"comm_test +0 +1 +0 +0\n +left out, all of it: the whole time was up")
+        self.assertRegex(out, r"kernels_test +1 +0 +0 +0\n")
 
     def test_compares_the_bits_of_two_ranks_over_cuda_ipc_with_those_through_host_memory(self):
         for stage, loss in (("0", 4.25), ("3", 4.2500001)):

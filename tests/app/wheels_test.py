@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""scripts/gpu_check.sh where CUDA's libraries are those of Python's wheels and nothing else: in a namespace of its own, in which the toolkit's
+folders are empty. usage: wheels_test.py PROGRAMS, of a CUDA build; ends with 77 where there are no wheels or no namespaces."""
+import glob
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+
+PROGRAMS = os.path.abspath(sys.argv.pop(1))
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PYTHON = pathlib.Path(os.environ.get("CLEAVE_TORCH_PYTHON", ROOT / ".venv/bin/python"))
+HIDDEN = ["/usr/local", "/opt"]
+WHEELS = glob.glob(str(PYTHON.parent.parent / "lib/python3*/site-packages/nvidia/*/lib"))
+
+
+def inside(command, **env):
+    """Runs a command where nothing is in the hidden folders, as nobody's root."""
+    hide = " && ".join(f"mount -t tmpfs none {folder}" for folder in HIDDEN if os.path.isdir(folder))
+    path = f"{PYTHON.parent}:/usr/bin:/bin"
+    return subprocess.run(["unshare", "-rm", "sh", "-c", f'{hide} && exec "$@"', "sh", *map(str, command)], capture_output=True, text=True, timeout=300,
+                          env={"PATH": path, "HOME": "/nowhere", **env}, check=False)
+
+
+class Wheels(unittest.TestCase):
+    def test_are_all_that_the_programs_need_of_cuda(self):
+        libraries = ":".join(WHEELS)
+        for name in ("cleave", "kernels_test", "device_test", "comm_test", "comm_process_test", "runtime_test"):
+            program = os.path.join(PROGRAMS, name)
+            if not os.path.exists(program):
+                continue
+            r = inside(["ldd", program], LD_LIBRARY_PATH=libraries)
+            self.assertEqual(r.returncode, 0, r.stderr)
+            self.assertNotIn("not found", r.stdout, name)
+            of_cuda = [line for line in r.stdout.splitlines() if re.match(r"\s*lib(cuda|cublas|cudnn|nccl|nvrtc|nvJitLink)", line)]
+            self.assertTrue(of_cuda or name != "cleave", "cuBLASLt is linked")
+            for line in of_cuda:
+                self.assertIn("site-packages/nvidia/", line, name)
+        r = inside(["ldd", os.path.join(PROGRAMS, "cleave")])
+        self.assertRegex(r.stdout, r"libcublasLt.*not found")  # or this test would show nothing
+
+    def test_are_found_by_the_check_which_then_asks_for_a_gpu(self):
+        if os.path.exists("/dev/nvidiactl"):
+            self.skipTest("there is a GPU")
+        with tempfile.TemporaryDirectory() as out:
+            r = inside([ROOT / "scripts" / "gpu_check.sh", "A", "--programs", PROGRAMS], OUT=out)
+            self.assertEqual(r.returncode, 77, r.stdout + r.stderr)
+            self.assertIn("gpu_check: no GPU: ", r.stdout)
+            with tarfile.open(os.path.join(out, "gpu_check_A_logs.tar.gz")) as tar:
+                report = json.load(tar.extractfile("logs/report.json"))
+        for library in ("cublaslt", "nccl", "cudnn"):
+            self.assertRegex(report["cuda"][library], r"^\d+\.\d+", library)
+
+
+if __name__ == "__main__":
+    namespaces = shutil.which("unshare") and subprocess.run(["unshare", "-rm", "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
+    if not namespaces or not any(glob.glob(f + "/libcublasLt.so*") for f in WHEELS):
+        print(f"skipped: {'no wheels of CUDA beside ' + str(PYTHON) if namespaces else 'no namespaces here'}")
+        sys.exit(77)
+    unittest.main()
