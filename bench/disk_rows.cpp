@@ -1,33 +1,47 @@
-#include <chrono>
 #include <cstring>
+#include <memory>
 
 #include "bench/machine_rows.h"
 #include "offload/disk_file.h"
 
 namespace cleave::bench {
+namespace {
 
-std::vector<Row> disk_rows(const std::filesystem::path& folder) {
-  using Clock = std::chrono::steady_clock;
-  constexpr int64_t kTensor = 24 << 20, kTotal = kTensor * 42;
-  Memory memory;
-  offload::DiskFile file(memory, folder, "cleave bench", {{Category::staging, kTotal}}, {}, "--folder");
-  const Buffer buffer = memory.allocate(MemoryKind::host, Category::staging, DType::uint8, {kTensor}, "disk");
-  std::memset(buffer.tensor().raw(), 0x5a, size_t(kTensor));
-  Stream stream(Stream::Mode::worker);
-  const auto rate = [&](const auto& move) {
-    std::vector<double> seconds;
-    for (int repeat = 0; repeat <= 3; ++repeat) {  // the first time the file system finds room
-      const auto begin = Clock::now();
-      for (int64_t at = 0; at + kTensor <= kTotal; at += kTensor) move(at);
-      stream.synchronize();
-      if (repeat > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
-    }
-    return rate_of(std::move(seconds), double(kTotal) / 1e9);
+constexpr int64_t kTensor = 24 << 20, kTotal = kTensor * 42;
+
+class Disk {
+ public:
+  explicit Disk(const std::filesystem::path& folder)
+      : file_(memory_, folder, "cleave bench", {{Category::staging, kTotal}}, {}, "--folder"),
+        buffer_(memory_.allocate(MemoryKind::host, Category::staging, DType::uint8, {kTensor}, "disk")) {
+    std::memset(buffer_.tensor().raw(), 0x5a, size_t(kTensor));
+    pass(&offload::DiskFile::write);  // the first time the file system finds room
+  }
+
+  // All of the file once.
+  void pass(void (offload::DiskFile::*move)(Tensor, int64_t, Stream&)) {
+    for (int64_t at = 0; at + kTensor <= kTotal; at += kTensor) (file_.*move)(buffer_, at, stream_);
+    stream_.synchronize();
+  }
+
+ private:
+  Memory memory_;
+  offload::DiskFile file_;
+  Buffer buffer_;
+  Stream stream_{Stream::Mode::worker};
+};
+
+}  // namespace
+
+std::vector<Subject> disk_rows(const std::filesystem::path& folder) {
+  const auto disk = std::make_shared<Disk>(folder);
+  const auto subject = [&](const char* name, auto move) {
+    return Subject{name, [=] {
+                     const double seconds = fastest([&] { disk->pass(move); }, 0, /*repeats=*/1);
+                     return Visit{.rate = double(kTotal) / 1e9 / seconds, .unit = "GB/s"};
+                   }};
   };
-  const Rate write = rate([&](int64_t at) { file.write(buffer, at, stream); });
-  const Rate read = rate([&](int64_t at) { file.read(buffer, at, stream); });
-  return {{.name = "disk/write", .unit = "GB/s", .rate = write},
-          {.name = "disk/read", .unit = "GB/s", .rate = read}};
+  return {subject("disk/write", &offload::DiskFile::write), subject("disk/read", &offload::DiskFile::read)};
 }
 
 }  // namespace cleave::bench

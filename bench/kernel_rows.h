@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bench/operands.h"
+#include "bench/rounds.h"
 
 namespace cleave::bench {
 
@@ -14,6 +15,10 @@ struct KernelRow {
   std::function<Work(Operands&)> prepare;
   std::function<Work(Operands&)> by_onednn;  // of a product on a CPU the same by oneDNN, or none
 };
+
+// What is measured of a kernel on the CPU, for so many seconds a round: it, and oneDNN's product where that
+// is not what the kernel does anyway.
+std::vector<Subject> subjects_of(const KernelRow& kernel, double seconds);
 
 // Matrix products of GPT-2 124M; sizes on a GPU are larger, to fill it and to be beyond its caches.
 std::vector<KernelRow> product_rows(Device device);

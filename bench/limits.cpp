@@ -1,5 +1,7 @@
 #include "bench/limits.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <ctime>
@@ -33,9 +35,9 @@ double best_seconds(int attempts, const std::function<void()>& run) {
 }
 
 // Of all threads together.
-double flop_rate(const kernels::cpu::RegisterLoop& loop) {
+double flop_rate(const kernels::cpu::RegisterLoop& loop, int attempts) {
   constexpr int64_t kRounds = 1'000'000;
-  const double seconds = best_seconds(7, [&] {
+  const double seconds = best_seconds(attempts, [&] {
     run_shares(
         team_threads(),
         [](const void* context, int, int64_t begin, int64_t end) {
@@ -47,42 +49,60 @@ double flop_rate(const kernels::cpu::RegisterLoop& loop) {
   return double(kRounds) * loop.flops * team_threads() / seconds;
 }
 
-Limits measure_cpu() {
-  constexpr int64_t kNumel = 32 << 20;
-  Memory memory;
-  Buffer arrays[4];
-  float* x[4];
-  for (int i = 0; i < 4; ++i) {
-    arrays[i] = memory.allocate(MemoryKind::host, Category::staging, DType::fp32, {kNumel}, "limits");
-    x[i] = arrays[i].tensor().as<float>();
-    over(kNumel, [&](int64_t begin, int64_t end) { std::fill(x[i] + begin, x[i] + end, 1.0f); });
-  }
-  Limits limits{.fp32 = flop_rate(kernels::cpu::fp32_loop()), .bf16 = flop_rate(kernels::cpu::bf16_loop())};
-  float *p = x[0], *m = x[1], *v = x[2];
-  const float* g = x[3];
-  limits.update_bytes = 28.0 * kNumel / best_seconds(7, [&] {
-                          over(kNumel, [&](int64_t begin, int64_t end) {
-#pragma omp simd
-                            for (int64_t i = begin; i < end; ++i) {
-                              m[i] = 0.9f * m[i] + g[i];
-                              v[i] = 0.9f * v[i] + g[i];
-                              p[i] = p[i] - m[i] * v[i] * 1e-9f;
-                            }
-                          });
-                        });
-  // As many sums as it takes for none to wait for another.
-  constexpr int64_t kSums = 64;
-  limits.read_bytes = 4.0 * kNumel / best_seconds(7, [&] {
-                        over(kNumel, [&](int64_t begin, int64_t end) {
-                          float sums[kSums] = {};
-                          for (int64_t i = begin; i + kSums <= end; i += kSums)
-#pragma omp simd
-                            for (int64_t j = 0; j < kSums; ++j) sums[j] += g[i + j];
-                          asm volatile("" : : "r"(sums) : "memory");
-                        });
-                      });
-  return limits;
+// Beyond all caches, and touched.
+constexpr int64_t kNumel = 32 << 20;
+Buffer large_array(Memory& memory) {
+  Buffer array =
+      memory.allocate(MemoryKind::host, Category::staging, DType::fp32, {kNumel}, "a limit's array");
+  float* x = array.tensor().as<float>();
+  over(kNumel, [&](int64_t begin, int64_t end) { std::fill(x + begin, x + end, 1.0f); });
+  return array;
 }
+
+double update_rate(int attempts) {
+  Memory memory;
+  const Buffer arrays[] = {large_array(memory), large_array(memory), large_array(memory),
+                           large_array(memory)};
+  float *p = arrays[0].tensor().as<float>(), *m = arrays[1].tensor().as<float>(),
+        *v = arrays[2].tensor().as<float>();
+  const float* g = arrays[3].tensor().as<float>();
+  return 28.0 * kNumel / best_seconds(attempts, [&] {
+           over(kNumel, [&](int64_t begin, int64_t end) {
+#pragma omp simd
+             for (int64_t i = begin; i < end; ++i) {
+               m[i] = 0.9f * m[i] + g[i];
+               v[i] = 0.9f * v[i] + g[i];
+               p[i] = p[i] - m[i] * v[i] * 1e-9f;
+             }
+           });
+         });
+}
+
+double read_rate(int attempts) {
+  Memory memory;
+  const Buffer array = large_array(memory);
+  const float* g = array.tensor().as<float>();
+  constexpr int64_t kSums = 64;  // as many as it takes for none to wait for another
+  return 4.0 * kNumel / best_seconds(attempts, [&] {
+           over(kNumel, [&](int64_t begin, int64_t end) {
+             float sums[kSums] = {};
+             for (int64_t i = begin; i + kSums <= end; i += kSums)
+#pragma omp simd
+               for (int64_t j = 0; j < kSums; ++j) sums[j] += g[i + j];
+             asm volatile("" : : "r"(sums) : "memory");
+           });
+         });
+}
+
+Limits measure_cpu() {
+  constexpr int kAttempts = 7;
+  return {.fp32 = flop_rate(kernels::cpu::fp32_loop(), kAttempts),
+          .bf16 = flop_rate(kernels::cpu::bf16_loop(), kAttempts),
+          .read_bytes = read_rate(kAttempts),
+          .update_bytes = update_rate(kAttempts)};
+}
+
+std::string bf16_limit() { return fmt::format("limit/bf16/{}", kernels::cpu::bf16_loop().instruction); }
 
 // The largest product and the longest streams of bytes, by the kernels themselves.
 Limits measure_gpu(Device device) {
@@ -107,5 +127,27 @@ Limits measure_gpu(Device device) {
 }  // namespace
 
 Limits measure_limits(Device device) { return device.is_cuda() ? measure_gpu(device) : measure_cpu(); }
+
+std::vector<Subject> limit_rows() {
+  constexpr int kAttempts = 3;  // of a round
+  const auto flops = [](const kernels::cpu::RegisterLoop& loop) {
+    return [=] { return Visit{.rate = flop_rate(loop, kAttempts) * 1e-9, .unit = "GFLOP/s"}; };
+  };
+  return {{"limit/fp32", flops(kernels::cpu::fp32_loop())},
+          {bf16_limit(), flops(kernels::cpu::bf16_loop())},
+          {"limit/read", [] { return Visit{.rate = read_rate(kAttempts) * 1e-9, .unit = "GB/s"}; }},
+          {"limit/update", [] { return Visit{.rate = update_rate(kAttempts) * 1e-9, .unit = "GB/s"}; }}};
+}
+
+std::vector<Bound> flops_bounds(DType type, const std::string& words, double times) {
+  std::vector<Bound> bounds{{"limit/fp32", words, times}};
+  if (type == DType::bf16) bounds.push_back({bf16_limit(), words, times});
+  return bounds;
+}
+
+std::vector<Bound> bytes_bounds(bool reads_only) {
+  if (reads_only) return {{"limit/read", "a plain sum"}};
+  return {{"limit/update", "a plain update"}};
+}
 
 }  // namespace cleave::bench

@@ -1,7 +1,9 @@
 // What this machine can do at most, measured in the same run as what is compared with it.
 #pragma once
 #include <algorithm>
+#include <vector>
 
+#include "bench/rounds.h"
 #include "device/device.h"
 #include "device/dtype.h"
 
@@ -23,5 +25,12 @@ struct Limits {
 
 // On one thread of a CPU the processor's time counts, which a busy machine does not disturb, else the wall's.
 Limits measure_limits(Device device);
+
+// The same of the CPU, each as a row.
+std::vector<Subject> limit_rows();
+// What those rows are to others: to arithmetic in a type, of which a unit of the row is 1 / times GFLOP, and
+// to bytes that are only read, or read and written.
+std::vector<Bound> flops_bounds(DType type, const std::string& words = "on registers", double times = 1);
+std::vector<Bound> bytes_bounds(bool reads_only);
 
 }  // namespace cleave::bench

@@ -1,10 +1,9 @@
-// What moves data or is a whole step, as rows that are measured at once.
+// What moves data or is a whole step, as rows to be measured.
 #pragma once
 #include <filesystem>
 #include <vector>
 
-#include "bench/limits.h"
-#include "bench/report.h"
+#include "bench/rounds.h"
 #include "config/ds_config.h"
 #include "model/transformer.h"
 
@@ -12,13 +11,14 @@ namespace cleave::bench {
 
 // Collectives of `ranks` processes of this machine through shared memory; bytes a second as each rank sends
 // them, which does not depend on their number: 2 (n - 1) / n of the tensor's in an all-reduce, half of that
-// in the others. The limit is what every rank copies while all do. Starts processes by fork, so no helper of
-// a team may have been started before. Error(rank_lost) where one of them fails.
-std::vector<Row> comm_rows(int ranks);
+// in the others. The limit is what every rank copies while all do. The processes start here, by fork, so no
+// helper of a team may have been started before; between visits they sleep, and they end with the last of
+// these subjects. A visit throws Error(rank_lost) where one of them fails.
+std::vector<Subject> comm_rows(int ranks);
 
-// A file without a name in the folder, of 1 GiB, written and read past the page cache as offloaded state is.
-// Errors as offload::DiskFile.
-std::vector<Row> disk_rows(const std::filesystem::path& folder);
+// A file without a name in the folder, of 1 GiB, made and written here, and written and read past the page
+// cache as offloaded state is. Errors as offload::DiskFile.
+std::vector<Subject> disk_rows(const std::filesystem::path& folder);
 
 // A training step of GPT-2 124M over 1,024 tokens on the CPU: one process, all cores.
 struct StepJob {
@@ -29,8 +29,8 @@ struct StepJob {
 StepJob step_job(DType type);
 std::string step_row_name(DType type);
 
-// That step, measured. The limit is the model's arithmetic, without
+// That step, of an engine that lives for the visit. The limit is the model's arithmetic, without
 // recomputation, at the rate of multiply-adds on registers.
-Row step_row(DType type, const Limits& limits);
+Subject step_row(DType type);
 
 }  // namespace cleave::bench

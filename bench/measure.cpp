@@ -5,23 +5,23 @@
 
 namespace cleave::bench {
 
-Rate rate_of(std::vector<double> seconds, double units) {
-  std::ranges::sort(seconds);
-  const size_t n = seconds.size();
-  const double middle = (seconds[(n - 1) / 2] + seconds[n / 2]) / 2;
-  return {.median = units / middle, .low = units / seconds.back(), .high = units / seconds.front()};
+Rate rate_of(std::vector<double> reached) {
+  std::ranges::sort(reached);
+  const size_t n = reached.size();
+  return {
+      .median = (reached[(n - 1) / 2] + reached[n / 2]) / 2, .low = reached.front(), .high = reached.back()};
 }
 
-Rate measure(const std::function<void()>& run, double units, double least_seconds, size_t repeats) {
+double fastest(const std::function<void()>& run, double least_seconds, size_t repeats) {
   using Clock = std::chrono::steady_clock;
-  run();
-  std::vector<double> seconds;
-  for (double spent = 0; seconds.size() < repeats || spent < least_seconds; spent += seconds.back()) {
+  double best = 1e30, spent = 0;
+  for (size_t done = 0; done < repeats || spent < least_seconds; ++done) {
     const auto begin = Clock::now();
     run();
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    best = std::min(best, seconds), spent += seconds;
   }
-  return rate_of(std::move(seconds), units);
+  return best;
 }
 
 }  // namespace cleave::bench

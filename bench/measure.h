@@ -5,15 +5,16 @@
 
 namespace cleave::bench {
 
-// Of repetitions: the middle one, and the slowest and the fastest; in units of work a second.
+// Of rounds: what the middle one reached, the slowest and the fastest; in units of work a second.
 struct Rate {
   double median = 0, low = 0, high = 0;
 };
 
-// Of repetitions that took these seconds, each for so many units; at least one.
-Rate rate_of(std::vector<double> seconds, double units);
+// Of what each round reached; at least one.
+Rate rate_of(std::vector<double> reached);
 
-// Runs it once without a look, then this many times and on until `least_seconds` have passed.
-Rate measure(const std::function<void()>& run, double units, double least_seconds, size_t repeats = 5);
+// Seconds of the fastest repetition. There are so many at least, and more until `least_seconds` have passed;
+// the first finds cold caches and makes what others find, so one is too few for most work.
+double fastest(const std::function<void()>& run, double least_seconds, size_t repeats = 2);
 
 }  // namespace cleave::bench

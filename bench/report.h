@@ -39,7 +39,7 @@ struct Change {
   std::string name, unit;
   double was = 0, now = 0;
 };
-// Rows that got slower: of both reports, not one repetition now being as fast as the slowest was then, and by
+// Rows that got slower: of both reports, not one round now being as fast as the slowest was then, and by
 // three percent of the median at least.
 std::vector<Change> slower(const Report& was, const Report& now);
 

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "bench/limits.h"
 #include "bench/machine_rows.h"
 #include "comm/communicator.h"
 #include "config/read_config.h"
@@ -23,21 +24,21 @@ StepJob step_job(DType type) {
 
 std::string step_row_name(DType type) { return fmt::format("step/gpt2/{}", name_of(type)); }
 
-Row step_row(DType type, const Limits& limits) {
-  const StepJob job = step_job(type);
-  const auto ranks = comm::self_communicator();
-  runtime::Engine engine(job.config,
-                         model::make_model(job.model, runtime::model_dtype(job.config), job.seq, "gpt2"),
-                         *ranks, {});
-  std::vector<int32_t> tokens(size_t(job.seq));
-  std::iota(tokens.begin(), tokens.end(), 1000);
-  const Batch batch = batch_of(tokens, tokens);
-  const Rate rate = measure([&] { engine.train_batch([&](int) { return batch; }); }, double(job.seq), 0, 3);
-  return {.name = step_row_name(type),
-          .unit = "tokens/s",
-          .rate = rate,
-          .limit = limits.flops(type) / (engine.model().flops_per_sample / double(job.seq)),
-          .limited_by = "the arithmetic on registers"};
+Subject step_row(DType type) {
+  return {step_row_name(type), [type] {
+            const StepJob job = step_job(type);
+            const auto ranks = comm::self_communicator();
+            runtime::Engine engine(job.config, model::make_model(job.model, type, job.seq, "gpt2"), *ranks,
+                                   {});
+            std::vector<int32_t> tokens(size_t(job.seq));
+            std::iota(tokens.begin(), tokens.end(), 1000);
+            const Batch batch = batch_of(tokens, tokens);
+            const double seconds = fastest([&] { engine.train_batch([&](int) { return batch; }); }, 0);
+            const double flops = engine.model().flops_per_sample / double(job.seq);
+            return Visit{.rate = double(job.seq) / seconds,
+                         .unit = "tokens/s",
+                         .bounds = flops_bounds(type, "the arithmetic on registers", 1e9 / flops)};
+          }};
 }
 
 }  // namespace cleave::bench

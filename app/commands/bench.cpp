@@ -2,28 +2,28 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "app/commands.h"
 #include "app/parse.h"
+#include "app/work_progress.h"
 #include "bench/kernel_rows.h"
 #include "bench/limits.h"
 #include "bench/machine_rows.h"
 #include "bench/report.h"
+#include "bench/rounds.h"
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/proc_value.h"
 #include "core/version.h"
 #include "device/team.h"
-#include "kernels/cpu/bf16_products.h"
-#include "kernels/cpu/register_loops.h"
 #include "kernels/matmul_ways.h"
 
 namespace cleave::app {
 namespace {
 
 using bench::KernelRow;
-using bench::Limits;
-using bench::Row;
+using bench::Subject;
 
 const std::vector<std::string> kGroups = {"matmul", "kernels", "optimizer", "comm", "disk", "step"};
 constexpr int64_t kMillions = 32;  // parameters that the optimizers update
@@ -32,8 +32,8 @@ struct BenchOptions {
   std::vector<std::string> groups;
   std::vector<std::string> filter;
   std::string compare, folder = ".";
-  int64_t threads = 0, ranks = 2;
-  double seconds = 0.3;
+  int64_t threads = 0, ranks = 2, rounds = 3;
+  double seconds = 0.15;
   bool json = false;
 
   bool has(std::string_view group) const { return groups.empty() || std::ranges::count(groups, group) > 0; }
@@ -66,78 +66,45 @@ bool parse_options(BenchOptions& o, const Arguments& arguments) {
   app.add_option("--threads", o.threads, "of this process; 0: one for each core, or OMP_NUM_THREADS")
       ->capture_default_str()
       ->check(integer(0, kMostThreads));
-  app.add_option("--seconds", o.seconds, "that each kernel is repeated for")
+  app.add_option("--rounds", o.rounds,
+                 "how often all rows are visited in turn; a row is what its middle round reached")
+      ->capture_default_str()
+      ->check(integer(1, 1000));
+  app.add_option("--seconds", o.seconds, "that each kernel is repeated for, in all rounds together")
       ->capture_default_str()
       ->check(number(0));
   return parse(app, arguments);
 }
 
-// Rows as they come: a line each, and kept.
-class Rows {
- public:
-  Rows(bench::Report& report, FILE* out) : report_(report), out_(out) {
-    std::fprintf(out_, "%s\n", bench::format_head().c_str());
-  }
-  void add(Row row) {
-    std::fprintf(out_, "%s\n", bench::format(row).c_str());
-    std::fflush(out_);
-    report_.rows.push_back(std::move(row));
-  }
-  void add(std::vector<Row> rows) {
-    for (Row& row : rows) add(std::move(row));
-  }
-  void limit(const std::string& name, const char* unit, double value) {
-    add({.name = "limit/" + name, .unit = unit, .rate = {value, value, value}});
-  }
-
- private:
-  bench::Report& report_;
-  FILE* out_;
-};
-
-void add_kernel(Rows& rows, const KernelRow& kernel, const Limits& limits, double seconds) {
-  bench::Operands operands{Device{}};
-  const bench::Work work = kernel.prepare(operands);
-  if (work.flops == 0)
-    return rows.add({.name = kernel.name,
-                     .unit = "GB/s",
-                     .rate = bench::measure(work.run, work.bytes * 1e-9, seconds),
-                     .limit = (work.reads_only ? limits.read_bytes : limits.update_bytes) * 1e-9,
-                     .limited_by = work.reads_only ? "a plain sum" : "a plain update"});
-  Row row{.name = kernel.name,
-          .unit = "GFLOP/s",
-          .rate = bench::measure(work.run, work.flops * 1e-9, seconds),
-          .limit = limits.flops(kernel.type) * 1e-9,
-          .limited_by = "on registers"};
-  // Where bf16 is the library's already, the row has its rate.
-  if (!kernel.by_onednn ||
-      (kernel.type == DType::bf16 && kernels::cpu::bf16_products().way == kernels::cpu::Bf16Way::onednn))
-    return rows.add(std::move(row));
-  bench::Operands others{Device{}};
-  Row theirs = row;
-  theirs.name += "/oneDNN",
-      theirs.rate = bench::measure(kernel.by_onednn(others).run, work.flops * 1e-9, seconds);
-  if (theirs.rate.high > row.limit)
-    row.limit = theirs.limit = theirs.rate.high, row.limited_by = theirs.limited_by = "oneDNN's best";
-  rows.add(std::move(row));
-  rows.add(std::move(theirs));
+// In the order of the table. Ranks are started before there are threads.
+std::vector<Subject> subjects_of(const BenchOptions& o, int threads) {
+  std::vector<Subject> all;
+  const auto add = [&](std::vector<Subject> more) { std::ranges::move(more, std::back_inserter(all)); };
+  if (o.has("comm")) add(bench::comm_rows(int(o.ranks)));
+  set_team_threads(threads);
+  if (o.has("disk")) add(bench::disk_rows(o.folder));
+  if (o.has("matmul") || o.has("kernels") || o.has("optimizer") || o.has("step")) add(bench::limit_rows());
+  const auto add_kernels = [&](const char* group, const std::vector<KernelRow>& kernels) {
+    for (const KernelRow& kernel : kernels)
+      if (o.has(group) && o.wants(kernel.name)) add(bench::subjects_of(kernel, o.seconds / double(o.rounds)));
+  };
+  add_kernels("matmul", bench::product_rows(Device{}));
+  add_kernels("kernels", bench::layer_rows(Device{}));
+  add_kernels("optimizer", bench::update_rows(Device{}, kMillions));
+  if (o.has("step"))
+    for (const DType type : {DType::fp32, DType::bf16}) add({bench::step_row(type)});
+  return all;
 }
 
-void measure_arithmetic(const BenchOptions& o, Rows& rows) {
-  const Limits limits = bench::measure_limits(Device{});
-  rows.limit("fp32", "GFLOP/s", limits.fp32 * 1e-9);
-  rows.limit(fmt::format("bf16/{}", kernels::cpu::bf16_loop().instruction), "GFLOP/s", limits.bf16 * 1e-9);
-  rows.limit("read", "GB/s", limits.read_bytes * 1e-9);
-  rows.limit("update", "GB/s", limits.update_bytes * 1e-9);
-  const auto add = [&](const char* group, const std::vector<KernelRow>& kernels) {
-    for (const KernelRow& kernel : kernels)
-      if (o.has(group) && o.wants(kernel.name)) add_kernel(rows, kernel, limits, o.seconds);
-  };
-  add("matmul", bench::product_rows(Device{}));
-  add("kernels", bench::layer_rows(Device{}));
-  add("optimizer", bench::update_rows(Device{}, kMillions));
-  if (o.has("step"))
-    for (const DType type : {DType::fp32, DType::bf16}) rows.add(bench::step_row(type, limits));
+std::vector<bench::Row> measure(const std::vector<Subject>& subjects, int rounds) {
+  WorkProgress progress(true);
+  return bench::measure(subjects, rounds, [&](int round, size_t subject) {
+    const double done = double(size_t(round) * subjects.size() + subject);
+    progress.at(done / double(size_t(rounds) * subjects.size()), [&](double) {
+      return fmt::format("round {} of {}, row {} of {}: {}", round + 1, rounds, subject + 1, subjects.size(),
+                         subjects[subject].name);
+    });
+  });
 }
 
 }  // namespace
@@ -153,11 +120,10 @@ int run_bench(const Arguments& arguments) {
                        .rows = {}};
   FILE* const out = o.json ? stderr : stdout;
   std::fprintf(out, "%s, %d threads; %s\n", report.cpu.c_str(), report.threads, report.instructions.c_str());
-  Rows rows(report, out);
-  if (o.has("comm")) rows.add(bench::comm_rows(int(o.ranks)));  // before there are threads
-  set_team_threads(report.threads);
-  if (o.has("disk")) rows.add(bench::disk_rows(o.folder));
-  if (o.has("matmul") || o.has("kernels") || o.has("optimizer") || o.has("step")) measure_arithmetic(o, rows);
+  std::fflush(out);
+  report.rows = measure(subjects_of(o, report.threads), int(o.rounds));
+  std::fprintf(out, "%s\n", bench::format_head().c_str());
+  for (const bench::Row& row : report.rows) std::fprintf(out, "%s\n", bench::format(row).c_str());
   if (o.json) std::printf("%s\n", bench::to_json(report).c_str());
   if (was) std::fprintf(out, "%s\n", bench::format_comparison(*was, report).c_str());
   return 0;

@@ -18,7 +18,7 @@ class Commands(AppTest):
         self.assertIn("not a command", self.run_cleave("trian", code=2).stderr)
 
     def test_bench_measures_beside_limits_and_names_what_got_slower(self):
-        few = ("bench", "matmul", "comm", "--filter", "matmul/narrow/forward", "--seconds", "0")
+        few = ("bench", "matmul", "comm", "--filter", "matmul/narrow/forward", "--seconds", "0", "--rounds", "3")
         said = self.run_cleave(*few, "--json")
         report = json.loads(said.stdout)
         rows = {row["name"]: row for row in report["rows"]}
@@ -36,9 +36,12 @@ class Commands(AppTest):
         before = self.dir / "before.json"
         before.write_text(json.dumps(report))
         self.assertIn("slower: matmul/narrow/forward/fp32 ", self.run_cleave(*few, "--compare", before).stdout)
+        self.assertEqual(rows["comm/all_reduce/64MiB"]["limit"], rows["limit/copy/64MiB"]["high"])
         for words, wrong in ((("bench", "everything"), "wanted one of matmul, kernels, optimizer, comm, disk, step"),
                              (("bench", "--compare", ROOT / "README.md"), "is no report"),
-                             (("bench", "--ranks", "1"), "an integer from 2 to 256"), (("bench", "disk", "--folder", "/proc/none"), "--folder")):
+                             (("bench", "--ranks", "1"), "an integer from 2 to 256"),
+                             (("bench", "--rounds", "0"), "an integer from 1 to 1000"),
+                             (("bench", "disk", "--folder", "/proc/none"), "--folder")):
             self.assertIn(wrong, self.run_cleave(*words, code=2).stderr)
 
     def test_auto_takes_the_trainers_defaults_and_its_options(self):

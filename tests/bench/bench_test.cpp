@@ -2,8 +2,10 @@
 
 #include <cstdio>
 #include <fstream>
+#include <string>
 
 #include "bench/report.h"
+#include "bench/rounds.h"
 #include "core/error.h"
 
 namespace cleave::bench {
@@ -17,24 +19,105 @@ Row row(const char* name, double low, double median, double high) {
   return {.name = name, .unit = "GB/s", .rate = {median, low, high}, .limit = 0, .limited_by = {}};
 }
 
-TEST(Bench, TakesTheMiddleOfTheRepetitionsAndTheirEnds) {
-  const Rate odd = rate_of({0.5, 0.1, 0.2}, 10);
+TEST(Bench, TakesTheMiddleOfTheRoundsAndTheirEnds) {
+  const Rate odd = rate_of({20, 100, 50});
   EXPECT_EQ(odd.median, 50);
   EXPECT_EQ(odd.low, 20);
   EXPECT_EQ(odd.high, 100);
-  EXPECT_EQ(rate_of({0.4, 0.1, 0.1, 0.3}, 10).median, 50) << "between the two in the middle";
-  EXPECT_EQ(rate_of({2}, 10).median, 5);
+  EXPECT_EQ(rate_of({25, 80, 120, 40}).median, 60) << "between the two in the middle";
+  EXPECT_EQ(rate_of({5}).median, 5);
 }
 
 TEST(Bench, RepeatsWorkAsOftenAsAskedAndAsLong) {
   int runs = 0;
-  const Rate rate = measure([&] { ++runs; }, 1, 0, 3);
-  EXPECT_EQ(runs, 4) << "one of them without a look";
-  EXPECT_LE(rate.low, rate.median);
-  EXPECT_LE(rate.median, rate.high);
+  EXPECT_GT(fastest([&] { ++runs; }, 0), 0);
+  EXPECT_EQ(runs, 2) << "the first may have found nothing ready";
   runs = 0;
-  measure([&] { ++runs; }, 1, 0.01, 3);
-  EXPECT_GT(runs, 4);
+  fastest([&] { ++runs; }, 0, 5);
+  EXPECT_EQ(runs, 5);
+  runs = 0;
+  EXPECT_LT(fastest([&] { ++runs; }, 0.01), 0.01) << "one repetition, not all";
+  EXPECT_GT(runs, 2);
+}
+
+void nothing(int, size_t) {}
+
+// A machine on which every visit takes a second, and which does half in those of [from, to).
+class SlowForAWhile {
+ public:
+  SlowForAWhile(int from, int to) : from_(from), to_(to) {}
+  std::vector<Row> measure_rows(int rows, int rounds) {
+    std::vector<Subject> subjects;
+    for (int i = 0; i < rows; ++i)
+      subjects.push_back({std::to_string(i), [this, i] {
+                            const bool slow = from_ <= now_ && now_ < to_;
+                            ++now_;
+                            return Visit{.rate = slow ? rate(i) / 2 : rate(i), .unit = "GB/s"};
+                          }});
+    return measure(subjects, rounds, nothing);
+  }
+  static double rate(int row) { return 8.0 * (row + 1); }
+
+ private:
+  int from_, to_, now_ = 0;
+};
+
+TEST(Rounds, ASlowTimeOfARoundsLengthMovesNoRow) {
+  const int rows = 10, rounds = 5;
+  for (int begin = 0; begin <= rows * (rounds - 1); ++begin) {
+    const std::vector<Row> found = SlowForAWhile(begin, begin + rows).measure_rows(rows, rounds);
+    for (int i = 0; i < rows; ++i) {
+      const Rate& rate = found[size_t(i)].rate;
+      EXPECT_EQ(rate.median, SlowForAWhile::rate(i)) << "slow from visit " << begin;
+      EXPECT_EQ(rate.low, SlowForAWhile::rate(i) / 2) << "which is what the spread is for";
+    }
+  }
+}
+
+TEST(Rounds, OneQuietRoundIsEnoughForTheFastest) {
+  const int rows = 10, rounds = 5;
+  const std::vector<Row> found = SlowForAWhile(0, rows * (rounds - 1)).measure_rows(rows, rounds);
+  for (int i = 0; i < rows; ++i) {
+    EXPECT_EQ(found[size_t(i)].rate.high, SlowForAWhile::rate(i));
+    EXPECT_EQ(found[size_t(i)].rate.median, SlowForAWhile::rate(i) / 2);
+  }
+}
+
+TEST(Rounds, SayWhatComesNext) {
+  std::string order;
+  const auto subject = [&](const char* name) {
+    return Subject{name, [&order, name] {
+                     order += name;
+                     return Visit{.rate = 1, .unit = "GB/s"};
+                   }};
+  };
+  measure({subject("a"), subject("b")}, 3,
+          [&](int round, size_t i) { order += std::to_string(round) + std::to_string(i); });
+  EXPECT_EQ(order, "00a01b10a11b20a21b");
+}
+
+TEST(Rounds, ARowIsBoundedByTheFastestRoundOfTheBestOther) {
+  double limit = 100;
+  const auto row = [](const char* name, double rate, std::vector<Bound> bounds) {
+    return Subject{name, [=] { return Visit{.rate = rate, .unit = "GFLOP/s", .bounds = bounds}; }};
+  };
+  const std::vector<Row> found =
+      measure({row("ours", 60, {{"limit", "on registers"}, {"theirs", "their best"}, {"none", "nothing"}}),
+               row("theirs", 80, {{"limit", "on registers"}}),
+               row("tokens", 6, {{"limit", "arithmetic", 0.25}}),
+               row("free", 1, {{"none", "nothing"}}),
+               {"limit",
+                [&] {
+                  limit = limit == 100 ? 50 : 100;
+                  return Visit{.rate = limit, .unit = "GFLOP/s"};
+                }}},
+              2, nothing);
+  EXPECT_EQ(found[0].limit, 100);
+  EXPECT_EQ(found[0].limited_by, "on registers");
+  EXPECT_EQ(found[0].share(), 0.6);
+  EXPECT_EQ(found[2].limit, 25);
+  EXPECT_EQ(found[3].limit, 0);
+  EXPECT_EQ(found[3].limited_by, "");
 }
 
 TEST(Bench, NamesRowsWhoseRangesLieBelowTheEarlierOnes) {
