@@ -50,11 +50,11 @@ struct MeasuredCpu::Rates {
   std::vector<std::string> missing;
   std::map<DType, double> beyond;  // a measured step over the sum of its kernels, by the model's type
 
-  // Units a second, 1 where the row is missing.
+  // Units a second of the row's fastest round, which nothing else disturbed; 1 where the row is missing.
   double rate(const std::string& row, double unit) {
     const bench::Row* found = bench::row_of(report, row);
     if (!found && std::ranges::find(missing, row) == missing.end()) missing.push_back(row);
-    return found ? found->rate.median * unit : 1;
+    return found ? found->rate.high * unit : 1;
   }
   void require_rows(const char* groups) {
     require(missing.empty(), Exit::usage, "{} has no {}; measure again: cleave bench {} --json > FILE", file,
@@ -90,7 +90,7 @@ struct MeasuredCpu::Rates {
   // Of AdamW over large arrays, whose size is in the row's name.
   double update_rate() {
     for (const bench::Row& row : report.rows)
-      if (row.name.starts_with("adamw/") && row.name.ends_with("M/fp32")) return row.rate.median * 1e9;
+      if (row.name.starts_with("adamw/") && row.name.ends_with("M/fp32")) return row.rate.high * 1e9;
     return rate("adamw/.../fp32", 1e9);
   }
 

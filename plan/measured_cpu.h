@@ -1,5 +1,6 @@
 // How long a step would take on CPU ranks of one machine that `cleave bench` measured: the kernels that a
-// rank launches, counted in its plan, each at the rate of the report's row that is nearest to it.
+// rank launches, counted in its plan, each at the rate of the report's row that is nearest to it, in that
+// row's fastest round: of a step that nothing else on the machine disturbs.
 #pragma once
 #include <string>
 
