@@ -5,8 +5,9 @@
     benchmarks/compare_peers.py --peers PEERS/bin/python --layouts 1 2@2 2@3 --engines train compile deepspeed
 
 A layout is RANKS@STAGE, with +offload for the optimizer's state in host memory; 1 is one process with all cores, otherwise each rank has
-one core. Engines take turns, --repeats times each; a run is the median of --steps behind --warmup. A table has the median run, the spread,
-the ratio to the first engine, run by run, and the largest resident set of a process. --json FILE keeps every run.
+one core. Engines take turns, --repeats times each; a run is the median of --steps behind --warmup. A table has the median run, the spread
+of the runs, the ratio to the first engine in the same turn and its spread, and the largest resident set of a process. --json FILE keeps
+every run.
 
 | engine | is |
 |---|---|
@@ -35,6 +36,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SIZES = {"tiny": (128, 4, 4), "gpt2": (768, 12, 12), "gpt2-medium": (1024, 24, 16)}
 ENGINES = ["train", "native", "script", "deepspeed", "ddp", "compile", "eager"]
 VOCABULARY = 50257
+TITLES = ["layout", "engine", "s a step", "spread", "tokens/s", "time against the first", "spread", "MiB", "initialize, s"]
 
 
 class Layout:
@@ -185,17 +187,37 @@ def machine(args):
     return f"{cpu}, {os.cpu_count()} cores, commit {commit}; GPT-2 {args.model}, {args.micro} x {args.seq_len} tokens a rank, {args.dtype}"
 
 
+def spread(values, digits):
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+def cells(args, layout, row):
+    """Of a row of the table, beneath TITLES."""
+    times = [run["step_s"] for run in row["runs"]]
+    starts = [run["initialize_s"] for run in row["runs"] if run["initialize_s"] is not None]
+    median = statistics.median(times)
+    return [layout.text, row["engine"], f"{median:.3f}", spread(times, 3), f"{args.micro * args.seq_len * layout.ranks / median:.0f}",
+            f"{statistics.median(row['ratios']):.2f}", spread(row["ratios"], 2), f"{max(run['peak_mib'] for run in row['runs']):.0f}",
+            f"{statistics.median(starts):.2f}" if starts else ""]
+
+
+def at_least_one(text):
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"wanted 1 or more, not {text}")
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=pathlib.Path, help="Python with torch, transformers and deepspeed")
     parser.add_argument("--layouts", nargs="+", type=Layout, default=[Layout(text) for text in ("1", "2@2", "2@3", "2@2+offload")])
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=["train", "compile", "deepspeed"])
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=at_least_one, default=5, help="runs of each engine, in turn")
     parser.add_argument("--model", choices=SIZES, default="gpt2")
     parser.add_argument("--micro", type=int, default=1, help="sequences of a rank in a step")
     parser.add_argument("--seq_len", type=int, default=1024)
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="bf16")
-    parser.add_argument("--steps", type=int, default=4, help="that are timed in a run")
+    parser.add_argument("--steps", type=at_least_one, default=4, help="that are timed in a run")
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--worker", choices=ENGINES, help=argparse.SUPPRESS)
@@ -205,8 +227,7 @@ def main():
         work(args)
         return
     engines = [engine for engine in args.engines if engine == "train" or args.peers]
-    titles = ["layout", "engine", "s a step", "spread", "tokens/s", "time against the first", "MiB", "initialize, s"]
-    print(f"{machine(args)}\n\n| {' | '.join(titles)} |\n{'|---' * len(titles)}|", flush=True)
+    print(f"{machine(args)}, {args.repeats} runs in turn\n\n| {' | '.join(TITLES)} |\n{'|---' * len(TITLES)}|", flush=True)
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)
@@ -219,14 +240,9 @@ def main():
                     runs.append({**run, "step_s": statistics.median(run["steps_s"])})
             first = next(iter(found.values()))
             for engine, runs in found.items():
-                times = sorted(run["step_s"] for run in runs)
-                ratio = statistics.median(run["step_s"] / base["step_s"] for run, base in zip(runs, first))
-                starts = [run["initialize_s"] for run in runs if run["initialize_s"] is not None]
-                median = statistics.median(times)
-                rows.append({"layout": layout.text, "engine": engine, "runs": runs, "ratio": ratio})
-                print(f"| {layout.text} | {engine} | {median:.3f} | {times[0]:.3f} to {times[-1]:.3f} | "
-                      f"{args.micro * args.seq_len * layout.ranks / median:.0f} | {ratio:.2f} | "
-                      f"{max(run['peak_mib'] for run in runs):.0f} | {f'{statistics.median(starts):.2f}' if starts else ''} |", flush=True)
+                rows.append({"layout": layout.text, "engine": engine, "runs": runs,
+                             "ratios": [run["step_s"] / base["step_s"] for run, base in zip(runs, first)]})
+                print(f"| {' | '.join(cells(args, layout, rows[-1]))} |", flush=True)
     if args.json:
         args.json.write_text(json.dumps({"machine": machine(args), "rows": rows}, indent=1) + "\n")
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Measures Cleave beside PyTorch and DeepSpeed on this machine: installs them in PEERS (build/peers unless given; several gigabytes, once),
-# then runs every engine in turn, five times, and prints medians, spread and ratios.
+# then runs every engine in turn, five times, and prints a table of medians, ratios and the spread of both.
 #   scripts/compare_peers.sh [OPTIONS]          options of benchmarks/compare_peers.py, as --layouts 2@3 --engines train native deepspeed
+#   scripts/compare_peers.sh --repeats 2        fewer runs, and a spread that says less
 #   PEERS=FOLDER                                an environment to use or to make
 set -euo pipefail
 cd "$(dirname "$0")/.."
