@@ -95,11 +95,12 @@ void add_products(std::vector<KernelRow>& list, Device device, DType type) {
 
 void add_attention(std::vector<KernelRow>& list, Device device, DType type) {
   struct Heads {
-    int64_t seq, heads, dim;
+    int64_t batch, seq, heads, dim;
   };
-  for (const auto& [seq, heads, dim] : {Heads{1024, 12, 64}, {1024, 6, 128}, {4096, 16, 128}}) {
-    if (seq == 4096 && !device.is_cuda()) continue;
-    const int64_t batch = larger(device, seq == 4096 ? 4 : 32), width = heads * dim;
+  const std::vector<Heads> on_cpu{{4, 256, 12, 64}, {4, 256, 6, 128}, {1, 1024, 12, 64}, {1, 1024, 6, 128}};
+  const std::vector<Heads> on_gpu{{32, 1024, 12, 64}, {32, 1024, 6, 128}, {4, 4096, 16, 128}};
+  for (const auto& [batch, seq, heads, dim] : device.is_cuda() ? on_gpu : on_cpu) {
+    const int64_t width = heads * dim;
     const std::string suffix = fmt::format("/T{}/dim{}/{}", seq, dim, name_of(type));
     add(list, type, "attention/forward" + suffix, [=](Operands& o) {
       const kernels::AttentionForward op{.y = o.make(type, {batch * seq, width}),

@@ -9,6 +9,7 @@
 #include "bench/machine_rows.h"
 #include "config/ds_config.h"
 #include "core/error.h"
+#include "kernels/attention.h"
 #include "model/transformer.h"
 
 namespace cleave::plan {
@@ -39,6 +40,14 @@ constexpr std::string_view kProducts[] = {"qkv", "proj", "up", "down"};
 constexpr std::string_view kVariants[] = {"forward", "dx", "dw"};  // Matmul::variant(), and so many more
 constexpr std::string_view kShortProducts[] = {"narrow", "narrow_head"};
 constexpr std::string_view kUpdates[] = {"Adam", "Sgd", "Lion", "Adagrad", "LambMoments", "LambStep"};
+
+// Of causal attention over so many positions, whatever its heads are.
+double bytes_a_flop(bool backward, DType type, int64_t positions) {
+  const auto rows = [&](int64_t width) { return Tensor(nullptr, type, {positions, width}); };
+  const kernels::AttentionForward forward{.y = rows(1), .lse = {}, .qkv = rows(3), .seq = positions};
+  const kernels::AttentionBackward back{.dqkv = rows(3), .dy = rows(1), .forward = forward};
+  return backward ? back.traffic().bytes / back.flops() : forward.traffic().bytes / forward.flops();
+}
 
 bool updates(const kernels::Work& w) { return std::ranges::find(kUpdates, w.op) != std::end(kUpdates); }
 
@@ -73,14 +82,25 @@ struct MeasuredCpu::Rates {
     return w.flops * sum / std::size(kProducts);
   }
 
+  // Pairs of a query and a key take a time each, and so do rows, whatever they see: what is read and written
+  // of them, and the blocks on the diagonal, half of which is hidden. Both follow from the rows of two
+  // lengths.
+  double attention_seconds(const kernels::Work& w, std::string_view type) {
+    const bool backward = w.op == "AttentionBackward";
+    const auto slowness = [&](int64_t seq) {
+      return 1 / rate(fmt::format("attention/{}/T{}/dim{}/{}", backward ? "backward" : "forward", seq,
+                                  w.variant > 96 ? 128 : 64, type),
+                      1e9);
+    };
+    const double many = bytes_a_flop(backward, w.type, 256), few = bytes_a_flop(backward, w.type, 1024);
+    const double byte = std::max(0.0, (slowness(256) - slowness(1024)) / (many - few));
+    return w.flops * std::max(0.0, slowness(1024) - byte * few) + w.bytes * byte;
+  }
+
   double seconds(const kernels::Work& w) {
     const std::string_view type = w.type == DType::fp32 ? "fp32" : "bf16";
     if (w.op == "Matmul") return product_seconds(w, type);
-    if (w.op == "AttentionForward" || w.op == "AttentionBackward")
-      return w.flops / rate(fmt::format("attention/{}/T1024/dim{}/{}",
-                                        w.op == "AttentionForward" ? "forward" : "backward",
-                                        w.variant > 96 ? 128 : 64, type),
-                            1e9);
+    if (w.op == "AttentionForward" || w.op == "AttentionBackward") return attention_seconds(w, type);
     if (updates(w)) return w.bytes / update_rate();
     const auto passage = std::ranges::find(kPassages, w.op, &Passage::op);
     return w.bytes /

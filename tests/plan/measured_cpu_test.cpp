@@ -12,12 +12,12 @@
 namespace cleave::testing {
 namespace {
 
-constexpr double kProducts = 300, kPasses = 20, kUpdates = 40, kMessages = 5, kTokens = 340;
+constexpr double kProducts = 300, kPasses = 20, kUpdates = 40, kMessages = 5, kTokens = 340, kAttention = 60;
 
 // A report in which the fastest round of every row of a group had the same rate but for one, and others were
 // slower by as much as a hash says; without the rows whose names begin with `without`.
 std::string report(const Scratch& scratch, const std::string& without = "nothing",
-                   double narrow_head = kProducts) {
+                   double narrow_head = kProducts, double short_attention = kAttention) {
   nlohmann::json rows = nlohmann::json::array();
   const auto add = [&](const std::string& name, double rate) {
     const double slow = rate / double(2 + std::hash<std::string>()(name) % 8);
@@ -30,7 +30,10 @@ std::string report(const Scratch& scratch, const std::string& without = "nothing
         add(fmt::format("matmul/{}/{}/{}", product, variant, type),
             product == "narrow_head" ? narrow_head : kProducts);
     for (const std::string pass : {"forward", "backward"}) {
-      for (const int dim : {64, 128}) add(fmt::format("attention/{}/T1024/dim{}/{}", pass, dim, type), 60);
+      for (const int dim : {64, 128})
+        for (const int length : {256, 1024})
+          add(fmt::format("attention/{}/T{}/dim{}/{}", pass, length, dim, type),
+              length == 256 ? short_attention : kAttention);
       for (const std::string kernel : {"gelu_tanh", "swiglu", "layer_norm", "rms_norm", "embedding"})
         add(fmt::format("{}/{}/{}", kernel, pass, type), kPasses);
     }
@@ -185,6 +188,39 @@ TEST(MeasuredCpu, PredictsTheHeadOfANarrowModelByTheRowOfItsShape) {
   EXPECT_NEAR(slower.compute - fast.compute,
               beyond * 6 * rows * width * vocab * (1 / slow - 1 / kProducts) / 1e9, 1e-9);
   EXPECT_EQ(slower.update, fast.update);
+}
+
+// What a row takes beside its pairs is as much a FLOP as the reciprocal of the pairs of a row, (T + 1) / 2.
+TEST(MeasuredCpu, PredictsAttentionOfEveryLengthFromTheRowsOfTwo) {
+  const Scratch scratch;
+  const double slow = 20, per_flop = 1 / slow - 1 / kAttention;
+  const plan::MeasuredCpu level(report(scratch));
+  const plan::MeasuredCpu steep(report(scratch, "nothing", kProducts, slow));
+  for (const auto& [seq, share] :
+       {std::pair{1024, 0.0}, {512, (1 / 513.0 - 1 / 1025.0) / (1 / 257.0 - 1 / 1025.0)}, {256, 1.0}}) {
+    bench::StepJob job = bench::step_job(DType::fp32);
+    job.seq = seq;
+    const plan::JobPlan plan = plan_of(job);
+    const plan::StepTime fast = level.predict(job.config, plan), slower = steep.predict(job.config, plan);
+    const double beyond = fast.update / (sum_of(plan, "Adam", &kernels::Work::bytes) / (kUpdates * 1e9));
+    const double flops = sum_of(plan, "AttentionForward", &kernels::Work::flops) +
+                         sum_of(plan, "AttentionBackward", &kernels::Work::flops);
+    EXPECT_NEAR(slower.compute - fast.compute, beyond * flops * share * per_flop / 1e9, 1e-9) << seq;
+  }
+}
+
+// Rows over which a longer sequence is not faster say nothing of what a row takes.
+TEST(MeasuredCpu, TakesNoTimeOffLongAttentionWhereTheShortRowsAreFaster) {
+  const Scratch scratch;
+  bench::StepJob job = bench::step_job(DType::fp32);
+  const plan::JobPlan plan = plan_of(job);
+  const double level = plan::MeasuredCpu(report(scratch)).predict(job.config, plan).compute;
+  job.seq = 256;
+  const plan::JobPlan brief = plan_of(job);
+  const double by_longer = plan::MeasuredCpu(report(scratch)).predict(job.config, brief).compute;
+  const plan::MeasuredCpu falling(report(scratch, "nothing", kProducts, 2 * kAttention));
+  EXPECT_NEAR(falling.predict(job.config, plan).compute, level, 1e-9);
+  EXPECT_NEAR(falling.predict(job.config, brief).compute, by_longer, 1e-9);
 }
 
 TEST(MeasuredCpu, SharesTheCoresAmongRanksAndAddsTheirMessages) {
