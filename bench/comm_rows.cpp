@@ -22,7 +22,7 @@ namespace {
 
 constexpr int64_t kBytes = 64 << 20;
 constexpr std::chrono::seconds kDeadline{60};  // of a wait for other ranks
-constexpr int kCalls = 500;  // of the smallest message
+constexpr int kCalls = 500;                    // of the smallest message
 
 enum class Exchange : uint8_t { copy, all_reduce, reduce_scatter, all_gather, small };
 
@@ -78,6 +78,7 @@ void be_rank(int rank, int ranks, int port, int orders) {
   info.rank = rank, info.world = ranks, info.master_port = port;
   comm::ConnectOptions options;
   options.comm.timeout = kDeadline;
+  options.rendezvous_timeout = kDeadline;
   const auto world = comm::connect(info, options);
   // Nobody takes another's order: who has one is done with it only when all have theirs.
   for (Exchange what; read(orders, &what, sizeof what) == ssize_t(sizeof what);) {

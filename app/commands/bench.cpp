@@ -33,7 +33,7 @@ struct BenchOptions {
   std::vector<std::string> filter;
   std::string compare, folder = ".";
   int64_t threads = 0, ranks = 2, rounds = 3;
-  double seconds = 0.15;
+  double seconds = 0.1;
   bool json = false;
 
   bool has(std::string_view group) const { return groups.empty() || std::ranges::count(groups, group) > 0; }

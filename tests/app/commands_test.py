@@ -3,11 +3,14 @@
 import base64
 import json
 import os
+import pathlib
 import re
+import signal
 import socket
+import subprocess
 import unittest
 
-from app_test import AppTest, ROOT
+from app_test import AppTest, CLEAVE, ROOT
 
 
 class Commands(AppTest):
@@ -43,6 +46,17 @@ class Commands(AppTest):
                              (("bench", "--rounds", "0"), "an integer from 1 to 1000"),
                              (("bench", "disk", "--folder", "/proc/none"), "--folder")):
             self.assertIn(wrong, self.run_cleave(*words, code=2).stderr)
+
+    def test_bench_ends_when_a_rank_of_its_collectives_is_lost(self):
+        job = subprocess.Popen([CLEAVE, "bench", "comm", "--rounds", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.assertIn("round ", job.stderr.readline())
+        ranks = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+        self.assertEqual(len(ranks), 2)
+        os.kill(int(ranks[1]), signal.SIGKILL)
+        said = job.communicate(timeout=200)[1]
+        self.assertEqual(job.returncode, 6, said)
+        self.assertIn("rank 0: ", said)
+        self.assertIn("2 of 2 ranks of the measurement failed", said)
 
     def test_auto_takes_the_trainers_defaults_and_its_options(self):
         config = self.dir / "auto.json"
