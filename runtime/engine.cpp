@@ -57,6 +57,15 @@ RankUnits rank_units(const model::Model& model, const PipelineCut& pipeline, int
 
 }  // namespace
 
+MicroSums::MicroSums(Memory& memory, bool on_gpu, Shape shape, const char* name)
+    : there_(memory.allocate(MemoryKind::device, Category::activations, DType::fp64, shape, name)) {
+  if (on_gpu) here_ = memory.allocate(MemoryKind::pinned, Category::staging, DType::fp64, shape, name);
+}
+
+void MicroSums::fetch(Stream& compute) const {
+  if (here_.defined()) copy(here_, there_, compute);
+}
+
 StageComputation::StageComputation(const model::Model& model, const PipelineCut& pipeline,
                                    const EngineCore& core, RankState& rank, Streams& streams, Memory& memory)
     : compute(streams.compute),
@@ -69,8 +78,7 @@ StageComputation::StageComputation(const model::Model& model, const PipelineCut&
   if (core.ranks.axes().tensor.cuts_rows()) rows.push_back(core.ranks.mesh().tensor);
   planned.commit();
   const auto of_micros = [&](int64_t each, const char* name) {
-    return memory.allocate(MemoryKind::device, Category::activations, DType::fp64,
-                           {each, pipeline.evaluation.shape.micros}, name);
+    return MicroSums(memory, core.settings.device.is_cuda(), {each, pipeline.evaluation.shape.micros}, name);
   };
   const int64_t side = std::count_if(model.layers.begin(), model.layers.end(),
                                      [](const auto& layer) { return layer->has_side_loss(); });
@@ -87,6 +95,8 @@ void StageComputation::begin_step() {
 void StageComputation::clear_side_losses() {
   if (side_losses.defined()) kernels::launch(kernels::Fill{.y = side_losses}, compute);
 }
+
+void StageComputation::fetch_losses() const { losses.fetch(compute), side_losses.fetch(compute); }
 
 std::vector<checkpoint::Record> StageComputation::records(Whose whose) {
   if (whose == Whose::spoken_for && !speaks) return {};

@@ -36,7 +36,7 @@ void require_one_tag(EngineCore& s, const std::string& dir, const std::string& t
   const auto own = double(uint32_t(std::hash<std::string>{}(tag)));
   double sum = 0;
   try {
-    sum = s.ranks.sum(own, "the tag of a checkpoint", s.streams->comm());
+    sum = s.ranks.sum(own, "the tag of a checkpoint");
   } catch (const Error& e) {
     throw Error(e.exit(), checkpoint::while_saving(std::filesystem::path(dir) / tag, e));
   }

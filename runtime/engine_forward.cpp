@@ -88,7 +88,7 @@ Evaluation Engine::evaluate(const BatchSource& data, int micros, const std::func
     if (s.reports_loss()) add(loss, s.layers().losses, shape.micros);
     if (s.reports_hits()) add(hits, s.layers().hits, shape.micros);
   }
-  s.ranks.sum(sums, "evaluation", s.streams->comm());
+  s.ranks.sum(sums, "evaluation");
   Evaluation result{.loss = loss / valid, .targets = int64_t(valid)};
   if (s.model.head->counts_hits()) result.hits = int64_t(hits);
   return result;

@@ -10,6 +10,22 @@
 
 namespace cleave::runtime {
 
+// Of each micro-batch of a step a number, or one for each of several layers, where passes compute it; and
+// what the host reads of them, so that one wait for the device is enough for these and for others.
+class MicroSums {
+ public:
+  MicroSums() = default;
+  MicroSums(Memory& memory, bool on_gpu, Shape shape, const char* name);
+  operator Tensor() const { return there_; }
+  bool defined() const { return there_.defined(); }
+  // Behind the stream's work so far; read where the host has waited for the stream since.
+  void fetch(Stream& compute) const;
+  Tensor fetched() const { return here_.defined() ? here_ : there_; }
+
+ private:
+  Buffer there_, here_;  // in pinned memory, on a GPU
+};
+
 // The layers of a rank.
 struct StageComputation : Computation {
   StageComputation(const model::Model& model, const PipelineCut& pipeline, const EngineCore& core,
@@ -20,15 +36,16 @@ struct StageComputation : Computation {
   void join_step() override { stage.states().join(rows, compute, comm); }
   std::vector<checkpoint::Record> records(Whose whose) override;
   void clear_side_losses();
+  void fetch_losses() const;  // for Engine::State::losses, behind the passes so far
 
   Stream &compute, &comm;
   std::vector<comm::Communicator*> rows;  // groups of ranks whose layers see different rows
   const bool speaks;  // for the state of its layers, which all ranks of the data and the tensor axis have
   zero::PlannedVisits planned;
   Stage stage;
-  Buffer losses, hits;  // [1, micro-batches]
+  MicroSums losses, hits;  // [1, micro-batches]
   // [layers of the model that have one, micro-batches], of the layers here; undefined where none has.
-  Buffer side_losses;
+  MicroSums side_losses;
 };
 
 struct Engine::State : EngineCore {
@@ -68,8 +85,9 @@ struct Engine::State : EngineCore {
            settings.place.tensor * head.columns() < head.classes();
   }
   // The terms of the losses of these micro-batches of this rank, with the divisors of all; none where it
-  // reports none. Each is of one layer, so that terms are the same wherever the pipe is cut.
-  std::vector<double> losses(const std::vector<double>& divisors, Range micros);
+  // reports none. Each is of one layer, so that terms are the same wherever the pipe is cut. The host has
+  // waited for `compute` since they were fetched.
+  std::vector<double> losses(const std::vector<double>& divisors, Range micros) const;
   PipeLinks links() const { return {ranks.activations(), ranks.gradients()}; }
   Executor trainer();  // of all micro-batches of a step
   void run_forward(const pipeline::ScheduleShape& shape, const Work& work);

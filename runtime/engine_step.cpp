@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 
-#include "device/copy.h"
 #include "runtime/engine_state.h"
 
 namespace cleave::runtime {
@@ -26,6 +26,7 @@ StepResult Engine::train_batch(const BatchSource& data) {
   s.trainer().run(schedule.ranks[size_t(s.settings.place.pipe)], schedule.shape,
                   s.micro_batches([&](int micro) { return batches.next(micro); }, divisors,
                                   s.settings.loss_average == config::LossAverage::micro_batches));
+  s.layers().fetch_losses();
   return s.finish_step([&] { return s.mean_over_ranks(s.losses(divisors, {0, s.settings.micros})); });
 }
 
@@ -64,6 +65,8 @@ double Engine::train_micro_batch(const Batch& batch, double items) {
   if (items > 0) divisors.back() = items / parts;
   s.trainer().run(schedule.ranks[0], schedule.shape,
                   s.micro_batches([&](int) { return placed; }, divisors, items == 0), micro);
+  s.layers().fetch_losses();
+  s.streams->compute.synchronize();
   const std::vector<double> its = s.losses(divisors, Range{0, 1}.shifted(micro));
   terms.insert(terms.end(), its.begin(), its.end());
   const double loss = s.loss_of_place(its) / parts;
@@ -110,6 +113,8 @@ double Engine::loss_of(const Batch& batch) {
   s.layers().clear_side_losses();
   s.run_forward(
       shape, {.train = false, .batch = [&](int) { return batch; }, .scale = {}, .losses = s.layers().losses});
+  s.layers().fetch_losses();
+  s.streams->compute.synchronize();
   const double loss = s.loss_of_place(s.losses({divisor_of_mean(batch.valid_targets)}, {0, 1}));
   return batch.valid_targets > 0 ? loss : std::nan("");
 }
@@ -130,7 +135,7 @@ StepResult Engine::finish_step(std::span<const optim::Rates> rates) {
 // The ranks, which computed before anybody knew how a loss is used, have used it alike.
 void Engine::State::agree_on_use(const Begun& step) {
   const double used = step.used.value_or(1) / step.shares;
-  uses = ranks.sum(used, "the use of losses", streams->comm()) / settings.mesh.size();
+  uses = ranks.sum(used, "the use of losses") / settings.mesh.size();
   require(
       std::fabs(uses - used) <= 1e-4 * used, Exit::usage,
       "this rank uses the losses of its micro-batches {} times, and all ranks {} times in the mean; use all "
@@ -163,11 +168,12 @@ Work Engine::State::micro_batches(const BatchSource& next, std::vector<double>& 
           .losses = layers().losses};
 }
 
-std::vector<double> Engine::State::losses(const std::vector<double>& divisors, Range micros) {
+std::vector<double> Engine::State::losses(const std::vector<double>& divisors, Range micros) const {
   std::vector<double> terms;
-  const auto add = [&](const Tensor& of_micros) {
-    const std::vector<double> each = to_host<double>(of_micros, streams->compute);
-    const auto columns = size_t(of_micros.dim(1));
+  if (settings.dry) return terms;
+  const auto add = [&](const MicroSums& sums) {
+    const std::span each(sums.fetched().as<double>(), size_t(sums.fetched().numel()));
+    const auto columns = size_t(sums.fetched().dim(1));
     for (size_t i = 0; i < each.size(); ++i)
       if (const size_t micro = i % columns; !intersect(micros, Range{0, 1}.shifted(int64_t(micro))).empty())
         terms.push_back(each[i] / divisors[micro]);

@@ -190,21 +190,18 @@ std::vector<bool> Ranks::units_summed_late(const zero::ParameterStore& store) co
   return late;
 }
 
-double Ranks::sum(double value, std::string_view what, Stream& stream) {
-  sum({&value, 1}, what, stream);
+double Ranks::sum(double value, std::string_view what) {
+  sum({&value, 1}, what);
   return value;
 }
-void Ranks::sum(std::span<double> values, std::string_view what, Stream& stream) {
-  const Tensor t(values.data(), DType::fp64, {int64_t(values.size())}, MemoryKind::host);
-  world_.all_reduce(t, stream, {.what = what});
-  stream.synchronize();
+void Ranks::sum(std::span<double> values, std::string_view what) {
+  all_reduce_on_host(Tensor(values.data(), DType::fp64, {int64_t(values.size())}, MemoryKind::host), what);
 }
 
-double Ranks::sum_in_order(std::vector<double> parts, std::string_view what, Stream& stream) {
+double Ranks::sum_in_order(std::vector<double> parts, std::string_view what) {
   const Tensor all(parts.data(), DType::fp64, {int64_t(parts.size())}, MemoryKind::host);
-  for (const comm::CuttingAxis& a : cutting_) a.ranks->all_reduce(all, stream, {.what = what});
-  mesh_.pipe->all_reduce(all, stream, {.what = what});
-  stream.synchronize();
+  for (const comm::CuttingAxis& a : cutting_) a.ranks->all_reduce(all, on_host_, {.what = what});
+  mesh_.pipe->all_reduce(all, on_host_, {.what = what});
   double sum = 0;
   for (const double x : parts) sum += x;
   return sum;

@@ -68,12 +68,12 @@ class Ranks {
       const zero::ParameterStore& store) const;  // by unit: whether that changes them
   // Overwrites what all ranks that hold a unit have of something by what the first of them has. On the host.
   void take_first(const std::string& unit, Tensor of_first);
-  // The sum over all ranks; `value` is on the host, and so is the result.
-  double sum(double value, std::string_view what, Stream& stream);
-  void sum(std::span<double> values, std::string_view what, Stream& stream);  // of each
+  // The sum over all ranks; `value` is on the host, and so is the result. No stream has to come to it.
+  double sum(double value, std::string_view what);
+  void sum(std::span<double> values, std::string_view what);  // of each
   // Partial sums over the ranks of the cutting axes and of the pipe, of which all but one have 0 there (or
   // not a number where one of several says so), added up in their order, which does not depend on the stages.
-  double sum_in_order(std::vector<double> parts, std::string_view what, Stream& stream);
+  double sum_in_order(std::vector<double> parts, std::string_view what);
 
  private:
   comm::Communicator& world_;

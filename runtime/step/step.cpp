@@ -60,7 +60,6 @@ void EngineCore::sum_gradients() {
   ranks.sum_shared_gradients(rank->store, comm);
   compute.wait(comm.record());
   computes->visits().end_step();
-  streams->rows.synchronize();  // what went wrong there
 }
 
 int64_t EngineCore::trained_numel(const std::string& name) const {
@@ -78,6 +77,7 @@ std::vector<float> EngineCore::whole_gradient(const std::string& name) {
   sum_gradients();
   std::vector<float> values(size_t(numel), 0.0f);
   read_gradient(*rank, name, values, streams->compute);
+  streams->rows.synchronize();  // as in squared_norm()
   // Every element is nonzero on one rank only, so the sum is exact.
   ranks.world().all_reduce(Tensor(values.data(), DType::fp32, {numel}, MemoryKind::host), streams->comm(),
                            {.what = "a whole gradient"});
@@ -105,17 +105,17 @@ void EngineCore::write_whole_gradient(const std::string& name, std::span<const f
 
 double EngineCore::squared_norm() {
   // One place a unit of the model, so that the sum has one order wherever the pipe is cut.
-  return ranks.sum_in_order(rank->squared_gradients(streams->compute), "squared gradient norm",
-                            streams->comm());
+  std::vector<double> squares = rank->squared_gradients(streams->compute);
+  streams->rows.synchronize();  // which is done by now: what went wrong there
+  return ranks.sum_in_order(std::move(squares), "squared gradient norm");
 }
 
 double EngineCore::mean_over_ranks(const std::vector<double>& losses) {
   const auto micros = double(settings.micros);
-  Stream& comm = streams->comm();
   const double grid = rank->store.gradient_form().grid_of_losses();
   if (grid == 0) {
     const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
-    return ranks.sum(sum / micros, "loss", comm) / settings.mesh.data;
+    return ranks.sum(sum / micros, "loss") / settings.mesh.data;
   }
   // Multiples of the grid, their low and high halves apart so that no number of terms is too large; and how
   // many losses are too large or not finite.
@@ -127,8 +127,7 @@ double EngineCore::mean_over_ranks(const std::vector<double>& losses) {
     } else {
       ++words[2];
     }
-  ranks.world().all_reduce(Tensor(words, DType::int64, {3}, MemoryKind::host), comm, {.what = "loss"});
-  comm.synchronize();
+  ranks.all_reduce_on_host(Tensor(words, DType::int64, {3}, MemoryKind::host), "loss");
   if (words[2] > 0) return std::nan("");
   const __int128 sum = (__int128(words[1]) << 32) + words[0];
   return double(sum) * grid / (micros * settings.mesh.data);

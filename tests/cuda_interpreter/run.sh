@@ -152,6 +152,7 @@ for seed in "${seeds[@]}"; do
     try "steps that wait for no whole GPU, $layout, seed $seed" waits "{$common, $layout}" 2
   done
   routes=(ipc)
+  try "how often a step waits for a device, seed $seed" tests/cuda_interpreter/waits.py $bin/cleave $($nccl && echo --nccl)
   $nccl || continue
   try "layouts that are drawn, seed $seed" tests/cuda_interpreter/layouts.py $bin/cleave --nccl --seed $((1000 * seed))
   try "calls that fail, seed $seed" python3 tests/cuda_interpreter/failures.py $bin/cleave --sample 20 --seed "$seed"
