@@ -246,6 +246,7 @@ def half_precision(stage: int, precision: str) -> dict[str, Any]:
     if precision == "fp16":
         made[precision].update(initial_scale_power=18, hysteresis=1)
     engine = deepspeed.initialize(model=models.seeded(models.Gpt), config=made)[0]
+    exact = all(torch.equal(engine.parameters_of(name), p.detach()) for name, p in models.seeded(models.Gpt).named_parameters())
     scales, got = [], []
     for _ in range(12):
         got += steps(engine, 1, 0)
@@ -255,7 +256,8 @@ def half_precision(stage: int, precision: str) -> dict[str, Any]:
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}[precision]
     assert next(engine.module.parameters()).dtype == dtype
     want = plain.first_step(models.seeded(models.Gpt).to(dtype), models.batch, models.loss, micros=2, ranks=engine.world_size)
-    return {"far": worst([first], [want]), "skipped": engine.skipped_steps, "scales": scales, "steps": engine.global_steps}
+    counts = {"skipped": engine.skipped_steps, "scales": scales, "steps": engine.global_steps}
+    return {"exact": exact, "far": worst([first], [want]), **counts}
 
 
 def resumed(folder: str, save: int, load: int, begin: bool) -> dict[str, Any]:

@@ -50,10 +50,12 @@ class Engine(unittest.TestCase):
         for stage in (1, 3):
             bf16 = ranks.answers(2, CASES, "half_precision", stage, "bf16")[0]
             self.assertLess(bf16["far"], 4e-3, "sums of gradients rounded to 8 bits")
+            self.assertTrue(bf16["exact"], "masters begin with the module's fp32 values")
             self.assertEqual(bf16["skipped"], 0)
             fp16 = ranks.answers(2, CASES, "half_precision", stage, "fp16")[0]
             self.assertLess(fp16["far"], 5e-4, "sums of gradients rounded to 11 bits")
             self.assertGreater(fp16["skipped"], 0)
+            self.assertTrue(fp16["exact"], "masters begin with the module's fp32 values")
             self.assertEqual(fp16["steps"], 12)
             halved = [2.0 ** (17 - k) for k in range(fp16["skipped"])]  # after each step, for the next
             self.assertEqual(fp16["scales"], halved + [2.0 ** (18 - fp16["skipped"])] * (12 - fp16["skipped"]))
