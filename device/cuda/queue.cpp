@@ -31,17 +31,22 @@ cudaError_t make_stream(cudaStream_t* stream, Stream::Turn turn) {
 }
 
 CudaQueue::CudaQueue(Device device, Stream::Turn turn) : device_(device.index) {
-  before_cuda_starts();
-  check(cudaSetDevice(device_), "cudaSetDevice");
+  look_at_device();
   check(make_stream(&stream_, turn), "cudaStreamCreate");
 }
 
 CudaQueue::CudaQueue(Stream::Foreign foreign)
     : device_(foreign.device.index), stream_(static_cast<cudaStream_t>(foreign.handle)), owns_(false) {
-  before_cuda_starts();
-  check(cudaSetDevice(device_), "cudaSetDevice");
+  look_at_device();
   const cudaError_t answer = cudaStreamQuery(stream_);
   if (answer != cudaErrorNotReady) check(answer, "a stream that was given to adopt");
+}
+
+void CudaQueue::look_at_device() {
+  before_cuda_starts();
+  check(cudaSetDevice(device_), "cudaSetDevice");
+  check(cudaDeviceGetAttribute(&shared_of_block_, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_),
+        "cudaDeviceGetAttribute");
 }
 
 CudaQueue::~CudaQueue() {

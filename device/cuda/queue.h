@@ -37,6 +37,7 @@ class CudaQueue final : public Queue {
   Tensor pinned() const override;
 
   int device() const { return device_; }
+  int64_t shared_of_block() const { return shared_of_block_; }  // bytes that a block can have at most
   // The stream, with its GPU made current on the calling thread.
   cudaStream_t use();
   // Scratch until the op that asks for it ends, 256-byte aligned; Error(internal) when it is larger than what
@@ -75,11 +76,12 @@ class CudaQueue final : public Queue {
     Event event;
   };
 
+  void look_at_device();
   void check(cudaError_t error, const char* call) const;
   void report_faults();
   void clear_faults();
 
-  int device_;
+  int device_, shared_of_block_ = 0;
   cudaStream_t stream_ = nullptr;
   bool owns_ = true;
   std::shared_ptr<const CudaPoint::Capture> capture_;

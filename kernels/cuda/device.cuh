@@ -191,6 +191,11 @@ inline unsigned row_threads(int64_t width, int64_t most = 256) {
   return unsigned(std::min<int64_t>(most, round_up(std::max<int64_t>(1, ceil_div(width, kPack)), 32)));
 }
 
+// Whether a block can have that much dynamic shared memory beside what a kernel declares, of up to 1 KiB.
+inline bool fits_in_shared(const CudaQueue& queue, int64_t bytes) {
+  return bytes <= queue.shared_of_block() - 1024;
+}
+
 // Lets a kernel use that much dynamic shared memory; what it declares besides also counts for the 48 KiB that
 // need no permission.
 template <class Kernel>

@@ -17,7 +17,8 @@ struct NormForward {
 };
 
 // One block a row; the row waits in shared memory, as it was stored, so that backward sees the same numbers.
-template <class T, bool kCentered>
+// One that is too wide for that (not kKept) is read again, with the same result.
+template <class T, bool kCentered, bool kKept>
 __global__ void __launch_bounds__(32 * kNormWarps, 4) norm_forward(NormForward<T> a) {
   extern __shared__ __align__(16) float row[];
   __shared__ float shared[kNormWarps];
@@ -33,24 +34,29 @@ __global__ void __launch_bounds__(32 * kNormWarps, 4) norm_forward(NormForward<T
       for (int j = 0; j < n.value; ++j) v[j] = to_float(rounded<T>(v[j] + r[j]));
       store(a.sum + at + i, v);
     }
-    store(row + i, v);
+    if constexpr (kKept) store(row + i, v);
 #pragma unroll
     for (int j = 0; j < n.value; ++j) total = kCentered ? total + v[j] : fmaf(v[j], v[j], total);
   });
+  const T* stored = (a.residual ? a.sum : a.x) + at;  // each thread reads what it has read or written
   float mean = 0, variance = block_sum(total, shared) / float(a.width);
   if constexpr (kCentered) {
     mean = variance;
     float squares = 0;
+    const auto add = [&](float x) { squares = fmaf(x - mean, x - mean, squares); };
     for (int i = int(threadIdx.x) * kPack; i < a.width; i += int(blockDim.x) * kPack)
 #pragma unroll
       for (int j = i; j < i + kPack; ++j)
-        if (j < a.width) squares = fmaf(row[j] - mean, row[j] - mean, squares);
+        if (j < a.width) add(kKept ? row[j] : to_float(stored[j]));
     variance = block_sum(squares, shared) / float(a.width);
   }
   const float rstd = 1.0f / sqrtf(variance + a.eps);
   walk(a.width, a.packed, [&](int i, auto n) {
     float v[n.value], w[n.value], b[n.value] = {};
-    load(v, row + i);
+    if constexpr (kKept)
+      load(v, row + i);
+    else
+      load(v, stored + i);
     load(w, a.weight + i);
     if constexpr (kCentered) load(b, a.bias + i);
 #pragma unroll
@@ -80,9 +86,10 @@ void forward(CudaQueue& queue, const Op& op, const Tensor& bias, const Tensor& m
                               int(width),       op.eps,
                               offset_of(op),    packed};
     const int64_t bytes = width * int64_t(sizeof(float));
-    const auto kernel = norm_forward<T, kCentered>;
-    allow_shared(queue, kernel, bytes, name);
-    kernel<<<unsigned(rows), row_threads(width), size_t(bytes), queue.use()>>>(args);
+    const bool kept = fits_in_shared(queue, bytes);
+    const auto kernel = kept ? norm_forward<T, kCentered, true> : norm_forward<T, kCentered, false>;
+    if (kept) allow_shared(queue, kernel, bytes, name);
+    kernel<<<unsigned(rows), row_threads(width), size_t(kept ? bytes : 0), queue.use()>>>(args);
   });
   queue.launched(name);
 }

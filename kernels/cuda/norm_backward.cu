@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(32 * kWarps, kResident<kCentered, kPacks>)
 }
 
 // The same for rows of any width and place. Every thread keeps the sums of its own columns in shared memory,
-// so they need no barrier.
+// or where these are too wide for that (not kKept) in their place in global memory, so they need no barrier.
 template <bool kCentered, class T>
 __device__ __forceinline__ void wide_row(const NormBackward<T>& a, int64_t row, float* sums, float* shared) {
   const int64_t at = row * a.width;
@@ -218,10 +218,12 @@ __device__ __forceinline__ void wide_row(const NormBackward<T>& a, int64_t row, 
   });
 }
 
-template <class T, bool kCentered>
+template <class T, bool kCentered, bool kKept>
 __global__ void __launch_bounds__(32 * kNormWarps) wide_backward(NormBackward<T> a) {
-  extern __shared__ __align__(16) float sums[];
+  extern __shared__ __align__(16) float kept[];
   __shared__ float shared[kNormWarps];
+  float* out = a.partial + int64_t(blockIdx.x) * kSums<kCentered> * a.padded;
+  float* sums = kKept ? kept : out;
   auto each_own = [&](auto body) {
     for (int i = int(threadIdx.x) * kPack; i < a.width; i += int(blockDim.x) * kPack)
 #pragma unroll
@@ -233,8 +235,7 @@ __global__ void __launch_bounds__(32 * kNormWarps) wide_backward(NormBackward<T>
   const int64_t begin = blockIdx.x * a.block_rows;
   const int64_t end = begin + a.block_rows < a.rows ? begin + a.block_rows : a.rows;
   for (int64_t row = begin; row < end; ++row) wide_row<kCentered>(a, row, sums, shared);
-  float* out = a.partial + int64_t(blockIdx.x) * kSums<kCentered> * a.padded;
-  each_own([&](int j) { out[j] = sums[j]; });
+  if constexpr (kKept) each_own([&](int j) { out[j] = sums[j]; });
 }
 
 // Of a lane, of a row in the registers of one block.
@@ -257,9 +258,10 @@ void start(CudaQueue& queue, NormBackward<T> a, int64_t blocks, const char* name
   while (a.warps < kWarps && ceil_div(packs, 32 * a.warps) > kMostPacks<kCentered>) a.warps *= 2;
   const int each = int(ceil_div(packs, 32 * a.warps));
   if (each > kMostPacks<kCentered> || !a.packed) {
-    const auto kernel = wide_backward<T, kCentered>;
-    allow_shared(queue, kernel, bytes, name);
-    kernel<<<unsigned(blocks), row_threads(a.width), size_t(bytes), queue.use()>>>(a);
+    const bool kept = fits_in_shared(queue, bytes);
+    const auto kernel = kept ? wide_backward<T, kCentered, true> : wide_backward<T, kCentered, false>;
+    if (kept) allow_shared(queue, kernel, bytes, name);
+    kernel<<<unsigned(blocks), row_threads(a.width), size_t(kept ? bytes : 0), queue.use()>>>(a);
     return;
   }
   const auto kernel = kernel_of<T, kCentered>(each);

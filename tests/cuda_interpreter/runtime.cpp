@@ -20,7 +20,13 @@ using namespace interpreter;
 
 namespace {
 
-constexpr int kSharedOfBlock = 48 << 10, kMostShared = 227 << 10, kGreatestPriority = -5;
+constexpr int kSharedOfBlock = 48 << 10, kGreatestPriority = -5;
+
+// Bytes of shared memory that a block may have when it asks for them.
+int most_shared() {
+  static const int bytes = int(setting("SHARED_KIB", 227)) << 10;
+  return bytes;
+}
 
 int gpus() {
   static const int count = int(setting("GPUS", 1));
@@ -46,7 +52,7 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, void** args, siz
     if (threads > uint64_t(k.max_threads))
       return refused(k.name + ": more threads than __launch_bounds__ says", cudaErrorLaunchOutOfResources);
     if (int(shared) > std::max(f->dynamic_shared, kSharedOfBlock - int(k.shared_bytes)) ||
-        int(shared) + int(k.shared_bytes) > kMostShared)
+        int(shared) + int(k.shared_bytes) > most_shared())
       return refused(k.name + ": more shared memory than it was allowed", cudaErrorInvalidValue);
     Launch l{&k, {grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, uint32_t(shared), {}};
     l.params.resize(k.param_bytes);
@@ -178,7 +184,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   std::snprintf(p->name, sizeof p->name, "an interpreter of PTX");
   p->major = 9, p->minor = 0, p->multiProcessorCount = int(setting("MULTIPROCESSORS", 8));
   p->totalGlobalMem = device_memory().total();
-  p->warpSize = 32, p->maxThreadsPerBlock = 1024, p->sharedMemPerBlockOptin = kMostShared;
+  p->warpSize = 32, p->maxThreadsPerBlock = 1024, p->sharedMemPerBlockOptin = most_shared();
   p->sharedMemPerBlock = kSharedOfBlock;
   std::memset(&p->uuid, 'i', sizeof p->uuid);
   p->uuid.bytes[1] = char(device + 1);
@@ -197,7 +203,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
       *value = int(setting("MULTIPROCESSORS", 8));
       break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = kMostShared;
+      *value = most_shared();
       break;
     case cudaDevAttrMaxSharedMemoryPerBlock:
       *value = kSharedOfBlock;
@@ -356,7 +362,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute what, i
     Function* f = find_function(function);
     if (!f) throw Defect("an attribute of a kernel that is not known");
     if (what == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-      if (value + int(f->kernel->shared_bytes) > kMostShared)
+      if (value + int(f->kernel->shared_bytes) > most_shared())
         throw Defect("more shared memory than a block can have");
       f->dynamic_shared = value;
     }
