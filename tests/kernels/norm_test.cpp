@@ -203,9 +203,11 @@ TEST_P(RmsNormKernel, ForwardEqualsDoublePrecision) {
                               .weight = weight,
                               .offset = residual ? 1.0f : 0.0f},
                stream);
-        expect_near(y, rms_normalize(s, weight.values(), rows, width, residual), half_ulp(type) * 1.01 + 3e-7,
-                    1e-7, "y");
-        expect_near(rstd, want_rstd, 3e-7, 0, "rstd");
+        // In long rows the sum of squares loses a rounding an addition of a lane, and its root half of that.
+        const double error = width <= 1024 ? 3e-7 : double(width) / 32 * 0x1p-24;
+        expect_near(y, rms_normalize(s, weight.values(), rows, width, residual),
+                    half_ulp(type) * 1.01 + error, 1e-7, "y");
+        expect_near(rstd, want_rstd, error, 0, "rstd");
         if (residual) expect_near(sum, s, half_ulp(type), 0, "sum");
       }
 }
