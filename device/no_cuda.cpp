@@ -1,6 +1,7 @@
 // A build without the CUDA backend.
 #include "device/cuda/memory.h"
 #include "device/graphs.h"
+#include "device/loading.h"
 #include "device/queue.h"
 #include "device/tool_ranges.h"
 
@@ -16,6 +17,8 @@ CudaStatus cuda_status(bool) {
   status.problem = kProblem;
   return status;
 }
+
+std::string problem_of_loading() { return {}; }
 
 Gpu cuda_gpu(Device device) { fail(Exit::usage, "{}: {}", name_of(device), kProblem); }
 

@@ -17,6 +17,7 @@
 #include "core/environment.h"
 #include "core/error.h"
 #include "device/gpu_problems.h"
+#include "device/loading.h"
 #include "device/team.h"
 #include "launcher/discovery.h"
 #include "launcher/exit_code.h"
@@ -109,6 +110,9 @@ Job::Job(const JobOptions& options) : options_(options) {
   });
   if (const std::string problem = problem_of_channels(); first() && device_.is_cuda() && !problem.empty())
     std::fprintf(stderr, "warning: %s\n", problem.c_str());
+  if (first() && device_.is_cuda() && info_.world > 1)
+    if (const std::string problem = problem_of_loading(); !problem.empty())
+      std::fprintf(stderr, "warning: %s\n", problem.c_str());
   threads_ = threads_of_process(options.threads, info_.local_size);
   set_team_threads(threads_.threads);
 }

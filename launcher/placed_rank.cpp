@@ -43,6 +43,9 @@ Placed placed_rank(const NodeStart& node, size_t index, int port) {
           "on a machine whatever GPUs it has",
           node.host, gpus, gpus == 1 ? "" : "s", rank.slot);
   if (node.set_devices && gpus == 0) env.erase("CUDA_VISIBLE_DEVICES");
+  // The rank's program may start CUDA before it asks for ranks, which would be too late
+  // (set_cuda_environment).
+  if (node.world > 1) env.emplace("CUDA_MODULE_LOADING", "EAGER");
   const bool asked = node.binding.how == Binding::How::asked;
   const auto threads = env.find("OMP_NUM_THREADS");
   // Unbound where the user wants more threads than a share has cores.

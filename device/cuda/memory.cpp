@@ -1,10 +1,13 @@
 #include "device/cuda/memory.h"
 
+#include <cuda.h>
+
 #include <cstdlib>
 #include <cstring>
 
 #include "device/cuda/check.h"
 #include "device/gpu_problems.h"
+#include "device/loading.h"
 
 namespace cleave {
 
@@ -101,6 +104,20 @@ CudaStatus cuda_status(bool free_memory) {
   const GpuProblem problem = gpu_problem(report);
   status.problem = problem.text, status.meant = problem.meant;
   return status;
+}
+
+std::string problem_of_loading() {
+  using ModeCall = CUresult (*)(CUmoduleLoadingMode*);
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result;
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion("cuModuleGetLoadingMode", &found, 12000, cudaEnableDefault, &result);
+  if (error != cudaSuccess) cudaGetLastError();
+  CUmoduleLoadingMode mode = CU_MODULE_EAGER_LOADING;
+  if (error == cudaSuccess && found) reinterpret_cast<ModeCall>(found)(&mode);
+  if (mode != CU_MODULE_LAZY_LOADING) return {};
+  return "CUDA loads kernels at their first launch, which may wait for the whole GPU and so stop ranks that "
+         "wait for each other for good; set CUDA_MODULE_LOADING=EAGER before CUDA starts in the process";
 }
 
 Gpu cuda_gpu(Device device) {

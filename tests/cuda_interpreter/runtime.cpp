@@ -7,7 +7,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "tests/cuda_interpreter/device_memory.h"
@@ -36,6 +40,31 @@ int gpus() {
 // A machine without a GPU may have NCCL itself.
 [[gnu::constructor]] void name_nccl() { setenv("CLEAVE_NCCL", NCCL_STANDIN, 0); }
 
+// By CUDA_MODULE_LOADING when CUDA starts: a kernel is loaded when it is first used.
+bool loads_lazily() {
+  static const char* const said = std::getenv("CUDA_MODULE_LOADING");
+  static const bool lazily = !said || std::string_view(said) != "EAGER";
+  return lazily;
+}
+
+// What a kernel's first use does then: it may wait for the whole GPU.
+void use(const Function* f) {
+  static std::mutex mutex;
+  static std::set<const Function*> loaded;
+  if (!loads_lazily()) return;
+  {
+    const std::lock_guard lock(mutex);
+    if (!loaded.insert(f).second) return;
+  }
+  failure_of("kernel_loaded_lazily");
+  wait_for_gpu();
+}
+
+CUresult loading_mode(CUmoduleLoadingMode* mode) {
+  *mode = loads_lazily() ? CU_MODULE_LAZY_LOADING : CU_MODULE_EAGER_LOADING;
+  return CUDA_SUCCESS;
+}
+
 Event* event_of(cudaEvent_t e) { return reinterpret_cast<Event*>(e); }
 
 cudaError_t finished(bool well) { return well ? cudaSuccess : ended(cudaErrorLaunchFailure); }
@@ -44,6 +73,7 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, void** args, siz
   try {
     const Function* f = find_function(function);
     if (!f) return ended(cudaErrorInvalidDeviceFunction);
+    use(f);
     const Kernel& k = *f->kernel;
     const uint64_t threads = uint64_t(block.x) * block.y * block.z;
     if (!grid.x || !grid.y || !grid.z || !threads || grid.x > 0x7fffffff || grid.y > 65535 ||
@@ -165,11 +195,13 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 cudaError_t cudaGetDeviceCount(int* count) {
   CALL_OF_RUNTIME;
+  loads_lazily();
   *count = gpus();
   return *count ? cudaSuccess : ended(cudaErrorNoDevice);
 }
 cudaError_t cudaSetDevice(int device) {
   CALL_OF_RUNTIME;
+  loads_lazily();
   if (device < 0 || device >= gpus()) return ended(cudaErrorInvalidDevice);
   return current_gpu = device, cudaSuccess;
 }
@@ -361,6 +393,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute what, i
   return guarded([&] {
     Function* f = find_function(function);
     if (!f) throw Defect("an attribute of a kernel that is not known");
+    use(f);
     if (what == cudaFuncAttributeMaxDynamicSharedMemorySize) {
       if (value + int(f->kernel->shared_bytes) > most_shared())
         throw Defect("more shared memory than a block can have");
@@ -374,6 +407,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, const void* function) {
   return guarded([&] {
     const Function* f = find_function(function);
     if (!f) throw Defect("attributes of a kernel that is not known");
+    use(f);
     a->ptxVersion = a->binaryVersion = 90, a->maxThreadsPerBlock = f->kernel->max_threads;
     a->sharedSizeBytes = f->kernel->shared_bytes, a->numRegs = 64;
   });
@@ -427,9 +461,10 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** f, unsigne
                                              cudaDriverEntryPointQueryResult* result) {
   CALL_OF_RUNTIME;
   const std::string_view wanted = name;
-  *f = wanted == "cuStreamWaitValue32"    ? reinterpret_cast<void*>(&wait_value)
-       : wanted == "cuStreamWriteValue32" ? reinterpret_cast<void*>(&write_value)
-                                          : nullptr;
+  *f = wanted == "cuStreamWaitValue32"      ? reinterpret_cast<void*>(&wait_value)
+       : wanted == "cuStreamWriteValue32"   ? reinterpret_cast<void*>(&write_value)
+       : wanted == "cuModuleGetLoadingMode" ? reinterpret_cast<void*>(&loading_mode)
+                                            : nullptr;
   *result = *f ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }

@@ -44,6 +44,8 @@ inline Stream* stream_of(cudaStream_t s) {
   return value <= 2 ? streams().legacy(current_gpu) : reinterpret_cast<Stream*>(s);
 }
 
+// With CUDA_INTERPRETER_WAITS=1; of ranks that are threads and share a GPU, for the work of all.
+void wait_for_gpu();
 // Bytes that are copied or filled when the stream comes to them.
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t s);
 cudaError_t fill(void* to, int value, size_t bytes, cudaStream_t s);

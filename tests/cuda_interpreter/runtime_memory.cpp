@@ -24,10 +24,6 @@ bool drawn() {
   return std::mt19937_64(seed * 1'000'003 + times++)() % 2 == 0;
 }
 
-// With CUDA_INTERPRETER_WAITS=1; of ranks that are threads and share a GPU, for the work of all.
-void wait_for_gpu() {
-  if (setting("WAITS", 0)) streams().finish_device(current_gpu);
-}
 void perhaps_wait_for_gpu() {
   if (drawn()) wait_for_gpu();
 }
@@ -62,6 +58,10 @@ struct Handle {
 static_assert(sizeof(Handle) <= sizeof(cudaIpcMemHandle_t));
 
 }  // namespace
+
+void wait_for_gpu() {
+  if (setting("WAITS", 0)) streams().finish_device(current_gpu);
+}
 
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t s) {
   return guarded([&] {

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -128,6 +129,20 @@ TEST(Launch, SharesOutTheCores) {
   ran = run(shell(cores * 2, "echo $OMP_NUM_THREADS"));
   EXPECT_EQ(ran.lines.size(), size_t(cores) * 2);
   EXPECT_EQ(ran.lines[0], "[0] 1\n");
+}
+
+// A script's own libraries may start CUDA before the engine could say it.
+TEST(Launch, LetsSeveralRanksLoadTheirKernelsBeforeTheyWaitForEachOther) {
+  const char* const set = getenv("CUDA_MODULE_LOADING");
+  const std::optional<std::string> before = set ? std::optional<std::string>(set) : std::nullopt;
+  unsetenv("CUDA_MODULE_LOADING");
+  const std::string script = "echo ${CUDA_MODULE_LOADING:-none}";
+  EXPECT_EQ(run(shell(2, script)).lines, (std::vector<std::string>{"[0] EAGER\n", "[1] EAGER\n"}));
+  EXPECT_EQ(run(shell(1, script)).lines, std::vector<std::string>{"[0] none\n"});
+  LaunchOptions options = shell(2, script);
+  options.environment["CUDA_MODULE_LOADING"] = "LAZY";
+  EXPECT_EQ(run(options).lines, (std::vector<std::string>{"[0] LAZY\n", "[1] LAZY\n"}));
+  if (before) setenv("CUDA_MODULE_LOADING", before->c_str(), 1);
 }
 
 TEST(Launch, PrefixesWholeLines) {
