@@ -6,6 +6,7 @@
 #include "kernels/dense.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
+#include "kernels/fp8.h"
 #include "kernels/loss.h"
 #include "kernels/matmul.h"
 #include "kernels/norm.h"
@@ -309,6 +310,41 @@ void add_dense(std::vector<KernelRow>& list, Device device, DType type) {
   });
 }
 
+// What an operand of GPT-2 124M's MLP takes to be rounded to 8 bits, along the sums and turned, and its
+// product.
+void add_fp8(std::vector<KernelRow>& list, Device device) {
+  const int64_t rows = device.is_cuda() ? 32768 : 1024, width = 768, wide = 4 * width;
+  const auto to_fp8 = [](Operands& o, Shape codes, Tensor x, bool transposed) {
+    return kernels::ToFp8{.codes = o.make(DType::fp8_e4m3, codes),
+                          .scales = o.make(DType::fp32, {1}),
+                          .seen = o.make(DType::fp32, {1}),
+                          .x = x,
+                          .history = o.make(DType::fp32, {16}),
+                          .transposed = transposed};
+  };
+  for (const bool transposed : {false, true})
+    add(list, DType::bf16, transposed ? "to_fp8/columns/bf16" : "to_fp8/rows/bf16", [=](Operands& o) {
+      const Shape codes = transposed ? Shape{wide, rows} : Shape{rows, wide};
+      return o.work(to_fp8(o, codes, o.make(DType::bf16, {rows, wide}), transposed),
+                    3.0 * double(rows * wide));
+    });
+  add(list, DType::bf16, "fp8/up/forward/bf16", [=](Operands& o) {
+    const auto codes = [&](Shape shape) {
+      const kernels::ToFp8 op = to_fp8(o, shape, o.make(DType::bf16, shape), false);
+      kernels::launch(op, o.stream());
+      return op;
+    };
+    const kernels::ToFp8 a = codes({rows, width}), b = codes({wide, width});
+    const kernels::Fp8Matmul op{.c = o.make(DType::bf16, {rows, wide}),
+                                .a = a.codes,
+                                .b = b.codes,
+                                .a_scales = a.scales,
+                                .b_scales = b.scales,
+                                .bias = o.make(DType::bf16, {wide})};
+    return o.work(op, 0, op.flops());
+  });
+}
+
 }  // namespace
 
 std::vector<KernelRow> product_rows(Device device) {
@@ -325,6 +361,7 @@ std::vector<KernelRow> layer_rows(Device device) {
     add_rowwise(list, device, type);
     add_elementwise(list, device, type);
   }
+  add_fp8(list, device);
   return list;
 }
 

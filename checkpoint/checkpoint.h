@@ -36,8 +36,9 @@ struct Record {
   // Copy the record's elements [range) to or from memory of the host, of the record's type, before they
   // return.
   using Move = std::function<void(Range range, Tensor memory)>;
-  Move read = {}, write = {};  // a saver needs the first, a loader the second
-  DType dtype = DType::fp32;   // or int64, which a loader finds as it was saved
+  Move read = {}, write = {};   // a saver needs the first, a loader the second
+  DType dtype = DType::fp32;    // or int64, which a loader finds as it was saved
+  bool may_be_missing = false;  // then a loader leaves it as it is
   int64_t bytes() const { return elements.numel() * size_of(dtype); }
 };
 

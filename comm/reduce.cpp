@@ -122,7 +122,7 @@ void reduce(Reduction how, void* out, std::span<const std::byte* const> sources,
 
 }  // namespace
 
-bool can_reduce(DType dtype) { return dtype != DType::uint16 && dtype != DType::uint8; }
+bool can_reduce(DType dtype) { return dtype != DType::uint16 && size_of(dtype) > 1; }
 
 void reduce_in_order(Reduction how, DType dtype, void* out, std::span<const std::byte* const> sources,
                      int64_t numel) {
@@ -141,6 +141,8 @@ void reduce_in_order(Reduction how, DType dtype, void* out, std::span<const std:
       return reduce<int64_t>(how, out, sources, numel);
     case DType::uint16:
     case DType::uint8:
+    case DType::fp8_e4m3:
+    case DType::fp8_e5m2:
       break;
   }
   fail(Exit::internal, "{} cannot be reduced", name_of(dtype));

@@ -19,6 +19,17 @@ void describe_lora(Keys& k, LoraConfig& c) {
   k.refused("modules_to_save", "l?=null", "layers beside adapters are not trained", "[]");
 }
 
+void describe_fp8(Keys& k, DsConfig& c) {
+  k.section("cleave.fp8", "products of 8-bit floats in the linear layers of a transformer's blocks");
+  k.honoured(
+      "scaling", &c.fp8.scaling,
+      "what operands are scaled by before they are rounded to 8 bits: off (they stay as they are), delayed "
+      "(the largest magnitude of each in earlier steps), or row (of every row its own)");
+  k.honoured("history", &c.fp8.history, "steps that delayed scaling looks back")
+      .in(1, 1024)
+      .inert_if(c.fp8.scaling != Fp8Scaling::delayed, "cleave.fp8.scaling is not delayed");
+}
+
 }  // namespace
 
 void describe_own(Keys& k, DsConfig& c) {
@@ -98,6 +109,7 @@ void describe_own(Keys& k, DsConfig& c) {
       .inert_if(c.zero.offload_optimizer.device == OffloadDevice::none,
                 "zero_optimization.offload_optimizer.device is none");
   describe_lora(k, c.lora);
+  describe_fp8(k, c);
 }
 
 }  // namespace cleave::config

@@ -11,6 +11,7 @@
 
 #include "config/choices.h"
 #include "config/parallel_config.h"
+#include "core/fp8_rule.h"
 
 namespace cleave::config {
 
@@ -174,6 +175,7 @@ struct DsConfig {
   std::vector<std::string> weight_decay_on = {"matrices"};  // words of a DecayRule
   std::vector<std::string> freeze;                          // patterns of a FreezeRule
   LoraConfig lora;
+  Fp8Rule fp8;
   bool exact_sums = false;   // gradients are summed as integers, in any order with the same bits
   int exact_sums_grid = 54;  // each contribution is rounded to a multiple of 2^-this
   OffloadUpdate offload_update = OffloadUpdate::automatic;

@@ -200,6 +200,13 @@ void resolve_lora(Reading& r) {
     r.error_at("cleave.freeze", "cleave.lora freezes all but its adapters; remove one of the two");
 }
 
+void resolve_fp8(Reading& r) {
+  const DsConfig& c = r.result.config;
+  if (c.fp8 && !c.bf16_enabled)
+    r.error_at("cleave.fp8.scaling",
+               "rounds operands of bf16 to 8 bits; set bf16.enabled to true, or cleave.fp8.scaling to off");
+}
+
 // DeepSpeed logs collectives wherever the section stands, whatever `enabled` says; here false means off.
 void resolve_comms_logger(Reading& r) {
   const Given* section = r.entry("comms_logger");
@@ -221,6 +228,7 @@ void resolve_config(Reading& reading) {
   resolve_checkpointing(reading);
   resolve_comms_logger(reading);
   resolve_lora(reading);
+  resolve_fp8(reading);
 }
 
 }  // namespace cleave::config

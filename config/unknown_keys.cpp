@@ -47,6 +47,7 @@ constexpr Meant kMeant[] = {
     {"", "gradient_checkpointing", "activation_checkpointing.interval"},
     {"", "gradient_clip", "gradient_clipping"},
     {"", "gradient_clip_val", "gradient_clipping"},
+    {"", "fp8", "cleave.fp8"},
     {"", "learning_rate", "optimizer.params.lr"},
     {"", "max_grad_norm", "gradient_clipping"},
     {"", "max_steps", "", kLength, true},
@@ -99,9 +100,9 @@ constexpr Meant kMeant[] = {
 
 // Words of names that ask for another training than that of all of a model's weights as they are.
 constexpr std::string_view kNotBuilt[] = {
-    "qlora",  "dora",    "prompt",       "quantization", "quantize", "quant", "bnb",  "4bit",   "8bit",
-    "int4",   "int8",    "fp8",          "nf4",          "gptq",     "awq",   "moe",  "ema",    "freeze",
-    "frozen", "distill", "distillation", "dpo",          "grpo",     "ppo",   "rlhf", "reward", "pruning"};
+    "qlora",   "dora",         "prompt", "quantization", "quantize", "quant", "bnb",    "4bit",   "8bit",
+    "int4",    "int8",         "nf4",    "gptq",         "awq",      "moe",   "ema",    "freeze", "frozen",
+    "distill", "distillation", "dpo",    "grpo",         "ppo",      "rlhf",  "reward", "pruning"};
 // And of those that ask for adapters of low rank.
 constexpr std::string_view kAdapters[] = {"peft", "lora", "adapter", "adapters"};
 

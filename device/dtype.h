@@ -11,7 +11,7 @@
 
 namespace cleave {
 
-enum class DType : uint8_t { fp32, fp16, bf16, fp64, int64, int32, uint16, uint8 };
+enum class DType : uint8_t { fp32, fp16, bf16, fp64, int64, int32, uint16, uint8, fp8_e4m3, fp8_e5m2 };
 
 constexpr int64_t size_of(DType type) {
   switch (type) {
@@ -26,6 +26,8 @@ constexpr int64_t size_of(DType type) {
     case DType::uint16:
       return 2;
     case DType::uint8:
+    case DType::fp8_e4m3:
+    case DType::fp8_e5m2:
       return 1;
   }
   return 0;
@@ -36,7 +38,8 @@ constexpr bool is_float(DType t) {
 }
 
 constexpr std::string_view name_of(DType type) {
-  constexpr std::string_view names[] = {"fp32", "fp16", "bf16", "fp64", "int64", "int32", "uint16", "uint8"};
+  constexpr std::string_view names[] = {"fp32",  "fp16",   "bf16",  "fp64",     "int64",
+                                        "int32", "uint16", "uint8", "fp8_e4m3", "fp8_e5m2"};
   return names[size_t(type)];
 }
 

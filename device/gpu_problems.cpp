@@ -107,6 +107,16 @@ std::string slice_problem(const Gpu& gpu, Device device, int ranks, std::string_
       name_of(device), gpu.name);
 }
 
+std::string fp8_problem(const Gpu& gpu, Device device, bool scales_of_rows) {
+  const int capability = gpu.major * 10 + gpu.minor;
+  if (scales_of_rows ? capability == 90 : capability >= 89) return {};
+  return fmt::format(
+      "cleave.fp8.scaling is {}, and {} ({}) has compute capability {}.{}: products in FP8 need {}; set it "
+      "to {}",
+      scales_of_rows ? "row" : "delayed", name_of(device), gpu.name, gpu.major, gpu.minor,
+      scales_of_rows ? "9.0" : "8.9 or more", scales_of_rows && capability >= 89 ? "delayed" : "off");
+}
+
 std::string memory_problem(const Gpu& gpu, Device device, int64_t needed) {
   // Of the context, of kernels' code and of the libraries' own memory.
   constexpr int64_t kOfCuda = int64_t{512} << 20;

@@ -33,6 +33,10 @@ std::string slice_note(const Gpu& gpu, Device device);
 // Why this rank of a job cannot use the GPU, which is a part, as `transport` wants (--gpu_transport).
 std::string slice_problem(const Gpu& gpu, Device device, int ranks, std::string_view transport);
 
+// Why its libraries have no products in FP8, with a scale for an operand or for each of its rows; empty where
+// they have.
+std::string fp8_problem(const Gpu& gpu, Device device, bool scales_of_rows);
+
 // Why `needed` more bytes, with what CUDA takes for itself, are not free on the GPU.
 std::string memory_problem(const Gpu& gpu, Device device, int64_t needed);
 

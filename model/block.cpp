@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "kernels/activation.h"
+#include "kernels/fp8.h"
+#include "model/fp8.h"
 
 namespace cleave::model {
 
@@ -32,6 +34,18 @@ void Block::declare() {
 void Block::attach(const AdapterRule& rule, std::vector<std::string>& linears) {
   for (Branch* b : {&attention_, &mlp_}) b->half->attach(rule, linears);
   declare();
+}
+
+bool Block::use_fp8(const Fp8Rule& rule) {
+  int64_t layers = 0;
+  for (Branch* b : {&attention_, &mlp_}) b->half->use_fp8(layers);
+  if (rule.scaling == Fp8Scaling::delayed) states_ = {fp8_state(name_, layers, rule)};
+  return layers > 0;
+}
+
+void Block::join(std::span<const StateViews> states, Stream& stream) const {
+  for (const StateViews& s : states)
+    kernels::launch(kernels::PushFp8History{.history = s.lasting, .seen = s.seen}, stream);
 }
 
 double Block::flops(const TensorSpec& in) const {

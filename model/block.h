@@ -30,6 +30,9 @@ class Block final : public Layer {
   std::vector<UnitSpec> units() const override { return units_; }
   void freeze(const FreezeRule& rule) override { units_ = settle(declared_, rule); }
   void attach(const AdapterRule& rule, std::vector<std::string>& linears) override;
+  bool use_fp8(const Fp8Rule& rule) override;
+  std::vector<LayerState> states() const override { return states_; }
+  void join(std::span<const StateViews> states, Stream& stream) const override;
   TensorSpec output(const TensorSpec& in) const override { return in; }
   double flops(const TensorSpec& in) const override;
   KeptHeads kept_heads() const override { return attention_.half->kept_heads(); }
@@ -86,6 +89,7 @@ class Block final : public Layer {
   bool biases_last_;
   std::vector<DeclaredUnit> declared_;
   std::vector<UnitSpec> units_;
+  std::vector<LayerState> states_;  // of products in FP8
 };
 
 }  // namespace cleave::model

@@ -4,6 +4,7 @@
 
 #include "device/copy.h"
 #include "kernels/elementwise.h"
+#include "kernels/fp8.h"
 #include "model/joined.h"
 
 namespace cleave::model {
@@ -48,6 +49,14 @@ void Dense::attach(const AdapterRule& rule, std::vector<std::string>& linears) {
     p.b = Parameter(beside(p.weight.spec(), 0, size_.rank));
     ranks_ += size_.rank;
   }
+}
+
+void Dense::use_fp8(int64_t& layers) {
+  require(in_ % kernels::kFp8Terms == 0 && out_ % kernels::kFp8Terms == 0, Exit::usage,
+          "cleave.fp8: {} takes {} columns to {} on a rank, and products in FP8 are of multiples of {}; set "
+          "cleave.fp8.scaling to off, or change tensor_parallel.autotp_size",
+          stem_of(parts_.front().weight.spec()), in_, out_, kernels::kFp8Terms);
+  fp8_ = Fp8Dense(layers++, in_, out_);
 }
 
 void Dense::declare(std::vector<DeclaredUnit>& units) {
@@ -124,8 +133,15 @@ Linear Dense::bind(std::span<const Tensor> params, Arena& scratch, Stream& strea
   return bound;
 }
 
-Linear Dense::bind(const ForwardArgs& a, int64_t rows) const {
+template <class Args>
+Linear Dense::bound(const Args& a, int64_t rows) const {
   Linear bound = bind(a.params, a.scratch, a.stream);
+  if (fp8_ && bound.weight.defined()) bound.fp8 = fp8_.bind(a, bound.weight.view({out_, in_}), rows);
+  return bound;
+}
+
+Linear Dense::bind(const ForwardArgs& a, int64_t rows) const {
+  Linear bound = this->bound(a, rows);
   if (ranks_ == 0) return bound;
   bound.adapter.inner = a.keep.take(a.x.dtype(), {rows, ranks_});
   a.saved.put(this, KeptInner{bound.adapter.inner});
@@ -133,7 +149,7 @@ Linear Dense::bind(const ForwardArgs& a, int64_t rows) const {
 }
 
 Linear Dense::bind(const BackwardArgs& a, int64_t rows) const {
-  Linear bound = bind(a.params, a.scratch, a.stream);
+  Linear bound = this->bound(a, rows);
   if (ranks_ == 0) return bound;
   Tensor& inner = bound.adapter.inner;
   if (a.part == BackwardPart::weight) return inner = a.for_weight->get<KeptInner>(this).inner, bound;
@@ -175,7 +191,12 @@ void Dense::add_apart(Member which, std::span<ParamGradient> grads, Tensor gradi
 }
 
 void Dense::add_own(const Linear::OutputGradient& dy, Tensor x, const BackwardArgs& a) const {
-  const Linear product{.in = in_, .out = out_};
+  const auto add = [&](ParamGradient& dweight, ParamGradient* dbias) {
+    ParamGradient none;
+    const bool in_fp8 = fp8_ && dweight.wanted();
+    if (in_fp8) fp8_.add_weight(dweight, dy.all, x, a);
+    Linear{.in = in_, .out = out_}.backward_weight(dy, x, in_fp8 ? none : dweight, dbias, a.stream);
+  };
   std::vector<ParamGradient> weights = gradients(&Part::weight, a.grads),
                              biases = gradients(&Part::bias, a.grads);
   const bool of_bias = !biases.empty() && biases[0].wanted();  // all parts or none: they are one
@@ -184,12 +205,12 @@ void Dense::add_own(const Linear::OutputGradient& dy, Tensor x, const BackwardAr
   if (whole()) {
     if (weights[0].wanted()) dweight = joined(weights);
     if (of_bias) dbias = joined(biases);
-    return product.backward_weight(dy, x, dweight, of_bias ? &dbias : nullptr, a.stream);
+    return add(dweight, of_bias ? &dbias : nullptr);
   }
   bool written[2] = {false, false};
   if (weights[0].wanted()) dweight = {a.scratch.take(DType::fp32, {out_, in_}), &written[0]};
   if (of_bias) dbias = {a.scratch.take(DType::fp32, {out_}), &written[1]};
-  product.backward_weight(dy, x, dweight, of_bias ? &dbias : nullptr, a.stream);
+  add(dweight, of_bias ? &dbias : nullptr);
   if (weights[0].wanted()) add_apart(&Part::weight, a.grads, dweight.tensor, a.stream);
   if (of_bias) add_apart(&Part::bias, a.grads, dbias.tensor, a.stream);
 }

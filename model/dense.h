@@ -3,6 +3,7 @@
 // have an adapter; the matrices A of these stand one below the other, and each B writes its own columns.
 #pragma once
 #include "core/adapter_rule.h"
+#include "model/fp8.h"
 #include "model/linear.h"
 #include "model/parameter.h"
 
@@ -21,6 +22,9 @@ class Dense {
   explicit Dense(std::vector<Part> parts, Bias bias = Bias::added);
   // Puts adapters beside the parts that the rule fits, and adds the names of all parts to `linears`.
   void attach(const AdapterRule& rule, std::vector<std::string>& linears);
+  // Its products are in FP8 from now on, with the next place in its block's state; adapters' are not.
+  // Error(usage) where it is not of whole multiples of 16.
+  void use_fp8(int64_t& layers);
   // Weights before biases: both are one matrix only where their parts are neighbours in the unit. Adapters
   // are in a unit of their own, the last one.
   void declare(std::vector<DeclaredUnit>& units);
@@ -45,6 +49,8 @@ class Dense {
   struct KeptInner {
     Tensor inner;
   };
+  template <class Args>
+  Linear bound(const Args& args, int64_t rows) const;
   Linear bind(std::span<const Tensor> params, Arena& scratch, Stream& stream) const;
   Adapter adapter(std::span<const Tensor> params, Arena& scratch, Stream& stream) const;
   Tensor together(Member which, std::span<const Tensor> params, Arena& scratch, Stream& stream) const;
@@ -66,6 +72,7 @@ class Dense {
   int64_t in_ = 0, out_ = 0;
   AdapterSize size_ = {};  // of each adapter
   int64_t ranks_ = 0;      // of all adapters together
+  Fp8Dense fp8_;
 };
 
 }  // namespace cleave::model

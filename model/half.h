@@ -17,6 +17,9 @@ class Half {
   // Attaches as Layer::attach does, before it declares anew; adds the names of its linear layers to
   // `linears`.
   virtual void attach(const AdapterRule&, std::vector<std::string>& /*linears*/) {}
+  // Its products with weights are in FP8 from now on; their places in the block's state are from `layers` on,
+  // which counts them.
+  virtual void use_fp8(int64_t& /*layers*/) {}
   // Arithmetic of one forward and backward beside the products with weights, for so many rows of the input.
   virtual double flops(int64_t rows) const = 0;
   virtual KeptHeads kept_heads() const { return {}; }

@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "core/adapter_rule.h"
+#include "core/fp8_rule.h"
 #include "core/freeze_rule.h"
 #include "core/param_spec.h"
 #include "model/layer_args.h"
@@ -45,6 +46,9 @@ class Layer {
   // Puts adapters beside those of its linear layers that the rule fits, before anything asks for its units,
   // and adds the names of all that could have one to `linears`.
   virtual void attach(const AdapterRule&, std::vector<std::string>& /*linears*/) {}
+  // Does the products of its linear layers in FP8 from now on, before anything asks for its states; false: it
+  // has none that it could.
+  virtual bool use_fp8(const Fp8Rule&) { return false; }
   // Whether backward knows the parts input and weight; otherwise it is always asked for both at once.
   virtual bool splits_backward() const { return false; }
   // Arithmetic of one forward and backward, to balance a pipeline. Here: 6 a weight of a matrix and row of
@@ -142,6 +146,9 @@ struct Model {
   // Freezes all parameters and puts adapters beside its linear layers of these names (cleave.lora).
   // Error(usage) where a target names none of them.
   void attach(const std::vector<std::string>& targets, AdapterSize size);
+  // The products of its blocks' linear layers are in FP8 from now on (cleave.fp8). Error(usage) where it has
+  // none.
+  void use_fp8(const Fp8Rule& rule);
   // What published files write before its parameters' names where it leaves it out, "transformer." of GPT-2.
   std::string prefix = {};
   // For people: the layer's first unit, "layer.3" where it has none; "head" behind the last.

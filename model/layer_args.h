@@ -118,7 +118,7 @@ struct BackwardArgs {
   bool lean = false;  // as the forward was told
   std::span<const Tensor> constants = {};
   Tensor documents = {};
-  std::span<const StateViews> states = {};  // lasting parts
+  std::span<const StateViews> states = {};
   // Gradients are those of `scale` times the sum of all rows' losses: the loss scale is in it and the number
   // of targets. dy is already; the gradient of a layer's side loss is multiplied with it.
   float scale = 1;

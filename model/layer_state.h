@@ -24,13 +24,18 @@ struct LayerState {
   Reduction by = Reduction::sum;
   double begin = 0;   // of every lasting element, before the first step; of int64 a whole number
   bool saved = true;  // with checkpoints, for any layout
+  // Ranks of a tensor axis see different columns, and what they have seen is reduced as well.
+  bool sees_columns = false;
+  // It begins anew where a checkpoint is of a training without it.
+  bool may_be_missing = false;
 };
 
 // Views of one state's parts, each with its shape.
 struct StateViews {
   Tensor lasting;
-  // Defined once a training micro-batch: in its first forward, not where that runs again for a backward, nor
-  // in an evaluation; and in join. The layer adds to it, or takes the larger.
+  // Defined in a training micro-batch's first forward, not where that runs again for a backward, nor in an
+  // evaluation; in its backward, but for the part of the weights alone; and in join. The layer adds to it, or
+  // takes the larger.
   Tensor seen = {};
 };
 

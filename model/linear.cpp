@@ -35,12 +35,15 @@ Linear Linear::of_rows(Range rows) const {
 
 void Linear::forward(Tensor y, Tensor x, Stream& stream) const {
   const int64_t rows = x.numel() / in;
-  kernels::launch(kernels::Matmul{.c = y.view({rows, out}),
-                                  .a = x.view({rows, in}),
-                                  .b = weight.view({out, in}),
-                                  .bias = bias,
-                                  .transpose_b = true},
-                  stream);
+  if (fp8)
+    fp8.multiply(y.view({rows, out}), x.view({rows, in}), bias, stream);
+  else
+    kernels::launch(kernels::Matmul{.c = y.view({rows, out}),
+                                    .a = x.view({rows, in}),
+                                    .b = weight.view({out, in}),
+                                    .bias = bias,
+                                    .transpose_b = true},
+                    stream);
   if (adapter) add_low_rank(y.view({rows, out}), x.view({rows, in}), adapter, true, stream);
 }
 
@@ -52,7 +55,7 @@ void Linear::forward_active(Tensor y, Tensor hidden, Tensor x, kernels::Activati
                                       .weight = weight.view({out, in}),
                                       .bias = bias,
                                       .kind = f};
-  if (!adapter) return kernels::launch(both, stream);
+  if (!adapter && !fp8) return kernels::launch(both, stream);
   forward(hidden, x, stream);
   kernels::launch(both.activation(), stream);
 }
@@ -65,10 +68,13 @@ void Linear::backward(Tensor dx, OutputGradient dy, Tensor x, ParamGradient& dwe
 
 void Linear::backward_input(Tensor dx, Tensor dy, Stream& stream) const {
   const int64_t rows = dx.numel() / in;
-  kernels::launch(
-      kernels::Matmul{
-          .c = dx.view({rows, in}), .a = dy.view({rows, out}), .b = weight.view({out, in}), .bias = {}},
-      stream);
+  if (fp8)
+    fp8.multiply(dx.view({rows, in}), dy.view({rows, out}), {}, stream);
+  else
+    kernels::launch(
+        kernels::Matmul{
+            .c = dx.view({rows, in}), .a = dy.view({rows, out}), .b = weight.view({out, in}), .bias = {}},
+        stream);
   if (adapter) add_low_rank(dx.view({rows, in}), dy.view({rows, out}), adapter, false, stream);
 }
 
@@ -80,7 +86,7 @@ void Linear::backward_active(Tensor dhidden, Tensor dy, Tensor hidden, kernels::
                                               .weight = weight.view({out, in}),
                                               .hidden = hidden.view({rows, in}),
                                               .kind = f};
-  if (!adapter) return kernels::launch(both, stream);
+  if (!adapter && !fp8) return kernels::launch(both, stream);
   backward_input(dhidden, dy, stream);
   kernels::launch(both.activation(), stream);
 }

@@ -2,6 +2,7 @@
 // in].
 #pragma once
 #include "kernels/activation.h"
+#include "model/fp8.h"
 #include "model/layer.h"
 
 namespace cleave::model {
@@ -23,6 +24,7 @@ struct Linear {
   int64_t in = 0, out = 0;
   Tensor weight = {}, bias = {};  // bias may be undefined; the weights' gradients need neither
   Adapter adapter = {};           // its inner has as many rows as x
+  Fp8Product fp8 = {};            // the weight's product, of this pass, where it is in FP8
 
   // The same for some of the rows.
   Linear of_rows(Range rows) const;

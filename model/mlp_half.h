@@ -31,6 +31,7 @@ class MlpHalf final : public Half {
 
   void declare(std::vector<DeclaredUnit>& units) override;
   void attach(const AdapterRule& rule, std::vector<std::string>& linears) override;
+  void use_fp8(int64_t& layers) override { up_.use_fp8(layers), down_.use_fp8(layers); }
   double flops(int64_t) const override { return 0; }
   void forward(const ForwardArgs& args) const override;
   void backward(const BackwardArgs& args) const override;

@@ -75,6 +75,14 @@ void Model::attach(const std::vector<std::string>& targets, AdapterSize size) {
   head->freeze(FreezeRule({"*"}));
 }
 
+void Model::use_fp8(const Fp8Rule& rule) {
+  if (!rule) return;
+  bool any = false;
+  for (const auto& layer : layers) any = layer->use_fp8(rule) || any;
+  require(any, Exit::usage, "cleave.fp8: {} has no blocks of a transformer, whose products it is about",
+          name);
+}
+
 std::vector<UnitSpec> Model::units() const {
   std::set<std::string> seen;
   std::vector<UnitSpec> out;

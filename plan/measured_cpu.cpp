@@ -101,6 +101,8 @@ struct MeasuredCpu::Rates {
     const std::string_view type = w.type == DType::fp32 ? "fp32" : "bf16";
     if (w.op == "Matmul") return product_seconds(w, type);
     if (w.op == "AttentionForward" || w.op == "AttentionBackward") return attention_seconds(w, type);
+    if (w.op == "Fp8Matmul") return w.flops / rate("fp8/up/forward/bf16", 1e9);
+    if (w.op == "ToFp8") return w.bytes / rate(w.variant ? "to_fp8/columns/bf16" : "to_fp8/rows/bf16", 1e9);
     if (updates(w)) return w.bytes / update_rate();
     const auto passage = std::ranges::find(kPassages, w.op, &Passage::op);
     return w.bytes /

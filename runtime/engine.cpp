@@ -32,6 +32,7 @@ model::Model made(const ModelFactory& make, const EngineCore& core, const model:
   model::Model model = make(axes);
   const config::LoraConfig& lora = core.config.lora;
   model.attach(lora.targets, {lora.rank, float(lora.scale())});
+  model.use_fp8(core.config.fp8);
   if (core.settings.trains) model.freeze(core.config.freeze);
   return model;
 }
@@ -71,6 +72,7 @@ StageComputation::StageComputation(const model::Model& model, const PipelineCut&
     : compute(streams.compute),
       comm(streams.comm()),
       rows{core.ranks.mesh().data},
+      columns(*core.ranks.mesh().tensor),
       speaks(core.settings.place.tensor == 0 && core.ranks.mesh().data->rank() == 0),
       planned(memory, rank.store, streams.compute, streams.comm()),
       stage(model, stage_shape(core.settings, pipeline), planned, core.config.train_micro_batch_size_per_gpu,

@@ -86,7 +86,8 @@ std::string EngineBase::load_checkpoint(const std::function<SavedTraining()>& op
     });
     // A file of another program may know nothing of what layers remember.
     for (checkpoint::Record& r : s.computes->records(Computation::Whose::held))
-      if (!restored.imported || saved.has(r.kind, r.tensor)) records.push_back(std::move(r));
+      if (saved.has(r.kind, r.tensor) || !(restored.imported || r.may_be_missing))
+        records.push_back(std::move(r));
     saved.read(records);
   });
   s.at = restored.at;

@@ -33,13 +33,14 @@ struct StageComputation : Computation {
   zero::Visits& visits() override { return planned; }
   void show_in(Trace& trace) override { stage.show_in(trace); }
   void begin_step() override;
-  void join_step() override { stage.states().join(rows, compute, comm); }
+  void join_step() override { stage.states().join(rows, columns, compute, comm); }
   std::vector<checkpoint::Record> records(Whose whose) override;
   void clear_side_losses();
   void fetch_losses() const;  // for Engine::State::losses, behind the passes so far
 
   Stream &compute, &comm;
   std::vector<comm::Communicator*> rows;  // groups of ranks whose layers see different rows
+  comm::Communicator& columns;            // whose layers see different columns
   const bool speaks;  // for the state of its layers, which all ranks of the data and the tensor axis have
   zero::PlannedVisits planned;
   Stage stage;

@@ -57,6 +57,11 @@ struct UnitEngine::State : EngineCore {
             "cleave.lora: the layers of {}, which is driven from outside, are not known here; give it units "
             "that are adapters, as peft makes them, and remove the section",
             model);
+    require(!config.fp8, Exit::usage,
+            "cleave.fp8: the products of {}, which is driven from outside, are not computed here; remove the "
+            "section, "
+            "or set cleave.native where the model is one of a family that is built",
+            model);
     // Whoever reads or changes a whole parameter there would take rounded ones for the parameter's own.
     require(!settings.store.gathers_int8 || config.zero.stage < 3, Exit::usage,
             "zero_optimization.zero_quantized_weights: {} is driven from outside, where gathered parameters "

@@ -58,7 +58,12 @@ void BeforeRun::check_ranks(const RunData& data, RunFolder& folder, Watch& watch
 // Others may use this rank's GPU. Ranks that share it find what is free before any of them takes it.
 void BeforeRun::require_free_memory() const {
   if (!job_.device().is_cuda()) return;
-  const std::string problem = memory_problem(cuda_gpu(job_.device()), job_.device(), device_bytes_);
+  const Gpu gpu = cuda_gpu(job_.device());
+  if (config_.fp8) {
+    const std::string problem = fp8_problem(gpu, job_.device(), config_.fp8.scaling == Fp8Scaling::row);
+    require(problem.empty(), Exit::usage, "{}", problem);
+  }
+  const std::string problem = memory_problem(gpu, job_.device(), device_bytes_);
   require(problem.empty(), Exit::memory, "{}", problem);
 }
 

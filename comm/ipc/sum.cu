@@ -132,6 +132,8 @@ void reduce_in_order_on_gpu(Reduction how, DType dtype, void* out, std::span<con
       return reduce_by<unsigned long long, long long>(how, out, all, numel, stream, device);
     case DType::uint16:
     case DType::uint8:
+    case DType::fp8_e4m3:
+    case DType::fp8_e5m2:
       break;
   }
   fail(Exit::internal, "{} cannot be reduced", name_of(dtype));

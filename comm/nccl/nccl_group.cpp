@@ -29,8 +29,10 @@ Elements elements(const Tensor& t) {
       return {ncclInt64, n};
     case DType::int32:
       return {ncclInt32, n};
-    case DType::uint8:
-    case DType::uint16:  // is moved, never summed
+    case DType::uint8:  // these are moved, never summed
+    case DType::uint16:
+    case DType::fp8_e4m3:
+    case DType::fp8_e5m2:
       break;
   }
   return {ncclUint8, size_t(t.bytes())};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device/fp8.h"
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/team_loop.h"
 
@@ -68,6 +69,9 @@ void run(const Fill& op) {
       return fill_with(op.y, uint16_t(op.value));
     case DType::uint8:
       return fill_with(op.y, uint8_t(op.value));
+    case DType::fp8_e4m3:
+    case DType::fp8_e5m2:
+      return fill_with(op.y, to_fp8(float(op.value), fp8_format(op.y.dtype())));
   }
 }
 

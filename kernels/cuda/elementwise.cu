@@ -1,6 +1,7 @@
 #include "kernels/elementwise.h"
 
 #include "device/copy.h"
+#include "device/fp8.h"
 #include "kernels/cuda/device.cuh"
 
 namespace cleave::kernels::gpu {
@@ -161,6 +162,9 @@ void run(const Fill& op, Stream& stream) {
       return put(queue, op.y, uint16_t(op.value));
     case DType::uint8:
       return put(queue, op.y, uint8_t(op.value));
+    case DType::fp8_e4m3:
+    case DType::fp8_e5m2:
+      return put(queue, op.y, to_fp8(float(op.value), fp8_format(op.y.dtype())));
   }
 }
 

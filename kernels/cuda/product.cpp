@@ -14,6 +14,7 @@
 
 #include "kernels/choices.h"
 #include "kernels/cuda/measure.h"
+#include "kernels/fp8.h"
 
 namespace cleave::kernels::gpu {
 namespace {
@@ -24,13 +25,28 @@ void check(cublasStatus_t status, const char* call, const CudaQueue& queue) {
 }
 
 cudaDataType_t type_of(DType t) {
-  return t == DType::fp32 ? CUDA_R_32F : t == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+  switch (t) {
+    case DType::fp32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::fp8_e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::fp8_e5m2:
+      return CUDA_R_8F_E5M2;
+    default:
+      return CUDA_R_16F;
+  }
 }
+
+// How operands are scaled: not at all, each by one number, or by one for each row.
+enum class Scales : uint8_t { none, one, rows };
 
 // A product's shape and types: what decides the library's choice.
 struct Shape3 {
   int64_t m, n, k;
-  DType c, ab;
+  DType c, a, b;
+  Scales scales;
   bool transpose_a, transpose_b, accumulate, bias, tf32;
   Epilogue epilogue;
   int alignment;  // of all pointers, a power of two up to kAlignment
@@ -64,6 +80,11 @@ struct Choice {
   void point(const void* vector, const void* matrix, CudaQueue& queue) {
     if (vector) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector, queue);
     if (matrix) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, matrix, queue);
+  }
+  // Where the operands' scales are: the library's first operand is our second.
+  void point_scales(const void* of_a, const void* of_b, CudaQueue& queue) {
+    if (of_b) set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_b, queue);
+    if (of_a) set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_a, queue);
   }
 };
 
@@ -115,18 +136,21 @@ void describe(Choice& p, const Shape3& s, int64_t rows, CudaQueue& queue) {
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, name_for_library(s));
   if (s.bias || s.epilogue == Epilogue::bias_gradient) set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(s.c));
   if (reads_matrix(s.epilogue)) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.n);
+  if (s.scales == Scales::rows)
+    for (const auto mode : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE})
+      set(mode, int32_t(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F));
   auto layout = [&](cublasLtMatrixLayout_t& x, DType t, int64_t height, int64_t columns, int64_t stride) {
     check(cublasLtMatrixLayoutCreate(&x, type_of(t), uint64_t(height), uint64_t(columns), stride),
           "cublasLtMatrixLayoutCreate", queue);
   };
   if (s.transpose_b)
-    layout(p.a.value, s.ab, s.k, s.n, s.k);
+    layout(p.a.value, s.b, s.k, s.n, s.k);
   else
-    layout(p.a.value, s.ab, s.n, s.k, s.n);
+    layout(p.a.value, s.b, s.n, s.k, s.n);
   if (s.transpose_a)
-    layout(p.b.value, s.ab, rows, s.k, s.m);
+    layout(p.b.value, s.a, rows, s.k, s.m);
   else
-    layout(p.b.value, s.ab, s.k, rows, s.k);
+    layout(p.b.value, s.a, s.k, rows, s.k);
   layout(p.c.value, s.c, s.n, rows, s.n);
 }
 
@@ -163,10 +187,13 @@ std::vector<cublasLtMatmulAlgo_t> proposals(const Choice& p, const Shape3& s, cu
 
 // A choice's name says all that it depends on.
 std::string name_of(const Shape3& s, const CudaQueue& queue) {
-  return fmt::format("product {} x {} x {} {} of {}{}{}{}{}{}, epilogue {}, aligned {}, {}", s.m, s.n, s.k,
-                     name_of(s.c), name_of(s.ab), s.transpose_a ? " a^T" : "", s.transpose_b ? " b^T" : "",
-                     s.accumulate ? " added" : "", s.bias ? " with bias" : "", s.tf32 ? " in tf32" : "",
-                     int(s.epilogue), s.alignment, place_of_choices(queue));
+  const std::string types =
+      s.a == s.b ? std::string(name_of(s.a)) : fmt::format("{} and {}", name_of(s.a), name_of(s.b));
+  return fmt::format("product {} x {} x {} {} of {}{}{}{}{}{}{}, epilogue {}, aligned {}, {}", s.m, s.n, s.k,
+                     name_of(s.c), types, s.scales == Scales::rows ? " scaled by rows" : "",
+                     s.transpose_a ? " a^T" : "", s.transpose_b ? " b^T" : "", s.accumulate ? " added" : "",
+                     s.bias ? " with bias" : "", s.tf32 ? " in tf32" : "", int(s.epilogue), s.alignment,
+                     place_of_choices(queue));
 }
 
 // The library's algorithms are plain numbers, good for one version of it. Behind them may stand how it was
@@ -203,8 +230,11 @@ const void* aligned_like(const void* p, const Shape3& s) {
   return p ? reinterpret_cast<const void*>(uintptr_t(s.alignment)) : nullptr;
 }
 
-// The library wants rows of the second matrix to start at 16 bytes.
-bool fits(const Shape3& s) { return !reads_matrix(s.epilogue) || (s.n % 8 == 0 && s.alignment >= 16); }
+// The library wants rows of the second matrix to start at 16 bytes, and in FP8 those of all.
+bool fits(const Shape3& s) {
+  if (s.scales != Scales::none) return s.n % kFp8Terms == 0 && s.alignment >= 16;
+  return !reads_matrix(s.epilogue) || (s.n % 8 == 0 && s.alignment >= 16);
+}
 
 cublasStatus_t run(const Choice& p, const cublasLtMatmulAlgo_t& algorithm, const Product& product,
                    cublasLtHandle_t handle, CudaQueue& queue) {
@@ -234,6 +264,7 @@ std::string measured(const std::vector<cublasLtMatmulAlgo_t>& offered, const Sha
   describe(part, s, rows, queue);
   part.point(product.dbias.defined() ? product.dbias.raw() : product.op.bias.raw(), product.hidden.raw(),
              queue);
+  part.point_scales(product.a_scales.raw(), product.b_scales.raw(), queue);
   const Untouched untouched(queue,
                             s.accumulate ? std::vector{product.op.c.rows({0, rows})} : std::vector<Tensor>{});
   CHECK(untouched.fits(), "{} rows of a sum do not fit where they should", rows);
@@ -278,7 +309,12 @@ bool multiply(const Product& product, CudaQueue& queue) {
                      .n = op.n(),
                      .k = op.k(),
                      .c = op.c.dtype(),
-                     .ab = op.a.dtype(),
+                     .a = op.a.dtype(),
+                     .b = op.b.dtype(),
+                     .scales = !product.a_scales.defined() ? Scales::none
+                               : product.a_scales.numel() == 1 && product.b_scales.numel() == 1
+                                   ? Scales::one
+                                   : Scales::rows,
                      .transpose_a = op.transpose_a,
                      .transpose_b = op.transpose_b,
                      .accumulate = op.accumulate,
@@ -295,10 +331,12 @@ bool multiply(const Product& product, CudaQueue& queue) {
     describe(p, shape, shape.m, queue);
     // The choice looks at their alignment, and must rely on no more of it than the next call's pointers have.
     p.point(aligned_like(vector, shape), aligned_like(product.hidden.raw(), shape), queue);
+    p.point_scales(product.a_scales.raw(), product.b_scales.raw(), queue);
     choose(p, shape, product, products.handle.value, queue);
   }
   if (!p.found) return false;
   p.point(vector, product.hidden.raw(), queue);
+  p.point_scales(product.a_scales.raw(), product.b_scales.raw(), queue);
   const cublasStatus_t status = run(p, p.algorithm, product, products.handle.value, queue);
   if (product.epilogue != Epilogue::none && status != CUBLAS_STATUS_SUCCESS) return p.found = false;
   check(status, "cublasLtMatmul", queue);

@@ -16,12 +16,13 @@ enum class Epilogue : uint8_t {
 struct Product {
   Matmul op;
   Epilogue epilogue = Epilogue::none;
-  Tensor hidden = {};  // of c's type and shape
-  Tensor dbias = {};   // [m], of c's type
+  Tensor hidden = {};                   // of c's type and shape
+  Tensor dbias = {};                    // [m], of c's type
+  Tensor a_scales = {}, b_scales = {};  // of operands in FP8, as in Fp8Matmul
 };
 
 // False when the library has no kernel for it, and nothing was done. The operands are ones that the library
-// multiplies: a and b of one type, c of theirs or fp32, the bias of c's.
+// multiplies: a and b of one type, c of theirs or fp32, the bias of c's; or a and b those of Fp8Matmul.
 bool multiply(const Product& product, CudaQueue& queue);
 
 }  // namespace cleave::kernels::gpu

@@ -71,13 +71,18 @@ void LayerStates::begin_step(Stream& compute) {
       kernels::launch(kernels::Fill{.y = of.seeing[i].seen, .value = nothing_seen(of.specs[i])}, compute);
 }
 
-void LayerStates::join(std::span<comm::Communicator* const> groups, Stream& compute, Stream& comm) {
+void LayerStates::join(std::span<comm::Communicator* const> of_rows, comm::Communicator& of_columns,
+                       Stream& compute, Stream& comm) {
   if (memory_.empty()) return;
   comm.wait(compute.record());
   for (const OfLayer& of : layers_)
-    for (size_t i = 0; i < of.specs.size(); ++i)
-      for (comm::Communicator* group : groups)
-        group->all_reduce(of.seeing[i].seen, comm, {.what = of.specs[i].name, .by = of.specs[i].by});
+    for (size_t i = 0; i < of.specs.size(); ++i) {
+      const auto reduce = [&](comm::Communicator& group) {
+        group.all_reduce(of.seeing[i].seen, comm, {.what = of.specs[i].name, .by = of.specs[i].by});
+      };
+      for (comm::Communicator* group : of_rows) reduce(*group);
+      if (of.specs[i].sees_columns) reduce(of_columns);
+    }
   compute.wait(comm.record());
   for (const OfLayer& of : layers_)
     if (!of.specs.empty()) of.layer->join(of.seeing, compute);
@@ -99,7 +104,8 @@ std::vector<checkpoint::Record> LayerStates::records(Stream& compute) const {
                      {{0, flat.numel()}},
                      [=](Range r, Tensor memory) { move(memory, flat.slice(r)); },
                      [=](Range r, Tensor memory) { move(flat.slice(r), memory); },
-                     of.specs[i].dtype});
+                     of.specs[i].dtype,
+                     of.specs[i].may_be_missing});
     }
   return out;
 }

@@ -22,9 +22,11 @@ class LayerStates {
   }
 
   void begin_step(Stream& compute);  // nothing was seen
-  // What was seen is reduced over each group of ranks that see different rows, and every layer joins it with
-  // what lasts. Collective.
-  void join(std::span<comm::Communicator* const> groups, Stream& compute, Stream& comm);
+  // What was seen is reduced over each group of ranks that see different rows, and where a state asks for it
+  // over those of the tensor axis, that see different columns; every layer joins it with what lasts.
+  // Collective.
+  void join(std::span<comm::Communicator* const> of_rows, comm::Communicator& of_columns, Stream& compute,
+            Stream& comm);
 
   // Those that are saved, whole, by their names.
   std::vector<checkpoint::Record> records(Stream& compute) const;

@@ -192,7 +192,7 @@ void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, 
       .lean = shape().recompute.lean,
       .constants = constants_,
       .documents = documents(f.micro),
-      .states = states_.of(layers_.in_model(f.chunk, l), false),
+      .states = states_.of(layers_.in_model(f.chunk, l), part != model::BackwardPart::weight),
       .scale = backward.scale};
   try {
     layers_.layer(f.chunk, l).backward(args);

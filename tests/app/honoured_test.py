@@ -103,6 +103,8 @@ ROWS = {
     "cleave.lora.rank": ("memory", 4, 8, LORA, 1),
     "cleave.lora.alpha": ("loss", 8, 32, LORA, 1),
     "cleave.lora.use_rslora": ("loss", False, True, LORA, 1),
+    "cleave.fp8.scaling": ("memory", "off", "delayed", {"bf16": {"enabled": True}}, 1),
+    "cleave.fp8.history": ("memory", 4, 16, {"bf16": {"enabled": True}, "cleave": {"fp8": {"scaling": "delayed"}}}, 1),
     "cleave.exact_sums": ("memory", False, True, {}, 1),
     "cleave.exact_sums_grid": ("loss", 20, 54, {"cleave": {"exact_sums": True}}, 1),
     "cleave.cuda_graphs": ("lines", "off", "on", {}, 1),

@@ -37,6 +37,9 @@ void with_type(DType dtype, Visit visit) {
       return visit(uint8_t{});
     case DType::uint16:
       return visit(uint16_t{});
+    case DType::fp8_e4m3:  // bytes to a collective
+    case DType::fp8_e5m2:
+      return visit(uint8_t{});
   }
 }
 

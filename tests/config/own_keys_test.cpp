@@ -125,6 +125,27 @@ TEST(OwnKeys, SayWhichLinearLayersHaveAdaptersAndOfWhatSize) {
         << own_problems(std::string(R"("cleave": {"lora": {)") + members + "}}");
 }
 
+TEST(OwnKeys, SayHowOperandsAreScaledForFp8) {
+  const auto fp8 = [](const std::string& members) {
+    const auto r = read_own(R"("bf16": {"enabled": true}, "cleave": {"fp8": {)" + members + "}}");
+    EXPECT_TRUE(r.ok()) << members;
+    return r.config.fp8;
+  };
+  EXPECT_FALSE(fp8(""));
+  EXPECT_EQ(fp8(R"("scaling": "row")").scaling, Fp8Scaling::row);
+  EXPECT_EQ(fp8(R"("scaling": "delayed")").history, 16);
+  EXPECT_EQ(fp8(R"("scaling": "delayed", "history": 1024)").history, 1024);
+  EXPECT_NE(own_problems(R"("cleave": {"fp8": {"scaling": "delayed"}})").find("set bf16.enabled to true"),
+            std::string::npos);
+  const std::string bf16 = R"("bf16": {"enabled": true}, "cleave": {"fp8": {)";
+  EXPECT_NE(
+      own_problems(bf16 + R"("scaling": "row", "history": 3}})").find("cleave.fp8.scaling is not delayed"),
+      std::string::npos);
+  for (const char* members : {R"("scaling": "tensor")", R"("scaling": "delayed", "history": 0)",
+                              R"("scaling": "delayed", "history": 1025)", R"("enabled": true)"})
+    EXPECT_NE(own_problems(bf16 + members + "}}").find("cleave.fp8"), std::string::npos) << members;
+}
+
 TEST(OwnKeys, SayWhatDecaysAsAListOrOneWord) {
   using Words = std::vector<std::string>;
   const std::string decay = R"("optimizer": {"type": "AdamW", "params": {"lr": 1, "weight_decay": 0.1}}, )";

@@ -77,10 +77,10 @@ TEST(UnknownKeys, ASectionOfAnotherProgramThatResemblesAKeyIsAWarning) {
 }
 
 TEST(UnknownKeys, ThatAskForAnotherTrainingAreNotBuiltAndThatAskForNothingAreForeign) {
-  for (const char* members :
-       {R"("load_in_4bit": true)", R"("quantization_config": {"bits": 4})", R"("moe": {"num_experts": 8})",
-        R"("fp8": {"enabled": true})", R"("dpo": {"beta": 0.1})"})
+  for (const char* members : {R"("load_in_4bit": true)", R"("quantization_config": {"bits": 4})",
+                              R"("moe": {"num_experts": 8})", R"("dpo": {"beta": 0.1})"})
     expect_error(members, "is not built: all of a model's weights are trained, as they are");
+  expect_error(R"("fp8": {"enabled": true})", "cleave.fp8");
   for (const char* members : {R"("peft": {"r": 8})", R"("lora_config": {"r": 8})", R"("lora_r": 8)"})
     expect_error(members, "adapters are asked for by {\"cleave\": {\"lora\"");
   for (const char* members : {R"("peft": null)", R"("peft": {})", R"("adapters": false)",

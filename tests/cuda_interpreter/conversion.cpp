@@ -165,6 +165,14 @@ void convert_pair(Warp& w, const Instr& in, uint32_t mask) {
   lanes(mask, [=](int i) { d[i] = uint32_t(narrowed<T>(high[i]).bits) << 16 | narrowed<T>(low[i]).bits; });
 }
 
+// The same into 16 bits; what is too large becomes the largest number.
+template <const SmallFloats& type>
+void convert_small_pair(Warp& w, const Instr& in, uint32_t mask) {
+  const float *high = w.at<float>(in.a), *low = w.at<float>(in.b);
+  uint16_t* d = w.at<uint16_t>(in.d);
+  lanes(mask, [=](int i) { d[i] = uint16_t(type.to(high[i]) << 8 | type.to(low[i])); });
+}
+
 }  // namespace
 
 bool decode_conversion(Decoder& d, const Statement& s, Instr& in) {
@@ -173,6 +181,10 @@ bool decode_conversion(Decoder& d, const Statement& s, Instr& in) {
   in.d = d.write(s.operands[0]), in.a = d.read(s.operands[1], from);
   if (s.operands.size() == 3) {
     in.b = d.read(s.operands[2], from);
+    if (s.has("satfinite") && s.has("rn") && from == "f32" && d.width(s.operands[0]) == 2) {
+      in.run = to == "e4m3x2" ? &convert_small_pair<kE4M3> : &convert_small_pair<kE5M2>;
+      return to == "e4m3x2" || to == "e5m2x2";
+    }
     in.run = to == "bf16x2" ? &convert_pair<Bf16> : &convert_pair<Fp16>;
     return s.has("rn") && from == "f32" && (to == "bf16x2" || to == "f16x2");
   }

@@ -163,6 +163,10 @@ TEST(Instructions, OfConversionRoundAndSaturate) {
   EXPECT_EQ(convert("", "u32", "u64", 0x123456789), 0x23456789u);
   EXPECT_EQ(convert("", "s32", "s8", 0xf0), 0xfffffff0u);
   EXPECT_EQ(convert(".rn", "f32", "f64", f(1 + 0x1p-24)), f(1.0f));
+  EXPECT_EQ(result("cvt.rn.satfinite.e4m3x2.f32", "b16", {{"f32", f(448.0f)}, {"f32", f(-1.0f)}}), 0x7eb8u);
+  EXPECT_EQ(result("cvt.rn.satfinite.e4m3x2.f32", "b16", {{"f32", f(1e9f)}, {"f32", f(0x1p-10f)}}), 0x7e00u)
+      << "the largest number; a tie between 0 and the smallest, to even";
+  EXPECT_EQ(result("cvt.rn.satfinite.e5m2x2.f32", "b16", {{"f32", f(NAN)}, {"f32", f(0x1.8p-16f)}}), 0x7f02u);
   EXPECT_EQ(result("cvt.rn.bf16x2.f32", "b32", {{"f32", f(2.0f)}, {"f32", f(1.0f)}}), 0x40003f80u);
 }
 

@@ -14,6 +14,8 @@ namespace {
 
 float load(const void* p, cudaDataType_t type, int64_t i) {
   if (type == CUDA_R_32F) return static_cast<const float*>(p)[i];
+  if (type == CUDA_R_8F_E4M3) return kE4M3.from(static_cast<const uint8_t*>(p)[i]);
+  if (type == CUDA_R_8F_E5M2) return kE5M2.from(static_cast<const uint8_t*>(p)[i]);
   const uint16_t bits = static_cast<const uint16_t*>(p)[i];
   return type == CUDA_R_16BF ? from_bf16(bits) : from_fp16(bits);
 }
@@ -68,12 +70,26 @@ std::vector<float> MatrixProduct::right() const {
 
 void MatrixProduct::check_places() const {
   check_place(a_at, a.bytes(), "a"), check_place(b_at, b.bytes(), "b"), check_place(c_at, c.bytes(), "c");
+  const auto check_scales = [](const void* scales, int32_t mode, int64_t rows, const char* what) {
+    const bool many = mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    if (scales) check_place(scales, sizeof(float) * size_t(many ? rows : 1), what);
+  };
+  check_scales(op.a_scale, op.a_scales, m(), "the scales of a");
+  check_scales(op.b_scale, op.b_scales, n(), "the scales of b");
   const size_t of_vector = vector_type() == CUDA_R_32F ? 4 : 2;
   if (op.has_bias()) check_place(op.vector, size_t(m()) * of_vector, "the bias");
   if (op.epilogue == CUBLASLT_EPILOGUE_BGRADB)
     check_place(op.vector, size_t(n()) * of_vector, "the bias's gradient");
   if (op.has_matrix())
     check_place(op.matrix, size_t(op.matrix_stride * (n() - 1) + m()) * c.element(), "the second matrix");
+}
+
+float MatrixProduct::scale(int64_t row, int64_t column) const {
+  const auto of = [](const void* scales, int32_t mode, int64_t i) {
+    if (!scales) return 1.0f;
+    return static_cast<const float*>(scales)[mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F ? i : 0];
+  };
+  return of(op.a_scale, op.a_scales, row) * of(op.b_scale, op.b_scales, column);
 }
 
 // The numbers of a sum's terms in their order; -1 between two sums that are added.
@@ -117,7 +133,8 @@ void MatrixProduct::run() const {
       for (int64_t j = 0; j < m(); ++j) sum[size_t(j)] += factor * row[j];
     }
     if (op.epilogue == CUBLASLT_EPILOGUE_BGRADB) store(op.vector, vector_type(), column, total);
-    for (int64_t j = 0; j < m(); ++j) finish(j, column, alpha * (sum[size_t(j)] + earlier[size_t(j)]));
+    for (int64_t j = 0; j < m(); ++j)
+      finish(j, column, alpha * scale(j, column) * (sum[size_t(j)] + earlier[size_t(j)]));
   }
 }
 

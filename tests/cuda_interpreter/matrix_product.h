@@ -17,6 +17,9 @@ struct Operation {
   void *vector = nullptr, *matrix = nullptr;  // of the epilogue
   int vector_type = -1;                       // a cudaDataType_t; -1: that of the result
   int64_t matrix_stride = 0;
+  const void *a_scale = nullptr, *b_scale = nullptr;  // of operands in 8 bits; null: 1
+  int32_t a_scales = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+          b_scales = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
 
   bool has_bias() const;    // reads a vector
   bool has_matrix() const;  // reads or writes a second matrix
@@ -26,7 +29,8 @@ struct Layout {
   cudaDataType_t type;
   int64_t rows, columns, stride;
   size_t bytes() const { return size_t(stride * (columns - 1) + rows) * element(); }
-  size_t element() const { return type == CUDA_R_32F ? 4 : 2; }
+  size_t element() const { return type == CUDA_R_32F ? 4 : eight_bits() ? 1 : 2; }
+  bool eight_bits() const { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 };
 
 // In which order the terms of a sum are added: one after the other; in two halves, which then are added; the
@@ -54,6 +58,7 @@ struct MatrixProduct {
   std::vector<float> right() const;
   std::vector<int64_t> terms() const;
   void check_places() const;
+  float scale(int64_t row, int64_t column) const;
   void finish(int64_t row, int64_t column, float value) const;
 };
 

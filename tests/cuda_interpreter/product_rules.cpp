@@ -31,6 +31,31 @@ uint32_t alignment_of(const void* p) {
   return at == 0 ? kMostAlignment : uint32_t(std::min<uintptr_t>(kMostAlignment, at & -at));
 }
 
+// What operands of 8 bits are asked for: the one layout, types, and scales of rows for both or for none.
+Refusal problem_of_small_types(const Described& p) {
+  const auto no = [](const char* what, int is) {
+    return refusal(CUBLAS_STATUS_NOT_SUPPORTED, "a product in FP8 with %s %d", what, is);
+  };
+  if (p.op.compute != CUBLAS_COMPUTE_32F) return no("the type", int(p.op.compute));
+  if (!p.b.eight_bits()) return no("a second operand of type", int(p.b.type));
+  if (p.a.type == CUDA_R_8F_E5M2 && p.b.type == CUDA_R_8F_E5M2)
+    return no("two operands of type", int(p.a.type));
+  if (p.op.a != CUBLAS_OP_T || p.op.b != CUBLAS_OP_N) return no("a first operand that is as", int(p.op.a));
+  if (!sixteen_bits(p.c.type) && p.c.type != CUDA_R_32F) return no("a result of type", int(p.c.type));
+  if (p.op.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p.op.epilogue != CUBLASLT_EPILOGUE_BIAS)
+    return no("the epilogue", int(p.op.epilogue));
+  const int bias = p.c.type == CUDA_R_16F ? CUDA_R_16F : CUDA_R_16BF;
+  if (p.op.has_bias() && (p.op.vector_type < 0 ? int(p.c.type) : p.op.vector_type) != bias)
+    return no("a bias of type", p.op.vector_type);
+  for (const int32_t scales : {p.op.a_scales, p.op.b_scales})
+    if (scales != p.op.a_scales || (scales != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F &&
+                                    scales != CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F))
+      return no("scales in mode", scales);
+  for (const int64_t dim : {p.a.rows, p.a.columns, p.a.stride, p.b.stride, p.c.stride})
+    if (dim % 16 != 0) return no("a dimension that is no multiple of 16:", int(dim));
+  return {};
+}
+
 // The table of types for CUBLAS_COMPUTE_32F and its TF32, and what a bias may be of.
 Refusal problem_of_types(const Described& p) {
   const auto no = [](const char* what, int type) {
@@ -39,6 +64,8 @@ Refusal problem_of_types(const Described& p) {
   const bool fast = p.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
   if (p.op.compute != CUBLAS_COMPUTE_32F && !fast) return no("a product", int(p.op.compute));
   if (p.op.scale != CUDA_R_32F) return no("a scale", int(p.op.scale));
+  if (p.a.eight_bits()) return problem_of_small_types(p);
+  if (p.op.a_scale || p.op.b_scale) return no("scales of an operand", int(p.a.type));
   if (p.a.type != CUDA_R_32F && (fast || !sixteen_bits(p.a.type))) return no("an operand", int(p.a.type));
   if (p.b.type != p.a.type) return no("a second operand", int(p.b.type));
   if (p.c.type != p.a.type && p.c.type != CUDA_R_32F) return no("a result", int(p.c.type));
@@ -106,6 +133,10 @@ Refusal problem_of(const Described& product) {
 Refusal problem_of(const Described& product, const Algorithm& algorithm, const Buffers& at,
                    const Room& room) {
   if (Refusal no = problem_of(product)) return no;
+  if (product.a.eight_bits())
+    for (const void* p : {at.a, at.b, at.result})
+      if (alignment_of(p) < 16)
+        return refusal(CUBLAS_STATUS_INVALID_VALUE, "a matrix of a product in FP8 at %p", p);
   if (algorithm.kind != kind_of(product))
     return refusal(CUBLAS_STATUS_INVALID_VALUE, "an algorithm for another kind of product");
   const struct {
@@ -130,7 +161,8 @@ Refusal problem_of(const Described& product, const Algorithm& algorithm, const B
 
 uint64_t kind_of(const Described& p) {
   return mixed({uint64_t(p.op.compute), uint64_t(p.op.a), uint64_t(p.op.b), uint64_t(p.op.epilogue),
-                uint64_t(p.op.vector_type + 1), uint64_t(p.a.type), uint64_t(p.c.type)});
+                uint64_t(p.op.vector_type + 1), uint64_t(p.a.type), uint64_t(p.b.type),
+                uint64_t(p.op.a_scales), uint64_t(p.c.type)});
 }
 
 // What is asked for decides what is drawn, as in the library, so another alignment may mean another

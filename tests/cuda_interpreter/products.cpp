@@ -84,6 +84,14 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
       return set(op.matrix, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
       return set(op.matrix_stride, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return set(op.a_scale, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return set(op.b_scale, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:
+      return set(op.a_scales, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:
+      return set(op.b_scales, value, bytes);
     default:
       return CUBLAS_STATUS_NOT_SUPPORTED;
   }

@@ -81,6 +81,42 @@ TEST(InterpretedProducts, NameTheRuleThatIsBroken) {
   }
 }
 
+// As the program asks for it: 16 x 32 of a row-major result, whose operands both lie along the sums of 48.
+Described small_product() {
+  Described p{{}, layout(48, 32, CUDA_R_8F_E4M3), layout(48, 16, CUDA_R_8F_E5M2), layout(32, 16)};
+  p.op.compute = CUBLAS_COMPUTE_32F, p.op.a = CUBLAS_OP_T;
+  return p;
+}
+
+TEST(InterpretedProducts, HoldFp8ToItsOneLayoutAndItsTypes) {
+  const auto rows = int32_t(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+  for (const auto result : {CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F})
+    for (const int32_t scales : {int32_t(CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F), rows}) {
+      Described p = small_product();
+      p.c.type = result, p.op.a_scales = p.op.b_scales = scales;
+      EXPECT_FALSE(problem_of(p)) << problem_of(p).text;
+    }
+  const std::pair<const char*, std::function<void(Described&)>> rules[] = {
+      {"two operands", [](Described& p) { p.a.type = CUDA_R_8F_E5M2; }},
+      {"a second operand", [](Described& p) { p.b.type = CUDA_R_16BF; }},
+      {"a first operand that is as",
+       [](Described& p) { p.op.a = CUBLAS_OP_N, std::swap(p.a.rows, p.a.columns); }},
+      {"the type", [](Described& p) { p.op.compute = CUBLAS_COMPUTE_32F_FAST_TF32; }},
+      {"the epilogue", [](Described& p) { p.op.epilogue = CUBLASLT_EPILOGUE_GELU_AUX; }},
+      {"a bias", [](Described& p) { p.op.epilogue = CUBLASLT_EPILOGUE_BIAS, p.op.vector_type = CUDA_R_32F; }},
+      {"scales in mode", [=](Described& p) { p.op.b_scales = rows; }},
+      {"multiple of 16: 40", [](Described& p) { p.a.rows = p.a.stride = p.b.rows = p.b.stride = 40; }}};
+  for (const auto& [named, breaks] : rules) {
+    Described p = small_product();
+    breaks(p);
+    EXPECT_EQ(problem_of(p).status, kUnknown) << named;
+    EXPECT_NE(problem_of(p).text.find(named), std::string::npos) << problem_of(p).text;
+  }
+  Described scaled = product();
+  scaled.op.a_scale = scaled.op.vector;
+  EXPECT_EQ(problem_of(scaled).status, kUnknown) << "16-bit operands have no scales";
+}
+
 // What an algorithm was asked for with holds when it is used.
 TEST(InterpretedProducts, NameABufferThatIsNotAsItWasPromised) {
   const auto at = [](uintptr_t place) { return reinterpret_cast<void*>(place); };

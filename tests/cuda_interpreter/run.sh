@@ -138,6 +138,10 @@ for seed in "${seeds[@]}"; do
   for stage in 0 1 2 3; do
     try "training at stage $stage, seed $seed" layout "{$common, \"zero_optimization\": {\"stage\": $stage}}" 2
   done
+  for scaling in delayed row; do
+    try "training in FP8, scaled $scaling, seed $seed" layout \
+      "{$common, \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 3}, \"cleave\": {\"fp8\": {\"scaling\": \"$scaling\"}}}" 2
+  done
   try "training in bf16 with offload, seed $seed" layout \
     "{$common, \"bf16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 2, \"offload_optimizer\": {\"device\": \"cpu\"}}}" 2
   for refusal in EPILOGUES=0 REFUSED=10; do

@@ -112,6 +112,18 @@ TEST(GpuSlice, IsSaidAndRefusedWhereSeveralRanksWouldNotReachEachOther) {
   EXPECT_EQ(slice_problem(slice, Device::cuda(0), 2, "host"), "");
 }
 
+TEST(GpuProblems, SayWhichGpusHaveProductsInFp8) {
+  const auto gpu = [](int major, int minor) { return Gpu{.name = "a GPU", .major = major, .minor = minor}; };
+  for (const auto& [major, minor] : {std::pair{8, 9}, {9, 0}, {10, 0}, {12, 0}})
+    EXPECT_EQ(fp8_problem(gpu(major, minor), Device::cuda(1), false), "") << major << "." << minor;
+  EXPECT_EQ(fp8_problem(gpu(9, 0), Device::cuda(1), true), "");
+  expect_line(fp8_problem(gpu(8, 0), Device::cuda(1), false),
+              {"cleave.fp8.scaling is delayed", "cuda:1 (a GPU)", "8.0", "8.9 or more", "set it to off"});
+  expect_line(fp8_problem(gpu(8, 6), Device::cuda(1), true), {"is row", "8.6", "need 9.0", "set it to off"});
+  expect_line(fp8_problem(gpu(10, 0), Device::cuda(1), true),
+              {"is row", "10.0", "need 9.0", "set it to delayed"});
+}
+
 TEST(GpuMemory, ThatOthersUseIsNamedBeforeAnythingIsAllocated) {
   Gpu gpu{.name = "NVIDIA H200", .memory_bytes = 140 * kGiB, .free_bytes = 60 * kGiB};
   EXPECT_EQ(memory_problem(gpu, Device::cuda(2), 59 * kGiB), "");

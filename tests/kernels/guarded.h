@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "device/fp8.h"
 #include "tests/kernels/test_device.h"
 
 namespace cleave::kernels {
@@ -101,6 +102,9 @@ class Guarded {
         return write(uint16_t(x));
       case DType::uint8:
         return write(uint8_t(x));
+      case DType::fp8_e4m3:
+      case DType::fp8_e5m2:
+        return write(to_fp8(float(x), fp8_format(tensor_.dtype())));
     }
   }
   double at(size_t i) const {
@@ -127,6 +131,9 @@ class Guarded {
         return double(read(uint16_t{}));
       case DType::uint8:
         return double(read(uint8_t{}));
+      case DType::fp8_e4m3:
+      case DType::fp8_e5m2:
+        return double(fp8_values(tensor_.dtype())[read(uint8_t{})]);
     }
     return 0;
   }

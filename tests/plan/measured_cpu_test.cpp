@@ -236,6 +236,19 @@ TEST(MeasuredCpu, SharesTheCoresAmongRanksAndAddsTheirMessages) {
   EXPECT_NEAR(both.exchange, double(plan.ranks.front().sent_total()) / (kMessages * 1e9), 1e-3);
 }
 
+// A block's products and the rounding of their operands have rows of their own; the head's stay in bf16.
+TEST(MeasuredCpu, PredictsProductsInFp8ByTheirOwnRows) {
+  const Scratch scratch;
+  bench::StepJob job = bench::step_job(DType::bf16);
+  job.config.fp8.scaling = Fp8Scaling::delayed;
+  const plan::JobPlan plan = plan_of(job);
+  const double rows = 1024, width = 768, in_blocks = 12.0 * 12 * width * width;
+  EXPECT_DOUBLE_EQ(sum_of(plan, "Fp8Matmul", &kernels::Work::flops), 6 * rows * in_blocks);
+  EXPECT_DOUBLE_EQ(sum_of(plan, "Matmul", &kernels::Work::flops), 6 * rows * 50304 * width);
+  expect_error(Exit::usage, {"has no", "fp8/up/forward/bf16", "to_fp8/rows/bf16", "to_fp8/columns/bf16"},
+               [&] { plan::MeasuredCpu(report(scratch)).predict(job.config, plan); });
+}
+
 TEST(MeasuredCpu, NamesTheRowsThatAReportLacks) {
   const Scratch scratch;
   const auto predict_without = [&](const std::string& rows, int world) {

@@ -1,0 +1,112 @@
+#include "model/fp8.h"
+
+#include <cmath>
+
+#include "kernels/fp8.h"
+#include "model/linear.h"
+
+namespace cleave::model {
+namespace {
+
+using kernels::kFp8Terms;
+
+// The codes of one operand, in memory of `scratch`.
+struct Codes {
+  Tensor codes, scales;
+
+  Codes(DType type, int64_t rows, int64_t terms, const Fp8Scale& scale, Arena& scratch)
+      : codes(scratch.take(type, {rows, round_up(terms, kFp8Terms)})),
+        scales(scratch.take(DType::fp32, {scale.history.defined() ? 1 : rows})) {}
+};
+
+void encode(const Codes& to, Tensor x, bool transposed, const Fp8Scale& scale, Stream& stream) {
+  kernels::launch(kernels::ToFp8{.codes = to.codes,
+                                 .scales = to.scales,
+                                 .seen = scale.seen,
+                                 .x = x,
+                                 .history = scale.history,
+                                 .unit = scale.unit,
+                                 .transposed = transposed},
+                  stream);
+}
+
+// The power of two at or below a positive number; of others 1.
+float power_below(float x) { return x > 0 && std::isfinite(x) ? std::exp2(std::floor(std::log2(x))) : 1; }
+
+}  // namespace
+
+void Fp8Product::multiply(Tensor y, Tensor x, Tensor bias, Stream& stream) const {
+  const Range rows{0, x.dim(0)};
+  const Tensor mine = rows_of(codes, rows), by = scale.history.defined() ? scales : rows_of(scales, rows);
+  kernels::launch(kernels::ToFp8{.codes = mine,
+                                 .scales = by,
+                                 .seen = scale.seen,
+                                 .x = x,
+                                 .history = scale.history,
+                                 .unit = scale.unit},
+                  stream);
+  kernels::launch(
+      kernels::Fp8Matmul{
+          .c = y, .a = mine, .b = weight, .a_scales = by, .b_scales = weight_scales, .bias = bias},
+      stream);
+}
+
+Fp8Scale Fp8Dense::scale_of(Whose whose, std::span<const StateViews> states, float of_gradients) const {
+  constexpr float kInputs = 16;
+  const float unit = whose == Whose::input ? kInputs : whose == Whose::weight ? 1 : power_below(of_gradients);
+  if (states.empty()) return {.unit = unit};
+  const int64_t row = place_ * kRows + int64_t(whose);
+  const StateViews& all = states.front();
+  const auto of = [&](const Tensor& t) { return rows_of(t, {row, row + 1}); };
+  Fp8Scale scale{.history = of(all.lasting), .unit = unit};
+  if (all.seen.defined()) scale.seen = rows_of(of(all.seen).view({all.seen.dim(1)}), {0, 1});
+  return scale;
+}
+
+Fp8Product Fp8Dense::bind(const ForwardArgs& a, Tensor weight, int64_t rows) const {
+  const Fp8Scale of_weight = scale_of(Whose::weight, a.states), of_input = scale_of(Whose::input, a.states);
+  const Codes codes(DType::fp8_e4m3, out_, in_, of_weight, a.scratch);
+  encode(codes, weight, false, of_weight, a.stream);
+  const Codes room(DType::fp8_e4m3, rows, in_, of_input, a.scratch);
+  return {codes.codes, codes.scales, room.codes, room.scales, of_input};
+}
+
+Fp8Product Fp8Dense::bind(const BackwardArgs& a, Tensor weight, int64_t rows) const {
+  Fp8Scale of_weight = scale_of(Whose::weight, a.states);
+  of_weight.seen = {};  // by the forward
+  const Fp8Scale of_gradient = scale_of(Whose::gradient, a.states, a.scale);
+  const Codes codes(DType::fp8_e4m3, in_, out_, of_weight, a.scratch);
+  encode(codes, weight, true, of_weight, a.stream);
+  const Codes room(DType::fp8_e5m2, rows, out_, of_gradient, a.scratch);
+  return {codes.codes, codes.scales, room.codes, room.scales, of_gradient};
+}
+
+void Fp8Dense::add_weight(ParamGradient& dweight, Tensor dy, Tensor x, const BackwardArgs& a) const {
+  const int64_t rows = dy.numel() / out_, mark = a.scratch.mark();
+  Fp8Scale of_input = scale_of(Whose::input, a.states);
+  of_input.seen = {};
+  const Fp8Scale of_gradient = scale_of(Whose::gradient, a.states, a.scale);
+  const Codes left(DType::fp8_e5m2, out_, rows, of_gradient, a.scratch),
+      right(DType::fp8_e4m3, in_, rows, of_input, a.scratch);
+  encode(left, dy.view({rows, out_}), true, of_gradient, a.stream);
+  encode(right, x.view({rows, in_}), true, of_input, a.stream);
+  kernels::launch(kernels::Fp8Matmul{.c = dweight.tensor.view({out_, in_}),
+                                     .a = left.codes,
+                                     .b = right.codes,
+                                     .a_scales = left.scales,
+                                     .b_scales = right.scales,
+                                     .accumulate = dweight.accumulate()},
+                  a.stream);
+  a.scratch.release(mark);
+}
+
+LayerState fp8_state(const std::string& block, int64_t layers, const Fp8Rule& rule) {
+  return {.name = block + ".fp8",
+          .shape = {layers * Fp8Dense::kRows, rule.history},
+          .by = Reduction::max,
+          .begin = 1,
+          .sees_columns = true,
+          .may_be_missing = true};
+}
+
+}  // namespace cleave::model
