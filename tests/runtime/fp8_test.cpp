@@ -115,6 +115,28 @@ TEST(Fp8Training, HasGradientsThatDifferFromThoseOfBf16ByItsRounding) {
   }
 }
 
+// The same few samples again and again, which are learned by heart; losses on real text are in
+// benchmarks/results.
+TEST(Fp8Training, LearnsWhatBf16Learns) {
+  const auto losses = [](Fp8Scaling scaling) {
+    const auto alone = comm::self_communicator();
+    const config::DsConfig c = fp8_config({}, scaling, 1);
+    runtime::Engine engine(c, wide_llama(), *alone, {});
+    Tokens tokens(c.train_micro_batch_size_per_gpu, kTokens);
+    std::vector<double> all;
+    for (int step = 0; step < 80; ++step)
+      all.push_back(engine.train_batch(source(tokens, c, step % 4, 0, 1)).loss);
+    return all;
+  };
+  const std::vector<double> want = losses(Fp8Scaling::off);
+  ASSERT_LT(want.back(), 0.6 * want.front());
+  for (const Fp8Scaling scaling : kScalings) {
+    const std::vector<double> got = losses(scaling);
+    for (size_t s = 0; s < want.size(); ++s)
+      EXPECT_NEAR(got[s], want[s], 0.05 * want.front()) << name_of(scaling) << " " << s;
+  }
+}
+
 struct Seen {
   std::vector<std::vector<float>> states;  // by step and block
   Training run;
