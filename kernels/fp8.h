@@ -37,8 +37,8 @@ CLEAVE_KERNEL(ToFp8)
 
 // c = a @ b^T [+ bias] [+ c] with a [m, terms] and b [n, terms] of codes, not both of E5M2, and their scales:
 // one, or for both one a row. c [m, n] is bf16, fp16 or fp32, rounded once from sums in fp32; bias [n] is of
-// a float type, not together with accumulate. On a CPU and by another order of sums the numbers of Matmul of
-// what the codes stand for.
+// a float type, not together with accumulate. Its numbers are those of Matmul over what the codes stand
+// for, on a GPU but for the order of sums.
 struct Fp8Matmul {
   Tensor c, a, b, a_scales, b_scales;
   Tensor bias = {};

@@ -10,16 +10,12 @@ namespace {
 
 using kernels::kFp8Terms;
 
-// The codes of one operand, in memory of `scratch`.
-struct Codes {
-  Tensor codes, scales;
+Fp8Codes take(Arena& scratch, DType type, int64_t rows, int64_t terms, const Fp8Scale& scale) {
+  return {scratch.take(type, {rows, round_up(terms, kFp8Terms)}),
+          scratch.take(DType::fp32, {scale.history.defined() ? 1 : rows})};
+}
 
-  Codes(DType type, int64_t rows, int64_t terms, const Fp8Scale& scale, Arena& scratch)
-      : codes(scratch.take(type, {rows, round_up(terms, kFp8Terms)})),
-        scales(scratch.take(DType::fp32, {scale.history.defined() ? 1 : rows})) {}
-};
-
-void encode(const Codes& to, Tensor x, bool transposed, const Fp8Scale& scale, Stream& stream) {
+void encode(const Fp8Codes& to, Tensor x, bool transposed, const Fp8Scale& scale, Stream& stream) {
   kernels::launch(kernels::ToFp8{.codes = to.codes,
                                  .scales = to.scales,
                                  .seen = scale.seen,
@@ -37,18 +33,16 @@ float power_below(float x) { return x > 0 && std::isfinite(x) ? std::exp2(std::f
 
 void Fp8Product::multiply(Tensor y, Tensor x, Tensor bias, Stream& stream) const {
   const Range rows{0, x.dim(0)};
-  const Tensor mine = rows_of(codes, rows), by = scale.history.defined() ? scales : rows_of(scales, rows);
-  kernels::launch(kernels::ToFp8{.codes = mine,
-                                 .scales = by,
-                                 .seen = scale.seen,
-                                 .x = x,
-                                 .history = scale.history,
-                                 .unit = scale.unit},
+  const Fp8Codes mine{rows_of(room.codes, rows),
+                      scale.history.defined() ? room.scales : rows_of(room.scales, rows)};
+  encode(mine, x, false, scale, stream);
+  kernels::launch(kernels::Fp8Matmul{.c = y,
+                                     .a = mine.codes,
+                                     .b = weight.codes,
+                                     .a_scales = mine.scales,
+                                     .b_scales = weight.scales,
+                                     .bias = bias},
                   stream);
-  kernels::launch(
-      kernels::Fp8Matmul{
-          .c = y, .a = mine, .b = weight, .a_scales = by, .b_scales = weight_scales, .bias = bias},
-      stream);
 }
 
 Fp8Scale Fp8Dense::scale_of(Whose whose, std::span<const StateViews> states, float of_gradients) const {
@@ -65,29 +59,27 @@ Fp8Scale Fp8Dense::scale_of(Whose whose, std::span<const StateViews> states, flo
 
 Fp8Product Fp8Dense::bind(const ForwardArgs& a, Tensor weight, int64_t rows) const {
   const Fp8Scale of_weight = scale_of(Whose::weight, a.states), of_input = scale_of(Whose::input, a.states);
-  const Codes codes(DType::fp8_e4m3, out_, in_, of_weight, a.scratch);
+  const Fp8Codes codes = take(a.scratch, DType::fp8_e4m3, out_, in_, of_weight);
   encode(codes, weight, false, of_weight, a.stream);
-  const Codes room(DType::fp8_e4m3, rows, in_, of_input, a.scratch);
-  return {codes.codes, codes.scales, room.codes, room.scales, of_input};
+  return {codes, take(a.scratch, DType::fp8_e4m3, rows, in_, of_input), of_input};
 }
 
 Fp8Product Fp8Dense::bind(const BackwardArgs& a, Tensor weight, int64_t rows) const {
   Fp8Scale of_weight = scale_of(Whose::weight, a.states);
   of_weight.seen = {};  // by the forward
   const Fp8Scale of_gradient = scale_of(Whose::gradient, a.states, a.scale);
-  const Codes codes(DType::fp8_e4m3, in_, out_, of_weight, a.scratch);
+  const Fp8Codes codes = take(a.scratch, DType::fp8_e4m3, in_, out_, of_weight);
   encode(codes, weight, true, of_weight, a.stream);
-  const Codes room(DType::fp8_e5m2, rows, out_, of_gradient, a.scratch);
-  return {codes.codes, codes.scales, room.codes, room.scales, of_gradient};
+  return {codes, take(a.scratch, DType::fp8_e5m2, rows, out_, of_gradient), of_gradient};
 }
 
 void Fp8Dense::add_weight(ParamGradient& dweight, Tensor dy, Tensor x, const BackwardArgs& a) const {
   const int64_t rows = dy.numel() / out_, mark = a.scratch.mark();
-  Fp8Scale of_input = scale_of(Whose::input, a.states);
-  of_input.seen = {};
-  const Fp8Scale of_gradient = scale_of(Whose::gradient, a.states, a.scale);
-  const Codes left(DType::fp8_e5m2, out_, rows, of_gradient, a.scratch),
-      right(DType::fp8_e4m3, in_, rows, of_input, a.scratch);
+  Fp8Scale of_input = scale_of(Whose::input, a.states),
+           of_gradient = scale_of(Whose::gradient, a.states, a.scale);
+  of_input.seen = of_gradient.seen = {};  // by the forward, and by the input's gradient
+  const Fp8Codes left = take(a.scratch, DType::fp8_e5m2, out_, rows, of_gradient),
+                 right = take(a.scratch, DType::fp8_e4m3, in_, rows, of_input);
   encode(left, dy.view({rows, out_}), true, of_gradient, a.stream);
   encode(right, x.view({rows, in_}), true, of_input, a.stream);
   kernels::launch(kernels::Fp8Matmul{.c = dweight.tensor.view({out_, in_}),

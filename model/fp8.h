@@ -13,13 +13,18 @@ struct Fp8Scale {
   float unit = 1;                  // of both
 };
 
+// An operand in FP8, or room for one.
+struct Fp8Codes {
+  Tensor codes = {}, scales = {};  // [rows, terms]; one scale, or one a row
+};
+
 // A product with a weight that is there as codes: of the forward, or of the input's gradient.
 struct Fp8Product {
-  Tensor weight = {}, weight_scales = {};  // [columns of the result, terms]
-  Tensor codes = {}, scales = {};          // room for the other operand's, of as many rows as there are
-  Fp8Scale scale = {};                     // of the other operand
+  Fp8Codes weight = {};  // its rows are the columns of the result
+  Fp8Codes room = {};    // for the other operand, of as many rows as there are
+  Fp8Scale scale = {};   // of the other operand
 
-  explicit operator bool() const { return weight.defined(); }
+  explicit operator bool() const { return weight.codes.defined(); }
   // y = x times the weight, + bias where it is defined.
   void multiply(Tensor y, Tensor x, Tensor bias, Stream& stream) const;
 };

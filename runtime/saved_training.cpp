@@ -211,8 +211,12 @@ void SavedTraining::require_stored(std::span<const Record> records) const {
     if (!has(r.kind, r.tensor)) refuse_names(records, r);
     const std::vector<int64_t>& shape = tensors(r.kind).at(r.tensor).shape;
     require(shape == r.shape || in_four_dims(shape) == r.shape, Exit::checkpoint,
-            "{}: {} of {} has the shape [{}], the model wants [{}]", path().string(), r.kind, r.tensor,
-            fmt::join(shape, ", "), fmt::join(r.shape, ", "));
+            "{}: {} of {} has the shape [{}], the model wants [{}]{}", path().string(), r.kind, r.tensor,
+            fmt::join(shape, ", "), fmt::join(r.shape, ", "),
+            r.kind == "layer_state"
+                ? "; resume with the configuration that it was saved with, of products in "
+                  "FP8 cleave.fp8.history"
+                : "");
   }
 }
 

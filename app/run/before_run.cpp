@@ -39,7 +39,7 @@ void BeforeRun::check_plan(const Planner& planner, const model::ModelConfig& mod
 
 void BeforeRun::check_ranks(const RunData& data, RunFolder& folder, Watch& watch) const {
   folder.require_something_to_resume();
-  job_.together([&] { require_free_memory(); });
+  job_.together([&] { require_gpu(); });
   job_.together([&] {
     if (job_.first()) {
       paths_of(wanted_, config_, job_.info().world).require_writable();
@@ -55,8 +55,9 @@ void BeforeRun::check_ranks(const RunData& data, RunFolder& folder, Watch& watch
   watch.open_trace();
 }
 
-// Others may use this rank's GPU. Ranks that share it find what is free before any of them takes it.
-void BeforeRun::require_free_memory() const {
+// It has products in FP8 where they are asked for, and room: others may use this rank's GPU. Ranks that share
+// it find what is free before any of them takes it.
+void BeforeRun::require_gpu() const {
   if (!job_.device().is_cuda()) return;
   const Gpu gpu = cuda_gpu(job_.device());
   if (config_.fp8) {

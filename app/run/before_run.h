@@ -23,7 +23,7 @@ class BeforeRun {
   void check_ranks(const RunData& data, RunFolder& folder, Watch& watch) const;
 
  private:
-  void require_free_memory() const;
+  void require_gpu() const;
 
   const RunOptions& wanted_;
   const config::ReadResult& read_;

@@ -75,9 +75,6 @@ struct Rows {
   int64_t rows, terms;
   bool transposed;
 
-  float at(int64_t row, int64_t term) const {
-    return to_float(x[transposed ? term * rows + row : row * terms + term]);
-  }
   // visit(row, term, value) for some rows, in the order of memory.
   template <class Visit>
   void each(Range some, const Visit& visit) const {
@@ -100,12 +97,24 @@ void each_of(const ToFp8& op, const Visit& visit) {
   });
 }
 
-void encode(const ToFp8& op, Range some, const float* largest) {
+// The largest magnitude of each of some rows.
+void measure(const ToFp8& op, Range some, float* largest) {
+  each_of(op, [&](const auto& x) {
+    x.each(some, [&](int64_t r, int64_t, float value) {
+      float& most = largest[r - some.begin];
+      most = std::max(most, std::fabs(value));  // the first of two, where the second is a NaN
+    });
+  });
+}
+
+// Of some rows, whose scales are for `largest`: of each, or where there is a history of all. Returns the
+// largest magnitude among them.
+float encode(const ToFp8& op, Range some, const float* largest) {
   const Fp8Format format = fp8_format(op.codes.dtype());
   auto* codes = static_cast<uint8_t*>(op.codes.raw());
   auto* scales = op.scales.as<float>();
   const int64_t stride = op.codes.dim(1), of_all = op.history.defined();
-  float factors[kRows];
+  float factors[kRows], most = 0;
   for (int64_t r = some.begin; r < some.end; ++r) {
     const float scale = fp8_scale(largest[of_all ? 0 : r - some.begin], format);
     factors[r - some.begin] = 1 / scale;  // exact
@@ -113,11 +122,13 @@ void encode(const ToFp8& op, Range some, const float* largest) {
   }
   each_of(op, [&](const auto& x) {
     x.each(some, [&](int64_t r, int64_t t, float value) {
+      most = std::max(most, std::fabs(value));  // as above
       codes[r * stride + t] = to_fp8(value * factors[r - some.begin], format);
     });
     for (int64_t r = some.begin; r < some.end; ++r)
       std::fill(codes + r * stride + x.terms, codes + (r + 1) * stride, uint8_t{0});
   });
+  return most;
 }
 
 // The operand's elements in bf16, where they are exact.
@@ -149,16 +160,8 @@ void run(const ToFp8& op) {
     for (int64_t b = begin; b < end; ++b) {
       const Range some{b * kRows, std::min(rows, (b + 1) * kRows)};
       float largest[kRows] = {};
-      const bool looks = op.seen.defined() || !op.history.defined();
-      if (looks)
-        each_of(op, [&](const auto& x) {
-          x.each(some, [&](int64_t r, int64_t, float value) {
-            float& most = largest[r - some.begin];
-            most = std::max(most, std::fabs(value));  // the first of two, where the second is a NaN
-          });
-        });
-      seen[size_t(b)] = *std::max_element(largest, largest + kRows);
-      encode(op, some, op.history.defined() ? &of_history : largest);
+      if (!op.history.defined()) measure(op, some, largest);
+      seen[size_t(b)] = encode(op, some, op.history.defined() ? &of_history : largest);
     }
   });
   if (!op.seen.defined() || seen.empty()) return;

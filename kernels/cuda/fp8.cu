@@ -52,10 +52,12 @@ __device__ __forceinline__ float of_history(const Encoding& e) {
   return of_warp(largest);
 }
 
-// Magnitudes are at least 0, and their bits are ordered as they are; what is below 0 as an integer was never
-// seen.
+// The largest of each thread of a warp. Magnitudes are at least 0, and their bits are ordered as they are;
+// what is below 0 as an integer was never seen.
 __device__ __forceinline__ void note(const Encoding& e, float largest) {
-  if (e.seen) atomicMax(reinterpret_cast<int*>(e.seen), __float_as_int(largest / e.unit));
+  if (!e.seen) return;
+  largest = of_warp(largest);
+  if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<int*>(e.seen), __float_as_int(largest / e.unit));
 }
 
 template <class T, bool e5m2>
@@ -65,18 +67,19 @@ __global__ void __launch_bounds__(kThreads) encode_rows(Encoding e, const T* x) 
   const int lane = int(threadIdx.x % 32);
   const T* from = x + row * e.terms;
   float largest = 0;
-  if (e.seen || !e.history) {
+  if (!e.history) {
     for (int64_t t = lane; t < e.terms; t += 32) largest = larger(largest, fabsf(to_float(from[t])));
     largest = of_warp(largest);
   }
   const float scale = scale_of<e5m2>(e.history ? of_history(e) : largest), factor = 1 / scale;
-  if (lane == 0) {
-    note(e, largest);
-    if (!e.history || row == 0) e.scales[e.history ? 0 : row] = scale;
-  }
+  if (lane == 0 && (!e.history || row == 0)) e.scales[e.history ? 0 : row] = scale;
   uint8_t* to = e.codes + row * e.stride;
-  for (int64_t t = lane; t < e.stride; t += 32)
-    to[t] = t < e.terms ? code_of<e5m2>(to_float(from[t]) * factor) : 0;
+  for (int64_t t = lane; t < e.stride; t += 32) {
+    const float value = t < e.terms ? to_float(from[t]) : 0;
+    largest = larger(largest, fabsf(value));
+    to[t] = code_of<e5m2>(value * factor);
+  }
+  note(e, largest);
 }
 
 // Threads are 32 columns of x by kWarps rows of it, and after a tile of codes has been turned, a warp writes
@@ -89,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) encode_columns(Encoding e, const T* 
   const int64_t row = int64_t(blockIdx.x) * kColumns + column, first = int64_t(blockIdx.y) * terms_each;
   const int64_t end = min(first + terms_each, e.stride), last = min(end, e.terms);
   float largest = 0;
-  if (e.seen || !e.history) {
+  if (!e.history) {
     if (row < e.rows)
       for (int64_t t = first + warp; t < last; t += kWarps)
         largest = larger(largest, fabsf(to_float(x[t * e.rows + row])));
@@ -97,8 +100,6 @@ __global__ void __launch_bounds__(kThreads) encode_columns(Encoding e, const T* 
     __syncthreads();
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) largest = larger(largest, most[w][column]);
-    const float of_all = of_warp(largest);
-    if (threadIdx.x == 0) note(e, of_all);
   }
   const float scale = scale_of<e5m2>(e.history ? of_history(e) : largest), factor = 1 / scale;
   if (warp == 0 && !e.history && row < e.rows) e.scales[row] = scale;
@@ -106,8 +107,9 @@ __global__ void __launch_bounds__(kThreads) encode_columns(Encoding e, const T* 
   for (int64_t begin = first; begin < end; begin += kColumns) {
     for (int t = warp; t < kColumns; t += kWarps) {
       const int64_t term = begin + t;
-      tile[column][t] =
-          row < e.rows && term < last ? code_of<e5m2>(to_float(x[term * e.rows + row]) * factor) : 0;
+      const float value = row < e.rows && term < last ? to_float(x[term * e.rows + row]) : 0;
+      largest = larger(largest, fabsf(value));
+      tile[column][t] = code_of<e5m2>(value * factor);
     }
     __syncthreads();
     for (int r = warp; r < kColumns; r += kWarps) {
@@ -116,6 +118,7 @@ __global__ void __launch_bounds__(kThreads) encode_columns(Encoding e, const T* 
     }
     __syncthreads();
   }
+  note(e, largest);
 }
 
 __global__ void __launch_bounds__(1024) push(float* history, const float* seen, int64_t steps) {
@@ -169,9 +172,8 @@ void run(const Fp8Matmul& op, Stream& stream) {
       .c = op.c, .a = op.a, .b = op.b, .bias = op.bias, .transpose_b = true, .accumulate = op.accumulate};
   const bool there = multiply({.op = product, .a_scales = op.a_scales, .b_scales = op.b_scales}, queue);
   require(there, Exit::usage,
-          "cuBLASLt has no product of {} x {} x {} of {} and {} on cuda:{}; FP8 needs compute capability "
-          "8.9, and "
-          "scales of rows 9.0: set cleave.fp8.scaling to off",
+          "cuBLASLt has no product of {} x {} x {} of {} and {} on cuda:{}; FP8 needs compute capability 8.9 "
+          "or more, and scales of rows 9.0; set cleave.fp8.scaling to off",
           op.c.dim(0), op.c.dim(1), op.a.dim(1), name_of(op.a.dtype()), name_of(op.b.dtype()),
           queue.device());
 }
