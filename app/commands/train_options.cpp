@@ -152,8 +152,8 @@ void add_telling_options(CLI::App& app, RunOptions& o) {
 void require_whole(const RunOptions& o, bool steps_given) {
   require(!o.epochs || !steps_given, Exit::usage,
           "--epochs and --steps both say how long the training is; give one of them");
-  require(o.resume != "required" || !o.output.empty(), Exit::usage,
-          "--resume required needs --output, the folder to resume from");
+  require(o.resume == "auto" || o.resume == "never" || !o.output.empty(), Exit::usage,
+          "--resume {} needs --output, the folder to resume from", o.resume);
   for (const auto& [name, given] : {std::pair{"--save_interval", o.save_interval > 0},
                                     {"--save_minutes", o.save_minutes > 0},
                                     {"--keep_every", o.keep_every > 0},

@@ -52,6 +52,11 @@ class Options(AppTest):
         self.assertIn("--steps: wanted a value, got none", self.refusal("train", "--steps"))
         self.assertIn("--bf16: maybe is not a value", self.refusal("train", "--bf16", "maybe"))
 
+    def test_no_checkpoint_that_is_named_is_left_for_random_weights(self):
+        for name in ("required", "global_step9"):
+            self.assertEqual(self.refusal("train", "--deepspeed_config", self.config(), "--data", self.text, "--resume", name),
+                             f"error: --resume {name} needs --output, the folder to resume from\n")
+
     def test_a_run_starts_with_twelve_lines_all_keys_or_two(self):
         config = self.config(gradient_accumulation_steps=2, bf16={"enabled": True}, gradient_clipping=0.5, pipeline={"stages": 2},
                              zero_optimization={"stage": 2, "reduce_bucket_size": 1000, "contiguous_gradients": True})
