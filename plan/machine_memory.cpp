@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <optional>
+#include <vector>
 
 #include "core/error.h"
 #include "core/proc_value.h"
@@ -18,40 +19,63 @@ std::optional<int64_t> number_in(const std::string& path) {
   return in >> value ? std::optional(value) : std::nullopt;
 }
 
-int64_t meminfo_available() {
-  const std::string value = proc_value("/proc/meminfo", "MemAvailable");
-  return value.empty() ? 0 : std::stoll(value) * 1024;
+// What a version of control groups calls its files, and in memory.stat what is of all groups below.
+struct Names {
+  const char *most, *now, *stat_prefix;
+};
+constexpr Names kVersion2{"memory.max", "memory.current", ""},
+    kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_"};
+
+// A control group of this process that may limit its memory.
+struct Group {
+  std::string mount, path;
+  Names names;
+};
+
+std::vector<Group> groups_of_process(const std::string& proc, const std::string& mount) {
+  std::vector<Group> found;
+  std::ifstream in(proc + "/self/cgroup");
+  for (std::string line; std::getline(in, line);) {  // number:controllers:path
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1),
+                      path = line.substr(second + 1);
+    if (controllers.empty()) {
+      found.push_back({mount, path, kVersion2});
+      found.push_back({mount + "/unified", path, kVersion2});
+    } else if (("," + controllers + ",").find(",memory,") != std::string::npos) {
+      found.push_back({mount + "/" + controllers, path, kVersion1});
+    }
+  }
+  return found;
 }
 
-// Of this process under cgroup v2; "/" where it has none.
-std::string cgroup() {
-  std::ifstream in("/proc/self/cgroup");
-  for (std::string line; std::getline(in, line);)
-    if (line.starts_with("0::")) return line.substr(3);
-  return "/";
+// What a group leaves, where it has a limit. Pages of files count as used but are given back when needed.
+std::optional<AvailableMemory> left_in(const std::string& folder, const Names& names) {
+  const std::string limit = folder + "/" + names.most;
+  const auto most = number_in(limit), now = number_in(folder + "/" + names.now);
+  if (!most || !now) return {};
+  int64_t cached = 0, bytes = 0;
+  std::ifstream stat(folder + "/memory.stat");
+  const std::string prefix = names.stat_prefix;
+  for (std::string name; stat >> name >> bytes;)
+    if (name == prefix + "inactive_file" || name == prefix + "active_file") cached += bytes;
+  return AvailableMemory{std::max<int64_t>(0, *most - *now + cached), limit};
 }
 
 }  // namespace
 
-AvailableMemory available_memory() {
-  AvailableMemory least{meminfo_available(), "MemAvailable in /proc/meminfo"};
+AvailableMemory available_memory(const std::string& proc, const std::string& mount) {
+  const std::string kernels = proc_value((proc + "/meminfo").c_str(), "MemAvailable");
+  AvailableMemory least{kernels.empty() ? 0 : std::stoll(kernels) * 1024, "MemAvailable in /proc/meminfo"};
   // Every group above this one may have a limit, too. Inside a container its own group is the root.
-  for (std::string group = cgroup();; group = group.substr(0, group.rfind('/'))) {
-    const std::string folder = "/sys/fs/cgroup" + (group == "/" ? "" : group);
-    const auto most = number_in(folder + "/memory.max"), now = number_in(folder + "/memory.current");
-    // Pages of files count as used but are given back when needed.
-    if (most && now) {
-      int64_t cached = 0;
-      std::ifstream stat(folder + "/memory.stat");
-      for (std::string name; stat >> name;) {
-        int64_t bytes = 0;
-        if (stat >> bytes; name == "inactive_file" || name == "active_file") cached += bytes;
-      }
-      const int64_t left = std::max<int64_t>(0, *most - *now + cached);
-      if (left < least.bytes) least = {left, folder + "/memory.max"};
+  for (const Group& mine : groups_of_process(proc, mount))
+    for (std::string group = mine.path;; group = group.substr(0, group.rfind('/'))) {
+      const auto left = left_in(mine.mount + (group == "/" ? "" : group), mine.names);
+      if (left && left->bytes < least.bytes) least = *left;
+      if (group.empty() || group == "/") break;
     }
-    if (group.empty() || group == "/") return least;
-  }
+  return least;
 }
 
 const RankPlan& plan_of_rank(const JobPlan& plan, int rank) {

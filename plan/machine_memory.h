@@ -6,12 +6,14 @@
 
 namespace cleave::plan {
 
-// Bytes that processes may still take here: what the kernel calls available, or less where a cgroup says so.
+// Bytes that processes may still take here: what the kernel calls available, or less where a control group of
+// version 2 or 1 says so.
 struct AvailableMemory {
   int64_t bytes = 0;
   std::string source;
 };
-AvailableMemory available_memory();
+AvailableMemory available_memory(const std::string& proc = "/proc",
+                                 const std::string& mount = "/sys/fs/cgroup");
 
 // What a rank takes; of one that was not tried, what those of its stage take.
 const RankPlan& plan_of_rank(const JobPlan& plan, int rank);
