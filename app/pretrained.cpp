@@ -55,7 +55,8 @@ void say_layout(const runtime::Engine& engine, const launcher::Job& job) {
 }  // namespace
 
 void add_options(CLI::App& app, PretrainedOptions& o) {
-  app.add_option("dir", o.dir, "folder of checkpoints, or a published model with config.json and weights")
+  app.add_option("dir", o.dir,
+                 "folder of checkpoints, one of them, or a published model with config.json and weights")
       ->required();
   app.add_option("--tag", o.tag, "which one")->capture_default_str();
   add_config_option(
@@ -81,7 +82,8 @@ void add_options(CLI::App& app, PretrainedOptions& o) {
 }
 
 model::ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
-  const checkpoint::CheckpointReader reader(o.dir, o.tag);
+  const auto [folder, tag] = named_checkpoint(o.dir, o.tag);
+  const checkpoint::CheckpointReader reader(folder, tag);
   model::ModelConfig model;
   try {
     const auto client =
@@ -160,10 +162,11 @@ Pretrained::Pretrained(const PretrainedOptions& o, launcher::Job& job) {
       job.connect(config),
       runtime::EngineOptions{
           .limits = memory_limits(o.ranks), .device = job.device(), .inference = true, .texts = texts});
+  const auto [folder, tag] = named_checkpoint(o.dir, o.tag);
   if (published_)
     engine_->load_weights([&](const checkpoint::Record& r) { published_->reader().read(r); });
   else
-    engine_->load_checkpoint(o.dir, o.tag);
+    engine_->load_checkpoint(folder.string(), tag);
   if (!job.first() || o.quiet) return;
   say_layout(*engine_, job);
   if (o.verbose) std::fputs(format(engine_->memory_planned()).c_str(), stderr);

@@ -110,6 +110,17 @@ std::string PublishedModel::describe() const {
                      files_.files(), files_.files() == 1 ? "" : "s", reader_.types());
 }
 
+CheckpointName named_checkpoint(const std::string& dir, const std::string& tag) {
+  std::error_code error;
+  fs::path folder = fs::path(dir).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  if (folder.filename() == "." || folder.filename() == "..")
+    folder = fs::absolute(dir, error).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  if (tag != "latest" || !fs::exists(folder / "manifest.json", error)) return {folder, tag};
+  return {folder.has_parent_path() ? folder.parent_path() : ".", folder.filename().string()};
+}
+
 bool is_published_model(const fs::path& folder) {
   std::error_code error;
   return fs::exists(folder / "config.json", error) && !fs::exists(folder / "latest", error) &&

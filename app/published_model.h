@@ -32,6 +32,13 @@ class PublishedModel {
   checkpoint::WeightReader reader_;
 };
 
+// Which checkpoint a command means: one of a folder of them or, where `dir` is a checkpoint itself, that one.
+struct CheckpointName {
+  std::filesystem::path folder;
+  std::string tag;
+};
+CheckpointName named_checkpoint(const std::string& dir, const std::string& tag);
+
 // Whether the folder is a published model, with its weights, and no folder of checkpoints.
 bool is_published_model(const std::filesystem::path& folder);
 // Where the weights are that a training of this --model begins with: empty for a preset and for a file.

@@ -1,28 +1,21 @@
 #include "app/commands/checkpoint_options.h"
 
-#include <filesystem>
-
 #include "app/parse.h"
+#include "app/published_model.h"
 #include "core/cores.h"
 
 namespace cleave::app {
 
-namespace fs = std::filesystem;
-
 checkpoint::CheckpointReader open(const CheckpointOptions& o) {
-  fs::path dir = fs::path(o.dir).lexically_normal();
-  if (!dir.has_filename()) dir = dir.parent_path();
-  std::error_code error;
-  if (!o.tag.empty() || !fs::exists(dir / "manifest.json", error))
-    return {dir, o.tag.empty() ? "latest" : o.tag};
-  return {dir.has_parent_path() ? dir.parent_path() : ".", dir.filename().string()};
+  const auto [folder, tag] = named_checkpoint(o.dir, o.tag);
+  return {folder, tag};
 }
 
 int threads_of(const CheckpointOptions& o) { return threads_of_process(o.threads).threads; }
 
 void add_options(CLI::App& app, CheckpointOptions& o) {
   app.add_option("dir", o.dir, "folder of checkpoints, or one of them")->required();
-  app.add_option("--tag", o.tag, "which one (default: the one that `latest` names)");
+  app.add_option("--tag", o.tag, "which one")->capture_default_str();
 }
 
 void add_threads(CLI::App& app, CheckpointOptions& o) {

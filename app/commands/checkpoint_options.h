@@ -8,7 +8,7 @@
 namespace cleave::app {
 
 struct CheckpointOptions {
-  std::string dir, tag;
+  std::string dir, tag = "latest";
   int threads = 0;
   bool quiet = false;
 };

@@ -20,7 +20,7 @@ int run_export(const Arguments& arguments) {
       "Example: cleave export runs/first first-hf --dtype bf16",
       "export");
   std::string from, to, tag = "latest", dtype = "fp32", size = "5GB";
-  app.add_option("dir", from, "folder of checkpoints")->required();
+  app.add_option("dir", from, "folder of checkpoints, or one of them")->required();
   app.add_option("out", to, "folder to make; it is never overwritten")->required();
   app.add_option("--tag", tag, "which checkpoint")->capture_default_str();
   app.add_option("--dtype", dtype, "of the weights: fp32, bf16 or fp16")
@@ -37,8 +37,9 @@ int run_export(const Arguments& arguments) {
   require(format.max_file_size > 0, Exit::usage, "--max_shard_size: wanted more than 0 bytes");
   for (const auto& [name, type] : kTypes)
     if (dtype == name) format.dtype = type;
-  const std::string line =
-      adapter ? export_adapters(from, tag, to, format.dtype) : export_checkpoint(from, tag, to, format);
+  const CheckpointName which = named_checkpoint(from, tag);
+  const std::string line = adapter ? export_adapters(which.folder, which.tag, to, format.dtype)
+                                   : export_checkpoint(which.folder, which.tag, to, format);
   std::printf("%s\n", line.c_str());
   return 0;
 }

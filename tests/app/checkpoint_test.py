@@ -116,6 +116,20 @@ class CheckpointFormat(AppTest):
             self.assertIn("no file 'latest'", self.run_cleave(command, self.dir, code=4).stderr)
             self.assertIn("global_step2", self.run_cleave(command, out, "--tag", "global_step3", code=4).stderr)
 
+    def test_a_checkpoint_is_meant_by_its_own_folder_as_by_its_tag(self):
+        out = self.dir / "out"
+        self.train("--output", out, "--save_interval", 1, ranks=1, steps=2)
+        own = out / "global_step1"
+        for command, *args in (("inspect",), ("verify", "--quiet"), ("digest", "--quiet"), ("eval", "--quiet", "--data", self.text),
+                               ("generate", "--quiet", "--prompt", "light", "--tokens", 5)):
+            wanted = self.run_cleave(command, out, "--tag", "global_step1", *args).stdout
+            self.assertNotEqual(wanted, self.run_cleave(command, out, *args).stdout, command)
+            for folder in (own, f"{own}/", f"{own}/."):
+                self.assertEqual(self.run_cleave(command, folder, *args).stdout, wanted, command)
+        for to, of in (("a", [own]), ("b", [out, "--tag", "global_step1"])):
+            self.run_cleave("export", of[0], self.dir / to, *of[1:])
+        self.assertEqual(*((self.dir / to / "model.safetensors").read_bytes() for to in "ab"))
+
 
 if __name__ == "__main__":
     unittest.main()
