@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <vector>
 
@@ -29,16 +32,22 @@ std::string read_text(const std::string& path) {
   return InputFile(path, Exit::data).text();
 }
 
+// What a full disk left of a text would pass for the whole.
 int64_t write_parts(const std::string& path, std::string_view text, const std::vector<Range>& parts) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  const bool opened = out.is_open();
   int64_t bytes = 0;
   for (const Range& part : parts) {
     out.write(text.data() + part.begin, std::streamsize(part.size()));
     bytes += part.size();
   }
   out.close();
-  require(out.good(), Exit::data, "cannot write {}: is the folder there, and is there space?", path);
-  return bytes;
+  if (out.good()) return bytes;
+  const int error = errno;
+  std::error_code none;
+  if (opened && std::filesystem::is_regular_file(path, none)) std::filesystem::remove(path, none);
+  fail(Exit::data, "{}: cannot be written: {}; check the folder, its permissions and the free space", path,
+       std::strerror(error));
 }
 
 // Every tenth document is for validation: the same share as of a text, and each whole in one of the two.
@@ -148,8 +157,9 @@ CLI::App* add_split(CLI::App& app, DataOptions& o) {
       "cut a text into training and validation parts by a fixed rule; of an indexed data set "
       "(.bin with .idx) every tenth document is for validation");
   command->add_option("text", o.in, "a text, or an indexed data set")->required();
-  command->add_option("--train", o.train)->required();
-  command->add_option("--validation", o.validation)->required();
+  command->add_option("--train", o.train, "the part for training, to write")->required();
+  command->add_option("--validation", o.validation, "the part for validation, to write")->required();
+  command->footer("Example: cleave data split corpus.txt --train train.txt --validation validation.txt");
   return command;
 }
 
@@ -166,16 +176,21 @@ CLI::App* add_tokenize(CLI::App& app, DataOptions& o) {
                    "byte, a tokenizer.json or tokenizer.model, or a folder with one")
       ->capture_default_str();
   command
-      ->add_option("--format", o.tokenizing.format,
-                   "llmc: a .bin that says its vocabulary; megatron: a .bin with an .idx, which says where "
-                   "documents begin")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, TokenizeOptions::Format>{
-          {"llmc", TokenizeOptions::Format::llmc}, {"megatron", TokenizeOptions::Format::megatron}}))
+      ->add_option_function<std::string>(
+          "--format",
+          [&o](const std::string& name) {
+            using Format = TokenizeOptions::Format;
+            o.tokenizing.format = name == "megatron" ? Format::megatron : Format::llmc;
+          },
+          "llmc: a .bin that says its vocabulary; megatron: a .bin with an .idx, which says where documents "
+          "begin")
+      ->check(one_of({"llmc", "megatron"}))
       ->default_str("llmc");
   command->add_option("--threads", o.threads, "how many encode (default: one a core)")
       ->check(integer(1, kMostThreads));
   command->add_option("--jsonl_key", o.tokenizing.key, "of the document in each line of a .jsonl")
       ->capture_default_str();
+  command->footer("Example: cleave data tokenize corpus.txt corpus.bin --tokenizer tokenizer.json");
   return command;
 }
 
@@ -184,7 +199,7 @@ CLI::App* add_inspect(CLI::App& app, DataOptions& o) {
       "inspect",
       "kind, size, vocabulary, documents and loss mask of a text or token file; with --at its "
       "tokens, with the boundaries of documents");
-  command->add_option("file", o.inspected.file)->required();
+  command->add_option("file", o.inspected.file, "a text or token file")->required();
   command->add_option("--tokenizer", o.inspected.tokenizer,
                       "shows the tokens of a token file as text: a tokenizer.json or tokenizer.model, or a "
                       "folder with one");
@@ -192,14 +207,16 @@ CLI::App* add_inspect(CLI::App& app, DataOptions& o) {
   command->add_option("--count", o.inspected.count, "so many")
       ->capture_default_str()
       ->check(integer(1, 1 << 20));
+  command->footer("Example: cleave data inspect corpus.bin --at 1000 --count 20");
   return command;
 }
 
 CLI::App* add_ngrams(CLI::App& app, DataOptions& o) {
   CLI::App* command =
       app.add_subcommand("ngrams", "losses of 1- to 5-gram byte models: what a model must beat");
-  command->add_option("--train", o.train)->required();
-  command->add_option("--validation", o.validation)->required();
+  command->add_option("--train", o.train, "the text that is counted")->required();
+  command->add_option("--validation", o.validation, "the text whose loss is computed")->required();
+  command->footer("Example: cleave data ngrams --train train.txt --validation validation.txt");
   return command;
 }
 

@@ -213,6 +213,12 @@ class Refused(RunTest):
         r = self.run_cleave("eval", self.out, "--data", high, code=7)  # of a model of bytes
         self.assertIn("token 5000 is 65535", r.stderr)
 
+    def test_a_part_of_a_text_that_a_full_disk_cut_is_not_left(self):
+        with self.small_disk("16k") as disk:
+            r = self.run_cleave("data", "split", self.text, "--train", disk / "train.txt", "--validation", disk / "v.txt", code=7)
+            self.assertIn("train.txt: cannot be written: No space left on device", r.stderr)
+            self.assertEqual(list(disk.iterdir()), [])
+
     def test_as_many_ranks_as_no_machine_has_are_refused(self):
         self.assertIn("1 to 4096", self.run_cleave("launch", "-n", 1000000, "--", "true", code=2).stderr)
 
