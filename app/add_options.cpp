@@ -112,8 +112,12 @@ void add_options(CLI::App& app, config::AutoValues& a) {
   option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps", "0")->check(integer(0));
   option("--warmup_ratio", a.warmup_ratio, "the same as a share of all steps, where --warmup_steps is 0", "0")
       ->check(number(0, 1));
-  option("--fp16", a.fp16, "fp16.enabled", "false")->expected(0, 1)->default_str("true");
-  option("--bf16", a.bf16, "bf16.enabled", "false")->expected(0, 1)->default_str("true");
+  option("--fp16", a.fp16, "fp16.enabled", "false; without a value true")
+      ->expected(0, 1)
+      ->default_str("true");
+  option("--bf16", a.bf16, "bf16.enabled", "false; without a value true")
+      ->expected(0, 1)
+      ->default_str("true");
 }
 
 void add_steps_option(CLI::App& app, config::AutoValues& values) {

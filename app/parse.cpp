@@ -74,6 +74,10 @@ std::string said(const CLI::ParseError& e) {
   std::string text = e.what();
   if (const size_t colon = text.find(": 1 required "); colon != std::string::npos)
     return text.substr(0, colon) + ": wanted a value, got none";
+  const std::string_view once = ": At Most 1 required but received ";
+  if (const size_t colon = text.find(once); colon != std::string::npos)
+    return fmt::format("{}: given {} times; give it once", text.substr(0, colon),
+                       text.substr(colon + once.size()));
   const std::string_view convert = "Could not convert: ";
   const size_t equals = text.find(" = ");
   if (!text.starts_with(convert) || equals == std::string::npos) return text;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -163,7 +165,7 @@ Hosts parse_hostfile(std::string_view text, const std::string& file) {
 
 Hosts read_hostfile(const std::string& file) {
   std::ifstream in(file);
-  require(bool(in), Exit::usage, "the hostfile {} cannot be read", file);
+  require(bool(in), Exit::usage, "the hostfile {} cannot be read: {}", file, std::strerror(errno));
   return parse_hostfile(std::string(std::istreambuf_iterator<char>(in), {}), file);
 }
 

@@ -120,7 +120,10 @@ Job::Job(const JobOptions& options) : options_(options) {
 config::ReadOptions Job::read_options(bool strict, const config::AutoValues& values) const {
   return {.strict = strict,
           .world_size = info_.world,
-          .world_origin = fmt::format("{} ranks, {}", info_.world, info_.launched_by),
+          .world_origin =
+              info_.launched_by == comm::RankInfo{}.launched_by
+                  ? "a single rank, no launcher's variables are set"
+                  : fmt::format("{} rank{}, {}", info_.world, info_.world == 1 ? "" : "s", info_.launched_by),
           .auto_values = values};
 }
 

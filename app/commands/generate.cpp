@@ -175,8 +175,8 @@ void add_text_options(CLI::App& app, GenerateOptions& g) {
   app.add_option("--batch", g.batch, "how many of them to continue at a time")
       ->capture_default_str()
       ->check(integer(1));
-  app.add_flag(
-      "!--no_kv_cache", g.keeps,
+  app.add_flag_callback(
+      "--no_kv_cache", [&g] { g.keeps = false; },
       "compute the whole text anew for every token, in place of keeping keys and values: slower, and "
       "takes no memory for them");
   app.add_option("--tokens", g.tokens, "how many to add at most; the token that ends a text ends it before")
@@ -202,7 +202,7 @@ void add_sampling(CLI::App& app, text::Sampling& sampling) {
                  "above 1: tokens that stand in the text already become less likely")
       ->capture_default_str()
       ->check(number(1e-3));
-  app.add_option("--seed", sampling.seed)->capture_default_str()->check(integer(0));
+  app.add_option("--seed", sampling.seed, "of what is drawn")->capture_default_str()->check(integer(0));
 }
 
 }  // namespace

@@ -44,7 +44,12 @@ struct ImportOptions {
   int64_t seq_len = 2048;
 
   model::ModelConfig config() const {
-    return model.empty() ? published_config(from) : model::find_model(model);
+    if (!model.empty()) return model::find_model(model);
+    std::error_code error;
+    require(fs::exists(fs::path(from) / "config.json", error), Exit::usage,
+            "{} has no config.json, which says what model it is; give --model, that file or a folder with it",
+            from);
+    return published_config(from);
   }
 };
 

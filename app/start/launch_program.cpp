@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "app/commands.h"
+#include "app/parse.h"
 #include "core/error.h"
 
 namespace cleave::app {
@@ -49,6 +50,15 @@ bool is_ours(const LaunchRequest& request, const std::string& word) {
                                        [&](const Command& c) { return word == c.name; });
 }
 
+// An environment that is sourced first may bring programs of its own.
+void require_program(const LaunchRequest& request, const std::string& word, bool here) {
+  if (!here || word.find('/') != std::string::npos || !request.venv_script.empty()) return;
+  std::vector<std::string> names;
+  for (const Command& c : kCommands) names.emplace_back(c.name);
+  require(!found_in_path(word).empty(), Exit::usage,
+          "'{}' is no command of this program's and no program in PATH{}", word, did_you_mean(word, names));
+}
+
 }  // namespace
 
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
@@ -71,6 +81,7 @@ launcher::Program program_of(const LaunchRequest& r, bool here) {
     p.before = {this_program()};
     if (word != "cleave") p.after.insert(p.after.begin(), word);
   } else if (r.dashes) {
+    require_program(r, word, here);
     p.before = {word};
   } else if (r.no_python || (!r.module && is_native(word))) {
     p.before = {word}, p.local_rank = !r.no_local_rank;

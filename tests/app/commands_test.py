@@ -173,7 +173,7 @@ class Commands(AppTest):
             (["--deepspeed_config", self.config(), "--data", self.text, "--gpu_transport", "mpi"], 2, "auto, nccl, ipc and host"),
             (["--deepspeed_config", self.config(), "--data", self.text, "--device", "cpu", "--gpu_transport", "nccl"], 2, "CPU"),
             (["--deepspeed_config", self.config(), "--data", self.text, "--device", "cpu", "--gpu_transport", "ipc"], 2, "CPU"),
-            (["--deepspeed_config", self.config("f.json", train_batch_size=7), "--data", self.text], 2, "train_batch_size"),
+            (["--deepspeed_config", self.config("f.json", train_batch_size=7), "--data", self.text], 2, "no launcher's variables are set"),
             (["--deepspeed_config", self.config("g.json", train_micro_batch_size_per_gpu=100000), "--data", self.text], 7, "100000"),
             (["--deepspeed_config", self.config(), "--data", self.text, "--resume", "required", "--output", self.dir / "x"], 4, "latest"),
         ]:

@@ -322,7 +322,8 @@ class Exchange(AppTest):
         none = self.dir / "none"
         shutil.copytree(DEEPSPEED / "zero1_bf16", none)
         (none / "config.json").unlink()
-        self.assertIn("config.json", self.run_cleave("import", "--from_deepspeed", none, self.dir / "x", code=2).stderr)
+        self.assertIn("has no config.json, which says what model it is; give --model",
+                      self.run_cleave("import", "--from_deepspeed", none, self.dir / "x", code=2).stderr)
         self.run_cleave("import", "--from_deepspeed", none, self.dir / "x", "--model", DEEPSPEED / "zero1_bf16/config.json",
                         "--tag", "global_step3")
         r = self.run_cleave("import", "--from_deepspeed", none, self.dir / "y", "--model", PUBLISHED / "qwen2", code=4)

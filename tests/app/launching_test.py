@@ -221,11 +221,12 @@ class Launching(AppTest):
         self.assertIn(f"{twice}:2: a is there twice", refused("-H", twice, "train.py"))
         twice.write_text("a\n")
         self.assertIn("does not say how many slots", refused("-H", twice, "train.py"))
-        self.assertIn("the hostfile nowhere cannot be read", refused("-H", "nowhere", "train.py"))
+        self.assertIn("the hostfile nowhere cannot be read: No such file", refused("-H", "nowhere", "train.py"))
         self.assertIn("there is no host c", refused("-H", self.hosts, "-i", "c", "train.py"))
         self.assertIn("give one kind", refused("-n", 2, "-H", self.hosts, "train.py"))
         self.assertIn("a hostfile (-H) names more", refused("--num_nodes", 2, "train.py"))
         self.assertIn("the script gone.py is not there", refused("gone.py"))
+        self.assertIn("'trian' is no command of this program's and no program in PATH; did you mean train?", refused("--", "trian"))
         self.assertIn("--module is for Python", refused("--module", "--no_python", "train.py"))
         self.assertIn("--autotuning is not built", refused("--autotuning", "run", "train.py"))
         for option in (["--elastic_training"], ["--min_elastic_nodes", "1"], ["--max_elastic_nodes", "2"]):

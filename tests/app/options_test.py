@@ -32,7 +32,11 @@ class Options(AppTest):
     def test_usage_lines_begin_with_the_program(self):
         for command in ("train", "launch", "check", "plan", "eval", "generate", "data", "report"):
             self.assertIn(f"\nUsage: cleave {command} ", self.run_cleave(command, "--help").stdout)
-        self.assertIn("Usage: cleave data split ", self.run_cleave("data", "split", "--help").stdout)
+        for command in ("split", "tokenize", "inspect", "ngrams"):
+            text = self.run_cleave("data", command, "--help").stdout
+            self.assertIn(f"Usage: cleave data {command} ", text)
+            self.assertIn(f"Example: cleave data {command} ", text)
+            self.assertNotRegex(text, r"(?m)^  \S.* REQUIRED *$", "an option without a word on what it is")
 
     def test_values_out_of_range_are_refused_with_the_range_as_people_write_it(self):
         for command, option, value, wanted in [
@@ -51,6 +55,8 @@ class Options(AppTest):
                              f"error: {option}: wanted {wanted}, got {value}; cleave {command} --help lists the options\n")
         self.assertIn("--steps: wanted a value, got none", self.refusal("train", "--steps"))
         self.assertIn("--bf16: maybe is not a value", self.refusal("train", "--bf16", "maybe"))
+        self.assertIn("error: --model: given 2 times; give it once; ", self.refusal("train", "--model", "tiny", "--model", "gpt2"))
+        self.assertIn("--format: wanted one of llmc, megatron, got 1", self.refusal("data", "tokenize", "a", "b", "--format", "1"))
 
     def test_no_checkpoint_that_is_named_is_left_for_random_weights(self):
         for name in ("required", "global_step9"):
