@@ -16,26 +16,49 @@ uint64_t place(Warp& w, const Instr& in, int lane) {
   return (kWide ? w.at<uint64_t>(in.a)[lane] : w.at<uint32_t>(in.a)[lane]) + uint64_t(in.number);
 }
 
-// Of a parameter, a thread's own memory, a GPU's memory, or a block's through a general address.
-std::byte* outside(Warp& w, int lane, uint64_t address, uint32_t bytes, bool write) {
+[[noreturn, gnu::noinline]] void fail_outside(Warp& w, int lane, const void* p, uint32_t bytes, bool write) {
+  const std::string what = write ? "writes " : "reads ";
+  if (reinterpret_cast<uintptr_t>(p) % bytes)
+    w.fail(what + std::to_string(bytes) + " bytes at an address that is not aligned", lane);
+  w.fail(what + device_memory().problem(p, bytes), lane);
+}
+
+// Of a parameter, a GPU's memory, a thread's own, or a block's through a general address. `bytes` is a power
+// of two.
+inline std::byte* outside(Warp& w, int lane, uint64_t address, uint32_t bytes, bool write) {
   auto* p = reinterpret_cast<std::byte*>(address);
-  if (address % bytes) [[unlikely]]
-    w.fail(
-        (write ? "writes " : "reads ") + std::to_string(bytes) + " bytes at an address that is not aligned",
-        lane);
-  if (device_memory().holds(p, bytes)) [[likely]]
-    return p;
+  if (address & (bytes - 1)) [[unlikely]]
+    fail_outside(w, lane, p, bytes, write);
   const auto within = [&](const std::byte* begin, size_t size) {
     return p >= begin && p + bytes <= begin + size;
   };
-  const Kernel& k = *w.block->launch->kernel;
-  if (within(w.block->params.data(), w.block->params.size()) && !write) return p;
-  if (within(w.block->local.data() + size_t(k.local_bytes) * size_t(w.thread(lane)), k.local_bytes)) return p;
-  if (w.block->shared.contains(p)) {
-    const uint32_t at = uint32_t(p - w.block->shared.data()) + SharedMemory::kBegin;
-    if (!write) return const_cast<std::byte*>(w.block->shared.read(w, lane, at, bytes));
+  Block& block = *w.block;
+  if (within(block.params.data(), block.params.size())) {
+    if (write) fail_outside(w, lane, p, bytes, write);
+    return p;
   }
-  w.fail((write ? "writes " : "reads ") + device_memory().problem(p, bytes), lane);
+  if (device_memory().holds(p, bytes)) [[likely]]
+    return p;
+  const uint32_t own = block.launch->kernel->local_bytes;
+  if (within(block.local.data() + size_t(own) * size_t(w.thread(lane)), own)) return p;
+  if (block.shared.contains(p) && !write) {
+    const uint32_t at = uint32_t(p - block.shared.data()) + SharedMemory::kBegin;
+    return const_cast<std::byte*>(block.shared.read(w, lane, at, bytes));
+  }
+  fail_outside(w, lane, p, bytes, write);
+}
+
+// Where all lanes of a warp find `bytes` each, one behind the other, in a GPU's memory; null where they do
+// not, or where it takes a closer look.
+template <bool kWide>
+std::byte* side_by_side(Warp& w, const Instr& in, uint32_t mask, uint32_t bytes) {
+  if (!kWide || mask != ~0u) return nullptr;
+  const uint64_t* at = w.at<uint64_t>(in.a);
+  bool apart = false;
+  for (uint32_t i = 1; i < 32; ++i) apart |= at[i] != at[0] + i * bytes;
+  auto* p = reinterpret_cast<std::byte*>(at[0] + uint64_t(in.number));
+  if (apart || reinterpret_cast<uintptr_t>(p) & (bytes - 1)) return nullptr;
+  return device_memory().holds(p, 32 * bytes) ? p : nullptr;
 }
 
 // The pieces of a vector lie one after the other in memory; S is the type in memory, R the register.
@@ -44,6 +67,12 @@ void load(Warp& w, const Instr& in, uint32_t mask) {
   const uint32_t count = uint32_t(in.list.size());
   R* to[4];
   for (uint32_t k = 0; k < count; ++k) to[k] = w.at<R>(in.list[k]);
+  if (const auto* all = kShared ? nullptr : side_by_side<kWide>(w, in, mask, count * sizeof(S))) {
+    const S* from = reinterpret_cast<const S*>(all);
+    for (uint32_t k = 0; k < count; ++k)
+      for (uint32_t lane = 0; lane < 32; ++lane) to[k][lane] = R(from[lane * count + k]);
+    return;
+  }
   for (uint32_t m = mask; m; m &= m - 1) {
     const int lane = std::countr_zero(m);
     const uint64_t at = place<kWide>(w, in, lane);
@@ -62,6 +91,12 @@ void store(Warp& w, const Instr& in, uint32_t mask) {
   const uint32_t count = uint32_t(in.list.size());
   const R* from[4];
   for (uint32_t k = 0; k < count; ++k) from[k] = w.at<R>(in.list[k]);
+  if (auto* all = kShared ? nullptr : side_by_side<kWide>(w, in, mask, count * sizeof(S))) {
+    S* to = reinterpret_cast<S*>(all);
+    for (uint32_t k = 0; k < count; ++k)
+      for (uint32_t lane = 0; lane < 32; ++lane) to[lane * count + k] = S(from[k][lane]);
+    return;
+  }
   for (uint32_t m = mask; m; m &= m - 1) {
     const int lane = std::countr_zero(m);
     const uint64_t at = place<kWide>(w, in, lane);

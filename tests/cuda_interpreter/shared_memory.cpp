@@ -4,9 +4,12 @@
 #include <bit>
 #include <cstring>
 
+#include "tests/cuda_interpreter/settings.h"
 #include "tests/cuda_interpreter/warp.h"
 
 namespace interpreter {
+
+SharedMemory::SharedMemory() : checks_(setting("RACES", 1) != 0) {}
 
 void SharedMemory::resize(uint32_t bytes) {
   bytes_ = bytes;
@@ -32,9 +35,8 @@ void SharedMemory::order(uint32_t warps) {
   for (uint32_t m = warps; m; m &= m - 1) seen_[size_t(std::countr_zero(m))] = joined;
 }
 
-inline void SharedMemory::in_bounds(Warp& w, int lane, uint32_t at, uint32_t bytes, bool write) const {
-  if (at >= kBegin && at + bytes <= kBegin + bytes_ && at % bytes == 0) [[likely]]
-    return;
+[[noreturn, gnu::noinline]] void SharedMemory::fail_bounds(Warp& w, int lane, uint32_t at, uint32_t bytes,
+                                                           bool write) const {
   const std::string what = std::string(write ? "writes " : "reads ") + std::to_string(bytes) +
                            " bytes of shared memory at " + std::to_string(int64_t(at) - kBegin);
   if (at % bytes) w.fail(what + ", which is not aligned", lane);
@@ -71,21 +73,25 @@ inline void SharedMemory::note_read(const Warp& w, int thread, Cell& c) {
   c.read = now_;
 }
 
-const std::byte* SharedMemory::read(Warp& w, int lane, uint32_t at, uint32_t bytes) {
-  in_bounds(w, lane, at, bytes, false);
+[[noreturn, gnu::noinline]] void SharedMemory::fail_read(Warp& w, int lane, const Cell& c,
+                                                         uint32_t at) const {
+  const std::string where = ", byte " + std::to_string(at);
+  if (c.written < begun_) w.fail("reads shared memory that was never written" + where, lane);
+  if (c.kind == Kind::coming)
+    w.fail("reads shared memory that a copy without a wait is still bringing" + where, lane);
+  w.fail("reads shared memory that was written by " + place(c.writer, c.line) + " without a barrier between" +
+             where,
+         lane);
+}
+
+const std::byte* SharedMemory::checked_read(Warp& w, int lane, uint32_t at, uint32_t bytes) {
+  if (!in_bounds(at, bytes)) fail_bounds(w, lane, at, bytes, false);
   const int thread = w.thread(lane);
   Cell* c = cell(at);
   for (Cell* end = cell(at + bytes + (bytes & 1)); c != end; ++c) {
-    if (c->written < begun_)
-      w.fail("reads shared memory that was never written, byte " + std::to_string(at - kBegin), lane);
-    if (c->kind == Kind::coming)
-      w.fail("reads shared memory that a copy without a wait is still bringing, byte " +
-                 std::to_string(at - kBegin),
-             lane);
-    if (c->writer != thread && !seen(w, c->writer, c->written))
-      w.fail("reads shared memory that was written by " + place(c->writer, c->line) +
-                 " without a barrier between, byte " + std::to_string(at - kBegin),
-             lane);
+    const bool ordered = c->writer == thread || seen(w, c->writer, c->written);
+    if (c->written < begun_ || c->kind == Kind::coming || !ordered) [[unlikely]]
+      fail_read(w, lane, *c, at - kBegin);
     note_read(w, thread, *c);
   }
   return data() + (at - kBegin);
@@ -113,8 +119,9 @@ void SharedMemory::check_write(Warp& w, int lane, Cell& c, uint32_t at, bool sam
   }
 }
 
-std::byte* SharedMemory::write(Warp& w, int lane, uint32_t at, uint32_t bytes, const void* value, Kind kind) {
-  in_bounds(w, lane, at, bytes, true);
+std::byte* SharedMemory::checked_write(Warp& w, int lane, uint32_t at, uint32_t bytes, const void* value,
+                                       Kind kind) {
+  if (!in_bounds(at, bytes)) fail_bounds(w, lane, at, bytes, true);
   std::byte* to = data() + (at - kBegin);
   const bool same = value && std::memcmp(to, value, bytes) == 0;
   const int line = w.block->launch->kernel->code[size_t(w.pc - 1)].line;
@@ -128,6 +135,7 @@ std::byte* SharedMemory::write(Warp& w, int lane, uint32_t at, uint32_t bytes, c
 }
 
 std::byte* SharedMemory::arrive(Warp& w, int lane, uint32_t at, uint32_t bytes) {
+  if (!checks_) return data() + (at - kBegin);
   Cell* c = cell(at);
   for (Cell* end = cell(at + bytes); c != end; ++c)
     c->written = now_, c->writer = uint16_t(w.thread(lane)), c->kind = Kind::plain;
@@ -137,7 +145,8 @@ std::byte* SharedMemory::arrive(Warp& w, int lane, uint32_t at, uint32_t bytes) 
 // Such a read goes through another path to memory: what was written has to be published by its thread before
 // the barrier between.
 const std::byte* SharedMemory::read_by_product(Warp& w, uint32_t at, uint32_t bytes, uint32_t begun) {
-  in_bounds(w, -1, at, bytes, false);
+  if (!in_bounds(at, bytes)) fail_bounds(w, -1, at, bytes, false);
+  if (!checks_) return data() + (at - kBegin);
   Cell* c = cell(at);
   for (Cell* end = cell(at + bytes); c != end; ++c) {
     if (c->written < begun_)

@@ -17,15 +17,21 @@ class SharedMemory {
   static constexpr uint32_t kBegin = 1024;
   enum class Kind : uint8_t { plain, atomic, coming };
 
+  SharedMemory();
   void resize(uint32_t bytes);
   void begin_block();
   uint32_t bytes() const { return bytes_; }
 
   // Checked accesses of a lane; the bytes are in place.
-  const std::byte* read(Warp& w, int lane, uint32_t at, uint32_t bytes);
+  const std::byte* read(Warp& w, int lane, uint32_t at, uint32_t bytes) {
+    return !checks_ && in_bounds(at, bytes) ? data() + (at - kBegin) : checked_read(w, lane, at, bytes);
+  }
   // Checks a write of `value`, which then has to be stored; of a copy that is begun, without it.
   std::byte* write(Warp& w, int lane, uint32_t at, uint32_t bytes, const void* value,
-                   Kind kind = Kind::plain);
+                   Kind kind = Kind::plain) {
+    return !checks_ && in_bounds(at, bytes) ? data() + (at - kBegin)
+                                            : checked_write(w, lane, at, bytes, value, kind);
+  }
   // The bytes of a copy have come.
   std::byte* arrive(Warp& w, int lane, uint32_t at, uint32_t bytes);
   // Read by a warp's product that began at `begun` and ends now.
@@ -46,12 +52,20 @@ class SharedMemory {
     uint16_t writer = 0, reader = 0, line = 0;
     Kind kind = Kind::plain;
   };
-  void in_bounds(Warp& w, int lane, uint32_t at, uint32_t bytes, bool write) const;
+  // `bytes` is a power of two.
+  bool in_bounds(uint32_t at, uint32_t bytes) const {
+    return at >= kBegin && at + bytes <= kBegin + bytes_ && (at & (bytes - 1)) == 0;
+  }
+  const std::byte* checked_read(Warp& w, int lane, uint32_t at, uint32_t bytes);
+  std::byte* checked_write(Warp& w, int lane, uint32_t at, uint32_t bytes, const void* value, Kind kind);
+  [[noreturn]] void fail_bounds(Warp& w, int lane, uint32_t at, uint32_t bytes, bool write) const;
+  [[noreturn]] void fail_read(Warp& w, int lane, const Cell& c, uint32_t at) const;
   bool seen(const Warp& w, int thread, uint32_t time) const;
   void note_read(const Warp& w, int thread, Cell& c);
   void check_write(Warp& w, int lane, Cell& c, uint32_t at, bool same);
   Cell* cell(uint32_t at) { return &cells_[(at - kBegin) / 2]; }
 
+  const bool checks_;  // without, only bounds and alignment
   uint32_t bytes_ = 0, now_ = 1, begun_ = 1;
   std::vector<std::byte> memory_;
   std::vector<Cell> cells_;

@@ -147,6 +147,10 @@ void Block::prepare(const Launch& l) {
   files_.resize(file_bytes * count + 64);
   auto* files = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(files_.data()) + 63) / 64 * 64);
   params = l.params;
+  for (int axis = 0; axis < 3; ++axis) {
+    const auto reg = k.special.find(std::string("%ctaid.") + "xyz"[axis]);
+    place_[axis] = reg == k.special.end() ? 0 : reg->second;
+  }
   local.resize(size_t(k.local_bytes) * threads);
   shared.resize((k.shared_bytes + 1023) / 1024 * 1024 * (l.dynamic_shared > 0) +
                 (l.dynamic_shared ? 0 : k.shared_bytes) + l.dynamic_shared);
@@ -226,12 +230,9 @@ void Block::run(Dim where, std::mt19937_64& random) {
     w.product_groups = w.fenced = w.steps = 0;
     if (k.has_products)
       std::fill(w.held.begin(), w.held.end(), 0), std::fill(w.written.begin(), w.written.end(), 0);
-    for (const char* axis : {"%ctaid.x", "%ctaid.y", "%ctaid.z"})
-      if (const auto at = k.special.find(axis); at != k.special.end())
-        std::fill_n(w.at<uint32_t>(at->second), 32,
-                    axis[7] == 'x'   ? where.x
-                    : axis[7] == 'y' ? where.y
-                                     : where.z);
+    for (const auto& [reg, place] :
+         {std::pair{place_[0], where.x}, {place_[1], where.y}, {place_[2], where.z}})
+      if (reg) std::fill_n(w.at<uint32_t>(reg), 32, place);
     order[size_t(w.index)] = w.index;
   }
   for (;;) {

@@ -109,6 +109,7 @@ struct Block {
   bool release();
   void stuck() const;
   std::vector<std::byte> files_;
+  uint32_t place_[3] = {};  // registers with the block's place in the grid; 0: not used
 };
 
 // Runs all blocks, one after the other in an order that is drawn; throws Defect.
