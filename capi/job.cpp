@@ -1,5 +1,7 @@
 #include "capi/job.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -79,7 +81,7 @@ int cleave_job_connect(cleave_job* job, double timeout_s) {
     cleave_job& j = given(job, "job");
     CHECK(!j.world, "the job is connected already");
     config::DsConfig config;
-    config.comm_timeout_s = int64_t(std::ceil(timeout_s));
+    config.comm_timeout_s = j.timeout_s = int64_t(std::ceil(timeout_s));
     j.world = &j.job.connect(config);
   });
 }
@@ -120,12 +122,23 @@ int cleave_job_barrier(cleave_job* job) {
   });
 }
 
+// Ranks that have met keep the deadline that they met with.
+static std::string warning_of_deadline(const cleave_job& job, int64_t asked, const std::string& name) {
+  if (!job.world || asked == job.timeout_s || asked == config::DsConfig{}.comm_timeout_s) return "";
+  return fmt::format(
+      "warning: {}: cleave.comm_timeout_s is {}, but the ranks met before with a deadline of {} s, which "
+      "stays: "
+      "give init_distributed() this timeout\n",
+      name, asked, job.timeout_s);
+}
+
 int cleave_job_read_config(cleave_job* job, const char* text, const char* name, char** read) {
   return call([&] {
     const config::ReadResult result = config::read_ds_config(&given(text, "text"), &given(name, "name"),
                                                              given(job, "job").job.read_options());
-    const std::string problems = config::format(result.problems);
+    std::string problems = config::format(result.problems);
     require(result.ok(), Exit::usage, "{} was refused:\n{}", name, problems);
+    problems += warning_of_deadline(*job, result.config.comm_timeout_s, name);
     nlohmann::json values = nlohmann::json::object();
     for (const config::Note& note : result.notes) {
       nlohmann::json value = json_or_nothing(note.value);

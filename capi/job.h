@@ -7,6 +7,7 @@
 struct cleave_job {
   cleave::launcher::Job job;
   cleave::comm::Communicator* world = nullptr;  // once it is connected
+  int64_t timeout_s = 0;                        // then the deadline of its waits
 
   explicit cleave_job(const cleave::launcher::JobOptions& options) : job(options) {}
   cleave::comm::Communicator& connected() const {

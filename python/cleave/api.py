@@ -28,10 +28,9 @@ def init_distributed(
     world_size: int = -1,
 ) -> None:
     """Meets the other ranks, and makes torch's process group of them where there is none. Collective."""
-    if dist_init_required is False:
-        jobs.current()
-        return
-    jobs.init_torch(dist_backend, timeout)
+    if dist_init_required is not False:
+        jobs.init_torch(dist_backend, timeout)
+    jobs.current()
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -74,6 +73,8 @@ def initialize(
         if value is not None:
             raise NotBuilt(f"{name} is not built; tensor and sequence parallelism of a model are the native program's (cleave train)")
     configuration = chosen(args, config, config_params)
+    wait = (configuration.given.get("cleave") or {}).get("comm_timeout_s")
+    jobs.current(*([float(wait)] if isinstance(wait, int) and wait > 0 else []))
     init_distributed(dist_init_required=dist_init_required)
     kind: Any = FamilyEngine if configuration.native() else PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine
     engine: DeepSpeedEngine = kind(configuration, model, optimizer, model_parameters, lr_scheduler)

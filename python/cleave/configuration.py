@@ -119,11 +119,10 @@ def configuration_of(config: Any) -> Configuration:
 
 def chosen(args: Any, config: Any, config_params: Any) -> Configuration:
     """The one that a caller of initialize means."""
-    config = config if config is not None else config_params
+    named = config if config is not None else config_params
     from_args = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
-    if config is not None and from_args is not None:
+    if named is not None and from_args is not None:
         raise UsageError("the configuration is given twice, as config and as args.deepspeed_config; leave one out")
-    config = config if config is not None else from_args
-    if config is None:
+    if named is None and from_args is None:
         raise UsageError("there is no configuration: give initialize() config, or args with deepspeed_config")
-    return configuration_of(config)
+    return configuration_of(from_args if named is None else named)

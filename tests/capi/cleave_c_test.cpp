@@ -461,6 +461,16 @@ TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {
   EXPECT_NE(warned["warnings"].get<std::string>().find("1:49: wall_clock_breakdown: 1 is read as true"),
             std::string::npos)
       << warned["warnings"];
+  // The ranks met with 60 s.
+  for (const auto& [asked, part] :
+       {std::pair{7, "comm_timeout_s is 7, but the ranks met before"}, {60, ""}}) {
+    const std::string late =
+        fmt::format(R"({{"train_batch_size": 1, "cleave": {{"comm_timeout_s": {}}}}})", asked);
+    ASSERT_EQ(cleave_job_read_config(job_, late.c_str(), "test.json", &read), 0) << cleave_error();
+    const std::string warnings = nlohmann::json::parse(taken(read))["warnings"];
+    EXPECT_EQ(warnings.empty(), std::string(part).empty()) << warnings;
+    EXPECT_NE(warnings.find(part), std::string::npos) << warnings;
+  }
   EXPECT_EQ(cleave_job_read_config(job_, R"({"train_batch_size": 0})", "test.json", &read), 2);
   EXPECT_NE(std::string(cleave_error()).find("test.json was refused:"), std::string::npos) << cleave_error();
 }

@@ -203,6 +203,15 @@ class Faults(unittest.TestCase):
         self.assertIn("CheckpointError", ended.output)
         self.assertLess(time.monotonic() - begin, 40)
 
+    def test_a_ds_configs_deadline_holds_in_a_script_and_one_that_comes_too_late_is_said(self) -> None:
+        ended = ranks.run(2, "fault_cases", "waits", False, timeout=60)
+        self.assertEqual(ended.code, 6, ended.output)
+        self.assertIn("rank 0 waited 3.0 s, the deadline. Present: rank 0; missing: rank 1", ended.output)
+        late = ranks.run(2, "fault_cases", "waits", True, timeout=60)
+        self.assertEqual(late.code, 0, late.output)
+        said = "cleave.comm_timeout_s is 3, but the ranks met before with a deadline of 600 s, which stays"
+        self.assertEqual(late.output.count(said), 1, late.output)
+
     def test_a_save_behind_a_scripts_last_line_is_whole(self) -> None:
         ranks.answers(2, "fault_cases", "saves_behind_its_end", self.folder)
         self.expect_whole(["last"])

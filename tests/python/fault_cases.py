@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,17 @@ def _step(engine: Any, number: int) -> float:
     engine.backward(models.loss(engine, models.batch(number, 0, engine.global_rank)))
     engine.step()
     return float(engine.last_result.loss)
+
+
+def waits(met: bool) -> None:
+    """A rank that stays away for longer than the ds_config's deadline, which is said before the ranks meet, or behind it."""
+    if met:
+        deepspeed.init_distributed()
+    engine = _engine(cleave={"comm_timeout_s": 3})
+    _step(engine, 0)
+    if engine.global_rank == 1:
+        time.sleep(8)
+    _step(engine, 1)
 
 
 def _said(call: Any) -> str:
