@@ -50,6 +50,17 @@ Arguments without_local_rank(Arguments all) {
   return all;
 }
 
+// What a command printed is its result; beside a training or a job it is a log, whose loss ends nothing.
+int with_output_written(const Command& command, int code) {
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
+  constexpr const char* kLost =
+      "standard output cannot be written, and what was printed is lost; is its disk full?";
+  const bool is_log = command.run == run_train || command.run == run_launch;
+  require(is_log || code != 0, Exit::usage, "{}", kLost);
+  std::fprintf(stderr, "warning: %s\n", kLost);
+  return code;
+}
+
 int run(const Arguments& all, bool as_deepspeed) {
   if (as_deepspeed) {
     refuse_wrong_variables();
@@ -66,7 +77,7 @@ int run(const Arguments& all, bool as_deepspeed) {
   refuse_wrong_variables();
   kernels::cpu::isa();  // refuses what CLEAVE_ISA asks for and this CPU has not
   for (const Command& c : kCommands)
-    if (all[0] == c.name) return c.run({all.begin() + 1, all.end()});
+    if (all[0] == c.name) return with_output_written(c, c.run({all.begin() + 1, all.end()}));
   std::vector<std::string> names;
   for (const Command& c : kCommands) names.emplace_back(c.name);
   fail(Exit::usage, "'{}' is not a command{}; there are: {}", all[0], did_you_mean(all[0], names),

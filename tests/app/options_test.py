@@ -63,6 +63,15 @@ class Options(AppTest):
             self.assertEqual(self.refusal("train", "--deepspeed_config", self.config(), "--data", self.text, "--resume", name),
                              f"error: --resume {name} needs --output, the folder to resume from\n")
 
+    def test_a_result_that_cannot_be_written_is_an_error_and_a_log_a_warning(self):
+        command = ["--deepspeed_config", str(self.config()), "--model", "tiny", "--seq_len", "32"]
+        for args, code, word in ((["plan", "--json", *command], 2, "error"), (["check", str(self.config())], 2, "error"),
+                                 (["train", *command, "--data", str(self.text), "--steps", "1"], 0, "warning")):
+            with open("/dev/full", "w") as full:
+                r = subprocess.run([CLEAVE, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual(r.returncode, code, r.stderr)
+            self.assertIn(f"{word}: standard output cannot be written", r.stderr)
+
     def test_a_run_starts_with_twelve_lines_all_keys_or_two(self):
         config = self.config(gradient_accumulation_steps=2, bf16={"enabled": True}, gradient_clipping=0.5, pipeline={"stages": 2},
                              zero_optimization={"stage": 2, "reduce_bucket_size": 1000, "contiguous_gradients": True})
