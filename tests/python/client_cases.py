@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import accelerate
+import cleave
 import datasets
 import peft
 import pytorch_lightning
@@ -81,6 +82,7 @@ def trainer(stage: int, output: str, resume: str = "", steps: int = 6) -> dict[s
     )
     made = transformers.Trainer(model=small_gpt2(), args=args, train_dataset=Texts(96))
     made.train(resume_from_checkpoint=resume or None)
+    assert isinstance(made.model_wrapped, cleave.DeepSpeedEngine) == (stage >= 0), type(made.model_wrapped)
     made.save_model(os.path.join(output, "final"))
     return {"curve": curve(made), "rates": [line["learning_rate"] for line in made.state.log_history if "loss" in line]}
 
@@ -104,12 +106,15 @@ def accelerated(stage: int, output: str) -> dict[str, Any]:
     if stage >= 0:
         micro = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
         plugin = accelerate.DeepSpeedPlugin(hf_ds_config={**ds_config(stage), **micro})
-    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2, deepspeed_plugin=plugin)
+    accelerate.PartialState(cpu=True)  # Accelerator(cpu=True) would take no engine
+    accelerator = accelerate.Accelerator(cpu=True if plugin is None else None, gradient_accumulation_steps=2, deepspeed_plugin=plugin)
     model = small_gpt2()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: 1 / (1 + k / accelerator.num_processes))
     loader = torch.utils.data.DataLoader(Texts(32), batch_size=2 if stage >= 0 else 4)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+    assert isinstance(model, cleave.DeepSpeedEngine) == (stage >= 0), type(model)
+    assert accelerator.num_processes == int(os.environ["WORLD_SIZE"]), accelerator.num_processes
     losses = []
     for batch in loader:
         with accelerator.accumulate(model):
