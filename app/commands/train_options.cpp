@@ -167,7 +167,9 @@ void require_whole(const RunOptions& o, bool steps_given) {
             "{} needs --eval_data, and --eval_interval, the steps between evaluations", name);
   require(o.threshold == 0 || o.patience > 0, Exit::usage,
           "--early_stopping_threshold needs --early_stopping_patience, the evaluations to wait");
-  require(!o.ngrams || !o.eval_sets.empty(), Exit::usage, "--ngrams needs --eval_data");
+  for (const auto& [name, given] :
+       {std::pair{"--ngrams", o.ngrams}, {"--eval_interval", o.eval_interval > 0}})
+    require(!given || !o.eval_sets.empty(), Exit::usage, "{} needs --eval_data", name);
 }
 
 }  // namespace

@@ -63,6 +63,11 @@ class Options(AppTest):
             self.assertEqual(self.refusal("train", "--deepspeed_config", self.config(), "--data", self.text, "--resume", name),
                              f"error: --resume {name} needs --output, the folder to resume from\n")
 
+    def test_an_evaluation_without_data_is_not_left_out_without_a_word(self):
+        for option in (["--eval_interval", 2], ["--ngrams"]):
+            self.assertEqual(self.refusal("train", "--deepspeed_config", self.config(), "--data", self.text, *option),
+                             f"error: {option[0]} needs --eval_data\n")
+
     def test_a_result_that_cannot_be_written_is_an_error_and_a_log_a_warning(self):
         command = ["--deepspeed_config", str(self.config()), "--model", "tiny", "--seq_len", "32"]
         for args, code, word in ((["plan", "--json", *command], 2, "error"), (["check", str(self.config())], 2, "error"),
