@@ -34,13 +34,13 @@ size_t DeviceMemory::used(int device) const {
   std::shared_lock lock(mutex_);
   size_t sum = 0;
   for (const auto& [begin, piece] : pieces_)
-    if (piece.device == device && piece.owned) sum += piece.bytes;
+    if (piece.device == device && piece.owned) sum += taken(piece.bytes, piece.giver);
   return sum;
 }
 
 // The first gap that is large enough, with a page on either side that belongs to nobody.
-void* DeviceMemory::allocate(int device, size_t bytes) {
-  if (bytes > total_ || used(device) + bytes > total_) return nullptr;
+void* DeviceMemory::allocate(int device, size_t bytes, Giver giver) {
+  if (bytes > total_ || used(device) + taken(bytes, giver) > total_) return nullptr;
   const size_t room = (bytes + kPage - 1) / kPage * kPage + kPage;
   std::byte* at = base_ + kPage;
   std::unique_lock lock(mutex_);
@@ -50,15 +50,15 @@ void* DeviceMemory::allocate(int device, size_t bytes) {
     at = base_ + (size_t(begin - base_) + piece.bytes + 2 * kPage - 1) / kPage * kPage;
   }
   if (at + room > base_ + span_) return nullptr;
-  pieces_[at] = {bytes, "", device, true, std::vector<bool>((bytes + kChunk - 1) / kChunk)};
+  pieces_[at] = {bytes, "", device, true, std::vector<bool>((bytes + kChunk - 1) / kChunk), giver};
   changes_.fetch_add(1);
   return at;
 }
 
-bool DeviceMemory::free(void* p) {
+bool DeviceMemory::free(void* p, Giver giver) {
   std::unique_lock lock(mutex_);
   const auto at = pieces_.find(static_cast<std::byte*>(p));
-  if (at == pieces_.end() || !at->second.owned) return false;
+  if (at == pieces_.end() || !at->second.owned || at->second.giver != giver) return false;
   const size_t bytes = (at->second.bytes + kPage - 1) / kPage * kPage;
   fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<std::byte*>(p) - base_,
             off_t(bytes));

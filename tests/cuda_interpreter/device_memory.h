@@ -15,19 +15,21 @@ namespace interpreter {
 
 class DeviceMemory {
  public:
+  enum class Giver : uint8_t { cuda, nccl };  // who gave a piece and has to take it back
   struct Piece {
     size_t bytes;
     std::string what;
     int device;                             // -1: the host's
     bool owned;                             // of the file
     mutable std::vector<bool> filled = {};  // by chunk: with the pattern, where it is of the file
+    Giver giver = Giver::cuda;
   };
 
   DeviceMemory();
   // Holds a pattern that is not a number in any type; null when the GPU has no more. The pattern is there
   // when holds() is first asked for a byte, because most of what a program allocates is never touched.
-  void* allocate(int device, size_t bytes);
-  bool free(void* p);
+  void* allocate(int device, size_t bytes, Giver giver = Giver::cuda);
+  bool free(void* p, Giver giver = Giver::cuda);
   // As setting these bytes to 0, but pages are given back to the file, where they read as zeros. False where
   // they are not of one piece of the file.
   bool zero(void* p, size_t bytes);
@@ -50,6 +52,10 @@ class DeviceMemory {
 
  private:
   static constexpr size_t kPage = 4096, kChunk = 64 << 10, kKnown = 64;
+  static constexpr size_t kGranularity = 2 << 20;  // what NCCL takes multiples of
+  static size_t taken(size_t bytes, Giver giver) {
+    return giver == Giver::nccl ? (bytes + kGranularity - 1) / kGranularity * kGranularity : bytes;
+  }
   using Pieces = std::map<const std::byte*, Piece>;
   Pieces::const_iterator piece_at(const std::byte* p) const;
   static std::pair<const std::byte*, const std::byte*> fill(const std::byte* begin, const Piece& piece,

@@ -9,12 +9,11 @@
 #include <thread>
 
 #include "tests/cuda_interpreter/calls.h"
-#include "tests/cuda_interpreter/device_memory.h"
 #include "tests/cuda_interpreter/nccl_communicator.h"
 #include "tests/cuda_interpreter/settings.h"
 
 using namespace nccl_standin;
-using interpreter::device_memory, interpreter::DeviceMemory, interpreter::setting;
+using interpreter::setting;
 
 namespace {
 
@@ -76,7 +75,7 @@ extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
   CALL_OF_LIBRARY(ncclResult_t);
-  return *version = NCCL_VERSION_CODE, ncclSuccess;
+  return *version = int(setting("NCCL_VERSION", NCCL_VERSION_CODE)), ncclSuccess;
 }
 
 const char* ncclGetErrorString(ncclResult_t result) {
@@ -198,26 +197,6 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->held.clear();
   comm->state = State::aborted, comm->me().aborted = 1;
   return ncclSuccess;
-}
-
-ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buffer, size_t bytes, void** handle) {
-  CALL_OF_LIBRARY(ncclResult_t);
-  if (const std::string no = obstacle(comm, "ncclCommRegister"); !no.empty()) return refuse(comm, no);
-  const DeviceMemory::Piece* piece = device_memory().find(buffer, nullptr);
-  if (!piece || piece->device != comm->device || !device_memory().holds(buffer, bytes))
-    return refuse(comm, "ncclCommRegister of what is no memory of its GPU");
-  std::lock_guard lock(comm->mutex);
-  *handle = new char;
-  comm->registered[*handle] = {static_cast<const std::byte*>(buffer), bytes};
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
-  CALL_OF_LIBRARY(ncclResult_t);
-  if (const std::string no = obstacle(comm, "ncclCommDeregister"); !no.empty()) return refuse(comm, no);
-  std::lock_guard lock(comm->mutex);
-  if (comm->registered.erase(handle) == 0) return refuse(comm, "ncclCommDeregister of no handle of its own");
-  return delete static_cast<char*>(handle), ncclSuccess;
 }
 
 ncclResult_t ncclGroupStart() {

@@ -41,13 +41,21 @@ struct Part {
   uint64_t number = 0;  // of the communicator's collectives, or of the messages that way between the two
 };
 
+// Of the buffers of a call: whether they are registered, with memory of which allocator, and where those
+// begin that NVLink SHARP would use, of each in its registered memory.
+struct Place {
+  enum Kind : int { plain, of_cuda, of_nccl } kind = plain;
+  ptrdiff_t in = 0, out = 0;
+};
+
 // What a rank says of a call to the others. `number` is written last.
 struct Said {
   std::atomic<uint64_t> number;
   Op op;
   ncclDataType_t type;
   ncclRedOp_t by;
-  int root, position, parts, registered;
+  int root, position, parts;
+  Place place;
   size_t count;
   int process, file;  // whose memory has the input
   uint64_t offset;
@@ -128,6 +136,9 @@ std::string overlap(std::span<const Called> calls);
 
 // Enqueues a group's parts.
 void give(ncclComm_t comm, Stream* stream, std::vector<Part> parts);
+
+// Under the communicator's mutex.
+Place place_of(ncclComm_t comm, const Part& p);
 
 void* map_file(int process, int file, size_t bytes, int protection);
 

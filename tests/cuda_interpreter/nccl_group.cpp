@@ -68,7 +68,12 @@ std::string difference(const Said& a, const Said& b) {
                          : a.op == b.op && a.count == b.count && a.type == b.type && a.by == b.by &&
                                a.root == b.root && a.position == b.position && a.parts == b.parts;
   if (!same) return "not the same call";
-  if (!pair && a.registered != b.registered) return "its buffers are registered on one rank only";
+  if (pair || (a.place.kind == Place::plain && b.place.kind == Place::plain)) return {};
+  if (a.place.kind == Place::plain || b.place.kind == Place::plain)
+    return "its buffers are registered on one rank only";
+  if (a.place.kind != b.place.kind) return "its registered buffers are of two allocators";
+  if (a.place.in != b.place.in || a.place.out != b.place.out)
+    return "its buffers do not begin at the same place in their registered memory";
   return {};
 }
 
@@ -102,7 +107,6 @@ struct Group {
     return true;
   }
 
-  bool registered(const Part& p) const;
   void publish();
   bool met();
   void compute();
@@ -110,18 +114,6 @@ struct Group {
   bool computed() const;
   void write();
 };
-
-bool Group::registered(const Part& p) const {
-  const auto [in, out] = ranges(comm, p);
-  const auto covered = [&](const Range& r) {
-    return r.bytes == 0 ||
-           std::any_of(comm->registered.begin(), comm->registered.end(), [&](const auto& each) {
-             const Range& known = each.second;
-             return r.begin >= known.begin && r.begin + r.bytes <= known.begin + known.bytes;
-           });
-  };
-  return covered(in) && covered(out);
-}
 
 // From here on the others may read this rank's input.
 void Group::publish() {
@@ -134,7 +126,7 @@ void Group::publish() {
     s.position = int(i), s.parts = int(parts.size()), s.count = p.count;
     {
       std::lock_guard lock(comm->mutex);
-      s.registered = registered(p);
+      s.place = place_of(comm, p);
     }
     s.process = getpid(), s.file = device_memory().file();
     const auto in = ranges(comm, p).first;

@@ -6,7 +6,9 @@
 
 #include <cstdlib>
 #include <functional>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda_interpreter/streams.h"
@@ -33,6 +35,7 @@ struct Rank {
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
   float *in = nullptr, *out = nullptr;
+  std::vector<float*> from_nccl;
 
   Rank(int which, const ncclUniqueId& id, int device) : rank(which) {
     cudaSetDevice(device);
@@ -50,10 +53,19 @@ struct Rank {
     cudaStreamSynchronize(stream);
     cudaStreamDestroy(stream);
     cudaFree(in), cudaFree(out);
+    for (float* p : from_nccl) NCCL(MemFree)(p);
   }
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
+  // Memory of NCCL's allocator, registered.
+  float* lent() {
+    void *p = nullptr, *handle = nullptr;
+    EXPECT_EQ(NCCL(MemAlloc)(&p, bytes()), ncclSuccess);
+    EXPECT_EQ(NCCL(CommRegister)(comm, p, bytes(), &handle), ncclSuccess);
+    from_nccl.push_back(static_cast<float*>(p));
+    return from_nccl.back();
+  }
   static constexpr size_t bytes() { return 2 * kCount * sizeof(float); }
   static float value(int rank, size_t i) { return float(i) + 0.1f * float(rank + 1); }
 
@@ -124,6 +136,49 @@ TEST(Nccl, MovesAndSumsInTheOrderOfRanks) {
     NCCL(CommFinalize)(me.comm);
     ASSERT_EQ(me.settle(), ncclSuccess);
   });
+}
+
+size_t free_memory() {
+  size_t free = 0, total = 0;
+  EXPECT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  return free;
+}
+
+TEST(Nccl, GivesMemoryInGranulesThatItsOwnCallTakesBack) {
+  void *theirs = nullptr, *cudas = nullptr;
+  const size_t before = free_memory();
+  ASSERT_EQ(NCCL(MemAlloc)(&theirs, 100), ncclSuccess);
+  EXPECT_EQ(before - free_memory(), size_t{2} << 20);
+  ASSERT_EQ(cudaMalloc(&cudas, 100), cudaSuccess);
+  cudaPointerAttributes attributes;
+  ASSERT_EQ(cudaPointerGetAttributes(&attributes, theirs), cudaSuccess);
+  EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
+  EXPECT_EQ(cudaMemcpy(theirs, cudas, 100, cudaMemcpyDefault), cudaSuccess);
+
+  EXPECT_EQ(cudaFree(theirs), cudaErrorInvalidValue);
+  EXPECT_EQ(NCCL(MemFree)(cudas), ncclInvalidUsage);
+  EXPECT_EQ(NCCL(MemFree)(static_cast<std::byte*>(theirs) + 8), ncclInvalidUsage);
+  cudaIpcMemHandle_t handle;
+  EXPECT_EQ(cudaIpcGetMemHandle(&handle, theirs), cudaErrorInvalidValue) << "it is not for CUDA IPC";
+  EXPECT_EQ(cudaIpcGetMemHandle(&handle, cudas), cudaSuccess);
+  cudaGetLastError();
+
+  EXPECT_EQ(cudaFree(cudas), cudaSuccess);
+  EXPECT_EQ(NCCL(MemFree)(theirs), ncclSuccess);
+  EXPECT_EQ(NCCL(MemFree)(theirs), ncclInvalidUsage) << "twice";
+  EXPECT_EQ(free_memory(), before);
+  EXPECT_EQ(NCCL(MemAlloc)(&theirs, free_memory() + 1), ncclUnhandledCudaError);
+}
+
+// An older library, as a program sees it.
+TEST(Nccl, HasTheVersionThatItIsTold) {
+  int version = 0;
+  for (const int told : {22500, NCCL_VERSION_CODE}) {
+    setenv("CUDA_INTERPRETER_NCCL_VERSION", std::to_string(told).c_str(), 1);
+    ASSERT_EQ(NCCL(GetVersion)(&version), ncclSuccess);
+    EXPECT_EQ(version, told);
+  }
+  unsetenv("CUDA_INTERPRETER_NCCL_VERSION");
 }
 
 struct Rule {
@@ -222,6 +277,41 @@ const Rule kRules[] = {
        if (me.rank)
          for (float* p : {me.in, me.out}) NCCL(CommRegister)(me.comm, p, Rank::bytes(), &handle);
        all_reduce(me, kCount);
+     }},
+    {"RegisteredOfOneAllocator", "memory of two allocators",
+     [](Rank& me) {
+       void* handle = nullptr;
+       me.lent();
+       NCCL(CommRegister)(me.comm, me.in, Rank::bytes(), &handle);
+     }},
+    {"RegisteredOfOneAllocatorOnAllRanks", "are of two allocators",
+     [](Rank& me) {
+       void* handle = nullptr;
+       if (me.rank)
+         for (float** p : {&me.in, &me.out}) cudaFree(std::exchange(*p, nullptr)), *p = me.lent();
+       else
+         for (float* p : {me.in, me.out}) NCCL(CommRegister)(me.comm, p, Rank::bytes(), &handle);
+       all_reduce(me, kCount);
+       if (me.rank) me.in = me.out = nullptr;  // of NCCL
+     }},
+    {"RegisteredAtOnePlace", "do not begin at the same place",
+     [](Rank& me) {
+       float *in = me.lent(), *out = me.lent();
+       NCCL(AllReduce)(in + me.rank, out, kCount, ncclFloat32, ncclSum, me.comm, me.stream);
+     }},
+    {"RegisteredOfItsGpu", "no memory of its GPU",
+     [](Rank& me) {
+       void *other = nullptr, *handle = nullptr;
+       cudaSetDevice(1 - me.rank);
+       NCCL(MemAlloc)(&other, Rank::bytes());
+       cudaSetDevice(me.rank);
+       NCCL(CommRegister)(me.comm, other, Rank::bytes(), &handle);
+       NCCL(MemFree)(other);
+     }},
+    {"FreedBehindDeregistration", "memory that is registered",
+     [](Rank& me) {
+       NCCL(MemFree)
+       (me.lent());
      }},
     {"DeregisteredBeforeTheEnd", "buffers registered",
      [](Rank& me) {

@@ -33,6 +33,11 @@ bool of_gpu(const void* p) {
   return at >= device_memory().begin() && at < device_memory().begin() + DeviceMemory::kSpan;
 }
 
+bool of_nccl(const void* p) {
+  const DeviceMemory::Piece* piece = device_memory().find(p, nullptr);
+  return piece && piece->giver == DeviceMemory::Giver::nccl;
+}
+
 // Bytes that a copy or a fill touches: of the host, or of a piece of a GPU's memory.
 void check_bytes(const void* p, size_t bytes, const char* what) {
   const DeviceMemory& memory = device_memory();
@@ -107,6 +112,7 @@ cudaError_t cudaMalloc(void** p, size_t bytes) {
 cudaError_t cudaFree(void* p) {
   CALL_OF_RUNTIME;
   if (p) wait_for_gpu();
+  if (of_nccl(p)) return refused("cudaFree of memory that ncclMemAlloc gave", cudaErrorInvalidValue);
   return !p || device_memory().free(p) ? cudaSuccess : ended(cudaErrorInvalidValue);
 }
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned int) {
@@ -178,6 +184,8 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes) {
 
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* p) {
   CALL_OF_RUNTIME;
+  if (of_nccl(p))
+    return refused("cudaIpcGetMemHandle of memory that ncclMemAlloc gave", cudaErrorInvalidValue);
   std::byte* begin = nullptr;
   const DeviceMemory::Piece* piece = device_memory().find(p, &begin);
   if (!piece || !piece->owned || !device_memory().holds(begin, piece->bytes))
