@@ -5,6 +5,7 @@
 #include <span>
 
 #include "comm/group.h"
+#include "device/memory_block.h"
 
 namespace cleave::comm {
 
@@ -32,8 +33,8 @@ class DeviceGroup {
   virtual void open_to(const Waiting& w, int to, int64_t bytes) = 0;
   virtual void open_from(const Waiting& w, int from, int64_t bytes) = 0;
 
-  // Collective, after meet(): memory of this GPU that collectives will often use, until it is taken back,
-  // which is before it is freed.
+  // Collective, after meet(): memory from the transport's allocator that collectives will often use, until it
+  // is taken back, which is before it is freed.
   virtual void lend(const Waiting&, std::span<const Tensor>) {}
   virtual void take_back() {}
 };
@@ -42,6 +43,8 @@ class DeviceTransport {
  public:
   virtual ~DeviceTransport() = default;
   virtual std::unique_ptr<DeviceGroup> over(std::shared_ptr<Group> group, int rank) = 0;
+  // Of memory that its groups can be lent; none: they make no use of that. All ranks have one, or none has.
+  virtual DeviceAllocator allocator() const { return nullptr; }
 };
 
 // What a group with a transport of the CPU can do beyond its collectives: Communicator::transport().
@@ -61,8 +64,10 @@ class TransportAccess {
   // all ranks have in common.
   virtual void open(int from, int to, int64_t bytes) = 0;
 
-  // Collective: a hint that collectives of the group will often use these buffers of the GPU, until they are
-  // taken back: when the streams that used them are done, and before they are freed.
+  // Where memory comes from that is lent to the GPUs' transport; none: there is nothing to lend.
+  virtual DeviceAllocator allocator() const = 0;
+  // Collective: a hint that collectives of the group will often use this memory, until it is taken back: when
+  // the streams that used it are done, and before it is freed.
   virtual void lend(std::vector<Tensor> buffers) = 0;
   virtual void take_back() = 0;
 

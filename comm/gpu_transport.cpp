@@ -7,6 +7,7 @@
 #include "comm/ipc/ipc.h"
 #include "comm/nccl/nccl.h"
 #include "comm/rank_process.h"
+#include "core/environment.h"
 #include "device/cuda/memory.h"
 
 namespace cleave::comm {
@@ -42,7 +43,21 @@ std::string nccl_obstacle(std::span<const RankGpu> ranks, const std::string& pro
   return {};
 }
 
-// The same of CUDA IPC, as far as it is known before it is tried.
+// What is said of registered buffers, empty where no rank asks for them.
+std::string said_of_registering(std::span<const RankGpu> ranks, bool& registers) {
+  const auto asks = [](const RankGpu& r) { return r.registers; };
+  if (std::none_of(ranks.begin(), ranks.end(), asks)) return {};
+  const auto not_asked = std::find_if_not(ranks.begin(), ranks.end(), asks);
+  if (not_asked != ranks.end())
+    return fmt::format(", no buffers registered (CLEAVE_NCCL_REGISTER is not on at rank {})",
+                       not_asked - ranks.begin());
+  registers = ranks[0].nccl >= kNcclRegisters;
+  return registers ? ", buffers registered"
+                   : fmt::format(", no buffers registered (that takes NCCL {} or newer)",
+                                 nccl_version_text(kNcclRegisters));
+}
+
+// Why they cannot use CUDA IPC, as far as it is known before it is tried.
 std::string ipc_obstacle(std::span<const RankGpu> ranks, const std::string& problem) {
   if (!problem.empty()) return problem;
   for (size_t r = 1; r < ranks.size(); ++r)
@@ -90,8 +105,9 @@ GpuRoute gpu_route(std::span<const RankGpu> ranks, GpuTransport wanted, const Gp
   const char* shared = route.shared_gpus ? ", several ranks on one GPU" : "";
   if (wanted == GpuTransport::nccl || (any && no_nccl.empty())) {
     route.way = GpuTransport::nccl;
-    route.line = fmt::format("between GPUs: NCCL {}{}; sums in its own order",
-                             nccl_version_text(int(ranks[0].nccl)), shared);
+    route.line =
+        fmt::format("between GPUs: NCCL {}{}{}; sums in its own order", nccl_version_text(int(ranks[0].nccl)),
+                    shared, said_of_registering(ranks, route.registers));
   } else if (wanted == GpuTransport::ipc || (any && no_ipc.empty())) {
     route.way = GpuTransport::ipc;
     route.line =
@@ -118,13 +134,15 @@ std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted
   const auto gpus = own->exchange(cuda_identity(device), "naming the GPUs");
   const auto versions = own->exchange(nccl.version, "comparing NCCL's versions");
   const auto hosts = own->exchange(host_number(), "comparing the hosts");
+  const auto registers =
+      own->exchange(environment_value("CLEAVE_NCCL_REGISTER") == "on", "asking who registers buffers");
   std::vector<RankGpu> ranks(gpus.size());
-  for (size_t r = 0; r < ranks.size(); ++r) ranks[r] = {gpus[r], versions[r], hosts[r]};
+  for (size_t r = 0; r < ranks.size(); ++r) ranks[r] = {gpus[r], versions[r], hosts[r], registers[r] != 0};
   GpuProblems problems{nccl.problem, ""};
   GpuRoute route = gpu_route(ranks, wanted, problems);
   if (route.way == GpuTransport::ipc) problems.ipc = own->try_to_use(ipc_transport(device));
   if (!problems.ipc.empty()) route = gpu_route(ranks, wanted, problems);
-  if (route.way == GpuTransport::nccl) own->use(nccl_transport(device, route.shared_gpus));
+  if (route.way == GpuTransport::nccl) own->use(nccl_transport(device, {route.shared_gpus, route.registers}));
   return route.line;
 }
 

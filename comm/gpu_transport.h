@@ -21,6 +21,7 @@ struct RankGpu {
   int64_t gpu = 0;   // the same number only for the same GPU of the same host; 0: it computes on the CPU
   int64_t nccl = 0;  // NCCL's version; 0: none
   int64_t host = 0;  // the same number only where processes can share memory
+  bool registers = false;  // it is to register buffers with NCCL
   bool operator==(const RankGpu&) const = default;
 };
 
@@ -32,6 +33,7 @@ struct GpuProblems {
 struct GpuRoute {
   GpuTransport way = GpuTransport::host;  // host: through pinned memory and the CPU's transport
   bool shared_gpus = false;               // some ranks have the same GPU
+  bool registers = false;                 // buffers are registered with NCCL
   std::string line;  // what was chosen and why, for people; empty when all ranks are on the CPU
 };
 

@@ -67,6 +67,7 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
       message_on_gpus(recvs_[size_t(from)], {Collective::recv, DType::uint8, from, bytes}, call,
                       [&](auto& g, const Waiting& w) { g.open_from(w, from, bytes); });
   }
+  DeviceAllocator allocator() const override { return transport_ ? transport_->allocator() : nullptr; }
   void lend(std::vector<Tensor> buffers) override {
     lent_ = std::move(buffers);
     if (!met_ || lent_.empty()) return;

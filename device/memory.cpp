@@ -44,8 +44,8 @@ void unmap(void* data, int64_t bytes) {
 }
 
 // Where the machine refuses to lock so much memory, training goes on with slower copies.
-Block allocate_pinned(Device device, int64_t bytes) {
-  const Block pinned = cuda_allocate_pinned(device, bytes);
+MemoryBlock allocate_pinned(Device device, int64_t bytes) {
+  const MemoryBlock pinned = cuda_allocate_pinned(device, bytes);
   if (pinned.data) return pinned;
   static std::once_flag said;
   std::call_once(said, [&] {
@@ -58,10 +58,15 @@ Block allocate_pinned(Device device, int64_t bytes) {
   return {map_zeroed(bytes), unmap};
 }
 
-Block allocate_block(Device device, MemoryKind kind, int64_t bytes) {
+MemoryBlock allocate_block(Device device, MemoryKind kind, int64_t bytes) {
   if (device.is_cuda() && kind == MemoryKind::device) return cuda_allocate(device, bytes);
   if (device.is_cuda() && kind == MemoryKind::pinned) return allocate_pinned(device, bytes);
   return {map_zeroed(bytes), unmap};
+}
+
+constexpr bool moves(MemoryKind kind, Category c) {
+  return kind == MemoryKind::device && (c == Category::weights || c == Category::gradients ||
+                                        c == Category::buckets || c == Category::gathered);
 }
 
 int64_t host_total(const MemoryTable& t) { return t.total(MemoryKind::pinned) + t.total(MemoryKind::host); }
@@ -165,10 +170,12 @@ void check_fits(const MemoryTable& planned, const MemoryLimits& limits) {
 }
 
 Buffer Memory::allocate(MemoryKind kind, Category category, DType dtype, Shape shape, std::string_view name) {
-  const int64_t bytes = shape.numel() * size_of(dtype);
+  const bool moved = moves(kind, category);
+  const int64_t bytes = round_up(shape.numel() * size_of(dtype), moved ? moved_.granularity : 1);
   add(kind, category, bytes, name);
   Buffer buffer;
   buffer.memory_ = this, buffer.tensor_ = Tensor(nullptr, dtype, shape, kind), buffer.category_ = category;
+  buffer.bytes_ = bytes;
   if (bytes == 0 || kind == MemoryKind::disk) return buffer;
   if (dry()) {
     std::lock_guard lock(mutex_);
@@ -176,12 +183,17 @@ Buffer Memory::allocate(MemoryKind kind, Category category, DType dtype, Shape s
     next_ += round_up(bytes, kHugePage);
     return buffer;
   }
-  const Block block = allocate_block(device_, kind, bytes);
+  const bool theirs = moved && moved_.allocate;
+  const MemoryBlock block = theirs ? moved_.allocate(device_, bytes) : allocate_block(device_, kind, bytes);
   if (!block.data) {
     buffer = {};
     refused(kind, category, bytes, name);
   }
   buffer.tensor_ = Tensor(block.data, dtype, shape, kind), buffer.release_ = block.release;
+  if (theirs) {
+    std::lock_guard lock(mutex_);
+    moved_now_.push_back(Tensor(block.data, DType::uint8, {bytes}, kind));
+  }
   return buffer;
 }
 
@@ -210,9 +222,15 @@ void Memory::add(MemoryKind kind, Category category, int64_t bytes, std::string_
   peak_.at(kind, category) = std::max(peak_.at(kind, category), live_.at(kind, category));
 }
 
-void Memory::remove(MemoryKind kind, Category category, int64_t bytes) {
+void Memory::remove(const Buffer& buffer) {
   std::lock_guard lock(mutex_);
-  live_.at(kind, category) -= bytes;
+  live_.at(buffer.tensor_.memory(), buffer.category_) -= buffer.bytes_;
+  std::erase_if(moved_now_, [&](const Tensor& t) { return t.raw() == buffer.tensor_.raw(); });
+}
+
+std::vector<Tensor> Memory::moved() const {
+  std::lock_guard lock(mutex_);
+  return moved_now_;
 }
 
 MemoryTable Memory::live() const {
@@ -230,15 +248,15 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
     reset();
     memory_ = std::exchange(other.memory_, nullptr);
     tensor_ = std::exchange(other.tensor_, {});
-    category_ = other.category_, release_ = other.release_;
+    category_ = other.category_, bytes_ = other.bytes_, release_ = other.release_;
   }
   return *this;
 }
 
 void Buffer::reset() noexcept {
   if (!memory_) return;
-  if (release_) release_(tensor_.raw(), tensor_.bytes());
-  memory_->remove(tensor_.memory(), category_, tensor_.bytes());
+  memory_->remove(*this);
+  if (release_) release_(tensor_.raw(), bytes_);
   memory_ = nullptr, tensor_ = {}, release_ = nullptr;
 }
 

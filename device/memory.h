@@ -8,8 +8,9 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "device/device.h"
+#include "device/memory_block.h"
 #include "device/tensor.h"
 
 namespace cleave {
@@ -56,6 +57,13 @@ struct MemoryLimits {
   int64_t host_bytes = kNone;  // pinned and pageable together
 };
 
+// Of device memory in the categories that collectives move (weights, gradients, buckets, gathered): its sizes
+// are multiples of this, and a transport may have an allocator of its own for it.
+struct MovedMemory {
+  int64_t granularity = 1;
+  DeviceAllocator allocate = nullptr;  // none: the device's
+};
+
 class Buffer;
 
 class Memory {
@@ -64,8 +72,9 @@ class Memory {
 
   // Device memory of a CUDA rank is the GPU's, and its pinned memory is locked; where the machine refuses to
   // lock, it is ordinary memory and a warning goes to stderr once. A dry memory needs no GPU.
-  explicit Memory(MemoryLimits limits = {}, Mode mode = Mode::real, Device device = {})
-      : limits_(limits), mode_(mode), device_(device) {}
+  explicit Memory(MemoryLimits limits = {}, Mode mode = Mode::real, Device device = {},
+                  MovedMemory moved = {})
+      : limits_(limits), mode_(mode), device_(device), moved_(moved) {}
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
@@ -77,6 +86,8 @@ class Memory {
 
   bool dry() const { return mode_ == Mode::dry; }
   Device device() const { return device_; }
+  // What now comes from the allocator for moved memory, each piece whole, in the order of allocation.
+  std::vector<Tensor> moved() const;
   // What will be allocated, for the report when the machine refuses.
   void expect(const MemoryTable& planned) { planned_ = planned; }
   const MemoryLimits& limits() const { return limits_; }
@@ -86,13 +97,15 @@ class Memory {
  private:
   friend class Buffer;
   void add(MemoryKind kind, Category category, int64_t bytes, std::string_view name);
-  void remove(MemoryKind kind, Category category, int64_t bytes);
+  void remove(const Buffer& buffer);
   [[noreturn]] void refused(MemoryKind kind, Category category, int64_t bytes, std::string_view name);
 
   MemoryLimits limits_;
   Mode mode_;
   Device device_;
+  MovedMemory moved_;
   mutable std::mutex mutex_;
+  std::vector<Tensor> moved_now_;
   MemoryTable live_, peak_, planned_;
   intptr_t next_ = kNoMemory;  // of a dry buffer
 };
@@ -120,6 +133,7 @@ class Buffer {
   Memory* memory_ = nullptr;
   Tensor tensor_;
   Category category_{};
+  int64_t bytes_ = 0;                                     // that were taken: at least the tensor's
   void (*release_)(void* data, int64_t bytes) = nullptr;  // how the bytes go back; none: there are none
 };
 

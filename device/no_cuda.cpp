@@ -30,9 +30,9 @@ std::unique_ptr<Queue> adopt_cuda_queue(Stream::Foreign foreign) {
   return make_cuda_queue(foreign.device, Stream::Turn::usual);
 }
 
-Block cuda_allocate(Device device, int64_t) { fail(Exit::usage, "{}: {}", name_of(device), kProblem); }
+MemoryBlock cuda_allocate(Device device, int64_t) { fail(Exit::usage, "{}: {}", name_of(device), kProblem); }
 
-Block cuda_allocate_pinned(Device, int64_t) { return {}; }
+MemoryBlock cuda_allocate_pinned(Device, int64_t) { return {}; }
 
 std::unique_ptr<Graphs> make_graphs(std::vector<Stream*>, Graphs::Use) {
   fail(Exit::usage, "CUDA graphs: {}", kProblem);

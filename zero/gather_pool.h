@@ -21,8 +21,6 @@ class GatherPool {
   std::vector<Tensor> acquire(int visit);
   void finish() { released_ = compute_.record(); }
 
-  Tensor buffer() const { return gathered_; }  // what gathers write
-
  private:
   struct Pass {
     std::vector<Visit> visits;

@@ -30,8 +30,6 @@ class GradientBuckets {
   void finish(int visit);
   void end_step();  // compute has seen all reductions: tells the user of the rest
 
-  Tensor buffer() const { return buckets_; }  // what reductions read
-
  private:
   struct Pass {
     std::vector<Visit> visits;

@@ -30,9 +30,6 @@ class GradientCrossing {
   void finish(const StoredUnit& unit, Tensor sum);
   void clear(Tensor sum);  // zeros, at home
 
-  // What collectives read and write, beside what they are given.
-  std::vector<Tensor> buffers() const { return {wire_, travelling_}; }
-
  private:
   void add_sum(const StoredUnit& unit, comm::Communicator& ranks, int64_t numel);
   // sum = this rank's shard of the sum of `terms`, or all of it where both are one tensor.

@@ -125,10 +125,4 @@ Tensor GradientShards::slice(int index) const {
   return unit.gradients.tensor().slice(Range{0, n}.shifted(unit.of->sharding.reduce_each_step->rank() * n));
 }
 
-std::vector<Tensor> GradientShards::buffers() const {
-  std::vector<Tensor> out = crossing_.buffers();
-  for (const Unit& unit : units_) out.push_back(unit.gradients);
-  return out;
-}
-
 }  // namespace cleave::zero

@@ -67,8 +67,6 @@ class GradientShards {
   void finish(int unit);
 
   Tensor slice(int unit) const;  // at home; empty where the unit is frozen
-  // What collectives read and write.
-  std::vector<Tensor> buffers() const;
 
  private:
   struct Unit {

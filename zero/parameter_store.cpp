@@ -66,14 +66,6 @@ std::vector<comm::Communicator*> ParameterStore::groups() const {
   return out;
 }
 
-std::vector<Tensor> ParameterStore::device_buffers() const {
-  std::vector<Tensor> out;
-  for (const std::vector<Tensor>& all : {weights_.buffers(), gradients_.buffers()})
-    for (const Tensor& t : all)
-      if (t.defined() && t.memory() == MemoryKind::device) out.push_back(t);
-  return out;
-}
-
 namespace {
 
 bool same_groups(const Sharding& a, const Sharding& b) {

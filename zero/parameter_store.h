@@ -53,8 +53,6 @@ class ParameterStore {
   // The groups of its units' shardings that have more than one rank, each once, in an order that their ranks
   // have in common.
   std::vector<comm::Communicator*> groups() const;
-  // What collectives read and write, where it lives in device memory; without what is the driver's.
-  std::vector<Tensor> device_buffers() const;
   // Work enqueued on compute from now on sees what was published.
   void wait_for_weights() { weights_.wait_for_published(); }
 

@@ -40,11 +40,4 @@ void PlannedVisits::end_step() {
   store_.weights().end_step();
 }
 
-std::vector<Tensor> PlannedVisits::device_buffers() const {
-  std::vector<Tensor> out = store_.device_buffers();
-  for (const Tensor& t : {pool_.buffer(), buckets_.buffer()})
-    if (t.defined()) out.push_back(t);
-  return out;
-}
-
 }  // namespace cleave::zero

@@ -31,8 +31,6 @@ class PlannedVisits : public Visits {
   void finish(int visit);
   void end_step() override;
 
-  std::vector<Tensor> device_buffers() const override;
-
   ParameterStore& store() { return store_; }
 
  private:

@@ -371,13 +371,6 @@ void RecordedVisits::end_step() {
   store_.weights().end_step();
 }
 
-std::vector<Tensor> RecordedVisits::device_buffers() const {
-  std::vector<Tensor> out = store_.device_buffers();
-  for (const Buffer* b : {&gathered_, &buckets_})
-    if (b->defined()) out.push_back(*b);
-  return out;
-}
-
 void RecordedVisits::fail_for_room(int unit, bool gradient) const {
   std::vector<std::string> there;
   for (size_t u = 0; u < wholes_.size(); ++u)

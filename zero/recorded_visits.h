@@ -56,7 +56,6 @@ class RecordedVisits : public Visits {
 
   // Gathers and rounds that were not in a record when they were needed, since set-up.
   int64_t unforeseen() const { return unforeseen_; }
-  std::vector<Tensor> device_buffers() const override;
 
  private:
   struct Whole {  // parameters

@@ -1,9 +1,6 @@
 // A driver of a ParameterStore as an engine's step knows it: what happens to every unit, whoever computes
 // with them and in whatever order.
 #pragma once
-#include <vector>
-
-#include "device/tensor.h"
 #include "zero/gradient_user.h"
 
 namespace cleave::zero {
@@ -18,8 +15,6 @@ class Visits {
   // gradients until end_step; null: nobody is.
   virtual void begin_step(double unscale = 1, GradientUser* user = nullptr) = 0;
   virtual void end_step() = 0;
-  // What collectives read and write, where it lives in device memory, the store's included.
-  virtual std::vector<Tensor> device_buffers() const = 0;
 };
 
 }  // namespace cleave::zero

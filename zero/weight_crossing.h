@@ -23,10 +23,6 @@ class WeightCrossing {
   // shard = the slices of all ranks of gather_on_publish. The slice is its range of the shard.
   void publish(const StoredUnit& unit, Tensor shard, Tensor slice);
 
-  Tensor buffer() const {
-    return travelling_;
-  }  // what collectives read and write, beside what they are given
-
  private:
   // Whose equal parts become one on all of them, and how each travels.
   struct Route {

@@ -94,11 +94,4 @@ void WeightShards::wait_for_published() {
   disk_.end_writes();
 }
 
-std::vector<Tensor> WeightShards::buffers() const {
-  std::vector<Tensor> out{crossing_.buffer()};
-  for (const Unit& unit : units_)
-    if (unit.on_disk < 0) out.push_back(unit.weights);
-  return out;
-}
-
 }  // namespace cleave::zero

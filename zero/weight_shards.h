@@ -55,8 +55,6 @@ class WeightShards {
 
   // Blocks until the disk was read and written, and throws its faults. After the last pass.
   void synchronize_disk() { disk_.synchronize(); }
-  // What collectives read and write.
-  std::vector<Tensor> buffers() const;
 
  private:
   struct Unit {

@@ -60,7 +60,7 @@ class WatchedGroup : public DeviceGroup, private Watched {
 
 // A transport whose groups one thread watches.
 template <class DeviceGroupOf>
-class WatchedTransport final : public DeviceTransport {
+class WatchedTransport : public DeviceTransport {
  public:
   explicit WatchedTransport(Device device)
       : device_(device.index), watch_(std::make_shared<Watch>(device.index)) {}

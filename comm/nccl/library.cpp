@@ -16,11 +16,10 @@ struct Loaded {
 constexpr int kOldest = 21400;
 
 template <class Function>
-bool find(void* handle, const char* name, Function& function, std::string& problem) {
+bool find(void* handle, const char* name, Function& function, std::string& problem, int since = kOldest) {
   function = reinterpret_cast<Function>(dlsym(handle, name));
   if (!function && problem.empty())
-    problem =
-        fmt::format("libnccl.so.2 has no {}; install NCCL {} or newer", name, nccl_version_text(kOldest));
+    problem = fmt::format("libnccl.so.2 has no {}; install NCCL {} or newer", name, nccl_version_text(since));
   return function != nullptr;
 }
 
@@ -56,12 +55,14 @@ Loaded load() {
                    find(handle, "ncclSend", l.send, problem) && find(handle, "ncclRecv", l.recv, problem) &&
                    find(handle, "ncclGroupStart", l.group_start, problem) &&
                    find(handle, "ncclGroupEnd", l.group_end, problem);
-  std::string lacks;
-  if (!find(handle, "ncclCommRegister", l.comm_register, lacks) ||
-      !find(handle, "ncclCommDeregister", l.comm_deregister, lacks))
-    l.comm_register = nullptr;
   int version = 0;
   if (all && l.get_version(&version) == ncclSuccess) out.status.version = version;
+  if (version >= kNcclRegisters) {
+    find(handle, "ncclMemAlloc", l.mem_alloc, problem, kNcclRegisters);
+    find(handle, "ncclMemFree", l.mem_free, problem, kNcclRegisters);
+    find(handle, "ncclCommRegister", l.comm_register, problem, kNcclRegisters);
+    find(handle, "ncclCommDeregister", l.comm_deregister, problem, kNcclRegisters);
+  }
   if (all && out.status.version < kOldest)
     problem = fmt::format("NCCL {} is too old; install {} or newer", nccl_version_text(out.status.version),
                           nccl_version_text(kOldest));

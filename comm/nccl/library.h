@@ -25,7 +25,9 @@ struct NcclLibrary {
   decltype(&ncclRecv) recv;
   decltype(&ncclGroupStart) group_start;
   decltype(&ncclGroupEnd) group_end;
-  // Since 2.19; null where the library is older.
+  // Null where the library is older than kNcclRegisters.
+  decltype(&ncclMemAlloc) mem_alloc;
+  decltype(&ncclMemFree) mem_free;
   decltype(&ncclCommRegister) comm_register;
   decltype(&ncclCommDeregister) comm_deregister;
 };

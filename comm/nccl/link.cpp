@@ -55,8 +55,7 @@ bool NcclLink::use_in_place(std::span<const Tensor> buffers) {
   std::lock_guard lock(mutex_);
   if (!comm_) return false;
   const auto until = Clock::now() + kParting;
-  ncclResult_t result =
-      nccl_.comm_register || buffers.empty() ? ncclSuccess : ncclInvalidUsage;  // before NCCL 2.19
+  ncclResult_t result = ncclSuccess;
   for (void* handle : registered_)
     if (result == ncclSuccess) result = settled(nccl_.comm_deregister(comm_, handle), until);
   registered_.clear();

@@ -28,8 +28,8 @@ class NcclLink final : public WatchedLink {
   // Enqueues what body calls on `stream`. Error(rank_lost) when the link was given up.
   void enqueue(const Waiting& w, cudaStream_t stream, const Body& body);
 
-  // Registers these buffers with NCCL and no others, so that it may read and write them in place, where its
-  // transports can. False, and one line on stderr, where it refuses: then some may be registered.
+  // Registers this memory (comm/nccl/memory.h) and no other, so that NCCL may read and write it in place,
+  // where its transports can. False, and one line on stderr, where it refuses: then some may be registered.
   bool use_in_place(std::span<const Tensor> buffers);
 
   // Waits until what was enqueued is done, for a few seconds, and not where the link or the group was given

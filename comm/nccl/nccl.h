@@ -18,8 +18,16 @@ inline std::string nccl_version_text(int version) {  // "2.28.9"
   return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
 }
 
-// Moves bytes between the GPUs of a group's ranks; `device` is this rank's. With shared_gpus several ranks
-// may have the same one (NCCL 2.30 or newer). Error(usage) where nccl_status() has a problem.
-std::shared_ptr<DeviceTransport> nccl_transport(Device device, bool shared_gpus);
+// Since when buffers are registered. NCCL's allocator, which that asks for, then takes what CUDA recommends
+// of a GPU, multiples of 2 MiB; before, what objects for multicast want, which nobody knows beforehand.
+inline constexpr int kNcclRegisters = 22600;
+
+struct NcclUse {
+  bool shared_gpus = false;  // several ranks may have the same one (NCCL 2.30 or newer)
+  bool registers = false;    // lent memory is registered (kNcclRegisters or newer), alike on all ranks
+};
+// Moves bytes between the GPUs of a group's ranks; `device` is this rank's. Error(usage) where nccl_status()
+// has a problem.
+std::shared_ptr<DeviceTransport> nccl_transport(Device device, NcclUse use);
 
 }  // namespace cleave::comm

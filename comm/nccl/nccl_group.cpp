@@ -3,7 +3,7 @@
 #include <map>
 
 #include "comm/nccl/channel.h"
-#include "core/environment.h"
+#include "comm/nccl/memory.h"
 #include "device/cuda/check.h"
 
 namespace cleave::comm {
@@ -52,9 +52,10 @@ class NcclGroup final : public WatchedGroup {
         &keep(std::make_unique<NcclLink>(group(), w, NcclLink::Member{rank(), group().size(), device()}, id));
   }
 
-  // NCCL does not allow that the buffers of some ranks are registered and those of others are not.
+  // NCCL does not allow that the buffers of some ranks are registered and those of others are not, nor that
+  // they come from several allocators.
   void lend(const Waiting& w, std::span<const Tensor> buffers) override {
-    const bool done = environment_value("CLEAVE_NCCL_REGISTER") == "on" && all_->use_in_place(buffers);
+    const bool done = nccl_gave_all() && all_->use_in_place(buffers);
     const std::vector<int64_t> all = group().exchange(w, done);
     if (std::find(all.begin(), all.end(), 0) != all.end()) take_back();
   }
@@ -188,13 +189,24 @@ class NcclGroup final : public WatchedGroup {
   std::map<int, NcclChannel*> outgoing_, incoming_;
 };
 
+class NcclTransport final : public WatchedTransport<NcclGroup> {
+ public:
+  NcclTransport(Device device, bool registers) : WatchedTransport(device), registers_(registers) {}
+  DeviceAllocator allocator() const override { return registers_ ? nccl_allocate : nullptr; }
+
+ private:
+  const bool registers_;
+};
+
 }  // namespace
 
-std::shared_ptr<DeviceTransport> nccl_transport(Device device, bool shared_gpus) {
-  nccl_library();
+std::shared_ptr<DeviceTransport> nccl_transport(Device device, NcclUse use) {
+  const NcclLibrary& nccl = nccl_library();
+  CHECK(!use.registers || nccl.mem_alloc, "NCCL {} has no allocator",
+        nccl_version_text(nccl_status().version));
   // NCCL reads it once, when the first communicator is made.
-  if (shared_gpus) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
-  return std::make_shared<WatchedTransport<NcclGroup>>(device);
+  if (use.shared_gpus) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+  return std::make_shared<NcclTransport>(device, use.registers);
 }
 
 }  // namespace cleave::comm

@@ -9,7 +9,7 @@ NcclStatus nccl_status() {
           "nvidia-nccl-cu13 and configure again"};
 }
 
-std::shared_ptr<DeviceTransport> nccl_transport(Device, bool) {
+std::shared_ptr<DeviceTransport> nccl_transport(Device, NcclUse) {
   fail(Exit::usage, "{}", nccl_status().problem);
 }
 

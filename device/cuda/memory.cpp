@@ -15,7 +15,7 @@ void before_cuda_starts() {
   [[maybe_unused]] static const bool once = (set_cuda_environment(RanksHere::one), true);
 }
 
-Block cuda_allocate(Device device, int64_t bytes) {
+MemoryBlock cuda_allocate(Device device, int64_t bytes) {
   before_cuda_starts();
   cuda_check(cudaSetDevice(device.index), "cudaSetDevice", device.index);
   void* data = nullptr;
@@ -25,13 +25,17 @@ Block cuda_allocate(Device device, int64_t bytes) {
     return {};
   }
   cuda_check(error, "cudaMalloc", device.index);
-  cuda_check(cudaMemset(data, 0, size_t(bytes)), "cudaMemset", device.index);
-  // Streams of this project do not wait for the default stream.
-  cuda_check(cudaStreamSynchronize(nullptr), "cudaMemset", device.index);
+  cuda_clear(device, data, bytes);
   return {data, [](void* p, int64_t) { cudaFree(p); }};
 }
 
-Block cuda_allocate_pinned(Device device, int64_t bytes) {
+void cuda_clear(Device device, void* data, int64_t bytes) {
+  cuda_check(cudaMemset(data, 0, size_t(bytes)), "cudaMemset", device.index);
+  // Streams of this project do not wait for the default stream.
+  cuda_check(cudaStreamSynchronize(nullptr), "cudaMemset", device.index);
+}
+
+MemoryBlock cuda_allocate_pinned(Device device, int64_t bytes) {
   before_cuda_starts();
   cuda_check(cudaSetDevice(device.index), "cudaSetDevice", device.index);
   void* data = nullptr;

@@ -7,6 +7,15 @@
 #include "runtime/step/state_records.h"
 
 namespace cleave::runtime {
+namespace {
+
+// From the transport between GPUs where it has an allocator, and its memory is asked for.
+MovedMemory moved_memory(const Settings& s, comm::Communicator& world) {
+  comm::TransportAccess* own = world.transport();
+  return {s.moved_granularity, own && s.moved_granularity > 1 ? own->allocator() : nullptr};
+}
+
+}  // namespace
 
 EngineCore::EngineCore(const config::DsConfig& c, comm::Communicator& world, const EngineOptions& o)
     : options(o),
@@ -14,7 +23,8 @@ EngineCore::EngineCore(const config::DsConfig& c, comm::Communicator& world, con
       settings(make_settings(c, mesh_shape(c, world.size()), world.rank(), o)),
       streams(std::make_unique<Streams>(settings, o.compute, o.dry)),
       ranks(world, settings, streams->rows),
-      memory(o.limits, o.dry ? Memory::Mode::dry : Memory::Mode::real, o.device),
+      memory(o.limits, o.dry ? Memory::Mode::dry : Memory::Mode::real, o.device,
+             moved_memory(settings, world)),
       scaler(options.scales_loss    ? optim::LossScaler::of_fp32()
              : settings.scales_loss ? optim::LossScaler(c.fp16, c.zero.stage)
                                     : optim::LossScaler()) {
@@ -35,7 +45,7 @@ void EngineCore::start() {
 }
 
 RankNeeds EngineCore::dry_run() const {
-  Memory counted({}, Memory::Mode::dry, settings.device);
+  Memory counted({}, Memory::Mode::dry, settings.device, {settings.moved_granularity});
   Streams dry(settings, Stream::Mode::dry, true);
   RankState state(settings, units, ranks, dry, counted);
   const std::unique_ptr<Computation> with = computation(state, dry, counted);
@@ -81,7 +91,7 @@ void EngineCore::allocate() {
   state_copy = copy_of_state(*rank, *computes, *streams, memory);
   if (settings.device.is_cuda() && !settings.dry) {
     ranks.open(rank->store.groups());
-    loan = BufferLoan(ranks.data_groups(), computes->visits().device_buffers());
+    loan = BufferLoan(ranks.data_groups(), memory.moved());
     // To take memory may wait for all that a GPU does, and with it for a rank that waits for this one there.
     ranks.agree([] {});
   }

@@ -31,8 +31,8 @@ struct Workspaces {
   Workspace compute, comm, rows;
 };
 
-// The buffers that collectives of these groups use, lent to what moves them between GPUs; ends when no stream
-// uses them any more.
+// Memory that collectives of these groups use, lent to what moves it between GPUs; ends when no stream uses
+// it any more.
 class BufferLoan {
  public:
   BufferLoan() = default;

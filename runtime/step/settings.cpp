@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/environment.h"
+
 namespace cleave::runtime {
 namespace {
 
@@ -143,6 +145,15 @@ zero::StoreOptions store_of(const Settings& s, const config::DsConfig& c) {
   return store;
 }
 
+// Where buffers are to be registered with NCCL, its allocator takes multiples of what CUDA recommends, 2 MiB
+// on every GPU so far. Nobody is asked, nor whether it is NCCL in the end, so that a plan which is made
+// elsewhere has the bytes of the training.
+int64_t moved_granularity(const MeshShape& mesh, Device device) {
+  const bool registers =
+      device.is_cuda() && mesh.sharers() > 1 && environment_value("CLEAVE_NCCL_REGISTER") == "on";
+  return registers ? int64_t{2} << 20 : 1;
+}
+
 }  // namespace
 
 DType model_dtype(const config::DsConfig& config) { return dtype_of(config.precision); }
@@ -219,6 +230,7 @@ Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, in
              .measures_update =
                  gpu && offloads && c.offload_update == config::OffloadUpdate::automatic && !options.dry,
              .saves_behind = c.checkpoint.behind(),
+             .moved_granularity = moved_granularity(mesh, options.device),
              .store = {}};
   const int data = mesh.sharers();
   require(s.near_ranks == 0 || data % s.near_ranks == 0, Exit::usage,

@@ -77,9 +77,10 @@ struct Settings {
   int64_t whole_below = 0;  // units of fewer elements stay whole on the device
   int64_t left_in_memory =
       0;  // elements of a rank's shards that stay in host memory though their home is the disk
-  bool measures_update = false;  // on which side offloaded state is updated is decided by a measurement
-  bool saves_behind = false;     // checkpoints are copied to memory and written while the training goes on
-  zero::StoreOptions store;      // but for what depends on the units: store_options
+  bool measures_update = false;   // on which side offloaded state is updated is decided by a measurement
+  bool saves_behind = false;      // checkpoints are copied to memory and written while the training goes on
+  int64_t moved_granularity = 1;  // bytes: MovedMemory
+  zero::StoreOptions store;       // but for what depends on the units: store_options
 };
 
 // The mesh of a job of `world` ranks. Error(usage) with the numbers that work when they do not divide.

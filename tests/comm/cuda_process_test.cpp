@@ -4,8 +4,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 
+#include "comm/device_group.h"
 #include "comm/gpu_transport.h"
 #include "core/build.h"
 #include "device/copy.h"
@@ -221,6 +223,40 @@ TEST_P(CudaProcesses, KeepTheOrderOfMessagesThatGrow) {
       world.rank() == 0 ? world.send(t, 1, me.stream) : world.recv(t, 0, me.stream);
     for (const Tensor& t : messages) me.expect(t, Rank::numbers(t.numel(), 7), "message");
   });
+  if (no_gpu(ends)) GTEST_SKIP() << "no GPU";
+  for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;
+}
+
+// What the transport's allocator gave is lent while the calls run, and the group goes on when it was freed.
+TEST_P(CudaProcesses, UseWhatTheyAreLentUntilItIsTakenBack) {
+  setenv("CLEAVE_NCCL_REGISTER", "on", 1);
+  const int64_t shard = 100'000;
+  const auto ends = run(3, 30s, GetParam(), [&](Communicator& world, Rank& me) {
+    TransportAccess& own = *world.transport();
+    const DeviceAllocator allocator = own.allocator();
+    if (GetParam() != "auto") EXPECT_ON_RANK(!allocator, "{} has an allocator", GetParam());
+    if (!allocator) return;
+    Memory memory({}, Memory::Mode::real, me.device(), {int64_t{2} << 20, allocator});
+    const auto make = [&](int64_t numel) {
+      return memory.allocate(MemoryKind::device, Category::gathered, DType::fp32, {numel}, "lent");
+    };
+    const auto rank = world.rank();
+    for (int times = 0; times < 2; ++times) {
+      const Buffer whole = make(3 * shard), mine = make(shard);
+      me.expect(mine, Rank::numbers(shard, 0), "zeroed memory");
+      own.open(), own.lend(memory.moved());
+      copy(mine, me.make(shard, 7, rank * shard), me.stream);
+      world.all_gather(whole, mine, me.stream);
+      me.expect(whole, Rank::numbers(3 * shard, 7), "all_gather");
+      world.reduce_scatter(mine, whole, me.stream);
+      me.expect(mine, Rank::numbers(shard, 21, rank * shard), "reduce_scatter");
+      own.take_back();
+    }
+    const Tensor x = me.make(shard, rank + 1);
+    world.all_reduce(x, me.stream);
+    me.expect(x, Rank::numbers(shard, 6), "all_reduce behind the loan");
+  });
+  unsetenv("CLEAVE_NCCL_REGISTER");
   if (no_gpu(ends)) GTEST_SKIP() << "no GPU";
   for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;
 }

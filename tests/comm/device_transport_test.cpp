@@ -47,12 +47,15 @@ class TalkingGroup final : public DeviceGroup {
   Told& told_;
 };
 
+MemoryBlock nothing(Device, int64_t) { return {}; }
+
 class TalkingTransport final : public DeviceTransport {
  public:
   explicit TalkingTransport(Told& told) : told_(told) {}
   std::unique_ptr<DeviceGroup> over(std::shared_ptr<Group>, int) override {
     return std::make_unique<TalkingGroup>(told_);
   }
+  DeviceAllocator allocator() const override { return nothing; }
 
  private:
   Told& told_;
@@ -116,6 +119,16 @@ TEST(DeviceTransport, IsToldWhatIsLentAndWhenItIsTakenBack) {
     EXPECT_EQ(told.lent, (std::vector<size_t>{2, 0}));
   });
   EXPECT_EQ(self_communicator()->transport(), nullptr) << "a rank alone has nobody to tell";
+}
+
+TEST(DeviceTransport, SaysWhereWhatIsLentComesFrom) {
+  run_ranks(2, [](Communicator& world) {
+    Told told;
+    EXPECT_EQ(world.transport()->allocator(), nullptr) << "no GPUs are connected";
+    world.transport()->use(std::make_shared<TalkingTransport>(told));
+    EXPECT_EQ(world.transport()->allocator(), nothing);
+    EXPECT_EQ(world.split({0, world.rank(), 2}, "all")->transport()->allocator(), nothing);
+  });
 }
 
 TEST(DeviceTransport, IsReachedThroughACommunicatorAroundAnotherOne) {

@@ -63,7 +63,7 @@ class NcclAlone : public testing::TestWithParam<Device> {
     space_ = allocate_workspace(*memory_, kCopyScratch);
     stream_ = std::make_unique<Stream>(GetParam());
     space_.lend_to(*stream_);
-    transport_ = nccl_transport(GetParam(), false);
+    transport_ = nccl_transport(GetParam(), {});
     gpus_ = transport_->over(group_, 0);
     gpus_->meet(waiting());
   }

@@ -22,10 +22,10 @@ import tempfile
 import time
 
 COMMON = {"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "gradient_clipping": 1.0}
-LAYOUTS = {  # name: the transport, and what the configuration has beside COMMON
-    "ipc": ("ipc", {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}),
-    "pipe": ("nccl", {"pipeline": {"stages": 2, "schedule": "1f1b"}}),
-    "nccl": ("nccl", {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}),
+LAYOUTS = {  # name: the transport, whether buffers are registered, and what the configuration has beside COMMON
+    "ipc": ("ipc", "off", {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}),
+    "pipe": ("nccl", "off", {"pipeline": {"stages": 2, "schedule": "1f1b"}}),
+    "nccl": ("nccl", "on", {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}),
 }
 STEPS, LIMIT = 2, 90
 # The errors that the documentation of a function has, by what its name begins with; the first that fits.
@@ -33,13 +33,13 @@ ERRORS = (
     ("cudaMalloc", 2), ("cudaHostAlloc", 2), ("cudaHostRegister", 2), ("cudaStreamCreate", 2), ("cudaEventCreate", 2), ("cudaGraph", 2),
     ("cudaIpcOpen", 205), ("cudaLaunch", 719), ("__cudaLaunch", 719), ("cudaSetDevice", 101), ("cudaGetDeviceCount", 100),
     ("cudaGetDevice", 101), ("cuda", 1), ("cuStream", 1), ("cublasLtMatmulAlgo", 15), ("cublasLtMatmulDescCreate", 3),
-    ("cublasLtCreate", 1), ("cublasLtMatmul", 13), ("cublas", 7), ("ncclCommInit", 2), ("ncclGetUniqueId", 2), ("nccl", 3),
+    ("cublasLtCreate", 1), ("cublasLtMatmul", 13), ("cublas", 7), ("ncclCommInit", 2), ("ncclGetUniqueId", 2), ("ncclMem", 1), ("nccl", 3),
 )
 
 
 class Training:
     def __init__(self, cleave, layout):
-        self.cleave, (self.route, beside) = cleave, LAYOUTS[layout]
+        self.cleave, (self.route, self.registers, beside) = cleave, LAYOUTS[layout]
         self.kept = tempfile.TemporaryDirectory(prefix="cleave failures ")  # as long as this is
         self.folder = pathlib.Path(self.kept.name)
         (self.folder / "ds_config.json").write_text(json.dumps({**COMMON, **beside}))
@@ -53,7 +53,7 @@ class Training:
                    "--model", "llama-tiny", "--data", self.folder / "corpus.txt", "--seq_len", "32", "--steps", str(steps),
                    "--device", "cuda", "--gpu_transport", self.route, "--metrics", metrics]
         environment = {**os.environ, "CUDA_INTERPRETER_GPUS": "2", "CUDA_INTERPRETER_DEADLOCK_S": "60", "OMP_NUM_THREADS": "1",
-                       **{"CUDA_INTERPRETER_" + name: value for name, value in interpreter.items()}}
+                       "CLEAVE_NCCL_REGISTER": self.registers, **{"CUDA_INTERPRETER_" + name: value for name, value in interpreter.items()}}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
                                    start_new_session=True)
         try:

@@ -89,7 +89,7 @@ waits() {
     python3 - $folder <<'PYTHON' || return 1
 import collections, sys
 names = ["cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cudaIpcOpenMemHandle",
-         "cudaIpcCloseMemHandle", "cudaDeviceSynchronize", "ncclCommInitRankConfig", "kernel_loaded_lazily"]
+         "cudaIpcCloseMemHandle", "cudaDeviceSynchronize", "ncclCommInitRankConfig", "ncclMemAlloc", "ncclMemFree", "kernel_loaded_lazily"]
 def counts(steps):
     found = collections.Counter()
     for line in open(f"{sys.argv[1]}/calls.{steps}"):
@@ -100,6 +100,39 @@ print(counts(0))
 assert counts(0)["cudaMalloc"] > 0 and counts(0) == counts(2) and not counts(2)["kernel_loaded_lazily"], counts(2)
 PYTHON
   done
+}
+
+# Buffers that are registered with NCCL have the bits of training without, in memory of NCCL's own allocator that is taken and given back as
+# planned, and no rule is broken. With a setting by which NCCL is older, or refuses a piece on one rank, the bits are the same, and a line
+# says why nothing stays registered: registered SETTING LINE DS_CONFIG RANKS.
+registered() {
+  local folder=build/interpreter/run setting=$1 says=$2 status=0
+  shift 2
+  mkdir -p $folder
+  rm -f $folder/calls.registered
+  (
+    export CLEAVE_NCCL_REGISTER=on CUDA_INTERPRETER_CALLS=$folder/calls.registered
+    [ -z "$setting" ] || export CUDA_INTERPRETER_"$setting"
+    layout "$@"
+  ) >$folder/registered.log 2>&1 || status=$?
+  cat $folder/registered.log
+  [ $status -eq 0 ] && grep -qF "$says" $folder/registered.log || return 1
+  ! grep -E '^(\[[0-9]+\] )?(nccl stand-in|cuda interpreter): ' $folder/registered.log | grep -v 'as it was told' || return 1
+  python3 - $folder "$setting" <<'PYTHON'
+import collections, json, sys
+folder, setting = sys.argv[1:]
+counts = collections.Counter()
+for line in open(f"{folder}/calls.registered"):
+    _, name, count = line.split()
+    counts[name] += int(count)
+allocated, freed, registered, deregistered = (counts["nccl" + n] for n in ("MemAlloc", "MemFree", "CommRegister", "CommDeregister"))
+print(setting, allocated, freed, registered, deregistered)
+older, refused = "VERSION" in setting, "FAIL" in setting
+assert (allocated > 0) == (registered > 0) == (not older) and allocated == freed + refused and registered == deregistered
+lines = [json.loads(line) for line in open(f"{folder}/nccl.jsonl")]
+planned, peak = ([line[key] for line in lines if key in line] for key in ("memory_planned", "memory_peak"))
+assert len(planned) == 1 and planned == peak, (planned, peak)
+PYTHON
 }
 
 # The same text as documents of its lines, in an indexed data set of bytes: packed DS_CONFIG RANKS MODEL.
@@ -166,6 +199,13 @@ for seed in "${seeds[@]}"; do
   for stage in 2 3; do
     try "stage $stage over the stand-in for NCCL, seed $seed" layout "{$common, \"zero_optimization\": {\"stage\": $stage}}" 2
   done
+  for stage in 1 3; do
+    try "registered buffers at stage $stage, seed $seed" registered "" ", buffers registered;" "{$common, \"zero_optimization\": {\"stage\": $stage}}" 2
+  done
+  try "buffers that an older NCCL does not register, seed $seed" registered NCCL_VERSION=22505 "no buffers registered (that takes NCCL 2.26" \
+    "{$common, \"zero_optimization\": {\"stage\": 3}}" 2
+  try "buffers of which NCCL refuses one, seed $seed" registered FAIL=ncclMemAlloc:3:1:1 "warning: cuda:1: NCCL gives no memory" \
+    "{$common, \"zero_optimization\": {\"stage\": 3}}" 2
   try "two stages over the stand-in for NCCL, seed $seed" layout "{$common, \"pipeline\": {\"stages\": 2, \"schedule\": \"1f1b\"}}" 2
   try "cut layers over the stand-in for NCCL, seed $seed" layout "{$common, \"tensor_parallel\": {\"autotp_size\": 2}}" 2
   try "cut layers in pieces of rows over the stand-in for NCCL, seed $seed" layout \

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <utility>
 
 namespace cleave {
 namespace {
@@ -66,6 +68,63 @@ TEST(Memory, MovedBuffersAreReturnedOnce) {
   EXPECT_TRUE(b.defined());
   b = memory.allocate(MemoryKind::device, Category::weights, DType::uint8, {32}, "b");
   EXPECT_EQ(memory.live().total(Category::weights), 32);
+}
+
+// An allocator of somebody else's, which counts what is out.
+int64_t out_there = 0;
+MemoryBlock give(Device, int64_t bytes) {
+  out_there += bytes;
+  return {std::calloc(1, size_t(bytes)), [](void* p, int64_t n) {
+            out_there -= n;
+            std::free(p);
+          }};
+}
+
+constexpr int64_t kGranule = 4096;
+
+TEST(Memory, ThatCollectivesMoveComesFromTheirAllocatorInItsGranules) {
+  Memory memory({}, Memory::Mode::real, {}, {kGranule, give});
+  Memory plan({}, Memory::Mode::dry, {}, {kGranule});
+  std::vector<Buffer> buffers, planned;
+  for (const MemoryKind kind : {MemoryKind::device, MemoryKind::host})
+    for (int c = 0; c < kCategories; ++c)
+      for (auto [from, to] : {std::pair{&memory, &buffers}, {&plan, &planned}})
+        to->push_back(from->allocate(kind, Category(c), DType::fp32, {c == 2 ? 0 : 1000 + c}, "values"));
+  const std::vector<Category> moved = {Category::weights, Category::gradients, Category::buckets,
+                                       Category::gathered};
+  for (int c = 0; c < kCategories; ++c) {
+    const bool moves = std::find(moved.begin(), moved.end(), Category(c)) != moved.end();
+    EXPECT_EQ(memory.live().at(MemoryKind::device, Category(c)), moves    ? kGranule
+                                                                 : c == 2 ? 0
+                                                                          : 4 * (1000 + c));
+    EXPECT_EQ(memory.live().at(MemoryKind::host, Category(c)), c == 2 ? 0 : 4 * (1000 + c)) << c;
+  }
+  EXPECT_EQ(plan.live(), memory.live()) << "a plan counts whole granules, too";
+  EXPECT_EQ(out_there, 4 * kGranule);
+  ASSERT_EQ(memory.moved().size(), 4u);
+  for (const Tensor& t : memory.moved()) EXPECT_EQ(t.bytes(), kGranule) << "whole pieces";
+  EXPECT_EQ(memory.moved()[0].raw(), buffers[0].tensor().raw());
+  EXPECT_TRUE(plan.moved().empty());
+
+  buffers.erase(buffers.begin());
+  EXPECT_EQ(memory.moved().size(), 3u);
+  EXPECT_EQ(out_there, 3 * kGranule);
+  buffers.clear();
+  EXPECT_EQ(memory.live(), MemoryTable{});
+  EXPECT_EQ(out_there, 0);
+}
+
+TEST(Memory, ThatCollectivesMoveIsTheDevicesWhereTheyHaveNoAllocator) {
+  Memory memory({.device_bytes = 2 * kGranule}, Memory::Mode::real, {}, {kGranule});
+  const Buffer b = memory.allocate(MemoryKind::device, Category::weights, DType::uint8, {kGranule + 1}, "b");
+  EXPECT_EQ(memory.live().total(Category::weights), 2 * kGranule);
+  EXPECT_EQ(b.tensor().numel(), kGranule + 1);
+  EXPECT_TRUE(memory.moved().empty());
+  EXPECT_THROW(memory.allocate(MemoryKind::device, Category::weights, DType::uint8, {1}, "one more"), Error)
+      << "what a granule takes counts against the limit";
+  Memory without({}, Memory::Mode::real, {}, {kGranule, [](Device, int64_t) { return MemoryBlock{}; }});
+  EXPECT_THROW(without.allocate(MemoryKind::device, Category::weights, DType::uint8, {1}, "refused"), Error);
+  EXPECT_TRUE(without.moved().empty());
 }
 
 TEST(Tensor, SlicesViewsAndRowsAreChecked) {

@@ -145,6 +145,36 @@ TEST(Plan, OfAGpuHasTheChunkOfLogitsThatItsEngineTakes) {
             (kRows - 4096) * kColumns * 2);
 }
 
+// Each unit's weights and gradients are memory of their own; all are much smaller than a granule.
+TEST(Plan, OfGpusThatRegisterBuffersHasWholeGranulesOfWhatTheyMove) {
+  constexpr int64_t kGranule = int64_t{2} << 20;
+  const auto table = [](int stage) {
+    config::DsConfig c = config_for(2);
+    c.zero.stage = stage;
+    return plan::plan_job(c, 2,
+                          [&](comm::Communicator& ranks, runtime::EngineOptions options) {
+                            options.device = Device::cuda(0);
+                            return std::make_unique<runtime::Engine>(
+                                c, factory_of([] { return small_gpt(); }), ranks, options);
+                          })
+        .ranks[0]
+        .memory;
+  };
+  const int64_t units = int64_t(small_gpt().units().size());
+  for (const int stage : {1, 3}) {
+    const MemoryTable without = table(stage);
+    setenv("CLEAVE_NCCL_REGISTER", "on", 1);
+    const MemoryTable with = table(stage);
+    unsetenv("CLEAVE_NCCL_REGISTER");
+    MemoryTable want = without;
+    want.at(MemoryKind::device, Category::weights) = units * kGranule;
+    want.at(MemoryKind::device, Category::gradients) = units * kGranule;
+    for (const Category c : {Category::buckets, Category::gathered})
+      want.at(MemoryKind::device, c) = without.at(MemoryKind::device, c) > 0 ? kGranule : 0;
+    EXPECT_EQ(with, want) << "stage " << stage << "\n" << format(want, &with);
+  }
+}
+
 TEST(Plan, EqualsWhatTrainingMeasuresAndFitsTogetherWhereRanksShareSequences) {
   for (const int pipe : {1, 2})
     for (const int tensor : {1, 2})

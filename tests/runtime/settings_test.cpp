@@ -216,6 +216,18 @@ TEST(Settings, MoveRowsBesideProductsOnAGpuUnlessToldOtherwise) {
   EXPECT_TRUE(settings_of(c, cut).rows_overlap);
 }
 
+TEST(Settings, HaveGranulesOfMovedMemoryWhereGpusShareStateAndRegisterBuffers) {
+  const auto granule = [](MeshShape mesh, Device device) {
+    return settings_of(config_for(mesh.sharers()), mesh, 0, {.device = device}).moved_granularity;
+  };
+  EXPECT_EQ(granule({.data = 2}, Device::cuda(0)), 1);
+  setenv("CLEAVE_NCCL_REGISTER", "on", 1);
+  EXPECT_EQ(granule({.data = 2}, Device::cuda(0)), int64_t{2} << 20);
+  EXPECT_EQ(granule({.data = 2}, Device{}), 1);
+  EXPECT_EQ(granule({.pipe = 2}, Device::cuda(0)), 1) << "nobody to share with";
+  unsetenv("CLEAVE_NCCL_REGISTER");
+}
+
 TEST(Settings, OfAStoreHaveTheTypesThatKeysName) {
   config::DsConfig c = config_for(1);
   c.precision = config::Precision::bf16;

@@ -1,0 +1,47 @@
+#include "comm/nccl/memory.h"
+
+#include <atomic>
+#include <cstdio>
+
+#include "comm/nccl/library.h"
+#include "device/cuda/check.h"
+#include "device/cuda/memory.h"
+
+namespace cleave::comm {
+namespace {
+
+std::atomic<bool> refused{false};
+
+void give_back(void* data, int64_t) {
+  const NcclLibrary& nccl = nccl_library();
+  const ncclResult_t result = nccl.mem_free(data);
+  if (result == ncclSuccess) return;
+  cudaGetLastError();
+  std::fprintf(stderr, "warning: NCCL does not take memory back: %s\n", nccl.get_error_string(result));
+}
+
+}  // namespace
+
+bool nccl_gave_all() { return !refused; }
+
+// NCCL takes the GPU that is the thread's.
+MemoryBlock nccl_allocate(Device device, int64_t bytes) {
+  before_cuda_starts();
+  cuda_check(cudaSetDevice(device.index), "cudaSetDevice", device.index);
+  if (refused) return cuda_allocate(device, bytes);
+  const NcclLibrary& nccl = nccl_library();
+  void* data = nullptr;
+  const ncclResult_t result = nccl.mem_alloc(&data, size_t(bytes));
+  if (result == ncclSuccess) {
+    cuda_clear(device, data, bytes);
+    return {data, give_back};
+  }
+  cudaGetLastError();
+  refused = true;
+  std::fprintf(stderr,
+               "warning: %s: NCCL gives no memory (%s), so buffers are cudaMalloc's and are not registered\n",
+               name_of(device).c_str(), nccl.get_error_string(result));
+  return cuda_allocate(device, bytes);
+}
+
+}  // namespace cleave::comm
