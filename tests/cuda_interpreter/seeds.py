@@ -16,7 +16,8 @@ import sys
 import time
 
 # Races within a kernel do not depend on how streams are ordered: kernels_test looks for them, and these suites take half the time without.
-RANKS = {"CUDA_INTERPRETER_WAITS": "1", "CUDA_INTERPRETER_RACES": "0"}
+ORDER = {"CUDA_INTERPRETER_RACES": "0"}
+RANKS = {"CUDA_INTERPRETER_WAITS": "1", **ORDER}
 
 
 def engine(case):
@@ -39,9 +40,9 @@ SUITES = {
     "overflows": engine("SkipsTheSteps"),
     "recomputation, exact sums": engine("RecomputesAndSumsExactly"),
     "graphs of the engine": engine("TrainsTheSameBitsWithItsPassesAsGraphs"),
-    "ranks as threads": ("comm_test", "*Cuda*/*cuda", RANKS),
+    "ranks as threads": ("comm_test", "*Cuda*/*cuda", ORDER),
     "ranks as processes": ("comm_process_test", "*Cuda*", {**RANKS, "CUDA_INTERPRETER_GPUS": "3"}),
-    "trainings in drawn layouts": ("cleave", layout, {"CUDA_INTERPRETER_RACES": "0"}),
+    "trainings in drawn layouts": ("cleave", layout, ORDER),
     "sums, norms, losses, updates": ("kernels_test", "*Sum*/cuda:*Norm*/cuda:*CrossEntropy*/cuda:*Adam*/cuda", {}),
 }
 
