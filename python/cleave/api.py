@@ -73,7 +73,7 @@ def initialize(
         if value is not None:
             raise NotBuilt(f"{name} is not built; tensor and sequence parallelism of a model are the native program's (cleave train)")
     configuration = chosen(args, config, config_params)
-    wait = (configuration.given.get("cleave") or {}).get("comm_timeout_s")
+    wait = configuration.section("cleave").get("comm_timeout_s")
     jobs.current(*([float(wait)] if isinstance(wait, int) and wait > 0 else []))
     init_distributed(dist_init_required=dist_init_required)
     kind: Any = FamilyEngine if configuration.native() else PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine

@@ -7,6 +7,7 @@ import base64
 import json
 import math
 import os
+import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,16 +31,18 @@ class Configuration:
         """Refuses what is no ds_config; the first rank says what there is to warn of."""
         read = json.loads(job.asked("read_config", self.text, self.name))
         self.values = read["values"]
-        if read["warnings"] and job.facts()["rank"] == 0:
-            print(read["warnings"], end="")
+        print(read["warnings"] if job.facts()["rank"] == 0 else "", end="")
 
     def with_sections(self, **sections: dict[str, Any] | None) -> "Configuration":
         """The same with these sections instead of those that it has; None takes one away."""
         given = {key: value for key, value in {**self.given, **sections}.items() if key not in sections or value is not None}
         return self if given == self.given else Configuration(json.dumps(given, indent=2), self.name, given)
 
+    def section(self, name: str) -> Mapping[str, Any]:
+        return given if isinstance(given := self.given.get(name), Mapping) else {}  # the engine says what is wrong
+
     def native(self) -> bool:
-        return bool((self.given.get("cleave") or {}).get("native"))
+        return bool(self.section("cleave").get("native"))
 
     def computed(self, module: Any) -> bytes | None:
         """The config of transformers of a module that the engine computes, not torch; an empty one where it has none."""
@@ -48,8 +51,7 @@ class Configuration:
 
     def autocast(self) -> str:
         """The type that the section torch_autocast asks for around the module's call; empty where it does not."""
-        section = self.given.get("torch_autocast")
-        if not isinstance(section, Mapping) or not section.get("enabled"):
+        if not (section := self.section("torch_autocast")).get("enabled"):
             return ""
         dtype = str(section.get("dtype", "bfloat16")).removeprefix("torch.")
         found = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "fp16": "fp16"}.get(dtype)
@@ -64,7 +66,7 @@ class Configuration:
         return found
 
     def precision(self) -> str:
-        return next((name for name in ("fp16", "bf16") if (self.given.get(name) or {}).get("enabled")), "fp32")
+        return next((name for name in ("fp16", "bf16") if self.section(name).get("enabled")), "fp32")
 
 
 def _finite(value: Any) -> Any:
@@ -88,9 +90,7 @@ def _in_sections(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_file(path: str) -> Configuration:
     if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        name = path
+        text, name = pathlib.Path(path).read_text(encoding="utf-8"), path
     else:
         try:
             text, name = base64.urlsafe_b64decode(path).decode(), "the configuration in base64"

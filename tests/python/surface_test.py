@@ -90,6 +90,7 @@ class Surface(unittest.TestCase):
     def test_mistakes_are_named(self) -> None:
         expected = {
             "unknown key": ["UsageError", 'gradient_cliping: unknown key; did you mean "gradient_clipping"?'],
+            "no section": ["UsageError", "cleave: wanted an object, or null, got 5"],
             "no file": ["UsageError", "nowhere.json: there is no such file"],
             "twice": ["UsageError", "given twice"],
             "groups": [
