@@ -12,6 +12,7 @@ int run_generate(const Arguments& arguments);
 int run_launch(const Arguments& arguments);
 int run_deepspeed(const Arguments& arguments);  // as which this program is called, too; no word of its own
 int run_check(const Arguments& arguments);
+int run_explain(const Arguments& arguments);
 int run_plan(const Arguments& arguments);
 int run_data(const Arguments& arguments);
 int run_inspect(const Arguments& arguments);
@@ -33,6 +34,8 @@ inline constexpr Command kCommands[] = {
     {"launch", "start the ranks of a job, here or on several hosts: cleave launch -n 2 -- train ...",
      run_launch},
     {"check", "validate ds_config files: every error at once, with its position", run_check},
+    {"explain", "what each key of a ds_config is here, where its value comes from, what it does",
+     run_explain},
     {"plan", "memory, messages and idle share of every rank, without starting any", run_plan},
     {"eval", "loss of a checkpoint on data", run_eval},
     {"generate", "text from a checkpoint", run_generate},

@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "app/add_options.h"
 #include "app/commands.h"
@@ -6,8 +7,37 @@
 #include "config/read_config.h"
 #include "config/summary.h"
 #include "core/error.h"
+#include "core/json.h"
 
 namespace cleave::app {
+
+namespace {
+
+void add_reading(CLI::App& app, config::ReadOptions& options) {
+  app.add_option("--world_size", options.world_size, "all ranks of the job, for the batch arithmetic")
+      ->capture_default_str()
+      ->check(integer(1));
+  app.add_flag("--strict", options.strict, "what would be a warning is an error");
+  add_steps_option(app, options.auto_values);
+  add_options(app, options.auto_values);
+}
+
+void say_keys(const config::ReadResult& r) {
+  for (const std::string& line : config::update_lines(r)) std::printf("%s\n", line.c_str());
+  std::fputs(config::format(r.notes).c_str(), stdout);
+}
+
+// A value that is not known here is null.
+nlohmann::json as_json(const config::Note& note) {
+  nlohmann::json value = json_or_nothing(note.value);
+  if (value.is_discarded()) value = note.value.empty() ? nlohmann::json() : nlohmann::json(note.value);
+  return {{"key", note.path},      {"value", std::move(value)}, {"origin", note.origin},
+          {"status", note.status}, {"meaning", note.meaning},   {"where", note.where}};
+}
+
+const config::ReadOptions kReading{.world_origin = "--world_size", .steps_may_be_open = true};
+
+}  // namespace
 
 int run_check(const Arguments& arguments) {
   CLI::App app(
@@ -16,16 +46,11 @@ int run_check(const Arguments& arguments) {
       "Example: cleave check --world_size 8 ds_config.json",
       "check");
   std::vector<std::string> files;
-  config::ReadOptions options{.world_origin = "--world_size", .steps_may_be_open = true};
+  config::ReadOptions options = kReading;
   bool quiet = false;
   app.add_option("file", files, "ds_config files")->required();
-  app.add_option("--world_size", options.world_size, "all ranks of the job, for the batch arithmetic")
-      ->capture_default_str()
-      ->check(integer(1));
-  app.add_flag("--strict", options.strict, "what would be a warning is an error");
+  add_reading(app, options);
   app.add_flag("--quiet", quiet, "no line for each key of a good file");
-  add_steps_option(app, options.auto_values);
-  add_options(app, options.auto_values);
   if (!parse(app, arguments)) return 0;
   bool good = true;
   for (const std::string& file : files) {
@@ -33,11 +58,31 @@ int run_check(const Arguments& arguments) {
     std::fputs(config::format(r.problems).c_str(), stderr);
     good = good && r.ok();
     std::printf("%s: %s\n", file.c_str(), r.ok() ? "accepted" : "refused");
-    if (!r.ok() || quiet) continue;
-    for (const std::string& line : config::update_lines(r)) std::printf("%s\n", line.c_str());
-    std::fputs(config::format(r.notes).c_str(), stdout);
+    if (r.ok() && !quiet) say_keys(r);
   }
   return int(good ? Exit::ok : Exit::usage);
+}
+
+int run_explain(const Arguments& arguments) {
+  CLI::App app(
+      "Says of every key of a ds_config which value it has, where that comes from, and what it does here.\n"
+      "Example: cleave explain --world_size 8 ds_config.json --json",
+      "explain");
+  std::string file;
+  config::ReadOptions options = kReading;
+  bool as_array = false;
+  app.add_option("file", file, "a ds_config file")->required();
+  add_reading(app, options);
+  app.add_flag("--json", as_array, "an array with an object for each key");
+  if (!parse(app, arguments)) return 0;
+  const config::ReadResult r = config::read_ds_config_file(file, options);
+  std::fputs(config::format(r.problems).c_str(), stderr);
+  if (!r.ok()) return int(Exit::usage);
+  if (!as_array) return say_keys(r), 0;
+  nlohmann::json keys = nlohmann::json::array();
+  for (const config::Note& note : r.notes) keys.push_back(as_json(note));
+  std::printf("%s\n", keys.dump(2).c_str());
+  return 0;
 }
 
 }  // namespace cleave::app

@@ -16,7 +16,7 @@ from app_test import AppTest, CLEAVE, ROOT
 class Commands(AppTest):
     def test_help_is_there_for_every_command(self):
         self.assertIn("train", self.run_cleave("--help").stdout)
-        for command in ["train", "launch", "check", "plan", "eval", "generate", "import", "export", "data", "bench", "report"]:
+        for command in ["train", "launch", "check", "explain", "plan", "eval", "generate", "import", "export", "data", "bench", "report"]:
             self.assertIn("Example:", self.run_cleave(command, "--help").stdout)
         self.assertIn("not a command", self.run_cleave("trian", code=2).stderr)
 
@@ -158,6 +158,23 @@ class Commands(AppTest):
         for key in ("train_batch_size", "fp16.enabled", "fp16.loss_scale", "zero_optimization.stage", "overlap_comm",
                     "allgather_partitions", "contiguous_gradients", "reduce_bucket_size", "pin_memory"):
             self.assertIn(key, out)
+
+    def test_explain_gives_each_key_its_value_origin_and_meaning(self):
+        path = self.dir / "keys.json"
+        path.write_text('{\n "train_micro_batch_size_per_gpu": 2,\n "bf16": {"enabled": "auto"},\n'
+                        ' "zero_optimization": {"stage": 2, "contiguous_gradients": true}\n}\n')
+        keys = {key["key"]: key for key in json.loads(self.run_cleave("explain", path, "--json", "--world_size", 4, "--bf16").stdout)}
+        self.assertEqual((keys["train_batch_size"]["value"], keys["train_batch_size"]["origin"]), (8, "derived"))
+        self.assertEqual((keys["zero_optimization.stage"]["value"], keys["zero_optimization.stage"]["origin"]), (2, "user"))
+        self.assertTrue(keys["zero_optimization.stage"]["where"].endswith("keys.json:4:24"), keys["zero_optimization.stage"])
+        self.assertIs(keys["bf16.enabled"]["value"], True)
+        self.assertIn("--bf16", keys["bf16.enabled"]["origin"])
+        self.assertIn("no effect", keys["zero_optimization.contiguous_gradients"]["status"])
+        self.assertTrue(all(key["meaning"] for key in keys.values()), keys)
+        text = self.run_cleave("explain", path, "--bf16").stdout
+        self.assertTrue(all(key in text for key in ("zero_optimization.stage", "contiguous_gradients")), text)
+        path.write_text('{"zero_optimization": {"stage": 7}}')
+        self.assertIn("keys.json:1:", self.run_cleave("explain", path, "--json", code=2).stderr)
 
     def test_bad_input_has_its_exit_code_and_says_what_to_do(self):
         empty = self.dir / "empty.txt"

@@ -127,7 +127,7 @@ class Documents(AppTest):
 
     def test_every_option_is_one(self):
         helps = subprocess.run([CLEAVE, "--help"], capture_output=True, text=True).stdout
-        for name in ["train", "launch", "check", "plan", "eval", "generate", "import", "export", "data", "bench", "report", "data split", "data tokenize",
+        for name in ["train", "launch", "check", "explain", "plan", "eval", "generate", "import", "export", "data", "bench", "report", "data split", "data tokenize",
                      "data inspect", "data ngrams", "inspect", "verify", "digest"]:
             helps += subprocess.run([CLEAVE, *name.split(), "--help"], capture_output=True, text=True).stdout
         others = {"--preset", "--build", "--install", "--prefix", "--no-python", "--nproc_per_node", "--quick", "--resume", "--requeue", "--lose_node"}

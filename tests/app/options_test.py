@@ -30,7 +30,7 @@ class Options(AppTest):
         self.assertIn("-- is missing before ./a.out", self.refusal("launch", "-n", 2, "--no_bind", "./a.out", "-x"))
 
     def test_usage_lines_begin_with_the_program(self):
-        for command in ("train", "launch", "check", "plan", "eval", "generate", "data", "report"):
+        for command in ("train", "launch", "check", "explain", "plan", "eval", "generate", "data", "report"):
             self.assertIn(f"\nUsage: cleave {command} ", self.run_cleave(command, "--help").stdout)
         for command in ("split", "tokenize", "inspect", "ngrams"):
             text = self.run_cleave("data", command, "--help").stdout
