@@ -190,7 +190,7 @@ class PipelineModule(torch.nn.Module):
 
     def configured(self, config: Configuration) -> Configuration:
         """The same with what the module says of its stages."""
-        section = dict(config.given.get("pipeline") or {})
+        section = dict(config.section("pipeline"))
         says = {"stages": self.num_stages, "virtual_stages": self.virtual_stages, "partition_method": self.partition_method}
         for key, value in says.items():
             if section.pop(key, None) not in (None, "auto", value):

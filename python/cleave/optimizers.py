@@ -263,7 +263,7 @@ def _of_config(config: Configuration, parameters: list[Any]) -> torch.optim.Opti
 
 
 def _given(config: Configuration, optimizer: Any, parameters: list[Any]) -> torch.optim.Optimizer | None:
-    section = config.given.get("optimizer") or {}
+    section = config.section("optimizer")
     if optimizer is None and section.get("type") in TORCHS_OWN:
         try:
             return getattr(torch.optim, section["type"])(parameters, **section.get("params", {}))  # type: ignore[no-any-return]

@@ -106,7 +106,7 @@ class PipelineEngine(DeepSpeedEngine):
     def __init__(self, config: Configuration, model: PipelineModule, *others: Any) -> None:
         super().__init__(model.configured(config), model, *others)
         self.num_stages, self.stage_id = model.num_stages, model.stage_id
-        given = (config.given.get("pipeline") or {}).get("activation_checkpoint_interval")
+        given = config.section("pipeline").get("activation_checkpoint_interval")
         model.activation_checkpoint_interval = given or model.activation_checkpoint_interval
         self.batch_fn = None
         self.grid = self.mpu = groups.mpu = model.grid
