@@ -1,5 +1,6 @@
 // Integer and floating-point arithmetic, comparisons, selections, conversions.
-#include <cfenv>
+#include <immintrin.h>
+
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -37,12 +38,14 @@ void three(Warp& w, const Instr& in, uint32_t mask) {
   const C* c = w.at<C>(in.c);
   lanes(mask, [=](int i) { d[i] = D(F{}(a[i], b[i], c[i])); });
 }
-// The whole loop with another rounding.
+// The whole loop with another rounding of vector registers; fesetround() takes as long as the loop.
 template <int kRounding, Instr::Run run>
 [[gnu::noinline]] void rounding(Warp& w, const Instr& in, uint32_t mask) {
-  std::fesetround(kRounding);
+  _MM_SET_ROUNDING_MODE(kRounding);
+  asm volatile("" ::: "memory");  // the loop stays between
   run(w, in, mask);
-  std::fesetround(FE_TONEAREST);
+  asm volatile("" ::: "memory");
+  _MM_SET_ROUNDING_MODE(_MM_ROUND_NEAREST);
 }
 
 template <class T, class F>
@@ -191,18 +194,18 @@ Instr::Run directed(string_view name, const Statement& s) {
   constexpr auto kMul = &two<float, float, float, decltype([](float a, float b) { return a * b; })>;
   if (s.type() != "f32") return nullptr;
   if (s.has("rm"))
-    return name == "fma"   ? &rounding<FE_DOWNWARD, kFma>
-           : name == "add" ? &rounding<FE_DOWNWARD, kAdd>
-           : name == "mul" ? &rounding<FE_DOWNWARD, kMul>
+    return name == "fma"   ? &rounding<_MM_ROUND_DOWN, kFma>
+           : name == "add" ? &rounding<_MM_ROUND_DOWN, kAdd>
+           : name == "mul" ? &rounding<_MM_ROUND_DOWN, kMul>
                            : nullptr;
   if (s.has("rp"))
-    return name == "fma"   ? &rounding<FE_UPWARD, kFma>
-           : name == "add" ? &rounding<FE_UPWARD, kAdd>
-           : name == "mul" ? &rounding<FE_UPWARD, kMul>
+    return name == "fma"   ? &rounding<_MM_ROUND_UP, kFma>
+           : name == "add" ? &rounding<_MM_ROUND_UP, kAdd>
+           : name == "mul" ? &rounding<_MM_ROUND_UP, kMul>
                            : nullptr;
-  return name == "fma"   ? &rounding<FE_TOWARDZERO, kFma>
-         : name == "add" ? &rounding<FE_TOWARDZERO, kAdd>
-         : name == "mul" ? &rounding<FE_TOWARDZERO, kMul>
+  return name == "fma"   ? &rounding<_MM_ROUND_TOWARD_ZERO, kFma>
+         : name == "add" ? &rounding<_MM_ROUND_TOWARD_ZERO, kAdd>
+         : name == "mul" ? &rounding<_MM_ROUND_TOWARD_ZERO, kMul>
                          : nullptr;
 }
 

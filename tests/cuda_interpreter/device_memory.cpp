@@ -60,8 +60,9 @@ bool DeviceMemory::free(void* p, Giver giver) {
   const auto at = pieces_.find(static_cast<std::byte*>(p));
   if (at == pieces_.end() || !at->second.owned || at->second.giver != giver) return false;
   const size_t bytes = (at->second.bytes + kPage - 1) / kPage * kPage;
-  fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<std::byte*>(p) - base_,
-            off_t(bytes));
+  if (bytes >= kGivenBack)
+    fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<std::byte*>(p) - base_,
+              off_t(bytes));
   pieces_.erase(at);
   changes_.fetch_add(1);
   return true;
@@ -76,7 +77,7 @@ bool DeviceMemory::zero(void* p, size_t bytes) {
   const size_t from = size_t(first - found->first), to = from + bytes;
   if (to > piece.bytes) return false;
   const size_t begin = (from + kChunk - 1) / kChunk * kChunk, end = to / kChunk * kChunk;
-  if (begin >= end) return fill(found->first, piece, from, to), std::memset(p, 0, bytes), true;
+  if (end < begin + kGivenBack) return fill(found->first, piece, from, to), std::memset(p, 0, bytes), true;
   if (begin > from) fill(found->first, piece, from, begin), std::memset(p, 0, begin - from);
   if (to > end) fill(found->first, piece, end, to), std::memset(first + (end - from), 0, to - end);
   fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, first + (begin - from) - base_,

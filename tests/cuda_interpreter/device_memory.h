@@ -52,6 +52,7 @@ class DeviceMemory {
 
  private:
   static constexpr size_t kPage = 4096, kChunk = 64 << 10, kKnown = 64;
+  static constexpr size_t kGivenBack = 1 << 20;  // to the file; to touch the pages of less again takes longer
   static constexpr size_t kGranularity = 2 << 20;  // what NCCL takes multiples of
   static size_t taken(size_t bytes, Giver giver) {
     return giver == Giver::nccl ? (bytes + kGranularity - 1) / kGranularity * kGranularity : bytes;

@@ -200,7 +200,9 @@ void Streams::done(Stream* s, size_t node, bool graph) {
     if (s->graph) s->graph.reset(), s->graphs.pop_front();
     s->tasks.pop_front(), s->channel->pop_front();
   }
-  progress_.notify_all();
+  // To wake threads for every task would take more time than the tasks.
+  if (std::any_of(awaited_.begin(), awaited_.end(), [](const auto* reached) { return (*reached)(); }))
+    progress_.notify_all();
   work_.notify_all();
 }
 
@@ -248,7 +250,7 @@ void Streams::begin(const Choice& c, std::unique_lock<std::mutex>& lock) {
 void Streams::play() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    const bool wanted = waiting_ > 0 || pokes_ > 0 || now() - asked_ > kIdle;
+    const bool wanted = !awaited_.empty() || pokes_ > 0 || now() - asked_ > kIdle;
     if (empty() || !wanted) {
       work_.wait_for(lock, empty() ? 50ms : 1ms);
       continue;
@@ -286,14 +288,14 @@ void Streams::report_deadlock() {
 bool Streams::await(const std::function<bool()>& reached) {
   static const auto most = std::chrono::seconds(setting("DEADLOCK_S", 120));
   std::unique_lock lock(mutex_);
-  ++waiting_;
+  awaited_.push_back(&reached);
   moved_ = now();
   work_.notify_all();
   while (!reached()) {
     progress_.wait_for(lock, 100ms);
     if (calls_ == 0 && now() - moved_ > most) report_deadlock();
   }
-  --waiting_;
+  std::erase(awaited_, &reached);
   asked_ = now();
   return lost_.empty();
 }

@@ -133,9 +133,10 @@ class Streams {
   std::vector<std::unique_ptr<Stream>> streams_;
   std::map<std::pair<int, uint64_t>, std::shared_ptr<Channel>> channels_;  // by GPU and number, if shared
   std::vector<Stream*> legacy_;
-  std::mt19937_64 random_;  // under the lock
-  std::mt19937_64 inside_;  // of the thread that plays the GPU
-  int waiting_ = 0, pokes_ = 0, calls_ = 0;
+  std::mt19937_64 random_;                             // under the lock
+  std::mt19937_64 inside_;                             // of the thread that plays the GPU
+  std::vector<const std::function<bool()>*> awaited_;  // of each thread that waits: whether it may go on
+  int pokes_ = 0, calls_ = 0;
   Time asked_{}, moved_{};
   std::string lost_;
   int made_ = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <map>
 #include <memory>
 
 namespace interpreter {
@@ -138,6 +139,33 @@ void Block::count_jump(const Warp& w) {
   if (++jumps > kMostJumps) w.fail("does not end");
 }
 
+// What a special register holds in every block, of a warp and a lane; null for one that a block fills.
+using Special = uint32_t (*)(const Launch& l, uint32_t warp, uint32_t lane);
+static Special special(const std::string& name) {
+  static const std::map<std::string, Special> all{
+      {"%tid.x", [](const Launch& l, uint32_t w, uint32_t i) { return (w * 32 + i) % l.block.x; }},
+      {"%tid.y",
+       [](const Launch& l, uint32_t w, uint32_t i) { return (w * 32 + i) / l.block.x % l.block.y; }},
+      {"%tid.z",
+       [](const Launch& l, uint32_t w, uint32_t i) { return (w * 32 + i) / l.block.x / l.block.y; }},
+      {"%ntid.x", [](const Launch& l, uint32_t, uint32_t) { return l.block.x; }},
+      {"%ntid.y", [](const Launch& l, uint32_t, uint32_t) { return l.block.y; }},
+      {"%ntid.z", [](const Launch& l, uint32_t, uint32_t) { return l.block.z; }},
+      {"%nctaid.x", [](const Launch& l, uint32_t, uint32_t) { return l.grid.x; }},
+      {"%nctaid.y", [](const Launch& l, uint32_t, uint32_t) { return l.grid.y; }},
+      {"%nctaid.z", [](const Launch& l, uint32_t, uint32_t) { return l.grid.z; }},
+      {"%laneid", [](const Launch&, uint32_t, uint32_t i) { return i; }},
+      {"%warpid", [](const Launch&, uint32_t w, uint32_t) { return w; }},
+      {"%lanemask_eq", [](const Launch&, uint32_t, uint32_t i) { return 1u << i; }},
+      {"%lanemask_lt", [](const Launch&, uint32_t, uint32_t i) { return (1u << i) - 1; }},
+      {"%lanemask_le", [](const Launch&, uint32_t, uint32_t i) { return (2u << i) - 1; }},
+      {"%lanemask_gt", [](const Launch&, uint32_t, uint32_t i) { return ~((2u << i) - 1); }},
+      {"%lanemask_ge", [](const Launch&, uint32_t, uint32_t i) { return ~((1u << i) - 1); }},
+  };
+  const auto found = all.find(name);
+  return found == all.end() ? nullptr : found->second;
+}
+
 // Registers and what of them is the same in all blocks.
 void Block::prepare(const Launch& l) {
   launch = &l;
@@ -174,44 +202,12 @@ void Block::prepare(const Launch& l) {
       for (int lane = 0; lane < 32; ++lane)
         w.at<uint64_t>(k.local_at)[lane] =
             reinterpret_cast<uint64_t>(local.data() + size_t(k.local_bytes) * size_t(w.thread(lane)));
-    for (const auto& [name, reg] : k.special)
-      for (uint32_t lane = 0; lane < 32; ++lane) {
-        const uint32_t t = i * 32 + lane, bit = 1u << lane;
-        const Dim b = l.block, g = l.grid;
-        uint32_t& x = w.at<uint32_t>(reg)[lane];
-        if (name == "%tid.x")
-          x = t % b.x;
-        else if (name == "%tid.y")
-          x = t / b.x % b.y;
-        else if (name == "%tid.z")
-          x = t / b.x / b.y;
-        else if (name == "%ntid.x")
-          x = b.x;
-        else if (name == "%ntid.y")
-          x = b.y;
-        else if (name == "%ntid.z")
-          x = b.z;
-        else if (name == "%nctaid.x")
-          x = g.x;
-        else if (name == "%nctaid.y")
-          x = g.y;
-        else if (name == "%nctaid.z")
-          x = g.z;
-        else if (name == "%laneid")
-          x = lane;
-        else if (name == "%warpid")
-          x = i;
-        else if (name == "%lanemask_eq")
-          x = bit;
-        else if (name == "%lanemask_lt")
-          x = bit - 1;
-        else if (name == "%lanemask_le")
-          x = bit | (bit - 1);
-        else if (name == "%lanemask_gt")
-          x = ~(bit | (bit - 1));
-        else if (name == "%lanemask_ge")
-          x = ~(bit - 1);
-      }
+    for (const auto& [name, reg] : k.special) {
+      uint32_t* to = w.at<uint32_t>(reg);
+      const Special value = special(name);
+      if (value)
+        for (uint32_t lane = 0; lane < 32; ++lane) to[lane] = value(l, i, lane);
+    }
   }
 }
 
