@@ -47,21 +47,26 @@ void expect_near(const Training& got, const Training& want, double bound) {
 }
 
 TEST_P(CudaEngine, TrainsAsTheCpuDoesWithTheSameBitsAtEveryStageAndPlacement) {
+  constexpr int kSteps = 5;
   for (int ranks : {1, 2, 4}) {
     auto model = [] { return small_gpt(DType::fp32, 0.1f); };
-    const Training on_cpu = train_on(ranks, config_for(ranks), model, 8);
-    const Training first = train_on(ranks, config_for(ranks), model, 8, options());
+    const Training on_cpu = train_on(ranks, config_for(ranks), model, kSteps);
+    const Training first = train_on(ranks, config_for(ranks), model, kSteps, options());
     EXPECT_LT(first.steps.back().loss, first.steps.front().loss);
     expect_near(first, on_cpu, 1e-4);
     for (int stage : {0, 1, 2, 3})
       for (const auto& [offload, update] : kUpdates)
         for (bool overlap : {false, true}) {
-          if (ranks == 4 && (!overlap || update != config::OffloadUpdate::automatic)) continue;
+          // What is measured is one of the two that follow.
+          const bool offloads = offload != config::OffloadDevice::none;
+          if (offloads && update == config::OffloadUpdate::automatic && (ranks != 2 || stage != 2)) continue;
+          const auto other = stage % 2 ? config::OffloadUpdate::device : config::OffloadUpdate::host;
+          if (ranks == 4 && (!overlap || (offloads && update == other))) continue;
           config::DsConfig c = config_for(ranks);
           c.zero.stage = stage, c.zero.overlap_comm = overlap, c.zero.offload_optimizer.device = offload;
           c.offload_update = update;
           c.zero.offload_optimizer.pin_memory = stage != 1;
-          const Training got = train_on(ranks, c, model, 8, options());
+          const Training got = train_on(ranks, c, model, kSteps, options());
           SCOPED_TRACE(fmt::format("{} ranks, stage {}, offload {}, update {}, overlap {}", ranks, stage,
                                    offload, update, overlap));
           for (size_t s = 0; s < got.steps.size(); ++s)
@@ -196,11 +201,17 @@ TEST_P(CudaEngine, TrainsTheSameBitsWithItsPassesAsGraphs) {
     double clipping;
     int interval;
   };
-  for (const auto& [precision, type] : {std::pair{config::Precision::fp32, DType::fp32},
-                                        {config::Precision::bf16, DType::bf16},
-                                        {config::Precision::fp16, DType::fp16}})
-    for (const Way& way :
-         {Way{0, 1, false, 0, 0}, {0, 4, true, 0, 1}, {3, 1, false, 1, 0}, {3, 4, true, 1, 1}}) {
+  const Way one{0, 1, false, 0, 0}, more{0, 3, true, 0, 1}, cut{3, 1, false, 1, 0},
+      more_cut{3, 3, true, 1, 1};
+  const struct {
+    config::Precision precision;
+    DType type;
+    std::vector<Way> ways;
+  } all[] = {{config::Precision::fp32, DType::fp32, {one, more, cut, more_cut}},
+             {config::Precision::bf16, DType::bf16, {more, cut}},
+             {config::Precision::fp16, DType::fp16, {one, more_cut}}};
+  for (const auto& [precision, type, ways] : all)
+    for (const Way& way : ways) {
       auto model = [type = type] { return small_gpt(type, 0.1f); };
       config::DsConfig c = config_for(1, 2, way.accumulation);
       c.precision = precision, c.fp16.enabled = precision == config::Precision::fp16,
