@@ -191,8 +191,9 @@ std::string format_pipeline(const std::string& schedule, const ScheduleShape& sh
   const bool splits_backwards =
       std::any_of(weights.begin(), weights.end(), [](int waiting) { return waiting > 0; });
   const std::vector<double> work = work_of_pieces(layers, head, pieces);
-  std::string text = fmt::format("pipeline: {} stages, {} micro-batches, {}; expected idle share {:.1f} %",
-                                 shape.stages, shape.micros, schedule, 100 * simulated.idle_share());
+  std::string text =
+      fmt::format("pipeline: {} stages, {} micro-batch{}, {}; expected idle share {:.1f} %", shape.stages,
+                  shape.micros, shape.micros == 1 ? "" : "es", schedule, 100 * simulated.idle_share());
   if (shape.micros < shape.stages)
     text += fmt::format(" (fewer micro-batches than stages: raise gradient_accumulation_steps to {} or more)",
                         shape.stages);

@@ -68,7 +68,14 @@ std::string check_disks(const Settings& settings, const MemoryTable& planned, Ra
     ranks.all_reduce_on_host(Tensor(&some_weights, DType::int64, {1}, MemoryKind::host), "weights on disks");
   }
   const std::vector<Folder> folders = folders_of(settings, planned, some_weights > 0);
-  if (folders.empty()) return "";
+  const bool unused = settings.shard_home.parameters == MemoryKind::disk && some_weights == 0;
+  std::string lines =
+      unused ? fmt::format(
+                   "disk: offload_param.nvme_path is not used: offload_param.max_in_cpu ({} elements a "
+                   "rank) lets all parameters stay in host memory",
+                   settings.left_in_memory)
+             : "";
+  if (folders.empty()) return lines;
   const int64_t count = 4 * int64_t(folders.size()), world = ranks.world().size();
   std::vector<Claim> mine(folders.size()), claims(folders.size() * size_t(world));
   ranks.agree([&] {
@@ -83,7 +90,6 @@ std::string check_disks(const Settings& settings, const MemoryTable& planned, Ra
                            Tensor(mine.data(), DType::int64, {count}, MemoryKind::host), "space on disks");
   const std::string refusal = refusal_of(claims, folders);
   require(refusal.empty(), Exit::memory, "{}", refusal);
-  std::string lines;
   for (size_t i = 0; i < folders.size(); ++i) {
     const Folder& f = folders[i];
     offload::DiskRates rates{};

@@ -103,17 +103,23 @@ TEST(Homes, OfOneStageMayAllBeInMemoryWhereAnotherStagesAreOnDisk) {
     config::DsConfig c = config_for(1);
     c.zero.stage = 3, c.pipeline.stages = 2;
     const config::DsConfig away = with(c, {.parameters = true, .disk = true, .kept_numel = kept});
-    std::vector<int64_t> on_disk(2), spoken(2);
+    std::vector<int64_t> on_disk(2);
+    std::vector<std::string> said(2);
     comm::run_ranks(2, [&](comm::Communicator& world) {
       runtime::Engine engine(away, deep_gpt(true), world, {});
       runtime::Engine in_memory(c, deep_gpt(true), world, {});
       on_disk[size_t(world.rank())] = engine.memory_live().total(MemoryKind::disk);
-      spoken[size_t(world.rank())] = !engine.notes().disk.empty();
+      said[size_t(world.rank())] = engine.notes().disk;
       Tokens tokens(1);
       EXPECT_EQ(engine.train_batch(source(tokens, c, 0, 0, 1)).loss,
                 in_memory.train_batch(source(tokens, c, 0, 0, 1)).loss);
     });
-    for (const int64_t said : spoken) EXPECT_EQ(said, on_disk[0] + on_disk[1] > 0) << kept;
+    for (const std::string& line : said) {
+      const bool unused = line.find(fmt::format("nvme_path is not used: offload_param.max_in_cpu ({} ",
+                                                kept)) != std::string::npos;
+      EXPECT_EQ(unused, on_disk[0] + on_disk[1] == 0) << line;
+      EXPECT_EQ(line.find("a rank reads") != std::string::npos, !unused) << line;
+    }
     stages_differed |= (on_disk[0] > 0) != (on_disk[1] > 0);
   }
   EXPECT_TRUE(stages_differed);
