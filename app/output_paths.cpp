@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/error.h"
+#include "core/write_error.h"
 #include "model/presets.h"
 
 namespace cleave::app {
@@ -41,8 +42,8 @@ std::optional<Identity> identity_of(const std::string& path) {
 }
 
 [[noreturn]] void refuse(const std::string& what, const std::string& path, int error) {
-  fail(Exit::usage, "{} {}: cannot be opened for writing: {}; give one in a folder you may write to", what,
-       path, std::strerror(error));
+  fail(Exit::usage, "{} {}: cannot be opened for writing: {}; {}", what, path, std::strerror(error),
+       remedy_of_writing(error));
 }
 
 // Opens for writing without touching what is there; removes what it made. Not for appending, which mounts of

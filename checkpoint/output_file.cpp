@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "checkpoint/direct_io.h"
+#include "core/write_error.h"
 
 namespace cleave::checkpoint {
 
@@ -86,8 +87,8 @@ void OutputFile::close() {
 }
 
 void OutputFile::refuse(const char* what) const {
-  fail(Exit::checkpoint, "cannot {} {}: {}{}", what, path_.string(), std::strerror(errno),
-       errno == ENOSPC ? "; free space there or choose another --output" : "");
+  fail(Exit::checkpoint, "cannot {} {}: {}; {}", what, path_.string(), std::strerror(errno),
+       remedy_of_writing(errno));
 }
 
 }  // namespace cleave::checkpoint

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/write_error.h"
 
 namespace cleave::monitor {
 
@@ -15,9 +16,8 @@ OutputFile::OutputFile(const std::string& path, Open open) : path_(path) {
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   file_.reset(std::fopen(path.c_str(), open == Open::append ? "abe" : "wbe"));
   const int error = errno;
-  require(file_ != nullptr, Exit::usage,
-          "{}: cannot be opened for writing: {}; give a file in a folder you may write to", path,
-          std::strerror(error));
+  require(file_ != nullptr, Exit::usage, "{}: cannot be opened for writing: {}; {}", path,
+          std::strerror(error), remedy_of_writing(error));
   empty_ = std::fseek(file_.get(), 0, SEEK_END) != 0 || std::ftell(file_.get()) <= 0;
 }
 

@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "core/printable.h"
+#include "core/write_error.h"
 #include "launcher/job.h"
 
 namespace cleave::app {
@@ -111,9 +112,8 @@ RunLock::~RunLock() {
 void RunLock::take(const Options& options) {
   for (;;) {
     if (write_text(file_, O_CREAT | O_EXCL, mine_)) return;
-    require(errno == EEXIST, Exit::usage,
-            "{}: cannot be made: {}; --output must be a folder you may write to", file_.string(),
-            std::strerror(errno));
+    require(errno == EEXIST, Exit::usage, "--output: {} cannot be made: {}; {}", file_.string(),
+            std::strerror(errno), remedy_of_writing(errno));
     const auto holder = read_lock(file_);
     if (!holder) continue;  // given back in this moment
     require(left_behind(holder->first, options), Exit::usage,
