@@ -61,13 +61,39 @@ std::byte* side_by_side(Warp& w, const Instr& in, uint32_t mask, uint32_t bytes)
   return device_memory().holds(p, 32 * bytes) ? p : nullptr;
 }
 
+// A block's shared memory and where the lanes' addresses are in it, where nothing but bounds is checked and
+// all lanes keep them; null where they do not.
+template <bool kWide>
+std::byte* within_bounds(Warp& w, const Instr& in, uint32_t mask, uint32_t bytes, uint32_t (&at)[32]) {
+  const SharedMemory& shared = w.block->shared;
+  if (shared.checks() || shared.bytes() < bytes) return nullptr;
+  const uint32_t most = shared.bytes() - bytes;
+  uint32_t bad = 0;  // by lane, all of them in vector instructions
+  for (int i = 0; i < 32; ++i) {
+    at[i] = uint32_t(place<kWide>(w, in, i)) - SharedMemory::kBegin;  // large for what is less
+    bad |= uint32_t((at[i] > most) | ((at[i] & (bytes - 1)) != 0)) << i;
+  }
+  return bad & mask ? nullptr : shared.data();
+}
+
 // The pieces of a vector lie one after the other in memory; S is the type in memory, R the register.
 template <class S, class R, bool kShared, bool kWide>
 void load(Warp& w, const Instr& in, uint32_t mask) {
   const uint32_t count = uint32_t(in.list.size());
   R* to[4];
   for (uint32_t k = 0; k < count; ++k) to[k] = w.at<R>(in.list[k]);
-  if (const auto* all = kShared ? nullptr : side_by_side<kWide>(w, in, mask, count * sizeof(S))) {
+  if constexpr (kShared) {
+    uint32_t at[32];
+    if (const std::byte* begin = within_bounds<kWide>(w, in, mask, count * sizeof(S), at)) {
+      for (uint32_t k = 0; k < count; ++k, begin += sizeof(S))
+        lanes(mask, [begin, from = &at[0], d = to[k]](int i) {
+          S x;
+          std::memcpy(&x, begin + from[i], sizeof(S));
+          d[i] = R(x);
+        });
+      return;
+    }
+  } else if (const std::byte* all = side_by_side<kWide>(w, in, mask, count * sizeof(S))) {
     const S* from = reinterpret_cast<const S*>(all);
     for (uint32_t k = 0; k < count; ++k)
       for (uint32_t lane = 0; lane < 32; ++lane) to[k][lane] = R(from[lane * count + k]);
@@ -91,7 +117,18 @@ void store(Warp& w, const Instr& in, uint32_t mask) {
   const uint32_t count = uint32_t(in.list.size());
   const R* from[4];
   for (uint32_t k = 0; k < count; ++k) from[k] = w.at<R>(in.list[k]);
-  if (auto* all = kShared ? nullptr : side_by_side<kWide>(w, in, mask, count * sizeof(S))) {
+  if constexpr (kShared) {
+    uint32_t at[32];
+    if (std::byte* begin = within_bounds<kWide>(w, in, mask, count * sizeof(S), at)) {
+      for (uint32_t m = mask; m; m &= m - 1)
+        for (uint32_t k = 0; k < count; ++k) {
+          const int lane = std::countr_zero(m);
+          const S x = S(from[k][lane]);
+          std::memcpy(begin + at[lane] + k * sizeof(S), &x, sizeof(S));
+        }
+      return;
+    }
+  } else if (std::byte* all = side_by_side<kWide>(w, in, mask, count * sizeof(S))) {
     S* to = reinterpret_cast<S*>(all);
     for (uint32_t k = 0; k < count; ++k)
       for (uint32_t lane = 0; lane < 32; ++lane) to[lane * count + k] = S(from[k][lane]);

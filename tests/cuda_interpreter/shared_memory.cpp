@@ -13,7 +13,7 @@ SharedMemory::SharedMemory() : checks_(setting("RACES", 1) != 0) {}
 
 void SharedMemory::resize(uint32_t bytes) {
   bytes_ = bytes;
-  memory_.resize(bytes);
+  if (memory_.size() < bytes) memory_.resize(bytes);
   if (cells_.size() < bytes / 2 + 8) cells_.resize(bytes / 2 + 8);
   if (now_ > uint32_t{1} << 31) cells_.assign(cells_.size(), {}), now_ = 1;
 }
@@ -22,7 +22,7 @@ void SharedMemory::resize(uint32_t bytes) {
 void SharedMemory::begin_block() {
   begun_ = ++now_;
   for (auto& of : seen_) of.fill(begun_);
-  std::fill(memory_.begin(), memory_.end(), std::byte{0xff});
+  std::fill_n(memory_.begin(), bytes_, std::byte{0xff});
 }
 
 // Each warp comes to know what the others knew.

@@ -22,6 +22,7 @@ class SharedMemory {
   void begin_block();
   uint32_t bytes() const { return bytes_; }
 
+  bool checks() const { return checks_; }  // more than bounds and alignment
   // Checked accesses of a lane; the bytes are in place.
   const std::byte* read(Warp& w, int lane, uint32_t at, uint32_t bytes) {
     return !checks_ && in_bounds(at, bytes) ? data() + (at - kBegin) : checked_read(w, lane, at, bytes);
@@ -65,7 +66,7 @@ class SharedMemory {
   void check_write(Warp& w, int lane, Cell& c, uint32_t at, bool same);
   Cell* cell(uint32_t at) { return &cells_[(at - kBegin) / 2]; }
 
-  const bool checks_;  // without, only bounds and alignment
+  const bool checks_;
   uint32_t bytes_ = 0, now_ = 1, begun_ = 1;
   std::vector<std::byte> memory_;
   std::vector<Cell> cells_;

@@ -172,7 +172,7 @@ void Block::prepare(const Launch& l) {
   const Kernel& k = *l.kernel;
   const uint32_t threads = uint32_t(l.block.count()), count = (threads + 31) / 32;
   const size_t file_bytes = (k.file_bytes + 127) / 64 * 64;
-  files_.resize(file_bytes * count + 64);
+  if (files_.size() < file_bytes * count + 64) files_.resize(file_bytes * count + 64);
   auto* files = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(files_.data()) + 63) / 64 * 64);
   params = l.params;
   for (int axis = 0; axis < 3; ++axis) {
@@ -186,7 +186,7 @@ void Block::prepare(const Launch& l) {
   for (uint32_t i = 0; i < count; ++i) {
     Warp& w = warps[i];
     w.block = this, w.index = int(i), w.file = files + i * file_bytes;
-    w.held.assign(file_bytes / 64, 0), w.written.assign(file_bytes / 64, 0);
+    if (k.has_products) w.held.assign(file_bytes / 64, 0), w.written.assign(file_bytes / 64, 0);
     for (const Kernel::Constant& c : k.constants)
       for (int lane = 0; lane < 32; ++lane)
         if (c.bytes == 4)
