@@ -51,7 +51,7 @@ std::shared_ptr<Channel> Streams::draw_channel(int device) {
 void Streams::put(Stream* s, Task task) {
   s->tasks.push_back(std::move(task));
   s->channel->push_back(s);
-  work_.notify_all();
+  if (wanted()) work_.notify_all();
 }
 
 Stream* Streams::legacy(int device) {
@@ -250,9 +250,8 @@ void Streams::begin(const Choice& c, std::unique_lock<std::mutex>& lock) {
 void Streams::play() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    const bool wanted = !awaited_.empty() || pokes_ > 0 || now() - asked_ > kIdle;
-    if (empty() || !wanted) {
-      work_.wait_for(lock, empty() ? 50ms : 1ms);
+    if (empty() || !(wanted() || now() - asked_ > kIdle)) {
+      work_.wait_for(lock, empty() ? kIdle : 1ms);
       continue;
     }
     const std::vector<Choice> all = choices();

@@ -127,6 +127,7 @@ class Streams {
   void lose(const std::string& why);
   [[noreturn]] void report_deadlock();
   bool empty() const;
+  bool wanted() const { return !awaited_.empty() || pokes_ > 0; }
 
   std::mutex mutex_;
   std::condition_variable work_, progress_;
