@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <mutex>
+#include <tuple>
+#include <typeindex>
 
 #include "device/copy.h"
 
@@ -42,17 +46,7 @@ double host_rate(const optim::Optimizer& optimizer, Memory& memory, MemoryKind h
   return updates * double(slice.param.bytes()) * double(1 + states);
 }
 
-}  // namespace
-
-UpdateTimes update_times(const UpdateBytes& b, const UpdateRates& r) {
-  auto slowest = [](double kernels, double up, double down) { return std::max({kernels, up, down}); };
-  return {.host = slowest(double(b.state) / r.host, double(b.weights_here) / r.to_device,
-                          double(b.gradients_here) / r.to_host),
-          .device = slowest(0, double(b.read + b.gradients_at_home) / r.to_device,
-                            double(b.written + b.weights_at_home) / r.to_host)};
-}
-
-UpdateRates measure_update(const optim::Optimizer& optimizer, Device device, MemoryKind home) {
+UpdateRates measure(const optim::Optimizer& optimizer, Device device, MemoryKind home) {
   Memory memory({}, Memory::Mode::real, device);  // of its own: gone before training starts
   UpdateRates rates{.host = host_rate(optimizer, memory, home)};
   auto allocate = [&](MemoryKind kind) {
@@ -67,6 +61,26 @@ UpdateRates measure_update(const optim::Optimizer& optimizer, Device device, Mem
   });
   rates.to_device = rates.to_host = copies * double(up_from.tensor().bytes());
   return rates;
+}
+
+}  // namespace
+
+UpdateTimes update_times(const UpdateBytes& b, const UpdateRates& r) {
+  auto slowest = [](double kernels, double up, double down) { return std::max({kernels, up, down}); };
+  return {.host = slowest(double(b.state) / r.host, double(b.weights_here) / r.to_device,
+                          double(b.gradients_here) / r.to_host),
+          .device = slowest(0, double(b.read + b.gradients_at_home) / r.to_device,
+                            double(b.written + b.weights_at_home) / r.to_host)};
+}
+
+UpdateRates measure_update(const optim::Optimizer& optimizer, Device device, MemoryKind home) {
+  using Key = std::tuple<std::type_index, Device::Kind, int, MemoryKind>;
+  static std::mutex mutex;  // ranks may be threads, whose measurements would slow each other down
+  static std::map<Key, UpdateRates> known;
+  const Key key{typeid(optimizer), device.kind, device.index, home};
+  const std::lock_guard lock(mutex);
+  if (const auto at = known.find(key); at != known.end()) return at->second;
+  return known[key] = measure(optimizer, device, home);
 }
 
 std::string describe_update(const UpdateBytes& bytes, const UpdateRates& rates) {

@@ -27,7 +27,8 @@ struct UpdateTimes {
 };
 UpdateTimes update_times(const UpdateBytes& bytes, const UpdateRates& rates);
 
-// Measured for some tenths of a second, with this optimizer and more memory of this kind than a cache holds.
+// Measured for some tenths of a second, with this optimizer and more memory of this kind than a cache holds;
+// once in a process, however many engines it makes.
 // The link of a CPU rank is a copy within its memory.
 UpdateRates measure_update(const optim::Optimizer& optimizer, Device device, MemoryKind home);
 

@@ -53,6 +53,19 @@ TEST(UpdateTimes, OfNothingAreNothingAndTheHostUpdates) {
   EXPECT_FALSE(t.device < t.host);
 }
 
+TEST(UpdateTimes, AreMeasuredOnceInAProcess) {
+  const auto adam = optim::make_optimizer({.type = config::OptimizerType::adamw});
+  const UpdateRates first = measure_update(*adam, Device{}, MemoryKind::host);
+  const UpdateRates again = measure_update(*optim::make_optimizer({.type = config::OptimizerType::adamw}),
+                                           Device{}, MemoryKind::host);
+  EXPECT_EQ(again.host, first.host);  // no two measurements are equal
+  EXPECT_EQ(again.to_device, first.to_device);
+  EXPECT_NE(
+      measure_update(*optim::make_optimizer({.type = config::OptimizerType::sgd}), Device{}, MemoryKind::host)
+          .host,
+      first.host);
+}
+
 TEST(UpdateTimes, AreMeasuredForEveryOptimizer) {
   for (const config::OptimizerType type :
        {config::OptimizerType::adamw, config::OptimizerType::sgd, config::OptimizerType::lamb}) {
