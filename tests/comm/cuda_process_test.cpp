@@ -83,7 +83,7 @@ class CudaProcesses : public testing::TestWithParam<std::string> {
 
   // The ranks' ends; skips the test where the children found no GPU.
   static std::vector<Ended> run(int size, std::chrono::milliseconds timeout, const std::string& route,
-                                const Body& body, std::chrono::seconds limit = 60s) {
+                                const Body& body, std::chrono::seconds limit = 300s) {
     const int port = test::free_port();
     std::vector<Child> children;
     for (int r = 0; r < size; ++r)

@@ -61,7 +61,8 @@ def passes(folder, suite, seed):
     )
     ran = callable(cases) or ("[  PASSED  ]" in done.stdout and "[  PASSED  ] 0 tests" not in done.stdout)
     if done.returncode != 0 or not ran:
-        print(f"{suite}, seed {seed}:\n{done.stdout[-3000:]}", flush=True)
+        begin = max(0, done.stdout.find("Failure") - 500)
+        print(f"{suite}, seed {seed}:\n{done.stdout[begin:][:3000]}\n...\n{done.stdout[-500:]}", flush=True)
     return done.returncode == 0 and ran
 
 
