@@ -74,10 +74,10 @@ UpdateTimes update_times(const UpdateBytes& b, const UpdateRates& r) {
 }
 
 UpdateRates measure_update(const optim::Optimizer& optimizer, Device device, MemoryKind home) {
-  using Key = std::tuple<std::type_index, Device::Kind, int, MemoryKind>;
+  using Key = std::tuple<std::type_index, size_t, Device::Kind, int, MemoryKind>;
   static std::mutex mutex;  // ranks may be threads, whose measurements would slow each other down
   static std::map<Key, UpdateRates> known;
-  const Key key{typeid(optimizer), device.kind, device.index, home};
+  const Key key{typeid(optimizer), optimizer.states().size(), device.kind, device.index, home};
   const std::lock_guard lock(mutex);
   if (const auto at = known.find(key); at != known.end()) return at->second;
   return known[key] = measure(optimizer, device, home);
