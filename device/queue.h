@@ -12,6 +12,8 @@ namespace cleave {
 struct Event::State {
   virtual ~State() = default;
   virtual void wait() = 0;  // blocks the calling thread
+  // The same on a thread beside the one that launches work, without a call of CUDA.
+  virtual void wait_beside() { wait(); }
   // Calls `action` once, from any thread, when the point is reached; at once if it was.
   virtual void then(std::function<void()> action) = 0;
 };
@@ -21,8 +23,12 @@ class Queue {
  public:
   virtual ~Queue() = default;
   virtual void enqueue(std::function<void()> task) = 0;
-  // Copies from or to memory of a GPU.
+  // Copies from or to memory of a GPU; what is of the host is page-locked.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
+  // From pageable memory of the host, which may change when this has returned.
+  virtual void upload(void* to, const void* from, int64_t bytes) = 0;
+  // To pageable memory of the host. Blocks until the bytes are there.
+  virtual void download(void* to, const void* from, int64_t bytes) = 0;
   virtual Event record() = 0;
   virtual void wait(const Event& event) = 0;
   virtual void synchronize() = 0;

@@ -71,13 +71,18 @@ class Worker final : public Queue {
   void copy(void*, const void*, int64_t) override {
     fail(Exit::internal, "a CPU stream was given memory of a GPU");
   }
+  void upload(void* to, const void* from, int64_t bytes) override { copy(to, from, bytes); }
+  void download(void* to, const void* from, int64_t bytes) override { copy(to, from, bytes); }
   Event record() override {
     auto point = std::make_shared<WorkerPoint>();
     push({[this, point] { point->fire(failure()); }, true});
     return Event(point);
   }
   void wait(const Event& event) override {
-    push({[event] { event.wait(); }, true});
+    push({[event] {
+            if (event.state()) event.state()->wait_beside();
+          },
+          true});
   }
   void synchronize() override {
     // This point holds no failure: the worker may let go of it after the caller has caught the exception,

@@ -190,7 +190,7 @@ class CudaGraphs final : public Graphs {
   // What was captured lies before this point, and whatever comes next behind it.
   void close(CudaPoint::Capture& capture) {
     for (CudaQueue* queue : queues_) queue->set_capture(nullptr);
-    capture.end = std::make_shared<CudaPoint>(first_, device_);
+    capture.end = std::make_shared<CudaPoint>(queues_.front()->points());
     fork();
   }
 

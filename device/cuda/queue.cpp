@@ -12,7 +12,8 @@ namespace cleave {
 namespace {
 
 // At the start of what was lent, before the scratch.
-constexpr int64_t kFaultBytes = 256, kGateBytes = 4096;
+constexpr int64_t kFaultBytes = 256, kTellsAt = 2048, kGateBytes = 4096;
+constexpr int64_t kLeastForSlots = int64_t{1} << 20;
 constexpr unsigned long long kNoFault = ~0ull;
 
 }  // namespace
@@ -33,11 +34,13 @@ cudaError_t make_stream(cudaStream_t* stream, Stream::Turn turn) {
 CudaQueue::CudaQueue(Device device, Stream::Turn turn) : device_(device.index) {
   look_at_device();
   check(make_stream(&stream_, turn), "cudaStreamCreate");
+  points_ = std::make_shared<StreamPoints>(stream_, device_);
 }
 
 CudaQueue::CudaQueue(Stream::Foreign foreign)
     : device_(foreign.device.index), stream_(static_cast<cudaStream_t>(foreign.handle)), owns_(false) {
   look_at_device();
+  points_ = std::make_shared<StreamPoints>(stream_, device_);
   const cudaError_t answer = cudaStreamQuery(stream_);
   if (answer != cudaErrorNotReady) check(answer, "a stream that was given to adopt");
 }
@@ -51,7 +54,7 @@ void CudaQueue::look_at_device() {
 
 CudaQueue::~CudaQueue() {
   cudaSetDevice(device_);
-  cudaStreamSynchronize(stream_);
+  points_->close(cudaStreamSynchronize(stream_));
   products.reset(), attention.reset();
   if (owns_) cudaStreamDestroy(stream_);
 }
@@ -90,7 +93,33 @@ void CudaQueue::copy(void* to, const void* from, int64_t bytes) {
   check(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDefault, use()), "cudaMemcpyAsync");
 }
 
-Event CudaQueue::record() { return Event(std::make_shared<CudaPoint>(use(), device_, capture_)); }
+// CUDA's own way with pageable memory waits for the stream, and keeps a lock meanwhile that other threads
+// need.
+void CudaQueue::upload(void* to, const void* from, int64_t bytes) {
+  if (slot_bytes_ == 0 || capture_) {
+    if (!capture_) check(cudaStreamSynchronize(use()), "cudaStreamSynchronize");
+    return copy(to, from, bytes);
+  }
+  for (int64_t at = 0; at < bytes; at += slot_bytes_) {
+    Slot& slot = slots_[next_slot_++ % slots_.size()];
+    points_->wait_for_mark(slot.free_at);
+    const int64_t n = std::min(slot_bytes_, bytes - at);
+    std::memcpy(slot.bytes, static_cast<const std::byte*>(from) + at, size_t(n));
+    copy(static_cast<std::byte*>(to) + at, slot.bytes, n);
+    points_->mark(slot.free_at);
+  }
+}
+
+void CudaQueue::download(void* to, const void* from, int64_t bytes) {
+  CHECK(!capture_, "cuda:{}: captured work is copied to pageable memory", device_);
+  check(cudaStreamSynchronize(use()), "cudaStreamSynchronize");
+  copy(to, from, bytes);
+}
+
+Event CudaQueue::record() {
+  use();
+  return Event(std::make_shared<CudaPoint>(points_, capture_));
+}
 
 // An event of a CPU stream opens a gate: a word in pinned memory that the GPU polls, so that neither the host
 // nor a thread of the driver is blocked. A gate is used again only when its last event has happened. What the
@@ -130,7 +159,17 @@ void CudaQueue::lend(const Tensor& device, const Tensor& pinned) {
   seen_ = static_cast<unsigned long long*>(pinned.raw());
   auto* words = reinterpret_cast<uint32_t*>(static_cast<std::byte*>(pinned.raw()) + kFaultBytes);
   for (size_t i = 0; i < gates_.size(); ++i) gates_[i] = {words + i, 0, {}};
+  static_assert(kFaultBytes + int64_t(sizeof(uint32_t) * std::tuple_size_v<decltype(gates_)>) <= kTellsAt);
+  points_->tell_by(reinterpret_cast<uint32_t*>(static_cast<std::byte*>(pinned.raw()) + kTellsAt));
   pinned_ = pinned.slice({kGateBytes, pinned.bytes()});
+  slot_bytes_ = 0;
+  if (pinned_.bytes() < kLeastForSlots) return clear_faults();
+  slot_bytes_ = pinned_.bytes() / 4 / int64_t(slots_.size()) / 4096 * 4096;
+  const int64_t slots_at = pinned_.bytes() - slot_bytes_ * int64_t(slots_.size());
+  for (size_t i = 0; i < slots_.size(); ++i)
+    slots_[i] = {static_cast<std::byte*>(pinned_.raw()) + slots_at + slot_bytes_ * int64_t(i),
+                 points_->marks()};
+  pinned_ = pinned_.slice({0, slots_at});
   clear_faults();
 }
 

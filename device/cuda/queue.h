@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "device/cuda/capture.h"
+#include "device/cuda/points.h"
 #include "device/queue.h"
 #include "device/workspace.h"
 
@@ -30,6 +30,8 @@ class CudaQueue final : public Queue {
 
   void enqueue(std::function<void()> task) override;
   void copy(void* to, const void* from, int64_t bytes) override;
+  void upload(void* to, const void* from, int64_t bytes) override;
+  void download(void* to, const void* from, int64_t bytes) override;
   Event record() override;
   void wait(const Event& event) override;
   void synchronize() override;
@@ -57,6 +59,9 @@ class CudaQueue final : public Queue {
   // Points recorded from now on belong to the capture that this stream is part of, until it is none.
   void set_capture(std::shared_ptr<const CudaPoint::Capture> capture) { capture_ = std::move(capture); }
 
+  // What points of this stream are made of.
+  const std::shared_ptr<StreamPoints>& points() const { return points_; }
+
   bool capturing() const { return capture_ != nullptr; }
 
   // Bytes behind the matrix products' scratch that hold what is measured and restored
@@ -76,6 +81,11 @@ class CudaQueue final : public Queue {
     Event event;
   };
 
+  struct Slot {  // page-locked memory through which pageable memory goes
+    std::byte* bytes = nullptr;
+    uint32_t free_at = 0;  // the stream's mark
+  };
+
   void look_at_device();
   void check(cudaError_t error, const char* call) const;
   void report_faults();
@@ -84,6 +94,7 @@ class CudaQueue final : public Queue {
   int device_, shared_of_block_ = 0;
   cudaStream_t stream_ = nullptr;
   bool owns_ = true;
+  std::shared_ptr<StreamPoints> points_;
   std::shared_ptr<const CudaPoint::Capture> capture_;
   std::shared_ptr<Failure> failure_ = std::make_shared<Failure>();
   Tensor scratch_, pinned_;
@@ -93,6 +104,9 @@ class CudaQueue final : public Queue {
   std::vector<std::pair<const void*, std::function<void()>>> checks_;
   std::array<Gate, 256> gates_;
   size_t next_gate_ = 0;
+  std::array<Slot, 8> slots_;
+  int64_t slot_bytes_ = 0;
+  size_t next_slot_ = 0;
 };
 
 // The queue of a stream that is on_cuda().

@@ -9,6 +9,7 @@
 #include "tests/cuda_interpreter/calls.h"
 #include "tests/cuda_interpreter/device_memory.h"
 #include "tests/cuda_interpreter/product_rules.h"
+#include "tests/cuda_interpreter/runtime_calls.h"
 #include "tests/cuda_interpreter/streams.h"
 
 using namespace interpreter;
@@ -179,6 +180,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t, void* d, cublasLtMatrixLayout_t ld,
                               const cublasLtMatmulAlgo_t* words, void* workspace, size_t bytes,
                               cudaStream_t s) {
+  const InDriver in_driver;
   CALL_OF_LIBRARY(cublasStatus_t);
   if (c != d) return CUBLAS_STATUS_NOT_SUPPORTED;
   const Described product{*reinterpret_cast<Operation*>(desc), layout_of(la), layout_of(lb), layout_of(ld)};

@@ -70,6 +70,7 @@ Event* event_of(cudaEvent_t e) { return reinterpret_cast<Event*>(e); }
 cudaError_t finished(bool well) { return well ? cudaSuccess : ended(cudaErrorLaunchFailure); }
 
 cudaError_t launch(const void* function, dim3 grid, dim3 block, void** args, size_t shared, cudaStream_t s) {
+  InDriver in_driver;
   try {
     const Function* f = find_function(function);
     if (!f) return ended(cudaErrorInvalidDeviceFunction);
@@ -112,6 +113,7 @@ struct Configuration {
 thread_local std::vector<Configuration> configurations;
 
 CUresult wait_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned int flags) {
+  InDriver in_driver;
   if (const int failure = failure_of("cuStreamWaitValue32")) return CUresult(failure);
   if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_NOT_SUPPORTED;
   auto* word = reinterpret_cast<uint32_t*>(at);
@@ -131,6 +133,7 @@ CUresult wait_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned int f
              : CUDA_ERROR_UNKNOWN;
 }
 CUresult write_value(CUstream s, CUdeviceptr at, cuuint32_t value, unsigned int) {
+  InDriver in_driver;
   if (const int failure = failure_of("cuStreamWriteValue32")) return CUresult(failure);
   auto* word = reinterpret_cast<uint32_t*>(at);
   if (!device_memory().holds(word, 4)) return CUDA_ERROR_INVALID_VALUE;
@@ -258,6 +261,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
 }
 cudaError_t cudaDeviceSynchronize() {
   CALL_OF_RUNTIME;
+  in_driver.leave();
   return finished(streams().finish_device(current_gpu));
 }
 
@@ -289,10 +293,12 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   CALL_OF_RUNTIME;
   Stream* stream = stream_of(s);
   if (stream->capture) return stream->capture->broken = true, ended(cudaErrorStreamCaptureUnsupported);
+  in_driver.leave();
   return finished(streams().finish(stream));
 }
 cudaError_t cudaStreamQuery(cudaStream_t s) {
   CALL_OF_RUNTIME;
+  if (!streams().lost().empty()) return ended(cudaErrorLaunchFailure);
   return streams().idle(stream_of(s)) ? cudaSuccess : ended(cudaErrorNotReady);
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned int) {
@@ -335,6 +341,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e) {
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   CALL_OF_RUNTIME;
   if (event_of(e)->capture) return ended(cudaErrorCapturedEvent);
+  in_driver.leave();
   return finished(streams().finish(event_of(e)->point));
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {

@@ -13,12 +13,27 @@ namespace interpreter {
 inline thread_local cudaError_t last_failure = cudaSuccess;
 inline thread_local int current_gpu = 0;
 
+// Calls come one at a time, as the driver's do, and one that waits holds up those of other threads: for room
+// in a stream's queue, for a copy of pageable memory, for the whole GPU. Only what synchronizes lets them
+// pass. CUDA_INTERPRETER_LOCK=0: none holds up another.
+class InDriver {
+ public:
+  InDriver();
+  ~InDriver() { leave(); }
+  InDriver(const InDriver&) = delete;
+  void leave();
+
+ private:
+  bool in_ = false;
+};
+
 inline cudaError_t ended(cudaError_t error) {
   if (error != cudaSuccess) last_failure = error;
   return error;
 }
 // A call that fails leaves its error for cudaGetLastError, as on a GPU.
 #define CALL_OF_RUNTIME                                      \
+  [[maybe_unused]] interpreter::InDriver in_driver;          \
   if (const int failure = interpreter::failure_of(__func__)) \
     return interpreter::ended(cudaError_t(failure));         \
   static_assert(true)

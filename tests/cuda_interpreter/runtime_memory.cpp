@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
+#include <utility>
 
 #include "tests/cuda_interpreter/device_memory.h"
 #include "tests/cuda_interpreter/runtime_calls.h"
@@ -16,6 +18,9 @@
 
 namespace interpreter {
 namespace {
+
+// Of pageable memory the driver stages this much without waiting.
+constexpr size_t kStaged = 64 << 10;
 
 // Half of the times.
 bool drawn() {
@@ -55,6 +60,23 @@ const void* source_of_copy(const void* from, size_t bytes, const Stream& s, std:
   return nullptr;
 }
 
+bool locks() {
+  static const bool said = setting("LOCK", 1) != 0;
+  return said;
+}
+
+// A call may make others.
+std::recursive_mutex& driver() {
+  static auto* const mutex = new std::recursive_mutex;  // threads call until the process ends
+  return *mutex;
+}
+
+// Whether a copy returns only when it is done.
+bool blocks(const void* to, const void* from, size_t bytes) {
+  const auto locked = [](const void* p) { return of_gpu(p) || device_memory().find(p, nullptr); };
+  return !locked(to) || (!locked(from) && bytes > kStaged);
+}
+
 // What a handle of shared memory says.
 struct Handle {
   int process, file;
@@ -64,12 +86,20 @@ static_assert(sizeof(Handle) <= sizeof(cudaIpcMemHandle_t));
 
 }  // namespace
 
+InDriver::InDriver() {
+  if (locks()) driver().lock(), in_ = true;
+}
+void InDriver::leave() {
+  if (std::exchange(in_, false)) driver().unlock();
+}
+
 void wait_for_gpu() {
   if (setting("WAITS", 0)) streams().finish_device(current_gpu);
 }
 
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t s) {
   return guarded([&] {
+    const bool wait = locks() && !stream_of(s)->capture && blocks(to, from, bytes);
     std::vector<std::byte> early;
     from = source_of_copy(from, bytes, *stream_of(s), early);
     streams().give(stream_of(s), {"a copy of " + std::to_string(bytes) + " bytes",
@@ -81,6 +111,7 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t s) {
                                   {},
                                   {},
                                   "copy"});
+    if (wait) streams().finish(stream_of(s));
   });
 }
 cudaError_t fill(void* to, int value, size_t bytes, cudaStream_t s) {

@@ -71,7 +71,18 @@ void Streams::close(Stream* s) {
   work_.notify_all();
 }
 
+// A launch blocks while its stream's queue is full.
+void Streams::make_room(Stream* s) {
+  constexpr size_t kQueue = 1024;
+  {
+    std::lock_guard lock(mutex_);
+    if (s->capture || s->tasks.size() < kQueue) return;
+  }
+  await([s] { return s->tasks.size() < kQueue; });
+}
+
 void Streams::give(Stream* s, Task task) {
+  make_room(s);
   std::lock_guard lock(mutex_);
   asked_ = now();
   if (s->capture) {
@@ -83,6 +94,7 @@ void Streams::give(Stream* s, Task task) {
 }
 
 void Streams::give_graph(Stream* s, std::shared_ptr<const Nodes> nodes) {
+  make_room(s);
   std::lock_guard lock(mutex_);
   if (s->capture) throw Defect("a graph is launched into a stream that is captured");
   asked_ = now();
@@ -91,6 +103,7 @@ void Streams::give_graph(Stream* s, std::shared_ptr<const Nodes> nodes) {
 }
 
 void Streams::record(Event& e, Stream* s) {
+  make_room(s);
   std::lock_guard lock(mutex_);
   asked_ = now();
   e.capture = s->capture, e.behind = s->ends;
@@ -108,6 +121,7 @@ void Streams::record(Event& e, Stream* s) {
 }
 
 void Streams::wait(Stream* s, const Event& e) {
+  make_room(s);
   std::lock_guard lock(mutex_);
   if (e.capture) {
     if (s->capture && s->capture != e.capture)

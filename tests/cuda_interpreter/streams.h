@@ -117,6 +117,7 @@ class Streams {
     size_t node;
     bool graph;
   };
+  void make_room(Stream* s);
   void play();
   std::shared_ptr<Channel> draw_channel(int device);
   void put(Stream* s, Task task);

@@ -4,8 +4,8 @@
 usage: waits.py CLEAVE [--nccl] [--only WORD]
 
 A call counts also where it finds that all is done: for a stream (cudaStreamSynchronize) the norm's, and those of a layout that has more; for
-an event (cudaEventSynchronize) one for each micro-batch, whose inputs must have been read before the next one's are given. With offload, threads
-that update on the host wait for the copies to them as well."""
+an event (cudaEventSynchronize) one for each micro-batch, whose inputs must have been read before the next one's are given. Threads beside the
+one that launches, which update on the host, say, wait for words in memory and are not counted."""
 import argparse
 import collections
 import json
@@ -32,8 +32,8 @@ LAYOUTS = {
     "cut layers": (2, {"tensor_parallel": {"autotp_size": 2}}, 2, 2),
     "sequence ranks": (2, {"sequence_parallel_size": 2}, 1, 2),
     "two stages": (2, {"pipeline": {"stages": 2, "schedule": "1f1b"}}, 1, 2),
-    "offload": (1, {"cleave": ON_HOST, "zero_optimization": {"stage": 2, **OFFLOAD}}, 3, 42),
-    "stage 3, offload": (2, {"cleave": ON_HOST, "zero_optimization": {"stage": 3, **OFFLOAD}}, 3, 44),
+    "offload": (1, {"cleave": ON_HOST, "zero_optimization": {"stage": 2, **OFFLOAD}}, 3, 2),
+    "stage 3, offload": (2, {"cleave": ON_HOST, "zero_optimization": {"stage": 3, **OFFLOAD}}, 3, 2),
 }
 
 
