@@ -8,6 +8,7 @@
 #include "comm/nccl/nccl.h"
 #include "comm/rank_process.h"
 #include "core/environment.h"
+#include "core/philox.h"
 #include "device/cuda/memory.h"
 
 namespace cleave::comm {
@@ -16,12 +17,20 @@ namespace {
 // Several ranks on one GPU came with it, behind NCCL_MULTI_RANK_GPU_ENABLE.
 constexpr int64_t kSharesGpus = 23000;
 
-// Two ranks with the same GPU; -1 when every rank has its own.
-std::pair<int, int> same_gpu(std::span<const RankGpu> ranks) {
+// Two ranks with the same GPU, and as far as NCCL compares them, on the same of its hosts; -1 when there are
+// none.
+std::pair<int, int> same_gpu(std::span<const RankGpu> ranks, bool as_nccl_sees_them) {
   for (size_t b = 0; b < ranks.size(); ++b)
     for (size_t a = 0; a < b; ++a)
-      if (ranks[a].gpu == ranks[b].gpu) return {int(a), int(b)};
+      if (ranks[a].gpu == ranks[b].gpu && (!as_nccl_sees_them || ranks[a].nccl_host == ranks[b].nccl_host))
+        return {int(a), int(b)};
   return {-1, -1};
+}
+
+// What NCCL takes for the host's name in place of its own.
+std::string_view nccl_host_name() {
+  const char* set = std::getenv("NCCL_HOSTID");
+  return set ? set : "";
 }
 
 // Why these ranks cannot use NCCL together; empty when they can.
@@ -33,7 +42,7 @@ std::string nccl_obstacle(std::span<const RankGpu> ranks, const std::string& pro
     if (ranks[r].nccl / 100 != ranks[0].nccl / 100)
       return fmt::format("rank 0 has NCCL {} and rank {} has {}; install the same on all hosts",
                          nccl_version_text(int(ranks[0].nccl)), r, nccl_version_text(int(ranks[r].nccl)));
-  const auto [a, b] = same_gpu(ranks);
+  const auto [a, b] = same_gpu(ranks, true);
   if (a >= 0 && ranks[0].nccl < kSharesGpus)
     return fmt::format(
         "ranks {} and {} have the same GPU, which NCCL {} refuses; start no more ranks than there are GPUs, "
@@ -95,7 +104,7 @@ GpuRoute gpu_route(std::span<const RankGpu> ranks, GpuTransport wanted, const Gp
     require(on_cpu(ranks[r]) == on_cpu(ranks[0]), Exit::usage,
             "rank {} computes on the CPU and rank {} on a GPU; give all ranks --device cpu, or all a GPU",
             on_cpu(ranks[r]) ? r : 0, on_cpu(ranks[r]) ? 0 : r);
-  route.shared_gpus = same_gpu(ranks).first >= 0;
+  route.shared_gpus = same_gpu(ranks, false).first >= 0;
   const std::string no_nccl = nccl_obstacle(ranks, problems.nccl), no_ipc = ipc_obstacle(ranks, problems.ipc);
   const bool any = wanted == GpuTransport::automatic;
   require(wanted != GpuTransport::nccl || no_nccl.empty(), Exit::usage,
@@ -136,8 +145,10 @@ std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted
   const auto hosts = own->exchange(host_number(), "comparing the hosts");
   const auto registers =
       own->exchange(environment_value("CLEAVE_NCCL_REGISTER") == "on", "asking who registers buffers");
+  const auto nccl_hosts = own->exchange(int64_t(hash_name(nccl_host_name())), "comparing NCCL's hosts");
   std::vector<RankGpu> ranks(gpus.size());
-  for (size_t r = 0; r < ranks.size(); ++r) ranks[r] = {gpus[r], versions[r], hosts[r], registers[r] != 0};
+  for (size_t r = 0; r < ranks.size(); ++r)
+    ranks[r] = {gpus[r], versions[r], hosts[r], registers[r] != 0, nccl_hosts[r]};
   GpuProblems problems{nccl.problem, ""};
   GpuRoute route = gpu_route(ranks, wanted, problems);
   if (route.way == GpuTransport::ipc) problems.ipc = own->try_to_use(ipc_transport(device));

@@ -22,6 +22,7 @@ struct RankGpu {
   int64_t nccl = 0;  // NCCL's version; 0: none
   int64_t host = 0;  // the same number only where processes can share memory
   bool registers = false;  // it is to register buffers with NCCL
+  int64_t nccl_host = 0;   // of its NCCL_HOSTID: NCCL takes ranks with others for ranks of other hosts
   bool operator==(const RankGpu&) const = default;
 };
 

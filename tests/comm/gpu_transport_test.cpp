@@ -70,6 +70,8 @@ TEST(GpuRoute, LetsRanksShareAGpuOverNcclOnlyWhereItCan) {
   EXPECT_TRUE(has(route({{11, kOld}, {11, kOld}}).line, "ranks 0 and 1 have the same GPU"));
   EXPECT_TRUE(route({{11, kNew}, {13, kNew}, {11, kNew}}).shared_gpus);
   EXPECT_EQ(route({{11, kNew}, {13, kNew}, {11, kNew}}).way, GpuTransport::nccl);
+  EXPECT_EQ(route({{11, kOld, 0, false, 1}, {11, kOld, 0, false, 2}}).way, GpuTransport::nccl);
+  EXPECT_EQ(route({{11, kOld, 0, false, 1}, {11, kOld, 0, false, 1}}).way, GpuTransport::ipc);
   const std::string refused = error_of(
       [] {
         route({{7, kOld}, {11, kOld}, {11, kOld}}, GpuTransport::nccl);
