@@ -67,12 +67,15 @@ Report::Report(bool first, const RunOptions& options, const config::ReadResult& 
 
 Report::~Report() = default;
 
+void Report::measure_peak(Device device, DType type) {
+  if (sinks_) sinks_->peak = matmul_flops_per_s(device, type);
+}
+
 void Report::start(const runtime::Engine& engine, int ranks, const std::string& transport,
                    const std::string& threads) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
   s.ranks = ranks, s.sent = engine.comm_bytes(), s.first_step = engine.step();
-  s.peak = matmul_flops_per_s(engine.device(), engine.model().dtype);
   const bool terminal = isatty(STDOUT_FILENO) != 0;
   s.progress.emplace(monitor::ProgressOptions{.out = stdout,
                                               .total = s.options.steps,

@@ -18,6 +18,8 @@ class Report {
   Report(bool first, const RunOptions& options, const config::ReadResult& config);
   ~Report();
 
+  // Before start() and before the engine has its memory: the product that is measured takes some for itself.
+  void measure_peak(Device device, DType type);
   void start(const runtime::Engine& engine, int ranks, const std::string& transport,
              const std::string& threads);
   void step(const runtime::Engine& engine, const runtime::StepResult& result, double seconds,

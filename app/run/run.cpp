@@ -92,6 +92,7 @@ Exit Run::train() {
   before_.check_ranks(data_, folder_, watch_);
   const DataPlace place = data_place(read_.config, watch_.world().rank(), watch_.world().size());
   data::TokenBatches batches = data_.batches(read_.config, place);
+  watch_.report().measure_peak(job_.device(), runtime::model_dtype(read_.config));
   make_engine();
   Profile profile(read_.config, watch_.trace(), job_.world(),
                   [this](const std::string& line) { watch_.say(line); });

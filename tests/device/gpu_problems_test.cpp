@@ -127,8 +127,8 @@ TEST(GpuProblems, SayWhichGpusHaveProductsInFp8) {
 TEST(GpuMemory, ThatOthersUseIsNamedBeforeAnythingIsAllocated) {
   Gpu gpu{.name = "NVIDIA H200", .memory_bytes = 140 * kGiB, .free_bytes = 60 * kGiB};
   EXPECT_EQ(memory_problem(gpu, Device::cuda(2), 59 * kGiB), "");
-  EXPECT_EQ(memory_problem(gpu, Device::cuda(2), 60 * kGiB - kGiB / 2), "");
-  expect_line(memory_problem(gpu, Device::cuda(2), 60 * kGiB - kGiB / 2 + 1),
+  EXPECT_EQ(memory_problem(gpu, Device::cuda(2), 60 * kGiB - kGiB), "");
+  expect_line(memory_problem(gpu, Device::cuda(2), 60 * kGiB - kGiB + 1),
               {"cuda:2 (NVIDIA H200)", "60.00 GiB of its 140.00 GiB free", "others use the rest",
                "CUDA_VISIBLE_DEVICES"});
   gpu.free_bytes = 139 * kGiB;
