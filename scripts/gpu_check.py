@@ -22,10 +22,11 @@ sys.path.insert(0, os.path.join(HERE, "scripts"))
 import gpu_suite  # noqa: E402
 
 # Parts of each call, with the seconds that each may take at most, beside what those before it have left.
-CALLS = {"A": {"versions": 30, "first": 130, "ranks": 110, "tests": 160, "memcheck": 50},
+CALLS = {"A": {"versions": 30, "first": 130, "ranks": 130, "tests": 160, "memcheck": 50},
          "B": {"ceilings": 30, "train": 270, "kernels": 150, "graphs": 60},
          "C": {"peers": 280, "sanitizers": 120, "profiles": 120}}
-# Cases that come before all others, because what else would be worth little where they fail. A process may take 10 s to start.
+# Cases that come before all others, because what else would be worth little where they fail. A process may take 10 s to start. More than a few
+# processes at once take each other's time, and about 20 find no room on a GPU.
 FIRST = {"device_test": "*",
          "kernels_test": "*/Matmul*.EqualsDouble*:*/Dense*:*/Attention*.Forward*:*Norm*.*Double*:*/CrossEntropy*.LossAndGradient*:"
                          "*/Embedding*.*Adds*:*/Adam*:*/Cast*.Rounds*",
@@ -241,15 +242,18 @@ class Check:
         beside.join()
 
     def part_ranks(self):
-        """Two ranks, on one GPU where there is no second: the same losses over CUDA IPC as through host memory, bit for bit; over NCCL, where
-        the library lets ranks share a GPU or there are two, losses that agree."""
+        """Two ranks, on one GPU where there is no second: the same losses over CUDA IPC as through host memory, bit for bit; over NCCL,
+        which sees two hosts by NCCL_HOSTID and so lets them share a GPU, losses that agree."""
         small = self.small()
-        for stage in (3, 0):
+        offload = {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}
+        for name, beside in (("3", {"zero_optimization": {"stage": 3}}), ("0", {}), ("pipe", {"pipeline": {"stages": 2}}),
+                             ("tensor", {"tensor_parallel": {"autotp_size": 2}}), ("offload", {"zero_optimization": offload})):
             for way in ("host", "ipc", "nccl"):
                 # Two processes that measure products may choose apart, and then differ in the last bits.
-                config = {**ds_config(1, 1, stage), "cleave": {"tune_products": False}}
-                self.train(f"ranks_{way}_{stage}", 40, small, config, "--share_gpu", "--gpu_transport", way, "--steps", 10, seq=64,
-                           launcher=("launch", "-n", 2, "--"))
+                config = {**ds_config(1, 2), **beside, "cleave": {"tune_products": False}}
+                self.train(f"ranks_{way}_{name}", 40, small, config, "--share_gpu", "--gpu_transport", way, "--steps", 10, seq=64,
+                           launcher=("launch", "-n", 2, "--", "bash", "-c", 'NCCL_HOSTID=$RANK exec "$0" "$@"', self.program("cleave")),
+                           env={"NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "WARN"})
 
     def part_memcheck(self):
         self.sanitize("memcheck")

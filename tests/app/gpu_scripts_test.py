@@ -71,6 +71,7 @@ if name == "cleave" and args[0] == "report":
 elif name == "cleave":
     if args[0] == "launch":
         args = args[args.index("--") + 1:]
+        args = args[args.index("train"):]
     config = json.load(open(value("--deepspeed_config")))
     micro = config["train_micro_batch_size_per_gpu"]
     if micro > 8 and "gpt2-xl" in args:
