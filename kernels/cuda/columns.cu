@@ -6,25 +6,37 @@
 namespace cleave::kernels::gpu {
 namespace {
 
-constexpr int kGroups = 8;
+constexpr int kGroups = 32;
 
-// A block of 32 columns; group g adds partial rows g, g + 8, ... in order, then the groups are added in
-// order, and the sum to what there was.
+// Sums of one width, a row of blocks each.
 template <class T>
-__global__ void __launch_bounds__(32 * kGroups) add_partials(T* out, const float* partial, int64_t stride,
-                                                             int64_t count, int64_t width, bool accumulate) {
+struct Added {
+  T* out[2];
+  const float* partial[2];
+  bool accumulate[2];
+  int64_t stride, count, width;
+};
+
+// A block of 32 columns; group g adds partial rows g, g + 32, ... in order, then the groups are added in
+// order, and the sum to what there was. Few blocks have little to read, so many threads ask for it at once.
+template <class T>
+__global__ void __launch_bounds__(32 * kGroups) add_partials(Added<T> a) {
   __shared__ float shared[kGroups][32];
+  const int which = int(blockIdx.y);
+  const float* partial = which == 0 ? a.partial[0] : a.partial[1];
   const int64_t column = int64_t(blockIdx.x) * 32 + threadIdx.x;
   float sum = 0;
-  if (column < width)
+  if (column < a.width)
 #pragma unroll 8
-    for (int64_t b = threadIdx.y; b < count; b += kGroups) sum += partial[b * stride + column];
+    for (int64_t b = threadIdx.y; b < a.count; b += kGroups) sum += partial[b * a.stride + column];
   shared[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.y > 0 || column >= width) return;
+  if (threadIdx.y > 0 || column >= a.width) return;
   float total = 0;
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) total += shared[g][threadIdx.x];
+  T* out = which == 0 ? a.out[0] : a.out[1];
+  const bool accumulate = which == 0 ? a.accumulate[0] : a.accumulate[1];
   out[column] = rounded<T>(accumulate ? to_float(out[column]) + total : total);
 }
 
@@ -70,12 +82,22 @@ void start(CudaQueue& queue, float* partial, const Tensor& x, int64_t block_rows
 
 }  // namespace
 
-void sum_partials(CudaQueue& queue, const Tensor& out, const Partials& p, bool accumulate, const char* op) {
-  if (out.numel() == 0) return;
-  with_type(out.dtype(), [&](auto t) {
+void sum_partials(CudaQueue& queue, const ColumnSums& first, const ColumnSums* second, const char* op) {
+  const ColumnSums& other = second ? *second : first;
+  const int64_t width = first.out.numel();
+  if (width == 0) return;
+  CHECK(other.out.numel() == width && other.out.dtype() == first.out.dtype() &&
+            other.partials.stride == first.partials.stride && other.partials.count == first.partials.count,
+        "{}: two sums of columns that differ in shape", op);
+  with_type(first.out.dtype(), [&](auto t) {
     using T = decltype(t);
-    add_partials<T><<<unsigned(ceil_div(out.numel(), 32)), dim3(32, kGroups), 0, queue.use()>>>(
-        as<T>(out), p.data, p.stride, p.count, out.numel(), accumulate);
+    const dim3 grid(unsigned(ceil_div(width, 32)), second ? 2 : 1);
+    add_partials<T><<<grid, dim3(32, kGroups), 0, queue.use()>>>({{as<T>(first.out), as<T>(other.out)},
+                                                                  {first.partials.data, other.partials.data},
+                                                                  {first.accumulate, other.accumulate},
+                                                                  first.partials.stride,
+                                                                  first.partials.count,
+                                                                  width});
   });
   queue.launched(op);
 }
@@ -93,7 +115,7 @@ void run(const BiasGradient& op, Stream& stream) {
       start<T, 1>(queue, partial, op.dy, block_rows);
     });
   queue.launched("BiasGradient");
-  sum_partials(queue, op.db, {partial, width, blocks}, op.accumulate, "BiasGradient");
+  sum_partials(queue, {op.db, {partial, width, blocks}, op.accumulate}, nullptr, "BiasGradient");
 }
 
 }  // namespace cleave::kernels::gpu

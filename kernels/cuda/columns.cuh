@@ -23,7 +23,13 @@ struct Partials {
 };
 
 // out[i] = (accumulate ? out[i] : 0) + sum over b of partials[b][i]; out is any training float type.
-void sum_partials(CudaQueue& queue, const Tensor& out, const Partials& partials, bool accumulate,
-                  const char* op);
+struct ColumnSums {
+  Tensor out;
+  Partials partials;
+  bool accumulate = false;
+};
+
+// In one launch; `second`, where there is one, has the first's width, type, stride and count.
+void sum_partials(CudaQueue& queue, const ColumnSums& first, const ColumnSums* second, const char* op);
 
 }  // namespace cleave::kernels::gpu

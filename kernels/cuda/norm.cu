@@ -69,6 +69,75 @@ __global__ void __launch_bounds__(32 * kNormWarps, 4) norm_forward(NormForward<T
   a.rstd[blockIdx.x] = rstd;
 }
 
+constexpr int kRowsOfBlock = 8, kMostPacks = 4;
+
+// Narrow rows, a warp each, in its registers: no barrier, and no row waits for another.
+template <class T, bool kCentered, int kPacks>
+__global__ void __launch_bounds__(32 * kRowsOfBlock) narrow_forward(NormForward<T> a, int64_t rows) {
+  constexpr int kWide = kPackOf<T>;
+  const int64_t row = int64_t(blockIdx.x) * kRowsOfBlock + threadIdx.x / 32;
+  if (row >= rows) return;
+  const int lane = int(threadIdx.x) % 32;
+  const int64_t at = row * a.width;
+  const auto column = [&](int p) { return (p * 32 + lane) * kWide; };
+  float v[kPacks][kWide] = {}, r[kPacks][kWide] = {};
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p)
+    if (column(p) < a.width) load(v[p], a.x + at + column(p));
+  if (a.residual) {
+    // All of it before the first sum is stored: no load passes a store that may be to its place.
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+      if (column(p) < a.width) load(r[p], a.residual + at + column(p));
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (column(p) >= a.width) continue;
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) v[p][j] = to_float(rounded<T>(v[p][j] + r[p][j]));
+      store(a.sum + at + column(p), v[p]);
+    }
+  }
+  float total = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p)
+#pragma unroll
+    for (int j = 0; j < kWide; ++j) total = kCentered ? total + v[p][j] : fmaf(v[p][j], v[p][j], total);
+  float mean = 0, variance = lane_sum(total) / float(a.width);
+  if constexpr (kCentered) {
+    mean = variance;
+    float squares = 0;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p)
+      if (column(p) < a.width)
+#pragma unroll
+        for (int j = 0; j < kWide; ++j) squares = fmaf(v[p][j] - mean, v[p][j] - mean, squares);
+    variance = lane_sum(squares) / float(a.width);
+  }
+  const float rstd = 1.0f / sqrtf(variance + a.eps);
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    if (column(p) >= a.width) continue;
+    float w[kWide], b[kWide] = {};
+    load(w, a.weight + column(p));
+    if constexpr (kCentered) load(b, a.bias + column(p));
+#pragma unroll
+    for (int j = 0; j < kWide; ++j)
+      v[p][j] = fmaf((v[p][j] - mean) * rstd, kCentered ? w[j] : w[j] + a.offset, b[j]);
+    store(a.y + at + column(p), v[p]);
+  }
+  if (lane > 0) return;
+  if constexpr (kCentered) a.mean[row] = mean;
+  a.rstd[row] = rstd;
+}
+
+template <class T, bool kCentered>
+auto narrow_of(int64_t packs) {
+  return packs == 1   ? narrow_forward<T, kCentered, 1>
+         : packs == 2 ? narrow_forward<T, kCentered, 2>
+         : packs == 3 ? narrow_forward<T, kCentered, 3>
+                      : narrow_forward<T, kCentered, kMostPacks>;
+}
+
 float offset_of(const LayerNormForward&) { return 0; }
 float offset_of(const RmsNormForward& op) { return op.offset; }
 
@@ -85,6 +154,12 @@ void forward(CudaQueue& queue, const Op& op, const Tensor& bias, const Tensor& m
                               as<float>(mean),  as<float>(op.rstd),
                               int(width),       op.eps,
                               offset_of(op),    packed};
+    if (const int64_t packs = ceil_div(width, 32 * kPackOf<T>);
+        packed && width % kPackOf<T> == 0 && packs <= kMostPacks) {
+      narrow_of<T, kCentered>(
+          packs)<<<unsigned(ceil_div(rows, kRowsOfBlock)), 32 * kRowsOfBlock, 0, queue.use()>>>(args, rows);
+      return;
+    }
     const int64_t bytes = width * int64_t(sizeof(float));
     const bool kept = fits_in_shared(queue, bytes);
     const auto kernel = kept ? norm_forward<T, kCentered, true> : norm_forward<T, kCentered, false>;

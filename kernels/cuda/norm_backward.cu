@@ -300,14 +300,14 @@ void run(const LayerNormBackward& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
   const Partials weight = backward<true>(queue, op, op.mean, name);
   const Partials bias{weight.data + weight.stride / 2, weight.stride, weight.count};
-  sum_partials(queue, op.dweight, weight, op.accumulate_weight, name);
-  sum_partials(queue, op.dbias, bias, op.accumulate_bias, name);
+  const ColumnSums of_bias{op.dbias, bias, op.accumulate_bias};
+  sum_partials(queue, {op.dweight, weight, op.accumulate_weight}, &of_bias, name);
 }
 
 void run(const RmsNormBackward& op, Stream& stream) {
   const char* name = "RmsNormBackward";
   CudaQueue& queue = cuda_queue(stream);
-  sum_partials(queue, op.dweight, backward<false>(queue, op, {}, name), op.accumulate, name);
+  sum_partials(queue, {op.dweight, backward<false>(queue, op, {}, name), op.accumulate}, nullptr, name);
 }
 
 }  // namespace cleave::kernels::gpu

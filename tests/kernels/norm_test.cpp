@@ -33,8 +33,9 @@ Values normalize(const Values& s, const Values& weight, const Values& bias, int6
 }
 
 // The last ones are wider than the shared memory of a block, on a GPU that has 99 KiB of it or on any.
-const std::pair<int64_t, int64_t> kSizes[] = {{1, 16},  {3, 17}, {5, 1},     {70, 33},   {129, 96},
-                                              {4, 768}, {0, 8},  {1, 25400}, {2, 60001}, {1, 60008}};
+const std::pair<int64_t, int64_t> kSizes[] = {{1, 16},  {3, 17},    {5, 1},     {70, 33},  {129, 96},
+                                              {4, 768}, {0, 8},     {9, 256},   {11, 376}, {17, 1024},
+                                              {3, 512}, {1, 25400}, {2, 60001}, {1, 60008}};
 
 TEST_P(LayerNormKernel, ForwardEqualsDoublePrecision) {
   for (DType type : kTrainingTypes)
