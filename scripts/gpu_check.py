@@ -3,6 +3,7 @@
 usage: gpu_check.py PROGRAMS A|B|C [--quick] [--only PART]... [--list]"""
 import argparse
 import array
+import contextlib
 import glob
 import json
 import os
@@ -194,8 +195,23 @@ class Check:
         metrics = self.path(f"{name}.jsonl")
         if os.path.exists(metrics):
             os.remove(metrics)
-        return self.run(name, limit, self.program("cleave"), *launcher, "train", "--device", "cuda", "--deepspeed_config", ds, "--model", model, "--data",
-                        self.tokens(tokens), "--seq_len", seq, "--metrics", metrics, *options, env=env)
+        with self.memory_watched(name):
+            return self.run(name, limit, self.program("cleave"), *launcher, "train", "--device", "cuda", "--deepspeed_config", ds, "--model", model, "--data",
+                            self.tokens(tokens), "--seq_len", seq, "--metrics", metrics, *options, env=env)
+
+    @contextlib.contextmanager
+    def memory_watched(self, name):
+        """What the first GPU's memory in use is meanwhile, five times a second, as LOGS/name.memory: MiB, a line each."""
+        if not shutil.which("nvidia-smi"):
+            yield
+            return
+        with open(self.path(f"{name}.memory"), "w") as f:
+            watch = subprocess.Popen(["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "200"], stdout=f,
+                                     stderr=subprocess.DEVNULL, start_new_session=True)
+            try:
+                yield
+            finally:
+                gpu_suite.kill(watch)
 
     def small(self):
         name = os.path.join(self.work, "small.json")

@@ -134,6 +134,17 @@ def rates(name, warmup):
     return [float(x["tokens_per_s"]) for x in json_lines(name) if "tokens_per_s" in x][warmup:]
 
 
+def beside_the_plan(name):
+    """MiB of the GPU's memory that were in use beside what the ranks on it planned, most of the time and at most; none where that was not watched."""
+    used = sorted(int(line) for line in text(name + ".memory").splitlines() if line.strip().isdigit())
+    start = next((x for x in json_lines(name + ".jsonl") if "memory_planned" in x), None)
+    if not used or not start:
+        return None
+    planned = sum(start["memory_planned"].get("device", {}).values()) / 2**20
+    trained = [u - planned for u in used if u >= planned]
+    return (statistics.median(trained), max(trained)) if trained else None
+
+
 def training():
     rows = []
     for model in predict.MODELS:
@@ -149,6 +160,7 @@ def training():
                "micro": (meta or {}).get("micro"), "accumulation": (meta or {}).get("accumulation"), "steps": len(steps),
                "peer": peer["tokens_per_s"] if peer else 0, "notes": []}
         status = meta["status"] if meta else status_of(name)
+        row["beside_the_plan_mib"] = beside_the_plan(name)
         if status != 0:
             row["notes"].append(f"{ended(status)}: {last_line(name + '.log')}")
         if not peer and text(peer_log):
@@ -286,7 +298,8 @@ def main():
             out.append(f"{name}: {ended(status_of(name))}: {found[0] if found else last_line(name + '.log')}")
     ways = {"ipc": "CUDA IPC", "nccl": "NCCL"}
     for r in rank_rows:
-        out.append(f"{'2 ranks, ZeRO-' + r['stage'] + ', ' + ways[r['way']]:44}{r['result']}, {r['steps']} steps")
+        layout = f"ZeRO-{r['stage']}" if r["stage"].isdigit() else r["stage"]
+        out.append(f"{'2 ranks, ' + layout + ', ' + ways[r['way']]:44}{r['result']}, {r['steps']} steps")
     for r in sanitizer_rows:
         out.append(f"{r['name']:24}{'clean' if r['status'] == 0 else 'FAILED: ' + ended(r['status'])}  {r['summary']}")
     if kernel_rows:
@@ -306,6 +319,7 @@ def main():
             shape = f"{r['micro']} x {r['accumulation']}" if r["micro"] else "-"
             out.append(f"{r['model']:24}{shape:>12}{r['goal']:10,.0f}{r['predicted']:11,.0f}{rate:11,.0f}{rate / r['goal']:9.2f}" +
                        (f"{peer:12,.0f}" if peer else f"{'-':>12}") + (f"{rate / peer:8.2f}" if peer and rate else f"{'-':>8}"))
+            out += [f"    {r['beside_the_plan_mib'][0]:.0f} MiB of the GPU beside the plan, {r['beside_the_plan_mib'][1]:.0f} at most"] if r["beside_the_plan_mib"] else []
             out += ["    " + n for n in r["notes"]]
     for p in profile_rows:
         measured = sum(k["measured"] for k in p["kinds"].values())

@@ -308,6 +308,13 @@ class Table(unittest.TestCase):
         self.assertIn("nothing failed", out)
         self.assertTrue((pathlib.Path(self.logs.name) / "results.json").exists())
 
+    def test_says_what_the_gpu_had_in_use_beside_the_plan(self):
+        start = {"event": "start", "memory_planned": {"device": {"weights": 600 * 2**20, "staging": 400 * 2**20}, "pinned host": {"staging": 2**30}}}
+        self.write("train_gpt2.json", {"model": "gpt2", "micro": 64, "accumulation": 1, "warmup": 0, "status": 0})
+        self.write("train_gpt2.jsonl", "\n".join(map(json.dumps, [start, {"step": 1, "tokens_per_s": 1.0}])))
+        self.write("train_gpt2.memory", "0\n500\n2000\n1600\n1602\n1604\n552\n")  # before and after it there is less
+        self.assertRegex(self.table(0), r"\n +603 MiB of the GPU beside the plan, 1000 at most\n")
+
     def test_a_suite_that_never_began_is_named(self):
         self.write("suite_comm_test_first.status", "125")
         self.write("suite_kernels_test_first.status", "0")
