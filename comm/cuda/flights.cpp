@@ -1,56 +1,108 @@
 #include "comm/cuda/flights.h"
 
+#include <atomic>
+#include <cstring>
+#include <thread>
 #include <utility>
 
 #include "device/cuda/check.h"
+#include "device/cuda/lost.h"
+#include "device/cuda/words.h"
 
 namespace cleave::comm {
 namespace {
 
-// Whether the GPU has passed the event. That it has not is no error, but CUDA would report it after the next
-// kernel's launch.
-cudaError_t query(cudaEvent_t event) {
-  const cudaError_t result = cudaEventQuery(event);
-  if (result == cudaErrorNotReady) cudaGetLastError();
-  return result;
+using namespace std::chrono_literals;
+
+constexpr size_t kPage = 4096;
+constexpr int kSlots = int(kPage / sizeof(uint32_t) / 2);
+
+// Pages that GPUs write words to. None goes back to CUDA, which would wait for the whole GPU.
+class Pages {
+ public:
+  uint32_t* take(int device) {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) {
+      cuda_check(cudaSetDevice(device), "cudaSetDevice", device);
+      void* page = nullptr;
+      cuda_check(cudaHostAlloc(&page, kPage, cudaHostAllocPortable), "cudaHostAlloc", device);
+      free_.push_back(static_cast<uint32_t*>(page));
+    }
+    uint32_t* page = free_.back();
+    free_.pop_back();
+    std::memset(page, 0, kPage);
+    return page;
+  }
+  void give_back(uint32_t* page) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(page);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<uint32_t*> free_;
+};
+
+Pages& pages() {
+  static auto* const all = new Pages;
+  return *all;
 }
 
 }  // namespace
 
+Flights::Flights(Group& group, int rank, int device)
+    : group_(group), rank_(rank), device_(device), words_(pages().take(device)), in_slot_(kSlots, 0) {
+  for (int slot = kSlots; slot-- > 0;) free_.push_back(slot);
+}
+
+// A GPU may write yet to the words of what is in flight.
 Flights::~Flights() {
-  for (const Flight& f : landed_) cudaEventDestroy(f.begin), cudaEventDestroy(f.end);
-  for (const Flight& f : flights_) cudaEventDestroy(f.begin), cudaEventDestroy(f.end);
+  if (all_done()) pages().give_back(words_);
+}
+
+std::optional<int> Flights::take_slot(const Waiting& w, uint32_t tag) {
+  const std::lock_guard lock(mutex_);
+  land_finished();
+  if (free_.empty()) return std::nullopt;
+  const int slot = free_.back();
+  free_.pop_back();
+  ++in_slot_[size_t(slot)];
+  flights_.push_back({w.number, w.what, w.post, tag, slot, true, {}, {}});
+  return slot;
 }
 
 void Flights::begin(const Waiting& w, cudaStream_t stream, uint32_t tag) {
-  land_finished();
-  Flight f;
-  if (landed_.empty()) {
-    cuda_check(cudaEventCreateWithFlags(&f.begin, cudaEventDisableTiming), "cudaEventCreate", device_);
-    cuda_check(cudaEventCreateWithFlags(&f.end, cudaEventDisableTiming), "cudaEventCreate", device_);
-  } else {
-    f = std::move(landed_.back());
-    landed_.pop_back();
+  std::optional<int> slot;
+  while (!(slot = take_slot(w, tag))) {
+    cuda_check(known_loss(device_), "work between GPUs", device_);
+    std::this_thread::sleep_for(50us);
   }
-  f.number = w.number, f.what = w.what, f.post = w.post, f.tag = tag, f.growing = true, f.since.reset();
-  cuda_check(cudaEventRecord(f.begin, stream), "cudaEventRecord", device_);
-  flights_.push_back(std::move(f));
+  launching_ = *slot;
+  write_word(stream, begun(launching_), in_slot_[size_t(launching_)], device_);
 }
 
 void Flights::end(cudaStream_t stream) {
-  cuda_check(cudaEventRecord(flights_.back().end, stream), "cudaEventRecord", device_);
+  write_word(stream, ended(launching_), in_slot_[size_t(launching_)], device_);
+  const std::lock_guard lock(mutex_);
   flights_.back().growing = false;
+}
+
+bool Flights::passed(const uint32_t* word, int slot) const {
+  return std::atomic_ref(*const_cast<uint32_t*>(word)).load(std::memory_order_acquire) ==
+         in_slot_[size_t(slot)];
 }
 
 // The calls of one link are done in their order.
 void Flights::land_finished() {
-  while (!flights_.empty() && !flights_.front().growing && query(flights_.front().end) == cudaSuccess) {
-    landed_.push_back(std::move(flights_.front()));
+  while (!flights_.empty() && !flights_.front().growing &&
+         passed(ended(flights_.front().slot), flights_.front().slot)) {
+    free_.push_back(flights_.front().slot);
     flights_.pop_front();
   }
 }
 
 bool Flights::all_done() {
+  const std::lock_guard lock(mutex_);
   land_finished();
   return flights_.empty();
 }
@@ -59,20 +111,29 @@ Waiting Flights::waiting(const Flight& f) const {
   return {group_.name(), group_.ranks(), rank_, f.number, f.what, f.post};
 }
 
-std::string Flights::report(const std::string& why) const {
+std::string Flights::report(const std::string& why) {
+  const std::lock_guard lock(mutex_);
   if (flights_.empty()) return fmt::format("group '{}': {}", group_.name(), why);
   return fmt::format("{}: {}", describe(waiting(flights_.front())), why);
 }
 
 std::string Flights::trouble(const std::function<std::string(const Waiting&, const Flight&)>& late) {
-  if (all_done()) return {};
-  Flight& first = flights_.front();
-  const cudaError_t begun = query(first.begin), done = first.growing ? cudaErrorNotReady : query(first.end);
-  if (done != cudaSuccess && done != cudaErrorNotReady)
-    return report(fmt::format("cuda:{} failed: {}", device_, cudaGetErrorString(done)));
-  if (begun != cudaSuccess || done == cudaSuccess) return {};
-  if (!first.since) first.since = Clock::now();
-  if (Clock::now() - *first.since < group_.options().timeout) return {};
+  Flight first;
+  const auto now = Clock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    land_finished();
+    if (flights_.empty()) return {};
+    Flight& f = flights_.front();
+    if (!f.seen) f.seen = now;
+    if (!f.since && passed(begun(f.slot), f.slot)) f.since = now;
+    first = f;
+  }
+  // A GPU that was lost writes no word.
+  if (now - *first.seen > 1s)
+    if (const cudaError_t lost = known_loss(device_); lost != cudaSuccess)
+      return report(fmt::format("cuda:{} failed: {}", device_, cudaGetErrorString(lost)));
+  if (!first.since || now - *first.since < group_.options().timeout) return {};
   return late(waiting(first), first);
 }
 

@@ -103,13 +103,9 @@ void IpcLink::run(const Waiting& w, const IpcSteps& steps, const Tensor& in, con
   check(cudaStreamWaitEvent(stream, last_, 0), "cudaStreamWaitEvent");
   planned_ = planner_.chunk();
   for (int r = 0; r < size(); ++r) words_.calls(r, shape_.index).tell(w.post);
-  {
-    std::lock_guard lock(mutex_);
-    flights_.begin(w, stream, first->value);
-  }
+  flights_.begin(w, stream, first->value);
   for (const IpcStep& step : steps) take(step, in, out, w.post.by, stream);
   check(cudaEventRecord(last_, stream), "cudaEventRecord");
-  std::lock_guard lock(mutex_);
   flights_.end(stream);
 }
 

@@ -65,8 +65,8 @@ class IpcLink final : public WatchedLink {
   cudaEvent_t last_ = nullptr;  // the end of the last call, on whichever stream
   bool hung_up_ = false;
   std::atomic<uint32_t> planned_ = 0;  // the last chunk that was enqueued
-  std::mutex mutex_;                   // of what follows
   Flights flights_;
+  std::mutex mutex_;  // of what follows
   std::string given_up_;
 };
 

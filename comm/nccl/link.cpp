@@ -115,13 +115,12 @@ void NcclLink::settle(const Waiting& w, ncclResult_t result, const char* doing) 
 void NcclLink::enqueue(const Waiting& w, cudaStream_t stream, const Body& body) {
   throw_if_given_up(w);
   ncclResult_t result = ncclSystemError;
+  flights_.begin(w, stream);
   {
     std::lock_guard lock(mutex_);
-    flights_.begin(w, stream);
     if (comm_) result = body(nccl_, comm_);
   }
   settle(w, result, "enqueueing");
-  std::lock_guard lock(mutex_);
   flights_.end(stream);
 }
 
@@ -136,7 +135,6 @@ void NcclLink::finish() {
 std::string NcclLink::trouble() {
   std::lock_guard lock(mutex_);
   if (!comm_) return {};
-  flights_.all_done();
   ncclResult_t now = ncclSuccess;
   const bool asked = nccl_.comm_get_async_error(comm_, &now) == ncclSuccess;
   if (!asked || (now != ncclSuccess && now != ncclInProgress))

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "device/cuda/check.h"
+#include "device/cuda/lost.h"
 #include "device/cuda/words.h"
 
 namespace cleave {
@@ -80,32 +81,18 @@ bool StreamPoints::reached(uint32_t value) {
 void StreamPoints::wait_for_mark(uint32_t value) {
   constexpr int kSpins = 1000;
   constexpr auto kPause = 20us;
-  constexpr auto kAsk = 1s;
   for (int i = 0; i < kSpins; ++i)
     if (reached(value)) return;
-  auto asked = std::chrono::steady_clock::now();
+  const auto begin = std::chrono::steady_clock::now();
   while (!reached(value)) {
     std::this_thread::sleep_for(kPause);
     // A GPU that was lost writes no word.
-    if (const auto now = std::chrono::steady_clock::now(); now - asked > kAsk) asked = now, ask_driver();
+    if (std::chrono::steady_clock::now() - begin > 1s)
+      cuda_check(known_loss(device_), "what a thread of the host waited for", device_);
   }
 }
 
-// The answer may have to wait for the lock that this thread must not wait for.
-void StreamPoints::ask_driver() {
-  std::thread([self = shared_from_this()] {
-    const std::unique_lock alone(self->asking_, std::try_to_lock);
-    if (!alone || self->ended_) return;
-    const cudaError_t answer = cudaStreamQuery(self->stream_);
-    if (answer == cudaSuccess || answer == cudaErrorNotReady) return;
-    const std::lock_guard lock(self->mutex_);
-    self->lost_ = answer;
-  }).detach();
-}
-
 void StreamPoints::close(cudaError_t error) noexcept {
-  const std::lock_guard alone(asking_);
-  ended_ = true;
   const std::lock_guard lock(mutex_);
   word_ = nullptr;
   if (error != cudaSuccess) lost_ = error;

@@ -54,7 +54,7 @@ struct CudaPoint::Capture {
 // full, with a lock that every other call needs, and until such a thread is done the queue may stay full. So
 // these threads call nothing of CUDA: events, too, are used again instead of destroyed. From any thread but
 // where something else is said.
-class StreamPoints : public std::enable_shared_from_this<StreamPoints> {
+class StreamPoints {
  public:
   StreamPoints(cudaStream_t stream, int device) : stream_(stream), device_(device) {}
   ~StreamPoints();
@@ -80,7 +80,6 @@ class StreamPoints : public std::enable_shared_from_this<StreamPoints> {
 
  private:
   bool reached(uint32_t value);
-  void ask_driver();
 
   const cudaStream_t stream_;
   const int device_;
@@ -89,8 +88,6 @@ class StreamPoints : public std::enable_shared_from_this<StreamPoints> {
   uint32_t* word_ = nullptr;
   cudaError_t lost_ = cudaSuccess;
   std::vector<cudaEvent_t> events_;
-  std::mutex asking_;  // while the driver is asked about the stream
-  bool ended_ = false;
 };
 
 }  // namespace cleave

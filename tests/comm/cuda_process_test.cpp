@@ -316,5 +316,21 @@ TEST_P(CudaProcesses, NameTheCallThatARankDoesNotJoin) {
     EXPECT_TRUE(test::has(ends[0].message, part)) << ends[0].message;
 }
 
+// The thread that launches is held up in CUDA then, with the lock that other calls of CUDA need.
+TEST_P(CudaProcesses, NameItAlsoWhereTheQueueOfTheStreamIsFull) {
+  const auto ends = run(2, 4s, GetParam(), [&](Communicator& world, Rank& me) {
+    const Tensor x = me.make(1000, 1), y = me.make(1000, 0);
+    world.all_reduce(x, me.stream);
+    me.stream.synchronize();
+    if (world.rank() == 1) std::this_thread::sleep_for(10s);
+    world.all_reduce(x, me.stream, {.what = "gradients of h.3"});
+    for (int i = 0; i < 3000; ++i) copy(y, x, me.stream);
+    me.stream.synchronize();
+  });
+  if (no_gpu(ends)) GTEST_SKIP() << "no GPU";
+  EXPECT_EQ(ends[0].exit, int(Exit::rank_lost)) << ends[0].message;
+  EXPECT_TRUE(test::has(ends[0].message, "gradients of h.3")) << ends[0].message;
+}
+
 }  // namespace
 }  // namespace cleave::comm

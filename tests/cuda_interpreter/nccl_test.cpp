@@ -80,6 +80,8 @@ struct Rank {
   }
   std::vector<float> values(const float* from, size_t count) {
     std::vector<float> x(count);
+    // The copy would hold up the other thread's calls while it waits for that thread's rank.
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     cudaMemcpyAsync(x.data(), from, count * sizeof(float), cudaMemcpyDefault, stream);
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     return x;
