@@ -32,14 +32,15 @@ class HeldStream {
   std::promise<void> gate_;
 };
 
-// Whether a call of another thread is held up while `call` waits for the held stream.
-bool holds_up(HeldStream& held, const std::function<void()>& call) {
+// Whether a call of another thread is held up, for so long, while `call` waits for the held stream.
+bool holds_up(HeldStream& held, const std::function<void()>& call,
+              std::chrono::milliseconds patience = 100ms) {
   cudaEvent_t event;
   cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   auto waits = std::async(std::launch::async, call);
   EXPECT_EQ(waits.wait_for(50ms), std::future_status::timeout) << "the call itself did not wait";
   auto other = std::async(std::launch::async, [event] { return cudaEventQuery(event); });
-  const bool held_up = other.wait_for(100ms) == std::future_status::timeout;
+  const bool held_up = other.wait_for(patience) == std::future_status::timeout;
   held.let_go();
   waits.get();
   EXPECT_EQ(other.get(), cudaSuccess);
@@ -72,12 +73,14 @@ TEST(DriversLock, IsKeptByALaunchIntoAFullQueue) {
 
 TEST(DriversLock, IsNotKeptByWhatSynchronizes) {
   HeldStream held;
-  EXPECT_FALSE(holds_up(held, [&] { EXPECT_EQ(cudaStreamSynchronize(held.stream()), cudaSuccess); }));
+  EXPECT_FALSE(holds_up(
+      held, [&] { EXPECT_EQ(cudaStreamSynchronize(held.stream()), cudaSuccess); }, 30s));
   HeldStream again;
   cudaEvent_t event;
   cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
   cudaEventRecord(event, again.stream());
-  EXPECT_FALSE(holds_up(again, [&] { EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess); }));
+  EXPECT_FALSE(holds_up(
+      again, [&] { EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess); }, 30s));
   cudaEventDestroy(event);
 }
 
