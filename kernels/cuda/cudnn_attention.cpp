@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 
+#include "device/cuda/check.h"
 #include "kernels/cuda/attention_trial.h"
 #include "kernels/cuda/cudnn_attention_graphs.h"
 

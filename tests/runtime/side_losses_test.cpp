@@ -5,6 +5,7 @@
 
 #include "model/check_gradients.h"
 #include "tests/runtime/watched.h"
+#include "tests/scratch.h"
 
 namespace cleave::testing {
 namespace {
