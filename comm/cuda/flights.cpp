@@ -15,18 +15,22 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr size_t kPage = 4096;
+constexpr int kPagesAtOnce = 64;
 constexpr int kSlots = int(kPage / sizeof(uint32_t) / 2);
 
-// Pages that GPUs write words to. None goes back to CUDA, which would wait for the whole GPU.
+// Pages that GPUs write words to. CUDA may wait for the whole GPU to give or to take back memory, and that
+// for a rank which waits for the link that is being opened: many links share one allocation, and none goes
+// back.
 class Pages {
  public:
   uint32_t* take(int device) {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {
       cuda_check(cudaSetDevice(device), "cudaSetDevice", device);
-      void* page = nullptr;
-      cuda_check(cudaHostAlloc(&page, kPage, cudaHostAllocPortable), "cudaHostAlloc", device);
-      free_.push_back(static_cast<uint32_t*>(page));
+      void* block = nullptr;
+      cuda_check(cudaHostAlloc(&block, kPage * kPagesAtOnce, cudaHostAllocPortable), "cudaHostAlloc", device);
+      for (int i = 0; i < kPagesAtOnce; ++i)
+        free_.push_back(static_cast<uint32_t*>(block) + i * (kPage / sizeof(uint32_t)));
     }
     uint32_t* page = free_.back();
     free_.pop_back();
