@@ -15,8 +15,7 @@ __global__ void __launch_bounds__(128) row_dots(float* delta, Attention<T> a) {
   float sum = 0;
   for (int d = threadIdx.x % 32; d < a.dim; d += 32)
     sum = fmaf(to_float(a.dy[index * a.dim + d]), to_float(a.y[index * a.dim + d]), sum);
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  sum = warp_sum(sum);
   const int head = int(index % a.heads);
   const int64_t row = index / a.heads;
   if (threadIdx.x % 32 == 0) delta[a.row(int(row / a.seq), head) + row % a.seq] = sum;

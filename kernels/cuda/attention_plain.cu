@@ -14,17 +14,6 @@ inline constexpr int kOwnRows = kParts > kNarrow ? 4 : 8;  // of a warp
 template <int kParts>
 inline constexpr int kRows = kWarps* kOwnRows<kParts>;  // of a block
 
-__device__ __forceinline__ float warp_max(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-  return x;
-}
-__device__ __forceinline__ float warp_sum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
-}
-
 // kCount rows of a matrix in shared memory as fp32, the pitch odd where a lane is a row; zeros beyond.
 template <int kCount, class T>
 __device__ __forceinline__ void fetch(float* to, const T* from, int64_t stride, int first, int rows,

@@ -29,9 +29,7 @@ __global__ void __launch_bounds__(kThreads)
     finite = finite && magnitude <= 3.402823466e38f;  // false for a NaN
     largest = fmaxf(largest, magnitude);
   }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2)
-    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+  largest = warp_max(largest);
   finite = __all_sync(0xffffffffu, finite);
   const float scale = finite ? __fdiv_rn(largest, 127.0f) : __int_as_float(0x7fc00000);
   if (lane == 0) scales[b.index] = scale;

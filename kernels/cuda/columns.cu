@@ -82,8 +82,9 @@ void start(CudaQueue& queue, float* partial, const Tensor& x, int64_t block_rows
 
 }  // namespace
 
-void sum_partials(CudaQueue& queue, const ColumnSums& first, const ColumnSums* second, const char* op) {
-  const ColumnSums& other = second ? *second : first;
+void sum_partials(CudaQueue& queue, std::initializer_list<ColumnSums> sums, const char* op) {
+  CHECK(sums.size() == 1 || sums.size() == 2, "{}: {} sums of columns in one launch", op, sums.size());
+  const ColumnSums &first = *sums.begin(), &other = *(sums.end() - 1);
   const int64_t width = first.out.numel();
   if (width == 0) return;
   CHECK(other.out.numel() == width && other.out.dtype() == first.out.dtype() &&
@@ -91,7 +92,7 @@ void sum_partials(CudaQueue& queue, const ColumnSums& first, const ColumnSums* s
         "{}: two sums of columns that differ in shape", op);
   with_type(first.out.dtype(), [&](auto t) {
     using T = decltype(t);
-    const dim3 grid(unsigned(ceil_div(width, 32)), second ? 2 : 1);
+    const dim3 grid(unsigned(ceil_div(width, 32)), unsigned(sums.size()));
     add_partials<T><<<grid, dim3(32, kGroups), 0, queue.use()>>>({{as<T>(first.out), as<T>(other.out)},
                                                                   {first.partials.data, other.partials.data},
                                                                   {first.accumulate, other.accumulate},
@@ -115,7 +116,7 @@ void run(const BiasGradient& op, Stream& stream) {
       start<T, 1>(queue, partial, op.dy, block_rows);
     });
   queue.launched("BiasGradient");
-  sum_partials(queue, {op.db, {partial, width, blocks}, op.accumulate}, nullptr, "BiasGradient");
+  sum_partials(queue, {{op.db, {partial, width, blocks}, op.accumulate}}, "BiasGradient");
 }
 
 }  // namespace cleave::kernels::gpu

@@ -2,6 +2,7 @@
 // How rows are cut depends on their number and width only.
 #pragma once
 #include <algorithm>
+#include <initializer_list>
 
 #include "core/range.h"
 #include "device/cuda/queue.h"
@@ -29,7 +30,7 @@ struct ColumnSums {
   bool accumulate = false;
 };
 
-// In one launch; `second`, where there is one, has the first's width, type, stride and count.
-void sum_partials(CudaQueue& queue, const ColumnSums& first, const ColumnSums* second, const char* op);
+// One sum or two, in one launch; both have the same width, type, stride and count.
+void sum_partials(CudaQueue& queue, std::initializer_list<ColumnSums> sums, const char* op);
 
 }  // namespace cleave::kernels::gpu

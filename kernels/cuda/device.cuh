@@ -166,12 +166,28 @@ __device__ __forceinline__ float quotient(float a, float b) {
   return sizeof(T) == 2 ? __fdividef(a, b) : a / b;
 }
 
+// Over the lanes of a whole warp, the same value in each.
+template <class T, class Combine>
+__device__ __forceinline__ T warp_reduce(T x, Combine combine) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = combine(x, __shfl_xor_sync(0xffffffffu, x, step));
+  return x;
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+  return warp_reduce(x, [](float a, float b) { return a + b; });
+}
+
+// Of a NaN and a number, the number.
+__device__ __forceinline__ float warp_max(float x) {
+  return warp_reduce(x, [](float a, float b) { return fmaxf(a, b); });
+}
+
 // Over the whole block, the same value in every thread; `shared` has one element a warp. Threads: whole
 // warps.
 template <class T, class Combine>
 __device__ __forceinline__ T block_reduce(T x, T* shared, Combine combine) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = combine(x, __shfl_xor_sync(0xffffffffu, x, step));
+  x = warp_reduce(x, combine);
   if (blockDim.x == 32) return x;
   __syncthreads();  // the last use of shared is over
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;

@@ -22,17 +22,6 @@ struct Encoding {
   float unit;
 };
 
-__device__ __forceinline__ float larger(float a, float b) {
-  return fmaxf(a, b);
-}  // of a NaN and a number, the number
-
-__device__ __forceinline__ float of_warp(float largest) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2)
-    largest = larger(largest, __shfl_xor_sync(0xffffffffu, largest, step));
-  return largest;
-}
-
 // fp8_scale() of device/fp8.h.
 template <bool e5m2>
 __device__ __forceinline__ float scale_of(float largest) {
@@ -48,15 +37,15 @@ __device__ __forceinline__ uint8_t code_of(float x) {
 
 __device__ __forceinline__ float of_history(const Encoding& e) {
   float largest = 0;
-  for (int i = int(threadIdx.x % 32); i < e.steps; i += 32) largest = larger(largest, e.history[i] * e.unit);
-  return of_warp(largest);
+  for (int i = int(threadIdx.x % 32); i < e.steps; i += 32) largest = fmaxf(largest, e.history[i] * e.unit);
+  return warp_max(largest);
 }
 
 // The largest of each thread of a warp. Magnitudes are at least 0, and their bits are ordered as they are;
 // what is below 0 as an integer was never seen.
 __device__ __forceinline__ void note(const Encoding& e, float largest) {
   if (!e.seen) return;
-  largest = of_warp(largest);
+  largest = warp_max(largest);
   if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<int*>(e.seen), __float_as_int(largest / e.unit));
 }
 
@@ -68,15 +57,15 @@ __global__ void __launch_bounds__(kThreads) encode_rows(Encoding e, const T* x) 
   const T* from = x + row * e.terms;
   float largest = 0;
   if (!e.history) {
-    for (int64_t t = lane; t < e.terms; t += 32) largest = larger(largest, fabsf(to_float(from[t])));
-    largest = of_warp(largest);
+    for (int64_t t = lane; t < e.terms; t += 32) largest = fmaxf(largest, fabsf(to_float(from[t])));
+    largest = warp_max(largest);
   }
   const float scale = scale_of<e5m2>(e.history ? of_history(e) : largest), factor = 1 / scale;
   if (lane == 0 && (!e.history || row == 0)) e.scales[e.history ? 0 : row] = scale;
   uint8_t* to = e.codes + row * e.stride;
   for (int64_t t = lane; t < e.stride; t += 32) {
     const float value = t < e.terms ? to_float(from[t]) : 0;
-    largest = larger(largest, fabsf(value));
+    largest = fmaxf(largest, fabsf(value));
     to[t] = code_of<e5m2>(value * factor);
   }
   note(e, largest);
@@ -95,11 +84,11 @@ __global__ void __launch_bounds__(kThreads) encode_columns(Encoding e, const T* 
   if (!e.history) {
     if (row < e.rows)
       for (int64_t t = first + warp; t < last; t += kWarps)
-        largest = larger(largest, fabsf(to_float(x[t * e.rows + row])));
+        largest = fmaxf(largest, fabsf(to_float(x[t * e.rows + row])));
     most[warp][column] = largest;
     __syncthreads();
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) largest = larger(largest, most[w][column]);
+    for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, most[w][column]);
   }
   const float scale = scale_of<e5m2>(e.history ? of_history(e) : largest), factor = 1 / scale;
   if (warp == 0 && !e.history && row < e.rows) e.scales[row] = scale;
@@ -108,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) encode_columns(Encoding e, const T* 
     for (int t = warp; t < kColumns; t += kWarps) {
       const int64_t term = begin + t;
       const float value = row < e.rows && term < last ? to_float(x[term * e.rows + row]) : 0;
-      largest = larger(largest, fabsf(value));
+      largest = fmaxf(largest, fabsf(value));
       tile[column][t] = code_of<e5m2>(value * factor);
     }
     __syncthreads();

@@ -49,12 +49,6 @@ struct Attend {
   float log2_scale, log2_cap;  // cap 0: none
 };
 
-__device__ __forceinline__ float sum_of_warp(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
-}
-
 template <class T, int kParts>
 __global__ void __launch_bounds__(32 * kWarps) attend(Attend<T> a) {
   __shared__ float outs[kWarps][kParts * 32], tops[kWarps], sums[kWarps];
@@ -84,7 +78,7 @@ __global__ void __launch_bounds__(32 * kWarps) attend(Attend<T> a) {
       for (int p = 0; p < kParts; ++p)
         if (first + k < end && p * 32 + lane < a.dim)
           dot = fmaf(q[p], to_float(keys[int64_t(first + k) * a.dim + p * 32 + lane]), dot);
-      score[k] = sum_of_warp(dot);
+      score[k] = warp_sum(dot);
       if (a.log2_cap > 0) score[k] = a.log2_cap * tanhf(score[k] / a.log2_cap);
       if (first + k >= end) score[k] = -INFINITY;
       highest = fmaxf(highest, score[k]);

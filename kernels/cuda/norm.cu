@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(32 * kRowsOfBlock) narrow_forward(NormForward<
   for (int p = 0; p < kPacks; ++p)
 #pragma unroll
     for (int j = 0; j < kWide; ++j) total = kCentered ? total + v[p][j] : fmaf(v[p][j], v[p][j], total);
-  float mean = 0, variance = lane_sum(total) / float(a.width);
+  float mean = 0, variance = warp_sum(total) / float(a.width);
   if constexpr (kCentered) {
     mean = variance;
     float squares = 0;
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(32 * kRowsOfBlock) narrow_forward(NormForward<
       if (column(p) < a.width)
 #pragma unroll
         for (int j = 0; j < kWide; ++j) squares = fmaf(v[p][j] - mean, v[p][j] - mean, squares);
-    variance = lane_sum(squares) / float(a.width);
+    variance = warp_sum(squares) / float(a.width);
   }
   const float rstd = 1.0f / sqrtf(variance + a.eps);
 #pragma unroll

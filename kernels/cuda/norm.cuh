@@ -6,12 +6,6 @@ namespace cleave::kernels::gpu {
 
 inline constexpr int kNormWarps = 8;  // of a block, at most
 
-__device__ __forceinline__ float lane_sum(float x) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
-}
-
 // body(i, Count<N>) for this thread's packs of a row.
 template <class Body>
 __device__ __forceinline__ void walk(int width, bool packed, Body body) {

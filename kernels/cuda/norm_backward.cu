@@ -54,11 +54,7 @@ constexpr int kWarps = 4;  // of a block: rows of fewer warps go side by side
 
 // The sums of two numbers over the lanes of a row's warps, the same in all of them.
 __device__ __forceinline__ float2 row_sums(float2 v, int warps, float2* shared) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    v.x += __shfl_xor_sync(0xffffffffu, v.x, step);
-    v.y += __shfl_xor_sync(0xffffffffu, v.y, step);
-  }
+  v = {warp_sum(v.x), warp_sum(v.y)};
   if (warps == 1) return v;
   const int warp = int(threadIdx.x) / 32, first = warp / warps * warps;
   __syncthreads();  // the last use of shared is over
@@ -300,14 +296,14 @@ void run(const LayerNormBackward& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
   const Partials weight = backward<true>(queue, op, op.mean, name);
   const Partials bias{weight.data + weight.stride / 2, weight.stride, weight.count};
-  const ColumnSums of_bias{op.dbias, bias, op.accumulate_bias};
-  sum_partials(queue, {op.dweight, weight, op.accumulate_weight}, &of_bias, name);
+  sum_partials(queue, {{op.dweight, weight, op.accumulate_weight}, {op.dbias, bias, op.accumulate_bias}},
+               name);
 }
 
 void run(const RmsNormBackward& op, Stream& stream) {
   const char* name = "RmsNormBackward";
   CudaQueue& queue = cuda_queue(stream);
-  sum_partials(queue, {op.dweight, backward<false>(queue, op, {}, name), op.accumulate}, nullptr, name);
+  sum_partials(queue, {{op.dweight, backward<false>(queue, op, {}, name), op.accumulate}}, name);
 }
 
 }  // namespace cleave::kernels::gpu
