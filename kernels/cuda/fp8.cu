@@ -156,15 +156,15 @@ void run(const ToFp8& op, Stream& stream) {
 
 void run(const Fp8Matmul& op, Stream& stream) {
   if (op.c.numel() == 0) return;
-  CudaQueue& queue = cuda_queue(stream);
   const Matmul product{
       .c = op.c, .a = op.a, .b = op.b, .bias = op.bias, .transpose_b = true, .accumulate = op.accumulate};
-  const bool there = multiply({.op = product, .a_scales = op.a_scales, .b_scales = op.b_scales}, queue);
+  const bool there =
+      multiply_with_bias({.op = product, .a_scales = op.a_scales, .b_scales = op.b_scales}, stream);
   require(there, Exit::usage,
           "cuBLASLt has no product of {} x {} x {} of {} and {} on cuda:{}; FP8 needs compute capability 8.9 "
           "or more, and scales of rows 9.0; set cleave.fp8.scaling to off",
           op.c.dim(0), op.c.dim(1), op.a.dim(1), name_of(op.a.dtype()), name_of(op.b.dtype()),
-          queue.device());
+          cuda_queue(stream).device());
 }
 
 void run(const PushFp8History& op, Stream& stream) {

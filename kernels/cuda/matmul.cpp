@@ -33,31 +33,34 @@ class Pieces {
   int64_t used_ = 0;
 };
 
+// A bias in c's type, where it is not, in the stream's scratch.
+Tensor bias_in_type_of_c(const Matmul& op, Stream& stream) {
+  if (!op.bias.defined() || op.bias.dtype() == op.c.dtype()) return op.bias;
+  const Tensor same(cuda_queue(stream).scratch(op.n() * size_of(op.c.dtype())), op.c.dtype(), {op.n()});
+  launch(Cast{.y = same, .x = op.bias}, stream);
+  return same;
+}
+
 // Without terms a product is zero, or the bias.
 void fill_rows(const Matmul& op, Stream& stream) {
   if (op.accumulate) return;
   if (!op.bias.defined()) return launch(Fill{.y = op.c}, stream);
-  for (int64_t row = 0; row < op.m(); ++row)
-    launch(Cast{.y = op.c.rows({row, row + 1}), .x = op.bias}, stream);
-}
-
-// In fp32; where the library adds no bias, the product is added to it.
-void multiply_wide(const Matmul& op, CudaQueue& queue, Stream& stream) {
-  if (multiply({.op = op}, queue)) return;
-  Matmul bare = op;
-  if (op.bias.defined()) fill_rows(op, stream), bare.bias = {}, bare.accumulate = true;
-  CHECK(op.bias.defined() && multiply({.op = bare}, queue),
-        "cuBLASLt has no kernel for a product of {} x {} x {} in fp32", op.m(), op.n(), op.k());
+  launch(CopyRuns{.y = op.c,
+                  .x = bias_in_type_of_c(op, stream),
+                  .width = op.n(),
+                  .outer = {.count = op.m(), .y = op.n(), .x = 0}},
+         stream);
 }
 
 // Mixes of types that no training step asks for: everything in fp32, then rounded.
-void multiply_in_float(const Matmul& op, CudaQueue& queue, Stream& stream) {
-  Pieces pieces(queue, stream);
+void multiply_in_float(const Matmul& op, Stream& stream) {
+  Pieces pieces(cuda_queue(stream), stream);
   Matmul wide = op;
   wide.a = pieces.as_float(op.a), wide.b = pieces.as_float(op.b), wide.bias = pieces.as_float(op.bias);
   const bool rounds = op.c.dtype() != DType::fp32;
   if (rounds) wide.c = pieces.take(op.c.shape()), wide.accumulate = false;
-  multiply_wide(wide, queue, stream);
+  CHECK(multiply_with_bias({.op = wide}, stream),
+        "cuBLASLt has no kernel for a product of {} x {} x {} in fp32", op.m(), op.n(), op.k());
   if (rounds && op.accumulate)
     launch(Axpy{.y = op.c, .x = wide.c}, stream);
   else if (rounds)
@@ -66,18 +69,21 @@ void multiply_in_float(const Matmul& op, CudaQueue& queue, Stream& stream) {
 
 }  // namespace
 
+bool multiply_with_bias(Product product, Stream& stream) {
+  Matmul& op = product.op;
+  op.bias = bias_in_type_of_c(op, stream);
+  if (multiply(product, cuda_queue(stream))) return true;
+  if (!op.bias.defined()) return false;
+  fill_rows(op, stream);
+  op.bias = {}, op.accumulate = true;
+  return multiply(product, cuda_queue(stream));
+}
+
 void run(const Matmul& op, Stream& stream) {
-  CudaQueue& queue = cuda_queue(stream);
   if (op.c.numel() == 0) return;
   if (op.k() == 0) return fill_rows(op, stream);
-  Matmul same = op;
-  if (op.bias.defined() && op.bias.dtype() != op.c.dtype() && direct(op)) {
-    // The library adds a bias of the result's type only.
-    same.bias = Tensor(queue.scratch(op.n() * size_of(op.c.dtype())), op.c.dtype(), {op.n()});
-    launch(Cast{.y = same.bias, .x = op.bias}, stream);
-  }
-  if (direct(op) && multiply({.op = same}, queue)) return;
-  multiply_in_float(op, queue, stream);
+  if (direct(op) && multiply_with_bias({.op = op}, stream)) return;
+  multiply_in_float(op, stream);
 }
 
 }  // namespace cleave::kernels::gpu

@@ -24,5 +24,8 @@ struct Product {
 // False when the library has no kernel for it, and nothing was done. The operands are ones that the library
 // multiplies: a and b of one type, c of theirs or fp32, the bias of c's; or a and b those of Fp8Matmul.
 bool multiply(const Product& product, CudaQueue& queue);
+// The same with a bias of any float type. Where the library does not add it, the product is added to rows of
+// it: false may leave these in c.
+bool multiply_with_bias(Product product, Stream& stream);
 
 }  // namespace cleave::kernels::gpu

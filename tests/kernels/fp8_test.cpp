@@ -194,6 +194,8 @@ Values decoded(const Guarded& codes, const Guarded& scales) {
   return v;
 }
 
+enum class Added { nothing, bias, before };
+
 TEST_P(Fp8MatmulKernel, EqualsDoublePrecisionOfWhatTheCodesStandFor) {
   struct Shape3 {
     int64_t m, n, k;
@@ -202,8 +204,7 @@ TEST_P(Fp8MatmulKernel, EqualsDoublePrecisionOfWhatTheCodesStandFor) {
     for (const auto& [ta, tb] : {std::pair{kFp8[0], kFp8[0]}, {kFp8[1], kFp8[0]}, {kFp8[0], kFp8[1]}})
       for (const bool of_rows : {false, true})
         for (const DType tc : {DType::bf16, DType::fp32})
-          for (const bool accumulate : {false, true}) {
-            const bool with_bias = tc == DType::bf16 && !accumulate;
+          for (const Added added : {Added::nothing, Added::bias, Added::before}) {
             const auto scales = [&](int64_t rows, int seed) {
               Values v(size_t(of_rows ? rows : 1));
               for (size_t i = 0; i < v.size(); ++i) v[i] = std::exp2(double((i * 5 + size_t(seed)) % 7) - 3);
@@ -219,14 +220,14 @@ TEST_P(Fp8MatmulKernel, EqualsDoublePrecisionOfWhatTheCodesStandFor) {
                              .b = b,
                              .a_scales = sa,
                              .b_scales = sb,
-                             .bias = with_bias ? bias.tensor() : Tensor(),
-                             .accumulate = accumulate},
+                             .bias = added == Added::bias ? bias.tensor() : Tensor(),
+                             .accumulate = added == Added::before},
                    stream);
             for (int64_t i = 0; i < m; ++i)
               for (int64_t j = 0; j < n; ++j) {
-                double want = accumulate  ? before[size_t(i * n + j)]
-                              : with_bias ? bias.at(size_t(j))
-                                          : 0,
+                double want = added == Added::before ? before[size_t(i * n + j)]
+                              : added == Added::bias ? bias.at(size_t(j))
+                                                     : 0,
                        size = std::fabs(want);
                 for (int64_t t = 0; t < k; ++t) {
                   const double term = left[size_t(i * k + t)] * right[size_t(j * k + t)];
