@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the CUDA backend on the CPU, in the interpreter beside this script, with the streams in orders of these seeds.
+# Runs the CUDA backend on the CPU, in the interpreter beside this script, with the streams in orders of these seeds; without any, of others
+# at each call, which are printed.
 #   tests/cuda_interpreter/run.sh [--sample | --quick] [SEED...]
 # --quick: one rank alone; --sample: the same with every fourth kernel's cases, which the first seed chooses.
 set -euo pipefail
@@ -11,7 +12,11 @@ case "${1:-}" in
   --sample) quick=true sample=4; shift ;;
 esac
 seeds=("$@")
-[ ${#seeds[@]} -gt 0 ] || { $quick && seeds=(1) || seeds=(1 2); }
+if [ ${#seeds[@]} -eq 0 ]; then
+  seeds=($((RANDOM + 1)))
+  $quick || seeds+=($((RANDOM + 1)))
+fi
+echo "seeds: ${seeds[*]}"
 
 cmake --preset interpreter >/dev/null
 programs=(interpreter_test kernels_test device_test)
