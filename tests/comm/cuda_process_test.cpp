@@ -284,6 +284,30 @@ TEST_P(CudaProcesses, SendWithoutWaitingAsAPipelineDoes) {
   for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;
 }
 
+// Nobody waits between them, so each may come to the channel while the one before is on its way, or leave it
+// before it was written.
+TEST_P(CudaProcesses, KeepMessagesApartThatFollowEachOther) {
+  const auto ends = run(2, 30s, GetParam(), [&](Communicator& world, Rank& me) {
+    constexpr int kMessages = 12;
+    const int64_t n = 1'000'000;
+    const auto forward = world.duplicate("forward");
+    std::vector<Tensor> values, messages;
+    for (int i = 0; i < kMessages; ++i)
+      values.push_back(me.make(n, i + 1)), messages.push_back(me.make(n, 0));
+    me.stream.synchronize();
+    for (int i = 0; i < kMessages; ++i)
+      if (world.rank() == 0) {
+        copy(messages[size_t(i)], values[size_t(i)], me.stream);
+        forward->send(messages[size_t(i)], 1, me.stream);
+      } else {
+        forward->recv(messages[size_t(i)], 0, me.stream);
+      }
+    for (int i = 0; i < kMessages; ++i) me.expect(messages[size_t(i)], Rank::numbers(n, i + 1), "message");
+  });
+  if (no_gpu(ends)) GTEST_SKIP() << "no GPU";
+  for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;
+}
+
 TEST_P(CudaProcesses, EndTogetherWhenOneIsKilled) {
   const auto begin = std::chrono::steady_clock::now();
   const auto ends = run(2, 20s, GetParam(), [&](Communicator& world, Rank& me) {
