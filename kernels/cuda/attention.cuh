@@ -5,8 +5,6 @@
 
 namespace cleave::kernels::gpu {
 
-inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
-
 // Of one op; T* where T is the storage type. Heads of queries, keys and values are found by the members
 // below.
 template <class T>

@@ -155,11 +155,20 @@ void for_each_of_rows(CudaQueue& queue, int64_t rows, int64_t width, bool packed
   }
 }
 
+inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// 2^x to 2 ulp; what is too small for a normal number becomes 0.
+__device__ __forceinline__ float quick_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // e^x and a / b of what was rounded to T before or is afterwards: where that has 16 bits, by the hardware's
-// approximations, whose error is a thousandth of that rounding's and less.
+// approximations, whose error is a thousandth of that rounding's and less; powers below 2^-126 become 0.
 template <class T>
 __device__ __forceinline__ float exponential(float x) {
-  return sizeof(T) == 2 ? __expf(x) : expf(x);
+  return sizeof(T) == 2 ? quick_exp2(x * kLog2E) : expf(x);
 }
 template <class T>
 __device__ __forceinline__ float quotient(float a, float b) {

@@ -78,17 +78,46 @@ __device__ __forceinline__ Softmax reduce(Softmax mine, Softmax* shared) {
   return mine;
 }
 
-template <class T>
-__device__ __forceinline__ Softmax softmax_of(const T* x, int vocab, int first, Softmax* shared) {
+// A row of logits, over which a block walks twice. It may be kept in shared memory, where every thread finds
+// what it put there itself: what the blocks of a GPU have at work would fill its cache.
+template <class T, bool kKeeps>
+struct Row {
+  const T* x;
+  T* kept;  // element i at i, packs as aligned as those of x
+
+  template <int N>
+  __device__ __forceinline__ void first_time(float (&v)[N], int i) const {
+    if constexpr (!kKeeps) {
+      load(v, x + i);
+    } else if constexpr (N == 1) {
+      v[0] = to_float(kept[i] = x[i]);
+    } else {
+      static_assert(N * sizeof(T) == sizeof(uint4));
+      alignas(16) T bits[N];
+      const uint4 word = *reinterpret_cast<uint4*>(bits) = *reinterpret_cast<const uint4*>(x + i);
+      *reinterpret_cast<uint4*>(kept + i) = word;
+#pragma unroll
+      for (int j = 0; j < N; ++j) v[j] = to_float(bits[j]);
+    }
+  }
+  template <int N>
+  __device__ __forceinline__ void again(float (&v)[N], int i) const {
+    load(v, (kKeeps ? kept : x) + i);
+  }
+};
+
+template <class T, bool kKeeps>
+__device__ __forceinline__ Softmax softmax_of(const Row<T, kKeeps>& row, int vocab, int first,
+                                              Softmax* shared) {
   Softmax mine{-INFINITY, 0.0f};
   walk(first, vocab, [&](int i, auto n) {
     float v[n.value];
-    load(v, x + i);
+    row.first_time(v, i);
     Softmax next = mine;
 #pragma unroll
     for (int j = 0; j < n.value; ++j) next.top = fmaxf(next.top, v[j]);
     const float base = next.base();
-    next.sum = mine.sum_from(base);
+    if (next.top != mine.top) next.sum = mine.sum_from(base);  // most packs have no new largest number
 #pragma unroll
     for (int j = 0; j < n.value; ++j) next.sum += exponential<T>(v[j] - base);
     mine = next;
@@ -128,50 +157,76 @@ __device__ __forceinline__ void finish_hit(const Loss<T, D>& a, float top, float
   __syncthreads();
 }
 
+// The gradient of a logit v, e^(v - top) times `factor` less `hit` of the target's, behind a cap of which the
+// inverse is given.
+template <bool kCapped, class D>
+__device__ __forceinline__ float gradient(float v, float top, float factor, float hit, float inverse_cap) {
+  const float d = fmaf(exponential<D>(v - top), factor, -hit), t = v * inverse_cap;
+  return kCapped ? d * fmaf(-t, t, 1.0f) : d;
+}
+
+// Writes the gradient of a row whose target's logit is `logit`.
+template <bool kCapped, class T, class D, bool kKeeps>
+__device__ __forceinline__ void write_gradient(const Loss<T, D>& a, const Row<T, kKeeps>& row, Softmax whole,
+                                               float logit, int first) {
+  const float factor = a.scale / whole.sum;
+  const int64_t target = a.target();
+  D* dx = a.dx();
+  walk(first, a.vocab, [&](int i, auto n) {
+    float v[n.value];
+    row.again(v, i);
+#pragma unroll
+    for (int j = 0; j < n.value; ++j)
+      v[j] = gradient<kCapped, D>(v[j], whole.top, factor, 0.0f, a.inverse_cap);
+    store(dx + i, v);
+  });
+  for (int i = a.vocab + int(threadIdx.x); i < a.columns; i += kThreads) dx[i] = rounded<D>(0.0f);
+  if (target < 0 || target >= a.vocab) return;
+  __syncthreads();  // behind the thread that wrote the target's as if it were none
+  if (threadIdx.x == 0)
+    dx[target] = rounded<D>(gradient<kCapped, D>(logit, whole.top, factor, a.scale, a.inverse_cap));
+}
+
 // The row's loss, hit and gradient, `whole` and `logit`, the target's, being of all parts, and `before` the
 // largest logit of the parts before this one.
-template <class T, class D>
-__device__ __forceinline__ void finish(const Loss<T, D>& a, Softmax whole, float logit, float before,
-                                       int first) {
+template <class T, class D, bool kKeeps>
+__device__ __forceinline__ void finish(const Loss<T, D>& a, const Row<T, kKeeps>& row, Softmax whole,
+                                       float logit, float before, int first) {
   if (threadIdx.x == 0)
     a.losses[blockIdx.x] = float(log(double(whole.sum)) + double(whole.top) - double(logit));
   if (a.hits) finish_hit(a, whole.top, logit, before);
   if (a.scale == 0) return;
-  const float factor = a.scale / whole.sum;
-  const int64_t target = a.target();
-  const T* x = a.x();
-  D* dx = a.dx();
-  walk(first, a.vocab, [&](int i, auto n) {
-    float v[n.value];
-    load(v, x + i);
-#pragma unroll
-    for (int j = 0; j < n.value; ++j) {
-      const float d = exponential<D>(v[j] - whole.top) * factor - (i + j == target ? a.scale : 0.0f);
-      const float t = v[j] * a.inverse_cap;
-      v[j] = a.inverse_cap > 0 ? d * fmaf(-t, t, 1.0f) : d;
-    }
-    store(dx + i, v);
-  });
-  for (int i = a.vocab + int(threadIdx.x); i < a.columns; i += kThreads) dx[i] = rounded<D>(0.0f);
+  if (a.inverse_cap > 0)
+    write_gradient<true>(a, row, whole, logit, first);
+  else
+    write_gradient<false>(a, row, whole, logit, first);
 }
 
-// One block a row: one pass for the softmax's denominator, one for the gradient, which finds the row in the
-// cache.
-template <class T, class D>
+// Bytes of shared memory for a row that is kept.
+template <class T>
+int64_t bytes_to_keep(int64_t vocab) {
+  return (vocab + 2 * kPack) * int64_t(sizeof(T));
+}
+
+// One block a row: one pass for the softmax's denominator, one for the gradient.
+template <class T, class D, bool kKeeps>
 __global__ void __launch_bounds__(kThreads) cross_entropy(Loss<T, D> a) {
   __shared__ Softmax shared[kThreads / 32];
+  extern __shared__ __align__(16) unsigned char room[];
   if (passed_over(a)) return;
   const int first = peel(a.x(), a.dx());
+  const Row<T, kKeeps> row{a.x(), reinterpret_cast<T*>(room) + kPack - (first > 0 ? first : 0)};
   const float logit = to_float(a.x()[a.target()]);
   // Its barrier also comes after every read of the target's logit.
-  finish(a, softmax_of(a.x(), a.vocab, first, shared), logit, -INFINITY, first);
+  const Softmax whole = softmax_of(row, a.vocab, first, shared);
+  finish(a, row, whole, logit, -INFINITY, first);
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) softmax_part(Loss<T, T> a) {
   __shared__ Softmax shared[kThreads / 32];
   const T* x = a.x();
-  const Softmax part = softmax_of(x, a.vocab, peel(x, x), shared);
+  const Softmax part = softmax_of(Row<T, false>{x, nullptr}, a.vocab, peel(x, x), shared);
   if (threadIdx.x > 0) return;
   const int64_t target = a.target();
   float* stats = a.stats + 3 * int64_t(blockIdx.x);
@@ -191,7 +246,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_part(Loss<T, D> a) {
     whole = joined(whole, {stats[0], stats[1]});
     logit += stats[2];
   }
-  finish(a, whole, logit, before, peel(a.x(), a.dx()));
+  finish(a, Row<T, false>{a.x(), nullptr}, whole, logit, before, peel(a.x(), a.dx()));
 }
 
 // What the three ops have in common.
@@ -222,14 +277,26 @@ void with_loss(CudaQueue& queue, const Op& op, int64_t all_vocab, Launch launch_
   });
 }
 
+// With the row in shared memory where a multiprocessor has room for two blocks.
+template <class T, class D>
+void start(CudaQueue& queue, const CrossEntropy& op, const Loss<T, D>& args) {
+  const auto launch_with = [&](auto kernel, int64_t bytes) {
+    if (bytes > 0) allow_shared(queue, kernel, bytes, "CrossEntropy");
+    kernel<<<unsigned(args.rows), kThreads, size_t(bytes), queue.use()>>>(args);
+  };
+  if constexpr (sizeof(T) == 2)
+    if (const int64_t bytes = bytes_to_keep<T>(op.vocab); op.scale != 0 && fits_in_shared(queue, 2 * bytes))
+      return launch_with(cross_entropy<T, D, true>, bytes);
+  launch_with(cross_entropy<T, D, false>, 0);
+}
+
 }  // namespace
 
 void run(const CrossEntropy& op, Stream& stream) {
   const int64_t rows = op.logits.dim(0);
   if (rows == 0) return;
   CudaQueue& queue = cuda_queue(stream);
-  with_loss(queue, op, op.vocab,
-            [&](auto args) { cross_entropy<<<unsigned(rows), kThreads, 0, queue.use()>>>(args); });
+  with_loss(queue, op, op.vocab, [&](auto args) { start(queue, op, args); });
   queue.launched("CrossEntropy");
 }
 

@@ -101,13 +101,6 @@ __device__ __forceinline__ void finish_first(float x, uint32_t slot) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(slot), "f"(x) : "memory");
 }
 
-// 2^x to 2 ulp; what is too small for a normal number becomes 0.
-__device__ __forceinline__ float quick_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 // Which of a block's warpgroups this is, known to be the same in all lanes.
 __device__ __forceinline__ int warpgroup_index() {
   return __shfl_sync(0xffffffffu, int(threadIdx.x) / kWarpgroup, 0);

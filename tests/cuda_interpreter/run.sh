@@ -166,6 +166,7 @@ for seed in "${seeds[@]}"; do
   try "kernels, seed $seed" env GTEST_TOTAL_SHARDS=$sample GTEST_SHARD_INDEX=$((seeds[0] % sample)) $bin/kernels_test --gtest_filter='*/cuda'
   try "norms where a block has 99 KiB of shared memory, seed $seed" env CUDA_INTERPRETER_SHARED_KIB=99 \
     $bin/kernels_test --gtest_filter='*Norm*/cuda'
+  try "losses whose rows are not kept, seed $seed" env CUDA_INTERPRETER_SHARED_KIB=20 $bin/kernels_test --gtest_filter='*CrossEntropy*/cuda'
   $quick && continue
   try "ranks as threads, seed $seed" $bin/comm_test --gtest_filter='*Cuda*/*cuda'
   try "ranks as processes, seed $seed" env CUDA_INTERPRETER_WAITS=1 CUDA_INTERPRETER_GPUS=3 $bin/comm_process_test --gtest_filter='*Cuda*'
