@@ -154,7 +154,7 @@ void describe(Choice& p, const Shape3& s, int64_t rows, CudaQueue& queue) {
   layout(p.c.value, s.c, s.n, rows, s.n);
 }
 
-constexpr int kMostProposals = 8;
+constexpr int kMostProposals = 32;
 
 // What the library proposes for the shape, best first.
 std::vector<cublasLtMatmulAlgo_t> proposals(const Choice& p, const Shape3& s, cublasLtHandle_t handle,
