@@ -48,6 +48,20 @@ void DenseActivationGradient::check() const {
 }
 CLEAVE_LAUNCH(DenseActivationGradient)
 
+void DenseGated::check() const {
+  product().check();
+  activation().check();
+  Operand("DenseGated", "y", y).apart_from("hidden", hidden).apart_from("x", x).apart_from("weight", weight);
+}
+CLEAVE_LAUNCH(DenseGated)
+
+void DenseGatedGradient::check() const {
+  product().check();
+  activation().check();
+  Operand("DenseGatedGradient", "dhidden", dhidden).apart_from("hidden", hidden).apart_from("dy", dy);
+}
+CLEAVE_LAUNCH(DenseGatedGradient)
+
 void DenseWeightGradient::check() const {
   product().check();
   bias_gradient().check();

@@ -42,6 +42,42 @@ struct DenseActivationGradient {
 };
 CLEAVE_KERNEL(DenseActivationGradient)
 
+// hidden = x @ weight^T + bias, gate and up side by side; y = f(gate) * up. x: [rows, in], weight: [2 out,
+// in], bias (may be undefined): [2 out]; hidden: [rows, 2 out], y: [rows, out], of one type, apart from each
+// other.
+struct DenseGated {
+  Tensor y, hidden;
+  Tensor x, weight, bias;
+  Activation kind = Activation::silu;
+
+  Matmul product() const { return {.c = hidden, .a = x, .b = weight, .bias = bias, .transpose_b = true}; }
+  GatedForward activation() const { return {.y = y, .x = hidden, .kind = kind}; }
+  void check() const;
+  double flops() const { return product().flops(); }
+  void add_parts(Tally& tally) const {
+    add_to(tally, "Matmul", product()), add_to(tally, "GatedForward", activation());
+  }
+};
+CLEAVE_KERNEL(DenseGated)
+
+// dhidden [rows, 2 in], of gate and up, from dy @ weight, for which dactive [rows, in] is room: what is in it
+// afterwards is nobody's. dy: [rows, out], weight: [out, in]; dhidden and hidden of one type, apart from each
+// other and from dactive.
+struct DenseGatedGradient {
+  Tensor dhidden, dactive;
+  Tensor dy, weight, hidden;
+  Activation kind = Activation::silu;
+
+  Matmul product() const { return {.c = dactive, .a = dy, .b = weight}; }
+  GatedBackward activation() const { return {.dx = dhidden, .dy = dactive, .x = hidden, .kind = kind}; }
+  void check() const;
+  double flops() const { return product().flops(); }
+  void add_parts(Tally& tally) const {
+    add_to(tally, "Matmul", product()), add_to(tally, "GatedBackward", activation());
+  }
+};
+CLEAVE_KERNEL(DenseGatedGradient)
+
 // dweight [out, in] = (accumulate_weight ? dweight : 0) + dy^T @ x; dbias [out] = (accumulate_bias ? dbias :
 // 0) + column sums of dy. dy: [rows, out], x: [rows, in]. dbias and dweight are apart. On a GPU what is added
 // to a 16-bit dbias may be rounded before.

@@ -22,9 +22,9 @@ void CutLinear::forward_gathered(const Linear& linear, Tensor y, Tensor x, Arena
   }
 }
 
-void CutLinear::forward_active(const Linear& linear, Tensor y, Tensor hidden, Tensor x, kernels::Activation f,
+void CutLinear::forward_active(const Linear& linear, Tensor y, Tensor hidden, Tensor x, Nonlinearity f,
                                Arena& scratch) const {
-  const Tensor all = axis.all_rows_of(x, scratch), out = matrix(y, linear.out),
+  const Tensor all = axis.all_rows_of(x, scratch), out = matrix(y, f.width(linear.out)),
                before = matrix(hidden, linear.out);
   for (const TensorAxis::Gathered& in : axis.start_gathers(all, x, TensorAxis::Order::piece, stream, what)) {
     stream.wait(in.here);
@@ -52,13 +52,15 @@ Tensor CutLinear::backward_gathered(const Linear& linear, Tensor dx, Tensor dy, 
   return all;
 }
 
-Tensor CutLinear::backward_active(const Linear& linear, Tensor dhidden, Tensor hidden, Tensor dy,
-                                  kernels::Activation f, Arena& scratch) const {
-  const Tensor all = axis.all_rows_of(dy, scratch), out = matrix(dhidden, linear.in),
-               before = matrix(hidden, linear.in);
+Tensor CutLinear::backward_active(const Linear& linear, Tensor dhidden, Tensor dx, Tensor hidden, Tensor dy,
+                                  Nonlinearity f, Arena& scratch) const {
+  const int64_t wide = f.gated ? 2 * linear.in : linear.in;
+  const Tensor all = axis.all_rows_of(dy, scratch), out = matrix(dhidden, wide),
+               before = matrix(hidden, wide);
   for (const TensorAxis::Gathered& in : axis.start_gathers(all, dy, TensorAxis::Order::rank, stream, what)) {
     stream.wait(in.here);
-    linear.of_rows(in.rows).backward_active(rows_of(out, in.rows), in.x, rows_of(before, in.rows), f, stream);
+    linear.of_rows(in.rows).backward_active(rows_of(out, in.rows), f.gated ? rows_of(dx, in.rows) : Tensor(),
+                                            in.x, rows_of(before, in.rows), f, stream);
   }
   return all;
 }

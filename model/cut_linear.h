@@ -21,8 +21,8 @@ struct CutLinear {
 
   // Outputs cut: y, of all rows, from the gathered x.
   void forward_gathered(const Linear& linear, Tensor y, Tensor x, Arena& scratch) const;
-  // The same with an activation function behind it: hidden as y above, y = f(hidden).
-  void forward_active(const Linear& linear, Tensor y, Tensor hidden, Tensor x, kernels::Activation f,
+  // The same with f behind it: hidden as y above, y = f(hidden).
+  void forward_active(const Linear& linear, Tensor y, Tensor hidden, Tensor x, Nonlinearity f,
                       Arena& scratch) const;
   // Inputs cut: y = its rows of the sum over ranks. `partial` is y with all rows, as all_rows_of gives it;
   // what is in it then is nobody's.
@@ -30,9 +30,9 @@ struct CutLinear {
 
   // Inputs cut: dx, of all rows, from the gathered dy. Returns all rows of dy, in the order of ranks.
   Tensor backward_gathered(const Linear& linear, Tensor dx, Tensor dy, Arena& scratch) const;
-  // The same where x = f(hidden): goes on to hidden's gradient.
-  Tensor backward_active(const Linear& linear, Tensor dhidden, Tensor hidden, Tensor dy,
-                         kernels::Activation f, Arena& scratch) const;
+  // The same where x = f(hidden): goes on to hidden's gradient. dx is room for that of a gated x.
+  Tensor backward_active(const Linear& linear, Tensor dhidden, Tensor dx, Tensor hidden, Tensor dy,
+                         Nonlinearity f, Arena& scratch) const;
   // Outputs cut: dx = its rows of the sum over ranks, once the event is there: products of the weights'
   // gradients may run before it. `partial` is dx with all rows.
   [[nodiscard]] Event backward_summed(const Linear& linear, Tensor dx, Tensor partial, Tensor dy) const;

@@ -47,17 +47,16 @@ void Linear::forward(Tensor y, Tensor x, Stream& stream) const {
   if (adapter) add_low_rank(y.view({rows, out}), x.view({rows, in}), adapter, true, stream);
 }
 
-void Linear::forward_active(Tensor y, Tensor hidden, Tensor x, kernels::Activation f, Stream& stream) const {
+void Linear::forward_active(Tensor y, Tensor hidden, Tensor x, Nonlinearity f, Stream& stream) const {
   const int64_t rows = x.numel() / in;
-  const kernels::DenseActivation both{.y = y.view({rows, out}),
-                                      .hidden = hidden.view({rows, out}),
-                                      .x = x.view({rows, in}),
-                                      .weight = weight.view({out, in}),
-                                      .bias = bias,
-                                      .kind = f};
-  if (!adapter && !fp8) return kernels::launch(both, stream);
-  forward(hidden, x, stream);
-  kernels::launch(both.activation(), stream);
+  const auto launch_both = [&](auto both) {
+    both.y = y.view({rows, f.width(out)}), both.hidden = hidden.view({rows, out});
+    both.x = x.view({rows, in}), both.weight = weight.view({out, in}), both.bias = bias, both.kind = f.kind;
+    if (!adapter && !fp8) return kernels::launch(both, stream);
+    forward(hidden, x, stream);
+    kernels::launch(both.activation(), stream);
+  };
+  f.gated ? launch_both(kernels::DenseGated{}) : launch_both(kernels::DenseActivation{});
 }
 
 void Linear::backward(Tensor dx, OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
@@ -78,17 +77,20 @@ void Linear::backward_input(Tensor dx, Tensor dy, Stream& stream) const {
   if (adapter) add_low_rank(dx.view({rows, in}), dy.view({rows, out}), adapter, false, stream);
 }
 
-void Linear::backward_active(Tensor dhidden, Tensor dy, Tensor hidden, kernels::Activation f,
+void Linear::backward_active(Tensor dhidden, Tensor dx, Tensor dy, Tensor hidden, Nonlinearity f,
                              Stream& stream) const {
-  const int64_t rows = dhidden.numel() / in;
-  const kernels::DenseActivationGradient both{.dhidden = dhidden.view({rows, in}),
-                                              .dy = dy.view({rows, out}),
-                                              .weight = weight.view({out, in}),
-                                              .hidden = hidden.view({rows, in}),
-                                              .kind = f};
-  if (!adapter && !fp8) return kernels::launch(both, stream);
-  backward_input(dhidden, dy, stream);
-  kernels::launch(both.activation(), stream);
+  const int64_t rows = dy.numel() / out;
+  const auto launch_both = [&](auto both, Tensor product) {
+    both.dhidden = dhidden, both.hidden = hidden;
+    both.dy = dy.view({rows, out}), both.weight = weight.view({out, in}), both.kind = f.kind;
+    if (!adapter && !fp8) return kernels::launch(both, stream);
+    backward_input(product, dy, stream);
+    kernels::launch(both.activation(), stream);
+  };
+  if (!f.gated) return launch_both(kernels::DenseActivationGradient{}, dhidden);
+  kernels::DenseGatedGradient gated;
+  gated.dactive = dx;
+  launch_both(gated, dx);
 }
 
 void Linear::backward_weight(OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,

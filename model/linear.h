@@ -20,6 +20,14 @@ struct Adapter {
   explicit operator bool() const { return inner.defined(); }
 };
 
+// f of a product's result: of every element, or of a gated unit's two halves, whose rows become half as wide.
+struct Nonlinearity {
+  Nonlinearity(kernels::Activation f, bool is_gated = false) : kind(f), gated(is_gated) {}
+  int64_t width(int64_t hidden) const { return gated ? hidden / 2 : hidden; }
+  kernels::Activation kind;
+  bool gated;
+};
+
 struct Linear {
   int64_t in = 0, out = 0;
   Tensor weight = {}, bias = {};  // bias may be undefined; the weights' gradients need neither
@@ -39,14 +47,15 @@ struct Linear {
 
   void forward(Tensor y, Tensor x, Stream& stream) const;
   // hidden as forward's y, and y = f(hidden).
-  void forward_active(Tensor y, Tensor hidden, Tensor x, kernels::Activation f, Stream& stream) const;
+  void forward_active(Tensor y, Tensor hidden, Tensor x, Nonlinearity f, Stream& stream) const;
   // dx may be undefined; dbias is null without a bias. Both parts below. Gradients that are not wanted are
   // left out, with their products.
   void backward(Tensor dx, OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                 Stream& stream) const;
   void backward_input(Tensor dx, Tensor dy, Stream& stream) const;
-  // Goes beyond backward_input where x = f(hidden), to hidden's gradient.
-  void backward_active(Tensor dhidden, Tensor dy, Tensor hidden, kernels::Activation f, Stream& stream) const;
+  // Goes beyond backward_input where x = f(hidden), to hidden's gradient. dx is room for that of a gated x.
+  void backward_active(Tensor dhidden, Tensor dx, Tensor dy, Tensor hidden, Nonlinearity f,
+                       Stream& stream) const;
   void backward_weight(OutputGradient dy, Tensor x, ParamGradient& dweight, ParamGradient* dbias,
                        Stream& stream) const;
 };

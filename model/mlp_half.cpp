@@ -30,10 +30,11 @@ void MlpHalf::attach(const AdapterRule& rule, std::vector<std::string>& linears)
 }
 
 void MlpHalf::activate(Tensor active, Tensor hidden, Stream& stream) const {
-  if (c_.gated)
-    kernels::launch(kernels::GatedForward{.y = active, .x = hidden, .kind = activation()}, stream);
+  const Nonlinearity f = nonlinearity();
+  if (f.gated)
+    kernels::launch(kernels::GatedForward{.y = active, .x = hidden, .kind = f.kind}, stream);
   else
-    kernels::launch(kernels::ActivationForward{.y = active, .x = hidden, .kind = activation()}, stream);
+    kernels::launch(kernels::ActivationForward{.y = active, .x = hidden, .kind = f.kind}, stream);
 }
 
 void MlpHalf::forward(const ForwardArgs& a) const {
@@ -42,12 +43,7 @@ void MlpHalf::forward(const ForwardArgs& a) const {
   const Tensor active = (a.lean ? a.scratch : a.keep).take(a.x.dtype(), {rows, columns_});
   const CutLinear cut{axis_, a.stream, c_.name};
   const Linear up = up_.bind(a, rows), down = down_.bind(a, rows);
-  if (c_.gated) {
-    cut.forward_gathered(up, hidden, a.x, a.scratch);
-    activate(active, hidden, a.stream);
-  } else {
-    cut.forward_active(up, active, hidden, a.x, activation(), a.scratch);
-  }
+  cut.forward_active(up, active, hidden, a.x, nonlinearity(), a.scratch);
   cut.forward_summed(down, a.y, axis_.all_rows_of(a.y, a.scratch), active);
   a.saved.put(this, Kept{hidden, a.lean ? Tensor() : active});
 }
@@ -73,14 +69,9 @@ void MlpHalf::backward(const BackwardArgs& a) const {
   const Tensor dhidden = (both ? a.scratch : *a.keep).take(kept.hidden.dtype(), kept.hidden.shape());
   const Tensor dactive = c_.gated ? a.scratch.take(dhidden.dtype(), {dhidden.dim(0), columns_}) : Tensor();
   const Tensor all_dy =
-      c_.gated ? cut.backward_gathered(bound.down, dactive, a.dy, a.scratch)
-               : cut.backward_active(bound.down, dhidden, kept.hidden, a.dy, activation(), a.scratch);
+      cut.backward_active(bound.down, dhidden, dactive, kept.hidden, a.dy, nonlinearity(), a.scratch);
   const CutLinear::Gathering x =
       both && up_.trains(a.grads) ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
-  if (c_.gated)
-    kernels::launch(
-        kernels::GatedBackward{.dx = dhidden, .dy = dactive, .x = kept.hidden, .kind = activation()},
-        a.stream);
   const Event summed = cut.backward_summed(bound.up, a.dx, axis_.all_rows_of(a.dx, a.scratch), dhidden);
   if (both)
     add_weights(a, bound, kept, {all_dy, a.dy}, dhidden, x);  // while dx is summed

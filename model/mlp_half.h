@@ -44,8 +44,9 @@ class MlpHalf final : public Half {
   struct Waiting {
     Tensor dhidden;
   };
-  kernels::Activation activation() const {
-    return c_.activation.value_or(c_.gated ? kernels::Activation::silu : kernels::Activation::gelu_tanh);
+  Nonlinearity nonlinearity() const {
+    using kernels::Activation;
+    return {c_.activation.value_or(c_.gated ? Activation::silu : Activation::gelu_tanh), c_.gated};
   }
   void activate(Tensor active, Tensor hidden, Stream& stream) const;
   // The two products, of one backward.

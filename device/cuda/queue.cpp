@@ -55,7 +55,7 @@ void CudaQueue::look_at_device() {
 CudaQueue::~CudaQueue() {
   cudaSetDevice(device_);
   points_->close(cudaStreamSynchronize(stream_));
-  products.reset(), attention.reset();
+  products.reset(), cudnn.reset();
   if (owns_) cudaStreamDestroy(stream_);
 }
 

@@ -67,8 +67,8 @@ class CudaQueue final : public Queue {
   // Bytes behind the matrix products' scratch that hold what is measured and restored
   // (kernels/cuda/measure.h).
   int64_t held = 0;
-  // Where kernels/cuda/product.cpp and cudnn_attention.cpp keep their handles and choices.
-  std::shared_ptr<void> products, attention;
+  // Where kernels/cuda/product.cpp and cudnn_stream.cpp keep their handles, choices and plans.
+  std::shared_ptr<void> products, cudnn;
 
  private:
   struct Failure {

@@ -12,6 +12,16 @@ void run(const DenseActivationGradient& op) {
   run(op.activation());
 }
 
+void run(const DenseGated& op) {
+  run(op.product());
+  run(op.activation());
+}
+
+void run(const DenseGatedGradient& op) {
+  run(op.product());
+  run(op.activation());
+}
+
 void run(const DenseWeightGradient& op) {
   run(op.product());
   run(op.bias_gradient());

@@ -101,10 +101,4 @@ bool on_hopper(CudaQueue& queue) {
          major == 9;
 }
 
-bool all_aligned(std::initializer_list<Tensor> tensors) {
-  for (const Tensor& t : tensors)
-    if (reinterpret_cast<uintptr_t>(t.raw()) % 16) return false;
-  return true;
-}
-
 }  // namespace cleave::kernels::gpu

@@ -17,7 +17,4 @@ std::string words(const AttentionShape& shape);
 // Whether the queue's GPU has Hopper's own matrix instructions.
 bool on_hopper(CudaQueue& queue);
 
-// Whether all of these begin at a multiple of 16 bytes.
-bool all_aligned(std::initializer_list<Tensor> tensors);
-
 }  // namespace cleave::kernels::gpu

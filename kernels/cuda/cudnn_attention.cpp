@@ -5,19 +5,18 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <mutex>
 #include <optional>
 
 #include "device/cuda/check.h"
 #include "kernels/cuda/attention_trial.h"
 #include "kernels/cuda/cudnn_attention_graphs.h"
+#include "kernels/cuda/cudnn_stream.h"
 
 namespace cleave::kernels::gpu {
 namespace {
 
 namespace name = attention_names;
 
-constexpr const char* kCudnnSwitch = "CLEAVE_CUDNN";
 constexpr int64_t kShortest = 128;  // shorter sequences leave the GPU idle either way
 
 // Plans for so many sequences at a time that the workspace holds what they need.
@@ -27,54 +26,7 @@ struct Plans {
   QuerySums sums;  // how backward adds
 };
 
-// What a stream works with. Plans take seconds to make, so when a stream has ended another one of its GPU,
-// with as much workspace, takes over its handle and plans.
-struct Cudnn {
-  int device;
-  int64_t room;
-  QuerySums sums;
-  CudnnHandle handle = {};
-  std::map<AttentionShape, Plans> known = {};  // without plans where they cannot be made
-};
-
-struct Spares {
-  std::mutex mutex;
-  std::vector<std::unique_ptr<Cudnn>> all;
-};
-// Never destroyed: at the end of the process the driver may be gone before static objects are.
-Spares& spares() {
-  static Spares* const all = new Spares;
-  return *all;
-}
-
-std::unique_ptr<Cudnn> take_spare(int device, int64_t room, QuerySums sums) {
-  std::lock_guard lock(spares().mutex);
-  auto& all = spares().all;
-  const auto at = std::find_if(all.begin(), all.end(), [&](const auto& spare) {
-    return spare->device == device && spare->room == room && spare->sums == sums;
-  });
-  if (at == all.end()) return nullptr;
-  std::unique_ptr<Cudnn> found = std::move(*at);
-  all.erase(at);
-  return found;
-}
-
-void leave_spare(Cudnn* ended) {
-  std::lock_guard lock(spares().mutex);
-  spares().all.emplace_back(ended);
-}
-
-Cudnn& cudnn_of(CudaQueue& queue) {
-  if (!queue.attention) {
-    queue.use();
-    const int64_t room = queue.product_scratch().bytes();
-    const QuerySums sums = queue.any_order ? QuerySums::any_order : QuerySums::in_order;
-    std::unique_ptr<Cudnn> cudnn = take_spare(queue.device(), room, sums);
-    if (!cudnn) cudnn.reset(new Cudnn{.device = queue.device(), .room = room, .sums = sums});
-    queue.attention = std::shared_ptr<Cudnn>(cudnn.release(), leave_spare);
-  }
-  return *static_cast<Cudnn*>(queue.attention.get());
-}
+using Known = std::map<AttentionShape, Plans>;  // without plans where they cannot be made
 
 using MakeGraph = std::function<std::shared_ptr<CudnnGraph>(const AttentionShape&)>;
 
@@ -108,8 +60,11 @@ CudnnPlan fitting_plan(const MakeGraph& make, AttentionShape& shape, const Cudnn
 }
 
 Plans& plans_of(const AttentionShape& shape, CudaQueue& queue) {
-  Cudnn& cudnn = cudnn_of(queue);
-  const auto [at, added] = cudnn.known.try_emplace(shape, Plans{shape, shape, {}, {}, cudnn.sums});
+  CudnnStream& cudnn = cudnn_of(queue);
+  if (!cudnn.attention) cudnn.attention = std::make_shared<Known>();
+  const QuerySums sums = cudnn.any_order ? QuerySums::any_order : QuerySums::in_order;
+  const auto [at, added] =
+      static_cast<Known*>(cudnn.attention.get())->try_emplace(shape, Plans{shape, shape, {}, {}, sums});
   Plans& p = at->second;
   if (!added) {
     require(p.forward.has_value(), Exit::internal, "its plans could not be made before");

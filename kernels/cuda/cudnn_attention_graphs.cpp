@@ -6,7 +6,7 @@ namespace cleave::kernels::gpu {
 namespace {
 
 namespace name = attention_names;
-using Tensor = CudnnGraph::Tensor;
+using GraphTensor = CudnnGraph::Tensor;
 
 // What both graphs are made of.
 struct Builder {
@@ -35,16 +35,16 @@ struct Builder {
     return {{s.batch, s.heads, s.seq, s.dim}, {s.heads * s.seq * s.dim, s.seq * s.dim, s.dim, 1}};
   }
 
-  Tensor scores() { return g->inside(CUDNN_DATA_FLOAT, square()); }
-  Tensor sums() { return g->inside(CUDNN_DATA_FLOAT, row()); }
-  Tensor pointwise(cudnnPointwiseMode_t mode, Tensor x, Tensor b = {}) {
+  GraphTensor scores() { return g->inside(CUDNN_DATA_FLOAT, square()); }
+  GraphTensor sums() { return g->inside(CUDNN_DATA_FLOAT, row()); }
+  GraphTensor pointwise(cudnnPointwiseMode_t mode, GraphTensor x, GraphTensor b = {}) {
     return g->pointwise(mode, x, b, scores());
   }
   // Scores of keys after the query become the lowest number.
-  Tensor causal(Tensor x) {
-    const Tensor query = g->index(2, x, g->inside(CUDNN_DATA_INT32, square()));
-    const Tensor key = g->index(3, x, g->inside(CUDNN_DATA_INT32, square()));
-    const Tensor seen =
+  GraphTensor causal(GraphTensor x) {
+    const GraphTensor query = g->index(2, x, g->inside(CUDNN_DATA_INT32, square()));
+    const GraphTensor key = g->index(3, x, g->inside(CUDNN_DATA_INT32, square()));
+    const GraphTensor seen =
         g->pointwise(CUDNN_POINTWISE_CMP_GE, query, key, g->inside(CUDNN_DATA_BOOLEAN, square()));
     return g->pointwise(CUDNN_POINTWISE_BINARY_SELECT, x, g->number(name::lowest), scores(), seen);
   }
@@ -55,14 +55,15 @@ struct Builder {
 };
 
 // Of keys or values, which several heads of queries share.
-void sum_heads(Builder& b, Tensor probabilities, Tensor of_queries, int64_t gradient) {
-  const Tensor transposed = b.g->reshape(probabilities, b.g->inside(b.type, Builder::transposed(b.square())));
-  const Tensor result = b.g->input(gradient, b.type, b.joined(b.s.kv_heads));
+void sum_heads(Builder& b, GraphTensor probabilities, GraphTensor of_queries, int64_t gradient) {
+  const GraphTensor transposed =
+      b.g->reshape(probabilities, b.g->inside(b.type, Builder::transposed(b.square())));
+  const GraphTensor result = b.g->input(gradient, b.type, b.joined(b.s.kv_heads));
   if (b.s.heads == b.s.kv_heads) {
     b.g->matmul(transposed, of_queries, result);
     return;
   }
-  const Tensor every = b.g->matmul(transposed, of_queries, b.g->inside(b.type, b.whole()));
+  const GraphTensor every = b.g->matmul(transposed, of_queries, b.g->inside(b.type, b.whole()));
   b.g->reduce(CUDNN_REDUCE_TENSOR_ADD, every, result);
 }
 
@@ -71,17 +72,18 @@ void sum_heads(Builder& b, Tensor probabilities, Tensor of_queries, int64_t grad
 std::shared_ptr<CudnnGraph> attention_graph(const AttentionShape& shape) {
   Builder b(shape);
   CudnnGraph& g = *b.g;
-  const Tensor q = g.input(name::q, b.type, b.joined(shape.heads));
-  const Tensor k = g.input(name::k, b.type, Builder::transposed(b.joined(shape.kv_heads)));
-  const Tensor v = g.input(name::v, b.type, b.joined(shape.kv_heads));
-  const Tensor scaled = b.pointwise(CUDNN_POINTWISE_MUL, g.matmul(q, k, b.scores()), g.number(name::scale));
-  const Tensor masked = b.causal(scaled);
-  const Tensor most = g.reduce(CUDNN_REDUCE_TENSOR_MAX, masked, b.sums());
-  const Tensor e = b.pointwise(CUDNN_POINTWISE_EXP, b.pointwise(CUDNN_POINTWISE_SUB, masked, most));
-  const Tensor sum = g.reduce(CUDNN_REDUCE_TENSOR_ADD, e, b.sums());
-  const Tensor log = g.pointwise(CUDNN_POINTWISE_LOG, sum, {}, b.sums());
+  const GraphTensor q = g.input(name::q, b.type, b.joined(shape.heads));
+  const GraphTensor k = g.input(name::k, b.type, Builder::transposed(b.joined(shape.kv_heads)));
+  const GraphTensor v = g.input(name::v, b.type, b.joined(shape.kv_heads));
+  const GraphTensor scaled =
+      b.pointwise(CUDNN_POINTWISE_MUL, g.matmul(q, k, b.scores()), g.number(name::scale));
+  const GraphTensor masked = b.causal(scaled);
+  const GraphTensor most = g.reduce(CUDNN_REDUCE_TENSOR_MAX, masked, b.sums());
+  const GraphTensor e = b.pointwise(CUDNN_POINTWISE_EXP, b.pointwise(CUDNN_POINTWISE_SUB, masked, most));
+  const GraphTensor sum = g.reduce(CUDNN_REDUCE_TENSOR_ADD, e, b.sums());
+  const GraphTensor log = g.pointwise(CUDNN_POINTWISE_LOG, sum, {}, b.sums());
   g.pointwise(CUDNN_POINTWISE_ADD, most, log, g.input(name::lse, CUDNN_DATA_FLOAT, b.row()));
-  const Tensor p = g.pointwise(CUDNN_POINTWISE_DIV, e, sum, g.inside(b.type, b.square()));
+  const GraphTensor p = g.pointwise(CUDNN_POINTWISE_DIV, e, sum, g.inside(b.type, b.square()));
   g.matmul(p, v, g.input(name::y, b.type, b.out()));
   return b.g;
 }
@@ -89,30 +91,31 @@ std::shared_ptr<CudnnGraph> attention_graph(const AttentionShape& shape) {
 std::shared_ptr<CudnnGraph> attention_gradient_graph(const AttentionShape& shape, QuerySums sums) {
   Builder b(shape);
   CudnnGraph& g = *b.g;
-  const Tensor q = g.input(name::q, b.type, b.joined(shape.heads));
+  const GraphTensor q = g.input(name::q, b.type, b.joined(shape.heads));
   const CudnnShape turned = Builder::transposed(b.joined(shape.kv_heads));
-  const Tensor k = g.input(name::k, b.type, turned), v = g.input(name::v, b.type, turned);
-  const Tensor y = g.input(name::y, b.type, b.out()), dy = g.input(name::dy, b.type, b.out());
-  const Tensor lse = g.input(name::lse, CUDNN_DATA_FLOAT, b.row()), scale = g.number(name::scale);
+  const GraphTensor k = g.input(name::k, b.type, turned), v = g.input(name::v, b.type, turned);
+  const GraphTensor y = g.input(name::y, b.type, b.out()), dy = g.input(name::dy, b.type, b.out());
+  const GraphTensor lse = g.input(name::lse, CUDNN_DATA_FLOAT, b.row()), scale = g.number(name::scale);
 
-  const Tensor both = g.pointwise(CUDNN_POINTWISE_MUL, dy, y, g.inside(CUDNN_DATA_FLOAT, b.out()));
-  const Tensor dots = g.reduce(CUDNN_REDUCE_TENSOR_ADD, both, b.sums());
-  const Tensor delta = g.pointwise(CUDNN_POINTWISE_MUL, dots, g.number(name::one),
-                                   g.input(name::delta, CUDNN_DATA_FLOAT, b.row()));
+  const GraphTensor both = g.pointwise(CUDNN_POINTWISE_MUL, dy, y, g.inside(CUDNN_DATA_FLOAT, b.out()));
+  const GraphTensor dots = g.reduce(CUDNN_REDUCE_TENSOR_ADD, both, b.sums());
+  const GraphTensor delta = g.pointwise(CUDNN_POINTWISE_MUL, dots, g.number(name::one),
+                                        g.input(name::delta, CUDNN_DATA_FLOAT, b.row()));
 
-  const Tensor scaled = b.pointwise(CUDNN_POINTWISE_MUL, g.matmul(q, k, b.scores()), scale);
-  const Tensor p = b.pointwise(CUDNN_POINTWISE_EXP, b.causal(b.pointwise(CUDNN_POINTWISE_SUB, scaled, lse)));
+  const GraphTensor scaled = b.pointwise(CUDNN_POINTWISE_MUL, g.matmul(q, k, b.scores()), scale);
+  const GraphTensor p =
+      b.pointwise(CUDNN_POINTWISE_EXP, b.causal(b.pointwise(CUDNN_POINTWISE_SUB, scaled, lse)));
   sum_heads(b, p, dy, name::dv);
 
-  const Tensor dp = b.pointwise(CUDNN_POINTWISE_SUB, g.matmul(dy, v, b.scores()), delta);
-  const Tensor ds = b.pointwise(CUDNN_POINTWISE_MUL, b.pointwise(CUDNN_POINTWISE_MUL, dp, p), scale);
+  const GraphTensor dp = b.pointwise(CUDNN_POINTWISE_SUB, g.matmul(dy, v, b.scores()), delta);
+  const GraphTensor ds = b.pointwise(CUDNN_POINTWISE_MUL, b.pointwise(CUDNN_POINTWISE_MUL, dp, p), scale);
   sum_heads(b, ds, q, name::dk);
-  const Tensor keys = g.reshape(k, g.inside(CUDNN_DATA_FLOAT, b.joined(shape.kv_heads)));
-  const Tensor dq = g.input(name::dq, b.type, b.joined(shape.heads));
+  const GraphTensor keys = g.reshape(k, g.inside(CUDNN_DATA_FLOAT, b.joined(shape.kv_heads)));
+  const GraphTensor dq = g.input(name::dq, b.type, b.joined(shape.heads));
   if (sums == QuerySums::in_order) {
     g.matmul(ds, keys, dq);
   } else {
-    const Tensor summed = g.matmul(ds, keys, g.input(name::dq_sums, CUDNN_DATA_FLOAT, b.whole()));
+    const GraphTensor summed = g.matmul(ds, keys, g.input(name::dq_sums, CUDNN_DATA_FLOAT, b.whole()));
     g.pointwise(CUDNN_POINTWISE_IDENTITY, summed, {}, dq);
   }
   return b.g;

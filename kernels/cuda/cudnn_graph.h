@@ -4,6 +4,7 @@
 #pragma once
 #include <cudnn.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string>
@@ -49,9 +50,16 @@ class CudnnDescriptor {
   cudnnBackendDescriptor_t value_ = nullptr;
 };
 
-// Four dims; an element's offset is the sum of index times stride.
+// An element's offset is the sum of index times stride.
 struct CudnnShape {
   std::array<int64_t, 4> dims, strides;
+  int rank = 4;  // how many of the dims count
+
+  // What its engines for products take: a batch of one matrix.
+  static CudnnShape matrix(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
+    const int64_t whole = std::max(rows * row_stride, columns * column_stride);
+    return {{1, rows, columns}, {whole, row_stride, column_stride}, 3};
+  }
 };
 
 class CudnnGraph {

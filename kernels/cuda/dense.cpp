@@ -1,4 +1,4 @@
-// Each op in one product of the library's, where its epilogue was proved, else as two kernels. Only 16-bit
+// Each op in one kernel of a library's, where that was proved, else as two kernels. Only 16-bit
 // operands take the epilogues: in fp32 what is computed should not depend on how the library rounds its
 // functions.
 #include "kernels/dense.h"
@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "kernels/choices.h"
+#include "kernels/cuda/gated_routes.h"
 #include "kernels/cuda/measure.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/trial.h"
@@ -58,14 +59,27 @@ bool run_together(const DenseWeightGradient& op, Stream& stream) {
   return true;
 }
 
+void run_apart(const DenseGated& op, Stream& stream) {
+  launch(op.product(), stream);
+  launch(op.activation(), stream);
+}
+bool run_together(const DenseGated& op, Stream& stream) { return library_gated(op, stream); }
+
+void run_apart(const DenseGatedGradient& op, Stream& stream) {
+  launch(op.product(), stream);
+  launch(op.activation(), stream);
+}
+bool run_together(const DenseGatedGradient& op, Stream& stream) { return library_gated(op, stream); }
+
 constexpr const char* kUnmeasured = "together, because there is no room to measure";
 
 // Whether one product with its epilogue is faster than the kernels apart, for this shape; `added_to` is what
-// both would add to. Where nothing is measured: yes.
+// both would add to. Where nothing is measured: `else_together`.
 template <class Op>
-bool faster_together(const Op& op, const char* what, std::vector<Tensor> added_to, Stream& stream) {
+bool faster_together(const Op& op, const char* what, std::vector<Tensor> added_to, Stream& stream,
+                     bool else_together = true) {
   CudaQueue& queue = cuda_queue(stream);
-  if (!queue.measures) return true;
+  if (!queue.measures) return else_together;
   const Matmul product = op.product();
   Choices& choices = Choices::of_process();
   const std::string name = fmt::format("{} {} x {} x {} {} of {}{}, {}", what, product.m(), product.n(),
@@ -80,10 +94,11 @@ bool faster_together(const Op& op, const char* what, std::vector<Tensor> added_t
     untouched.restore();
     chosen = choices.keep(name, together < apart ? "together" : "apart");
   }
-  return !chosen || *chosen == "together" || *chosen == kUnmeasured;
+  return chosen ? *chosen == "together" || *chosen == kUnmeasured : else_together;
 }
 
 constexpr const char *kNoKernel = "cuBLASLt has no kernel for a small trial",
+                     *kNoPlan = "cuDNN has no plan for a small trial",
                      *kNoSpace = "the stream has too little scratch for a trial";
 
 Verdict trial_of_activation(DType type, bool bias, Stream& stream) {
@@ -115,6 +130,38 @@ Verdict trial_of_activation_gradient(DType type, Stream& stream) {
   if (!run_together(op, stream)) return kNoKernel;
   run_apart(apart, stream);
   return difference("GELU's gradient", op.dhidden, apart.dhidden, kDenseBound, stream);
+}
+
+Verdict trial_of_gated(DType type, Stream& stream) {
+  TrialSpace space(stream);
+  if (!space.enough()) return kNoSpace;
+  DenseGated op{.y = {},
+                .hidden = {},
+                .x = space.random(type, {kRows, kIn}),
+                .weight = space.random(type, {2 * kOut, kIn}, 0.1f),
+                .bias = {}};
+  DenseGated apart = op;
+  for (DenseGated* one : {&op, &apart})
+    one->y = space.take(type, {kRows, kOut}), one->hidden = space.take(type, {kRows, 2 * kOut});
+  if (!run_together(op, stream)) return kNoPlan;
+  run_apart(apart, stream);
+  const Verdict hidden = difference("gate and up", op.hidden, apart.hidden, kDenseBound, stream);
+  return hidden.empty() ? difference("SwiGLU", op.y, apart.y, kDenseBound, stream) : hidden;
+}
+
+Verdict trial_of_gated_gradient(DType type, Stream& stream) {
+  TrialSpace space(stream);
+  if (!space.enough()) return kNoSpace;
+  DenseGatedGradient op{.dhidden = space.take(type, {kRows, 2 * kOut}),
+                        .dactive = space.take(type, {kRows, kOut}),
+                        .dy = space.random(type, {kRows, kIn}),
+                        .weight = space.random(type, {kIn, kOut}, 0.1f),
+                        .hidden = space.random(type, {kRows, 2 * kOut})};
+  DenseGatedGradient apart = op;
+  apart.dhidden = space.take(type, {kRows, 2 * kOut});
+  if (!run_together(op, stream)) return kNoPlan;
+  run_apart(apart, stream);
+  return difference("SwiGLU's gradient", op.dhidden, apart.dhidden, kDenseBound, stream);
 }
 
 Verdict trial_of_weight_gradient(const DenseWeightGradient& like, Stream& stream) {
@@ -161,6 +208,31 @@ void run(const DenseActivationGradient& op, Stream& stream) {
       proved(fmt::format("cuBLASLt's GELU gradient in {}", name_of(type)), kEpilogueSwitch, stream,
              [&] { return trial_of_activation_gradient(type, stream); }) &&
       faster_together(op, "GELU's gradient", {}, stream) && run_together(op, stream))
+    return;
+  run_apart(op, stream);
+}
+
+// Only where it was measured to be faster: what a product costs in a kernel that cuDNN makes is not known.
+void run(const DenseGated& op, Stream& stream) {
+  const DType type = op.x.dtype();
+  const bool one_type = op.weight.dtype() == type && op.y.dtype() == type;
+  if (op.kind == Activation::silu && sixteen_bits(type) && one_type && !op.bias.defined() &&
+      some_work(op.product()) && cuda_queue(stream).measures && library_gates(stream) &&
+      proved(fmt::format("cuDNN's SwiGLU in {}", name_of(type)), kEpilogueSwitch, stream,
+             [&] { return trial_of_gated(type, stream); }) &&
+      faster_together(op, "SwiGLU", {}, stream, false) && run_together(op, stream))
+    return;
+  run_apart(op, stream);
+}
+
+void run(const DenseGatedGradient& op, Stream& stream) {
+  const DType type = op.dy.dtype();
+  const bool one_type = op.weight.dtype() == type && op.dhidden.dtype() == type;
+  if (op.kind == Activation::silu && sixteen_bits(type) && one_type && some_work(op.product()) &&
+      cuda_queue(stream).measures && library_gates(stream) &&
+      proved(fmt::format("cuDNN's SwiGLU gradient in {}", name_of(type)), kEpilogueSwitch, stream,
+             [&] { return trial_of_gated_gradient(type, stream); }) &&
+      faster_together(op, "SwiGLU's gradient", {}, stream, false) && run_together(op, stream))
     return;
   run_apart(op, stream);
 }

@@ -1,9 +1,13 @@
-// Stands in for cudnn_attention.cpp where the build has no cuDNN.
+// Stands in for cudnn_attention.cpp and cudnn_gated.cpp where the build has no cuDNN.
 #include "kernels/cuda/attention_routes.h"
+#include "kernels/cuda/gated_routes.h"
 
 namespace cleave::kernels::gpu {
 
 bool library_attention(const AttentionForward&, Stream&) { return false; }
 bool library_attention(const AttentionBackward&, Stream&) { return false; }
+bool library_gates(Stream&) { return false; }
+bool library_gated(const DenseGated&, Stream&) { return false; }
+bool library_gated(const DenseGatedGradient&, Stream&) { return false; }
 
 }  // namespace cleave::kernels::gpu

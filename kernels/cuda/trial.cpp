@@ -1,5 +1,6 @@
 #include "kernels/cuda/trial.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -35,6 +36,11 @@ Verdict first_difference(const char* what, const Tensor& got, const Tensor& want
 }
 
 }  // namespace
+
+bool all_aligned(std::initializer_list<Tensor> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.raw()) % 16 == 0; });
+}
 
 // The trial runs without the lock: its stream may wait for another rank of this process, which may be here as
 // well.

@@ -1,12 +1,16 @@
 // What a library computes in place of this folder's own kernels is tried once against them before it is used.
 #pragma once
 #include <functional>
+#include <initializer_list>
 #include <string>
 
 #include "device/cuda/queue.h"
 #include "device/tensor.h"
 
 namespace cleave::kernels::gpu {
+
+// Whether all of these begin at a multiple of 16 bytes.
+bool all_aligned(std::initializer_list<Tensor> tensors);
 
 // What a trial ends with: empty when the results agree, else why the own kernels stay.
 using Verdict = std::string;

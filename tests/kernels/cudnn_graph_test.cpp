@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/cuda/cudnn_attention_graphs.h"
+#include "kernels/cuda/cudnn_gated_graphs.h"
 
 namespace cleave::kernels::gpu {
 namespace {
@@ -20,7 +21,7 @@ constexpr std::string_view kHopper =
  "maxSharedMemoryPerBlockOptin": 232448, "reservedSharedMemoryPerBlock": 1024, "isTccDriver": 0,
  "supportCoopLaunch": 1})";
 
-class CudnnGraphs : public testing::TestWithParam<AttentionShape> {
+class ToldAboutHopper : public testing::Test {
  protected:
   void SetUp() override {
     // Its name is the driver's, so the library finds it under that.
@@ -42,6 +43,9 @@ class CudnnGraphs : public testing::TestWithParam<AttentionShape> {
   }
   std::unique_ptr<CudnnDescriptor> hopper_;
 };
+
+class CudnnGraphs : public ToldAboutHopper, public testing::WithParamInterface<AttentionShape> {};
+class CudnnGatedGraphs : public ToldAboutHopper, public testing::WithParamInterface<GatedShape> {};
 
 // GPT-2 124M and 1.5B, Qwen2.5 1.5B and 7B, and a long sequence.
 constexpr AttentionShape kShapes[] = {{8, 1024, 12, 12, 64, DType::bf16},
@@ -69,6 +73,32 @@ TEST_P(CudnnGraphs, ThatNoEngineKnowsAreRefusedInWords) {
     EXPECT_EQ(e.exit(), Exit::internal);
     EXPECT_GT(std::string(e.what()).size(), 20u);
   }
+}
+
+// Qwen2.5 1.5B, 3B and 7B, a rank of two of the last one's, and a trial's.
+constexpr GatedShape kGatedShapes[] = {{32768, 8960, 1536, DType::bf16},
+                                       {16384, 11008, 2048, DType::bf16},
+                                       {16384, 18944, 3584, DType::bf16},
+                                       {16384, 9472, 3584, DType::fp16},
+                                       {192, 64, 128, DType::bf16}};
+INSTANTIATE_TEST_SUITE_P(Of, CudnnGatedGraphs, testing::ValuesIn(kGatedShapes));
+
+TEST_P(CudnnGatedGraphs, HaveEnginesOnHopper) {
+  EXPECT_GT(engines(gated_graph(GetParam())), 0u);
+  EXPECT_GT(engines(gated_gradient_graph(GetParam())), 0u);
+}
+
+// Without a driver the kernel that cuDNN has compiled cannot be loaded, and that is all that is wrong.
+TEST_F(ToldAboutHopper, CudnnCompilesSwigluIntoAProduct) {
+  for (const bool gradient : {false, true}) try {
+      const GatedShape& s = kGatedShapes[4];
+      const std::shared_ptr<CudnnGraph> graph = gradient ? gated_gradient_graph(s) : gated_graph(s);
+      graph->finish(nullptr);
+      const CudnnPlan plan(graph, nullptr, hopper_.get());
+      EXPECT_LT(plan.workspace_bytes(), 64 << 20);
+    } catch (const Error& e) {
+      EXPECT_NE(std::string_view(e.what()).find("cuLibraryLoadData"), std::string_view::npos) << e.what();
+    }
 }
 
 }  // namespace

@@ -103,6 +103,65 @@ TEST_P(DenseKernel, ActivationsGradientEqualsDoublePrecision) {
       }
 }
 
+double silu(double x) { return x / (1 + std::exp(-x)); }
+
+TEST_P(DenseKernel, GatedUnitEqualsDoublePrecision) {
+  for (const auto& [m, n, k] : kProducts)
+    for (DType type : kTrainingTypes)
+      for (bool with_bias : {false, true}) {
+        Guarded x(type, {m, k}, random_values(m * k, 1)),
+            w(type, {2 * n, k}, random_values(2 * n * k, 2, 0.1));
+        Guarded bias(type, {2 * n}, random_values(2 * n, 3)), y(type, {m, n}), hidden(type, {m, 2 * n});
+        TestStream stream;
+        launch(
+            DenseGated{
+                .y = y, .hidden = hidden, .x = x, .weight = w, .bias = with_bias ? bias.tensor() : Tensor()},
+            stream);
+        const double ulp = half_ulp(type) * 1.01, sums = double(k + 4) * 0x1p-22;
+        SCOPED_TRACE(fmt::format("{}x{}x{} {}{}", m, n, k, name_of(type), with_bias ? " bias" : ""));
+        for (int64_t i = 0; i < m * n; ++i) {
+          const auto product = [&](int64_t column) {
+            return dot(x, false, w, false, i / n, column, k) + (with_bias ? bias.at(size_t(column)) : 0);
+          };
+          const double gate = product(i % n), up = product(n + i % n), want = silu(gate) * up;
+          const size_t at = size_t(i / n * 2 * n + i % n);
+          ASSERT_NEAR(hidden.at(at), gate, ulp * std::fabs(gate) + sums) << "gate at " << i;
+          ASSERT_NEAR(hidden.at(at + size_t(n)), up, ulp * std::fabs(up) + sums) << "up at " << i;
+          ASSERT_NEAR(y.at(size_t(i)), want,
+                      ulp * (2 * std::fabs(want) + kSteepest * std::fabs(gate * up)) +
+                          sums * (2 + 2 * std::fabs(gate) + 2 * std::fabs(up)) + 1e-6)
+              << "y at " << i;
+        }
+        EXPECT_TRUE(y.intact() && hidden.intact());
+      }
+}
+
+TEST_P(DenseKernel, GatedUnitsGradientEqualsDoublePrecision) {
+  for (const auto& [m, n, k] : kProducts)
+    for (DType type : kTrainingTypes) {
+      Guarded dy(type, {m, k}, random_values(m * k, 1)), w(type, {k, n}, random_values(n * k, 2, 0.1));
+      Guarded hidden(type, {m, 2 * n}, random_values(2 * m * n, 3, 2)), dhidden(type, {m, 2 * n}),
+          room(type, {m, n});
+      TestStream stream;
+      launch(DenseGatedGradient{.dhidden = dhidden, .dactive = room, .dy = dy, .weight = w, .hidden = hidden},
+             stream);
+      for (int64_t i = 0; i < m * n; ++i) {
+        const size_t at = size_t(i / n * 2 * n + i % n);
+        const double product = dot(dy, false, w, true, i / n, i % n, k), gate = hidden.at(at),
+                     up = hidden.at(at + size_t(n)), s = 1 / (1 + std::exp(-gate));
+        const auto expect = [&](double got, double want, const char* what) {
+          ASSERT_NEAR(got, want,
+                      2.05 * half_ulp(type) * std::fabs(want) +
+                          double(k + 4) * 0x1p-21 * (1 + std::fabs(up) + std::fabs(gate)) + 2e-6)
+              << fmt::format("{}x{}x{} {} {} at {}", m, n, k, name_of(type), what, i);
+        };
+        expect(dhidden.at(at), product * up * s * (1 + gate * (1 - s)), "gate");
+        expect(dhidden.at(at + size_t(n)), product * gate * s, "up");
+      }
+      EXPECT_TRUE(dhidden.intact() && room.intact());
+    }
+}
+
 TEST_P(DenseKernel, WeightGradientAndItsBiasEqualDoublePrecision) {
   for (const auto& [rows, out, in] : kProducts)
     for (DType type : kTrainingTypes)
@@ -154,6 +213,15 @@ TEST(Dense, IsItsTwoKernelsBitForBitOnTheCpu) {
     launch(ActivationBackward{.dx = y2, .dy = y2, .x = hidden}, stream);
     EXPECT_EQ(y.bits(), y2.bits());
 
+    const int64_t half = n - 1;  // of an even number of columns
+    Guarded gates(type, {2 * half, k}, random_values(2 * half * k, 6)), both(type, {m, 2 * half}),
+        both2(type, {m, 2 * half}), active(type, {m, half}), active2(type, {m, half});
+    launch(DenseGated{.y = active, .hidden = both, .x = x, .weight = gates, .bias = {}}, stream);
+    launch(Matmul{.c = both2, .a = x, .b = gates, .transpose_b = true}, stream);
+    launch(GatedForward{.y = active2, .x = both2}, stream);
+    EXPECT_EQ(both.bits(), both2.bits());
+    EXPECT_EQ(active.bits(), active2.bits());
+
     Guarded dw(type, {n, k}, random_values(n * k, 5)), dw2(type, {n, k}, random_values(n * k, 5)),
         db(type, {n}), db2(type, {n});
     launch(DenseWeightGradient{.dweight = dw, .dbias = db, .dy = y, .x = x, .accumulate_weight = true},
@@ -184,6 +252,18 @@ TEST(Dense, RefusesWrongOperands) {
   EXPECT_NO_THROW(gradient.check());
   refused(gradient, [&](auto& op) { op.hidden = y; });
   refused(gradient, [&](auto& op) { op.hidden = narrow; });
+  Guarded wide(t, {3, 10}), both(t, {10, 4}), dwide(t, {3, 10});
+  const DenseGated gated{.y = y, .hidden = wide, .x = x, .weight = both, .bias = {}};
+  EXPECT_NO_THROW(gated.check());
+  refused(gated, [&](auto& op) { op.y = wide; });
+  refused(gated, [&](auto& op) { op.y = half; });
+  refused(gated, [&](auto& op) { op.hidden = hidden; });
+  refused(gated, [&](auto& op) { op.weight = w; });
+  const DenseGatedGradient of_both{.dhidden = dwide, .dactive = y, .dy = dy, .weight = next, .hidden = wide};
+  EXPECT_NO_THROW(of_both.check());
+  refused(of_both, [&](auto& op) { op.dhidden = wide; });
+  refused(of_both, [&](auto& op) { op.dactive = narrow; });
+  refused(of_both, [&](auto& op) { op.hidden = hidden; });
   Guarded dw(t, {5, 4}), db(t, {5});
   const DenseWeightGradient weight{.dweight = dw, .dbias = db, .dy = y, .x = x};
   EXPECT_NO_THROW(weight.check());
