@@ -107,6 +107,8 @@ else
     build/cuda/bin/cleave report || bad "cleave report of the CUDA build"
     section "what the CUDA compiler makes of the kernels"
     run_ctest cuda -L compiler
+    section "what cuDNN makes of its graphs, told about an H100"
+    run_ctest cuda -R 'CudnnG|AboutHopper'
     if [ -e /dev/nvidiactl ]; then
       section "tests on the GPU"
       run_ctest cuda -L gpu
