@@ -6,6 +6,7 @@
 #include "core/build.h"
 #include "kernels/attention.h"
 #include "kernels/choices.h"
+#include "kernels/cuda/gated_routes.h"
 #include "kernels/cuda/measure.h"
 #include "kernels/dense.h"
 #include "kernels/elementwise.h"
@@ -80,6 +81,38 @@ TEST_P(TrialKernel, LetsTheLibraryDoGeluItsGradientAndTheBiasGradient) {
              stream);
     }
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+// Both ways of both directions agree, and which is faster was measured.
+TEST_P(TrialKernel, LetsCudnnDoSwigluBehindItsProducts) {
+  const DType t = DType::bf16;
+  const int64_t m = 256, n = 128, k = 192;
+  TestStream stream;
+  stream.get().measure_choices();
+  if (!gpu::library_gates(stream.get())) GTEST_SKIP() << "cuDNN is not there";
+  Guarded x(t, {m, k}, random_values(m * k, 1)), w(t, {2 * n, k}, random_values(2 * n * k, 2, 0.1)),
+      down(t, {k, n}, random_values(k * n, 3, 0.1));
+  Guarded y(t, {m, n}), hidden(t, {m, 2 * n}), room(t, {m, n}), dhidden(t, {m, 2 * n});
+  const DenseGated forward{.y = y, .hidden = hidden, .x = x, .weight = w, .bias = {}};
+  const DenseGatedGradient backward{
+      .dhidden = dhidden, .dactive = room, .dy = x, .weight = down, .hidden = hidden};
+  launch(forward.product(), stream), launch(forward.activation(), stream);
+  launch(backward.product(), stream), launch(backward.activation(), stream);
+  const Values want_y = y.values(), want_dhidden = dhidden.values();
+  EXPECT_TRUE(gpu::library_gated(forward, stream.get()));
+  expect_near(y, want_y, 0x1p-6, 0x1p-6, "y");
+  EXPECT_TRUE(gpu::library_gated(backward, stream.get()));
+  expect_near(dhidden, want_dhidden, 0x1p-6, 0x1p-6, "dhidden");
+
+  Choices::of_process().take_new();
+  testing::internal::CaptureStderr();
+  launch(forward, stream), launch(backward, stream);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  int measured = 0;
+  for (const auto& [name, choice] : Choices::of_process().take_new()) measured += name.find("SwiGLU") == 0;
+  EXPECT_EQ(measured, 2);
+  expect_near(y, want_y, 0x1p-6, 0x1p-6, "y");
+  expect_near(dhidden, want_dhidden, 0x1p-6, 0x1p-6, "dhidden");
 }
 
 // What follows needs a product for which the library offers a choice, and it may offer one algorithm alone:
