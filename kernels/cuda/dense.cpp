@@ -4,6 +4,7 @@
 #include "kernels/dense.h"
 
 #include <optional>
+#include <type_traits>
 
 #include "kernels/choices.h"
 #include "kernels/cuda/gated_routes.h"
@@ -25,29 +26,28 @@ bool sixteen_bits(DType t) { return t == DType::bf16 || t == DType::fp16; }
 
 bool some_work(const Matmul& product) { return product.m() * product.n() * product.k() > 0; }
 
-void run_apart(const DenseActivation& op, Stream& stream) {
+template <class Op>
+void run_apart(const Op& op, Stream& stream) {
   launch(op.product(), stream);
   launch(op.activation(), stream);
 }
+void run_apart(const DenseWeightGradient& op, Stream& stream) {
+  launch(op.product(), stream);
+  launch(op.bias_gradient(), stream);
+}
+
+// False: the library has no kernel for it.
 bool run_together(const DenseActivation& op, Stream& stream) {
   Matmul product = op.product();
   product.c = op.y;
   return multiply({.op = product, .epilogue = Epilogue::gelu, .hidden = op.hidden}, cuda_queue(stream));
 }
-
-void run_apart(const DenseActivationGradient& op, Stream& stream) {
-  launch(op.product(), stream);
-  launch(op.activation(), stream);
-}
 bool run_together(const DenseActivationGradient& op, Stream& stream) {
   return multiply({.op = op.product(), .epilogue = Epilogue::gelu_gradient, .hidden = op.hidden},
                   cuda_queue(stream));
 }
-
-void run_apart(const DenseWeightGradient& op, Stream& stream) {
-  launch(op.product(), stream);
-  launch(op.bias_gradient(), stream);
-}
+bool run_together(const DenseGated& op, Stream& stream) { return library_gated(op, stream); }
+bool run_together(const DenseGatedGradient& op, Stream& stream) { return library_gated(op, stream); }
 // The library overwrites the bias's gradient, so one that is added to comes by way of the scratch.
 bool run_together(const DenseWeightGradient& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
@@ -58,18 +58,6 @@ bool run_together(const DenseWeightGradient& op, Stream& stream) {
   if (op.accumulate_bias) launch(Axpy{.y = op.dbias, .x = dbias}, stream);
   return true;
 }
-
-void run_apart(const DenseGated& op, Stream& stream) {
-  launch(op.product(), stream);
-  launch(op.activation(), stream);
-}
-bool run_together(const DenseGated& op, Stream& stream) { return library_gated(op, stream); }
-
-void run_apart(const DenseGatedGradient& op, Stream& stream) {
-  launch(op.product(), stream);
-  launch(op.activation(), stream);
-}
-bool run_together(const DenseGatedGradient& op, Stream& stream) { return library_gated(op, stream); }
 
 constexpr const char* kUnmeasured = "together, because there is no room to measure";
 
@@ -97,71 +85,41 @@ bool faster_together(const Op& op, const char* what, std::vector<Tensor> added_t
   return chosen ? *chosen == "together" || *chosen == kUnmeasured : else_together;
 }
 
-constexpr const char *kNoKernel = "cuBLASLt has no kernel for a small trial",
-                     *kNoPlan = "cuDNN has no plan for a small trial",
+constexpr const char *kNoKernel = "the library has no kernel for a small trial",
                      *kNoSpace = "the stream has too little scratch for a trial";
 
-Verdict trial_of_activation(DType type, bool bias, Stream& stream) {
+// Of a layer, whose product is `wide` times as wide as its output, with function f behind it.
+template <class Op>
+Verdict trial_of_layer(const char* f, int64_t wide, DType type, bool bias, Stream& stream) {
   TrialSpace space(stream);
   if (!space.enough()) return kNoSpace;
-  DenseActivation op{.y = {},
-                     .hidden = {},
-                     .x = space.random(type, {kRows, kIn}),
-                     .weight = space.random(type, {kOut, kIn}, 0.1f),
-                     .bias = bias ? space.random(type, {kOut}) : Tensor()};
-  DenseActivation apart = op;
-  for (DenseActivation* one : {&op, &apart})
-    one->y = space.take(type, {kRows, kOut}), one->hidden = space.take(type, {kRows, kOut});
+  Op op;
+  op.x = space.random(type, {kRows, kIn}), op.weight = space.random(type, {wide * kOut, kIn}, 0.1f);
+  if (bias) op.bias = space.random(type, {wide * kOut});
+  Op apart = op;
+  for (Op* one : {&op, &apart})
+    one->y = space.take(type, {kRows, kOut}), one->hidden = space.take(type, {kRows, wide * kOut});
   if (!run_together(op, stream)) return kNoKernel;
   run_apart(apart, stream);
-  const Verdict hidden = difference("what GELU is applied to", op.hidden, apart.hidden, kDenseBound, stream);
-  return hidden.empty() ? difference("GELU", op.y, apart.y, kDenseBound, stream) : hidden;
+  const Verdict hidden =
+      difference("the product in front of it", op.hidden, apart.hidden, kDenseBound, stream);
+  return hidden.empty() ? difference(f, op.y, apart.y, kDenseBound, stream) : hidden;
 }
 
-Verdict trial_of_activation_gradient(DType type, Stream& stream) {
+// Of the gradient through f, where what it is of is `wide` times as wide as the product.
+template <class Op>
+Verdict trial_of_gradient(const char* f, int64_t wide, DType type, Stream& stream) {
   TrialSpace space(stream);
   if (!space.enough()) return kNoSpace;
-  DenseActivationGradient op{.dhidden = space.take(type, {kRows, kOut}),
-                             .dy = space.random(type, {kRows, kIn}),
-                             .weight = space.random(type, {kIn, kOut}, 0.1f),
-                             .hidden = space.random(type, {kRows, kOut})};
-  DenseActivationGradient apart = op;
-  apart.dhidden = space.take(type, {kRows, kOut});
+  Op op;
+  op.dy = space.random(type, {kRows, kIn}), op.weight = space.random(type, {kIn, kOut}, 0.1f);
+  op.hidden = space.random(type, {kRows, wide * kOut});
+  if constexpr (std::is_same_v<Op, DenseGatedGradient>) op.dactive = space.take(type, {kRows, kOut});
+  Op apart = op;
+  for (Op* one : {&op, &apart}) one->dhidden = space.take(type, {kRows, wide * kOut});
   if (!run_together(op, stream)) return kNoKernel;
   run_apart(apart, stream);
-  return difference("GELU's gradient", op.dhidden, apart.dhidden, kDenseBound, stream);
-}
-
-Verdict trial_of_gated(DType type, Stream& stream) {
-  TrialSpace space(stream);
-  if (!space.enough()) return kNoSpace;
-  DenseGated op{.y = {},
-                .hidden = {},
-                .x = space.random(type, {kRows, kIn}),
-                .weight = space.random(type, {2 * kOut, kIn}, 0.1f),
-                .bias = {}};
-  DenseGated apart = op;
-  for (DenseGated* one : {&op, &apart})
-    one->y = space.take(type, {kRows, kOut}), one->hidden = space.take(type, {kRows, 2 * kOut});
-  if (!run_together(op, stream)) return kNoPlan;
-  run_apart(apart, stream);
-  const Verdict hidden = difference("gate and up", op.hidden, apart.hidden, kDenseBound, stream);
-  return hidden.empty() ? difference("SwiGLU", op.y, apart.y, kDenseBound, stream) : hidden;
-}
-
-Verdict trial_of_gated_gradient(DType type, Stream& stream) {
-  TrialSpace space(stream);
-  if (!space.enough()) return kNoSpace;
-  DenseGatedGradient op{.dhidden = space.take(type, {kRows, 2 * kOut}),
-                        .dactive = space.take(type, {kRows, kOut}),
-                        .dy = space.random(type, {kRows, kIn}),
-                        .weight = space.random(type, {kIn, kOut}, 0.1f),
-                        .hidden = space.random(type, {kRows, 2 * kOut})};
-  DenseGatedGradient apart = op;
-  apart.dhidden = space.take(type, {kRows, 2 * kOut});
-  if (!run_together(op, stream)) return kNoPlan;
-  run_apart(apart, stream);
-  return difference("SwiGLU's gradient", op.dhidden, apart.dhidden, kDenseBound, stream);
+  return difference(f, op.dhidden, apart.dhidden, kDenseBound, stream);
 }
 
 Verdict trial_of_weight_gradient(const DenseWeightGradient& like, Stream& stream) {
@@ -195,7 +153,7 @@ void run(const DenseActivation& op, Stream& stream) {
                                                   (!bias || op.bias.dtype() == type);
   if (op.kind == Activation::gelu_tanh && sixteen_bits(type) && one_type && some_work(op.product()) &&
       proved(fmt::format("cuBLASLt's GELU in {}{}", name_of(type), bias ? " with bias" : ""), kEpilogueSwitch,
-             stream, [&] { return trial_of_activation(type, bias, stream); }) &&
+             stream, [&] { return trial_of_layer<DenseActivation>("GELU", 1, type, bias, stream); }) &&
       faster_together(op, "GELU", {}, stream) && run_together(op, stream))
     return;
   run_apart(op, stream);
@@ -203,11 +161,12 @@ void run(const DenseActivation& op, Stream& stream) {
 
 void run(const DenseActivationGradient& op, Stream& stream) {
   const DType type = op.dy.dtype();
+  const char* what = "GELU's gradient";
   const bool one_type = op.weight.dtype() == type && op.dhidden.dtype() == type;
   if (op.kind == Activation::gelu_tanh && sixteen_bits(type) && one_type && some_work(op.product()) &&
       proved(fmt::format("cuBLASLt's GELU gradient in {}", name_of(type)), kEpilogueSwitch, stream,
-             [&] { return trial_of_activation_gradient(type, stream); }) &&
-      faster_together(op, "GELU's gradient", {}, stream) && run_together(op, stream))
+             [&] { return trial_of_gradient<DenseActivationGradient>(what, 1, type, stream); }) &&
+      faster_together(op, what, {}, stream) && run_together(op, stream))
     return;
   run_apart(op, stream);
 }
@@ -219,7 +178,7 @@ void run(const DenseGated& op, Stream& stream) {
   if (op.kind == Activation::silu && sixteen_bits(type) && one_type && !op.bias.defined() &&
       some_work(op.product()) && cuda_queue(stream).measures && library_gates(stream) &&
       proved(fmt::format("cuDNN's SwiGLU in {}", name_of(type)), kEpilogueSwitch, stream,
-             [&] { return trial_of_gated(type, stream); }) &&
+             [&] { return trial_of_layer<DenseGated>("SwiGLU", 2, type, false, stream); }) &&
       faster_together(op, "SwiGLU", {}, stream, false) && run_together(op, stream))
     return;
   run_apart(op, stream);
@@ -227,12 +186,13 @@ void run(const DenseGated& op, Stream& stream) {
 
 void run(const DenseGatedGradient& op, Stream& stream) {
   const DType type = op.dy.dtype();
+  const char* what = "SwiGLU's gradient";
   const bool one_type = op.weight.dtype() == type && op.dhidden.dtype() == type;
   if (op.kind == Activation::silu && sixteen_bits(type) && one_type && some_work(op.product()) &&
       cuda_queue(stream).measures && library_gates(stream) &&
       proved(fmt::format("cuDNN's SwiGLU gradient in {}", name_of(type)), kEpilogueSwitch, stream,
-             [&] { return trial_of_gated_gradient(type, stream); }) &&
-      faster_together(op, "SwiGLU's gradient", {}, stream, false) && run_together(op, stream))
+             [&] { return trial_of_gradient<DenseGatedGradient>(what, 2, type, stream); }) &&
+      faster_together(op, what, {}, stream, false) && run_together(op, stream))
     return;
   run_apart(op, stream);
 }
