@@ -230,8 +230,17 @@ const void* aligned_like(const void* p, const Shape3& s) {
   return p ? reinterpret_cast<const void*>(uintptr_t(s.alignment)) : nullptr;
 }
 
-// The library wants rows of the second matrix to start at 16 bytes, and in FP8 those of all.
+// Whether the rows of all matrices, as they lie in memory, start at 16 bytes.
+bool has_aligned_rows(const Shape3& s) {
+  const auto aligned = [](int64_t elements, DType t) { return elements * size_of(t) % 16 == 0; };
+  return s.alignment >= 16 && aligned(s.n, s.c) && aligned(s.transpose_a ? s.m : s.k, s.a) &&
+         aligned(s.transpose_b ? s.k : s.n, s.b);
+}
+
+// The library wants rows of the second matrix to start at 16 bytes, and in FP8 those of all. To unaligned
+// rows it adds a bias in a kernel of its own, after it has rounded the product to 16 bits.
 bool fits(const Shape3& s) {
+  if (s.bias && s.c != DType::fp32 && !has_aligned_rows(s)) return false;
   if (s.scales != Scales::none) return s.n % kFp8Terms == 0 && s.alignment >= 16;
   return !reads_matrix(s.epilogue) || (s.n % 8 == 0 && s.alignment >= 16);
 }

@@ -138,11 +138,18 @@ void MatrixProduct::run() const {
   }
 }
 
+bool MatrixProduct::rounds_before_bias() const {
+  const auto unaligned = [](const Layout& x) { return size_t(x.stride) * x.element() % 16 != 0; };
+  return c.type != CUDA_R_32F && (unaligned(a) || unaligned(b) || unaligned(c));
+}
+
 void MatrixProduct::finish(int64_t row, int64_t column, float value) const {
   const int64_t at = column * c.stride + row, beside = column * op.matrix_stride + row;
   if (beta != 0) value += beta * load(c_at, c.type, at);
   switch (op.epilogue) {
     case CUBLASLT_EPILOGUE_BIAS:
+      if (rounds_before_bias())
+        value = c.type == CUDA_R_16BF ? from_bf16(to_bf16(value)) : from_fp16(to_fp16(value));
       value += load(op.vector, vector_type(), row);
       break;
     case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:

@@ -59,6 +59,8 @@ struct MatrixProduct {
   std::vector<int64_t> terms() const;
   void check_places() const;
   float scale(int64_t row, int64_t column) const;
+  // cuBLASLt 13.1 rounds a product of unaligned rows to its 16 bits before it adds a bias.
+  bool rounds_before_bias() const;
   void finish(int64_t row, int64_t column, float value) const;
 };
 

@@ -192,5 +192,21 @@ TEST(InterpretedProducts, AddInTheOrderOfTheirAlgorithm) {
   for (float* p : {a, b, c}) device_memory().free(p);
 }
 
+// 1.0078125 squared is 1.01568603515625, in bf16 1.015625: less the bias 1.015625 it is 2^-14, or nothing.
+TEST(InterpretedProducts, RoundBeforeABiasWhereRowsAreUnaligned) {
+  for (const auto& [stride, want] : {std::pair<int64_t, uint16_t>{8, 0x3880}, {9, 0x0000}}) {
+    uint16_t* const memory = static_cast<uint16_t*>(device_memory().allocate(0, 64 * sizeof(uint16_t)));
+    ASSERT_TRUE(device_memory().holds(memory, 64 * sizeof(uint16_t)));
+    uint16_t *a = memory, *b = memory + 16, *c = memory + 32, *bias = memory + 48;
+    *a = *b = 0x3f81, *bias = 0xbf82;
+    MatrixProduct work{{}, layout(1, 1), layout(1, 1), layout(1, 1), a, b, c, 1, 0, Order::ascending};
+    work.a.stride = work.b.stride = work.c.stride = stride;
+    work.op.compute = CUBLAS_COMPUTE_32F, work.op.epilogue = CUBLASLT_EPILOGUE_BIAS, work.op.vector = bias;
+    work.run();
+    EXPECT_EQ(*c, want) << stride;
+    device_memory().free(memory);
+  }
+}
+
 }  // namespace
 }  // namespace interpreter
