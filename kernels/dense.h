@@ -79,8 +79,8 @@ struct DenseGatedGradient {
 CLEAVE_KERNEL(DenseGatedGradient)
 
 // dweight [out, in] = (accumulate_weight ? dweight : 0) + dy^T @ x; dbias [out] = (accumulate_bias ? dbias :
-// 0) + column sums of dy. dy: [rows, out], x: [rows, in]. dbias and dweight are apart. On a GPU what is added
-// to a 16-bit dbias may be rounded before.
+// 0) + column sums of dy. dy: [rows, out], x: [rows, in]. dbias and dweight are apart. On a GPU a sum
+// may be rounded to 16 bits before it is added to a gradient of 16 bits.
 struct DenseWeightGradient {
   Tensor dweight, dbias;
   Tensor dy, x;

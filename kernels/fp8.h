@@ -36,9 +36,10 @@ struct ToFp8 {
 CLEAVE_KERNEL(ToFp8)
 
 // c = a @ b^T [+ bias] [+ c] with a [m, terms] and b [n, terms] of codes, not both of E5M2, and their scales:
-// one, or for both one a row. c [m, n] is bf16, fp16 or fp32, rounded once from sums in fp32; bias [n] is of
-// a float type, not together with accumulate. Its numbers are those of Matmul over what the codes stand
-// for, on a GPU but for the order of sums.
+// one, or for both one a row. c [m, n] is bf16, fp16 or fp32, rounded once from sums in fp32 (a GPU library
+// may round the product before it adds bias or c, too); bias [n] is of a float type, not together with
+// accumulate. Its numbers are those of Matmul over what the codes stand for, on a GPU but for the order of
+// sums.
 struct Fp8Matmul {
   Tensor c, a, b, a_scales, b_scales;
   Tensor bias = {};

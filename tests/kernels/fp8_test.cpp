@@ -85,8 +85,8 @@ struct Sums {
   int64_t rows, terms;
   bool transposed;
 };
-constexpr Sums kSums[] = {{1, 16, false}, {5, 33, false}, {70, 100, false}, {130, 512, false},
-                          {1, 16, true},  {33, 5, true},  {100, 70, true},  {64, 1030, true}};
+constexpr Sums kSums[] = {{1, 16, false}, {5, 33, false},  {70, 100, false}, {130, 512, false}, {1, 16, true},
+                          {33, 5, true},  {100, 70, true}, {64, 1030, true}, {136, 260, true}};
 
 // What an op gives for x by rows of sums, and with which history.
 struct InFp8 {
@@ -229,13 +229,18 @@ TEST_P(Fp8MatmulKernel, EqualsDoublePrecisionOfWhatTheCodesStandFor) {
                               : added == Added::bias ? bias.at(size_t(j))
                                                      : 0,
                        size = std::fabs(want);
+                const double first = want;
                 for (int64_t t = 0; t < k; ++t) {
                   const double term = left[size_t(i * k + t)] * right[size_t(j * k + t)];
                   want += term, size += std::fabs(term);
                 }
-                ASSERT_NEAR(c.at(size_t(i * n + j)), want,
-                            half_ulp(tc) * std::fabs(want) + double(k + 2) * 0x1p-24 * size)
-                    << m << " x " << n << " x " << k << " at " << i << ", " << j;
+                ASSERT_NEAR(
+                    c.at(size_t(i * n + j)), want,
+                    half_ulp(tc) * (std::fabs(want) + std::fabs(added == Added::nothing ? 0 : want - first)) +
+                        double(k + 2) * 0x1p-24 * size)
+                    << m << " x " << n << " x " << k << " at " << i << ", " << j
+                    << (added == Added::bias ? " with a bias" : "")
+                    << (added == Added::before ? " added" : "");
               }
             EXPECT_TRUE(c.intact());
           }
