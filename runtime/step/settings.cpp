@@ -111,6 +111,8 @@ std::string no_graphs(const Settings& s, const config::DsConfig& c, bool traced)
   if (!s.update_runs_on) return "state or parameters are offloaded";
   if (c.checkpointing.to_host) return "inputs of layers are kept in host memory";
   if (traced) return "its steps are traced or timed";
+  // Torch's usual stream is that one.
+  if (s.cuda_stream && !*s.cuda_stream) return "CUDA cannot capture work on its default stream";
   return "";
 }
 

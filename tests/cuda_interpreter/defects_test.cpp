@@ -210,6 +210,11 @@ TEST(Interpreter, RefusesACaptureThatIsNotJoined) {
   cudaGetLastError();
 }
 
+TEST(Interpreter, RefusesToCaptureTheDefaultStream) {
+  EXPECT_EQ(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeRelaxed), cudaErrorStreamCaptureUnsupported);
+  cudaGetLastError();
+}
+
 // cuStreamWaitValue32 and the like.
 void use_word(const char* name, cudaStream_t stream, void* word, uint32_t value) {
   void* found = nullptr;

@@ -355,6 +355,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
   CALL_OF_RUNTIME;
+  if (!s) return cudaErrorStreamCaptureUnsupported;
   return guarded([&] { streams().begin_capture(stream_of(s)); });
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {

@@ -231,13 +231,14 @@ TEST_P(CudaEngine, TrainsTheSameBitsWithItsPassesAsGraphs) {
 }
 
 TEST_P(CudaEngine, SaysWhyPassesAreNotGraphs) {
+  runtime::EngineOptions with = options();
   const auto line = [&](int ranks, const std::function<void(config::DsConfig&)>& change) {
     std::string said;
     comm::run_ranks(ranks, [&](comm::Communicator& world) {
       config::DsConfig c = config_for(ranks);
       c.cuda_graphs = config::Switch::on;
       change(c);
-      const runtime::Engine engine(c, small_gpt(), world, options());
+      const runtime::Engine engine(c, small_gpt(), world, with);
       if (world.rank() == 0) said = engine.notes().graphs;
     });
     return said;
@@ -251,6 +252,8 @@ TEST_P(CudaEngine, SaysWhyPassesAreNotGraphs) {
                  })
                 .find("offloaded"),
             std::string::npos);
+  with.cuda_stream = nullptr;  // PyTorch's usual stream
+  EXPECT_NE(line(1, [](config::DsConfig&) {}).find("default stream"), std::string::npos);
 }
 
 TEST_P(CudaEngine, SaysWhyOffloadedStateIsUpdatedWhereItIs) {
