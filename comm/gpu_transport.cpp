@@ -82,8 +82,8 @@ std::string ipc_obstacle(std::span<const RankGpu> ranks, const std::string& prob
 Device gpu_of_rank(int gpus, int local_rank, int local_size, bool share) {
   require(
       share || local_size <= gpus, Exit::usage,
-      "{} ranks on this host, which has {} GPU{}; start {} (cleave launch -n {}), or add --share_gpu so that "
-      "ranks take turns on a GPU (slow, for tests), or use --device cpu",
+      "{} ranks on this host, which has {} GPU{}; start {} (cleave launch -n {}), or add --share_gpu (for a "
+      "script: CLEAVE_SHARE_GPU=1) so that ranks take turns on a GPU (slow, for tests), or use --device cpu",
       local_size, gpus, gpus == 1 ? "" : "s", gpus, gpus);
   return Device::cuda(local_rank % gpus);
 }

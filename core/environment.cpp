@@ -19,6 +19,8 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_GPU_EPILOGUES", "off", "off", "for the epilogues of cuBLASLt"},
     {"CLEAVE_NCCL", "FILE", "the file of libnccl.so.2", "to look for NCCL"},
     {"CLEAVE_NCCL_REGISTER", "on off", "on or off", "for off"},
+    {"CLEAVE_GPU_TRANSPORT", "auto nccl ipc host", "auto, nccl, ipc or host", "for auto"},
+    {"CLEAVE_SHARE_GPU", "1", "1", "for one GPU per rank"},
     {"CLEAVE_DEVICE_MEMORY", "BYTES", "bytes, such as 8GiB", "for what the device has"},
     {"CLEAVE_HOST_MEMORY", "BYTES", "bytes, such as 8GiB", "for what the machine has"},
     // Set for the ranks that cleave launch starts.

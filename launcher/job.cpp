@@ -81,8 +81,13 @@ Device refused_once(int local_rank, Choose choose) {
 
 }  // namespace
 
-Job::Job(const JobOptions& options) : options_(options) {
+Job::Job(const JobOptions& given) : options_(given) {
   check_environment(environ);
+  JobOptions& options = options_;
+  if (const std::string way = environment_value("CLEAVE_GPU_TRANSPORT");
+      options.gpu_transport == "auto" && !way.empty())
+    options.gpu_transport = way;
+  options.share_gpu = options.share_gpu || !environment_value("CLEAVE_SHARE_GPU").empty();
   const Discovery found = discover_ranks(environment_of_process());
   info_ = found.info;
   info_.port_is_taken = info_.port_is_taken || options.port_is_taken;

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import unittest
+import unittest.mock
 
 from app_test import AppTest, CLEAVE, ROOT
 
@@ -198,6 +199,9 @@ class Commands(AppTest):
             self.assertIn(part, r.stderr)
             self.assertTrue(any(line.startswith(("error:", str(self.dir))) for line in r.stderr.splitlines()), r.stderr)
         self.assertFalse((self.dir / "x").exists())
+        with unittest.mock.patch.dict(os.environ, {"CLEAVE_GPU_TRANSPORT": "ipc"}):
+            r = self.run_cleave("train", "--deepspeed_config", self.config(), "--data", self.text, "--device", "cpu", code=2)
+            self.assertIn("--gpu_transport ipc: this rank computes on the CPU", r.stderr)
 
     def test_a_gpu_that_is_not_there_is_refused_with_the_fix(self):
         if json.loads(self.run_cleave("report", "--json").stdout)["cuda"]["gpus"]:
