@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs what scripts/gpu_check.sh needs on a machine with a GPU, made on one without: the programs of the CUDA build, stripped, and
-# the shared libraries that a bare Debian or Ubuntu lacks. CUDA's own libraries stay out: they belong to the machine that has the GPU.
+# Packs what scripts/gpu_check.sh needs on a machine with a GPU, made on one without: programs of the CUDA build, the library for PyTorch
+# scripts with its package, and the shared libraries that a bare Debian or Ubuntu lacks. CUDA's libraries come from the target machine.
 #   scripts/gpu_bundle.sh [--generations] [--no-build]     writes gpu_bundle/, which git ignores
 #   --generations       of the preset cuda-release, which has machine code for more GPUs; otherwise of the preset cuda
 #   BUILD=build/cuda    the build to pack, if it is not the preset's
@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-preset=cuda most_mib=56 wanted=(sm_80 sm_90) build_it=true
+preset=cuda most_mib=50 wanted=(sm_80 sm_90) build_it=true
 for option in "$@"; do
   case $option in
     --generations) preset=cuda-release most_mib=96 wanted=(sm_80 sm_86 sm_89 sm_90 sm_100 sm_120) ;;
@@ -18,12 +18,12 @@ for option in "$@"; do
 done
 build=${BUILD:-build/$preset}
 out=gpu_bundle
-# The cases of these tests that need a GPU use no fixture, so no path of this machine is needed there.
-programs=(cleave kernels_test device_test comm_test comm_process_test runtime_test kernels_bench)
+# The GPU cases of these tests use no fixture, so they need no path of this machine.
+programs=(cleave kernels_test device_test runtime_test kernels_bench)
 
 if $build_it; then
   [ -f "$build/build.ninja" ] || cmake --preset $preset
-  cmake --build "$build" --target gpu_programs kernels_bench -j "$(nproc)"
+  cmake --build "$build" --target gpu_programs kernels_bench cleave_c -j "$(nproc)"
 fi
 for p in "${programs[@]}"; do
   [ -x "$build/bin/$p" ] || { echo "gpu_bundle: $build/bin/$p is missing; run without --no-build" >&2; exit 2; }
@@ -31,10 +31,16 @@ done
 
 rm -rf "$out"
 stage=$out/cleave-gpu
-mkdir -p "$stage/bin" "$stage/lib" "$stage/scripts" "$stage/benchmarks"
-for p in "${programs[@]}"; do strip -o "$stage/bin/$p" "$build/bin/$p"; done
-cp scripts/gpu_check.sh scripts/gpu_check.py scripts/gpu_suite.py scripts/gpu_table.py "$stage/scripts/"
+mkdir -p "$stage/bin" "$stage/lib" "$stage/scripts" "$stage/benchmarks" "$stage/python"
+# Names of functions stay, for the stacks of a process that hangs.
+for p in "${programs[@]}"; do strip --strip-debug -o "$stage/bin/$p" "$build/bin/$p"; done
+cp scripts/gpu_check.sh scripts/gpu_*.py "$stage/scripts/"
 cp benchmarks/torch_peer.py benchmarks/predict.py "$stage/benchmarks/"
+cp -r python/cleave python/deepspeed_name/deepspeed "$stage/python/"
+find "$stage/python" -name __pycache__ -prune -exec rm -r {} +
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' python/deepspeed_name/pyproject.toml)
+mkdir "$stage/python/deepspeed-$version.dist-info"
+printf 'Metadata-Version: 2.1\nName: deepspeed\nVersion: %s\n' "$version" >"$stage/python/deepspeed-$version.dist-info/METADATA"
 
 # of_cuda NAME, of_system NAME: what the target brings itself.
 of_cuda() { case $1 in libcuda.* | libcudart* | libcublas* | libcudnn* | libnccl* | libnvrtc* | libnvJitLink*) true ;; *) false ;; esac }
@@ -44,10 +50,11 @@ of_system() {
     *) false ;;
   esac
 }
-ldd "$stage"/bin/* | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | sort -u | while read -r name path; do
+strip --strip-debug -o "$stage/lib/libcleave_c.so" "$build/lib/libcleave_c.so"
+ldd "$stage"/bin/* "$stage/lib/libcleave_c.so" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | sort -u | while read -r name path; do
   of_cuda "$name" || of_system "$name" || install -m 755 "$(readlink -f "$path")" "$stage/lib/$name"
 done
-for library in "$stage"/lib/*; do strip --strip-unneeded "$library" 2>/dev/null || true; done
+for library in "$stage"/lib/*; do [ "${library##*/}" = libcleave_c.so ] || strip --strip-unneeded "$library" 2>/dev/null || true; done
 
 # Everything must resolve to the bundle, to CUDA or to the system, and only the first two may be new to the target.
 wrong=$(LD_LIBRARY_PATH=$PWD/$stage/lib ldd "$stage"/bin/* "$stage"/lib/* | awk '/=>/ {print $1, $3}' | sort -u |
@@ -85,7 +92,8 @@ needs=$(objdump -T "$stage"/bin/* "$stage"/lib/* 2>/dev/null | grep -oE 'GLIBC_2
   echo "built $(date -u +%Y-%m-%dT%H:%MZ) with g++ $(${CXX:-c++} -dumpfullversion 2>/dev/null)"
   echo "needs ${needs:-a C library} or newer"
 } >"$stage/manifest.txt"
-tar -C "$out" -cf - cleave-gpu | xz -T2 -6 >"$out/cleave-gpu.tar.xz"
+# All programs contain the same kernels: a dictionary as long as several of them packs these once.
+tar -C "$out" -cf - cleave-gpu | xz --lzma2=preset=3,dict=384MiB >"$out/cleave-gpu.tar.xz"
 (cd "$stage" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs du -h --apparent-size)
 cat "$stage/manifest.txt"
 unpacked=$(du -sm --apparent-size "$stage" | cut -f1)

@@ -1,21 +1,22 @@
 #!/usr/bin/env bash
-# The proof on a machine with a GPU, in three calls of less than 9 minutes each, one after the other:
-#   scripts/gpu_check.sh A   right or wrong: versions, every test suite, ranks over each way between GPUs, memcheck
-#   scripts/gpu_check.sh B   how fast: ceilings, training rows against their goals, kernels, CUDA graphs on and off
-#   scripts/gpu_check.sh C   against peers: PyTorch compiled, sanitizers, profiles by kernel
-# Needs the bundle of scripts/gpu_bundle.sh (or a CUDA build), cuBLAS of CUDA 13 in the toolkit or in Python's nvidia packages, and
-# python3; no network and no compiler. Prints one table last. Where $OUT is set, logs and results go there after every part.
-#   scripts/gpu_check.sh A|B|C [--quick] [--only PART]... [--programs DIR] [--list]
+# Proves the CUDA build on a machine with a GPU in two calls, whose commands take 360 s and 280 s at most:
+#   scripts/gpu_check.sh --first    right or wrong: test suites, ranks over each transport, PyTorch scripts, offload, memcheck
+#   scripts/gpu_check.sh --second   how fast: training rows, FP8, kernels, PyTorch scripts and peers, profiles
+# Needs the bundle of scripts/gpu_bundle.sh (or a CUDA build), cuBLAS of CUDA 13 in Python's nvidia packages or the toolkit, and
+# python3; no network and no compiler. Cases run in order of their value; each has a limit, and after each one $OUT has an archive of
+# all results. A table is printed last. An archive of the same call in gpu_bundle/ is resumed: cases that passed do not run again.
+#   scripts/gpu_check.sh --first|--second [--only CASE]... [--programs DIR] [--earlier ARCHIVE] [--list]
 # Exit codes: 0 nothing failed, 1 something failed, 2 wrongly called or nothing to run, 77 there is no usable GPU here.
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 
 die() { echo "gpu_check: $1" >&2; exit 2; }
-programs="" arguments=()
+programs="" arguments=() call="" earlier=""
 while [ $# -gt 0 ]; do
   case $1 in
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --programs) programs=${2:-}; shift ;;
+    --first | --second) call=${1#--} arguments+=("$1") ;;
     *) arguments+=("$1") ;;
   esac
   shift
@@ -32,6 +33,7 @@ if [ -z "$programs" ]; then
     tar -xJf "$bundle" -C "$unpacked" 2>/dev/null || python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
       "$bundle" "$unpacked" || die "$bundle cannot be unpacked"
     programs=$unpacked/cleave-gpu/bin
+    earlier=$here/gpu_bundle/gpu_$call.tar.gz
   else
     programs=$here/build/cuda/bin
   fi
@@ -55,9 +57,9 @@ toolkit=""
 for folder in /usr/local/cuda*/lib64 /usr/local/cuda*/lib /usr/local/cuda*/targets/x86_64-linux/lib /usr/local/nvidia/lib64; do
   [ -d "$folder" ] && toolkit=$toolkit:$folder
 done
-export GPU_CHECK_PEER_PATH=${LD_LIBRARY_PATH:-}  # PyTorch brings its own libraries
-export LD_LIBRARY_PATH="$programs/../lib:$(cuda_folders)$toolkit:$GPU_CHECK_PEER_PATH"
+export LD_LIBRARY_PATH="$programs/../lib:$(cuda_folders)$toolkit:${LD_LIBRARY_PATH:-}"
 missing=$(ldd "$programs/cleave" 2>/dev/null | awk '/not found/ {print $1}' | sort -u | paste -sd' ')
 [ -z "$missing" ] || die "libraries not found: $missing (cuBLAS of CUDA 13 comes with the toolkit or with pip's nvidia-cublas)"
 
+case " ${arguments[*]-} " in *" --earlier "*) ;; *) [ ! -f "$earlier" ] || arguments+=(--earlier "$earlier") ;; esac
 python3 "$here/scripts/gpu_check.py" "$programs" ${arguments[@]+"${arguments[@]}"}

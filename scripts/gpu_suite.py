@@ -1,28 +1,27 @@
-#!/usr/bin/env python3
-"""Runs the cases of a GoogleTest program that need a GPU so that one bad case costs little: the cases run in one process until one
-fails, crashes or hangs, and those behind it in a new process, because an error of a kernel stays with its CUDA context. A case that
-failed with an error of CUDA, or crashed, runs again under compute-sanitizer's memcheck at once.
+"""Runs the cases of a GoogleTest program so that one bad case costs little: cases run in one process until one fails, crashes or hangs,
+and the rest run in a new process, because a kernel error stays with its CUDA context. A case that crashed or failed with a CUDA error
+runs again under compute-sanitizer's memcheck."""
 
-usage: gpu_suite.py PROGRAM LOGS --seconds N [--case-seconds 40] [--filter '*/*cuda'] [--first 'A*:B*'] [--sanitizer FILE]
-With --first only cases of these names run; a later call with the same LOGS, without it, runs those that are left, and lists none anew.
-Writes LOGS/NAME.log, LOGS/NAME.suite.json after every case, and LOGS/NAME.memcheck_I.log; ends with 1 when a case did not pass."""
-import argparse
+from __future__ import annotations
+
 import fnmatch
 import json
 import os
 import re
 import selectors
+import shutil
 import signal
 import subprocess
-import sys
 import time
+from dataclasses import dataclass, field
 
 MOST_MEMCHECKS = 3
 CUDA_ERROR = re.compile(r"CUDA|cuda[A-Z]|illegal (memory|instruction)|misaligned|launch failure")
+RESULTS = {"OK": "passed", "FAILED": "failed", "SKIPPED": "skipped"}
 
 
 def kill(process):
-    """Ends the process and all that it started; a process that the driver holds is left behind."""
+    """Kills the process and everything it started; leaves a process behind that the driver holds."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -33,39 +32,81 @@ def kill(process):
         pass
 
 
+def stacks(process, log):
+    """Appends what the threads of a hung process and its children wait for to a log, before they are killed. Takes 10 s at most."""
+    group = [p for p in os.listdir("/proc") if p.isdigit() and _group_of(p) == process.pid]
+    with open(log, "a") as out:
+        for pid in group:
+            out.write(f"\nprocess {pid}: {_read(f'/proc/{pid}/cmdline')[:120]!r}\n")
+            for thread in sorted(os.listdir(f"/proc/{pid}/task")) if os.path.isdir(f"/proc/{pid}/task") else ():
+                at = f"/proc/{pid}/task/{thread}"
+                out.write(f"  {thread} {_read(at + '/comm').strip()}: {_read(at + '/wchan')} {_read(at + '/syscall').split(' ')[0].strip()}\n")
+        out.flush()
+        debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
+        deadline = time.monotonic() + 10
+        for pid in group[-2:] if debugger else ():
+            command = [debugger, "-batch", "-p", pid, "-ex", "thread apply all bt 16"]
+            attached = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
+            try:
+                attached.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                kill(attached)
+
+
+def _read(path):
+    try:
+        with open(path, errors="replace") as f:
+            return f.read()
+    except OSError:
+        return ""
+
+
+def _group_of(pid):
+    try:
+        return os.getpgid(int(pid))
+    except OSError:
+        return -1
+
+
+@dataclass
 class Suite:
-    def __init__(self, args):
-        self.args = args
-        self.name = os.path.basename(args.program)
-        self.log = open(self.path(".log"), "a")
-        self.deadline = time.monotonic() + args.seconds
-        self.cases, self.notes, self.memchecks = {}, [], []
+    """One program. Results are in `LOGS/NAME.suite.json` after every case: {case: {result, seconds, note}}, with result passed, failed,
+    hung, skipped or "not reached". Cases that passed in an earlier run with the same logs do not run again."""
+
+    command: list  # the program and its first arguments
+    name: str
+    logs: str
+    seconds: float  # for all cases
+    case_seconds: float = 20
+    start_seconds: float = 20  # until the first case begins
+    filter: str = "*"
+    first: tuple = ("*",)  # patterns of cases, most important first; others run last
+    sanitizer: str | None = None
+    env: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        self.deadline = time.monotonic() + self.seconds
+        self.environment = {**os.environ, **self.env}
+        self.cases, self.problems = {}, []
+        self.memchecks = 0
 
     def path(self, end):
-        return os.path.join(self.args.logs, self.name + end)
-
-    def earlier(self):
-        """Names that a call before this one left, when there was one; what it settled and said is kept."""
-        try:
-            with open(self.path(".suite.json")) as f:
-                known = json.load(f)
-        except (OSError, ValueError):
-            return None
-        self.cases, self.memchecks = known["cases"], known["memchecks"]
-        self.notes = [n for n in known["notes"] if not n.startswith("out of its")]
-        return [n for n, c in self.cases.items() if c["result"] == "not run"]
+        return os.path.join(self.logs, self.name + end)
 
     def left(self):
         return self.deadline - time.monotonic()
 
     def save(self):
         with open(self.path(".suite.json.new"), "w") as f:
-            json.dump({"name": self.name, "cases": self.cases, "notes": self.notes, "memchecks": self.memchecks}, f, indent=1)
+            json.dump({"cases": self.cases, "problems": self.problems}, f, indent=1)
         os.replace(self.path(".suite.json.new"), self.path(".suite.json"))
 
     def list(self):
-        out = subprocess.run([self.args.program, "--gtest_list_tests", f"--gtest_filter={self.args.filter}"], capture_output=True, text=True,
-                             timeout=max(1, self.left()))
+        """Names of the cases, in the order in which they run."""
+        out = subprocess.run(
+            [*self.command, "--gtest_list_tests", f"--gtest_filter={self.filter}"],
+            capture_output=True, text=True, timeout=max(1, min(self.start_seconds, self.left())), env=self.environment, check=False,
+        )  # fmt: skip
         names, suite = [], ""
         for line in out.stdout.splitlines():
             line = line.split("#")[0].rstrip()
@@ -73,122 +114,120 @@ class Suite:
                 suite = line if line.endswith(".") else ""
             elif line and suite:
                 names.append(suite + line.strip())
-        return names
+        rank = lambda n: next((i for i, p in enumerate(self.first) if fnmatch.fnmatchcase(n, p)), len(self.first))
+        return sorted(names, key=rank)
+
+    def settle(self, case, result, begun, said):
+        lines = [line for line in said if line.strip()]
+        notes = [line[6:] for line in lines if line.startswith("note: ")]
+        lines = notes if result == "passed" else notes + [line for line in lines if not line.startswith("note: ")][-8:]
+        self.cases[case] = {"result": result, "seconds": round(time.monotonic() - begun, 2), "note": " | ".join(lines)[-900:]}
+        self.save()
+        text = "\n".join(said)
+        if result == "failed" and self.sanitizer and self.memchecks < MOST_MEMCHECKS and CUDA_ERROR.search(text) and self.left() > self.case_seconds:
+            self.memcheck(case)
 
     def run(self, names):
-        """Runs cases until one does not pass; returns how many of them are settled."""
+        """Runs cases until one does not pass; returns the number of settled cases."""
         flags = self.path(".flags")
         with open(flags, "w") as f:
             f.write(f"--gtest_filter={':'.join(names)}\n--gtest_fail_fast\n--gtest_color=no\n")
-        process = subprocess.Popen([self.args.program, f"--gtest_flagfile={flags}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                   start_new_session=True)
+        process = subprocess.Popen(
+            [*self.command, f"--gtest_flagfile={flags}"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, env=self.environment,
+        )  # fmt: skip
         watch = selectors.DefaultSelector()
         watch.register(process.stdout, selectors.EVENT_READ)
         os.set_blocking(process.stdout.fileno(), False)
-        current, said, begun, rest = None, [], time.monotonic(), b""
-        settled = hung = 0
-        while True:
-            limit = min(begun + self.args.case_seconds - time.monotonic(), self.left())
-            if limit <= 0:
-                hung = 1
-                break
-            if not watch.select(limit):
-                continue
-            data = process.stdout.read()
-            if data is None:
-                continue
-            if not data:
-                break
-            *lines, rest = (rest + data).split(b"\n")
-            for line in (x.decode(errors="replace") for x in lines):
-                self.log.write(line + "\n")
-                found = re.match(r"\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^ ,]+)", line)
-                if not found:
-                    said.append(line)
-                elif found[1] == "RUN":
-                    current, said, begun = found[2], [], time.monotonic()
-                elif current == found[2]:
-                    result = {"OK": "passed", "FAILED": "failed", "SKIPPED": "skipped"}[found[1]]
-                    self.settle(current, result, said)
-                    settled, current, begun = settled + 1, None, time.monotonic()
-        self.log.flush()
-        if hung:
+        current, said, begun, rest, settled, hung, failed = None, [], time.monotonic(), b"", 0, False, False
+        with open(self.path(".log"), "ab") as log:
+            while not failed:
+                limit = min(begun + (self.case_seconds if current or settled else self.start_seconds) - time.monotonic(), self.left())
+                if limit <= 0:
+                    hung = True
+                    break
+                if not watch.select(limit):
+                    continue
+                data = process.stdout.read()
+                if data is None:
+                    continue
+                if not data:
+                    break
+                log.write(data)
+                *lines, rest = (rest + data).split(b"\n")
+                for line in (x.decode(errors="replace") for x in lines):
+                    found = re.match(r"\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^ ,]+)", line)
+                    if not found:
+                        said.append(line)
+                    elif found[1] == "RUN":
+                        current, said, begun = found[2], [], time.monotonic()
+                    elif current == found[2]:
+                        self.settle(current, RESULTS[found[1]], begun, said)
+                        settled, current, begun = settled + 1, None, time.monotonic()
+                        failed = found[1] == "FAILED"
+                        if failed:  # GoogleTest calls every later case skipped
+                            break
+        if failed:
             kill(process)
-        status = None
+        if hung:
+            if self.left() > 10:
+                stacks(process, self.path(".log"))
+            kill(process)
         try:
             status = process.wait(5)
         except subprocess.TimeoutExpired:
             kill(process)
-        if current and self.left() <= 0:
-            self.notes.append(f"out of its {self.args.seconds:.0f} s in {current}")
+            status = "no exit code"
+        if current and hung and self.left() <= 0:
+            self.settle(current, "not reached", begun, [*said, f"the suite's {self.seconds:.0f} s were over"])
         elif current:
-            why = f"hung for {self.args.case_seconds:.0f} s" if hung else f"ended the process with {status}"
-            self.settle(current, "failed", said + [why])
+            why = f"hung for {self.case_seconds:.0f} s" if hung else f"the process ended with {status}"
+            self.settle(current, "hung" if hung else "failed", begun, [*said, why])
             settled += 1
-        elif settled == 0:
-            self.notes.append("hung before the first case" if hung else f"ended with {status} before the first case: {' '.join(said[-2:])[:200]}")
+        elif settled == 0 and self.left() > 0:
+            self.problems.append(f"hung before the first case for {self.start_seconds:.0f} s" if hung else
+                                 f"ended with {status} before the first case: {' '.join(said[-3:])[:300]}")
         return settled
 
-    def settle(self, case, result, said):
-        text = [line for line in said if line.strip()]
-        self.cases[case] = {"result": result, "note": " ".join(text[-6:] if result == "failed" else text[-1:])[:400] if result != "passed" else ""}
-        self.save()
-        if result != "failed" or len(self.memchecks) >= MOST_MEMCHECKS or not self.args.sanitizer or self.left() < 20:
-            return
-        whole = "\n".join(text)
-        if CUDA_ERROR.search(whole) or "ended the process" in whole:
-            self.memcheck(case)
-
     def memcheck(self, case):
-        name = f"{self.name}.memcheck_{len(self.memchecks)}.log"
-        with open(os.path.join(self.args.logs, name), "w") as log:
-            process = subprocess.Popen([self.args.sanitizer, "--tool", "memcheck", "--error-exitcode", "9", self.args.program,
-                                        f"--gtest_filter={case}"], stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        self.memchecks += 1
+        log = self.path(f".memcheck_{self.memchecks}.log")
+        with open(log, "w") as out:
+            process = subprocess.Popen(
+                [self.sanitizer, "--tool", "memcheck", "--error-exitcode", "9", *self.command, f"--gtest_filter={case}"],
+                stdout=out, stderr=subprocess.STDOUT, start_new_session=True, env=self.environment,
+            )  # fmt: skip
             try:
-                status = process.wait(min(60, self.left()))
+                process.wait(max(1, min(self.case_seconds, self.left())))
             except subprocess.TimeoutExpired:
                 kill(process)
-                status = 124
-        with open(os.path.join(self.args.logs, name), errors="replace") as log:
-            errors = [line.strip("= \n") for line in log if line.startswith("=========") and len(line.strip("= \n")) > 0]
-        first = next((e for e in errors if re.match(r"Invalid|Misaligned|Uninit|Race|Program hit", e)), errors[-1] if errors else "said nothing")
-        self.memchecks.append({"case": case, "status": status, "first": first[:200]})
+        with open(log, errors="replace") as out:
+            errors = [line.strip("= \n") for line in out if line.startswith("=========") and line.strip("= \n")]
+        found = next((e for e in errors if re.match(r"Invalid|Misaligned|Uninit|Race|Program hit", e)), errors[-1] if errors else "no output")
+        self.cases[case]["note"] += f" | memcheck: {found[:200]}"
         self.save()
 
     def main(self):
-        every = self.earlier()
+        """Runs everything there is time for, and returns {"cases", "problems"}."""
         try:
-            every = self.list() if every is None else every
+            with open(self.path(".suite.json")) as f:
+                earlier = {n: c for n, c in json.load(f)["cases"].items() if c["result"] == "passed"}
+        except (OSError, ValueError, KeyError):
+            earlier = {}
+        try:
+            names = self.list()
         except (OSError, subprocess.TimeoutExpired) as error:
-            self.notes.append(f"cannot be listed: {error}")
-            every = []
-        if not every and not self.cases and not self.notes:
-            self.notes.append(f"has no case that fits {self.args.filter}")
-        for case in every:
-            self.cases[case] = {"result": "not run", "note": ""}
+            names = []
+            self.problems.append(f"cannot list its cases: {error}")
+        if not names and not self.problems:
+            self.problems.append(f"has no case that matches {self.filter}")
+        self.cases = {n: earlier.get(n, {"result": "not reached", "seconds": 0, "note": ""}) for n in names}
         self.save()
-        first = self.args.first.split(":") if self.args.first else ["*"]
-        left = [n for n in every if any(fnmatch.fnmatchcase(n, pattern) for pattern in first)]
+        left = [n for n in names if n not in earlier]
         while left and self.left() > 1:
-            settled = self.run(left)
-            self.save()
-            if settled == 0:
+            if self.run(left) == 0:
                 break
-            left = [n for n in left if self.cases[n]["result"] == "not run"]
+            settled = ("passed", "skipped", "failed", "hung")
+            left = [n for n in left if self.cases[n]["result"] not in settled]
         self.save()
-        # Those that are for later are no failure yet.
-        results = [c["result"] for n, c in self.cases.items() if c["result"] != "not run" or not self.args.first or n in left]
-        print(self.name, {r: results.count(r) for r in sorted(set(results))}, *self.notes)
-        return 0 if results and set(results) <= {"passed", "skipped"} and not self.notes else 1
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("program")
-    parser.add_argument("logs")
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--case-seconds", type=float, default=40)
-    parser.add_argument("--filter", default="*/*cuda")
-    parser.add_argument("--first")
-    parser.add_argument("--sanitizer")
-    sys.exit(Suite(parser.parse_args()).main())
+        return {"cases": self.cases, "problems": self.problems}

@@ -101,6 +101,7 @@ void Report::start(const runtime::Engine& engine, int ranks, const std::string& 
                     {"steps", s.options.steps},
                     {"steps_per_epoch", s.options.epoch.steps},
                     {"samples_per_epoch", s.options.epoch.samples},
+                    {"matmul_flops_per_s", s.peak},
                     {"memory_planned", plan::as_json(engine.memory_planned())}};
   if (!engine.device().is_cuda()) start["products"] = kernels::describe_matmul_ways();
   s.metrics->start(start.dump());
