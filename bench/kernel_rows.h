@@ -16,9 +16,11 @@ struct KernelRow {
   std::function<Work(Operands&)> by_onednn;  // of a product on a CPU the same by oneDNN, or none
 };
 
-// What is measured of a kernel on the CPU, for so many seconds a round: it, and oneDNN's product where that
-// is not what the kernel does anyway.
+// Measurements of a kernel on the CPU, each for `seconds` per round: the kernel, and oneDNN's product if the
+// kernel does not use it and oneDNN supports the type on this CPU.
 std::vector<Subject> subjects_of(const KernelRow& kernel, double seconds);
+// A line on rows that this CPU cannot have; empty if it can have all.
+std::string missing_rows();
 
 // Matrix products of GPT-2 124M; sizes on a GPU are larger, to fill it and to be beyond its caches.
 std::vector<KernelRow> product_rows(Device device);

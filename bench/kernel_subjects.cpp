@@ -1,6 +1,9 @@
+#include <fmt/format.h>
+
 #include "bench/kernel_rows.h"
 #include "bench/limits.h"
 #include "kernels/cpu/bf16_products.h"
+#include "kernels/cpu/onednn.h"
 
 namespace cleave::bench {
 namespace {
@@ -15,10 +18,13 @@ Visit visit(const Work& work, std::vector<Bound> bounds, double seconds) {
 }  // namespace
 
 std::vector<Subject> subjects_of(const KernelRow& kernel, double seconds) {
+  using kernels::cpu::Bf16Way;
+  const bool librarys = kernel.type == DType::bf16 && kernels::cpu::bf16_products().way == Bf16Way::onednn;
+  const bool beside = kernel.by_onednn && !librarys && kernels::cpu::onednn_multiplies(kernel.type);
   const std::string library = kernel.name + "/oneDNN";
   const auto product_bounds = [=, type = kernel.type] {
     std::vector<Bound> bounds = flops_bounds(type);
-    bounds.push_back({library, "oneDNN's best"});
+    if (beside) bounds.push_back({library, "oneDNN's best"});
     return bounds;
   };
   std::vector<Subject> subjects{
@@ -27,14 +33,19 @@ std::vector<Subject> subjects_of(const KernelRow& kernel, double seconds) {
          const Work work = kernel.prepare(operands);
          return visit(work, work.flops > 0 ? product_bounds() : bytes_bounds(work.reads_only), seconds);
        }}};
-  using kernels::cpu::Bf16Way;
-  const bool librarys = kernel.type == DType::bf16 && kernels::cpu::bf16_products().way == Bf16Way::onednn;
-  if (kernel.by_onednn && !librarys)
+  if (beside)
     subjects.push_back({library, [=] {
                           Operands operands{Device{}};
                           return visit(kernel.by_onednn(operands), product_bounds(), seconds);
                         }});
   return subjects;
+}
+
+std::string missing_rows() {
+  if (kernels::cpu::onednn_multiplies(DType::bf16)) return {};
+  return fmt::format(
+      "oneDNN {} does not support bf16 products on this CPU: there are no rows .../bf16/oneDNN\n",
+      kernels::cpu::onednn_ability().version);
 }
 
 }  // namespace cleave::bench

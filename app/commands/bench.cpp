@@ -120,6 +120,7 @@ int run_bench(const Arguments& arguments) {
                        .rows = {}};
   FILE* const out = o.json ? stderr : stdout;
   std::fprintf(out, "%s, %d threads; %s\n", report.cpu.c_str(), report.threads, report.instructions.c_str());
+  if (o.has("matmul")) std::fputs(bench::missing_rows().c_str(), out);
   std::fflush(out);
   report.rows = measure(subjects_of(o, report.threads), int(o.rounds));
   std::fprintf(out, "%s\n", bench::format_head().c_str());
