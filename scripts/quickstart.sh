@@ -6,8 +6,11 @@ cd "$(dirname "$0")/.."
 
 ./scripts/install_packages.sh build example
 echo "build: configuring and compiling (some minutes the first time)"
-cmake --preset release >/dev/null
-cmake --build --preset release --target cleave-bin cleave_c  # and what scripts of PyTorch load
+# A new build folder compiles in units of sixteen files, in half the time.
+[ -d build/release ] || units=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16)
+cmake --preset release ${units[@]+"${units[@]}"} >/dev/null
+# The program, the library for PyTorch scripts, and the examples that the README runs.
+cmake --build --preset release --target cleave-bin cleave_c own_layer train_mlp encoder azureml_mount
 cleave=build/release/bin/cleave
 out=runs/quickstart
 mkdir -p "$out"

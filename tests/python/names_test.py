@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import itertools
+import os
 import pathlib
 import subprocess
 import sys
@@ -50,6 +51,11 @@ def _value(key: str, text: str) -> Any:
 class Names(unittest.TestCase):
     def test_clients_find_theirs(self) -> None:
         done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_the_name_finds_the_package_of_its_clone(self) -> None:
+        env = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).resolve().parents[2] / "python" / "deepspeed_name")}
+        done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, env=env)
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_every_row_of_the_table_is_something(self) -> None:

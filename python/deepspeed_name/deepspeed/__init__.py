@@ -6,8 +6,12 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+if importlib.util.find_spec("cleave") is None:  # installed from a clone, whose package lies beside this one
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 import cleave
 
