@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""What earlier versions wrote is read: runs resume with the losses of a run without a break (tests/fixtures/make_written_fixtures.py)."""
+import json
+import os
+import pathlib
+import shutil
+import sys
+import unittest
+
+from app_test import AppTest, ROOT
+
+WRITTEN = sorted(p for p in (ROOT / "tests" / "fixtures" / "written").iterdir() if p.is_dir())
+RUNS = {"stage_2": 2, "fp16_stage_3": 2, "lora": 1, "words": 1}
+
+
+class Written(AppTest):
+    def copy(self, version):
+        """A folder of fixtures elsewhere, with new times of its files."""
+        at = self.dir / version.name
+        shutil.copytree(version, at)
+        for file in at.rglob("*"):
+            os.utime(file)
+        return at, json.loads((at / "expected.json").read_text())
+
+    def test_runs_resume_in_any_layout(self):
+        for version in WRITTEN:
+            at, expected = self.copy(version)
+            for name in RUNS:
+                for ranks in (1, 2):
+                    with self.subTest(version=version.name, run=name, ranks=ranks):
+                        config = json.loads((at / f"{name}.json").read_text())
+                        config["train_micro_batch_size_per_gpu"] = 2 * RUNS[name] // ranks  # the batch of the run that was saved
+                        (at / "ds.json").write_text(json.dumps(config))
+                        output, metrics = self.dir / f"{name}_{ranks}", self.dir / "metrics.jsonl"
+                        shutil.copytree(at / name, output)
+                        metrics.unlink(missing_ok=True)
+                        tokenizer = ["--tokenizer", ROOT / "tests/fixtures/tokenizer_gpt2.json"] if name == "words" else []
+                        self.run_cleave("launch", "-n", ranks, "--", "train", "--deepspeed_config", at / "ds.json", "--model", at / f"model_{name}.json", "--data",
+                                        at / "corpus.txt", "--seq_len", 16, "--steps", 6, "--output", output, "--resume", "required", "--metrics", metrics,
+                                        *tokenizer)
+                        steps = [x for x in map(json.loads, metrics.read_text().splitlines()) if "loss" in x and "event" not in x]
+                        self.assertEqual([x["step"] for x in steps], [5, 6])
+                        for step, want in zip(steps, expected[name]):
+                            self.assertAlmostEqual(step["loss"], want, delta=2e-3 if "fp16" in name else 1e-4)
+
+    def test_checkpoints_are_whole_and_exports_begin_a_training(self):
+        for version in WRITTEN:
+            at, expected = self.copy(version)
+            for name in (*RUNS, "module", "native"):
+                self.assertIn("whole", self.run_cleave("verify", at / name).stdout)
+            self.assertEqual(self.run_cleave("digest", at / "stage_2").stdout.splitlines(), expected["digest"])
+            self.run_cleave("export", at / "stage_2", self.dir / f"again_{version.name}")
+            weights = [f / "model.safetensors" for f in (at / "export", self.dir / f"again_{version.name}")]
+            self.assertEqual(*(f.read_bytes() for f in weights))
+            self.run_cleave("export", at / "lora", self.dir / f"adapter_{version.name}", "--adapter")
+            adapters = [f / "adapter_model.safetensors" for f in (at / "adapter", self.dir / f"adapter_{version.name}")]
+            self.assertEqual(*(f.read_bytes() for f in adapters))
+            self.run_cleave("train", "--deepspeed_config", at / "stage_2.json", "--model", at / "export", "--data", at / "corpus.txt", "--seq_len", 16, "--steps", 1)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv)
