@@ -102,8 +102,10 @@ typedef struct {
 
 /* Units are parameters that are gathered, reduced, moved and saved as one. `units`: JSON, a list of objects
  * with name, frozen, group (from 0: whose rates updates take, where cleave_finish_step brings those of
- * several) and parameters, each [name, shape, decay]: its name in the whole model, its whole shape, of which
- * more than four dims are kept as the first and the product of the others, and whether weight decay applies.
+ * several) and parameters, each [name, shape, decay, type]: its name in the whole model, its whole shape, of which
+ * more than four dims are kept as the first and the product of the others, whether weight decay applies, and
+ * optionally the type that it has for the caller. Before anything else the ranks compare the configuration, the
+ * units and the options: error usage (2) on all of them, which names what differs and on which ranks.
  * Units are known by their indices in the list, parameters by theirs in the unit. Values begin as zero. With
  * pipeline.stages each rank declares the units of its own layers; one that several stages declare is theirs
  * together. Collective. */

@@ -10,6 +10,8 @@
 #include "capi/dlpack.h"
 #include "capi/job.h"
 #include "capi/model_engine.h"
+#include "comm/together.h"
+#include "config/summary.h"
 #include "core/json.h"
 #include "core/units.h"
 #include "plan/machine_memory.h"
@@ -149,6 +151,33 @@ struct Made {
   std::optional<runtime::TwinModel> twin;  // that the engine computes
 };
 
+// The inputs of an engine that all ranks must give alike. The parameters of a pipeline are those of a stage,
+// whose ranks compare them with each other (runtime/units_of_stages.h).
+comm::Facts facts_of(const Made& made, const char* units, const cleave_engine_options& o) {
+  const auto number = [](auto value) { return fmt::format("{}", value); };
+  comm::Facts facts = {{"the model", made.name},
+                       {"the seed", number(o.seed)},
+                       {"the optimizer's states",
+                        o.update ? fmt::format("{}", fmt::join(made.options.update->states, ", ")) : ""},
+                       {"the model's config", o.model_config ? o.model_config : ""}};
+  for (const auto& [name, value] : {std::pair{"rates_given", o.rates_given},
+                                    {"inference", o.inference},
+                                    {"scales_loss", o.scales_loss},
+                                    {"gives", o.gives}})
+    facts.emplace_back(name, number(value));
+  for (auto& value : config::compared_values(made.config)) facts.push_back(std::move(value));
+  if (made.config.pipeline.stages > 1) return facts;
+  for (const Json& unit : parse_json(units, "the units of a model", Exit::usage))
+    for (const Json& p : unit.at("parameters")) {
+      const std::string rates = unit.at("frozen").get<bool>() ? "frozen" : "group " + unit.at("group").dump();
+      facts.emplace_back(
+          "parameter " + p.at(0).get<std::string>(),
+          fmt::format("shape {}, {}{}{}", p.at(1).dump(), rates, p.at(2).get<bool>() ? ", weight decay" : "",
+                      p.size() > 3 ? ", " + p.at(3).get<std::string>() : ""));
+    }
+  return facts;
+}
+
 Json json_of(const MemoryTable& table) {
   Json out = Json::object();
   for (int k = 0; k < kMemoryKinds; ++k)
@@ -255,6 +284,7 @@ int cleave_engine_make(cleave_job* job, const char* config, const char* config_n
     cleave_job& j = given(job, "job");
     const capi::Made made(capi::read(config, config_name, j.job.read_options()), model, units,
                           given(options, "options"), j.job.device());
+    comm::require_alike(j.connected(), capi::facts_of(made, units, *options));
     if (made.config.pipeline.stages == 1) {
       const comm::RankInfo& me = j.job.info();
       // Every rank asks here: of one rank's plan, so that the cost does not grow with the job.

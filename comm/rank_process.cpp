@@ -40,7 +40,7 @@ RankProcess this_process(const std::string& address) { return {host_name(), host
 
 std::string encode(const RankProcess& s) {
   wire::Writer w(wire::Type::value);
-  return w.put(s.host).put(s.host_id).put(s.address).put(int32_t(s.pid)).frame();
+  return w.put(s.host).put(s.host_id).put(s.address).put(int32_t(s.pid)).put(int32_t(s.transport)).frame();
 }
 
 RankProcess decode_rank_process(const std::string& bytes) {
@@ -50,6 +50,7 @@ RankProcess decode_rank_process(const std::string& bytes) {
   s.host_id = r.text();
   s.address = r.text();
   s.pid = r.number<int32_t>();
+  s.transport = r.number<int32_t>();
   CHECK(r.good(), "rendezvous: a malformed description of a rank's process");
   return s;
 }

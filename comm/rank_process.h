@@ -10,6 +10,7 @@ struct RankProcess {
   std::string host_id;  // host_id() of the rank
   std::string address;  // from which it reached the master
   int pid = 0;
+  int transport = 0;  // the TransportChoice of the rank
 };
 
 // Equal exactly on ranks that can share memory: the same kernel, host name, and namespaces of processes and

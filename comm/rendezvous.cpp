@@ -151,7 +151,9 @@ class JoinedWorld final : public World {
   }
 
   std::vector<RankProcess> exchange_processes(Clock::time_point deadline) {
-    keys_->set(fmt::format("process/{}", info_.rank), encode(this_process(address_)));
+    RankProcess own = this_process(address_);
+    own.transport = int(options_.transport);
+    keys_->set(fmt::format("process/{}", info_.rank), encode(own));
     std::vector<RankProcess> processes;
     for (int r = 0; r < info_.world; ++r)
       processes.push_back(decode_rank_process(await(fmt::format("process/{}", r), deadline)));
@@ -175,14 +177,16 @@ class JoinedWorld final : public World {
         int(std::find(hosts.begin(), hosts.end(), processes[size_t(info_.rank)].host_id) - hosts.begin());
   }
 
+  // Rank 0's choice holds for all, so that ranks that were started with different ones can meet and compare.
   void make_group(const std::vector<RankProcess>& processes, Clock::time_point deadline) {
     const bool one_host = info_.nodes == 1;
-    require(one_host || options_.transport != TransportChoice::shm, Exit::usage,
+    const auto transport = TransportChoice(processes[0].transport);
+    require(one_host || transport != TransportChoice::shm, Exit::usage,
             "the shm transport needs all ranks on one host, and these are on {} (rank 0 on {}, rank {} on "
             "{}); choose "
             "auto or gloo",
             info_.nodes, processes[0].host, info_.rank, processes[size_t(info_.rank)].host);
-    const bool shm = one_host && options_.transport != TransportChoice::gloo;
+    const bool shm = one_host && transport != TransportChoice::gloo;
     const auto group = shm ? shm_group(processes, deadline) : gloo_group(processes);
     communicator_ = communicator_over(group, info_.rank);
     transport_ = shm ? fmt::format("shared memory, {} ranks on {}", info_.world, processes[0].host)

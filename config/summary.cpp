@@ -39,6 +39,13 @@ std::string optimizer_line(const ReadResult& r) {
   return line;
 }
 
+// Whether each rank may have its own value: paths of what rank 0 writes, and what belongs to a host's disks.
+bool is_of_rank(std::string_view path) {
+  constexpr std::string_view kSections[] = {"aio.", "tensorboard.", "csv_monitor."};
+  return path == "flops_profiler.output_file" || path.ends_with(".nvme_path") ||
+         std::ranges::any_of(kSections, [&](std::string_view section) { return path.starts_with(section); });
+}
+
 std::string steps(int64_t n) { return n > 0 ? fmt::format("step {}", n) : "the last step"; }
 
 std::string schedule_line(const ReadResult& r) {
@@ -80,6 +87,15 @@ std::string differences_line(const ReadResult& result) {
     line += fmt::format("{}{} = {}", line.empty() ? "config: " : ", ", n->path, n->value);
   }
   return line;
+}
+
+std::vector<std::pair<std::string, std::string>> compared_values(DsConfig config) {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const Key& key : describe(config))
+    if (key.status == Status::honoured && key.target.index() != 0 && !is_of_rank(key.path))
+      values.emplace_back(key.path, text_of(key.target));
+  values.emplace_back("gradient_allreduce_op", config.gradient_sum ? "\"sum\"" : "\"mean\"");
+  return values;
 }
 
 }  // namespace cleave::config

@@ -10,6 +10,7 @@
 #include <new>
 #include <system_error>
 
+#include "comm/together.h"
 #include "core/error.h"
 #include "core/printable.h"
 
@@ -49,6 +50,9 @@ const char* hint_of(const std::error_code& code) {
 Exit report_exception(std::string_view if_a_defect) {
   try {
     throw;
+  } catch (const comm::RanksDiffer& e) {  // names its ranks
+    std::fprintf(stderr, "error: %s\n", e.what());
+    return e.exit();
   } catch (const Error& e) {
     if (e.exit() == Exit::internal)
       return say_error(fmt::format("{} ({})", e.what(), if_a_defect)), Exit::internal;

@@ -13,9 +13,10 @@
 #include <thread>
 
 #include "comm/gpu_transport.h"
-#include "comm/together.h"
+#include "config/summary.h"
 #include "core/environment.h"
 #include "core/error.h"
+#include "core/version.h"
 #include "device/gpu_problems.h"
 #include "device/loading.h"
 #include "device/team.h"
@@ -151,7 +152,16 @@ config::ReadResult Job::accepted(config::ReadResult r, const std::string& name) 
   return r;
 }
 
-comm::Communicator& Job::connect(const config::DsConfig& config) {
+// Whichever GPU of its host a rank has and however many threads it computes with are its own affair.
+comm::Facts Job::own_facts() const {
+  return {{"the version of cleave", std::string(build::version)},
+          {"--device", device_.is_cuda() ? "cuda" : "cpu"},
+          {"--transport", options_.transport},
+          {"--gpu_transport", options_.gpu_transport},
+          {"--share_gpu", options_.share_gpu ? "on" : "off"}};
+}
+
+comm::Communicator& Job::connect(const config::DsConfig& config, const comm::Facts& facts) {
   const std::chrono::seconds timeout(config.comm_timeout_s);
   comm::ConnectOptions o;
   o.transport = comm::parse_transport(options_.transport);
@@ -163,6 +173,10 @@ comm::Communicator& Job::connect(const config::DsConfig& config) {
   world_ = cleave::comm::connect(info_, o);
   connecting_ = false;
   info_ = world_->info();
+  comm::Facts all = own_facts();
+  all.insert(all.end(), facts.begin(), facts.end());
+  for (auto& value : config::compared_values(config)) all.push_back(std::move(value));
+  comm::require_alike(world(), all);
   between_gpus_ = comm::connect_gpus(world(), device_, between_gpus);
   return world();
 }

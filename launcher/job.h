@@ -15,6 +15,7 @@
 #include <string>
 
 #include "comm/rendezvous.h"
+#include "comm/together.h"
 #include "config/read_config.h"
 #include "core/cores.h"
 #include "core/error.h"
@@ -53,9 +54,10 @@ class Job {
   config::ReadResult read_config_text(std::string_view text, const std::string& name) const;
 
   // Collective: meets the other ranks, and sets up how tensors travel between GPUs. Whoever waits for another
-  // rank gives up after the configuration's comm_timeout_s: Error(rank_lost). The communicator lives as long
-  // as the job.
-  comm::Communicator& connect(const config::DsConfig& config = {});
+  // rank gives up after the configuration's comm_timeout_s: Error(rank_lost). Before any other collective the
+  // ranks compare their configurations, the job's options and `facts`: comm::RanksDiffer. The communicator
+  // lives as long as the job.
+  comm::Communicator& connect(const config::DsConfig& config = {}, const comm::Facts& facts = {});
   comm::Communicator& world() { return world_->communicator(); }
 
   // For start-up lines.
@@ -86,6 +88,7 @@ class Job {
 
  private:
   config::ReadResult accepted(config::ReadResult read, const std::string& name) const;
+  comm::Facts own_facts() const;
 
   JobOptions options_;
   comm::RankInfo info_;

@@ -1,6 +1,7 @@
 #include "app/run/train.h"
 
 #include "app/run/epochs.h"
+#include "app/run/rank_facts.h"
 #include "app/run/run.h"
 #include "app/run/train_tokens.h"
 
@@ -25,7 +26,11 @@ Exit train(RunOptions o, launcher::Job& job) {
   if (!o.epochs) values.total_steps = o.steps;
   config::ReadOptions reading = job.read_options(o.strict, values);
   config::ReadResult config = read_before_data(o, job, reading);
-  const bool connected = tokenize_inputs(o, job, config.config);
+  const auto connect = [&] {
+    job.connect(config.config, job.info().world > 1 ? rank_facts(o) : comm::Facts{});
+    launcher::Job::catch_signals();
+  };
+  const bool connected = tokenize_inputs(o, job, connect);
   o.epoch = epoch_length(o, config.config);
   if (o.epochs) {
     o.steps = steps_of(*o.epochs, o.epoch), reading.auto_values.total_steps = o.steps;
@@ -33,8 +38,7 @@ Exit train(RunOptions o, launcher::Job& job) {
   }
   Run run(o, job, config, RunData(o));
   run.check_plan(reading);
-  if (!connected) job.connect(config.config);
-  launcher::Job::catch_signals();
+  if (!connected) connect();
   return run.train();
 }
 

@@ -8,7 +8,7 @@
 
 namespace cleave::app {
 
-bool tokenize_inputs(RunOptions& o, launcher::Job& job, const config::DsConfig& config) {
+bool tokenize_inputs(RunOptions& o, launcher::Job& job, const std::function<void()>& connect) {
   const auto option_of = [&](const std::string* input) {
     return input == &o.data ? "--data" : "--eval_data";
   };
@@ -29,8 +29,7 @@ bool tokenize_inputs(RunOptions& o, launcher::Job& job, const config::DsConfig& 
   const auto to_be_made = [&](const std::string& file) {
     return is_text(file) && (!bytes || text::is_json_lines(file));
   };
-  job.connect(config);
-  launcher::Job::catch_signals();
+  connect();
   const std::string folder = token_cache_folder(o.output);
   for (std::string* input : inputs) {
     std::vector<data::DataFile> sources = data::sources_of_data(*input, option_of(input));

@@ -79,8 +79,13 @@ class ModuleUnits:
 
     def declared(self) -> list[dict[str, Any]]:
         """As the engine is told of them (cleave_engine_make)."""
-        told = [(unit, [(slot.name, list(slot.shape), slot.decay) for slot in unit.slots]) for unit in self.units]
-        return [{"name": u.name, "parameters": parameters, "frozen": not u.trains, "group": u.group} for u, parameters in told]
+
+        def told(slot: Slot) -> tuple[str, list[int], bool, str]:
+            return slot.name, list(slot.shape), slot.decay, str(slot.parameter.dtype).removeprefix("torch.")
+
+        return [
+            {"name": u.name, "parameters": [told(slot) for slot in u.slots], "frozen": not u.trains, "group": u.group} for u in self.units
+        ]
 
 
 def shape_of(parameter: torch.Tensor) -> torch.Size:

@@ -43,5 +43,54 @@ TEST(Together, OtherExceptionsHaveTheCallersCodeAndALackOfMemoryItsOwn) {
   });
 }
 
+TEST(Together, FactsThatAreAlikePassWithOneSmallMessage) {
+  run_ranks(3, [](Communicator& world) {
+    require_alike(world, {{"--seed", "42"}, {"--epochs", ""}});
+    EXPECT_EQ(world.bytes()[Collective::broadcast] + world.bytes()[Collective::all_gather], 0);
+    EXPECT_LE(world.bytes()[Collective::all_reduce], 2 * 32);
+  });
+  require_alike(*self_communicator(), {{"--seed", "42"}});
+}
+
+TEST(Together, FactsThatDifferAreNamedAlikeOnAllRanks) {
+  std::atomic<int> thrown = 0;
+  run_ranks(5, [&](Communicator& world) {
+    const int rank = world.rank();
+    Facts facts = {{"--seed", rank == 3 ? "43" : "42"},
+                   {"same", "1"},
+                   {"--epochs", rank == 0 ? "" : "2"},
+                   {"text", std::string(200, 'x') + (rank > 2 ? "y" : "x")}};
+    if (rank == 4) facts.emplace_back("only here", "5");
+    try {
+      require_alike(world, facts);
+    } catch (const RanksDiffer& e) {
+      const std::string said = e.what();
+      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_TRUE(
+          said.starts_with("--seed: ranks differ (ranks 0 to 2, 4: 42, rank 3: 43); "
+                           "--epochs: ranks differ (rank 0: not set, ranks 1 to 4: 2); "
+                           "text: ranks differ (ranks 0 to 2: xxx"))
+          << said;
+      EXPECT_NE(said.find(", ranks 3 to 4: xxx"), said.npos) << said;
+      EXPECT_TRUE(
+          said.ends_with("; only here: ranks differ (ranks 0 to 3: not set, rank 4: 5); "
+                         "start all ranks with the same command"))
+          << said;
+      ++thrown;
+    }
+    require_alike(world, {{"the group", "goes on"}});
+  });
+  EXPECT_EQ(thrown, 5);
+}
+
+TEST(Together, AtMostEightFactsThatDifferAreNamed) {
+  run_ranks(2, [](Communicator& world) {
+    Facts facts;
+    for (int i = 0; i < 20; ++i) facts.emplace_back(fmt::format("name{}", i), std::to_string(world.rank()));
+    expect_error(Exit::usage, {"name0: ranks", "name7: ranks", "; and others; start"},
+                 [&] { require_alike(world, facts); });
+  });
+}
+
 }  // namespace
 }  // namespace cleave::comm

@@ -1,4 +1,5 @@
 // Options of a Hugging Face Trainer beside a file: what they fill in, and what they may not contradict.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "config/summary.h"
@@ -157,6 +158,28 @@ TEST(Differences, AreTheKeysThatTheBatchOptimizerAndScheduleLinesDoNotShow) {
       "f", {});
   EXPECT_EQ(differences_line(r), "config: steps_per_print = 5, zero_optimization.stage = 2");
   EXPECT_EQ(differences_line(read_ds_config(R"({"train_batch_size": 4})", "f", {})), "");
+}
+
+TEST(TrainerOptions, ComparedValuesAreThoseThatAllRanksMustHaveAlike) {
+  const auto values = [](const char* text) {
+    const ReadResult r = read_ds_config(text, "f", {});
+    EXPECT_TRUE(r.ok()) << format(r.problems);
+    return compared_values(r.config);
+  };
+  const auto plain = values(R"({"train_batch_size": 4, "bf16": {"enabled": true}})");
+  EXPECT_EQ(
+      plain,
+      values(R"({"bf16": {"enabled": true}, "train_batch_size": 4, "name": "n", "gradient_clipping": 1.0,
+    "tensorboard": {"enabled": true, "output_path": "x"}, "aio": {"block_size": 4096}})"));
+  for (const char* other :
+       {R"("gradient_clipping": 0.5)", R"("optimizer": {"type": "SGD", "params": {"lr": 0.001}})",
+        R"("gradient_allreduce_op": "sum")", R"("cleave": {"freeze": ["*.mlp.*"]})",
+        R"("cleave": {"lora": {"targets": "all-linear"}})", R"("zero_optimization": {"stage": 2})",
+        R"("activation_checkpointing": {"interval": 2})"})
+    EXPECT_NE(
+        plain,
+        values(fmt::format(R"({{"train_batch_size": 4, "bf16": {{"enabled": true}}, {}}})", other).c_str()))
+        << other;
 }
 
 }  // namespace

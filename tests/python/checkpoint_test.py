@@ -212,6 +212,25 @@ class Faults(unittest.TestCase):
         said = "cleave.comm_timeout_s is 3, but the ranks met before with a deadline of 600 s, which stays"
         self.assertEqual(late.output.count(said), 1, late.output)
 
+    def test_ranks_that_were_started_with_different_inputs_train_nothing(self) -> None:
+        for what, parts in {
+            "config": ["optimizer.params.lr: ranks differ (rank 0: 0.01, rank 1: 0.02)", "zero_optimization.stage: ranks differ (rank 0: 1, "],
+            "model": ["the model: ranks differ (rank 0: Mlp, rank 1: Conv)"],
+            "parameters": [
+                "parameter layers.3.bias: ranks differ (rank 0: shape [12], group 0, weight decay, float32, rank 1: not set)",
+                "parameter layers.0.bias: ranks differ (rank 0: shape [12], group 0, weight decay, float32, rank 1: shape [12], group 0, ",
+                "parameter head.bias: ranks differ (rank 0: shape [5], group 0, weight decay, float32, rank 1: shape [5], frozen",
+            ],
+        }.items():
+            with self.subTest(what=what):
+                ended = ranks.run(2, "fault_cases", "differs", what, timeout=60)
+                self.assertEqual(ended.code, 2, ended.output)
+                for part in [*parts, "; start all ranks with the same command"]:
+                    self.assertIn(part, ended.output)
+                self.assertNotIn("RankLost", ended.output)
+        ended = ranks.run(2, "fault_cases", "differs", "values", timeout=60)
+        self.assertEqual(ended.code, 0, ended.output)
+
     def test_a_save_behind_a_scripts_last_line_is_whole(self) -> None:
         ranks.answers(2, "fault_cases", "saves_behind_its_end", self.folder)
         self.expect_whole(["last"])

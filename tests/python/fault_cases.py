@@ -103,3 +103,18 @@ def is_killed(folder: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     for number in range(1, 1000):
         _step(engine, number)
+
+
+def differs(what: str) -> None:
+    """Rank 1 was started with other inputs than rank 0."""
+    what = what if os.environ["RANK"] == "1" else "nothing"
+    module = models.seeded(models.Conv if what == "model" else models.Mlp, 1 if what == "values" else 0)
+    config = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3 if what == "config" else 1}}
+    if what == "parameters":
+        module.layers[3] = torch.nn.Linear(models.WIDTH, models.WIDTH, bias=False)
+        module.layers[0].to(torch.bfloat16)
+        module.head.bias.requires_grad_(False)
+    if what == "values":  # the first rank's are those of all, and it alone writes this file
+        config["tensorboard"] = {"enabled": True, "output_path": "elsewhere"}
+    optimizer = torch.optim.AdamW(module.parameters(), lr=2e-2 if what == "config" else 1e-2)
+    _step(deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0], 0)
