@@ -1,5 +1,6 @@
 #include "launcher/exit_code.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -95,9 +96,16 @@ void explain_exit_of_a_library(int status, void*) {
   _exit(int(Exit::memory));
 }
 
+// A file or socket that is opened later must not take the number of a standard stream that was closed.
+void open_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(stream, F_GETFD) < 0) static_cast<void>(open("/dev/null", O_RDWR));  // the lowest that is free
+}
+
 }  // namespace
 
 int exit_code_of(const std::function<int()>& body, std::string_view if_a_defect) {
+  open_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);
   std::set_terminate(explain_exception_of_a_thread);
   on_exit(explain_exit_of_a_library, nullptr);

@@ -10,7 +10,8 @@ namespace cleave::launcher {
 // goes to stderr as "error: ...", with this rank before it where a launcher started several. An error without
 // words is said by another rank. `if_a_defect` follows what is no mistake of the user's. A file that reaches
 // the limit of its size (ulimit -f) is an error of its write, and a thread that a library cannot start is one
-// of memory, and so is memory that a thread asks for and does not get.
+// of memory, and so is memory that a thread asks for and does not get. A standard stream that is closed
+// becomes /dev/null.
 int exit_code_of(const std::function<int()>& body,
                  std::string_view if_a_defect = "a defect of this program or of cleave");
 
