@@ -39,7 +39,7 @@ class GivenPair final : public tcp::Pair {
 
 std::shared_ptr<tcp::Device> make_gloo_device() {
   tcp::attr attributes;
-  attributes.hostname = "127.0.0.1";  // what pairs listen on until they are given a connection
+  attributes.hostname = loopback();  // what pairs listen on until they are given a connection
   try {
     return std::dynamic_pointer_cast<tcp::Device>(tcp::CreateDevice(attributes));
   } catch (const gloo::Exception& e) {

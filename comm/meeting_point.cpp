@@ -20,10 +20,10 @@ constexpr int kPortsNearAgent = 16;
 // it is taken.
 MeetingPlace place_at(const MeetingPoint& point, int port, bool needs_secret) {
   MeetingPlace place;
-  place.call = point.address.empty() ? "127.0.0.1" : point.address;
+  place.call = point.address.empty() ? loopback() : point.address;
   place.listener = reserve_port(port, point.address);
   if (!place.listener && errno == EADDRNOTAVAIL) {  // it is translated on the way here
-    place.call = "127.0.0.1";
+    place.call = loopback();
     place.listener = reserve_port(port);
   }
   if (place.listener && needs_secret && point.on_one_host) place.secret = HostSecret::make(port);
@@ -35,7 +35,7 @@ MeetingPlace place_at(const MeetingPoint& point, int port, bool needs_secret) {
 
 MeetingPoint meeting_point(const std::string& master_addr) {
   if (master_addr == "localhost")
-    return {"127.0.0.1", "127.0.0.1", true};  // a bare container may not resolve it
+    return {loopback(), loopback(), true};  // a bare container may not resolve it
   in_addr v4{};
   in6_addr v6{};
   if (inet_pton(AF_INET, master_addr.c_str(), &v4) == 1)
@@ -63,8 +63,8 @@ MeetingPlace meeting_place(const RankInfo& info, const ConnectOptions& options) 
       error = errno;
     }
     const int port = ports_to_try(info).front();
-    require(error == EADDRINUSE, Exit::usage, "rank 0 cannot listen on port {}: {}", port,
-            std::strerror(error));
+    if (error != EADDRINUSE)
+      fail(Exit::usage, "rank 0 cannot listen on port {}: {}", port, problem_of_port(port, error));
     require(Clock::now() < deadline, Exit::usage,
             "rank 0 cannot listen on port {}: {} listens there. End it, or choose another MASTER_PORT", port,
             owner_of_port(port));

@@ -220,7 +220,7 @@ class JoinedWorld final : public World {
   }
 
   std::shared_ptr<Group> gloo_group(const std::vector<RankProcess>& processes) {
-    GlooMembers members{"world", all_ranks(info_.world), {}, info_.rank, "127.0.0.1", "gloo/world"};
+    GlooMembers members{"world", all_ranks(info_.world), {}, info_.rank, loopback(), "gloo/world"};
     for (int r = 0; r < info_.world; ++r)
       members.labels.push_back(
           fmt::format("rank {} (pid {} on {})", r, processes[size_t(r)].pid, processes[size_t(r)].host));

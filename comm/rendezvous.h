@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/socket.h"
 
 namespace cleave::comm {
 
@@ -17,7 +18,7 @@ struct RankInfo {
   int rank = 0, world = 1;
   int local_rank = 0, local_size = 1;  // among the ranks of this host
   int node_rank = 0, nodes = 1;
-  std::string master_addr = "127.0.0.1";
+  std::string master_addr = loopback();
   int master_port = 29500;
   bool port_is_taken = false;  // an agent of the launcher listens there: use another port near it
   std::string job_id = {};     // empty: unknown, agrees with any

@@ -110,6 +110,11 @@ Socket reserve_port(int port, const std::string& address) {
   return socket;
 }
 
+const std::string& loopback() {
+  static const std::string address = !bound_to("127.0.0.1", 0) && bound_to("::1", 0) ? "::1" : "127.0.0.1";
+  return address;
+}
+
 bool start_listening(Socket& socket) {
   if (socket && listen(socket.fd(), SOMAXCONN) != 0) close_keeping_errno(socket);
   return bool(socket);
@@ -248,6 +253,12 @@ std::string owner_of_port(int port) {
     return fmt::format("{} (pid {})", name, pid);
   }
   return "another program";
+}
+
+std::string problem_of_port(int port, int error) {
+  if (error == EADDRINUSE) return owner_of_port(port) + " has it";
+  const bool files = error == EMFILE || error == ENFILE;
+  return std::strerror(error) + std::string(files ? "; allow more open files: ulimit -n" : "");
 }
 
 }  // namespace cleave::comm

@@ -54,6 +54,11 @@ Socket connect_to(const std::string& host, int port, Clock::time_point deadline,
 // Small messages leave at once, and a peer whose machine vanished is noticed.
 void tune(const Socket& socket);
 
+// The address of this machine for itself: "127.0.0.1", or "::1" where its loopback has IPv6 only.
+const std::string& loopback();
+
+// Why a port cannot be had, of errno: who has it, or what the system says and what to do.
+std::string problem_of_port(int port, int error);
 // "python3 (pid 4711)", or "another program" when it cannot be told: who listens on a port of this machine.
 std::string owner_of_port(int port);
 

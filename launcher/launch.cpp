@@ -36,8 +36,10 @@ class Launch {
     for (const RankStart& r : node.ranks) require(!r.command.empty(), Exit::usage, "no command to start");
     if (node.ranks.front().rank == 0) {
       port_ = comm::reserve_port(node.master_port);
-      require(bool(port_), Exit::usage, "port {} cannot be used for the rendezvous: {} has it",
-              node.master_port, comm::owner_of_port(node.master_port));
+      if (const int error = errno; !port_)
+        fail(Exit::usage, "{} cannot be used for the rendezvous: {}",
+             node.master_port > 0 ? fmt::format("port {}", node.master_port) : "a free port",
+             comm::problem_of_port(node.master_port, error));
     }
     if (stay.control >= 0) fcntl(stay.control, F_SETFL, O_NONBLOCK);
   }

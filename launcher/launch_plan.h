@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/socket.h"
 #include "launcher/hosts.h"
 #include "launcher/numa.h"
 
@@ -31,7 +32,7 @@ struct Binding {
 struct NodeStart {
   std::string host = "localhost";
   int node = 0, nodes = 1, world = 1;
-  std::string master_addr = "127.0.0.1";
+  std::string master_addr = comm::loopback();
   int master_port = 0;        // 0: a free one, where all ranks are on this host
   std::string job_id, token;  // what the ranks of a job show each other; the token is a secret
   int attempt = 0;

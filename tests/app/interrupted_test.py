@@ -137,6 +137,17 @@ class Interrupted(RunTest):
         # The second finds the port taken, or loses it between looking and listening.
         self.assertRegex("".join(lost.splitlines()[-3:]), r"has this port|cannot be used for the rendezvous: cleave \(pid \d+\) has it")
 
+    def test_a_machine_whose_loopback_has_ipv6_only_trains_over_each_transport(self):
+        apart = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && exec "$@"', "sh"]
+        if not shutil.which("unshare") or not shutil.which("ip") or subprocess.run([*apart, "true"], capture_output=True).returncode:
+            self.skipTest("needs a network namespace")
+        for transport in ("shm", "gloo"):
+            command = ["launch", "-n", 2, "--", "train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text,
+                       "--seq_len", 32, "--steps", 1, "--transport", transport]
+            r = subprocess.run([*apart, CLEAVE, *map(str, command)], capture_output=True, text=True, timeout=100,
+                               env={**os.environ, "OMP_NUM_THREADS": "1"})
+            self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+
     def test_the_error_of_the_rank_that_failed_is_among_the_last_lines(self):
         # Rank 1 alone finds a file gone.
         script = ("import os,sys; a=sys.argv[2:]; i=a.index(sys.argv[1])+1; a[i] += '.gone' if os.environ['RANK']=='1' else ''; "
@@ -193,6 +204,23 @@ class Interrupted(RunTest):
             self.assertLess(time.monotonic() - begin, 10)
             self.assertEqual(set(folder.glob("*")) - before, set())
             self.assertEqual(list(self.out.glob("global_step*")), [])
+
+    def test_closed_standard_streams_change_nothing(self):
+        metrics = self.dir / "m.jsonl"
+        for ranks in (1, 2):
+            shutil.rmtree(self.out, ignore_errors=True)
+            command = ["train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 3,
+                       "--output", self.out, "--metrics", metrics]
+            command = command if ranks == 1 else ["launch", "-n", ranks, "--", *command]
+            for closed in ("<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"):
+                metrics.unlink(missing_ok=True)
+                r = subprocess.run(["bash", "-c", f'exec "$@" {closed}', "bash", CLEAVE, *map(str, command), "--resume", "never"],
+                                   stdin=subprocess.DEVNULL, capture_output=True, timeout=100, env={**os.environ, "OMP_NUM_THREADS": "1"})
+                self.assertEqual(r.returncode, 0, (closed, ranks, r.stderr))
+                lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+                self.assertEqual([line.get("event", line.get("step")) for line in lines], ["start", 1, 2, 3, "end"])
+                self.assertEqual(self.saved(), ["global_step3"])
+                self.assertFalse((self.out / "run.lock").exists())
 
     def test_ctrl_c_twice_is_the_cause(self):
         job = self.start(ranks=2, out=False)

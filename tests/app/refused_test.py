@@ -98,6 +98,7 @@ class Refused(RunTest):
                 ("ulimit -v 100000", train, (3,), ""), ("ulimit -v 100000", ["launch", "-n", 2, "--", *train], (3,), "rank"),
                 ("ulimit -n 10", train, (2,), "ulimit -n"), ("ulimit -n 20", ["launch", "-n", 2, "--", *train], (2,), "ulimit -n"),
                 ("ulimit -n 8", ["launch", "-n", 2, "--", *train], (2,), "ulimit -n"),
+                ("ulimit -n 4", ["launch", "-n", 2, "--", *train], (2,), "ulimit -n"),
                 ("ulimit -f 100", [*train, "--output", self.out], (4,), "File too large"),
                 ("ulimit -f 0", [*train, "--metrics", self.dir / "m.jsonl"], (0,), "File too large")):
             r = self.limited(limits, *args)
