@@ -22,7 +22,7 @@ extern "C" {
 #endif
 
 /* Of this interface: a caller that was made for another number does not go on. */
-#define CLEAVE_C_VERSION 8
+#define CLEAVE_C_VERSION 9
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* what the last call of this thread that failed said */
@@ -46,8 +46,15 @@ CLEAVE_C int cleave_job_facts(cleave_job* job, char** facts);
 /* Meets the other ranks; whoever waits for another longer than timeout_s gives up. Collective. */
 CLEAVE_C int cleave_job_connect(cleave_job* job, double timeout_s);
 /* Ends the connection and the job. reason: what went wrong here, with which the waits of the others end;
- * null: nothing, and rank 0 waits until all have said goodbye. */
-CLEAVE_C int cleave_job_close(cleave_job* job, const char* reason);
+ * null: nothing, and rank 0 waits until all have said goodbye. exit_code: of this process, after a reason; a
+ * SIGTERM by which a launcher ends it earlier gives the same code. */
+CLEAVE_C int cleave_job_close(cleave_job* job, const char* reason, int32_t exit_code);
+
+/* From here on SIGINT, SIGTERM and SIGUSR1 ask for a stop, once; a second one kills. cleave_engine_make does the same
+ * with cleave.save_on_stop. */
+CLEAVE_C int cleave_job_catch_signals(cleave_job* job);
+/* Whether any rank was asked to stop. Collective. */
+CLEAVE_C int cleave_job_stop_requested(cleave_job* job, int32_t* requested);
 
 /* Collectives over host memory, done when they return. Collective. */
 CLEAVE_C int cleave_job_broadcast(cleave_job* job, void* data, int64_t bytes, int root);

@@ -14,6 +14,7 @@
 #include "config/summary.h"
 #include "core/json.h"
 #include "core/units.h"
+#include "launcher/job.h"
 #include "plan/machine_memory.h"
 #include "plan/unit_plan.h"
 #include "runtime/engine.h"
@@ -292,6 +293,7 @@ int cleave_engine_make(cleave_job* job, const char* config, const char* config_n
                                 me.local_size, !j.job.device().is_cuda());
     }
     given(engine, "engine") = made.engine(j.connected()).release();
+    if (made.config.save_on_stop) launcher::Job::catch_signals();
   });
 }
 

@@ -86,10 +86,21 @@ int cleave_job_connect(cleave_job* job, double timeout_s) {
   });
 }
 
-int cleave_job_close(cleave_job* job, const char* reason) {
+int cleave_job_close(cleave_job* job, const char* reason, int32_t exit_code) {
   return call([&] {
     const std::unique_ptr<cleave_job> j(&given(job, "job"));
-    if (j->world) j->job.end(reason ? reason : "");
+    if (j->world) j->job.end(reason ? reason : "", exit_code);
+  });
+}
+
+int cleave_job_catch_signals(cleave_job* job) {
+  return call([&] { given(job, "job").job.catch_signals(launcher::Job::WhenAsked::decides); });
+}
+
+int cleave_job_stop_requested(cleave_job* job, int32_t* requested) {
+  return call([&] {
+    given(job, "job").connected();
+    given(requested, "requested") = job->job.any(launcher::Job::stop_requested());
   });
 }
 

@@ -37,6 +37,9 @@ void describe_own(Keys& k, DsConfig& c) {
   k.honoured("comm_timeout_s", &c.comm_timeout_s,
              "seconds a rank waits for the others before it reports who is missing")
       .in(1, 1e6);
+  k.honoured("save_on_stop", &c.save_on_stop,
+             "a PyTorch script that is asked to stop (SIGTERM, SIGINT, SIGUSR1) ends its step, saves where "
+             "save_checkpoint was last called, and ends with exit code 75; cleave train always does that");
   k.honoured("loss_average", &c.loss_average,
              "what a step's loss is the mean of: targets (all that have a loss count alike, whichever "
              "micro-batch they "

@@ -169,6 +169,7 @@ struct DsConfig {
   std::optional<Precision> grad_accum_dtype;         // absent: the model's type
   bool dataloader_drop_last = false;
   int64_t comm_timeout_s = 600;  // key "cleave": {"comm_timeout_s": ...}
+  bool save_on_stop = false;     // of a script that is asked to stop
   LossAverage loss_average = LossAverage::targets;
   bool native = false;                                      // of a script's model
   int64_t sequence_length = 0;                              // of its samples; 0: as many positions as it has

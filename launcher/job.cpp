@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <exception>
+#include <new>
 #include <thread>
 
 #include "comm/gpu_transport.h"
@@ -34,6 +36,14 @@ static_assert(std::atomic<int64_t>::is_always_lock_free);  // else no signal han
 // Whether this process answers a signal; a launcher of ours does it for its ranks, and the first rank for
 // all.
 std::atomic<bool> answers = false;
+std::string_view answer_to_stop;
+
+// How this rank ends after a failure; never destroyed, because a signal may come at any time.
+struct LastWords {
+  int exit = 0;
+  std::string said;
+};
+LastWords& last_words = *new LastWords;
 
 void answer(std::string_view text) {
   if (answers && write(STDERR_FILENO, text.data(), text.size()) < 0) answers = false;
@@ -51,7 +61,14 @@ void on_signal(int signal) {
   }
   stop_ms = ms;
   stop = signal;
-  answer("\nstopping: this step is ended and saved. A second Ctrl-C or signal kills\n");
+  answer(answer_to_stop);
+}
+
+// A launcher ends ranks that take long to leave after a failure, and has to learn the code of the one that
+// failed.
+void end_by_last_words(int) {
+  if (write(STDERR_FILENO, last_words.said.data(), last_words.said.size()) < 0) _exit(last_words.exit);
+  _exit(last_words.exit);
 }
 
 bool launched_by_us() { return !environment_value("CLEAVE_LAUNCHED").empty(); }
@@ -190,7 +207,8 @@ std::string Job::transport() const {
 }
 
 int Job::run(const std::function<int()>& body) {
-  const auto tell_others = [this](const char* reason) {
+  const auto tell_others = [this](Exit exit, const char* reason) {
+    keep_code(int(exit), fmt::format("error: rank {}: {}\n", info_.rank, reason));
     if (world_) world_->failed(reason);
   };
   try {
@@ -201,23 +219,28 @@ int Job::run(const std::function<int()>& body) {
     if (!first()) return int(e.exit());
     throw;
   } catch (const Error& e) {
-    tell_others(e.what());
+    tell_others(e.exit(), e.what());
     // Here, too: elsewhere one rank of each host says it.
     const bool alike =
         (e.exit() == Exit::usage && !launched_by_us() && !connecting_) || e.exit() == Exit::memory;
     if (alike && info_.local_rank != 0) return int(e.exit());
     throw;
   } catch (const std::exception& e) {
-    tell_others(e.what());
+    tell_others(dynamic_cast<const std::bad_alloc*>(&e) ? Exit::memory : Exit::internal, e.what());
     throw;
   }
 }
 
-void Job::end(const std::string& reason) {
-  if (reason.empty())
-    world_->leave();
-  else
-    world_->failed(reason);
+void Job::keep_code(int exit, const std::string& said) {
+  if (exit == int(Exit::rank_lost)) return;  // another rank is the cause
+  last_words = {exit, said};
+  std::signal(SIGTERM, end_by_last_words);
+}
+
+void Job::end(const std::string& reason, int exit) {
+  if (reason.empty()) return world_->leave();
+  keep_code(exit, "");
+  world_->failed(reason);
 }
 
 void Job::together(Exit otherwise, const std::function<void()>& body) {
@@ -241,7 +264,11 @@ std::string Job::from_first(const std::string& text) {
   return bytes.data();
 }
 
-void Job::catch_signals() {
+void Job::catch_signals(WhenAsked then) {
+  constexpr std::string_view kAnswers[] = {
+      "\nstopping: this step is ended and saved. A second Ctrl-C or signal kills\n",
+      "\nstop requested: the script decides when it stops. A second Ctrl-C or signal kills\n"};
+  answer_to_stop = kAnswers[int(then)];
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;

@@ -71,8 +71,8 @@ class Job {
   // of the others.
   int run(const std::function<int()>& body);
   // The same for a program that is not within a body. Why this rank leaves; empty: nothing went wrong, and
-  // all have said goodbye when it returns.
-  void end(const std::string& reason);
+  // all have said goodbye when it returns. `exit`: the code that the process ends with after a failure.
+  void end(const std::string& reason, int exit = int(Exit::internal));
 
   // comm/together.h over all ranks.
   void together(Exit otherwise, const std::function<void()>& body);
@@ -83,12 +83,15 @@ class Job {
   std::string from_first(const std::string& text);
 
   // SIGINT, SIGTERM and SIGUSR1 ask for a stop at the next step, once; a second one kills.
-  static void catch_signals();
+  enum class WhenAsked { saves, decides };  // the program saves by itself, or a script decides
+  static void catch_signals(WhenAsked then = WhenAsked::saves);
   static bool stop_requested();
 
  private:
   config::ReadResult accepted(config::ReadResult read, const std::string& name) const;
   comm::Facts own_facts() const;
+  // From here on SIGTERM ends the process with this code, after `said`.
+  static void keep_code(int exit, const std::string& said);
 
   JobOptions options_;
   comm::RankInfo info_;

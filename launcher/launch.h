@@ -42,6 +42,8 @@ struct LaunchCallbacks {
   std::function<int()> full = {};
   // What the launcher itself has to say meanwhile.
   std::function<void(const std::string& text)> say = {};
+  // What it says the ranks do when they were asked to stop.
+  std::string when_asked = "a training stops after this step and saves";
 };
 
 // How a launcher stays with the ranks of its host.

@@ -7,7 +7,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCHEMA = ROOT / "config"
-FOLDERS = ["app", "checkpoint", "data", "launcher", "model", "monitor", "offload", "optim", "pipeline", "plan", "runtime", "zero"]
+FOLDERS = ["app", "capi", "checkpoint", "data", "launcher", "model", "monitor", "offload", "optim", "pipeline", "plan", "runtime", "zero"]
 
 
 def honoured_fields():

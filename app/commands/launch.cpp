@@ -110,13 +110,16 @@ void say_cores(const LaunchStart& start, const LaunchRequest& r) {
 }
 
 launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r) {
-  const launcher::LaunchCallbacks callbacks = {
+  launcher::LaunchCallbacks callbacks = {
       .output =
           [](std::string_view line, bool is_error) {
             std::fwrite(line.data(), 1, line.size(), is_error ? stderr : stdout);
             std::fflush(is_error ? stderr : stdout);
           },
       .say = [](const std::string& text) { std::fprintf(stderr, "launch: %s\n", text.c_str()); }};
+  if (start.plan.nodes[start.node].ranks.front().command.front() != this_program())
+    callbacks.when_asked =
+        "a script ends, or saves first if it asks engine.stop_requested() or has save_on_stop";
   launcher::StayOptions stay{.leave_grace = 3s, .term_grace = 1500ms};
   if (!start.several) {
     stay.rank0_inherits_output = isatty(STDOUT_FILENO) != 0 && r.log_folder.empty();

@@ -5,7 +5,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import NotBuilt, StepOrderError, UsageError
+from . import job as jobs
+from .errors import STOPPED, NotBuilt, StepOrderError, UsageError
 from .saved import Beside, beside
 from .schedules import Schedule
 from .steps import SteppedModule
@@ -18,6 +19,32 @@ class SavedModule(SteppedModule):
     training_dataloader: Any = None  # a DeepSpeedDataLoader, or one of the script that set_dataloader was given
     data_iterator: Any = None  # over it, where the engine reads it
     loaded_checkpoint_tag: str | None = None
+    _saves_to: tuple[str, Mapping[str, Any] | None] | None = None  # folder and client state of the last save_checkpoint
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._saves_on_stop = bool(self._value("cleave.save_on_stop"))  # then the engine catches signals
+
+    def stop_requested(self) -> bool:
+        """Whether SIGTERM, SIGINT or SIGUSR1 asked any rank to stop: save, and end with exit code 75. Collective.
+
+        Signals are caught from the first call on, or from initialize() with "cleave": {"save_on_stop": true}; a second one kills.
+        """
+        if not self._saves_on_stop:
+            jobs.catch_signals()
+        return self._job.stop_requested()
+
+    def _end_of_step(self) -> None:
+        if not self._saves_on_stop or not self.stop_requested():
+            return
+        if self._saves_to:
+            self.save_checkpoint(self._saves_to[0], client_state=self._saves_to[1])
+            self._native.finish_save()
+        if self.global_rank == 0:
+            after = f"after step {self.global_steps}"
+            saved = f"saved {self._saves_to[0]} {after}; start the same command again" if self._saves_to else None
+            print(f"stop requested: {saved or f'nothing was saved {after}, because save_checkpoint was not called before'}", flush=True)
+        raise SystemExit(STOPPED)
 
     def _beside(self, client_state: Mapping[str, Any] | None) -> Beside:
         """What a checkpoint keeps beside the engine's records."""
@@ -50,6 +77,7 @@ class SavedModule(SteppedModule):
             raise UsageError(f"save_checkpoint({save_dir!r}): wanted a folder")
         self._require_no_update_under_way()
         name = str(tag or f"global_step{self.global_steps}")
+        self._saves_to = os.fspath(save_dir), client_state
         self._native.save_checkpoint(os.fspath(save_dir), name, json.dumps(self._beside(client_state).packed()))
         return True
 

@@ -42,6 +42,7 @@ _BY_CODE: dict[int, type[CleaveError]] = {2: UsageError, 3: OutOfMemory, 4: Chec
 for _code, _kind in _BY_CODE.items():
     _kind.exit_code = _code
 NotBuilt.exit_code = UsageError.exit_code
+STOPPED = 75  # exit code after a stop on request: start the same command again
 
 
 def error_of(code: int, message: str) -> CleaveError:

@@ -3,6 +3,7 @@
 import atexit
 import datetime
 import os
+import signal
 import sys
 from types import TracebackType
 from typing import Any
@@ -36,6 +37,17 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
 # As they were made, in the same order on all ranks: before the job ends well, what they save behind the training is written.
 engines: list[native.NativeEngine] = []
 planned: tuple[int, int] | None = None  # while a plan asks for a module: the rank that this process stands for, and of how many
+
+
+_catches_signals = False
+
+
+def catch_signals() -> None:
+    """From the first call on SIGTERM, SIGINT and SIGUSR1 ask for a stop."""
+    global _catches_signals
+    if not _catches_signals:
+        current().catch_signals()
+        _catches_signals = True
 
 
 def rank() -> int:
@@ -92,7 +104,8 @@ def _leave() -> None:
     try:
         for engine in () if _failure else engines:
             engine.finish_save()
-        job.close(_failure)
+        interrupted = (_failure or "").startswith(KeyboardInterrupt.__name__)
+        job.close(_failure, _exit_code or (128 + signal.SIGINT if interrupted else 1))
     except CleaveError as error:
         print(f"warning: at the end of the job: {error}", file=sys.stderr)
     if _torch_has_ranks() and _failure is None:

@@ -14,7 +14,7 @@ from typing import Any
 from .errors import CleaveError, error_of
 from .programs import installed
 
-_C_VERSION = 8
+_C_VERSION = 9
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2}  # float types as the library numbers them
 
 
@@ -141,10 +141,16 @@ class Job(_Handle):
         super().__init__()
         _check(library().cleave_job_open(json.dumps(options).encode(), byref(self._handle)))
 
-    def close(self, reason: str | None) -> None:
+    def close(self, reason: str | None, exit_code: int = 0) -> None:
         if self._handle:
             handle, self._handle = self._handle, c_void_p()
-            _check(library().cleave_job_close(handle, reason.encode() if reason else None))
+            _check(library().cleave_job_close(handle, reason.encode() if reason else None, exit_code))
+
+    def stop_requested(self) -> bool:
+        """Whether any rank was asked to stop. Collective."""
+        requested = c_int32()
+        _check(library().cleave_job_stop_requested(self.handle, byref(requested)))
+        return bool(requested.value)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Of each over all ranks. Collective."""

@@ -153,6 +153,7 @@ class PipelineEngine(DeepSpeedEngine):
         _Walk(self, self.micro_batches, data_iter, self.module.loss_fn, trains=True)
         self._update({})
         self.micro_steps += self.micro_batches
+        self._end_of_step()
         return torch.tensor(self.last_result.loss, device=self.device)
 
     def eval_batch(

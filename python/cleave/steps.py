@@ -216,10 +216,16 @@ class SteppedModule(HeldModule):
             raise StepOrderError("step within no_sync, before gradients are summed; call it behind the context and a backward there")
         if not self._has_gradients:
             raise StepOrderError("step without a backward since the last one; call engine.backward(loss) first")
-        if not self._managed or self.is_gradient_accumulation_boundary():
+        updates = not self._managed or self.is_gradient_accumulation_boundary()
+        if updates:
             self._update(lr_kwargs or {})
         self._has_gradients = self._own = False
         self.micro_steps += 1
+        if updates:
+            self._end_of_step()
+
+    def _end_of_step(self) -> None:
+        """Called after each update."""
 
     def _require_used(self, arrived: set[str]) -> None:
         unused = [slot.name for slot in self._units.slots() if slot.trains and slot.name not in arrived]

@@ -204,6 +204,7 @@ ROWS = {
 # Honoured in ways that no short job shows; a test of the part itself does.
 ELSEWHERE = {"cleave.loss_average": ("tests/runtime", "LossAverage::micro_batches"),  # data with a loss mask
              "cleave.native": ("tests/python", '"native": True'),  # a script's model
+             "cleave.save_on_stop": ("tests/python", "save_on_stop"),
              "cleave.sequence_length": ("tests/capi", "sequence_length"),
              "aio.intra_op_parallelism": ("tests/offload", "Engine::threads"),  # where the kernel has no io_uring
              "fp16.consecutive_hysteresis": ("tests/optim", "consecutive_hysteresis")}

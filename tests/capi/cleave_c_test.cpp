@@ -36,7 +36,7 @@ class CInterface : public ::testing::Test {
   }
   void TearDown() override {
     cleave_engine_free(engine_);
-    EXPECT_EQ(cleave_job_close(job_, nullptr), 0) << cleave_error();
+    EXPECT_EQ(cleave_job_close(job_, nullptr, 0), 0) << cleave_error();
   }
   static std::string units_of(int second_group) {
     return R"([{"name": "first", "frozen": false, "group": 0, "parameters": [["w", [2, 3], true], ["b", [2], false]]},

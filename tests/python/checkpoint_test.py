@@ -214,7 +214,10 @@ class Faults(unittest.TestCase):
 
     def test_ranks_that_were_started_with_different_inputs_train_nothing(self) -> None:
         for what, parts in {
-            "config": ["optimizer.params.lr: ranks differ (rank 0: 0.01, rank 1: 0.02)", "zero_optimization.stage: ranks differ (rank 0: 1, "],
+            "config": [
+                "optimizer.params.lr: ranks differ (rank 0: 0.01, rank 1: 0.02)",
+                "zero_optimization.stage: ranks differ (rank 0: 1, ",
+            ],
             "model": ["the model: ranks differ (rank 0: Mlp, rank 1: Conv)"],
             "parameters": [
                 "parameter layers.3.bias: ranks differ (rank 0: shape [12], group 0, weight decay, float32, rank 1: not set)",

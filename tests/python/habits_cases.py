@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +112,37 @@ def trains_on(file: str) -> None:
         steps(engine, 1, step)
         if step == 5:
             Path(f"{file}{engine.global_rank}").touch()
+
+
+def is_stopped(folder: str, saves: bool) -> None:
+    """Trains until it is asked to stop; the engine saves then, or the script. Started again, it trains one step more."""
+    key = {"cleave": {"save_on_stop": True}} if saves else {}
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2, **key))[0]
+    path, client = engine.load_checkpoint(folder)
+    if path:
+        Path(f"{folder}/again{engine.global_rank}").write_text(f"{engine.global_steps} {client}")
+        steps(engine, 1)
+        return
+    engine.save_checkpoint(folder, client_state={"of": "the script"})
+    for step in range(1_000_000):
+        if not saves and engine.stop_requested():
+            engine.save_checkpoint(folder, client_state={"of": "the script"})
+            sys.exit(75)
+        steps(engine, 1, step)
+        if step == 5:
+            Path(f"{folder}/at{engine.global_rank}").touch()
+
+
+def raises(rank: int, code: int) -> None:
+    """One rank fails and takes long to leave: a handler that is still to come would wait for minutes."""
+    engine = _engine()
+    steps(engine, 1)
+    if engine.global_rank == rank:
+        atexit.register(time.sleep, 300)
+        if code == 2:
+            raise deepspeed.UsageError("a mistake of the script")
+        raise ValueError("a mistake of the script")
+    steps(engine, 1000)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What people do around a training script, and how they start and stop it."""
 
+import json
 import os
 import pathlib
 import re
@@ -77,6 +78,36 @@ class Habits(unittest.TestCase):
             self.assertIn("KeyboardInterrupt", said)
             self.assertEqual(marked(folder), [])
             self.assertEqual({name for name in os.listdir("/dev/shm") if name not in shared and "cleave" in name}, set())
+
+    def test_a_script_that_is_asked_to_stop_saves_ends_with_75_and_goes_on_later(self) -> None:
+        for saves, asked in ((True, signal.SIGTERM), (False, signal.SIGINT)):
+            with self.subTest(saves=saves, asked=asked), tempfile.TemporaryDirectory() as folder:
+                case = [CASES, "is_stopped", json.dumps([folder, saves])]
+                command = [ranks.CLEAVE, "launch", "-n", "2", "--", sys.executable, ranks.__file__, *case]
+                job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                until = time.monotonic() + 60
+                while len(list(pathlib.Path(folder).glob("at*"))) < 2 and time.monotonic() < until:
+                    time.sleep(0.02)
+                job.send_signal(asked)
+                said, _ = job.communicate(timeout=60)
+                self.assertEqual(job.returncode, 75, said)
+                self.assertNotIn("a training stops after this step and saves", said)
+                self.assertEqual("stop requested: saved" in said, saves, said)
+                step = int(pathlib.Path(folder, "latest").read_text().strip().removeprefix("global_step"))
+                self.assertGreater(step, 5)
+                ended = ranks.run(2, *case[:2], folder, saves)
+                self.assertEqual(ended.code, 0, ended.output)
+                for rank in range(2):
+                    self.assertEqual(pathlib.Path(folder, f"again{rank}").read_text(), f"{step} {{'of': 'the script'}}")
+
+    def test_the_rank_that_failed_first_decides_however_long_it_takes_to_leave(self) -> None:
+        for rank in (0, 1):
+            for code in (1, 2):
+                ended = ranks.run(2, CASES, "raises", rank, code)
+                self.assertEqual(ended.code, code, ended.output)
+                self.assertRegex(
+                    ended.output.splitlines()[-1], rf"error: rank {rank} ended with exit code {code}: .*a mistake of the script"
+                )
 
 
 if __name__ == "__main__":
