@@ -9,7 +9,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SOURCES = ("app", "capi", "checkpoint", "comm", "config", "core", "data", "device", "kernels", "launcher", "model", "monitor", "offload", "optim",
            "pipeline", "plan", "runtime", "sequence_parallel", "tensor_parallel", "text", "zero")
-COMMAND = re.compile(r"(?<![\w\"#])(?<!import )cleave\s+([a-z][a-z_]*)|\bthe ([a-z]+) command\b")
+COMMAND = re.compile(r"(?<![\w\"#])(?<!import )cleave\s+([a-z][a-z_]*)|\bthe (?!same )([a-z]+) command\b")
 
 
 def commands():
