@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kLongestName = 128;
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
+char small(char c) { return c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c; }
 
 struct Split {
   std::string_view parent, name;
@@ -32,7 +32,7 @@ int edit_distance(std::string_view a, std::string_view b, int most) {
     auto &row = rows[i % 3], &above = rows[(i + 2) % 3], &before = rows[(i + 1) % 3];
     row[0] = int(i);
     int least = row[0];
-    const auto same = [&](size_t x, size_t y) { return lower(a[x]) == lower(b[y]); };
+    const auto same = [&](size_t x, size_t y) { return small(a[x]) == small(b[y]); };
     for (size_t j = 1; j <= b.size(); ++j) {
       row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + !same(i - 1, j - 1)});
       if (i > 1 && j > 1 && same(i - 1, j - 2) && same(i - 2, j - 1))
@@ -48,7 +48,7 @@ int slip_of(std::string_view name) { return std::clamp(int(name.size()) / 3, 1, 
 
 namespace {
 
-char lower_at(std::string_view s, size_t i) { return i < s.size() ? lower(s[i]) : '\0'; }
+char small_at(std::string_view s, size_t i) { return i < s.size() ? small(s[i]) : '\0'; }
 
 // How far the word is from a name that was probably meant, in edits: a slip, or its beginning, which costs as
 // much as the largest slip. Nothing when it was not meant.
@@ -57,7 +57,7 @@ std::optional<int> distance_to(std::string_view word, std::string_view name) {
   if (distance <= most) return distance;
   constexpr size_t kBeginning = 8;
   size_t same = 0;
-  while (same < word.size() && lower(word[same]) == lower_at(name, same)) ++same;
+  while (same < word.size() && small(word[same]) == small_at(name, same)) ++same;
   if (same == word.size() && same >= kBeginning) return most;
   return std::nullopt;
 }

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "config/batch_sizes.h"
+#include "config/nearest_key.h"
 #include "config/reading.h"
 #include "core/mesh_shape.h"
 #include "pipeline/schedule.h"
@@ -102,10 +103,14 @@ void resolve_pipeline(Reading& r) {
                                               r.options.world_size, divisors(r.options.world_size)));
   const bool file = p.schedule.ends_with(".json");
   const pipeline::ScheduleRow* row = pipeline::find_schedule(p.schedule);
-  if (!file && !row)
-    r.error_at("pipeline.schedule",
-               fmt::format("there is no schedule {}; use {}, or the path of a .json file", quote(p.schedule),
-                           fmt::join(pipeline::schedule_names(), ", ")));
+  if (!file && !row) {
+    const std::vector<std::string>& names = pipeline::schedule_names();
+    const std::string near = nearest_word(p.schedule, names);
+    r.error_at(
+        "pipeline.schedule",
+        fmt::format("there is no schedule {}; use {}, or the path of a .json file{}", quote(p.schedule),
+                    fmt::join(names, ", "), near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near)));
+  }
   if (p.stages > 1 && p.virtual_stages > 1 && !file && !(row && row->chunks))
     r.error_at("pipeline.virtual_stages",
                fmt::format("{} pieces a rank need the schedule \"interleaved\"; {} has one", p.virtual_stages,

@@ -31,6 +31,8 @@ void unbuilt_top_level(Keys& k) {
   k.no_effect("zero_force_ds_cpu_optimizer", "b=true",
               "an offloaded optimizer always runs the processor's kernel");
   k.no_effect("vocabulary_size", "i?=null", "the model's own vocabulary size counts");
+  k.no_effect("disable_python_gc", "b=false",
+              "the training allocates nothing that Python's collector would look at");
   k.no_effect("use_data_before_expert_parallelism", "b=false", "there are no expert groups to order");
 
   k.section("optimizer.params", "");
@@ -61,11 +63,16 @@ void unbuilt_precision(Keys& k) {
   k.section("quantize_training", "quantization while training");
   k.list.back().status = Status::refused, k.list.back().off = {"{}"}, k.list.back().default_text = "null";
   k.list.back().meaning = "weights are not quantized while training";
-  k.section("quantize_training.eigenvalue", "eigenvalues that steer the quantization");
-  k.details("quantize_training", "eigenvalues that steer the quantization",
-            "enabled:b=false verbose:b=false max_iter:i=100 tol:n=0.01 stability:n=1e-06 "
-            "gas_boundary_resolution:i=1 "
-            "layer_name:s=\"bert.encoder.layer\" layer_num:i=0");
+  const char* eigenvalues = "eigenvalues that steer the quantization";
+  constexpr const char* kEigenvalues =
+      "verbose:b=false max_iter:i=100 tol:n=0.01 stability:n=1e-06 gas_boundary_resolution:i=1 "
+      "layer_name:s=\"bert.encoder.layer\" layer_num:i=0";
+  k.section("quantize_training.eigenvalue", eigenvalues);
+  k.details("quantize_training", eigenvalues, "enabled:b=false");
+  k.details("quantize_training", eigenvalues, kEigenvalues);
+  k.section("eigenvalue", eigenvalues);
+  k.refused("enabled", "b=false", "they steer quantization while training, which is not built");
+  k.details("eigenvalue.enabled", eigenvalues, kEigenvalues);
 }
 
 void unbuilt_parallelism(Keys& k) {
@@ -74,15 +81,19 @@ void unbuilt_parallelism(Keys& k) {
   k.details(
       "expert_parallel.enabled", "models with experts",
       "autoep_size:i=1 expert_tensor_parallel_size:i=1 validate_folding_routing:b=false "
-      "preset_model:s(mixtral|qwen3_moe|qwen3_5_moe|deepseek_v2|deepseek_v3)=null moe_layer_pattern:s?=null "
+      "preset_model:s(mixtral|qwen3_moe|qwen3_5_moe|deepseek_v2|deepseek_v3|minimax_m3)=null "
+      "moe_layer_pattern:s?=null "
       "expert_pattern:s?=null router_pattern:s?=null use_grouped_mm:b=true disable_triton_grouped_mm:b=false "
       "route_norm:b?=null route_scale:n=1.0 score_apply:s(auto|pre|post)=\"auto\" "
-      "combine_impl:s(auto|weighted_sum|legacy_bmm)=\"auto\" num_expert_groups:i?=null "
+      "combine_impl:s(auto|weighted_sum|legacy_bmm|fused_weighted_sum)=\"auto\" num_expert_groups:i?=null "
       "num_limited_groups:i?=null "
       "score_func:s(auto|softmax|sigmoid)=\"auto\" top_k:a=\"auto\" load_balance_coeff:n?=null "
       "routed_scaling_factor:a=\"auto\" expert_w1:s?=null expert_w2:s?=null expert_w3:s?=null "
       "num_experts_attr:s?=null top_k_attr:s?=null has_shared_experts:b?=null shared_experts_pattern:s?=null "
-      "shared_experts_gate_pattern:s?=null");
+      "shared_experts_gate_pattern:s?=null async_split_plan:b=false "
+      "row_weighting_impl:s(auto|eager|fused)=\"auto\" gate_up_impl:s(separate|fused)=\"separate\" "
+      "comm_backend:s(comm|deepep)=\"comm\" comm_num_sm:i=12 comm_qp_margin:i=4 comm_max_tokens_per_rank:i=0 "
+      "expert_activation:s?=null");
 }
 
 void unbuilt_curricula(Keys& k) {

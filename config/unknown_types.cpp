@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "config/key_values.h"
 #include "config/nearest_key.h"
@@ -30,6 +31,45 @@ const std::vector<std::string> kOtherSchedules = {"StepLR",
                                                   "ReduceLROnPlateau",
                                                   "CosineAnnealingWarmRestarts"};
 
+// Names that other libraries have for one of these types.
+struct OtherName {
+  std::string_view name, type;
+};
+constexpr OtherName kOtherNames[] = {
+    {"adamw_torch", "AdamW"},
+    {"adamw_torch_fused", "AdamW"},
+    {"adamw_hf", "AdamW"},
+    {"adamw_apex_fused", "AdamW"},
+    {"fusedadam", "AdamW"},
+    {"fusedadamw", "AdamW"},
+    {"cpuadam", "AdamW"},
+    {"deepspeedcpuadam", "AdamW"},
+    {"torch.optim.adamw", "AdamW"},
+    {"torch.optim.adam", "Adam"},
+    {"fusedlamb", "Lamb"},
+    {"fusedlion", "Lion"},
+    {"deepspeedcpulion", "Lion"},
+    {"deepspeedcpuadagrad", "Adagrad"},
+    {"linear", "WarmupDecayLR"},
+    {"linearlr", "WarmupDecayLR"},
+    {"linear_with_warmup", "WarmupDecayLR"},
+    {"polynomial", "WarmupDecayLR"},
+    {"cosine", "WarmupCosineLR"},
+    {"cosinelr", "WarmupCosineLR"},
+    {"cosine_with_warmup", "WarmupCosineLR"},
+    {"cosineannealinglr", "WarmupCosineLR"},
+    {"constant_with_warmup", "WarmupLR"},
+};
+
+std::string other_name(const Key& key, const std::string& name) {
+  const std::string plain = lower(name);
+  for (const OtherName& other : kOtherNames)
+    if (other.name == plain &&
+        std::find(key.choices.begin(), key.choices.end(), other.type) != key.choices.end())
+      return std::string(other.type);
+  return {};
+}
+
 }  // namespace
 
 std::string refusal_of_type(const Key& key, const std::string& name) {
@@ -40,11 +80,15 @@ std::string refusal_of_type(const Key& key, const std::string& name) {
   const bool known = std::any_of(others.begin(), others.end(), [&](const std::string& other) {
     return other == name || (optimizer && lower(other) == lower(name));
   });
+  std::string near = other_name(key, name);
   if (known)
-    return fmt::format("{} is a known {} that is not built; wanted one of {}", quote(name), what, choices);
+    return fmt::format("{} is a known {} that is not built; wanted one of {}{}", quote(name), what, choices,
+                       near.empty() ? "" : fmt::format("; the nearest to it is \"{}\"", near));
+  if (!optimizer && lower(name) == "constant")
+    return "a constant rate is that of a file without the section scheduler; remove the section";
   std::vector<std::string> words = key.choices;
   words.insert(words.end(), others.begin(), others.end());
-  const std::string near = nearest_word(name, words);
+  if (near.empty()) near = nearest_word(name, words);
   return fmt::format("there is no {} {}; wanted one of {}{}", what, quote(name), choices,
                      near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near));
 }

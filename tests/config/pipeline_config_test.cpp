@@ -52,7 +52,7 @@ TEST(PipelineConfig, WrongSchedulesMethodsAndCombinationsAreRefusedWithTheChoice
   EXPECT_EQ(pipeline_problems(R"({"stages": 2, "schedule": "1F1B"})", 2),
             "error: f:2:27: pipeline.schedule: there is no schedule \"1F1B\"; use gpipe, 1f1b, interleaved, "
             "zb-h1, or "
-            "the path of a .json file\n");
+            "the path of a .json file; did you mean \"1f1b\"?\n");
   EXPECT_EQ(pipeline_problems(R"({"stages": 2, "schedule": "mine/own.json"})", 2), "");
   EXPECT_EQ(pipeline_problems(R"({"stages": 2, "virtual_stages": 2})", 2),
             "error: f:2:27: pipeline.virtual_stages: 2 pieces a rank need the schedule \"interleaved\"; 1f1b "

@@ -33,18 +33,89 @@ TEST(UnknownKeys, ThatPeopleMeanAKeyByAreErrorsWithItsPlace) {
       {"bf16_enabled", "did you mean bf16.enabled?"},
       {"float16", "did you mean \"fp16\"?"},
       {"grad_accum_steps", "did you mean \"gradient_accumulation_steps\"?"},
-      {"tensor_parallel_size", "did you mean tensor_parallel.autotp_size?"},
       {"gradient_checkpointing", "did you mean activation_checkpointing.interval?"},
       {"freeze", "did you mean cleave.freeze?"},
-      {"eigenvalue", "quantization while training, which is not built"},
       {"offload", "zero_optimization.offload_optimizer and zero_optimization.offload_param"}};
   for (const auto& [name, says] : top) expect_error(fmt::format("\"{}\": 1", name), says);
+  expect_error(R"("eigenvalue": {"enabled": true})", "quantization while training, which is not built");
+  EXPECT_EQ(unknown_problems(R"("eigenvalue": {"enabled": false, "tol": 0.01})"), "");
   expect_error(R"("zero_optimization": {"offload": {}})", "offload_optimizer and offload_param");
   expect_error(R"("zero_optimization": {"offload_parameters": {}})", "did you mean \"offload_param\"?");
   expect_error(R"("bf16": {"loss_scale": 0})", "bf16.loss_scale: unknown key; bf16 has the range of fp32");
   expect_error(R"("bf16": {"initial_scale_power": 16})", "remove it");
   expect_error(R"("scheduler": {"type": "WarmupLR", "params": {"warmup_steps": 3}})",
                "did you mean \"warmup_num_steps\"?");
+}
+
+TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessTheyAskForNothing) {
+  const std::pair<const char*, const char*> sizes[] = {
+      {"tensor_parallel_size", "did you mean tensor_parallel.autotp_size?"},
+      {"tensor_model_parallel_size", "did you mean tensor_parallel.autotp_size?"},
+      {"model-parallel-size", "did you mean tensor_parallel.autotp_size?"},
+      {"mp_size", "did you mean tensor_parallel.autotp_size?"},
+      {"pipeline_model_parallel_size", "did you mean pipeline.stages?"},
+      {"pipe-parallel-size", "did you mean pipeline.stages?"},
+      {"sp_size", "did you mean \"sequence_parallel_size\"?"},
+      {"context_parallel_size", "write {\"sequence_parallel_size\": N}"},
+      {"cp_size", "write {\"sequence_parallel_size\": N}"},
+      {"dp_size", "are data parallel; remove it"},
+      {"fsdp", "write {\"zero_optimization\": {\"stage\": 3}}"}};
+  for (const auto& [name, says] : sizes) {
+    expect_error(fmt::format("\"{}\": 2", name), says);
+    for (const char* nothing : {"0", "1", "null", "false"})
+      EXPECT_EQ(unknown_problems(fmt::format("\"{}\": {}", name, nothing)),
+                fmt::format("warning: f:2:1: {}: unknown key, which nothing reads\n", name));
+  }
+  expect_error(R"("zero": 3)", "did you mean zero_optimization.stage?");
+  expect_error(R"("zero": {"stage": 3})", "did you mean \"zero_optimization\"?");
+  expect_error(R"("offload_optimizer_device": "cpu")",
+               "did you mean zero_optimization.offload_optimizer.device?");
+  expect_error(R"("lr_scheduler_type": "linear")", "\"WarmupDecayLR\"}} for linear");
+  expect_error(R"("warmup_steps": 100)", "did you mean scheduler.params.warmup_num_steps?");
+  expect_error(R"("warmup_ratio": 0.1)", "is a number of steps; write it, or the option --warmup_ratio");
+  expect_error(R"("optim": "adamw_torch")", "write {\"optimizer\": {\"type\": \"AdamW\"}}");
+  expect_error(R"("dtype": "bf16")", "write {\"bf16\": {\"enabled\": true}}");
+  for (const char* nothing : {R"("offload_optimizer_device": "none")", R"("zero": 0)", R"("warmup_steps": 0)",
+                              R"("fsdp": "")", R"("fsdp": [])", R"("dtype": "float32")"})
+    EXPECT_TRUE(unknown_problems(nothing).starts_with("warning: ")) << nothing;
+}
+
+TEST(UnknownKeys, AConfigurationInsideAnotherObjectIsAnErrorThatSaysToMoveIt) {
+  const auto moved = [](const std::string& keys, const std::string& path) {
+    return fmt::format("{} in {}; move its contents up to the top level", keys, path);
+  };
+  const char* inner = R"({"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}, "x": 1})";
+  for (const char* name : {"deepspeed", "deepspeed_config", "ds_config", "training", "my_own_thing"})
+    expect_error(fmt::format("\"{}\": {}", name, inner),
+                 moved("zero_optimization, bf16", fmt::format("\"{}\"", name)));
+  expect_error(fmt::format("\"a\": {{\"b\": {{\"c\": {}}}}}", inner),
+               moved("zero_optimization, bf16", R"("a"."b"."c")"));
+  expect_error(R"("deepspeed": {"wandb": {}})", moved("wandb", R"("deepspeed")"));
+  expect_error(R"("train": {"gradient_accumulation_steps": 4})",
+               moved("gradient_accumulation_steps", R"("train")"));
+  expect_error(R"("deepspeed_config": "other.json")", "whose file \"other.json\" nothing reads");
+  for (const char* foreign :
+       {R"("logging": {"log_level": "info", "wandb": {"enabled": true}})", R"("deepspeed": true)",
+        R"("deepspeed": {"path": "x"})", R"("model": {"vocabulary_size": 5, "optimizer": {"x": 1}})"})
+    EXPECT_TRUE(unknown_problems(foreign).starts_with("warning: ")) << unknown_problems(foreign);
+  EXPECT_EQ(unknown_problems(fmt::format("\"_deepspeed\": {}", inner)), "");
+}
+
+TEST(UnknownTypes, OfOtherLibrariesAreAnsweredWithOurs) {
+  const std::pair<const char*, const char*> types[] = {
+      {R"("scheduler": {"type": "linear"})", "did you mean \"WarmupDecayLR\"?"},
+      {R"("scheduler": {"type": "cosine"})", "did you mean \"WarmupCosineLR\"?"},
+      {R"("scheduler": {"type": "CosineAnnealingLR"})", "the nearest to it is \"WarmupCosineLR\""},
+      {R"("scheduler": {"type": "constant"})", "remove the section"},
+      {R"("optimizer": {"type": "adamw_torch"})", "did you mean \"AdamW\"?"},
+      {R"("optimizer": {"type": "FusedAdam"})", "did you mean \"AdamW\"?"},
+      {R"("optimizer": {"type": "DeepSpeedCPUAdam"})", "did you mean \"AdamW\"?"},
+      {R"("fp16": {"fp16": true})", "did you mean \"enabled\"?"},
+      {R"("bf16": {"bf16": true})", "did you mean \"enabled\"?"},
+      {R"("fp16": {"type": "bfloat16"})", "write {\"bf16\": {\"enabled\": true}}"},
+      {R"("fp16": {"enabled": true, "opt_level": "O2"})", "an argument of Apex"},
+      {R"("pipeline": {"pipeline_parallel_size": 1})", "did you mean \"stages\"?"}};
+  for (const auto& [members, says] : types) expect_error(members, says);
 }
 
 TEST(UnknownKeys, ThatAreAPathWithDotsShowTheSections) {
