@@ -35,10 +35,10 @@ enum class OptimizerType : uint8_t { adam, adamw, lamb, lion, adagrad, sgd };
 inline constexpr auto kOptimizers = std::to_array<TypeRow>({
     {"Adam",
      "lr weight_decay betas eps bias_correction adam_w_mode torch_adam amsgrad fp32_optimizer_states "
-     "set_grad_none"},
+     "set_grad_none maximize foreach fused differentiable capturable decoupled_weight_decay"},
     {"AdamW",
      "lr weight_decay betas eps bias_correction adam_w_mode torch_adam amsgrad fp32_optimizer_states "
-     "set_grad_none"},
+     "set_grad_none maximize foreach fused differentiable capturable decoupled_weight_decay"},
     {"Lamb", "lr weight_decay betas eps bias_correction max_coeff min_coeff eps_inside_sqrt amsgrad"},
     {"Lion", "lr weight_decay betas fp32_optimizer_states set_grad_none"},
     {"Adagrad",

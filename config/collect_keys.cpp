@@ -223,6 +223,7 @@ class Collector {
     const DsConfig& c = reading_.result.config;
     const std::string_view type = optimizer ? name_of(c.optimizer.type) : name_of(c.scheduler.type);
     if (key.path == "optimizer.params.max_grad_norm") {
+      if (is_off(key, m.value)) return true;
       reading_.error(m.where, shown,
                      "clipping is not the optimizer's; use the top-level key gradient_clipping");
     } else if (key.status == Status::detail) {

@@ -21,7 +21,8 @@ void describe_checkpoint(Keys& k, CheckpointConfig& c) {
   k.honoured("decoupled", &c.decoupled, "the same as checkpoint.async");
   k.no_effect("type", "s=\"FAST\"", "checkpoints have one writer")
       .one_of({"MOCK", "PYTHON", "FAST"})
-      .ignoring_case();
+      .ignoring_case()
+      .or_null();
   k.no_effect("io_buffer_size", "i=67108864", "files are written in pieces of 8 MiB");
   k.no_effect("io_buffer_double", "b=true", "files are written in pieces of 8 MiB");
   k.no_effect("show_statistics", "b=false", "how long a save behind the training took is always said");

@@ -31,6 +31,8 @@ void describe_tensor_parallel(Keys& k, TensorParallelConfig& c) {
   k.no_effect("keep_module_on_host", "b=false", "only a rank's own part is ever allocated");
   k.no_effect("replace_with_kernel_inject", "b=false", "there are no modules to replace");
   k.no_effect("preset_model", "s(llama|bloom|chatglm|mixtral|deepseek_v2|qwen2|phi3)=null", by_layer);
+  k.no_effect("vocab_parallel_lm_head", "b?=null", "the vocabulary is always cut over the tensor ranks");
+  k.no_effect("vocab_parallel_ce_backend", "s(torch|liger)=\"torch\"", "the loss has one implementation");
   k.section("tensor_parallel.tp", "the tensor-parallel group");
   k.honoured("tp_size", &c.tp_size, "another name of tensor_parallel.autotp_size").in(0, kMost);
   k.no_effect("tp_grain_size", "i=1", "every rank has an equal part");

@@ -113,6 +113,7 @@ void describe_precision(Keys& k, DsConfig& c) {
   k.no_effect("buffer_dtype", "s?=null",
               "models that are built in have no buffers; those of a module of PyTorch get this type")
       .one_of(kPrecisionNames);
+  k.refused("keep_in_fp32_modules", "a=\"auto\"", "all of a model's buffers have one type", "[]");
 }
 
 // Schedules are named exactly; no name is the one of a file without a schedule.
@@ -191,8 +192,10 @@ void describe_optimizer(Keys& k, OptimizerConfig& o) {
       .inert_if(o.momentum == 0, "optimizer.params.momentum is 0");
   k.honoured("nesterov", &o.nesterov, "Nesterov momentum");
   k.refused("maximize", "b=false", "training minimizes the loss");
-  for (const char* name : {"foreach", "fused", "differentiable"})
+  for (const char* name : {"foreach", "fused", "differentiable", "capturable"})
     k.no_effect(name, "b?=null", "chooses among PyTorch's implementations of the same update");
+  k.no_effect("decoupled_weight_decay", "b?=null",
+              "optimizer.type and adam_w_mode choose, with which it must agree");
   read_by_types(k, first, kOptimizers);
 }
 

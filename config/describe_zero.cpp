@@ -5,6 +5,8 @@
 namespace cleave::config {
 namespace {
 
+constexpr double kMostElements = 1e18;
+
 void describe_stage3(Keys& k, ZeroConfig& z) {
   const bool off = z.stage != 3;
   const std::string why = fmt::format("zero_optimization.stage is {}; it is read by stage 3", z.stage);
@@ -152,10 +154,10 @@ void describe_zero(Keys& k, ZeroConfig& z) {
       .or_null();
   k.honoured("reduce_bucket_size", &z.reduce_bucket_size,
              "largest number of elements in one gradient collective")
-      .at_least(0);
+      .in(1, kMostElements);
   k.honoured("allgather_bucket_size", &z.allgather_bucket_size,
              "largest number of elements in one collective that publishes parameters")
-      .at_least(0);
+      .in(0, kMostElements);
   k.no_effect("round_robin_gradients", "b=false",
               "every layer is cut evenly over the ranks, so their copies are even anyway");
   k.no_effect("contiguous_gradients", "b=true", "gradients are always contiguous");
@@ -168,6 +170,9 @@ void describe_zero(Keys& k, ZeroConfig& z) {
       .or_null();
   k.list.back().type = Type::boolean, k.list.back().default_text = "null";
   k.no_effect("cpu_offload_use_pin_memory", "b?=null", "offload_optimizer.pin_memory decides");
+  k.no_effect("compute_grad_norm", "b=true", "the norm is always computed; metrics and clipping read it");
+  k.no_effect("parameter_alignment", "b=false",
+              "a layer's parameters are one array, whose alignment changes no result and no file");
   k.no_effect("elastic_checkpoint", "b=false", "every checkpoint loads on any number of ranks");
   k.honoured("sub_group_size", &z.sub_group_size,
              "elements of optimizer state on disk that are updated at a time, 65536 to 2097152; 0: the most")

@@ -53,7 +53,7 @@ bool fits(const Key& key, const JsonValue& v) {
     case Type::text:
       return v.kind == Kind::text && index_of(key, v.text) >= 0;
     case Type::list: {
-      if (std::holds_alternative<std::vector<std::string>*>(key.target)) {
+      if (!key.choices.empty() || std::holds_alternative<std::vector<std::string>*>(key.target)) {
         const auto named = [&](const JsonValue& x) {
           return x.kind == Kind::text && index_of(key, x.text) >= 0;
         };
@@ -197,7 +197,7 @@ std::string lower(std::string text) {
 std::string wanted_by(const Key& key) {
   std::string text = std::string(name_of(key.type));
   if (std::holds_alternative<std::array<double*, 2>>(key.target)) text = "a list of two numbers, each";
-  const bool list_of_texts = std::holds_alternative<std::vector<std::string>*>(key.target);
+  const bool list_of_texts = key.type == Type::list;
   if (!key.choices.empty()) {
     text = list_of_texts ? "a list of" : "one of";
     for (const std::string& c : key.choices)

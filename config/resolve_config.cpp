@@ -116,6 +116,13 @@ void resolve_optimizer(Reading& r) {
       o.weight_decay = 0.01, r.derived["optimizer.params.weight_decay"] = "derived";
   }
   if (o.type == OptimizerType::adamw) o.decoupled = true;
+  const char* decoupled = "optimizer.params.decoupled_weight_decay";
+  if (r.boolean(decoupled, o.decoupled) != o.decoupled)
+    r.error_at(
+        decoupled,
+        o.decoupled
+            ? R"(false asks for decay within the gradient; use the type Adam with "adam_w_mode": false)"
+            : R"(true asks for decay apart from the gradient; set "adam_w_mode" to true)");
   const auto adagrads = [&](const char* path, double& field, double value) {
     if (o.type == OptimizerType::adagrad && !r.entry(path)) field = value, r.derived[path] = "derived";
   };

@@ -37,7 +37,8 @@ void unbuilt_datastates(Keys& k) {
 
 void unbuilt_tuners(Keys& k) {
   k.section("compile", "compilation at run time");
-  k.no_effect("deepcompile", "b=false", "nothing is compiled at run time; the kernels are built in");
+  for (const char* name : {"deepcompile", "autoep_non_moe"})
+    k.no_effect(name, "b=false", "nothing is compiled at run time; the kernels are built in");
   k.details(
       "compile.deepcompile", "compilation at run time",
       "free_activation:b=false free_activation_threshold:i=10485760 offload_activation:b=false "
@@ -45,7 +46,7 @@ void unbuilt_tuners(Keys& k) {
       "symmetric_memory:b=false "
       "debug_log:b=false offload_parameters:b=false sync_before_reduce:b=false sync_after_reduce:b=false "
       "sync_before_allgather:b=false sync_after_allgather:b=false keep_int_input_tensors:b=true "
-      "keep_all_input_tensors:b=false passes:l?=null");
+      "keep_all_input_tensors:b=false passes:l?(z1|z3|autosp|autotp)=null");
   k.section("elasticity", "batch sizes that suit many numbers of ranks");
   k.refused("enabled", "b=false", "batch sizes are not computed; give two of the three batch keys");
   k.details(
@@ -74,10 +75,11 @@ void unbuilt_tuners(Keys& k) {
       "num_tuning_micro_batch_sizes:i=3");
   k.section("hybrid_engine", "training and generation in one engine");
   k.refused("enabled", "b=false", "training and generation are separate commands");
-  k.details(
-      "hybrid_engine.enabled", "training and generation in one engine",
-      "max_out_tokens:i=512 inference_tp_size:i=1 release_inference_cache:b=false pin_parameters:b=true "
-      "tp_gather_partition_size:i=8 enable_cuda_graph:b=false");
+  k.details("hybrid_engine.enabled", "training and generation in one engine",
+            "inference_tp_size:i=1 release_inference_cache:b=false pin_parameters:b=true "
+            "tp_gather_partition_size:i=8 enable_cuda_graph:b=false");
+  k.details("hybrid_engine.enabled", "training and generation in one engine", "max_out_tokens:i=512");
+  k.list.back().at_least(1);
 }
 
 void unbuilt_sparse_attention(Keys& k) {

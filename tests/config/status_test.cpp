@@ -221,6 +221,56 @@ TEST(Status, PiecesOfStateOnDiskHaveALeastSizeWhichIsSaidWhereAFileWantsLess) {
   EXPECT_NE(format(r.problems).find("changes nothing: optimizer states are in memory"), std::string::npos);
 }
 
+// With defaults and limits as DeepSpeed 0.19.8's config classes have them.
+TEST(Status, KeysOfDeepSpeed0198AreFineAtTheirDefaults) {
+  for (const char* members :
+       {R"("disable_python_gc": true)", R"("data_types": {"keep_in_fp32_modules": "auto"})",
+        R"("data_types": {"keep_in_fp32_modules": []})",
+        R"("zero_optimization": {"stage": 1, "compute_grad_norm": true, "parameter_alignment": false})",
+        R"("zero_optimization": {"stage": 2, "compute_grad_norm": false, "parameter_alignment": true})",
+        R"("tensor_parallel": {"vocab_parallel_lm_head": null, "vocab_parallel_ce_backend": "torch"})",
+        R"("tensor_parallel": {"vocab_parallel_lm_head": true, "vocab_parallel_ce_backend": "liger"})",
+        R"("compile": {"deepcompile": false, "autoep_non_moe": false, "passes": ["z1", "autotp"]})",
+        R"("expert_parallel": {"enabled": false, "async_split_plan": false, "row_weighting_impl": "auto",
+           "gate_up_impl": "separate", "comm_backend": "comm", "comm_num_sm": 12, "comm_qp_margin": 4,
+           "comm_max_tokens_per_rank": 0, "expert_activation": null, "combine_impl": "fused_weighted_sum",
+           "preset_model": "minimax_m3"})",
+        R"("hybrid_engine": {"enabled": false, "max_out_tokens": 1})",
+        R"("optimizer": {"type": "AdamW", "params": {"max_grad_norm": 0.0}})",
+        R"("eigenvalue": {"enabled": false})", R"("checkpoint": {"writer": {"type": null}})"})
+    EXPECT_EQ(status_problems(members), "") << members;
+  const std::pair<const char*, const char*> wrong[] = {
+      {R"("data_types": {"keep_in_fp32_modules": ["e_score"]})", "set it to \"auto\" or []"},
+      {R"("tensor_parallel": {"vocab_parallel_ce_backend": "x"})", "wanted one of \"torch\", \"liger\""},
+      {R"("zero_optimization": {"reduce_bucket_size": 0})", "wanted an integer from 1 to"},
+      {R"("zero_optimization": {"reduce_bucket_size": 1e30})", "wanted an integer from 1 to"},
+      {R"("zero_optimization": {"allgather_bucket_size": 1e30})", "wanted an integer from 0 to"},
+      {R"("compile": {"passes": ["z9"]})", "wanted a list of \"z1\", \"z3\", \"autosp\", \"autotp\""},
+      {R"("hybrid_engine": {"enabled": false, "max_out_tokens": 0})", "wanted an integer of at least 1"},
+      {R"("optimizer": {"type": "AdamW", "params": {"max_grad_norm": 1.0}})", "gradient_clipping"}};
+  for (const auto& [members, says] : wrong)
+    EXPECT_NE(status_problems(members).find(says), std::string::npos) << status_problems(members);
+}
+
+TEST(Status, ArgumentsOfTorchsAdamAreTakenWhereTheyChangeNothing) {
+  const auto adam = [](const char* type, const char* params) {
+    return status_problems(fmt::format(R"("optimizer": {{"type": "{}", "params": {{{}}}}})", type, params));
+  };
+  const char* harmless =
+      R"("fused": true, "foreach": null, "maximize": false, "capturable": true, "differentiable": false)";
+  for (const char* type : {"Adam", "AdamW"}) {
+    EXPECT_EQ(adam(type, harmless), "");
+    EXPECT_EQ(adam(type, R"("decoupled_weight_decay": true)"), "");
+    EXPECT_NE(adam(type, R"("maximize": true)").find("training minimizes the loss"), std::string::npos);
+    EXPECT_NE(adam(type, R"("decoupled_weight_decay": false)").find("\"adam_w_mode\": false"),
+              std::string::npos);
+  }
+  EXPECT_EQ(adam("Adam", R"("adam_w_mode": false, "decoupled_weight_decay": false)"), "");
+  EXPECT_NE(
+      adam("Adam", R"("adam_w_mode": false, "decoupled_weight_decay": true)").find("set \"adam_w_mode\" to"),
+      std::string::npos);
+}
+
 TEST(Status, FreeFormSectionsTakeAnyName) {
   EXPECT_EQ(status_problems(R"("amp": {"enabled": false, "opt_level": "O2", "anything": [1]})"), "");
   EXPECT_EQ(
