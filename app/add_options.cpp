@@ -109,7 +109,9 @@ void add_options(CLI::App& app, config::AutoValues& a) {
   option("--lr_scheduler_type", a.schedule,
          "the schedule of a file that has none: linear, cosine, constant or constant_with_warmup", "linear")
       ->check(trainers_schedule());
-  option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps", "0")->check(integer(0));
+  option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps; below 1 a share of all steps",
+         "0")
+      ->check(number(0, 1e15));
   option("--warmup_ratio", a.warmup_ratio, "the same as a share of all steps, where --warmup_steps is 0", "0")
       ->check(number(0, 1));
   option("--fp16", a.fp16, "fp16.enabled", "false; without a value true")

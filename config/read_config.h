@@ -36,8 +36,9 @@ inline constexpr const char* kNotKnown = "not known here";
 // What "auto" stands for, as a Hugging Face Trainer would fill it in, and what a Trainer does where its file
 // has no optimizer or no schedule. An absent value cannot be filled in.
 struct AutoValues {
-  std::optional<int64_t> micro_batch_size, gradient_accumulation_steps, total_steps, warmup_steps,
-      hidden_size;
+  std::optional<int64_t> micro_batch_size, gradient_accumulation_steps, total_steps;
+  std::optional<double> warmup_steps;  // below 1: a share of total_steps
+  std::optional<int64_t> hidden_size;
   // Where "auto" is all that the three batch keys say.
   std::optional<int64_t> default_micro_batch_size = {};
   std::optional<double> lr, beta1, beta2, eps, weight_decay, max_grad_norm;
@@ -54,6 +55,7 @@ struct ReadOptions {
   bool strict = false;            // what would be a warning is an error
   int64_t world_size = 1;         // all ranks; those of one pipeline count once in the batch
   std::string world_origin = {};  // for messages: "4 ranks from WORLD_SIZE"
+  bool world_assumed = false;     // nobody has said how many ranks there are: messages ask for it
   AutoValues auto_values = {};
   // Where nothing is trained: samples a rank computes at a time. What the file says of batch sizes and of
   // data-parallel ranks is not compared with the ranks that there are.

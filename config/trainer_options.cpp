@@ -169,10 +169,12 @@ class TrainerOptions {
 
 std::optional<int64_t> warmup_steps(const AutoValues& v) {
   const bool counted = v.warmup_steps && (*v.warmup_steps > 0 || v.warmup_ratio.value_or(0) == 0);
-  if (counted || !v.warmup_ratio) return v.warmup_steps;
-  if (*v.warmup_ratio == 0) return 0;
+  if (counted && *v.warmup_steps >= 1) return int64_t(*v.warmup_steps);
+  const std::optional<double> share = counted ? v.warmup_steps : v.warmup_ratio;
+  if (!share) return std::nullopt;
+  if (*share == 0) return 0;
   if (!v.total_steps) return std::nullopt;
-  return int64_t(std::ceil(double(*v.total_steps) * *v.warmup_ratio));
+  return int64_t(std::ceil(double(*v.total_steps) * *share));
 }
 
 std::string origin_of_auto(std::string_view path, const AutoValues& values) {

@@ -37,8 +37,13 @@ constexpr std::string_view kOneTask = "samples are tokens, and the next token is
 constexpr std::string_view kShards =
     "zero_optimization.stage 3 in the ds_config divides parameters, gradients and state";
 
+constexpr std::string_view kRecomputed = "\"activation_checkpointing\": {\"interval\": 1} in the ds_config";
+constexpr std::string_view kRecomputedHow = "activation_checkpointing of the ds_config has such choices";
+
 constexpr Row kRows[] = {
     {"accelerator_config", Kind::refused, "the ds_config says how the training is divided"},
+    {"activation_checkpointing", Kind::refused, kRecomputed},
+    {"activation_checkpointing_kwargs", Kind::refused, kRecomputedHow},
     {"adafactor", Kind::refused, "optimizer.type of the ds_config chooses; Adafactor is not built"},
     {"auto_find_batch_size", Kind::refused, "cleave plan --suggest finds what fits"},
     {"average_tokens_across_devices", Kind::nothing,
@@ -51,6 +56,8 @@ constexpr Row kRows[] = {
     {"config_name", Kind::refused, "--model takes a config.json, and the folder of one"},
     {"data_seed", Kind::refused, "--seed is that of the sample order, too"},
     {"dataloader_drop_last", Kind::refused, "\"dataloader_drop_last\": true in the ds_config"},
+    {"dataloader_in_order", Kind::nothing, kLoader},
+    {"dataloader_multiprocessing_context", Kind::nothing, kLoader},
     {"dataloader_num_workers", Kind::nothing, kLoader},
     {"dataloader_persistent_workers", Kind::nothing, kLoader},
     {"dataloader_pin_memory", Kind::nothing, kLoader},
@@ -62,6 +69,7 @@ constexpr Row kRows[] = {
     {"ddp_broadcast_buffers", Kind::nothing, kRanks},
     {"ddp_bucket_cap_mb", Kind::nothing, kRanks},
     {"ddp_find_unused_parameters", Kind::nothing, kRanks},
+    {"ddp_static_graph", Kind::nothing, kRanks},
     {"ddp_timeout", Kind::refused, "\"cleave\": {\"comm_timeout_s\": ...} in the ds_config"},
     {"debug", Kind::refused, "--trace and wall_clock_breakdown of the ds_config show what happens"},
     {"disable_tqdm", Kind::nothing, "the bar is drawn on terminals only"},
@@ -89,10 +97,8 @@ constexpr Row kRows[] = {
     {"fsdp_transformer_layer_cls_to_wrap", Kind::refused, kShards},
     {"full_determinism", Kind::nothing,
      "runs that are started alike have the same bits; cleave.deterministic of the ds_config"},
-    {"gradient_checkpointing", Kind::refused,
-     "\"activation_checkpointing\": {\"interval\": 1} in the ds_config"},
-    {"gradient_checkpointing_kwargs", Kind::refused,
-     "activation_checkpointing of the ds_config has such choices"},
+    {"gradient_checkpointing", Kind::refused, kRecomputed},
+    {"gradient_checkpointing_kwargs", Kind::refused, kRecomputedHow},
     {"greater_is_better", Kind::refused, "the best checkpoint has the smallest validation loss"},
     {"group_by_length", Kind::refused, "--pack fills samples with whole documents"},
     {"half_precision_backend", Kind::nothing, "each type has one implementation here"},
@@ -185,7 +191,9 @@ constexpr Row kRows[] = {
     {"torchdynamo", Kind::nothing, kCompile},
     {"tpu_metrics_debug", Kind::refused, kTpu},
     {"tpu_num_cores", Kind::refused, kTpu},
+    {"trackio_bucket_id", Kind::refused, kHub},
     {"trackio_space_id", Kind::refused, kHub},
+    {"trackio_static_space_id", Kind::refused, kHub},
     {"train_file", Kind::same, "--data"},
     {"train_sampling_strategy", Kind::refused,
      "samples come in an order that --seed gives; --pack fills them", "random"},

@@ -5,14 +5,15 @@ import unittest
 
 from app_test import AppTest
 
-# The fields of transformers.TrainingArguments, of versions 4.40 to 5.0.
+# The fields of transformers.TrainingArguments, of versions 4.40 to 5.24.
 TRAINING_ARGUMENTS = """
-accelerator_config adafactor adam_beta1 adam_beta2 adam_epsilon auto_find_batch_size average_tokens_across_devices batch_eval_metrics bf16
-bf16_full_eval data_seed dataloader_drop_last dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory
-dataloader_prefetch_factor ddp_backend ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters ddp_timeout debug deepspeed
-disable_tqdm do_eval do_predict do_train enable_jit_checkpoint eval_accumulation_steps eval_delay eval_do_concat_batches eval_on_start
-eval_steps eval_strategy eval_use_gather_object evaluation_strategy fp16 fp16_backend fp16_full_eval fp16_opt_level fsdp fsdp_config
-fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap full_determinism gradient_accumulation_steps gradient_checkpointing
+accelerator_config activation_checkpointing activation_checkpointing_kwargs adafactor adam_beta1 adam_beta2 adam_epsilon
+auto_find_batch_size average_tokens_across_devices batch_eval_metrics bf16 bf16_full_eval data_seed dataloader_drop_last
+dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory dataloader_in_order dataloader_multiprocessing_context
+dataloader_prefetch_factor ddp_backend ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph ddp_timeout debug
+deepspeed disable_tqdm do_eval do_predict do_train enable_jit_checkpoint eval_accumulation_steps eval_delay eval_do_concat_batches
+eval_on_start eval_steps eval_strategy eval_use_gather_object evaluation_strategy fp16 fp16_backend fp16_full_eval fp16_opt_level fsdp
+fsdp_config fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap full_determinism gradient_accumulation_steps gradient_checkpointing
 gradient_checkpointing_kwargs greater_is_better group_by_length half_precision_backend hub_always_push hub_model_id hub_private_repo
 hub_revision hub_strategy hub_token ignore_data_skip include_for_metrics include_inputs_for_metrics include_num_input_tokens_seen
 include_tokens_per_second jit_mode_eval label_names label_smoothing_factor learning_rate length_column_name liger_kernel_config
@@ -23,8 +24,9 @@ past_index per_device_eval_batch_size per_device_train_batch_size per_gpu_eval_b
 project push_to_hub push_to_hub_model_id push_to_hub_organization push_to_hub_token ray_scope remove_unused_columns report_to
 restore_callback_states_from_checkpoint resume_from_checkpoint run_name save_on_each_node save_only_model save_safetensors save_steps
 save_strategy save_total_limit seed skip_memory_metrics split_batches tf32 torch_compile torch_compile_backend torch_compile_mode
-torch_empty_cache_steps torchdynamo tpu_metrics_debug tpu_num_cores trackio_space_id train_sampling_strategy use_cache use_cpu use_ipex
-use_legacy_prediction_loop use_liger_kernel use_mps_device warmup_ratio warmup_steps weight_decay
+torch_empty_cache_steps torchdynamo tpu_metrics_debug tpu_num_cores trackio_bucket_id trackio_space_id trackio_static_space_id
+train_sampling_strategy use_cache use_cpu use_ipex use_legacy_prediction_loop use_liger_kernel use_mps_device warmup_ratio warmup_steps
+weight_decay
 """.split()
 
 
@@ -94,9 +96,17 @@ class Trainer(AppTest):
         _, lines = self.lines("--max_steps", 2, "--num_train_epochs", 3)
         self.assertEqual(lines[-1]["step"], 2)
 
+    def test_a_warm_up_below_one_is_a_share_of_the_steps(self):
+        _, share = self.lines("--steps", 10, "--warmup_steps", 0.35, "--learning_rate", 1e-3)
+        _, counted = self.lines("--steps", 10, "--warmup_steps", 4, "--learning_rate", 1e-3)
+        rates = [line["lr"] for line in share if "lr" in line]
+        self.assertEqual(rates, [line["lr"] for line in counted if "lr" in line])
+        self.assertEqual(rates.index(max(rates)), 4 if rates[0] == 0 else 3)
+
     def test_what_is_not_built_is_translated(self):
         for args, says in [(["--gradient_checkpointing"], '"activation_checkpointing": {"interval": 1} in the ds_config'),
                            (["--gradient-checkpointing", "True"], "activation_checkpointing"),
+                           (["--activation_checkpointing"], '"activation_checkpointing": {"interval": 1} in the ds_config'),
                            (["--load_best_model_at_end"], "--keep_best"), (["--optim", "adafactor"], "optimizer.type"),
                            (["--lr_scheduler_type", "polynomial"], "use linear"), (["--fsdp", "full_shard"], "zero_optimization.stage 3"),
                            (["--report_to=wandb"], "tensorboard and csv_monitor"), (["--eval_strategy", "epoch"], "--eval_interval")]:

@@ -67,6 +67,23 @@ TEST(TrainerOptions, AnyOptionDoesAndIsNamed) {
             "schedule: cosine (--lr_scheduler_type), warm-up of 21 steps, ends at step 200");
 }
 
+// As get_warmup_steps() of transformers 5.24: int(x) from 1 on, ceil(steps * x) below.
+TEST(TrainerOptions, AWarmUpBelowOneStepIsAShareOfAllSteps) {
+  for (const auto& [given, steps] :
+       {std::pair{0.0, 0}, {0.0999, 20}, {0.5, 100}, {0.001, 1}, {1.0, 1}, {7.9, 7}}) {
+    ReadOptions o = trainer({"--warmup_steps"});
+    o.auto_values.warmup_steps = given;
+    EXPECT_EQ(warmup_steps(o.auto_values), steps) << given;
+    const ReadResult r = read_ds_config(
+        R"({"train_batch_size": 4, "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "auto"}}})",
+        "f", o);
+    EXPECT_EQ(r.config.scheduler.warmup_num_steps, steps) << format(r.problems);
+  }
+  AutoValues open;
+  open.warmup_steps = 0.5;
+  EXPECT_EQ(warmup_steps(open), std::nullopt);
+}
+
 TEST(TrainerOptions, AnOptionFillsInWhatTheFilesOwnOptimizerAndScheduleLeaveOut) {
   ReadOptions o = trainer({"--weight_decay", "--warmup_steps", "--max_grad_norm", "--bf16"});
   o.auto_values.weight_decay = 0.1, o.auto_values.warmup_steps = 7, o.auto_values.max_grad_norm = 2,
