@@ -23,6 +23,24 @@ MeshCut cut_of(const Reading& r) {
   return cut_world(r.options.world_size, c.pipeline.stages, c.tensor_parallel.size(), c.sequence_ranks());
 }
 
+constexpr const char* kAsk = "add --world_size N, the number of ranks of the job";
+
+// Why the ranks of an axis do not divide those that there are.
+std::string no_divisor(const Reading& r, int64_t size, std::string_view what, int64_t ranks,
+                       std::string_view beside) {
+  if (r.options.world_assumed)
+    return fmt::format("{} {} need more than the one rank that is assumed; {}", size, what, kAsk);
+  return fmt::format("{} {} do not divide {} ranks{}; use {}", size, what, ranks, beside, divisors(ranks));
+}
+
+// The number of ranks for which the three sizes are right, where no number was given and these say one.
+int64_t ranks_of_sizes(const Reading& r, const BatchSizes& sizes, int64_t share) {
+  if (!r.options.world_assumed || !sizes.train || !sizes.micro || !sizes.accumulation) return 0;
+  int64_t one = 0, all = 0;
+  if (__builtin_mul_overflow(*sizes.micro, *sizes.accumulation, &one) || *sizes.train % one != 0) return 0;
+  return __builtin_mul_overflow(*sizes.train / one, share, &all) ? 0 : all;
+}
+
 void resolve_batch(Reading& r) {
   DsConfig& c = r.result.config;
   for (const char* path : kBatchKeys)
@@ -57,8 +75,13 @@ void resolve_batch(Reading& r) {
     for (const char* path : kBatchKeys)
       if (const auto it = r.derived.find(path); it != r.derived.end())
         from_options += fmt::format("; {} is what {} says", path, it->second);
+    const int64_t ranks = ranks_of_sizes(r, sizes, stages * tensor * sequence);
     return r.error(at ? at->where : TextPosition{}, at ? at->shown : "train_batch_size",
-                   solved.error + from_options);
+                   ranks > 0
+                       ? fmt::format("the three batch sizes are those of {} ranks, and one is assumed; add "
+                                     "--world_size {}",
+                                     ranks, ranks)
+                       : solved.error + from_options);
   }
   const char* how = "derived";
   if (!sizes.train) r.derived[kBatchKeys[0]] = how;
@@ -80,8 +103,8 @@ void resolve_tensor(Reading& r) {
   const MeshCut cut = cut_of(r);
   if (cut.refused != Axis::tensor) return;
   const char* key = t.autotp_size > 1 ? "tensor_parallel.autotp_size" : "tensor_parallel.tp.tp_size";
-  r.error_at(key, fmt::format("{} tensor ranks do not divide {} ranks{}; use {}", t.size(), cut.ranks,
-                              c.pipeline.stages > 1 ? " of a pipeline stage" : "", divisors(cut.ranks)));
+  r.error_at(key, no_divisor(r, t.size(), "tensor ranks", cut.ranks,
+                             c.pipeline.stages > 1 ? " of a pipeline stage" : ""));
 }
 
 void resolve_sequence(Reading& r) {
@@ -89,18 +112,16 @@ void resolve_sequence(Reading& r) {
   const MeshCut cut = cut_of(r);
   if (cut.refused != Axis::sequence) return;
   const bool beside = c.pipeline.stages > 1 || c.tensor_parallel.size() > 1;
-  r.error_at(
-      "sequence_parallel_size",
-      fmt::format("{} sequence ranks do not divide {} ranks{}; use {}", c.sequence_ranks(), cut.ranks,
-                  beside ? " beside each other on the pipe and tensor axes" : "", divisors(cut.ranks)));
+  r.error_at("sequence_parallel_size",
+             no_divisor(r, c.sequence_ranks(), "sequence ranks", cut.ranks,
+                        beside ? " beside each other on the pipe and tensor axes" : ""));
 }
 
 void resolve_pipeline(Reading& r) {
   PipelineConfig& p = r.result.config.pipeline;
   if (p.stages == 0) p.stages = 1, r.derived["pipeline.stages"] = "derived";
   if (cut_of(r).refused == Axis::pipe)
-    r.error_at("pipeline.stages", fmt::format("{} stages do not divide {} ranks; use {}", p.stages,
-                                              r.options.world_size, divisors(r.options.world_size)));
+    r.error_at("pipeline.stages", no_divisor(r, p.stages, "stages", r.options.world_size, ""));
   const bool file = p.schedule.ends_with(".json");
   const pipeline::ScheduleRow* row = pipeline::find_schedule(p.schedule);
   if (!file && !row) {
@@ -136,15 +157,18 @@ void resolve_near_ranks(Reading& r) {
   const int64_t data = r.options.world_size / share;
   auto check = [&](const char* key, int64_t size) {
     if (size > 0 && data % size == 0) return;
-    r.error_at(key, fmt::format("{} ranks do not divide the {} of the data axis; use {}", size, data,
-                                divisors(data)));
+    r.error_at(key, r.options.world_assumed && size > 0
+                        ? no_divisor(r, size, "ranks that share a copy", data, "")
+                        : fmt::format("{} ranks do not divide the {} of the data axis; use {}", size, data,
+                                      divisors(data)));
   };
   ZeroConfig& z = c.zero;
   if (z.stage != 3) return;
   if (z.zero_hpz_partition_size > data) {
     r.warning_at("zero_optimization.zero_hpz_partition_size",
-                 fmt::format("{} is more than the {} ranks of the data axis, which are taken",
-                             z.zero_hpz_partition_size, data));
+                 fmt::format("{} is more than the {} ranks of the data axis, which are taken{}",
+                             z.zero_hpz_partition_size, data,
+                             r.options.world_assumed ? fmt::format("; {}", kAsk) : ""));
     z.zero_hpz_partition_size = data;
   }
   if (z.mics_shard_size != -1) check("zero_optimization.mics_shard_size", z.mics_shard_size);
@@ -177,8 +201,10 @@ void check_ranks(Reading& r) {
                 ranks = r.options.world_size / share;
   if (v && v->integer && *v->integer != ranks && !r.options.micro_batch_size)
     r.error_at("data_parallel_size",
-               fmt::format("there are {} data-parallel ranks; remove the key or start {}", ranks,
-                           *v->integer * share));
+               r.options.world_assumed
+                   ? fmt::format("one rank is assumed; add --world_size {}", *v->integer * share)
+                   : fmt::format("there are {} data-parallel ranks; remove the key or start {}", ranks,
+                                 *v->integer * share));
 }
 
 }  // namespace

@@ -16,7 +16,8 @@ namespace {
 void add_reading(CLI::App& app, config::ReadOptions& options) {
   app.add_option("--world_size", options.world_size, "all ranks of the job, for the batch arithmetic")
       ->capture_default_str()
-      ->check(integer(1));
+      ->check(integer(1))
+      ->each([&options](const std::string&) { options.world_assumed = false; });
   app.add_flag("--strict", options.strict, "what would be a warning is an error");
   add_steps_option(app, options.auto_values);
   add_options(app, options.auto_values);
@@ -35,7 +36,8 @@ nlohmann::json as_json(const config::Note& note) {
           {"status", note.status}, {"meaning", note.meaning},   {"where", note.where}};
 }
 
-const config::ReadOptions kReading{.world_origin = "--world_size", .steps_may_be_open = true};
+const config::ReadOptions kReading{
+    .world_origin = "--world_size", .world_assumed = true, .steps_may_be_open = true};
 
 }  // namespace
 
