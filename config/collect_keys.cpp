@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "config/hints.h"
 #include "config/key_values.h"
 #include "config/nearest_key.h"
 #include "config/reading.h"
@@ -157,12 +158,18 @@ class Collector {
                         : key.path == "scheduler.type" ? &scheduler_built_
                                                        : nullptr;
     if (built) *built = given.usable;
-    if (given.usable) return;
+    const std::string left = m.value.kind == Kind::text ? placeholder_in(m.value.text) : "";
+    if (given.usable && left.empty()) return;
+    if (given.usable || !left.empty())
+      return problem(
+          m.value.where, shown,
+          fmt::format("{} is not filled in here; write the value itself, {}", quote(left), wanted_by(key)));
     if (built && m.value.kind == Kind::text)
       return reading_.error(m.value.where, key.path, refusal_of_type(key, m.value.text));
     std::string hint;
     if (m.value.kind == Kind::text && !key.choices.empty()) hint = nearest_word(m.value.text, key.choices);
     if (!hint.empty()) hint = fmt::format("; did you mean \"{}\"?", hint);
+    if (key.type == Type::object) hint = section_form(reading_, key.path, m.value);
     problem(m.value.where, shown,
             fmt::format("wanted {}, got {}{}", wanted_by(key), got(key, m.value), hint));
   }

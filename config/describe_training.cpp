@@ -90,7 +90,7 @@ void describe_precision(Keys& k, DsConfig& c) {
              "scale is fixed")
       .at_least(0)
       .inert_if(fixed, why_fixed);
-  k.list.back().type = Type::integer;
+  k.list.back().type = Type::integer, k.list.back().also = " (1 unless fp16.loss_scale is fixed)";
   k.no_effect("auto_cast", "b=false", "token ids and features are converted where the model reads them");
   k.refused("fp16_master_weights_and_grads", "b=false", "masters are kept in fp32");
 

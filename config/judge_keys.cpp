@@ -3,15 +3,11 @@
 #include <algorithm>
 
 #include "config/key_values.h"
+#include "config/keys.h"
 #include "config/reading.h"
 
 namespace cleave::config {
 namespace {
-
-std::string parent_of(const std::string& path) {
-  const size_t dot = path.rfind('.');
-  return dot == std::string::npos ? "" : path.substr(0, dot);
-}
 
 std::string off_values(const Key& key) {
   std::string text = key.default_text;
@@ -60,14 +56,20 @@ class Judge {
   // What the file does not say: what followed from it, then the defaults.
   void rest() {
     for (const bool derived : {true, false})
-      for (const Key& now : now_) {
+      for (size_t i = 0; i < now_.size(); ++i) {
+        const Key& now = now_[i];
         const auto it = r_.derived.find(now.path);
+        // Described again, a field that something else has set has another default.
+        const bool follows = it != r_.derived.end() || now.default_text != r_.keys[i].default_text;
         const bool unread = now.status != Status::honoured || !read_by_type(now);
         const Given* g = r_.entry(now.path);
         const bool said = g && (!derived || g->origin == "auto");
-        if (unread || (it != r_.derived.end()) != derived || said) continue;
+        if (unread || follows != derived || said) continue;
         const std::string value = now.target.index() == 0 ? now.default_text : text_of(now.target);
-        r_.result.notes.push_back({"", now.path, value, derived ? it->second : "default",
+        r_.result.notes.push_back({"", now.path, value,
+                                   it != r_.derived.end() ? it->second
+                                   : derived              ? "derived"
+                                                          : "default",
                                    std::string(name_of(now.status)), now.meaning});
       }
   }

@@ -204,7 +204,7 @@ std::string wanted_by(const Key& key) {
       text += fmt::format("{} \"{}\"", &c == &key.choices[0] ? "" : ",", c);
   }
   if (key.or_one_text) text += ", or one text";
-  return text + range_of(key) + (key.null_ok ? ", or null" : "");
+  return text + range_of(key) + key.also + (key.null_ok ? ", or null" : "");
 }
 
 std::string got(const Key& key, const JsonValue& v) {

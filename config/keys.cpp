@@ -176,6 +176,11 @@ std::string text_of(const Target& target) {
   return std::visit(Visitor{}, target);
 }
 
+std::string parent_of(const std::string& path) {
+  const size_t dot = path.rfind('.');
+  return dot == std::string::npos ? "" : path.substr(0, dot);
+}
+
 std::vector<Key> describe(DsConfig& config) {
   Keys keys;
   describe_training(keys, config);

@@ -54,6 +54,7 @@ struct Key {
   std::string with;  // detail: the switch
   std::vector<std::string> only_for;  // optimizer or scheduler types that read it
   std::string inert;            // why it changes nothing in the described configuration, naming the other key
+  std::string also;             // a part of what is wanted that depends on another key
   bool null_ok = false;         // null stands for the default
   bool or_list_of_one = false;  // [x] stands for x: one parameter group
   bool or_one_text = false;     // "x" stands for ["x"]
@@ -109,6 +110,9 @@ std::vector<Key> describe(DsConfig& config);
 
 // The value as JSON text: "8", "0.001", "\"cpu\"", "null" when the field is empty.
 std::string text_of(const Target& target);
+
+// "zero_optimization" of "zero_optimization.stage", "" of a key of the top level.
+std::string parent_of(const std::string& path);
 
 // Parts of describe(), one a file.
 void describe_training(Keys& keys, DsConfig& config);

@@ -10,6 +10,8 @@
 #include <memory>
 
 #include "config/base64.h"
+#include "config/hints.h"
+#include "config/json_text.h"
 #include "config/key_values.h"
 #include "config/reading.h"
 #include "core/error.h"
@@ -114,12 +116,17 @@ ReadResult read_ds_config(std::string_view text, const std::string& file_name, c
   Reading r{options, file_name, {}, {}, {}, {}, {}, {}};
   r.result.text = text;
   index_keys(r);
-  const JsonDocument document = read_json_text(text);
+  JsonDocument document = read_json_text(text);
+  const bool plain = document.complete && !document.not_json && document.root.kind == JsonValue::Kind::object;
+  if (const std::optional<JsonError> foreign = plain ? std::nullopt : foreign_text(text))
+    document = {.root = {}, .errors = {*foreign}, .complete = false, .not_json = {}};
   for (const JsonError& e : document.errors) r.error(e.where, "", e.message);
   if (document.complete) r.result.text = to_json(document.root);
   if (document.not_json)
     r.warning(document.not_json->where, "",
-              fmt::format("this is not JSON ({}); the file is read as Hjson, as DeepSpeed reads it",
+              fmt::format("this is {} ({}); the file is read as Hjson, as DeepSpeed reads it",
+                          document.not_json->message.ends_with("got \"'\"") ? "a Python dictionary, not JSON"
+                                                                            : "not JSON",
                           document.not_json->message));
   if (document.complete && document.root.kind != JsonValue::Kind::object) {
     r.error(document.root.where, "",

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "config/key_values.h"
+#include "config/keys.h"
 #include "config/meant_keys.h"
 #include "config/nearest_key.h"
 
@@ -33,11 +34,6 @@ bool speaks_of(std::span<const std::string_view> words, std::string_view name) {
 }
 
 constexpr const char* kForeign = "unknown key, which nothing reads";
-
-std::string parent_of(const std::string& path) {
-  const size_t dot = path.rfind('.');
-  return dot == std::string::npos ? "" : path.substr(0, dot);
-}
 
 std::string join(const std::string& section, const std::string& name) {
   return section.empty() ? name : section + "." + name;

@@ -1,5 +1,6 @@
 #include "config/read_config.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -61,6 +62,39 @@ TEST(ReadConfig, HasANoteForEveryKeyOfTheFile) {
   EXPECT_NE(format(r.notes).find("contiguous_gradients = true (user, f:6:27): no effect here"),
             std::string::npos)
       << format(r.notes);
+}
+
+TEST(ReadConfig, AValueThatFollowsFromAnotherKeyIsNotCalledADefault) {
+  const ReadResult r = read_beside_batch(
+      R"("pipeline": {"stages": 1, "activation_checkpoint_interval": 2}, "zero_optimization": {"stage": 3})");
+  std::string origins;
+  for (const Note& n : r.notes)
+    if (n.path == "activation_checkpointing.interval" || n.path == "zero_optimization.overlap_comm" ||
+        n.path == "gradient_clipping")
+      origins += fmt::format("{} = {} ({}) ", n.path, n.value, n.origin);
+  EXPECT_EQ(origins,
+            "zero_optimization.overlap_comm = true (derived) activation_checkpointing.interval = 2 (derived) "
+            "gradient_clipping = 1 (default) ");
+}
+
+TEST(ReadConfig, DoesNotTakePlaceholdersAndTextsOfOtherLanguagesForValues) {
+  EXPECT_EQ(problems_of(R"("tensorboard": {"output_path": "{{ out }}/x"})"),
+            "error: f:2:32: tensorboard.output_path: \"{{ out }}\" is not filled in here; write the value "
+            "itself, a "
+            "text\n");
+  EXPECT_EQ(problems_of(R"("fp16": {"enabled": "$FP16"})"),
+            "error: f:2:21: fp16.enabled: \"$FP16\" is not filled in here; write the value itself, true or "
+            "false\n");
+  EXPECT_EQ(problems_of(
+                R"("cleave": {"freeze": ["^a{2}$"]}, "_x": "${X}", "tensorboard": {"job_name": "a$b True"})"),
+            "");
+  EXPECT_EQ(
+      format(read("{\"a\": \"True\", # None\n 'train_batch_size': 8 // False\n}").problems).find("error"),
+      std::string::npos);
+  EXPECT_EQ(format(read("---\ntrain_batch_size: 8\n").problems),
+            "error: f:1:1: this is YAML, not JSON; a configuration is a JSON object: { \"train_batch_size\": "
+            "8, ... "
+            "}\n");
 }
 
 TEST(ReadConfig, DefaultsAreDeepSpeeds) {
