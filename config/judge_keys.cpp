@@ -1,6 +1,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 #include "config/key_values.h"
 #include "config/keys.h"
@@ -15,6 +17,25 @@ std::string off_values(const Key& key) {
     if (off != "disabled") text += " or " + off;
   return text;
 }
+
+// Keys that DeepSpeed's config class refuses since 0.19.8 (its _REMOVED_TOP_LEVEL_CONFIG_KEYS and
+// _REMOVED_ZERO_CONFIG_KEYS), also where they ask for nothing.
+constexpr std::string_view kRemovedFromDeepSpeed[] = {
+    "amp",
+    "compression_training",
+    "curriculum_learning",
+    "eigenvalue",
+    "elasticity",
+    "graph_harvesting",
+    "nebula",
+    "progressive_layer_drop",
+    "quantize_training",
+    "sparse_attention",
+    "sparse_gradients",
+    "zero_optimization.mics_hierarchical_params_gather",
+    "zero_optimization.mics_shard_size",
+    "zero_optimization.zeropp_loco_param",
+};
 
 class Judge {
  public:
@@ -59,10 +80,10 @@ class Judge {
       for (size_t i = 0; i < now_.size(); ++i) {
         const Key& now = now_[i];
         const auto it = r_.derived.find(now.path);
-        // Described again, a field that something else has set has another default.
-        const bool follows = it != r_.derived.end() || now.default_text != r_.keys[i].default_text;
         const bool unread = now.status != Status::honoured || !read_by_type(now);
         const Given* g = r_.entry(now.path);
+        // Described again, a field that something else has set has another default.
+        const bool follows = it != r_.derived.end() || (!g && now.default_text != r_.keys[i].default_text);
         const bool said = g && (!derived || g->origin == "auto");
         if (unread || follows != derived || said) continue;
         const std::string value = now.target.index() == 0 ? now.default_text : text_of(now.target);
@@ -116,8 +137,14 @@ class Judge {
 
 void judge_keys(Reading& reading) {
   Judge judge(reading);
-  for (const Given& g : reading.given)
+  for (const Given& g : reading.given) {
     if (g.usable) judge.given(g);
+    if (std::find(std::begin(kRemovedFromDeepSpeed), std::end(kRemovedFromDeepSpeed), g.path) !=
+        std::end(kRemovedFromDeepSpeed))
+      reading.result.elsewhere.push_back({reading.text_of(g.where), g.shown,
+                                          "DeepSpeed refuses this key since 0.19.8, even where it is off",
+                                          true, g.where.line, g.where.column});
+  }
   judge.rest();
 }
 

@@ -66,10 +66,11 @@ struct ReadOptions {
 };
 
 struct ReadResult {
-  std::string text;               // of the file, as strict JSON where it could be read to its end
-  DsConfig config;                // complete and resolved when ok()
-  std::vector<Problem> problems;  // sorted by position
-  std::vector<Note> notes;        // keys of the file in its order, then what was derived, then the defaults
+  std::string text;                // of the file, as strict JSON where it could be read to its end
+  DsConfig config;                 // complete and resolved when ok()
+  std::vector<Problem> problems;   // sorted by position
+  std::vector<Note> notes;         // keys of the file in its order, then what was derived, then the defaults
+  std::vector<Problem> elsewhere;  // what works here, or is off, and DeepSpeed's newest release refuses
 
   bool ok() const;  // no errors; there may be warnings
 };

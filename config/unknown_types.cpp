@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 
 #include "config/key_values.h"
@@ -81,8 +82,11 @@ std::string refusal_of_type(const Key& key, const std::string& name) {
     return other == name || (optimizer && lower(other) == lower(name));
   });
   std::string near = other_name(key, name);
+  constexpr std::string_view removed[] = {"onebitadam", "onebitlamb", "zerooneadam"};
+  const bool gone = std::find(std::begin(removed), std::end(removed), lower(name)) != std::end(removed);
   if (known)
-    return fmt::format("{} is a known {} that is not built; wanted one of {}{}", quote(name), what, choices,
+    return fmt::format("{} is a known {} that is not built{}; wanted one of {}{}", quote(name), what,
+                       gone ? ", and that DeepSpeed has no longer since 0.19.8" : "", choices,
                        near.empty() ? "" : fmt::format("; the nearest to it is \"{}\"", near));
   if (!optimizer && lower(name) == "constant")
     return "a constant rate is that of a file without the section scheduler; remove the section";

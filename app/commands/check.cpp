@@ -28,12 +28,38 @@ void say_keys(const config::ReadResult& r) {
   std::fputs(config::format(r.notes).c_str(), stdout);
 }
 
+void say_problems(const config::ReadResult& r) {
+  std::fputs(config::format(r.problems).c_str(), stderr);
+  for (const config::Problem& p : r.elsewhere)
+    std::fprintf(stderr, "note: %s: %s: %s\n", p.where.c_str(), p.path.c_str(), p.message.c_str());
+}
+
 // A value that is not known here is null.
+nlohmann::json value_of(const std::string& text) {
+  nlohmann::json value = json_or_nothing(text);
+  if (value.is_discarded()) value = text.empty() ? nlohmann::json() : nlohmann::json(text);
+  return value;
+}
+
 nlohmann::json as_json(const config::Note& note) {
-  nlohmann::json value = json_or_nothing(note.value);
-  if (value.is_discarded()) value = note.value.empty() ? nlohmann::json() : nlohmann::json(note.value);
-  return {{"key", note.path},      {"value", std::move(value)}, {"origin", note.origin},
-          {"status", note.status}, {"meaning", note.meaning},   {"where", note.where}};
+  return {{"key", note.path},      {"value", value_of(note.value)}, {"origin", note.origin},
+          {"status", note.status}, {"meaning", note.meaning},       {"where", note.where}};
+}
+
+void list_every_key(bool as_array) {
+  nlohmann::json keys = nlohmann::json::array();
+  for (const config::KeyRow& row : config::list_keys()) {
+    if (as_array)
+      keys.push_back({{"key", row.path},
+                      {"type", row.type},
+                      {"default", value_of(row.default_text)},
+                      {"status", row.status},
+                      {"meaning", row.meaning}});
+    else
+      std::printf("%s (%s, default %s): %s: %s\n", row.path.c_str(), row.type.c_str(),
+                  row.default_text.c_str(), row.status.c_str(), row.meaning.c_str());
+  }
+  if (as_array) std::printf("%s\n", keys.dump(2).c_str());
 }
 
 const config::ReadOptions kReading{
@@ -57,7 +83,7 @@ int run_check(const Arguments& arguments) {
   bool good = true;
   for (const std::string& file : files) {
     const config::ReadResult r = config::read_ds_config_file(file, options);
-    std::fputs(config::format(r.problems).c_str(), stderr);
+    say_problems(r);
     good = good && r.ok();
     std::printf("%s: %s\n", file.c_str(), r.ok() ? "accepted" : "refused");
     if (r.ok() && !quiet) say_keys(r);
@@ -72,13 +98,16 @@ int run_explain(const Arguments& arguments) {
       "explain");
   std::string file;
   config::ReadOptions options = kReading;
-  bool as_array = false;
-  app.add_option("file", file, "a ds_config file")->required();
+  bool as_array = false, every = false;
+  app.add_option("file", file, "a ds_config file");
   add_reading(app, options);
   app.add_flag("--json", as_array, "an array with an object for each key");
+  app.add_flag("--keys", every, "every key that a file can have, instead of those of one");
   if (!parse(app, arguments)) return 0;
+  if (every) return list_every_key(as_array), 0;
+  require(!file.empty(), Exit::usage, "give a ds_config file, or --keys");
   const config::ReadResult r = config::read_ds_config_file(file, options);
-  std::fputs(config::format(r.problems).c_str(), stderr);
+  say_problems(r);
   if (!r.ok()) return int(Exit::usage);
   if (!as_array) return say_keys(r), 0;
   nlohmann::json keys = nlohmann::json::array();

@@ -70,10 +70,11 @@ TEST(ReadConfig, AValueThatFollowsFromAnotherKeyIsNotCalledADefault) {
   std::string origins;
   for (const Note& n : r.notes)
     if (n.path == "activation_checkpointing.interval" || n.path == "zero_optimization.overlap_comm" ||
-        n.path == "gradient_clipping")
+        n.path == "gradient_clipping" || n.path == "zero_optimization.stage")
       origins += fmt::format("{} = {} ({}) ", n.path, n.value, n.origin);
   EXPECT_EQ(origins,
-            "zero_optimization.overlap_comm = true (derived) activation_checkpointing.interval = 2 (derived) "
+            "zero_optimization.stage = 3 (user) zero_optimization.overlap_comm = true (derived) "
+            "activation_checkpointing.interval = 2 (derived) "
             "gradient_clipping = 1 (default) ");
 }
 

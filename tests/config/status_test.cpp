@@ -252,6 +252,27 @@ TEST(Status, KeysOfDeepSpeed0198AreFineAtTheirDefaults) {
     EXPECT_NE(status_problems(members).find(says), std::string::npos) << status_problems(members);
 }
 
+// The lists of DeepSpeed 0.19.8, runtime/config.py.
+TEST(Status, KeysThatDeepSpeedHasRemovedAreNotedOnceEach) {
+  for (const char* key :
+       {"nebula", "compression_training", "amp", "quantize_training", "eigenvalue", "sparse_attention",
+        "elasticity", "curriculum_learning", "progressive_layer_drop"}) {
+    const ReadResult r =
+        read_ds_config(fmt::format("{{\"train_batch_size\": 4,\n\"{}\": {{}}}}", key), "f", {});
+    ASSERT_EQ(r.elsewhere.size(), 1u) << key;
+    EXPECT_EQ(r.elsewhere[0].where, "f:2:1");
+    EXPECT_EQ(r.elsewhere[0].path, key);
+    EXPECT_EQ(format(r.problems), "");
+  }
+  const ReadResult r = read_ds_config(
+      R"({"train_batch_size": 4, "sparse_gradients": false, "graph_harvesting": false, "zero_optimization": {
+          "stage": 3, "mics_shard_size": -1, "mics_hierarchical_params_gather": false, "zeropp_loco_param": null}})",
+      "f", {.strict = true});
+  EXPECT_TRUE(r.ok()) << format(r.problems);
+  EXPECT_EQ(r.elsewhere.size(), 5u);
+  EXPECT_TRUE(read_ds_config(R"({"train_batch_size": 4, "data_efficiency": {}})", "f", {}).elsewhere.empty());
+}
+
 TEST(Status, ArgumentsOfTorchsAdamAreTakenWhereTheyChangeNothing) {
   const auto adam = [](const char* type, const char* params) {
     return status_problems(fmt::format(R"("optimizer": {{"type": "{}", "params": {{{}}}}})", type, params));
