@@ -164,6 +164,9 @@ else
   if ./scripts/test_examples.sh; then ok; else bad "examples"; fi
 fi
 
+section "what the newest DeepSpeed and transformers have and this program does not know"
+python3 scripts/check_new_keys.py build/release/bin/cleave || bad "scripts/check_new_keys.py"
+
 section "summary"
 name=
 printf '%s\n' "${times[@]}" "$(printf '%5d s  in all' "$SECONDS")"

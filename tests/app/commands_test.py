@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import unittest
 import unittest.mock
 
@@ -183,6 +184,29 @@ class Commands(AppTest):
         self.assertTrue(all(key in text for key in ("zero_optimization.stage", "contiguous_gradients")), text)
         path.write_text('{"zero_optimization": {"stage": 7}}')
         self.assertIn("keys.json:1:", self.run_cleave("explain", path, "--json", code=2).stderr)
+
+    def test_every_key_is_listed_and_compared_with_newer_sources(self):
+        keys = {key["key"]: key for key in json.loads(self.run_cleave("explain", "--keys", "--json").stdout)}
+        self.assertEqual((keys["zero_optimization.stage"]["default"], keys["zero_optimization.stage"]["status"]), (0, "honoured"))
+        self.assertIn("\nzero_optimization.stage (an integer from 0 to 3, default 0): ", self.run_cleave("explain", "--keys").stdout)
+        self.assertIn("give a ds_config file, or --keys", self.run_cleave("explain", code=2).stderr)
+        for file, text in {"deepspeed/runtime/precision_config.py": "class DeepSpeedFP16Config:\n    enabled: bool = False\n    brand_new: int = 1\n",
+                           "deepspeed/runtime/constants.py": "NEWER = 'newer'\nNEWER_DEFAULT = 1\n",
+                           "transformers/training_args.py": "class TrainingArguments:\n    learning_rate: float = 1\n    newest_option: int = 1\n"}.items():
+            path = self.dir / "sources" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        command = [sys.executable, ROOT / "scripts/check_new_keys.py", CLEAVE, self.dir / "sources"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        self.assertIn("deepspeed: 2 keys that this program does not know: fp16.brand_new, newer\n", said)
+        self.assertIn("transformers: 1 options of the Trainer that this program does not know: newest_option\n", said)
+
+    def test_check_asks_for_ranks_and_notes_what_deepspeed_refuses(self):
+        r = self.run_cleave("check", self.config(tensor_parallel={"autotp_size": 2}), code=2)
+        self.assertIn("2 tensor ranks need more than the one rank that is assumed; add --world_size N", r.stderr)
+        r = self.run_cleave("check", "--strict", self.config(amp={"enabled": False}, zero_optimization={"stage": 3, "mics_shard_size": -1}))
+        self.assertEqual(r.stderr.count("note: "), 2, r.stderr)
+        self.assertIn(": amp: DeepSpeed refuses this key since 0.19.8, even where it is off\n", r.stderr)
 
     def test_bad_input_has_its_exit_code_and_says_what_to_do(self):
         empty = self.dir / "empty.txt"
