@@ -1,6 +1,7 @@
 #include "config/meant_keys.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 
 #include "config/key_values.h"
