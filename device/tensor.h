@@ -85,7 +85,7 @@ class Tensor {
   Tensor slice(Range r) const {
     CHECK(0 <= r.begin && r.begin <= r.end && r.end <= numel(), "slice [{}, {}) of {} elements", r.begin,
           r.end, numel());
-    return {data_ + r.begin * size_of(dtype_), dtype_, {r.size()}, memory_};
+    return {at(r.begin * size_of(dtype_)), dtype_, {r.size()}, memory_};
   }
   // The same elements in another shape.
   Tensor view(Shape shape) const {
@@ -99,10 +99,13 @@ class Tensor {
     Shape s = shape_;
     s.dims[0] = r.size();
     const int64_t row = dim(0) ? numel() / dim(0) : 0;
-    return {data_ + r.begin * row * size_of(dtype_), dtype_, s, memory_};
+    return {at(r.begin * row * size_of(dtype_)), dtype_, s, memory_};
   }
 
  private:
+  // A view of a tensor without an address has none either.
+  std::byte* at(int64_t bytes) const { return data_ ? data_ + bytes : nullptr; }
+
   std::byte* data_ = nullptr;
   Shape shape_;
   DType dtype_ = DType::fp32;

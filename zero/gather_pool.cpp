@@ -11,8 +11,12 @@ int GatherPool::add_pass(std::vector<Visit> visits) {
   Pass& pass = passes_.emplace_back(Pass{.visits = std::move(visits)});
   lay_out(pass);
   pass.ready.resize(pass.gathers.all().size());
+  // In the order of acquire(): a small unit may be fetched before a large one that is used before it.
+  std::vector<Stay> order = pass.gathers.all();
+  std::stable_sort(order.begin(), order.end(),
+                   [](const Stay& a, const Stay& b) { return a.lifetime.first < b.lifetime.first; });
   std::vector<int> fetched;
-  for (const Stay& s : pass.gathers.all()) fetched.push_back(s.unit);
+  for (const Stay& s : order) fetched.push_back(s.unit);
   return shards_.add_pass(fetched);
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What a job takes is known, and refused, before it starts."""
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -41,6 +42,50 @@ class Plan(AppTest):
         self.assertIn("no change of the configuration was found", small.stderr)
         self.assertIn("use 1, 3", self.run_cleave("plan", *shape[:-1], "3", code=2).stderr)
         self.assertIn("not.json", self.run_cleave("plan", "--deepspeed_config", "not.json", code=2).stderr)
+
+    def plans(self, jobs):
+        """The exit codes of plans, two at a time; what is no plan is an error of usage, or does not fit."""
+        def plan(job):
+            config, model, world = job
+            path = self.dir / f"{abs(hash(json.dumps(job)))}.json"
+            path.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}, **config}))
+            r = subprocess.run(list(map(str, [CLEAVE, "plan", "--deepspeed_config", path, "--model", model, "--seq_len", 64, "--world_size", world])),
+                               capture_output=True, text=True)
+            self.assertIn(r.returncode, (0, 2, 3), f"{job}\n{r.stderr}")
+            return r.returncode
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            return list(pool.map(plan, jobs))
+
+    def test_adapters_and_frozen_layers_have_a_plan_at_every_tensor_size(self):
+        presets = ["gpt2", "llama-3.2-1b", "llama-3.1-8b", "qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-4b", "mistral-7b-v0.3",
+                   "phi-3-mini", "gemma-2-2b", "gemma-3-1b"]
+        trained = [{"lora": {"targets": ["c_attn" if p == "gpt2" else "qkv_proj" if p.startswith("phi") else "q_proj"]}} for p in presets]
+        jobs = [({"bf16": {"enabled": True}, "tensor_parallel": {"autotp_size": size}, "cleave": own}, preset, size)
+                for preset, few in zip(presets, trained) for size in (1, 2, 4, 8, 16, 32)
+                for own in (few, {"lora": {"targets": "all-linear"}}, {"freeze": ["*.mlp.*"]})]
+        codes = self.plans(jobs)
+        more = [code for code, (config, preset, size) in zip(codes, jobs) if preset == "llama-3.2-1b" and size in (16, 32)]
+        self.assertEqual(more, [0] * 6, "8 key/value heads")
+        self.assertGreater(codes.count(0), len(codes) // 2)
+
+    def test_parameters_on_disk_come_in_the_order_of_their_use(self):
+        def job(model, own, limit, stage3):
+            zero = {"stage": 3, "stage3_param_persistence_threshold": stage3, "stage3_max_live_parameters": limit,
+                    "offload_param": {"device": "nvme", "nvme_path": str(self.dir), "max_in_cpu": 0}}
+            return {"zero_optimization": zero, "cleave": own}, model, 2
+        models = ["tiny", "llama-tiny", "qwen2-tiny", "phi-3-tiny", "gemma-2-tiny"]
+        owns = [{"lora": {"targets": "all-linear"}}, {"freeze": ["*.mlp.*"]}, {"freeze": ["*norm*", "*ln_*"]}, {}]
+        jobs = [job(m, own, limit, threshold) for m in models for own in owns for limit in (1, 30000, 200000, 300000, 10**6, 10**9)
+                for threshold in (0, 1000)]
+        codes = self.plans(jobs)
+        self.assertGreater(codes.count(0), len(codes) // 2)
+        config, model, _ = job("llama-tiny", owns[0], 300000, 1000)
+        alike = {}
+        for limit in (1, 300000, 10**9):
+            config["zero_optimization"]["stage3_max_live_parameters"] = limit
+            alike[limit] = self.losses(ranks=2, model=model, config=self.config(**config))
+        self.assertEqual(alike[1], alike[10**9])
+        self.assertEqual(alike[300000], alike[10**9])
 
     def test_resident_memory_is_what_was_planned(self):
         # Beside the plan: the binary, its libraries and stacks (18 MiB) and the scratch of this model's matrix products.
