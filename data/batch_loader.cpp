@@ -72,11 +72,27 @@ TokenBatches::~TokenBatches() = default;
 
 Blend::SourceSample TokenBatches::place(int64_t step, int64_t position) const {
   if (!blend_) return {0, sampler_.sample(step, position)};
-  Blend::SourceSample at = blend_->at(step * sampler_.global_batch + position);
+  Blend::SourceSample at = blend_->at(this->position(step).sample + position);
   const int64_t samples = sources_[size_t(at.source)]->size(), epoch = at.sample / samples;
   at.sample %= samples;
   if (options_.shuffle) at.sample = permuted(at.sample, samples, seed_of(options_.seed, at.source), epoch);
   return at;
+}
+
+Position TokenBatches::position(int64_t step) const {
+  if (!blend_) return sampler_.position(step);
+  return {0, sampler_.first.sample + (step - sampler_.first_step) * sampler_.global_batch};
+}
+
+Position TokenBatches::position(int64_t step, int64_t global_batch) const {
+  if (blend_) return {0, step * global_batch};
+  Sampler sampler = sampler_;
+  sampler.first_step = 0, sampler.first = {}, sampler.global_batch = global_batch;
+  return sampler.steps_per_epoch() > 0 ? sampler.position(step) : Position{};
+}
+
+void TokenBatches::continue_at(int64_t step, Position position) {
+  sampler_.first_step = step, sampler_.first = position;
 }
 
 Batch TokenBatches::next(int64_t step, int64_t micro) {

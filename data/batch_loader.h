@@ -52,6 +52,12 @@ class TokenBatches {
   Batch next(int64_t step, int64_t micro);
 
   const Sampler& sampler() const { return sampler_; }  // of one file
+  // Position before a step, and before a step of a training from scratch whose steps had `global_batch`
+  // samples.
+  Position position(int64_t step) const;
+  Position position(int64_t step, int64_t global_batch) const;
+  // Continues a training at a position, before the first call of prepare, valid_targets or next.
+  void continue_at(int64_t step, Position position);
   // The source and its sample at `position`, in [0, global batch), of the 0-based step.
   Blend::SourceSample place(int64_t step, int64_t position) const;
 

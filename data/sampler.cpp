@@ -1,5 +1,6 @@
 #include "data/sampler.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "core/philox.h"
@@ -44,12 +45,21 @@ int64_t Sampler::steps_per_epoch() const {
   return drop_last ? samples / global_batch : ceil_div(samples, global_batch);
 }
 
-int64_t Sampler::sample(int64_t step, int64_t position) const {
-  CHECK(step >= 0 && 0 <= position && position < global_batch, "position {} of step {}, global batch {}",
-        position, step, global_batch);
-  const int64_t steps = steps_per_epoch();
-  const int64_t index = (step % steps * global_batch + position) % samples;
-  return shuffle ? permuted(index, samples, seed, step / steps) : index;
+Position Sampler::position(int64_t step) const {
+  CHECK(step >= first_step, "step {} of a training that continues at step {}", step, first_step);
+  const int64_t steps = steps_per_epoch(), taken = step - first_step;
+  const int64_t rest = std::max<int64_t>(0, samples - first.sample);  // less with another --data
+  const int64_t left = drop_last ? rest / global_batch : ceil_div(rest, global_batch);
+  if (taken < left) return {first.epoch, first.sample + taken * global_batch};
+  return {first.epoch + 1 + (taken - left) / steps, (taken - left) % steps * global_batch};
+}
+
+int64_t Sampler::sample(int64_t step, int64_t at) const {
+  CHECK(step >= 0 && 0 <= at && at < global_batch, "position {} of step {}, global batch {}", at, step,
+        global_batch);
+  const Position begin = position(step);
+  const int64_t index = (begin.sample + at) % samples;
+  return shuffle ? permuted(index, samples, seed, begin.epoch) : index;
 }
 
 }  // namespace cleave::data

@@ -10,18 +10,31 @@
 
 namespace cleave::data {
 
+// How far a training is in its data: whole epochs, and samples of the one under way. A blend has no common
+// epochs; all of its samples count.
+struct Position {
+  int64_t epoch = 0, sample = 0;
+  bool operator==(const Position&) const = default;
+};
+
 struct Sampler {
   int64_t samples = 0;     // in the data set
   uint64_t seed = 0;       // of the shuffle
   bool shuffle = true;     // another permutation every epoch; otherwise samples come in order
   bool drop_last = false;  // an epoch's last, incomplete batch: dropped, or filled from the epoch's beginning
   int64_t global_batch = 1;  // samples per step over all ranks and micro-batches
+  // A resumed training continues at a position that steps of another size may have reached.
+  int64_t first_step = 0;
+  Position first = {};
 
   // Throws Error(data) when there is no sample or, with drop_last, no complete batch.
   void check() const;
 
   int64_t steps_per_epoch() const;
-  int64_t epoch(int64_t step) const { return step / steps_per_epoch(); }
+  int64_t epoch(int64_t step) const { return position(step).epoch; }
+
+  // Position before the 0-based step, which must not be below first_step.
+  Position position(int64_t step) const;
 
   // The data set's index of the sample at `position`, in [0, global_batch), of the 0-based step.
   int64_t sample(int64_t step, int64_t position) const;

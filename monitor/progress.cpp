@@ -74,7 +74,8 @@ std::string Progress::status() const {
   const double each = seconds_a_step();
   std::string epoch;
   if (options_.steps_per_epoch > 0)
-    epoch = fmt::format("  epoch {:.2f}", double(step_) / double(options_.steps_per_epoch));
+    epoch = fmt::format("  epoch {:.2f}", options_.epochs_done + double(step_ - options_.done) /
+                                                                     double(options_.steps_per_epoch));
   return fmt::format("{}/{}  loss {:.4f}{}  {} tokens/s  ETA {}", step_, options_.total, loss_, epoch,
                      format_rate(double(tokens_) / each),
                      format_duration(each * double(std::max<int64_t>(0, options_.total - step_))));

@@ -14,6 +14,7 @@ struct ProgressOptions {
   std::FILE* out = nullptr;     // nullptr: silent, for all ranks but one
   int64_t total = 0;            // steps of the whole training
   int64_t done = 0;             // steps before this start, for a resumed run
+  double epochs_done = 0;       // before this start
   int64_t steps_per_epoch = 0;  // 0: epochs are not shown
   bool is_terminal = false;
   int columns = 80;               // of the terminal

@@ -26,9 +26,9 @@ int64_t steps_of(double epochs, const EpochLength& length) {
   return std::max<int64_t>(1, int64_t(std::ceil(steps * (1 - kRounding))));
 }
 
-std::string epoch_line(const RunOptions& o) {
+std::string epoch_line(const RunOptions& o, const EpochLength& length) {
   return fmt::format("data: {} samples of {} tokens, {} steps an epoch; {} steps are {:.3g} epochs",
-                     o.epoch.samples, o.model.seq_len, o.epoch.steps, o.steps, o.epoch.epochs(o.steps));
+                     length.samples, o.model.seq_len, length.steps, o.steps, length.epochs(o.steps));
 }
 
 }  // namespace cleave::app

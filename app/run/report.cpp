@@ -30,11 +30,11 @@ int columns_of_terminal() {
 }  // namespace
 
 struct Report::Sinks {
-  Sinks(const RunOptions& o, const config::ReadResult& c) : options(o), config(c) {}
+  Sinks(const RunOptions& o, const config::ReadResult& c) : options(o), config(c), epoch(o.epoch) {}
 
   // In TensorBoard and CSV files, at the samples that were trained on.
   void draw(const std::vector<monitor::Scalar>& scalars, int64_t step) {
-    const int64_t samples = step * config.config.train_batch_size;
+    const int64_t samples = epoch.trained(step, config.config.train_batch_size);
     for (const monitor::Scalar& scalar : scalars) {
       if (tensorboard) tensorboard->scalar(scalar.tag, scalar.value, samples);
       if (csv) csv->scalar(scalar.tag, scalar.value, samples);
@@ -43,6 +43,7 @@ struct Report::Sinks {
 
   const RunOptions& options;
   const config::ReadResult& config;
+  EpochLength epoch;
   std::optional<monitor::Progress> progress;
   std::optional<monitor::MetricsFile> metrics;
   std::optional<monitor::TensorBoard> tensorboard;
@@ -71,6 +72,10 @@ void Report::measure_peak(Device device, DType type) {
   if (sinks_) sinks_->peak = matmul_flops_per_s(device, type);
 }
 
+void Report::count_epochs(const EpochLength& epoch) {
+  if (sinks_) sinks_->epoch = epoch;
+}
+
 void Report::start(const runtime::Engine& engine, int ranks, const std::string& transport,
                    const std::string& threads) {
   if (!sinks_) return;
@@ -80,10 +85,12 @@ void Report::start(const runtime::Engine& engine, int ranks, const std::string& 
   s.progress.emplace(monitor::ProgressOptions{.out = stdout,
                                               .total = s.options.steps,
                                               .done = engine.step(),
-                                              .steps_per_epoch = s.options.epoch.steps,
+                                              .epochs_done = s.epoch.epochs(engine.step()),
+                                              .steps_per_epoch = s.epoch.steps,
                                               .is_terminal = terminal,
                                               .columns = columns_of_terminal()});
-  for (const std::string& about : start_lines(engine, transport, threads, s.options, s.config)) line(about);
+  for (const std::string& about : start_lines(engine, transport, threads, s.options, s.epoch, s.config))
+    line(about);
   if (s.options.metrics.empty()) return;
   s.metrics.emplace(s.options.metrics, engine.step() > 0);
   json resolved = json::object();
@@ -99,8 +106,8 @@ void Report::start(const runtime::Engine& engine, int ranks, const std::string& 
                     {"parameters", engine.params()},
                     {"step", engine.step()},
                     {"steps", s.options.steps},
-                    {"steps_per_epoch", s.options.epoch.steps},
-                    {"samples_per_epoch", s.options.epoch.samples},
+                    {"steps_per_epoch", s.epoch.steps},
+                    {"samples_per_epoch", s.epoch.samples},
                     {"matmul_flops_per_s", s.peak},
                     {"memory_planned", plan::as_json(engine.memory_planned())}};
   if (!engine.device().is_cuda()) start["products"] = kernels::describe_matmul_ways();
@@ -113,7 +120,7 @@ void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, d
   Sinks& s = *sinks_;
   const config::DsConfig& c = engine.config();
   monitor::StepMetrics m{.step = r.step,
-                         .epoch = s.options.epoch.epochs(r.step),
+                         .epoch = s.epoch.epochs(r.step),
                          .loss = r.loss,
                          .lr = r.lr,
                          .grad_norm = r.grad_norm,
@@ -147,7 +154,7 @@ void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, d
 void Report::evaluation(int64_t step, const std::string& data, const runtime::Evaluation& result) {
   if (!sinks_) return;
   const monitor::EvaluationMetrics m{.step = step,
-                                     .epoch = sinks_->options.epoch.epochs(step),
+                                     .epoch = sinks_->epoch.epochs(step),
                                      .data = data,
                                      .loss = result.loss,
                                      .accuracy = result.accuracy()};

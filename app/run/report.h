@@ -24,6 +24,8 @@ class Report {
              const std::string& threads);
   void step(const runtime::Engine& engine, const runtime::StepResult& result, double seconds,
             const std::optional<monitor::PhaseTimes>& times);
+  // Counts epochs and samples from a resumed position on, before start().
+  void count_epochs(const EpochLength& epoch);
   // `data`: the name of what was evaluated; may be empty.
   void evaluation(int64_t step, const std::string& data, const runtime::Evaluation& result);
   void line(const std::string& text);

@@ -1,5 +1,6 @@
 #include "app/run/run.h"
 
+#include "app/run/data_position.h"
 #include "app/run/ending.h"
 #include "app/run/evaluations.h"
 #include "app/run/run_facts.h"
@@ -105,6 +106,7 @@ Exit Run::train() {
                  .folder = folder_,
                  .watch = watch_,
                  .profile = profile,
+                 .epoch = wanted_.epoch,
                  .best = Best({wanted_.patience, wanted_.threshold}),
                  .facts = run_facts(wanted_, model_, read_.config, data_.training())};
   begin(parts);
@@ -131,6 +133,7 @@ void Run::make_engine() {
 void Run::begin(RunParts& run) {
   const bool resumed = folder_.resume(*engine_, run.facts);
   if (resumed) run.best.restore(folder_.resumed_facts());
+  if (resumed) continue_data(run);
   if (wanted_.keep_best) folder_.keep_best(run.best.step());
   if (!resumed) weights_.load(*engine_, job_, watch_);
   job_.together([&] {

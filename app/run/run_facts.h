@@ -10,8 +10,8 @@
 
 namespace cleave::app {
 
-// The model and its config, tokenizer, sequence length, seed, optimizer and data; evaluation and generation
-// read some of them.
+// The model and its config, tokenizer, sequence length, seed, batch, optimizer and data; evaluation and
+// generation read some of them.
 nlohmann::json run_facts(const RunOptions& options, const model::ModelConfig& model,
                          const config::DsConfig& config, const data::DataSources& data);
 

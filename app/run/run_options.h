@@ -15,7 +15,12 @@ namespace cleave::app {
 
 struct EpochLength {
   int64_t samples = 0, steps = 1;
-  double epochs(int64_t of_steps) const { return double(of_steps) / double(steps); }
+  // If a resumed training had steps of another size: its step then, and what it had done.
+  int64_t first_step = 0;
+  double before = 0;           // epochs
+  int64_t trained_before = 0;  // samples
+  double epochs(int64_t of_steps) const { return before + double(of_steps - first_step) / double(steps); }
+  int64_t trained(int64_t step, int64_t batch) const { return trained_before + (step - first_step) * batch; }
 };
 
 // What a run is evaluated on: NAME=DATA, or DATA alone, without a name.

@@ -23,6 +23,7 @@ struct RunParts {
   RunFolder& folder;
   Watch& watch;
   Profile& profile;
+  EpochLength epoch;     // and where the run began to count in it
   Best best;             // of the evaluations so far
   nlohmann::json facts;  // what checkpoints say of this run
 };

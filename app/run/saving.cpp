@@ -1,6 +1,7 @@
 #include "app/run/saving.h"
 
 #include "app/published_model.h"
+#include "app/run/data_position.h"
 #include "app/run/resume_check.h"
 #include "checkpoint/checkpoint.h"
 
@@ -8,6 +9,7 @@ namespace cleave::app {
 
 nlohmann::json Saving::facts() const {
   nlohmann::json facts = run_.facts;
+  facts["position"] = position_facts(run_);
   if (run_.wanted.judges()) facts["best"] = run_.best.json();
   return facts;
 }

@@ -87,11 +87,11 @@ std::vector<std::string> remarks(const runtime::Engine& engine) {
 
 std::vector<std::string> start_lines(const runtime::Engine& engine, const std::string& transport,
                                      const std::string& threads, const RunOptions& options,
-                                     const config::ReadResult& config) {
+                                     const EpochLength& epoch, const config::ReadResult& config) {
   std::vector<std::string> out{model_line(engine, transport)};
   if (options.quiet) return out;
   out.push_back(fmt::format("threads: {} a rank", threads));
-  out.push_back(epoch_line(options));
+  out.push_back(epoch_line(options, epoch));
   for (std::string& about : config::update_lines(config)) out.push_back(std::move(about));
   if (std::string frozen = frozen_line(engine); !frozen.empty()) out.push_back(std::move(frozen));
   if (engine.config().optimizer.weight_decay > 0) out.push_back(decay_line(engine));

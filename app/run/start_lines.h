@@ -13,6 +13,6 @@ namespace cleave::app {
 // differs from the defaults. `transport` and `threads` are Job's.
 std::vector<std::string> start_lines(const runtime::Engine& engine, const std::string& transport,
                                      const std::string& threads, const RunOptions& options,
-                                     const config::ReadResult& config);
+                                     const EpochLength& epoch, const config::ReadResult& config);
 
 }  // namespace cleave::app

@@ -60,8 +60,9 @@ class AppTest(unittest.TestCase):
         return re.sub(r"(?m)^error: rank \d+ .*ended with exit code.*\n", "", text).count(part)
 
     def train(self, *args, ranks=2, config=None, steps=3, code=0, env=None, model="tiny"):
-        command = ["train", "--deepspeed_config", config or self.config(), "--model", model, "--data", self.text,
-                   "--seq_len", 32, "--steps", steps, *args]
+        defaults = {"--model": model, "--data": self.text, **({} if "--epochs" in args else {"--steps": steps})}
+        command = ["train", "--deepspeed_config", config or self.config(), "--seq_len", 32,
+                   *(word for option, value in defaults.items() if option not in args for word in (option, value)), *args]
         if ranks > 1:
             command = ["launch", "-n", ranks, "--", *command]
         return self.run_cleave(*command, code=code, env=env)

@@ -193,7 +193,8 @@ class NothingLost(RunTest):
             for part in parts:
                 self.assertIn(part, r.stderr)
             shutil.rmtree(copy)
-        self.assertNotIn("warning", self.train("--output", self.out, "--strict", ranks=1, steps=2).stderr)
+        self.assertNotIn("warning", self.train("--output", self.out, "--strict", ranks=1, steps=2,
+                                               config=self.config(train_micro_batch_size_per_gpu=4)).stderr)
 
     def test_optimizer_state_that_does_not_fit_is_refused_unless_it_begins_anew(self):
         sgd = self.config("sgd.json", optimizer={"type": "SGD", "params": {"lr": 1e-3, "momentum": 0.9}})

@@ -108,6 +108,54 @@ class ResumeCheck(AppTest):
             shutil.rmtree(self.dir / "copy")
         self.assertNotIn("first loss", self.goes_on(out=self.copy(), ranks=1, steps=2))  # nothing is left to train
 
+    def losses_of_samples(self, data, batches, ranks=None, drop=()):
+        """The losses of runs that resume one another with these batches, at a learning rate of 0: each says which samples a step had."""
+        out, metrics = self.dir / "positions", self.dir / "positions.jsonl"
+        shutil.rmtree(out, ignore_errors=True)
+        metrics.unlink(missing_ok=True)
+        done = 0
+        for i, (batch, taken) in enumerate(batches):
+            done += taken
+            each = batch // (ranks[i] if ranks else 1)
+            config = self.config(train_micro_batch_size_per_gpu=each, optimizer={"type": "SGD", "params": {"lr": 0.0}})
+            self.train("--data", data, "--output", out, "--metrics", metrics, ranks=ranks[i] if ranks else 1, steps=done, config=config)
+            if drop:
+                path = out / f"global_step{done}/manifest.json"
+                manifest = version_2(json.loads(path.read_text()))
+                for key in drop:
+                    del manifest["state"]["client"][key]
+                path.write_text(json.dumps(manifest))
+        return [m for m in map(json.loads, metrics.read_text().splitlines()) if "event" not in m]
+
+    def check_positions(self, alone, lines, batches):
+        at = 0
+        for batch, taken in batches:
+            for _ in range(taken):
+                line, *lines = lines
+                self.assertAlmostEqual(line["loss"], sum(alone[at:at + batch]) / batch, delta=2e-5, msg=f"position {at}, batch {batch}")
+                at += batch
+
+    def test_another_batch_continues_at_the_next_sample(self):
+        second = self.dir / "second.txt"
+        second.write_text("".join(random.Random(5).choices("abcdefgh ", k=6000)))
+        mix = self.dir / "mix.txt"
+        mix.write_text(f"0.7 {self.text}\n0.3 {second}\n")
+        for data in (self.text, f"@{mix}"):
+            alone = [m["loss"] for m in self.losses_of_samples(data, [(1, 36)])]
+            for batches, ranks, drop in (([(2, 3), (4, 4), (2, 7)], None, ()), ([(4, 3), (2, 5)], (2, 1), ()), ([(2, 4), (4, 3)], (1, 2), ()),
+                                         ([(4, 3), (2, 5)], None, ("position", "batch"))):
+                self.check_positions(alone, self.losses_of_samples(data, batches, ranks=ranks, drop=drop), batches)
+
+    def test_another_batch_is_a_warning_and_epochs_then_need_steps(self):
+        self.train("--output", self.out, ranks=1, steps=3, config=self.config(train_micro_batch_size_per_gpu=2))
+        other = self.config(train_micro_batch_size_per_gpu=4)
+        self.assertIn("train_batch_size is '4' now and '2' in the checkpoint", self.goes_on(ranks=1, steps=3, config=other))
+        self.assertIn("train_batch_size is '4'", self.goes_on("--strict", ranks=1, steps=4, config=other, code=4))
+        said = self.goes_on("--epochs", 2, ranks=1, config=other, code=2)
+        self.assertIn("--epochs: the checkpoint was trained with another number of samples per step", said)
+        steps = int(re.search(r"give --steps (\d+)", said)[1])
+        self.assertIn(" 2 epochs", self.goes_on(ranks=1, steps=steps, config=other))
+
     def test_a_text_that_changed_in_its_middle_is_named(self):
         rng = random.Random(3)
         text = bytearray(rng.randbytes(3 << 20).hex().encode())

@@ -121,6 +121,54 @@ TEST(Sampler, RanksAndMicroBatchesPartitionTheGlobalBatch) {
     }
 }
 
+// 4 samples a step, then 8, then 3: every position of an epoch is given out once, whichever batch it is in.
+TEST(Sampler, ContinuesWithAnotherBatchAtTheNextSample) {
+  Sampler sampler{.samples = 50, .seed = 5, .global_batch = 4};
+  std::vector<int64_t> seen;
+  int64_t step = 0;
+  const auto take = [&](int64_t steps) {
+    for (const int64_t end = step + steps; step < end; ++step)
+      for (int64_t p = 0; p < sampler.global_batch; ++p) seen.push_back(sampler.sample(step, p));
+  };
+  const auto change = [&](int64_t batch) {
+    sampler.first = sampler.position(step), sampler.first_step = step, sampler.global_batch = batch;
+  };
+  take(3), change(8), take(4), change(3), take(2);
+  EXPECT_EQ(int64_t(seen.size()), 50);
+  EXPECT_EQ(sampler.position(step), (Position{1, 0}));
+  for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], permuted(int64_t(i), 50, 5, 0)) << i;
+}
+
+// The epoch that a change of the batch falls into ends as every other: filled up, or with its rest dropped.
+TEST(Sampler, AnEpochWithTwoBatchesEndsAsOthersDo) {
+  Sampler sampler{.samples = 10, .shuffle = false, .global_batch = 6, .first_step = 1, .first = {0, 4}};
+  EXPECT_EQ(sampler.sample(1, 0), 4);
+  EXPECT_EQ(sampler.position(2), (Position{1, 0}));
+  sampler.global_batch = 4;
+  EXPECT_EQ(sampler.sample(2, 3), 1);  // filled from its beginning
+  EXPECT_EQ(sampler.position(3), (Position{1, 0}));
+  EXPECT_EQ(sampler.position(6), (Position{2, 0}));
+  sampler.drop_last = true;
+  EXPECT_EQ(sampler.position(2), (Position{1, 0}));
+  sampler.first.sample = 90;  // other data, shorter
+  EXPECT_EQ(sampler.position(1), (Position{1, 0}));
+}
+
+// The same batch from a position on is what a training without a break has.
+TEST(Sampler, AResumeWithTheSameBatchChangesNothing) {
+  for (const bool drop_last : {false, true}) {
+    const Sampler whole{.samples = 23, .seed = 9, .drop_last = drop_last, .global_batch = 5};
+    for (int64_t begin = 0; begin < 12; ++begin) {
+      Sampler resumed = whole;
+      resumed.first_step = begin, resumed.first = whole.position(begin);
+      for (int64_t step = begin; step < 20; ++step) {
+        EXPECT_EQ(resumed.position(step), whole.position(step));
+        EXPECT_EQ(resumed.sample(step, 4), whole.sample(step, 4));
+      }
+    }
+  }
+}
+
 TEST(Sampler, RefusesBatchesThatCannotBeFilled) {
   expect_error(Exit::data, {"no samples"}, [] { Sampler{.samples = 0}.check(); });
   expect_error(Exit::data, {"3 samples", "takes 4", "train_batch_size"},

@@ -1,0 +1,67 @@
+#include "app/run/data_position.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "app/run/epochs.h"
+#include "app/run/resume_check.h"
+#include "data/sampler.h"
+
+namespace cleave::app {
+namespace {
+
+using nlohmann::json;
+
+// Samples of a step of the run that saved these facts.
+std::optional<int64_t> batch_of(const json& saved) {
+  if (!saved.is_object()) return {};
+  if (const json batch = saved.value("batch", json()); batch.is_number_integer()) return batch.get<int64_t>();
+  if (const std::optional<FirstLoss> first = FirstLoss::in(saved)) return first->batch;
+  return {};
+}
+
+struct Saved {
+  data::Position position;
+  int64_t trained = 0;  // samples of all steps so far
+};
+
+std::optional<Saved> position_of(const json& saved, const data::TokenBatches& batches, int64_t step) {
+  try {
+    const json& j = saved.at("position");
+    const Saved at{{j.at("epoch"), j.at("sample")}, j.at("trained")};
+    if (at.position.epoch >= 0 && at.position.sample >= 0) return at;
+  } catch (const json::exception&) {
+  }
+  const std::optional<int64_t> batch = batch_of(saved);
+  if (!batch || *batch <= 0) return {};
+  return Saved{batches.position(step, *batch), step * *batch};
+}
+
+}  // namespace
+
+json position_facts(const RunParts& run) {
+  const int64_t step = run.engine.step();
+  const data::Position at = run.batches.position(step);
+  return {{"epoch", at.epoch},
+          {"sample", at.sample},
+          {"trained", run.epoch.trained(step, run.engine.config().train_batch_size)}};
+}
+
+void continue_data(RunParts& run) {
+  const int64_t step = run.engine.step(), batch = run.engine.config().train_batch_size;
+  const std::optional<Saved> saved = position_of(run.folder.resumed_facts(), run.batches, step);
+  if (!saved || (saved->position == run.batches.position(step) && saved->trained == step * batch)) return;
+  EpochLength& epoch = run.epoch;
+  epoch.first_step = step, epoch.trained_before = saved->trained;
+  epoch.before = double(saved->position.epoch) + double(saved->position.sample) / double(epoch.steps * batch);
+  run.batches.continue_at(step, saved->position);
+  run.watch.report().count_epochs(epoch);
+  if (const std::optional<double> wanted = run.wanted.epochs)
+    fail(Exit::usage,
+         "--epochs: the checkpoint was trained with another number of samples per step, and {:.4g} epochs "
+         "are done (got --epochs {:g}, expected --steps); give --steps {} to train {:g} epochs",
+         epoch.before, *wanted, step + (*wanted > epoch.before ? steps_of(*wanted - epoch.before, epoch) : 0),
+         *wanted);
+}
+
+}  // namespace cleave::app
