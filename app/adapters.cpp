@@ -55,6 +55,18 @@ config::LoraConfig lora_in(const json& facts) {
   return {lora.at("targets"), lora.at("rank"), lora.at("alpha"), lora.at("use_rslora")};
 }
 
+std::vector<std::string> dropped_adapters(const std::vector<std::string>& weights,
+                                          const config::LoraConfig& lora, const std::string& prefix) {
+  const AdapterRule rule(lora.targets, {}, prefix);
+  std::vector<std::string> dropped;
+  for (const std::string& weight : weights)
+    if (weight.ends_with(kA))
+      if (std::string linear = weight.substr(0, weight.size() - std::string_view(kA).size());
+          !rule.applies_to(linear))
+        dropped.push_back(std::move(linear));
+  return dropped;
+}
+
 std::vector<float> MergedWeights::whole(const std::string& tensor) const {
   const std::vector<int64_t> shape = reader_.shape("master", tensor);
   std::vector<float> values(size_t(checkpoint::numel_of(shape)));

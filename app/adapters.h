@@ -2,6 +2,7 @@
 #pragma once
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <vector>
 
 #include "checkpoint/weight_reader.h"
@@ -15,6 +16,11 @@ nlohmann::json facts_of(const config::LoraConfig& lora);
 // The adapters that a checkpoint's facts name, without targets where they say none. Throws
 // nlohmann::json::exception.
 config::LoraConfig lora_in(const nlohmann::json& facts);
+
+// The linear layers that have an adapter in a checkpoint, by the names of its weights ("master"), and none in
+// a run with `lora`, whose model has a prefix (model::Model::prefix).
+std::vector<std::string> dropped_adapters(const std::vector<std::string>& weights,
+                                          const config::LoraConfig& lora, const std::string& prefix);
 
 // Weights of a checkpoint with its adapters added to them: W + scale B A.
 class MergedWeights {

@@ -126,6 +126,10 @@ void add_resume_options(CLI::App& app, RunOptions& o) {
       ->capture_default_str()
       ->check(CLI::IsMember({"on", "off"}));
   app.add_flag("--reset_optimizer", o.reset_optimizer, "resume the weights alone: the optimizer begins anew");
+  app.add_flag(
+      "--reset_adapters", o.reset_adapters,
+      "when resuming with fewer cleave.lora.targets, or without cleave.lora, drop the trained adapters of "
+      "the other layers");
   app.add_option(
       "--export", o.export_to,
       "at the end, also write the weights to this folder for transformers, in the model's type; it is "

@@ -73,7 +73,8 @@ Run::Run(const RunOptions& wanted, launcher::Job& job, const config::ReadResult&
                .resume = wanted.resume,
                .keep = keep_rule(wanted, config.config),
                .strict = wanted.strict,
-               .reset_optimizer = wanted.reset_optimizer},
+               .reset_optimizer = wanted.reset_optimizer,
+               .reset_adapters = wanted.reset_adapters},
               job, [this](const std::string& text) { watch_.say(text); }) {
   data_.use_vocab(model_.vocab);
   model::check_kernels(model_, job.device());

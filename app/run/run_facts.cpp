@@ -42,7 +42,21 @@ json facts_of(const data::DataSources& data) {
 }
 
 std::string shown(const json& value) {
-  return in_quotes(value.is_string() ? value.get<std::string>() : value.dump());
+  constexpr size_t kMost = 200;  // of a list of names, too
+  return in_quotes(value.is_string() ? value.get<std::string>() : value.dump(), kMost);
+}
+
+// Of objects, the members that are not the same.
+void add_changes(const std::string& name, const json& saved, const json& now,
+                 std::vector<std::string>& changes) {
+  if (saved == now) return;
+  if (!saved.is_object() || !now.is_object())
+    return changes.push_back(
+        fmt::format("{} is {} now and {} in the checkpoint", name, shown(now), shown(saved)));
+  json all = saved;
+  all.update(now);
+  for (const auto& [key, value] : all.items())
+    add_changes(name + "." + key, saved.value(key, json()), now.value(key, json()), changes);
 }
 
 // Data are the same under another name.
@@ -93,9 +107,7 @@ std::vector<std::string> changes_of_facts(const json& saved, const json& now) {
       {"document_mask", "--document_mask"}};
   const bool trained = !saved.contains("imported");  // else nobody chose its other facts
   for (const auto& [key, name] : kPlain)
-    if (trained && saved.contains(key) && saved[key] != now[key])
-      changes.push_back(
-          fmt::format("{} is {} now and {} in the checkpoint", name, shown(now[key]), shown(saved[key])));
+    if (trained && saved.contains(key)) add_changes(name, saved[key], now[key], changes);
   if (saved.value("tokenizer_digest", json()) != now.value("tokenizer_digest", json()) &&
       saved.contains("tokenizer_digest") && now.contains("tokenizer_digest"))
     changes.push_back(fmt::format("the tokenizer is {} now, with other ids than {} in the checkpoint",

@@ -5,12 +5,14 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "app/adapters.h"
 #include "app/run/run_facts.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/left_overs.h"
 #include "core/cores.h"
 #include "core/printable.h"
 #include "model/config_json.h"
+#include "model/layer.h"
 #include "runtime/step/training_state.h"
 
 namespace cleave::app {
@@ -74,7 +76,7 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
     std::string client;
     try {
       client = engine.load_checkpoint(
-          [&] { return saved_training(tag, facts); },
+          [&] { return saved_training(tag, facts, engine.model().prefix); },
           options_.reset_optimizer ? runtime::Engine::Load::no_optimizer : runtime::Engine::Load::all);
     } catch (const Error& e) {
       if (e.exit() != Exit::checkpoint) throw;
@@ -102,12 +104,27 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
 }
 
 // A script of another language may have written it, under other names.
-runtime::SavedTraining RunFolder::saved_training(const std::string& tag, const json& facts) const {
+runtime::SavedTraining RunFolder::saved_training(const std::string& tag, const json& facts,
+                                                 const std::string& prefix) const {
   runtime::SavedTraining saved(options_.dir, tag);
   model::ModelConfig config = model::read_config_json(facts.at("config").dump(), "the model");
   config.vocab = facts.at("vocab");
   saved.as_layers_of(config);
+  if (!options_.reset_adapters) require_adapters(saved, facts, prefix);
   return saved;
+}
+
+void RunFolder::require_adapters(const runtime::SavedTraining& saved, const json& facts,
+                                 const std::string& prefix) const {
+  std::vector<std::string> weights;
+  for (const auto& [name, stored] : saved.tensors("master")) weights.push_back(name);
+  const std::vector<std::string> dropped = dropped_adapters(weights, lora_in(facts), prefix);
+  require(dropped.empty(), Exit::checkpoint,
+          "cleave.lora.targets: {} has trained adapters that this run would drop (got no target for {}{}, "
+          "expected the targets of the checkpoint); restore these targets, or drop the adapters with "
+          "--reset_adapters",
+          saved.path().string(), dropped.empty() ? "" : dropped.front(),
+          dropped.size() > 1 ? fmt::format(" and {} more", dropped.size() - 1) : "");
 }
 
 // Whether what refused to load is damaged, and does not just belong to another model or optimizer.

@@ -25,6 +25,7 @@ struct RunFolderOptions {
   KeepRule keep;                // of what this run saved
   bool strict = false;          // changed facts are errors
   bool reset_optimizer = false;
+  bool reset_adapters = false;  // those that this run has no place for are dropped
 };
 
 class RunFolder {
@@ -68,7 +69,10 @@ class RunFolder {
   bool look(const runtime::Engine& engine);
 
  private:
-  runtime::SavedTraining saved_training(const std::string& tag, const nlohmann::json& facts) const;
+  runtime::SavedTraining saved_training(const std::string& tag, const nlohmann::json& facts,
+                                        const std::string& prefix) const;
+  void require_adapters(const runtime::SavedTraining& saved, const nlohmann::json& facts,
+                        const std::string& prefix) const;
   bool is_damaged(const std::string& tag) const;
   void remember(const std::string& client);
   void remove_left_overs(const std::string& in_use, int64_t step);

@@ -52,7 +52,8 @@ struct RunOptions {
   bool keep_best = false;  // the checkpoint with the smallest validation loss
   // Whether evaluations decide what is kept, or when the training ends.
   bool judges() const { return keep_best || patience > 0; }
-  bool pack = false, strict = false, reset_optimizer = false, ngrams = false, verbose = false, quiet = false;
+  bool pack = false, strict = false, reset_optimizer = false, reset_adapters = false, ngrams = false,
+       verbose = false, quiet = false;
 
   // What the user gave as --data or --eval_data.
   const std::string& named(const std::string& input) const {

@@ -62,9 +62,25 @@ class Lora(AppTest):
 
     def test_other_adapters_than_the_checkpoints_are_noticed(self):
         self.tune(1)
-        self.assertIn("warning: cleave.lora is", self.tune(2, lora={**LORA, "alpha": 16}).stderr)
+        said = self.tune(2, lora={**LORA, "alpha": 16, "use_rslora": True}).stderr
+        self.assertIn("warning: cleave.lora.alpha is '16.0' now and '8.0' in the checkpoint", said)
+        self.assertIn("warning: cleave.lora.use_rslora is 'true' now and 'false' in the checkpoint", said)
         self.assertIn("lora_A.weight", self.tune(3, lora={**LORA, "rank": 2}, code=4).stderr)
         self.assertIn("no linear layer in the blocks of", self.tune(3, lora={**LORA, "targets": ["c_attn"]}, code=2).stderr)
+
+    def test_trained_adapters_are_not_dropped_unless_asked_for(self):
+        self.tune(2)
+        fewer = {**LORA, "targets": ["q_proj", "down_proj"]}
+        for ranks, lora in ((1, fewer), (2, fewer), (1, {"targets": []})):
+            said = self.tune(3, ranks=ranks, lora=lora, code=4).stderr
+            self.assertIn("cleave.lora.targets: ", said)
+            self.assertIn("model.layers.0.mlp.gate_proj and 19 more" if lora is fewer else "down_proj and 27 more", said)
+            self.assertIn("--reset_adapters", said)
+        self.assertFalse((self.dir / "tuned/global_step3").exists())
+        out = self.tune(3, "--reset_adapters", lora=fewer).stdout
+        self.assertIn("resumed from", out)
+        self.tune(4, lora=fewer)
+        self.tune(5, "--reset_adapters", "--reset_optimizer", lora={"targets": []})
 
 
 if __name__ == "__main__":
