@@ -5,6 +5,7 @@
 
 #include "checkpoint/manifest.h"
 #include "core/adapter_rule.h"
+#include "core/json_path.h"
 #include "model/family.h"
 
 namespace cleave::app {
@@ -112,7 +113,7 @@ json adapter_config(const config::LoraConfig& lora, const model::ModelConfig& mo
       std::find(lora.targets.begin(), lora.targets.end(), AdapterRule::kAllLinear) != lora.targets.end();
   return {{"peft_type", "LORA"},
           {"task_type", "CAUSAL_LM"},
-          {"base_model_name_or_path", base},
+          {"base_model_name_or_path", path_in_json(base)},
           {"r", lora.rank},
           {"lora_alpha", lora.alpha},
           {"use_rslora", lora.use_rslora},

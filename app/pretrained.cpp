@@ -7,6 +7,7 @@
 #include "app/add_options.h"
 #include "app/parse.h"
 #include "checkpoint/checkpoint.h"
+#include "core/json_path.h"
 #include "core/units.h"
 #include "model/config_json.h"
 #include "runtime/step/settings.h"
@@ -88,14 +89,15 @@ model::ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
   try {
     const auto client =
         nlohmann::json::parse(runtime::from_json(reader.state(), reader.path().string()).client);
-    name_ = client.at("model"), seq_len_ = client.at("seq_len"), vocab_ = client.at("vocab");
+    name_ = path_from_json(client.at("model").get<std::string>()), seq_len_ = client.at("seq_len"),
+    vocab_ = client.at("vocab");
     // Checkpoints of version 0.1 name a preset only.
     model = client.contains("config")
                 ? model::read_config_json(client["config"].dump(), reader.path().string())
                 : model::find_model("preset:" + name_);
     lora_ = lora_in(client);
     bytes_ = client.at("tokenizer") == "byte";
-    tokenizer_path_ = bytes_ ? "byte" : client.value("tokenizer_path", "");
+    tokenizer_path_ = bytes_ ? "byte" : path_from_json(client.value("tokenizer_path", ""));
     tokenizer_digest_ = client.value("tokenizer_digest", "");
   } catch (const nlohmann::json::exception&) {
     fail(Exit::checkpoint,

@@ -7,6 +7,10 @@
 #include "app/adapters.h"
 #include "app/tokenizer_files.h"
 #include "checkpoint/manifest.h"
+#include "core/input_file.h"
+#include "core/json.h"
+#include "core/json_path.h"
+#include "core/printable.h"
 #include "core/units.h"
 #include "model/config_json.h"
 #include "model/family.h"
@@ -31,7 +35,7 @@ struct Described {
 Described described_in(const checkpoint::CheckpointReader& reader) {
   try {
     const json client = json::parse(runtime::from_json(reader.state(), reader.path().string()).client);
-    Described of{client.at("model"),
+    Described of{path_from_json(client.at("model").get<std::string>()),
                  model::read_config_json(client.at("config").dump(), reader.path().string()),
                  lora_in(client)};
     of.model.vocab = client.at("vocab");

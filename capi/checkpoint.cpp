@@ -3,6 +3,7 @@
 
 #include "capi/call.h"
 #include "capi/cleave_c.h"
+#include "core/json_path.h"
 #include "core/units.h"
 #include "runtime/saved_training.h"
 
@@ -19,7 +20,7 @@ std::string facts_of(const runtime::SavedTraining& saved) {
   nlohmann::json tensors = nlohmann::json::object();
   for (const auto& [name, stored] : saved.tensors("master")) tensors[name] = stored.shape;
   const runtime::TrainingState& at = saved.state().at;
-  return nlohmann::json{{"path", saved.path().string()},
+  return nlohmann::json{{"path", path_in_json(saved.path().string())},
                         {"deepspeed", saved.by_deepspeed()},
                         {"step", at.step},
                         {"applied", at.applied},

@@ -13,6 +13,7 @@
 #include "comm/together.h"
 #include "config/summary.h"
 #include "core/json.h"
+#include "core/json_path.h"
 #include "core/units.h"
 #include "launcher/job.h"
 #include "plan/machine_memory.h"
@@ -372,7 +373,7 @@ int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char
     const std::string client =
         e.base().load_checkpoint(open, with_optimizer ? Load::all : Load::no_optimizer);
     given(loaded, "loaded") = handed_over(
-        capi::Json{{"path", path}, {"client", parse_json(client, path, Exit::checkpoint)}}.dump());
+        capi::Json{{"path", path_in_json(path)}, {"client", parse_json(client, path, Exit::checkpoint)}}.dump());
   });
 }
 

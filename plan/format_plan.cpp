@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "core/json_path.h"
 #include "core/units.h"
 #include "plan/job_plan.h"
 #include "plan/memory_json.h"
@@ -127,16 +128,11 @@ std::string to_json(const JobPlan& plan) {
                      {"comm_bytes_total", r.sent_total()},
                      {"comm_bytes_between_nodes", r.sent_between_nodes()}});
   }
-  return json{{"model", plan.model},
-              {"parameters", plan.params},
-              {"frozen_parameters", plan.frozen},
-              {"mesh", as_json(plan.mesh)},
-              {"world_size", plan.mesh.size()},
-              {"flops_per_step", plan.flops},
-              {"pipeline", plan.pipeline},
-              {"idle_share", plan.idle_share},
-              {"every_rank_tried", plan.tried_all},
-              {"ranks", ranks}}
+  return json{{"model", path_in_json(plan.model)},  {"parameters", plan.params},
+              {"frozen_parameters", plan.frozen},   {"mesh", as_json(plan.mesh)},
+              {"world_size", plan.mesh.size()},     {"flops_per_step", plan.flops},
+              {"pipeline", plan.pipeline},          {"idle_share", plan.idle_share},
+              {"every_rank_tried", plan.tried_all}, {"ranks", ranks}}
       .dump(2);
 }
 

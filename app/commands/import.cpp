@@ -9,6 +9,7 @@
 #include "checkpoint/deepspeed_checkpoint.h"
 #include "checkpoint/pipeline_names.h"
 #include "comm/communicator.h"
+#include "core/json_path.h"
 #include "core/units.h"
 #include "model/config_json.h"
 #include "model/presets.h"
@@ -61,10 +62,12 @@ void make_folder(const ImportOptions& o) {
 
 void save(const ImportOptions& o, const model::ModelConfig& config, const runtime::Restored& from,
           const std::vector<checkpoint::Record>& records) {
-  const nlohmann::json facts{
-      {"model", o.from},       {"config", nlohmann::json::parse(model::to_config_json(config))},
-      {"vocab", config.vocab}, {"seq_len", std::min(o.seq_len, config.positions)},
-      {"tokenizer", "ids"},    {"imported", true}};
+  const nlohmann::json facts{{"model", path_in_json(o.from)},
+                             {"config", nlohmann::json::parse(model::to_config_json(config))},
+                             {"vocab", config.vocab},
+                             {"seq_len", std::min(o.seq_len, config.positions)},
+                             {"tokenizer", "ids"},
+                             {"imported", true}};
   make_folder(o);
   keep_model_files(o.from, o.to);
   checkpoint::save_checkpoint(o.to, fmt::format("global_step{}", from.at.step), records,

@@ -6,6 +6,7 @@
 #include "app/commands.h"
 #include "app/commands/checkpoint_options.h"
 #include "app/parse.h"
+#include "core/json_path.h"
 #include "core/error.h"
 #include "core/units.h"
 #include "model/config_json.h"
@@ -60,7 +61,7 @@ json contents_of(const checkpoint::CheckpointReader& reader) {
                        {"shards", in}});
   }
   const json client = client_of(reader);
-  return {{"path", reader.path().string()},
+  return {{"path", path_in_json(reader.path().string())},
           {"bytes", m.bytes()},
           {"shards", files},
           {"state", json::parse(m.state)},
@@ -70,7 +71,7 @@ json contents_of(const checkpoint::CheckpointReader& reader) {
 }
 
 void print_table(const json& contents) {
-  std::printf("%s\n", contents["path"].get<std::string>().c_str());
+  std::printf("%s\n", path_from_json(contents["path"].get<std::string>()).c_str());
   const json& state = contents["state"];
   const json& client = contents["client"];
   if (state.contains("step")) std::printf("  step %s", state["step"].dump().c_str());

@@ -9,6 +9,7 @@
 
 #include "app/run/matmul_peak.h"
 #include "app/run/start_lines.h"
+#include "core/json_path.h"
 #include "kernels/choices.h"
 #include "kernels/matmul_ways.h"
 #include "monitor/csv_monitor.h"
@@ -102,7 +103,7 @@ void Report::start(const runtime::Engine& engine, int ranks, const std::string& 
                     {"mesh", plan::as_json(engine.mesh())},
                     {"pipeline", engine.notes().pipeline},
                     {"transport", transport},
-                    {"model", engine.model().name},
+                    {"model", path_in_json(engine.model().name)},
                     {"parameters", engine.params()},
                     {"step", engine.step()},
                     {"steps", s.options.steps},

@@ -6,6 +6,7 @@
 
 #include "app/adapters.h"
 #include "checkpoint/checksum.h"
+#include "core/json_path.h"
 #include "core/printable.h"
 #include "model/config_json.h"
 
@@ -33,7 +34,7 @@ json facts_of(const data::DataSources& data) {
     add_ends(checksum, file);
     names += (names.empty() ? "" : " ") + std::filesystem::path(file.name()).filename().string();
   }
-  json facts{{"name", names},
+  json facts{{"name", path_in_json(names)},
              {"tokens", data.tokens()},
              {"kind", data.blended() ? "blend" : data::name_of(data.files()[0].kind())},
              {"ends_xxh3", fmt::format("{:016x}", checksum.value())}};
@@ -78,7 +79,7 @@ std::string change_of_data(const json& saved, const json& now) {
 json run_facts(const RunOptions& options, const model::ModelConfig& model, const config::DsConfig& config,
                const data::DataSources& data) {
   const bool bytes = options.tokenizer && options.tokenizer->path() == "byte";
-  json facts = {{"model", options.model.model},
+  json facts = {{"model", path_in_json(options.model.model)},
                 {"config", json::parse(model::to_config_json(model))},
                 {"vocab", model.vocab},
                 {"seq_len", options.model.seq_len},
@@ -93,7 +94,7 @@ json run_facts(const RunOptions& options, const model::ModelConfig& model, const
                 {"lora", facts_of(config.lora)},
                 {"data", facts_of(data)}};
   if (options.tokenizer && !bytes) {
-    facts["tokenizer_path"] = std::filesystem::absolute(options.tokenizer->path()).string();
+    facts["tokenizer_path"] = path_in_json(std::filesystem::absolute(options.tokenizer->path()).string());
     facts["tokenizer_digest"] = digest_of(*options.tokenizer);
   }
   return facts;

@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/left_overs.h"
 #include "core/cores.h"
+#include "core/json_path.h"
 #include "core/printable.h"
 #include "model/config_json.h"
 #include "model/layer.h"
@@ -158,7 +159,7 @@ void RunFolder::remember(const std::string& client) {
   // Not every fault is found again without reading each byte.
   const json saved = json::parse(client).value("passed_over", json::array());
   for (const json& tag : saved)
-    if (tag.is_string()) passed_over_.push_back(tag.get<std::string>());
+    if (tag.is_string()) passed_over_.push_back(path_from_json(tag.get<std::string>()));
   for (const std::string& tag : checkpoint::checkpoint_folders(options_.dir)) try {
       if (std::count(passed_over_.begin(), passed_over_.end(), tag) > 0) continue;
       const checkpoint::CheckpointReader reader(options_.dir, tag);
@@ -198,7 +199,7 @@ void RunFolder::save(runtime::Engine& engine, const json& facts) {
   best_ = next_best_;  // what was begun before has ended
   json client = facts;
   client["run"] = run_;
-  if (!passed_over_.empty()) client["passed_over"] = passed_over_;
+  for (const std::string& tag : passed_over_) client["passed_over"].push_back(path_in_json(tag));
   const std::string tag = fmt::format("global_step{}", step);
   if (engine.config().checkpoint.behind())
     say_(fmt::format("saving {}/{} behind the training", options_.dir, tag));

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import job as jobs
+from . import native
 from .errors import STOPPED, NotBuilt, StepOrderError, UsageError
 from .saved import Beside, beside
 from .schedules import Schedule
@@ -110,15 +111,16 @@ class SavedModule(SteppedModule):
             return None, {}
         with_optimizer = load_optimizer_states and not load_module_only
         loaded = json.loads(self._native.asked("load_checkpoint", folder, tag or "latest", with_optimizer))
-        kept = beside(loaded["client"], loaded["path"])
+        path = native.path_from_json(loaded["path"])
+        kept = beside(loaded["client"], path)
         if not load_module_only:
             self._restore(kept, with_optimizer, load_lr_scheduler_states)
         if self._outside:
             anew = not with_optimizer or bool(self._native.facts()["optimizer_is_new"])
             self._outside.load((kept.optimizer or {}).get("outside"), anew)
         self._load_buffers(kept.buffers)
-        self.loaded_checkpoint_tag = os.path.basename(loaded["path"])
-        return loaded["path"], kept.client_state
+        self.loaded_checkpoint_tag = os.path.basename(path)
+        return path, kept.client_state
 
     def _restore(self, kept: Beside, with_optimizer: bool, with_scheduler: bool) -> None:
         facts = self._native.facts()

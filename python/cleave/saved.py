@@ -74,7 +74,7 @@ class Saved:
     def __init__(self, folder: str | os.PathLike[str], tag: str | None = None) -> None:
         self._native = native.Checkpoint(os.fspath(folder), tag or "latest")
         facts = self._native.facts()
-        self.path = str(facts["path"])
+        self.path = native.path_from_json(facts["path"])
         self.beside = beside(facts["client"] or {}, self.path)
         self.shapes = {name: torch.Size(self.beside.shapes.get(name, shape)) for name, shape in facts["tensors"].items()}
         self.shared = {**dict(facts["tied"]), **self.beside.shared}

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """What the command line says to slips, to values out of range, and at the start of a run."""
+import json
 import os
 import pty
+import shutil
 import subprocess
 import unittest
 
-from app_test import AppTest, CLEAVE
+from app_test import AppTest, CLEAVE, ROOT
 
 
 class Options(AppTest):
@@ -76,6 +78,30 @@ class Options(AppTest):
                 r = subprocess.run([CLEAVE, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
             self.assertEqual(r.returncode, code, r.stderr)
             self.assertIn(f"{word}: standard output cannot be written", r.stderr)
+
+    def test_a_path_of_any_bytes_is_saved_and_resumed(self):
+        odd = os.fsdecode(b"\xff\xfe \\xff")
+        folder, model = self.dir / odd, self.dir / f"{odd} model"
+        folder.mkdir(), model.mkdir()
+        data, lines, tokenizer = folder / f"{odd}.txt", folder / f"{odd}.jsonl", folder / "tokenizer.json"
+        shutil.copy(self.text, data)
+        lines.write_text(json.dumps({"text": self.text.read_text()}) + "\n")
+        shutil.copy(ROOT / "tests/fixtures/tokenizer_llama3.json", tokenizer)
+        config = json.loads((ROOT / "tests/fixtures/llama_tiny.config.json").read_text()) | {"vocab_size": 902, "max_position_embeddings": 64}
+        (model / "config.json").write_text(json.dumps(config))
+        for number, args in enumerate((["--data", data], ["--data", lines], ["--tokenizer", tokenizer], ["--model", model, "--init", "random"],
+                                       ["--metrics", folder / "m.jsonl", "--trace", folder / "t.json"],
+                                       ["--data", lines, "--tokenizer", tokenizer, "--model", model, "--init", "random"])):
+            out = folder / f"{odd} {number}"
+            for steps in (1, 2):
+                said = self.train(*args, "--output", out, "--export", folder / f"exported {number} {steps}", ranks=1 + number % 2, steps=steps).stdout
+            self.assertIn("as the checkpoint has it", said)
+            self.run_cleave("verify", out), self.run_cleave("inspect", out), self.run_cleave("inspect", out, "--json")
+            self.run_cleave("generate", out, "--prompt", "the", "--tokens", 3)
+            self.run_cleave("eval", out, "--data", data)
+        self.run_cleave("import", folder / "exported 5 2", folder / "imported")
+        self.run_cleave("plan", "--deepspeed_config", self.config(), "--model", model, "--seq_len", 16, "--world_size", 1, "--json")
+        self.run_cleave("data", "inspect", data)
 
     def test_a_run_starts_with_twelve_lines_all_keys_or_two(self):
         config = self.config(gradient_accumulation_steps=2, bf16={"enabled": True}, gradient_clipping=0.5, pipeline={"stages": 2},
