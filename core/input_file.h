@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -26,14 +27,21 @@ class InputFile {
   void read(int64_t offset, std::span<std::byte> out) const;
   // All of it; a file of more than `most` bytes is refused.
   std::string text(int64_t most = INT64_MAX) const;
-  // Throws when the path names another file by now, or this one was written to since it was opened.
+  // Throws when the path names another file by now, or this one was written to since it was opened. After
+  // note_contents() a file whose time alone changed passes: what was noted decides.
   void require_unchanged() const;
+  // Notes some of the contents: all of a file of up to a MiB, and pieces of a larger one.
+  void note_contents();
 
  private:
   std::string path_;
   Exit exit_;
   int fd_ = -1;
-  int64_t size_ = 0, modified_ = 0;  // bytes; nanoseconds
+  uint64_t digest() const;
+
+  int64_t size_ = 0;              // bytes
+  mutable int64_t modified_ = 0;  // nanoseconds; the latest time at which the contents were the noted ones
+  std::optional<uint64_t> noted_;
 };
 
 }  // namespace cleave

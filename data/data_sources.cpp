@@ -179,6 +179,10 @@ void DataSources::check_all() const {
   for (const TokenFile& f : files_) f.check_all();
 }
 
+void DataSources::note_contents() {
+  for (TokenFile& f : files_) f.note_contents();
+}
+
 void DataSources::require_unchanged() const {
   for (const TokenFile& f : files_) f.require_unchanged();
 }

@@ -37,6 +37,7 @@ class DataSources {
   int64_t vocab() const;  // the largest of its files
   // Opens those whose vocabulary is a guess once more, with the model's.
   void use_vocab(int64_t vocab);
+  void note_contents();
   void require_unchanged() const;
   void check_all() const;  // as TokenFile::check_all
 

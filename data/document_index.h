@@ -33,6 +33,7 @@ class DocumentIndex {
   int64_t document_of(int64_t token) const;
   int64_t document_from(int64_t token) const;
 
+  void note_contents() { file_.note_contents(); }
   void require_unchanged() const { file_.require_unchanged(); }
 
  private:

@@ -14,6 +14,7 @@ class LossMask {
   // For each token of the range 1 where predicting it has a loss, and 0 elsewhere.
   void read(Range tokens, uint8_t* out) const;
   const std::string& path() const { return file_.path(); }
+  void note_contents() { file_.note_contents(); }
   void require_unchanged() const { file_.require_unchanged(); }
 
  private:

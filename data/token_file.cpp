@@ -228,6 +228,12 @@ void TokenFile::require_unchanged() const {
   if (mask_) mask_->require_unchanged();
 }
 
+void TokenFile::note_contents() {
+  file_.note_contents();
+  if (index_) index_->note_contents();
+  if (mask_) mask_->note_contents();
+}
+
 void TokenFile::check_all() const {
   if (default_vocab() <= vocab_ && kind_ != Kind::indexed && kind_ != Kind::llmc_u16 &&
       kind_ != Kind::llmc_u32)

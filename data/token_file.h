@@ -54,6 +54,7 @@ class TokenFile {
 
   // Reads all of it: Error(data) names the first id that is not below vocab().
   void check_all() const;
+  void note_contents();  // as InputFile, for
   // Error(data) when the file was written to or replaced since it was opened.
   void require_unchanged() const;
   // True of kinds whose file does not say its vocabulary, and which may have any id below vocab().

@@ -16,7 +16,7 @@ RunData::RunData(const RunOptions& wanted)
 
 void RunData::use_vocab(int64_t vocab) {
   vocab_ = vocab;
-  training_.use_vocab(vocab);
+  training_.use_vocab(vocab), training_.note_contents();
   require(training_.vocab() <= vocab, Exit::data, "{} holds ids below {}, but {} has a vocabulary of {}",
           wanted_.named(wanted_.data), training_.vocab(), wanted_.model.model, vocab);
 }

@@ -54,6 +54,15 @@ class Interrupted(RunTest):
 
     # Two jobs
 
+    def test_data_whose_time_alone_changes_do_not_end_the_training(self):
+        job = self.start("--eval_data", self.text, "--eval_interval", 5, ranks=2)
+        self.until(job, "validation")
+        os.utime(self.text, (1, 1))
+        self.until(job, "validation")
+        self.until(job, "validation")
+        job.send_signal(signal.SIGTERM)
+        self.end(job, 75)
+
     def test_a_second_job_in_the_same_folder_is_told_whose_it_is(self):
         first = self.start()
         self.until(first, "/100000  loss")

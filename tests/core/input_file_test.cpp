@@ -43,5 +43,23 @@ TEST(InputFile, NoticesThatItWasWrittenTo) {
   expect_error(Exit::data, {path, "written to"}, [&] { file.require_unchanged(); });
 }
 
+TEST(InputFile, ATimeAloneIsNoChangeOfNotedContents) {
+  const Scratch scratch;
+  using Clock = std::filesystem::file_time_type::clock;
+  for (const size_t size : {size_t{0}, size_t{6}, size_t{1} << 20, size_t{5} << 20}) {
+    const std::string path = scratch.write("a", std::string(size, 'a'));
+    InputFile file(path, Exit::data);
+    file.note_contents();
+    for (const int hours : {1, 2}) {
+      std::filesystem::last_write_time(path, Clock::now() + std::chrono::hours(hours));
+      file.require_unchanged();
+    }
+    if (size == 0) continue;
+    scratch.write("a", std::string(size - 1, 'a') + "b");
+    std::filesystem::last_write_time(path, Clock::now() + std::chrono::hours(3));
+    expect_error(Exit::data, {path, "written to"}, [&] { file.require_unchanged(); });
+  }
+}
+
 }  // namespace
 }  // namespace cleave
