@@ -39,6 +39,14 @@ void add_options(CLI::App& app, ModelOptions& o) {
   add_document_mask(app, o.document_mask);
 }
 
+void add_token_bytes(CLI::App& app, int& token_bytes) {
+  app.add_option(
+         "--token_bytes", token_bytes,
+         "width of a token in a .bin without a header: 2 (uint16) or 4 (uint32); by default the one whose "
+         "values fit the vocabulary")
+      ->check(CLI::IsMember({2, 4}));
+}
+
 void add_document_mask(CLI::App& app, bool& document_mask) {
   app.add_flag("--document_mask", document_mask,
                "attention and positions stay inside each document, and none predicts the first token of the "

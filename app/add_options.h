@@ -13,6 +13,7 @@ namespace cleave::app {
 // refused.
 void add_config_option(CLI::App& app, std::string& config, const std::string& help, bool required);
 void add_options(CLI::App& app, ModelOptions& options);
+void add_token_bytes(CLI::App& app, int& token_bytes);
 void add_document_mask(CLI::App& app, bool& document_mask);
 void add_options(CLI::App& app, RankOptions& options);
 

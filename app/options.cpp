@@ -38,6 +38,10 @@ model::ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
   return config;
 }
 
+data::TokenFile::Options reading_of(const ModelOptions& o) {
+  return {.token_bytes = o.token_bytes, .bound = model::find_model(o.model).vocab};
+}
+
 MemoryLimits memory_limits(const RankOptions& o) {
   auto limit = [](const std::string& option, const char* name, const char* variable) {
     if (!option.empty()) return parse_bytes(option, name);

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "data/token_file.h"
 #include "device/memory.h"
 #include "launcher/job.h"
 #include "model/presets.h"
@@ -14,6 +15,7 @@ struct ModelOptions {
   std::string model = "tiny";
   std::string tokenizer;  // empty: that of the model's folder where there is one, else bytes
   int64_t seq_len = 256;
+  int token_bytes = 0;  // of data without a header; 0: by their values
   bool document_mask = false;
 };
 
@@ -31,6 +33,9 @@ std::string digest_of(const text::Tokenizer& tokenizer);
 // What --model stands for; a vocabulary that it leaves open is the data's. Error(usage) for an unknown model,
 // or data that do not say the vocabulary that it leaves open.
 model::ModelConfig config_of(const ModelOptions& options, int64_t data_vocab);
+
+// How token files are opened for this model: their width, and which ids are plausible.
+data::TokenFile::Options reading_of(const ModelOptions& options);
 
 // The limits that --device_memory and --host_memory give, or the variables CLEAVE_DEVICE_MEMORY and
 // CLEAVE_HOST_MEMORY.

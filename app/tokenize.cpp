@@ -94,7 +94,8 @@ TokenizeResult tokenize_file(const text::Tokenizer& tokenizer, const TokenizeOpt
 }
 
 bool is_text(const std::string& path) {
-  return !path.empty() && data::TokenFile(path).kind() == data::TokenFile::Kind::bytes;
+  // The width of tokens is no question of whether they are.
+  return !path.empty() && data::TokenFile(path, {.token_bytes = 2}).kind() == data::TokenFile::Kind::bytes;
 }
 
 std::string token_cache_folder(const std::string& output) {

@@ -172,7 +172,8 @@ int64_t DataSources::vocab() const {
 
 void DataSources::use_vocab(int64_t vocab) {
   for (TokenFile& f : files_)
-    if (f.vocab_is_a_guess()) f = TokenFile(f.path(), {.vocab = vocab, .name = f.name()});
+    if (f.vocab_is_a_guess())
+      f = TokenFile(f.path(), {.token_bytes = int(f.token_bytes()), .vocab = vocab, .name = f.name()});
 }
 
 void DataSources::check_all() const {

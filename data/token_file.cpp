@@ -52,15 +52,15 @@ uint32_t widen(const uint8_t* in, int64_t count, int32_t* out) {
 }  // namespace
 
 std::string_view name_of(TokenFile::Kind kind) {
-  constexpr std::string_view names[] = {"bytes", "header-less uint16", "llm.c uint16", "llm.c uint32",
-                                        "Megatron"};
+  constexpr std::string_view names[] = {"bytes",        "header-less uint16", "header-less uint32",
+                                        "llm.c uint16", "llm.c uint32",       "Megatron"};
   return names[size_t(kind)];
 }
 
 int64_t TokenFile::token_bytes() const {
   if (kind_ == Kind::indexed) return index_->token_bytes();
   if (kind_ == Kind::bytes) return 1;
-  return kind_ == Kind::llmc_u32 ? 4 : 2;
+  return kind_ == Kind::llmc_u32 || kind_ == Kind::u32 ? 4 : 2;
 }
 
 int64_t TokenFile::default_vocab() const {
@@ -69,6 +69,8 @@ int64_t TokenFile::default_vocab() const {
       return 256;
     case Kind::u16:
       return 65536;
+    case Kind::u32:
+      return kUnknownVocab;
     case Kind::llmc_u16:
       return kVocabU16;
     case Kind::llmc_u32:
@@ -92,6 +94,7 @@ TokenFile::TokenFile(const std::string& path, Options options)
   std::vector<uint8_t> head(size_t(std::min(file_.size(), kHeaderBytes)));
   file_.read(0, std::as_writable_bytes(std::span(head)));
   detect(options.format, head);
+  if (kind_ == Kind::u16 && options.format == Format::detect) choose_width(options);
   vocab_ = options.vocab > 0 ? options.vocab : default_vocab();
   if (kind_ == Kind::llmc_u16 || kind_ == Kind::llmc_u32) {
     read_llmc_header(head);
@@ -99,11 +102,36 @@ TokenFile::TokenFile(const std::string& path, Options options)
     return;
   }
   require(file_.size() % token_bytes() == 0, Exit::data,
-          "{}: has an odd size of {} bytes, but a header-less token file holds 2 bytes a token; it is "
+          "{}: has a size of {} bytes, but a header-less token file holds {} bytes a token; it is "
           "truncated, or not "
           "a token file: write it again, or rename a text so that it does not end in .bin",
-          path, file_.size());
+          path, file_.size(), token_bytes());
   size_ = file_.size() / token_bytes();
+}
+
+// Whether the ids at the beginning, in the middle and at the end of the file are below a vocabulary.
+template <class T>
+bool TokenFile::fits(int64_t bound) const {
+  constexpr int64_t kPiece = 1 << 16;
+  const int64_t width = sizeof(T), tokens = file_.size() / width, some = std::min(kPiece, tokens);
+  if (file_.size() % width != 0) return false;
+  std::vector<T> ids(static_cast<size_t>(some));
+  for (const int64_t at : {int64_t{0}, (tokens - some) / 2, tokens - some}) {
+    file_.read(at * width, std::as_writable_bytes(std::span(ids)));
+    if (int64_t(*std::max_element(ids.begin(), ids.end())) >= bound) return false;
+  }
+  return true;
+}
+
+void TokenFile::choose_width(const Options& o) {
+  constexpr int64_t kLargestVocab = 1 << 20;  // of any tokenizer
+  const int64_t known = o.bound > 0 ? o.bound : o.vocab, bound = known > 0 ? known : kLargestVocab;
+  const bool asks = o.token_bytes == 0 && fits<uint32_t>(bound);
+  require(!asks || !fits<uint16_t>(bound), Exit::usage,
+          "{}: the width of a token is ambiguous (got a .bin without a header whose uint16 and uint32 values "
+          "both fit {}); set --token_bytes 2 or --token_bytes 4",
+          path(), known > 0 ? fmt::format("a vocabulary of {}", known) : "a vocabulary");
+  if (o.token_bytes == 4 || asks) kind_ = Kind::u32;
 }
 
 void TokenFile::open_indexed() {
@@ -165,7 +193,8 @@ void TokenFile::read_llmc_header(std::span<const uint8_t> bytes) {
 
 std::string TokenFile::describe() const {
   if (kind_ != Kind::indexed)
-    return fmt::format("{}: {} tokens, {}, vocabulary {}", path(), size_, name_of(kind_), vocab_);
+    return fmt::format("{}: {} tokens, {}, vocabulary {}", path(), size_, name_of(kind_),
+                       vocab_ == kUnknownVocab ? "not said" : std::to_string(vocab_));
   return fmt::format("{}: {} tokens in {} documents, {} {}{}, vocabulary {}", path(), size_,
                      index_->documents(), name_of(kind_), name_of(index_->type()),
                      mask_ ? " with a loss mask" : "",

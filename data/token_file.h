@@ -1,4 +1,4 @@
-// A corpus as a sequence of token ids, whatever format it is in. Five kinds are read, told apart by their
+// A corpus as a sequence of token ids, whatever format it is in. Six kinds are read, told apart by their
 // first bytes and their name; a plain text is its own token file, one byte one token.
 #pragma once
 #include <cstdint>
@@ -19,6 +19,7 @@ class TokenFile {
   enum class Kind {
     bytes,     // any file: 256 tokens
     u16,       // nanoGPT: little-endian uint16, no header
+    u32,       // the same with uint32
     llmc_u16,  // llm.c: 256 int32 (20240520, 1, count, vocabulary), then uint16
     llmc_u32,  // llm.c for Llama 3: 256 int32 (20240801, 7, count, vocabulary), then uint32
     indexed    // Megatron: NAME.bin with NAME.idx beside it (data/indexed_file.h)
@@ -26,9 +27,12 @@ class TokenFile {
   enum class Format { detect, bytes, u16, llmc };
 
   struct Options {
-    // detect: indexed by its .idx, llm.c by its magic number, otherwise u16 when the name ends in .bin,
+    // detect: indexed by its .idx, llm.c by its magic number, otherwise no header when the name ends in .bin,
     // otherwise bytes.
     Format format = Format::detect;
+    // 2 or 4: of a file without a header; 0: the width whose ids fit `bound`. Error(usage) if both widths do.
+    int token_bytes = 0;
+    int64_t bound = 0;      // the model's vocabulary for that, if it is known before `vocab` is
     int64_t vocab = 0;      // of the model; 0 = what the header says, or the largest the format is meant for
     std::string name = {};  // by which errors in its tokens call it: the text it was made of; empty: its path
   };
@@ -41,7 +45,8 @@ class TokenFile {
   TokenFile(const std::string& path, Options options);
 
   Kind kind() const { return kind_; }
-  int64_t size() const { return size_; }    // tokens
+  int64_t size() const { return size_; }  // tokens
+  int64_t token_bytes() const;
   int64_t vocab() const { return vocab_; }  // every id read is below it
   const std::string& path() const { return file_.path(); }
   const std::string& name() const { return name_; }
@@ -58,7 +63,7 @@ class TokenFile {
   // Error(data) when the file was written to or replaced since it was opened.
   void require_unchanged() const;
   // True of kinds whose file does not say its vocabulary, and which may have any id below vocab().
-  bool vocab_is_a_guess() const { return kind_ == Kind::u16 || kind_ == Kind::indexed; }
+  bool vocab_is_a_guess() const { return headerless() || kind_ == Kind::indexed; }
 
   // Where documents begin; null where the file does not say.
   const DocumentIndex* documents() const { return index_ ? &*index_ : nullptr; }
@@ -67,9 +72,12 @@ class TokenFile {
   void read_mask(Range range, uint8_t* out) const;
 
  private:
+  bool headerless() const { return kind_ == Kind::u16 || kind_ == Kind::u32; }
   void open_indexed();
+  void choose_width(const Options& options);
+  template <class T>
+  bool fits(int64_t bound) const;
   void detect(Format format, std::span<const uint8_t> head);
-  int64_t token_bytes() const;
   int64_t default_vocab() const;
   void read_wide(Range range, int32_t* out) const;
   void read_llmc_header(std::span<const uint8_t> head);

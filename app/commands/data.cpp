@@ -6,6 +6,7 @@
 #include <fstream>
 #include <vector>
 
+#include "app/add_options.h"
 #include "app/commands.h"
 #include "app/commands/inspect_data.h"
 #include "app/output_paths.h"
@@ -23,13 +24,19 @@
 namespace cleave::app {
 namespace {
 
-// A text, whole. Error(data) for a token file, whose bytes are no text.
-std::string read_text(const std::string& path) {
-  const data::TokenFile tokens(path);
+// A text, or the documents in lines of JSON, whole. Error(data) for a token file, whose bytes are no text.
+std::string read_text(const std::string& path, const std::string& key) {
+  const data::TokenFile tokens(path, {.token_bytes = 2});  // any width: it is refused
   require(tokens.kind() == data::TokenFile::Kind::bytes, Exit::data,
           "{}: holds {} tokens ({}) and not text; give the text that it was made from", path, tokens.size(),
           data::name_of(tokens.kind()));
-  return InputFile(path, Exit::data).text();
+  if (!text::is_json_lines(path)) return InputFile(path, Exit::data).text();
+  std::string documents;
+  text::CorpusSink sink;
+  sink.tokens = [&](std::span<const int32_t> ids) { documents.append(ids.begin(), ids.end()); };
+  sink.end_document = [] {};
+  text::tokenize_corpus(*text::open_tokenizer("byte"), {.path = path, .key = key}, sink);
+  return documents;
 }
 
 // What a full disk left of a text would pass for the whole.
@@ -85,6 +92,31 @@ int split_documents(const data::TokenFile& data, const std::string& train, const
   return 0;
 }
 
+// Documents in lines of JSON, as they stand there.
+int split_lines(const std::string& in, const std::string& train, const std::string& validation) {
+  for (const auto& [option, path] : {std::pair{"--train", train}, {"--validation", validation}})
+    require(text::is_json_lines(path), Exit::usage,
+            "{}: a part of {} has documents in lines of JSON (got {}, expected a name that ends in .jsonl); "
+            "rename it",
+            option, in, path);
+  const std::string text = InputFile(in, Exit::data).text();
+  std::vector<Range> parts[2];
+  int64_t documents = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
+    if (text.find_first_not_of(" \t\r\n", at) < end)
+      parts[documents++ % kValidateEvery == kValidateEvery - 1].push_back({int64_t(at), int64_t(end)});
+    at = end;
+  }
+  require(documents >= kValidateEvery, Exit::data,
+          "{}: has {} documents, and every {}th is for validation: too few to split", in, documents,
+          kValidateEvery);
+  write_parts(train, text, parts[0]), write_parts(validation, text, parts[1]);
+  std::printf("%s: %zu documents for training, %zu for validation (every %lldth)\n", in.c_str(),
+              parts[0].size(), parts[1].size(), static_cast<long long>(kValidateEvery));
+  return 0;
+}
+
 int split(const std::string& in, const std::string& train, const std::string& validation) {
   OutputPaths paths;
   if (data::is_indexed(in)) {
@@ -99,7 +131,8 @@ int split(const std::string& in, const std::string& train, const std::string& va
   }
   paths.input("the text", in), paths.file("--train", train), paths.file("--validation", validation);
   paths.require_distinct();
-  const std::string text = read_text(in);
+  if (text::is_json_lines(in)) return split_lines(in, train, validation);
+  const std::string text = read_text(in, "");
   const data::TextSplit parts = data::split_text(text);
   require(!parts.train.empty() && !parts.validation.empty(), Exit::data,
           "{} has {} bytes: too short to split", in, text.size());
@@ -118,7 +151,7 @@ int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
   if (o.format == TokenizeOptions::Format::megatron) paths.file("its index", data::indexed_names(o.out).idx);
   paths.file("its unfinished form", o.out + ".partial");
   paths.require_distinct();
-  const data::TokenFile text(o.text);
+  const data::TokenFile text(o.text, {.token_bytes = 2});  // any width: it is refused
   require(text.kind() == data::TokenFile::Kind::bytes, Exit::data,
           "{}: holds {} tokens ({}) and not text; give the text that it was made from", o.text, text.size(),
           data::name_of(text.kind()));
@@ -136,8 +169,8 @@ int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
   return 0;
 }
 
-int ngrams(const std::string& train, const std::string& validation) {
-  const std::string a = read_text(train), b = read_text(validation);
+int ngrams(const std::string& train, const std::string& validation, const std::string& key) {
+  const std::string a = read_text(train, key), b = read_text(validation, key);
   const std::vector<double> losses = data::ngram_losses(data::bytes_of(a), data::bytes_of(b));
   for (size_t n = 0; n < losses.size(); ++n) std::printf("%zu-gram  %.4f nats a byte\n", n + 1, losses[n]);
   return 0;
@@ -155,8 +188,8 @@ CLI::App* add_split(CLI::App& app, DataOptions& o) {
   CLI::App* command = app.add_subcommand(
       "split",
       "cut a text into training and validation parts by a fixed rule; of an indexed data set "
-      "(.bin with .idx) every tenth document is for validation");
-  command->add_option("text", o.in, "a text, or an indexed data set")->required();
+      "(.bin with .idx) and of a .jsonl every tenth document is for validation");
+  command->add_option("text", o.in, "a text, a .jsonl, or an indexed data set")->required();
   command->add_option("--train", o.train, "the part for training, to write")->required();
   command->add_option("--validation", o.validation, "the part for validation, to write")->required();
   command->footer("Example: cleave data split corpus.txt --train train.txt --validation validation.txt");
@@ -203,6 +236,9 @@ CLI::App* add_inspect(CLI::App& app, DataOptions& o) {
   command->add_option("--tokenizer", o.inspected.tokenizer,
                       "shows the tokens of a token file as text: a tokenizer.json or tokenizer.model, or a "
                       "folder with one");
+  add_token_bytes(*command, o.inspected.token_bytes);
+  command->add_option("--jsonl_key", o.inspected.key, "of the document in each line of a .jsonl")
+      ->capture_default_str();
   command->add_option("--at", o.inspected.at, "shows tokens from this one on")->check(integer(0));
   command->add_option("--count", o.inspected.count, "so many")
       ->capture_default_str()
@@ -216,6 +252,8 @@ CLI::App* add_ngrams(CLI::App& app, DataOptions& o) {
       app.add_subcommand("ngrams", "losses of 1- to 5-gram byte models: what a model must beat");
   command->add_option("--train", o.train, "the text that is counted")->required();
   command->add_option("--validation", o.validation, "the text whose loss is computed")->required();
+  command->add_option("--jsonl_key", o.tokenizing.key, "of the document in each line of a .jsonl")
+      ->capture_default_str();
   command->footer("Example: cleave data ngrams --train train.txt --validation validation.txt");
   return command;
 }
@@ -239,7 +277,7 @@ int run_data(const Arguments& arguments) {
     o.tokenizing.threads = threads_of_process(o.threads).threads, o.tokenizing.shown = true;
     return tokenize(o.tokenizing, o.tokenizer);
   }
-  if (*ngram_command) return ngrams(o.train, o.validation);
+  if (*ngram_command) return ngrams(o.train, o.validation, o.tokenizing.key);
   return inspect_data(o.inspected);
 }
 

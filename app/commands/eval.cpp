@@ -54,6 +54,7 @@ void print_losses(const runtime::Evaluation& e, const data::TokenFile& file,
 struct EvalOptions {
   PretrainedOptions model;
   std::string data, key = "text";
+  int token_bytes = 0;
   bool pack = false;
 };
 
@@ -68,7 +69,8 @@ data::TokenFile tokens_of(const EvalOptions& o, const Pretrained& model, data::T
       lines || (text && tokenizer && !model.bytes())
           ? cached_tokens(job, *tokenizer, o.data, o.key, token_cache_folder({}), o.model.quiet)
           : o.data;
-  return data::TokenFile(tokens, {.vocab = model.vocab(), .name = tokens == o.data ? "" : o.data});
+  return data::TokenFile(
+      tokens, {.token_bytes = o.token_bytes, .vocab = model.vocab(), .name = tokens == o.data ? "" : o.data});
 }
 
 runtime::Evaluation evaluate(runtime::Engine& engine, data::EvalBatches& batches, bool shown) {
@@ -83,7 +85,11 @@ runtime::Evaluation evaluate(runtime::Engine& engine, data::EvalBatches& batches
 }
 
 void evaluate(const EvalOptions& o, launcher::Job& job) {
-  data::TokenFile given(o.data);  // what is wrong with it is known before anything is started
+  // The width of tokens is asked for once the vocabulary is known.
+  data::TokenFile given(
+      o.data,
+      {.token_bytes = o.token_bytes > 0 ? o.token_bytes
+                                        : 2});  // what is wrong with it is known before anything is started
   Pretrained model(o.model, job);
   const data::TokenFile file = tokens_of(o, model, std::move(given), job);
   data::EvalBatches batches(file, {.seq_len = model.seq_len(),
@@ -115,6 +121,7 @@ int run_eval(const Arguments& arguments) {
   add_options(app, o.model);
   app.add_option("--jsonl_key", o.key, "of the document in each line of a .jsonl")->capture_default_str();
   app.add_option("--data", o.data, "text or token file")->required();
+  add_token_bytes(app, o.token_bytes);
   app.add_flag("--pack", o.pack, "samples are packed documents, as cleave train --pack makes them");
   add_document_mask(app, o.model.document_mask);
   app.add_option("--micro_batch", o.model.micro_batch, "samples that a rank computes at a time")

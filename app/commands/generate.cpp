@@ -9,6 +9,7 @@
 #include "app/parse.h"
 #include "app/pretrained.h"
 #include "model/layer.h"
+#include "text/corpus.h"
 #include "text/sampling.h"
 
 namespace cleave::app {
@@ -24,6 +25,11 @@ struct GenerateOptions {
 
 std::vector<std::string> prompts_of(const GenerateOptions& o) {
   if (o.prompts.empty()) return {o.prompt};
+  require(
+      !text::is_json_lines(o.prompts), Exit::usage,
+      "--prompts: lines of JSON are not prompts (got {}, expected a text with one prompt per line); write "
+      "the prompts to a text",
+      o.prompts);
   std::vector<std::string> lines;
   std::ifstream in(o.prompts);
   require(in.good(), Exit::data, "--prompts {}: cannot be read", o.prompts);

@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <vector>
 
+#include "core/cores.h"
 #include "core/printable.h"
 #include "data/token_file.h"
+#include "text/corpus.h"
 #include "text/tokenizer.h"
 
 namespace cleave::app {
@@ -70,10 +72,79 @@ void print_tokens(const data::TokenFile& file, const text::Tokenizer* tokenizer,
   }
 }
 
+// Documents in lines of JSON have no file of tokens: they are tokenized here, and what is to be shown is
+// kept.
+class LinesOfJson {
+ public:
+  LinesOfJson(const InspectData& o, const text::Tokenizer& tokenizer) : o_(o), tokenizer_(tokenizer) {
+    text::CorpusSink sink;
+    sink.tokens = [&](std::span<const int32_t> ids) { add(ids); };
+    sink.end_document = [&] { end_document(); };
+    text::tokenize_corpus(tokenizer, {.path = o.file, .key = o.key, .threads = threads_of_process(0).threads},
+                          sink);
+  }
+
+  void print() const {
+    std::printf("%s: %lld tokens in %lld documents, lines of JSON with the tokenizer %s, vocabulary %lld\n",
+                o_.file.c_str(), static_cast<long long>(size_), static_cast<long long>(documents_),
+                o_.tokenizer.empty() ? "byte" : o_.tokenizer.c_str(),
+                static_cast<long long>(tokenizer_.vocab_size()));
+    if (documents_ > 0)
+      std::printf("documents: %lld to %lld tokens, %.1f in the mean\n", static_cast<long long>(shortest_),
+                  static_cast<long long>(longest_), double(size_) / double(documents_));
+    if (o_.at < 0) return;
+    require(o_.at < size_, Exit::usage, "--at {}: {} has {} tokens; give 0 to {}", o_.at, o_.file, size_,
+            size_ - 1);
+    for (const Shown& d : shown_) {
+      std::printf("document %lld: tokens %lld to %lld%s\n", static_cast<long long>(d.number),
+                  static_cast<long long>(d.all.begin), static_cast<long long>(d.all.end - 1),
+                  d.all.begin < o_.at ? ", from before" : "");
+      for (int64_t t = std::max(d.all.begin, o_.at); t < std::min(d.all.end, o_.at + int64_t(kept_.size()));
+           ++t) {
+        const int32_t id = kept_[size_t(t - o_.at)];
+        std::printf("%10lld  %7d  %s\n", static_cast<long long>(t), id,
+                    in_quotes(std::string(tokenizer_.bytes_of(id))).c_str());
+      }
+    }
+  }
+
+ private:
+  struct Shown {
+    int64_t number;
+    Range all;
+  };
+
+  void add(std::span<const int32_t> ids) {
+    for (const int32_t id : ids) {
+      if (o_.at >= 0 && size_ >= o_.at && size_ < o_.at + o_.count) kept_.push_back(id);
+      ++size_;
+    }
+  }
+  void end_document() {
+    const Range all{begin_, size_};
+    if (o_.at >= 0 && all.end > o_.at && all.begin < o_.at + o_.count) shown_.push_back({documents_, all});
+    shortest_ = documents_ == 0 ? all.size() : std::min(shortest_, all.size());
+    longest_ = std::max(longest_, all.size());
+    ++documents_, begin_ = size_;
+  }
+
+  const InspectData& o_;
+  const text::Tokenizer& tokenizer_;
+  int64_t size_ = 0, documents_ = 0, begin_ = 0, shortest_ = 0, longest_ = 0;
+  std::vector<int32_t> kept_;
+  std::vector<Shown> shown_;
+};
+
 }  // namespace
 
 int inspect_data(const InspectData& o) {
-  const data::TokenFile file(o.file);
+  if (text::is_json_lines(o.file)) {
+    const std::unique_ptr<text::Tokenizer> tokenizer =
+        text::open_tokenizer(o.tokenizer.empty() ? "byte" : o.tokenizer);
+    LinesOfJson(o, *tokenizer).print();
+    return 0;
+  }
+  const data::TokenFile file(o.file, {.token_bytes = o.token_bytes});
   print_summary(file);
   if (o.at < 0) return 0;
   require(o.at < file.size(), Exit::usage, "--at {}: {} has {} tokens; give 0 to {}", o.at, file.path(),

@@ -52,6 +52,7 @@ void add_data_options(CLI::App& app, RunOptions& o) {
       ->required();
   app.add_option("--jsonl_key", o.jsonl_key, "of the document in each line of a .jsonl")
       ->capture_default_str();
+  add_token_bytes(app, o.model.token_bytes);
   app.add_flag(
       "--pack", o.pack,
       "documents stay whole where they fit into a sample, and the rest of it is padding (without it: "

@@ -9,7 +9,7 @@
 namespace cleave::app {
 
 EpochLength epoch_length(const RunOptions& options, const config::DsConfig& config) {
-  const data::DataSources data(options.data, {}, "--data", options.texts);
+  const data::DataSources data(options.data, reading_of(options.model), "--data", options.texts);
   int64_t samples = 0;
   for (const data::TokenFile& file : data.files())
     samples +=

@@ -142,6 +142,9 @@ void Run::begin(RunParts& run) {
       keep_tokenizer_files(*wanted_.tokenizer, wanted_.output);
   });
   watch_.report().start(*engine_, watch_.world().size(), job_.transport(), job_.threads());
+  for (const data::TokenFile& file : data_.training().files())
+    if (!wanted_.quiet && file.vocab_is_a_guess() && !file.documents())
+      watch_.say("data: " + file.describe());
   if (resumed) check_first_loss(run);
   run.profile.start(*engine_, read_);
 }

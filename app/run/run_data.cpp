@@ -12,7 +12,7 @@ DataPlace data_place(const config::DsConfig& config, int rank, int world) {
 }
 
 RunData::RunData(const RunOptions& wanted)
-    : wanted_(wanted), training_(wanted.data, {}, "--data", wanted.texts) {}
+    : wanted_(wanted), training_(wanted.data, reading_of(wanted.model), "--data", wanted.texts) {}
 
 void RunData::use_vocab(int64_t vocab) {
   vocab_ = vocab;
@@ -23,8 +23,10 @@ void RunData::use_vocab(int64_t vocab) {
 
 void RunData::open_evaluation() {
   for (const EvalSet& set : wanted_.eval_sets)
-    evaluation_.emplace_back(set.data, data::TokenFile::Options{.vocab = vocab_}, "--eval_data",
-                             wanted_.texts);
+    evaluation_.emplace_back(
+        set.data, data::TokenFile::Options{.token_bytes = wanted_.model.token_bytes, .vocab = vocab_},
+        "--eval_data", wanted_.texts);
+  for (data::DataSources& set : evaluation_) set.note_contents();
 }
 
 data::TokenBatches RunData::batches(const config::DsConfig& config, DataPlace place) const {

@@ -109,6 +109,50 @@ class Data(AppTest):
         self.assertIn("give 0 to 2", self.run_cleave("data", "inspect", "two.txt", "--at", 3, code=2).stderr)
         self.run_cleave("data", "split", "a", "--train", "a.bin", "--validation", "v", code=2)
 
+    def test_lines_of_json_are_documents_to_every_command(self):
+        texts = [f"text {d} " + "abc" * d for d in range(20)]
+        for name in ("lines.jsonl", "lines.ndjson"):
+            (self.dir / name).write_text("".join(json.dumps({"text": t, "other": "x" * 99}) + "\n\n" for t in texts))
+            shown = self.run_cleave("data", "inspect", name, "--at", len(texts[0]) - 1, "--count", 2).stdout
+            self.assertIn(f"{name}: {sum(map(len, texts))} tokens in 20 documents", shown)
+            self.assertIn(f"documents: {len(texts[0])} to {len(texts[-1])} tokens", shown)
+            self.assertIn("document 0: tokens 0 to 6, from before\n         6       32  ' '\n"
+                          "document 1: tokens 7 to 16\n         7      116  't'\n", shown)
+        self.run_cleave("data", "tokenize", "lines.jsonl", "lines.bin", "--format", "megatron")
+        self.assertIn(f"{sum(map(len, texts))} tokens in 20 documents", self.run_cleave("data", "inspect", "lines.bin").stdout)
+        self.assertIn("99.0 in the mean", self.run_cleave("data", "inspect", "lines.jsonl", "--jsonl_key", "other").stdout)
+        self.assertIn("no text under the key 'none'", self.run_cleave("data", "inspect", "lines.jsonl", "--jsonl_key", "none", code=7).stderr)
+        self.run_cleave("data", "split", "lines.jsonl", "--train", "t.jsonl", "--validation", "v.jsonl")
+        read = lambda name: [json.loads(line)["text"] for line in (self.dir / name).read_text().split("\n") if line]  # noqa: E731
+        self.assertEqual(read("v.jsonl"), texts[9::10])
+        self.assertEqual(read("t.jsonl"), [t for d, t in enumerate(texts) if d % 10 != 9])
+        self.assertIn("ends in .jsonl", self.run_cleave("data", "split", "lines.jsonl", "--train", "t", "--validation", "v", code=2).stderr)
+        (self.dir / "whole.txt").write_text("".join(texts))
+        ngrams = lambda name: self.run_cleave("data", "ngrams", "--train", name, "--validation", name).stdout  # noqa: E731
+        self.assertEqual(ngrams("lines.jsonl"), ngrams("whole.txt"))
+        self.assertIn("--prompts", self.run_cleave("generate", "run", "--prompts", "lines.jsonl", code=2).stderr)
+
+    def test_a_file_without_a_header_has_the_width_that_fits_or_that_is_given(self):
+        ids = [(k * 7919) % 100000 for k in range(4000)]
+        (self.dir / "wide.bin").write_bytes(struct.pack("<4000I", *ids))
+        (self.dir / "narrow.bin").write_bytes(struct.pack("<4000H", *[i % 60000 for i in ids]))
+        (self.dir / "wide.json").write_text(json.dumps(MODEL | {"vocab_size": 128256}))
+        args = ["train", "--deepspeed_config", self.config(), "--model", "wide.json", "--seq_len", 16, "--steps", 1]
+        for command in (["data", "inspect", "wide.bin"], [*args, "--data", "wide.bin"]):
+            said = self.run_cleave(*command, code=2).stderr
+            self.assertIn("wide.bin: the width of a token is ambiguous", said)
+            self.assertIn("--token_bytes 2 or --token_bytes 4", said)
+        self.assertIn("4000 tokens, header-less uint32", self.run_cleave("data", "inspect", "wide.bin", "--token_bytes", 4).stdout)
+        self.assertIn("8000 tokens, header-less uint16", self.run_cleave("data", "inspect", "wide.bin", "--token_bytes", 2).stdout)
+        shown = self.run_cleave("data", "inspect", "wide.bin", "--token_bytes", 4, "--at", 0, "--count", 3).stdout
+        self.assertEqual([int(line.split()[1]) for line in shown.splitlines()[1:]], ids[:3])
+        run = ["--output", "run", "--eval_data", "wide.bin"]
+        self.assertIn("wide.bin: 4000 tokens, header-less uint32", self.run_cleave(*args, *run, "--data", "wide.bin", "--token_bytes", 4).stdout)
+        self.assertIn("3999 targets", self.run_cleave("eval", "run", "--data", "wide.bin", "--token_bytes", 4).stdout)
+        self.assertIn("--token_bytes", self.run_cleave("eval", "run", "--data", "wide.bin", code=2).stderr)
+        self.assertIn("narrow.bin: 4000 tokens, header-less uint16", self.run_cleave(*args, "--data", "narrow.bin").stdout)
+        self.assertIn("4000 tokens", self.run_cleave("data", "inspect", "narrow.bin").stdout)
+
     def test_masked_targets_are_not_evaluated(self):
         self.run_on("b", "--output", "run", steps=3)
         evaluate = ["eval", "run", "--data", "a", "--pack", "--document_mask", "--quiet"]

@@ -99,6 +99,31 @@ TEST(TokenFile, ABinWithoutMagicIsHeaderlessUint16) {
   EXPECT_EQ(other.at(0), 2);
 }
 
+// The ids of a uint32 file are uint16 values with zeros or ones between them.
+TEST(TokenFile, TheWidthWithoutAHeaderIsTheOneThatFitsTheVocabulary) {
+  const Scratch scratch;
+  std::string narrow, wide;
+  for (int i = 0; i < 3000; ++i) narrow += little_endian(uint64_t(i) * 17 % 50000, 2);
+  for (int i = 0; i < 3000; ++i) wide += little_endian(uint64_t(i) * 7919 % 100000, 4);
+  const std::string a = scratch.write("a.bin", narrow), b = scratch.write("b.bin", wide);
+  for (const int64_t vocab : {0, 50257, 128256}) {
+    EXPECT_EQ(TokenFile(a, {.vocab = vocab}).kind(), Kind::u16);
+    EXPECT_EQ(TokenFile(a, {.bound = vocab}).kind(), Kind::u16);
+  }
+  for (const int64_t vocab : {0, 128256})
+    expect_error(Exit::usage, {b, "ambiguous", "--token_bytes 2 or --token_bytes 4"},
+                 [&] { TokenFile(b, {.bound = vocab}); });
+  EXPECT_EQ(TokenFile(b, {.vocab = 50257}).kind(), Kind::u16);  // neither fits: reading names the id
+  const TokenFile chosen(b, {.token_bytes = 4, .vocab = 128256});
+  EXPECT_EQ(chosen.kind(), Kind::u32);
+  EXPECT_EQ(chosen.size(), 3000);
+  EXPECT_EQ(chosen.at(13), 13 * 7919 % 100000);
+  EXPECT_EQ(TokenFile(b, {.token_bytes = 4}).vocab(), TokenFile::kUnknownVocab);
+  EXPECT_EQ(TokenFile(b, {.token_bytes = 2}).size(), 6000);
+  expect_error(Exit::data, {"4 bytes a token"},
+               [&] { TokenFile(scratch.write("c.bin", wide.substr(2)), {.token_bytes = 4}); });
+}
+
 TEST(TokenFile, ATextIsItsBytes) {
   const Scratch scratch;
   const TokenFile file(scratch.write("corpus.txt", "ab\xff\n"));
@@ -175,7 +200,7 @@ TEST(TokenFile, SaysHowATokenFileIsDamaged) {
   refuse(llmc(20240520, 1, 0x80000000u, ""), {"counts -2147483648 tokens"});
   refuse(llmc(20240326, 3, 0, ""), {"an llm.c model"});
   refuse(llmc(20240522, 1, 3, ""), {"evaluation set"});
-  refuse("abc", {"odd size of 3 bytes", "2 bytes a token"});
+  refuse("abc", {"size of 3 bytes", "2 bytes a token"});
   refuse(std::string_view("MMIDIDX\0\0", 9), {"Megatron"});
 }
 
