@@ -130,6 +130,9 @@ void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
   tokenizer_ = text::open_tokenizer(path);
   require_tokenizer_fits(*tokenizer_, vocab_, "the checkpoint " + o.dir);
   bytes_ = path == "byte";
+  if (!bytes_)
+    end_tokens_ = end_tokens_in(published_ ? fs::path(o.dir) : named_checkpoint(o.dir, o.tag).folder);
+  if (const auto end = tokenizer_->end_of_text(); end && end_tokens_.empty()) end_tokens_ = {*end};
   const std::string digest = digest_of(*tokenizer_);
   if (tokenizer_digest_.empty() || digest == tokenizer_digest_) return;
   const std::string differs = fmt::format(

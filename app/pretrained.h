@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "app/options.h"
 #include "app/published_model.h"
@@ -41,6 +42,8 @@ class Pretrained {
   bool bytes() const { return bytes_; }  // tokens are bytes
   // Null where the model was trained on ids and nobody says which tokenizer made them.
   const text::Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  // Tokens that end a text: the model's, and if it names none, the tokenizer's.
+  const std::vector<int32_t>& end_tokens() const { return end_tokens_; }
 
  private:
   model::ModelConfig read_checkpoint(const PretrainedOptions& options);
@@ -55,6 +58,7 @@ class Pretrained {
   config::LoraConfig lora_;  // adapters that the checkpoint has
   int64_t seq_len_ = 0, vocab_ = 0;
   bool bytes_ = false;
+  std::vector<int32_t> end_tokens_;
 };
 
 }  // namespace cleave::app

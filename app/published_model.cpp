@@ -162,6 +162,27 @@ void keep_model_files(const fs::path& published, const fs::path& folder) {
   keep_file(published / "config.json", folder / kKeptConfig);
 }
 
+std::vector<int32_t> end_tokens_in(const fs::path& folder) {
+  std::error_code error;
+  const char* config = fs::exists(folder / kKeptConfig, error) ? kKeptConfig : "config.json";
+  for (const char* name : {kGeneration, config}) {
+    if (!fs::exists(folder / name, error)) continue;
+    const json said = parse_json(InputFile((folder / name).string(), Exit::checkpoint).text(),
+                                 (folder / name).string(), Exit::checkpoint);
+    const json ids = said.is_object() ? said.value("eos_token_id", json()) : json();
+    if (ids.is_null()) continue;
+    try {
+      return ids.is_array() ? ids.get<std::vector<int32_t>>() : std::vector<int32_t>{ids.get<int32_t>()};
+    } catch (const json::exception&) {
+      fail(Exit::checkpoint,
+           "{}: eos_token_id is malformed (got {}, expected a token id or a list of them); "
+           "correct it",
+           (folder / name).string(), in_quotes(ids.dump()));
+    }
+  }
+  return {};
+}
+
 void require_free(const fs::path& target) {
   std::error_code error;
   const bool free =

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "checkpoint/weight_reader.h"
 #include "checkpoint/weight_writer.h"
@@ -53,6 +54,10 @@ model::ModelConfig published_config(const std::filesystem::path& folder);
 // generation_config.json, and config.json under a name of its own, so that no folder of checkpoints looks
 // like a model without weights. Error(checkpoint) for a file that cannot be copied.
 void keep_model_files(const std::filesystem::path& published, const std::filesystem::path& folder);
+
+// The tokens with which the model of a folder, published or of checkpoints, ends a text: eos_token_id of
+// generation_config.json, or of config.json. None: neither says.
+std::vector<int32_t> end_tokens_in(const std::filesystem::path& folder);
 
 // Error(usage) where there is anything that an export to this folder would overwrite.
 void require_free(const std::filesystem::path& target);

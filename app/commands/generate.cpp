@@ -43,13 +43,13 @@ std::vector<std::string> prompts_of(const GenerateOptions& o) {
 // A prompt and what becomes of it.
 class Text {
  public:
-  Text(const text::Tokenizer& tokenizer, const GenerateOptions& options, const std::string& prompt,
-       uint64_t number)
-      : tokenizer_(tokenizer),
+  Text(const Pretrained& model, const GenerateOptions& options, const std::string& prompt, uint64_t number)
+      : tokenizer_(*model.tokenizer()),
+        ends_(model.end_tokens()),
         o_(options),
         number_(number),
-        tokens_(tokenizer.encode(prompt)),
-        decoder_(tokenizer) {
+        tokens_(tokenizer_.encode(prompt)),
+        decoder_(tokenizer_) {
     require(!tokens_.empty(), Exit::usage,
             "the prompt has no token; give at least one character to continue");
     for (const int32_t id : tokens_) shown_ += decoder_.add(id);
@@ -63,7 +63,7 @@ class Text {
   // Draws the next token. Every rank has the same logits and draws the same one, so nothing has to be sent.
   void add(std::span<const float> logits) {
     const int32_t id = text::next_token(logits, tokens_, o_.sampling, number_ << 32 | uint64_t(count_++));
-    if (tokenizer_.end_of_text() == id) return finish();
+    if (std::find(ends_.begin(), ends_.end(), id) != ends_.end()) return finish();
     tokens_.push_back(id);
     const std::string piece = decoder_.add(id);
     shown_ += piece, added_ += piece;
@@ -91,6 +91,7 @@ class Text {
   void finish() { done_ = true, shown_ += decoder_.finish() + "\n"; }
 
   const text::Tokenizer& tokenizer_;
+  const std::vector<int32_t>& ends_;
   const GenerateOptions& o_;
   uint64_t number_;  // of the prompt: what it draws does not depend on the others
   std::vector<int32_t> tokens_;
@@ -108,7 +109,7 @@ class Generation {
       : model_(model), o_(options), prints_(prints) {}
 
   void run(const std::vector<std::string>& prompts) {
-    for (size_t i = 0; i < prompts.size(); ++i) texts_.emplace_back(*model_.tokenizer(), o_, prompts[i], i);
+    for (size_t i = 0; i < prompts.size(); ++i) texts_.emplace_back(model_, o_, prompts[i], i);
     const auto begin = std::chrono::steady_clock::now();
     o_.keeps ? run_kept() : run_windows();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;

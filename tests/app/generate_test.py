@@ -97,6 +97,39 @@ class Generate(AppTest):
         (published / "model.safetensors").unlink()
         self.assertIn("latest", self.run_cleave("generate", published, code=4).stderr)
 
+    def test_a_text_ends_at_every_token_that_the_model_names(self):
+        model, published, run = self.dir / "model", self.dir / "published", self.dir / "run"
+        model.mkdir()
+        config = json.loads((FIXTURES / "llama_tiny.config.json").read_text()) | {"vocab_size": 902, "max_position_embeddings": 64}
+        (model / "config.json").write_text(json.dumps(config))
+        shutil.copy(FIXTURES / "tokenizer_llama3.json", model / "tokenizer.json")
+        self.train("--init", "random", "--output", self.dir / "first", model=model, ranks=1, steps=10)
+        self.run_cleave("export", self.dir / "first", published)
+        args = ["--prompt", "heaven and earth", "--tokens", 9, "--temperature", 0]
+        every, prompt = list(range(902)), "heaven and earth\n"
+
+        def named(generation, config):
+            for name, ids in (("generation_config.json", generation), ("config.json", config)):
+                path = published / name
+                said = json.loads(path.read_text()) if path.exists() else {}
+                said.pop("eos_token_id", None)
+                path.write_text(json.dumps(said | ({} if ids is None else {"eos_token_id": ids})))
+            return self.generate(*args, folder=published)
+
+        whole = named(None, None)
+        self.assertGreater(len(whole), len(prompt))
+        self.assertEqual(named(every, None), prompt)
+        self.assertEqual(named(None, every), prompt)
+        self.assertEqual(named([901], every), whole, "generation_config.json comes first")
+        self.assertEqual(named(901, None), whole)
+        self.assertEqual(named(every, 901), prompt)
+        self.train("--output", run, model=published, ranks=1, steps=1)
+        self.assertEqual(self.generate(*args, folder=run), prompt, "a checkpoint keeps them")
+        said = self.run_cleave("generate", published, *args, code=0).stdout
+        self.assertEqual(said, prompt)
+        (published / "generation_config.json").write_text('{"eos_token_id": "end"}')
+        self.assertIn("eos_token_id is malformed", self.run_cleave("generate", published, *args, code=4).stderr)
+
     def test_digests_of_published_models_are_those_of_their_import(self):
         for name in ("gpt2", "gpt2_base", "llama", "qwen2", "qwen3", "mistral", "phi3", "gemma2", "gemma3", "llama_torch"):
             folder, imported = FIXTURES / "published" / name, self.dir / name
