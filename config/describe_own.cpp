@@ -73,6 +73,13 @@ void describe_own(Keys& k, DsConfig& c) {
       .in(20, 100)
       .inert_if(!c.exact_sums, "cleave.exact_sums is false");
   k.honoured(
+       "deepspeed_stage0_loss_scale", &c.deepspeed_stage0_loss_scale,
+       "at ZeRO stage 0, halves a dynamic fp16 loss scale at every overflow and continues at its minimum, as "
+       "DeepSpeed does there; by default stage 0 has the rule of stages 1 to 3")
+      .inert_if(!c.fp16.enabled, "fp16.enabled is false")
+      .inert_if(c.fp16.loss_scale > 0, "fp16.loss_scale is fixed")
+      .inert_if(c.zero.stage > 0, fmt::format("zero_optimization.stage is {}", c.zero.stage));
+  k.honoured(
        "cuda_graphs", &c.cuda_graphs,
        "launches each pass of a GPU rank as one CUDA graph: on, off, or auto: where that is faster in its "
        "first steps; jobs of one rank without offload and trace")

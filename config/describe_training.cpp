@@ -67,6 +67,8 @@ void describe_precision(Keys& k, DsConfig& c) {
   k.honoured("enabled", &f.enabled, "fp16 weights and gradients, fp32 masters, a scaled loss");
   const bool fixed = f.loss_scale > 0;
   const std::string why_fixed = "fp16.loss_scale is fixed";
+  const bool plain = c.zero.stage == 0 && c.deepspeed_stage0_loss_scale;
+  const std::string why_plain = "cleave.deepspeed_stage0_loss_scale is true";
   k.honoured("loss_scale", &f.loss_scale, "a fixed loss scale; 0: the scale follows the overflows")
       .at_least(0)
       .not_boolean();
@@ -77,14 +79,13 @@ void describe_precision(Keys& k, DsConfig& c) {
       .at_least(1)
       .not_boolean()
       .inert_if(fixed, why_fixed);
-  k.honoured("hysteresis", &f.hysteresis,
-             "overflows tolerated before the scale is halved (ZeRO stages 1 to 3)")
+  k.honoured("hysteresis", &f.hysteresis, "overflows tolerated before the scale is halved")
       .at_least(1)
       .inert_if(fixed, why_fixed)
-      .inert_if(!fixed && c.zero.stage == 0, "zero_optimization.stage is 0");
+      .inert_if(!fixed && plain, why_plain);
   k.honoured("consecutive_hysteresis", &f.consecutive_hysteresis, "a clean step restores the hysteresis")
       .inert_if(fixed, why_fixed)
-      .inert_if(!fixed && c.zero.stage == 0, "zero_optimization.stage is 0");
+      .inert_if(!fixed && plain, why_plain);
   k.honoured("min_loss_scale", &f.min_loss_scale,
              "the scale never goes below this; an overflow there ends the training; at least 1 unless the "
              "scale is fixed")

@@ -179,6 +179,7 @@ struct DsConfig {
   Fp8Rule fp8;
   bool exact_sums = false;   // gradients are summed as integers, in any order with the same bits
   int exact_sums_grid = 54;  // each contribution is rounded to a multiple of 2^-this
+  bool deepspeed_stage0_loss_scale = false;  // fp16 without hysteresis and a last minimum there
   OffloadUpdate offload_update = OffloadUpdate::automatic;
   Switch cuda_graphs = Switch::automatic;  // of a GPU rank's passes; auto: where they are faster
   bool tf32 = false;                       // fp32 products of a GPU on its tensor cores

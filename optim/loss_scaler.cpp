@@ -8,9 +8,9 @@
 
 namespace cleave::optim {
 
-LossScaler::LossScaler(const config::Fp16Config& fp16, int zero_stage)
+LossScaler::LossScaler(const config::Fp16Config& fp16, bool plain)
     : dynamic_(fp16.enabled && fp16.loss_scale == 0),
-      zero_(zero_stage > 0),
+      plain_(plain),
       consecutive_hysteresis_(fp16.consecutive_hysteresis),
       window_(fp16.loss_scale_window),
       hysteresis_(fp16.hysteresis),
@@ -25,15 +25,15 @@ LossScaler LossScaler::of_fp32() {
   fp16.enabled = true, fp16.loss_scale = 0;
   fp16.initial_scale_power = 16, fp16.loss_scale_window = 1999;  // it grows one step behind its window
   fp16.hysteresis = 1, fp16.min_loss_scale = std::numeric_limits<double>::min();
-  return LossScaler(fp16, 0);
+  return LossScaler(fp16, true);
 }
 
 LossScaler::Update LossScaler::update(bool overflow) {
   if (!dynamic_) return Update::ok;
   State& s = state_;
   if (overflow) {
-    const bool patient = zero_ && hysteresis_ != 1 && s.hysteresis != 1;
-    if (!patient && zero_ && s.scale == minimum_) return Update::at_minimum;
+    const bool patient = !plain_ && hysteresis_ != 1 && s.hysteresis != 1;
+    if (!patient && !plain_ && s.scale == minimum_) return Update::at_minimum;
     if (patient) {
       --s.hysteresis;
     } else {

@@ -1,6 +1,7 @@
 // The scale of the loss in fp16 training: a small state machine that only sees whether a step's gradients
-// were finite. Stages 1 to 3 tolerate `hysteresis` overflows and end the training at the minimum; stage 0
-// does neither, as in DeepSpeed. Whoever unscales a step's gradients takes the scale from before update().
+// were finite. It tolerates `hysteresis` overflows and ends the training at the minimum; the plain rule does
+// neither, as DeepSpeed at ZeRO stage 0. Whoever unscales a step's gradients takes the scale from before
+// update().
 #pragma once
 #include <cstdint>
 
@@ -23,7 +24,7 @@ class LossScaler {
 
   // A scale of 1 that never changes: every type but fp16.
   LossScaler() = default;
-  LossScaler(const config::Fp16Config& fp16, int zero_stage);
+  explicit LossScaler(const config::Fp16Config& fp16, bool plain = false);
   // Of parameters in fp32 whose passes run in fp16, as autocast has them: what torch.amp.GradScaler does,
   // from 2^16 on, halved by each overflow and doubled behind 2000 steps without one.
   static LossScaler of_fp32();
@@ -42,7 +43,7 @@ class LossScaler {
 
  private:
   State state_;
-  bool dynamic_ = false, zero_ = false, consecutive_hysteresis_ = false;
+  bool dynamic_ = false, plain_ = false, consecutive_hysteresis_ = false;
   int64_t window_ = 1000, hysteresis_ = 1;
   double minimum_ = 1;
 };

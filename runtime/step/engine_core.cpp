@@ -25,9 +25,10 @@ EngineCore::EngineCore(const config::DsConfig& c, comm::Communicator& world, con
       ranks(world, settings, streams->rows),
       memory(o.limits, o.dry ? Memory::Mode::dry : Memory::Mode::real, o.device,
              moved_memory(settings, world)),
-      scaler(options.scales_loss    ? optim::LossScaler::of_fp32()
-             : settings.scales_loss ? optim::LossScaler(c.fp16, c.zero.stage)
-                                    : optim::LossScaler()) {
+      scaler(options.scales_loss ? optim::LossScaler::of_fp32()
+             : settings.scales_loss
+                 ? optim::LossScaler(c.fp16, c.zero.stage == 0 && c.deepspeed_stage0_loss_scale)
+                 : optim::LossScaler()) {
   notes.graphs = settings.graphs_note;
 }
 

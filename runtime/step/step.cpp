@@ -143,6 +143,12 @@ bool EngineCore::overflowed() {
             result.step, scaler.scale());
     return !finite;
   }
+  require(
+      finite || !settings.store.exact() || !std::isfinite(result.loss), Exit::training,
+      "cleave.exact_sums_grid: a gradient of step {} is not finite or out of the range of the sums (got a "
+      "grid of {}, expected gradients below {:.2g}); set a smaller grid, or lower the learning rate if the "
+      "run diverged",
+      result.step, settings.store.grid, std::ldexp(settings.store.limit, -settings.store.grid));
   const bool may_skip = settings.skips_overflows && std::isfinite(result.loss);
   require(finite || may_skip, Exit::training,
           "step {}: the loss is {} and the gradient norm {}; the run diverged: lower the learning rate, warm "

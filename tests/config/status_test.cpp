@@ -147,8 +147,11 @@ TEST(Status, AKeyThatIsIdleInThisCombinationNamesTheOtherKey) {
             "zero_optimization.offload_param.device is cpu; only nvme reads it\n");
   EXPECT_EQ(status_problems(R"("fp16": {"enabled": true, "loss_scale": 128, "loss_scale_window": 7})"),
             "warning: f:2:46: fp16.loss_scale_window: changes nothing: fp16.loss_scale is fixed\n");
-  EXPECT_EQ(status_problems(R"("fp16": {"enabled": true, "hysteresis": 4})"),
-            "warning: f:2:27: fp16.hysteresis: changes nothing: zero_optimization.stage is 0\n");
+  EXPECT_EQ(status_problems(R"("fp16": {"enabled": true, "hysteresis": 4})"), "");
+  EXPECT_EQ(
+      status_problems(
+          R"("fp16": {"enabled": true, "hysteresis": 4}, "cleave": {"deepspeed_stage0_loss_scale": true})"),
+      "warning: f:2:27: fp16.hysteresis: changes nothing: cleave.deepspeed_stage0_loss_scale is true\n");
 }
 
 TEST(Status, ValuesOfASwitchedOffSectionAndDefaultsAskForNothing) {

@@ -47,7 +47,7 @@ TEST(LossScaler, FollowsDeepSpeedsTracesStepByStep) {
   int stopped = 0;
   for (size_t k = 0; k < all.size(); ++k) {
     const Trace& t = all[k];
-    LossScaler scaler(t.config, t.zero);
+    LossScaler scaler(t.config, !t.zero);
     for (size_t i = 0; i < t.scales.size(); ++i) {
       const auto result = scaler.update(t.overflows[i] == '1');
       const bool stop = t.scales[i] == "stop";
@@ -64,19 +64,19 @@ TEST(LossScaler, AFixedScaleAndOtherTypesNeverChange) {
   config::Fp16Config fixed = fp16();
   fixed.loss_scale = 128;
   for (LossScaler scaler :
-       {LossScaler(fixed, 2), LossScaler(fixed, 0), LossScaler(), LossScaler(config::Fp16Config{}, 3)}) {
+       {LossScaler(fixed), LossScaler(fixed, true), LossScaler(), LossScaler(config::Fp16Config{})}) {
     const double before = scaler.scale();
     for (int i = 0; i < 2000; ++i) ASSERT_EQ(scaler.update(i % 3 == 0), LossScaler::Update::ok);
     EXPECT_EQ(scaler.scale(), before);
   }
-  EXPECT_EQ(LossScaler(fixed, 2).scale(), 128);
+  EXPECT_EQ(LossScaler(fixed).scale(), 128);
   EXPECT_EQ(LossScaler().scale(), 1);
 }
 
 TEST(LossScaler, TheFirstGrowthComesAfterWindowPlusOneCleanSteps) {
   config::Fp16Config c = fp16();
   c.initial_scale_power = 4, c.loss_scale_window = 10;
-  LossScaler scaler(c, 1);
+  LossScaler scaler(c);
   for (int i = 0; i < 10; ++i) ASSERT_EQ(scaler.update(false), LossScaler::Update::ok);
   EXPECT_EQ(scaler.scale(), 16);
   ASSERT_EQ(scaler.update(false), LossScaler::Update::ok);
@@ -85,11 +85,11 @@ TEST(LossScaler, TheFirstGrowthComesAfterWindowPlusOneCleanSteps) {
 
 TEST(LossScaler, ARestoredStateContinuesTheSameTrace) {
   for (const Trace& t : traces()) {
-    LossScaler whole(t.config, t.zero), first(t.config, t.zero);
+    LossScaler whole(t.config, !t.zero), first(t.config, !t.zero);
     for (size_t i = 0; i < t.scales.size(); ++i) {
       const bool overflow = t.overflows[i] == '1';
       if (i == t.scales.size() / 2) {
-        LossScaler second(t.config, t.zero);
+        LossScaler second(t.config, !t.zero);
         second.restore(first.state());
         first = second;
       }
@@ -102,19 +102,19 @@ TEST(LossScaler, ARestoredStateContinuesTheSameTrace) {
 TEST(LossScaler, AtTheMinimumNothingChanges) {
   config::Fp16Config c = fp16();
   c.initial_scale_power = 0, c.hysteresis = 1;
-  LossScaler scaler(c, 2);
+  LossScaler scaler(c);
   const LossScaler::State before = scaler.state();
   EXPECT_EQ(scaler.update(true), LossScaler::Update::at_minimum);
   EXPECT_EQ(scaler.state(), before);
-  LossScaler stage0(c, 0);
-  EXPECT_EQ(stage0.update(true), LossScaler::Update::ok);
-  EXPECT_EQ(stage0.scale(), 1);
+  LossScaler plain(c, true);
+  EXPECT_EQ(plain.update(true), LossScaler::Update::ok);
+  EXPECT_EQ(plain.scale(), 1);
 }
 
 TEST(LossScaler, RefusesAWindowOfZero) {
   config::Fp16Config c = fp16();
   c.loss_scale_window = 0;
-  EXPECT_THROW(LossScaler(c, 1), Error);
+  EXPECT_THROW(LossScaler{c}, Error);
 }
 
 }  // namespace

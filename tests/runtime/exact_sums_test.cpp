@@ -141,6 +141,7 @@ TEST(ExactSums, SkipOnOverflowOnEveryRankAndReportADivergedRun) {
     ADD_FAILURE() << "gradients near 1 fit below 2^-38";
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), Exit::training);
+    EXPECT_TRUE(std::string(e.what()).find("cleave.exact_sums_grid: ") == 0) << e.what();
   }
 }
 

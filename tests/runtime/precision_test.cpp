@@ -86,7 +86,6 @@ TEST_P(Precisions, AnEverOverflowingRunStopsAtTheMinimumScale) {
       for (int step = 1; step < 10; ++step) {
         const runtime::StepResult r = engine.train_batch(source(tokens, c, step, world.rank(), 2));
         ASSERT_TRUE(r.skipped);
-        if (GetParam() == 0 && step == 9) return;  // stage 0 stays at the minimum, as DeepSpeed's wrappers do
       }
       FAIL() << "no error at the minimum scale";
     } catch (const Error& e) {
@@ -94,6 +93,30 @@ TEST_P(Precisions, AnEverOverflowingRunStopsAtTheMinimumScale) {
       EXPECT_NE(std::string(e.what()).find("minimum"), std::string::npos);
     }
   });
+}
+
+// From a scale at which steps overflow until it has fallen: which ones are skipped decides every loss after
+// them.
+TEST(LossScale, SkipsTheSameStepsAtEveryStage) {
+  const auto trained = [](int stage, bool deepspeed) {
+    config::DsConfig c = fp16_config(2, stage);
+    c.fp16.initial_scale_power = 30, c.fp16.hysteresis = 2, c.deepspeed_stage0_loss_scale = deepspeed;
+    return train_on(
+        2, c, [] { return small_gpt(DType::fp16); }, 24);
+  };
+  const auto differs = [](const Training& a, const Training& b) {
+    for (size_t s = 0; s < a.steps.size(); ++s)
+      if (a.steps[s].skipped != b.steps[s].skipped || a.steps[s].loss_scale != b.steps[s].loss_scale ||
+          a.steps[s].loss != b.steps[s].loss)
+        return true;
+    return false;
+  };
+  const Training want = trained(1, false);
+  EXPECT_GT(want.steps.back().skipped_total, 1);
+  EXPECT_LT(want.steps.back().skipped_total, 24);
+  for (const int stage : {0, 2, 3}) EXPECT_FALSE(differs(trained(stage, false), want)) << "stage " << stage;
+  EXPECT_TRUE(differs(trained(0, true), want));
+  for (const int stage : {2, 3}) EXPECT_FALSE(differs(trained(stage, true), want)) << "stage " << stage;
 }
 
 TEST(NonFinite, ANonFiniteLossInFp32StopsTheRunNamingTheStep) {
