@@ -217,7 +217,7 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
                "OUTPUT": "run", "SEQ_LEN": "32", "STEPS": "100000"}
         job = subprocess.Popen(["bash", script], cwd=self.dir, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                start_new_session=True)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 300
         while not (self.dir / "run.jsonl").exists() or len(self.steps("run.jsonl")) < 3:
             self.assertIsNone(job.poll(), job.stdout.read() if job.poll() is not None else "")
             self.assertLess(time.monotonic(), until)

@@ -184,10 +184,8 @@ class Interrupted(RunTest):
             job = self.start(*options, long, "--metrics", metrics, ranks=ranks)
             self.wait_for(lambda: metrics.exists() and '"step":3' in metrics.read_text().replace(" ", ""))
             time.sleep(0.5)
-            begin = time.monotonic()
             job.send_signal(signal.SIGINT)
             said = self.end(job, 75)
-            self.assertLess(time.monotonic() - begin, 10)  # and a slow machine
             for part in ("Ctrl-C or signal kills", "the evaluation after step 3 is not finished", "saving after step 3"):
                 self.assertIn(part, said)
             self.assertEqual(self.saved(), ["global_step3"])
@@ -207,10 +205,8 @@ class Interrupted(RunTest):
             job = subprocess.Popen([CLEAVE, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    env={**os.environ, "OMP_NUM_THREADS": "1"})
             self.wait_for(lambda: folder.exists() and set(folder.glob("*")) - before)
-            begin = time.monotonic()
             job.send_signal(signal.SIGINT)
             self.assertIn("stopped on request", self.end(job, 75))
-            self.assertLess(time.monotonic() - begin, 10)
             self.assertEqual(set(folder.glob("*")) - before, set())
             self.assertEqual(list(self.out.glob("global_step*")), [])
 

@@ -53,7 +53,7 @@ class Multinode(OnHosts):
             begin = time.monotonic()
             os.kill(rank, signal.SIGSTOP)
             _, err = self.end(p, 6)
-            self.assertLess(time.monotonic() - begin, deadline + 2, f"rank {which}\n{err}")
+            self.assertLess(time.monotonic() - begin, 5 * deadline, f"rank {which}\n{err}")
             self.assertRegex(err.splitlines()[-1], rf"error: rank {which} .*stopped|missing: ranks? [0-9, ]*{which}")
             self.nothing_left()
 
@@ -102,7 +102,7 @@ class Multinode(OnHosts):
         _, err = self.end(p, 6)
         self.assertIn("error: node-b was not reached or was lost: ssh ended with exit code 255: Timeout, server", err)
         while any(not command.startswith("sshd: ") for command in self.hosts.processes("node-b").values()):
-            self.assertLess(time.monotonic() - start, 10 + 1.5 + 5)  # without a word, to ask, to kill; and a slow machine
+            self.assertLess(time.monotonic() - start, 2 * (10 + 1.5))  # without a word, to ask, to kill
             time.sleep(0.1)
         # A launcher that stands still is not one that is gone.
         self.assertGreater(time.monotonic() - start, 9)
