@@ -1,7 +1,6 @@
 """Cleave as the module that training scripts know: `import cleave as deepspeed`.
 
-Importing it loads neither torch nor the native library; both come with the first name that needs them.
-"""
+Importing it loads neither torch nor the native library; both come with the first name that needs them."""
 
 from typing import TYPE_CHECKING, Any
 

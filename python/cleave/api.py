@@ -65,8 +65,7 @@ def initialize(
     without that, the engine trains nothing.
     lr_scheduler: an object, or a callable that makes one of an optimizer; it goes before the ds_config's.
     training_data: a Dataset, of which the returned loader gives each rank its share.
-    config: a path or a dictionary; or args.deepspeed_config.
-    """
+    config: a path or a dictionary; or args.deepspeed_config."""
     if model is None:
         raise UsageError("initialize() wants a model")
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):

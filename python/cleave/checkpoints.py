@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import job as jobs
-from . import native
 from .errors import STOPPED, NotBuilt, StepOrderError, UsageError
-from .saved import Beside, beside
+from .saved import Beside, beside, path_from_json
 from .schedules import Schedule
 from .steps import SteppedModule
 from .utils.loading import DeepSpeedDataLoader
@@ -111,7 +110,7 @@ class SavedModule(SteppedModule):
             return None, {}
         with_optimizer = load_optimizer_states and not load_module_only
         loaded = json.loads(self._native.asked("load_checkpoint", folder, tag or "latest", with_optimizer))
-        path = native.path_from_json(loaded["path"])
+        path = path_from_json(loaded["path"])
         kept = beside(loaded["client"], path)
         if not load_module_only:
             self._restore(kept, with_optimizer, load_lr_scheduler_states)

@@ -1,7 +1,6 @@
 """A ds_config as scripts pass it, and what of it Python reads: everything else is the engine's.
 
-A file keeps its text, so that messages name its lines; those of a dictionary are of the text that is made of it.
-"""
+A file keeps its text, so that messages name its lines; those of a dictionary are of the text that is made of it."""
 
 import base64
 import json

@@ -19,8 +19,7 @@ class DeepSpeedEngine(SavedModule):
     """A module, its optimizer and its schedule, with their state sharded and kept where the ds_config says.
 
     What it does is what its bases do: HeldModule, whose parameters an engine holds (held.py); SteppedModule (steps.py);
-    SavedModule (checkpoints.py). Here is what it says of itself, and what else scripts call.
-    """
+    SavedModule (checkpoints.py). Here is what it says of itself, and what else scripts call."""
 
     gradient_clipping = _says("gradient_clipping")
     zero_optimization_stage = _says("zero_optimization.stage")

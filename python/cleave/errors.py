@@ -4,8 +4,7 @@
 class CleaveError(RuntimeError):
     """What the engine cannot do; the message says what was wanted, what was got, and what to do.
 
-    `exit_code` is the one that the command line would end with.
-    """
+    `exit_code` is the one that the command line would end with."""
 
     exit_code = 1
 

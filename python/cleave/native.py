@@ -1,13 +1,11 @@
 """The native library by ctypes: each call of cleave_c.h as a method, whose errors are exceptions.
 
-Nothing here knows torch; memory is addresses. The contracts are those of cleave_c.h.
-"""
+Nothing here knows torch; memory is addresses. The contracts are those of cleave_c.h."""
 
 import ctypes
 import functools
 import json
 import os
-import re
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from typing import Any
@@ -17,11 +15,6 @@ from .programs import installed
 
 _C_VERSION = 9
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2}  # float types as the library numbers them
-
-
-def path_from_json(text: str) -> str:
-    """The path that the library wrote into JSON (core/json_path.h)."""
-    return os.fsdecode(re.sub(rb"\\x([0-9a-f]{2})", lambda byte: bytes.fromhex(byte[1].decode()), text.encode()))
 
 
 class Part(ctypes.Structure):

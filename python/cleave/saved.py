@@ -3,6 +3,7 @@
 import base64
 import io
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,11 @@ from .errors import CheckpointError
 # Of DeepSpeed's model states the keys that are its own, and not the script's.
 _ITS_OWN = """module buffer_names optimizer param_shapes frozen_param_shapes frozen_param_fragments shared_params lr_scheduler data_sampler
     random_ltd sparse_tensor_module_names skipped_steps global_steps dp_world_size mp_world_size checkpoint_parallel_dimensions"""
+
+
+def path_from_json(text: str) -> str:
+    """The path that the library wrote into JSON (core/json_path.h)."""
+    return os.fsdecode(re.sub(rb"\\x([0-9a-f]{2})", lambda byte: bytes.fromhex(byte[1].decode()), text.encode()))
 
 
 @dataclass
@@ -74,7 +80,7 @@ class Saved:
     def __init__(self, folder: str | os.PathLike[str], tag: str | None = None) -> None:
         self._native = native.Checkpoint(os.fspath(folder), tag or "latest")
         facts = self._native.facts()
-        self.path = native.path_from_json(facts["path"])
+        self.path = path_from_json(facts["path"])
         self.beside = beside(facts["client"] or {}, self.path)
         self.shapes = {name: torch.Size(self.beside.shapes.get(name, shape)) for name, shape in facts["tensors"].items()}
         self.shared = {**dict(facts["tied"]), **self.beside.shared}

@@ -24,8 +24,7 @@ class _From(BatchSampler):
 class DeepSpeedDataLoader:
     """A loader of this rank's share of a Dataset, which knows how far it is, so that a checkpoint can go on at the next batch.
 
-    Where it is counts in samples of all ranks: another number of ranks goes on there, too.
-    """
+    Where it is counts in samples of all ranks: another number of ranks goes on there, too."""
 
     def __init__(
         self,

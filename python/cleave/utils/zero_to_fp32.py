@@ -1,7 +1,6 @@
 """Whole fp32 weights of a checkpoint: of the engine, of cleave train or of DeepSpeed. No job is needed.
 
-python -m cleave.utils.zero_to_fp32 CHECKPOINTS OUTPUT writes them as files that load_state_dict and transformers read.
-"""
+python -m cleave.utils.zero_to_fp32 CHECKPOINTS OUTPUT writes them as files that load_state_dict and transformers read."""
 
 import argparse
 import json
