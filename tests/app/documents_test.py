@@ -130,7 +130,7 @@ class Documents(AppTest):
         for name in ["train", "launch", "check", "explain", "plan", "eval", "generate", "import", "export", "data", "bench", "report", "data split", "data tokenize",
                      "data inspect", "data ngrams", "inspect", "verify", "digest"]:
             helps += subprocess.run([CLEAVE, *name.split(), "--help"], capture_output=True, text=True).stdout
-        others = {"--preset", "--build", "--install", "--prefix", "--no-python", "--nproc_per_node", "--quick", "--resume", "--requeue", "--lose_node"}
+        others = {"--preset", "--build", "--install", "--prefix", "--no-python", "--nproc_per_node", "--quick", "--resume", "--requeue", "--lose_node", "--first", "--second"}
         for page in PAGES + [ROOT / "docs" / "memory.md"]:
             for option in set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", page.read_text())) - others:
                 self.assertIn(option, helps, f"{page.relative_to(ROOT)} names an option that no command has")
