@@ -143,6 +143,22 @@ static std::string warning_of_deadline(const cleave_job& job, int64_t asked, con
       name, asked, job.timeout_s);
 }
 
+// Keys that only cleave train reads, of which each that is on is a line.
+static std::string warnings_of_reports(const config::DsConfig& c, const std::string& name) {
+  const std::pair<bool, const char*> reports[] = {
+      {c.tensorboard.enabled, "tensorboard.enabled"},       {c.csv_monitor.enabled, "csv_monitor.enabled"},
+      {c.flops_profiler.enabled, "flops_profiler.enabled"}, {c.comms_logger.enabled, "comms_logger.enabled"},
+      {c.wall_clock_breakdown, "wall_clock_breakdown"},     {c.memory_breakdown, "memory_breakdown"}};
+  std::string out;
+  for (const auto& [on, key] : reports)
+    if (on)
+      out += fmt::format(
+          "warning: {}: {} changes nothing in a PyTorch script, only cleave train reads it; remove it, or "
+          "report what engine.last_result has\n",
+          name, key);
+  return out;
+}
+
 int cleave_job_read_config(cleave_job* job, const char* text, const char* name, char** read) {
   return call([&] {
     const config::ReadResult result = config::read_ds_config(&given(text, "text"), &given(name, "name"),
@@ -150,6 +166,7 @@ int cleave_job_read_config(cleave_job* job, const char* text, const char* name, 
     std::string problems = config::format(result.problems);
     require(result.ok(), Exit::usage, "{} was refused:\n{}", name, problems);
     problems += warning_of_deadline(*job, result.config.comm_timeout_s, name);
+    problems += warnings_of_reports(result.config, name);
     nlohmann::json values = nlohmann::json::object();
     for (const config::Note& note : result.notes) {
       nlohmann::json value = json_or_nothing(note.value);

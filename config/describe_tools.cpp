@@ -38,15 +38,17 @@ void describe_tools(Keys& k, DsConfig& c) {
   k.honoured(
       "wall_clock_breakdown", &c.wall_clock_breakdown,
       "prints the mean time of each phase of a step every steps_per_print steps, or at the end; each step "
-      "then waits for its own work");
-  k.honoured("memory_breakdown", &c.memory_breakdown,
-             "prints memory by category after the first step and every steps_per_print steps");
+      "then waits for its own work; in cleave train");
+  k.honoured(
+      "memory_breakdown", &c.memory_breakdown,
+      "prints memory by category after the first step and every steps_per_print steps; in cleave train");
   k.honoured("dump_state", &c.dump_state,
              "prints every effective value and what each unit of parameters takes where, at the start");
 
   k.section("flops_profiler", "what each layer costs");
   FlopsProfilerConfig& f = c.flops_profiler;
-  k.honoured("enabled", &f.enabled, "prints parameters, arithmetic and time of each layer for one step");
+  k.honoured("enabled", &f.enabled,
+             "prints parameters, arithmetic and time of each layer for one step; in cleave train");
   k.honoured("profile_step", &f.profile_step, "the step after so many steps is profiled").at_least(0);
   k.honoured("module_depth", &f.module_depth, "0: the whole model only; otherwise a row a layer")
       .at_least(-1);
@@ -60,7 +62,8 @@ void describe_tools(Keys& k, DsConfig& c) {
 
   k.section("comms_logger", "a log of collectives; the section alone switches it on");
   CommsLoggerConfig& l = c.comms_logger;
-  k.honoured("enabled", &l.enabled, "counts every collective and its time, and prints a table at the end");
+  k.honoured("enabled", &l.enabled,
+             "counts every collective and its time, and prints a table at the end; in cleave train");
   k.honoured("prof_all", &l.prof_all, "all collectives, not those of prof_ops only");
   k.honoured("prof_ops", &l.prof_ops, "the collectives to log when prof_all is false")
       .one_of(kCollectiveNames);

@@ -461,6 +461,17 @@ TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {
   EXPECT_NE(warned["warnings"].get<std::string>().find("1:49: wall_clock_breakdown: 1 is read as true"),
             std::string::npos)
       << warned["warnings"];
+  // Reports that only cleave train makes.
+  for (const char* key : {"tensorboard", "csv_monitor", "flops_profiler", "comms_logger"}) {
+    for (const bool on : {false, true}) {
+      const std::string text = fmt::format(R"({{"train_batch_size": 1, "{}": {{"enabled": {}}}}})", key, on);
+      ASSERT_EQ(cleave_job_read_config(job_, text.c_str(), "test.json", &read), 0) << cleave_error();
+      const std::string warnings = nlohmann::json::parse(taken(read))["warnings"];
+      const std::string wanted =
+          fmt::format("test.json: {}.enabled changes nothing in a PyTorch script", key);
+      EXPECT_EQ(warnings.find(wanted) != std::string::npos, on) << warnings;
+    }
+  }
   // The ranks met with 60 s.
   for (const auto& [asked, part] :
        {std::pair{7, "comm_timeout_s is 7, but the ranks met before"}, {60, ""}}) {
