@@ -50,8 +50,8 @@ CLEAVE_C int cleave_job_connect(cleave_job* job, double timeout_s);
  * SIGTERM by which a launcher ends it earlier gives the same code. */
 CLEAVE_C int cleave_job_close(cleave_job* job, const char* reason, int32_t exit_code);
 
-/* From here on SIGINT, SIGTERM and SIGUSR1 ask for a stop, once; a second one kills. cleave_engine_make does the same
- * with cleave.save_on_stop. */
+/* From here on SIGINT, SIGTERM and SIGUSR1 ask for a stop, once; a second one kills. cleave_engine_make does
+ * the same with cleave.save_on_stop. */
 CLEAVE_C int cleave_job_catch_signals(cleave_job* job);
 /* Whether any rank was asked to stop. Collective. */
 CLEAVE_C int cleave_job_stop_requested(cleave_job* job, int32_t* requested);
@@ -67,6 +67,9 @@ CLEAVE_C int cleave_job_barrier(cleave_job* job);
  * ("zero_optimization.stage") to its effective value, and warnings, a line each with its position. Error
  * usage (2) with all problems where it is none. */
 CLEAVE_C int cleave_job_read_config(cleave_job* job, const char* text, const char* name, char** read);
+/* The same text as strict JSON, from JSON with comments or Hjson; empty if it cannot be read to its end, of
+ * which cleave_job_read_config says why. Needs no job. */
+CLEAVE_C int cleave_config_json(const char* text, const char* name, char** json);
 
 /* ---- an engine ---- */
 
@@ -109,13 +112,13 @@ typedef struct {
 
 /* Units are parameters that are gathered, reduced, moved and saved as one. `units`: JSON, a list of objects
  * with name, frozen, group (from 0: whose rates updates take, where cleave_finish_step brings those of
- * several) and parameters, each [name, shape, decay, type]: its name in the whole model, its whole shape, of which
- * more than four dims are kept as the first and the product of the others, whether weight decay applies, and
- * optionally the type that it has for the caller. Before anything else the ranks compare the configuration, the
- * units and the options: error usage (2) on all of them, which names what differs and on which ranks.
- * Units are known by their indices in the list, parameters by theirs in the unit. Values begin as zero. With
- * pipeline.stages each rank declares the units of its own layers; one that several stages declare is theirs
- * together. Collective. */
+ * several) and parameters, each [name, shape, decay, type]: its name in the whole model, its whole shape, of
+ * which more than four dims are kept as the first and the product of the others, whether weight decay
+ * applies, and optionally the type that it has for the caller. Before anything else the ranks compare the
+ * configuration, the units and the options: error usage (2) on all of them, which names what differs and on
+ * which ranks. Units are known by their indices in the list, parameters by theirs in the unit. Values begin
+ * as zero. With pipeline.stages each rank declares the units of its own layers; one that several stages
+ * declare is theirs together. Collective. */
 CLEAVE_C int cleave_engine_make(cleave_job* job, const char* config, const char* config_name,
                                 const char* model, const char* units, const cleave_engine_options* options,
                                 cleave_engine** engine);

@@ -159,6 +159,13 @@ static std::string warnings_of_reports(const config::DsConfig& c, const std::str
   return out;
 }
 
+int cleave_config_json(const char* text, const char* name, char** json) {
+  return call([&] {
+    const std::string read = config::read_ds_config(&given(text, "text"), &given(name, "name"), {}).text;
+    given(json, "json") = handed_over(json_or_nothing(read).is_discarded() ? "" : read);
+  });
+}
+
 int cleave_job_read_config(cleave_job* job, const char* text, const char* name, char** read) {
   return call([&] {
     const config::ReadResult result = config::read_ds_config(&given(text, "text"), &given(name, "name"),

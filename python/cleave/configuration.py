@@ -97,8 +97,8 @@ def _of_file(path: str) -> Configuration:
             raise UsageError(f"{path}: there is no such file, and it is no configuration in base64") from None
     try:
         given = json.loads(text)
-    except ValueError:
-        given = {}  # the engine says what is wrong, and where
+    except ValueError:  # comments, Hjson; of what is neither the engine says what is wrong, and where
+        given = json.loads(native.config_json(text, name) or "{}")
     return Configuration(text, name, given if isinstance(given, dict) else {})
 
 

@@ -180,6 +180,11 @@ def partition(names: Sequence[str], parameters: Sequence[int], pieces: int, meth
     return list(first)
 
 
+def config_json(text: str, name: str) -> str:
+    """The text of a ds_config as strict JSON; empty where it cannot be read to its end."""
+    return _text(lambda json: library().cleave_config_json(text.encode(), name.encode(), json))
+
+
 def file_of_each(sizes: Sequence[int], most: str) -> list[int]:
     """Into which file each tensor of so many bytes goes, with at most so many ("5GB") in one."""
     files = (c_int32 * len(sizes))()

@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 import ranks
+from cleave.configuration import configuration_of
 
 CASES = "surface_cases"
 
@@ -34,6 +35,22 @@ class Surface(unittest.TestCase):
                     self.assertLess(far, 1e-6, f"gradients, {case}")
                 self.assertLess(seen["autocast"], 1e-5)
                 self.assertGreater(seen["fp32"], 1e-4, "autocast is on")
+
+    def test_a_file_with_comments_or_in_hjson_has_its_sections(self) -> None:
+        strict = '{"train_batch_size": 2, "optimizer": {"type": "AdamW"}, "cleave": {"native": true}}'
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            for text in (
+                strict,
+                strict.replace("{", "{ // of a run\n", 1),
+                "{train_batch_size: 2\noptimizer: {type: AdamW\n}\ncleave: {native: true}\n}\n",
+            ):
+                file.seek(0)
+                file.truncate()
+                file.write(text)
+                file.flush()
+                found = configuration_of(file.name)
+                self.assertEqual(found.section("optimizer"), {"type": "AdamW"}, text)
+                self.assertTrue(found.native(), text)
 
     def test_an_error_that_nobody_catches_ends_the_job_with_the_code_of_the_command_line(self) -> None:
         ended = ranks.run(2, CASES, "refused", timeout=60)
