@@ -44,7 +44,7 @@ std::vector<Subject> subjects_of(const KernelRow& kernel, double seconds) {
 std::string missing_rows() {
   if (kernels::cpu::onednn_multiplies(DType::bf16)) return {};
   return fmt::format(
-      "oneDNN {} does not support bf16 products on this CPU: there are no rows .../bf16/oneDNN\n",
+      "oneDNN {} does not support bf16 products on this CPU: rows .../bf16/oneDNN are skipped\n",
       kernels::cpu::onednn_ability().version);
 }
 

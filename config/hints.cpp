@@ -36,7 +36,7 @@ std::optional<std::string> foreign_here(TextCursor& at) {
     return fmt::format("typographic quotes {} are not JSON; replace them by straight ones, \\\"", at.here());
   for (const std::string_view open : {"${", "{{", "{%", "<%"})
     if (at.at(open))
-      return fmt::format("{} begins a placeholder, which nothing fills in here; write the value itself",
+      return fmt::format("{} starts a template placeholder, and templates are not expanded; write the value",
                          open);
   if (!begins_word(at.peek())) return std::nullopt;
   const std::string_view word = word_at(at);

@@ -26,7 +26,7 @@ OPTIONS = {
     "--seed": "43", "--seq_len": "16", "--steps": "4", "--save_interval": "2", "--save_minutes": "5", "--keep": "7", "--keep_every": "2",
     "--eval_interval": "2", "--resume_check": "off", "--reset_optimizer": None, "--strict": None, "--trace": "t.json",
     "--model": "qwen2-tiny", "--init": "random", "--output": "elsewhere", "--export": "exported", "--transport": "gloo",
-    "--jsonl_key": "body", "--resume": "never", "--keep_best": None, "--early_stopping_patience": "3", "--ngrams": None,
+    "--jsonl_key": "body", "--token_bytes": "4", "--reset_adapters": None, "--resume": "never", "--keep_best": None, "--early_stopping_patience": "3", "--ngrams": None,
 }
 KEYS = {
     "optimizer.params.lr": {"optimizer": {"type": "AdamW", "params": {"lr": 2e-3}}},
