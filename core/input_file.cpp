@@ -75,9 +75,9 @@ std::string InputFile::text(int64_t most) const {
   return all;
 }
 
-// FNV-1a of sixteen pieces, which cover a file of up to a MiB.
+// FNV-1a of 64 pieces.
 uint64_t InputFile::digest() const {
-  constexpr int64_t kPiece = 1 << 16, kPieces = 16;
+  constexpr int64_t kPiece = 1 << 16, kPieces = 64;
   std::vector<std::byte> piece(size_t(std::min(kPiece, size_)));
   uint64_t sum = 0xCBF29CE484222325;
   for (int64_t i = 0; i < kPieces; ++i) {

@@ -30,15 +30,14 @@ class InputFile {
   // Throws when the path names another file by now, or this one was written to since it was opened. After
   // note_contents() a file whose time alone changed passes: what was noted decides.
   void require_unchanged() const;
-  // Notes some of the contents: all of a file of up to a MiB, and pieces of a larger one.
   void note_contents();
+  // A digest of a file of up to 4 MiB, and of pieces from the first byte to the last of a larger one.
+  uint64_t digest() const;
 
  private:
   std::string path_;
   Exit exit_;
   int fd_ = -1;
-  uint64_t digest() const;
-
   int64_t size_ = 0;              // bytes
   mutable int64_t modified_ = 0;  // nanoseconds; the latest time at which the contents were the noted ones
   std::optional<uint64_t> noted_;

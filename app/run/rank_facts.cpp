@@ -14,20 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The checksum of a small file's bytes; of a large one, of its size and of samples from its first byte to its
-// last.
 std::string contents_of(const std::string& path, Exit exit) {
-  constexpr int64_t kSample = 1 << 16, kSamples = 64;
   const InputFile file(path, exit);
-  checkpoint::Checksum sum;
-  std::vector<std::byte> bytes(size_t(std::min(kSample, file.size())));
-  const int64_t rest = file.size() - int64_t(bytes.size());
-  const int64_t samples = std::min(kSamples, 2 + rest / kSample);
-  for (int64_t i = 0; i < samples; ++i) {
-    file.read(rest * i / (samples - 1), bytes);
-    sum.add(bytes.data(), int64_t(bytes.size()));
-  }
-  return fmt::format("{} bytes with checksum {:016x}", file.size(), sum.value());
+  return fmt::format("{} bytes with digest {:016x}", file.size(), file.digest());
 }
 
 // Each source with its weight, where there are several.
