@@ -189,12 +189,15 @@ void RunFolder::save(runtime::Engine& engine, const json& facts) {
   finish(engine);
   job_.together([&] {
     if (!lock_) return;
-    if (fs::create_directories(options_.dir))
+    // A save behind the training makes the folder again, too, if it begins just after the removal. The lock
+    // is missing then.
+    const bool folder = fs::create_directories(options_.dir), lock = lock_->require_held();
+    if (folder || lock)
       say_(
           fmt::format("warning: {} was removed while this run was under way; it is made anew, and what was "
-                      "saved before is gone",
-                      options_.dir));
-    lock_->require_held();
+                      "saved before {} gone",
+                      folder ? options_.dir : (fs::path(options_.dir) / "run.lock").string(),
+                      folder ? "is" : "may be"));
   });
   best_ = next_best_;  // what was begun before has ended
   json client = facts;

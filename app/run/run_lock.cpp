@@ -182,8 +182,8 @@ void RunLock::beat_until_released(std::chrono::milliseconds every) {
   }
 }
 
-void RunLock::require_held() {
-  if (write_text(file_, O_CREAT | O_EXCL, mine_)) return;  // somebody removed it
+bool RunLock::require_held() {
+  if (write_text(file_, O_CREAT | O_EXCL, mine_)) return true;
   require(errno == EEXIST, Exit::checkpoint, "{}: cannot be made: {}", file_.string(), std::strerror(errno));
   errno = 0;
   const auto holder = read_lock(file_);
@@ -192,6 +192,7 @@ void RunLock::require_held() {
   require(holder && holder->first == mine_, Exit::checkpoint,
           "{} was taken over by another job while this one stood still: {}; nothing is written there",
           file_.parent_path().string(), holder ? name_of(holder->first) : "unknown");
+  return false;
 }
 
 }  // namespace cleave::app

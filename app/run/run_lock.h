@@ -30,8 +30,9 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  // Error(checkpoint) naming the job that took the lock over while this one stood still.
-  void require_held();
+  // Makes the file anew where somebody removed it, and says whether it did. Error(checkpoint) naming the job
+  // that took the lock over while this one stood still.
+  bool require_held();
 
  private:
   void take(const Options& options);

@@ -101,12 +101,16 @@ class Saves(AppTest):
 
     def test_a_folder_that_is_removed_under_the_run_is_named_and_made_anew(self):
         for config in ({}, ASYNC):
-            with self.started("--save_interval", 100, config=self.config(**config)) as job:
+            # Between two saves are many steps, so that none is under way when the folder goes.
+            with self.started("--save_interval", 1000, config=self.config(**config)) as job:
                 self.until(job, "saved ")
                 moved = self.dir / "moved"
                 self.out.rename(moved)
                 shutil.rmtree(moved)
-                self.until(job, "was removed while this run was under way")
+                self.until(job, f"{self.out} was removed while this run was under way")
+                self.until(job, "saved ")
+                (self.out / "run.lock").unlink()
+                self.until(job, "run.lock was removed while this run was under way")
                 self.until(job, "saved ")
                 job.send_signal(signal.SIGTERM)
                 rest = job.stdout.read()

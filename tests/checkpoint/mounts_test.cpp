@@ -99,7 +99,10 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
     app::RunLock lock(file, {});
     mine = scratch.read("run.lock");
     expect_error(Exit::usage, {"is used by another job"}, [&] { app::RunLock(file, {}); });
-    lock.require_held();
+    EXPECT_FALSE(lock.require_held());
+    fs::remove(file);
+    EXPECT_TRUE(lock.require_held());  // made anew
+    EXPECT_EQ(scratch.read("run.lock"), mine);
   }
   EXPECT_FALSE(fs::exists(file));
   std::string said, dead = mine;
@@ -108,7 +111,7 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
   {
     app::RunLock lock(file, {.say = [&](const std::string& text) { said += text; }});
     EXPECT_NE(said.find("took over"), said.npos);
-    lock.require_held();
+    EXPECT_FALSE(lock.require_held());
     scratch.write("run.lock", dead);
     expect_error(Exit::checkpoint, {"was taken over"}, [&] { lock.require_held(); });
     fs::remove(file);
