@@ -12,6 +12,7 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "launcher/passed_signals.h"
 
 namespace cleave::launcher {
 namespace {
@@ -47,6 +48,7 @@ struct Become {
   const cpu_set_t* cores;
   int in, out, err, failure, parent_death;
   pid_t parent;
+  bool holds_stops;
 };
 
 [[noreturn]] void become(const Become& b) {
@@ -58,9 +60,11 @@ struct Become {
     dup2(b.in >= 0 ? b.in : open("/dev/null", O_RDONLY), STDIN_FILENO);
     if (b.out >= 0) dup2(b.out, STDOUT_FILENO);
     if (b.err >= 0) dup2(b.err, STDERR_FILENO);
-    sigset_t none;
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, nullptr);
+    sigset_t held;
+    sigemptyset(&held);
+    if (b.holds_stops)
+      for (const int s : kStops) sigaddset(&held, s);
+    sigprocmask(SIG_SETMASK, &held, nullptr);
     signal(SIGPIPE, SIG_DFL);
     signal(SIGXFSZ, SIG_DFL);
     execvpe(b.argv[0], b.argv, b.environment);
@@ -92,7 +96,8 @@ ChildProcess start_child(const ChildSpec& spec) {
             .err = spec.inherit_output ? -1 : err.write.fd(),
             .failure = failure.write.fd(),
             .parent_death = spec.parent_death,
-            .parent = parent});
+            .parent = parent,
+            .holds_stops = spec.holds_stops});
   setpgid(child.pid, child.pid);  // also here, so that it holds whoever runs first
   failure.write.close();
   int error = 0;

@@ -20,6 +20,7 @@ struct ChildSpec {
   bool pipe_input = false;     // else it reads nothing
   std::string folder = {};     // where it runs; empty: where this process does
   int parent_death = SIGKILL;  // what it gets when this process's thread dies; 0: nothing
+  bool holds_stops = false;    // SIGINT, SIGTERM and SIGUSR1 wait until it unblocks them
 };
 
 struct ChildProcess {

@@ -71,6 +71,11 @@ void end_by_last_words(int) {
   _exit(last_words.exit);
 }
 
+void end_before_training(int) {
+  answer("\nstopped on request before the training began\n");
+  _exit(int(Exit::stopped));
+}
+
 bool launched_by_us() { return !environment_value("CLEAVE_LAUNCHED").empty(); }
 
 // Raises the limit of open files as far as it may go; a rank that met it later could not even say so.
@@ -264,6 +269,16 @@ std::string Job::from_first(const std::string& text) {
   return bytes.data();
 }
 
+void Job::end_when_asked() {
+  sigset_t held;
+  sigemptyset(&held);
+  for (const int s : kStops) {
+    std::signal(s, end_before_training);
+    sigaddset(&held, s);
+  }
+  pthread_sigmask(SIG_UNBLOCK, &held, nullptr);
+}
+
 void Job::catch_signals(WhenAsked then) {
   constexpr std::string_view kAnswers[] = {
       "\nstopping: this step is ended and saved. A second Ctrl-C or signal kills\n",
@@ -272,7 +287,7 @@ void Job::catch_signals(WhenAsked then) {
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+  for (const int signal : kStops) sigaction(signal, &action, nullptr);
 }
 
 bool Job::stop_requested() { return stop != 0; }

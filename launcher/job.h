@@ -85,6 +85,9 @@ class Job {
   // SIGINT, SIGTERM and SIGUSR1 ask for a stop at the next step, once; a second one kills.
   enum class WhenAsked { saves, decides };  // the program saves by itself, or a script decides
   static void catch_signals(WhenAsked then = WhenAsked::saves);
+  // The first line of a training: until catch_signals() a stop ends it with exit code 75, because there is
+  // nothing to save. Signals that the launcher has held back until now come here.
+  static void end_when_asked();
   static bool stop_requested();
 
  private:

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <optional>
 
 #include "core/range.h"
@@ -67,6 +68,14 @@ class Launch {
   }
 
  private:
+  // By Job::end_when_asked. A stop that came before the first line of a rank's program would kill it, which
+  // schedulers that start a stopped job again take for a failure.
+  static bool takes_held_stops(const std::vector<std::string>& command) {
+    std::error_code nowhere;
+    return command.size() > 1 && command[1] == "train" &&
+           std::filesystem::equivalent(command[0], "/proc/self/exe", nowhere);
+  }
+
   ChildSpec spec_of(size_t index) const {
     const RankStart& rank = node_.ranks[index];
     Placed placed = stay_.place ? placed_rank(node_, index, port_ ? comm::port_of(port_) : node_.master_port)
@@ -80,7 +89,8 @@ class Launch {
                    false,
                    node_.folder,
                    // mpirun ends its ranks on other hosts before it ends.
-                   stay_.place ? SIGKILL : SIGTERM};
+                   stay_.place ? SIGKILL : SIGTERM,
+                   takes_held_stops(rank.command)};
     for (const auto& [name, value] : placed.environment) spec.environment.push_back(name + "=" + value);
     return spec;
   }

@@ -12,6 +12,9 @@ namespace cleave::launcher {
 
 inline constexpr std::chrono::milliseconds kSameWish{1000};
 
+// By which a rank is asked to stop.
+inline constexpr int kStops[] = {SIGINT, SIGTERM, SIGUSR1};
+
 class PassedSignals {
  public:
   using Time = std::chrono::steady_clock::time_point;

@@ -7,6 +7,7 @@
 namespace cleave::app {
 
 int run_train(const Arguments& arguments) {
+  launcher::Job::end_when_asked();
   TrainOptions o;
   if (!parse_options(o, arguments)) return 0;
   launcher::Job job(o.run.ranks);

@@ -227,6 +227,15 @@ class Interrupted(RunTest):
                 self.assertEqual(self.saved(), ["global_step3"])
                 self.assertFalse((self.out / "run.lock").exists())
 
+    def test_a_stop_before_the_first_step_ends_with_75_however_early_it_comes(self):
+        for times in range(20):
+            job = self.start(ranks=2, out=False)
+            while len(self.ranks_of(job)) < 2:
+                self.assertIsNone(job.poll())
+            time.sleep(times / 200)  # from the start of the second rank's process to the first steps
+            job.send_signal(signal.SIGTERM)
+            self.end(job, 75)
+
     def test_ctrl_c_twice_is_the_cause(self):
         job = self.start(ranks=2, out=False)
         self.until(job, "/100000  loss")
