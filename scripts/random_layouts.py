@@ -235,7 +235,7 @@ def one_draw(cleave, seed, keep):
     try:
         fixed = {batch: runner.layout(batch) for batch in sorted(set(job.batches))} if job.kind == "same layout" else {}
         for batch, steps in zip(job.batches, job.steps, strict=True):
-            alone = 1, {"train_batch_size": batch, "train_micro_batch_size_per_gpu": job.micro, "zero_optimization": {"stage": 0}, **job.base}
+            alone = 1, {"train_batch_size": batch, "train_micro_batch_size_per_gpu": job.micro, **job.base}
             runner.whole(folder / "reference", *fixed.get(batch, alone), steps)
         for batch, steps in zip(job.batches, job.steps, strict=True):
             for _ in range(rng.choice((0, 1, 1, 2))):
