@@ -178,7 +178,7 @@ class Runner:
         wait_for_group(job.pid)
         if code == 0:
             return "ended first"
-        if code not in {"rank killed": (6, 137, -9), "launcher killed": (-9,), "stopped": (75,)}[way]:
+        if code not in {"rank killed": (6, 137, -9), "launcher killed": (-9,), "stopped": (75, -15 if ranks == 1 else 75)}[way]:  # before main()
             raise RuntimeError(f"{way}, and the job ended with {code}: {out.with_suffix('.log').read_text()[-2000:]}")
         return way
 
