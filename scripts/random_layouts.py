@@ -18,6 +18,7 @@ Ends with 1 if a draw does not agree. Takes about ten seconds a draw on two core
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import json
 import os
 import pathlib
@@ -198,11 +199,10 @@ def wait_for_group(group):
 
 
 def lines_of(metrics):
-    for line in metrics.read_text().splitlines() if metrics.exists() else ():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            pass  # a kill in the middle of a line
+    with contextlib.suppress(FileNotFoundError):  # a start creates and removes it to find out whether it can
+        for line in metrics.read_text().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # a kill in the middle of a line
+                yield json.loads(line)
 
 
 def last_step(metrics):

@@ -160,6 +160,8 @@ else
   if ! "${CLEAVE_TORCH_PYTHON:-.venv/bin/python}" -c "import auditwheel, scikit_build_core, torch" 2>/dev/null; then
     skip "the wheel: no Python here has torch, scikit-build-core and auditwheel"
   elif ./scripts/test_wheel.sh; then ok; else bad "the wheel"; fi
+  section "the documentation site and its links"
+  if ./scripts/build_docs.sh; then ok; else bad "scripts/build_docs.sh"; fi
   section "the examples"
   if ./scripts/test_examples.sh; then ok; else bad "examples"; fi
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What README.md and the examples' pages say is true: every command in them runs, every option is one, figures are those of the
-program or of the results that they name, and pictures are what their scripts draw now. Usage: documents_test.py CLEAVE"""
+"""Tests README.md, the guide in docs/ and the pages of the examples: every command runs, every option exists, figures equal those of the
+program or of the named results, and pictures equal the output of their scripts. Usage: documents_test.py CLEAVE"""
 import json
 import os
 import pathlib
@@ -12,7 +12,9 @@ import unittest
 
 from app_test import AppTest, CLEAVE, ROOT
 
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("examples/*/README.md"))]
+GUIDE = ("install", "train", "fine_tune", "configuration", "will_it_fit", "out_of_memory", "slow", "hangs", "resume", "from_deepspeed", "azureml",
+         "own_layers")
+PAGES = [ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in GUIDE), *sorted(ROOT.glob("examples/*/README.md"))]
 BIN = pathlib.Path(CLEAVE).parent
 
 # Commands that are not run here, and what runs them.
@@ -80,7 +82,8 @@ class Documents(AppTest):
         tools.mkdir()
         (self.dir / "build" / "release").mkdir(parents=True)
         (self.dir / "build" / "release" / "bin").symlink_to(BIN)
-        (tools / "cleave").symlink_to(CLEAVE)
+        for name in ("cleave", "deepspeed"):
+            (tools / name).symlink_to(BIN / name)
         for name, (options, variables) in LAUNCHERS.items():
             port = 29000 + os.getpid() % 1000 + len(name)
             ranks = "\n".join(" ".join(f"{k}={v.format(r=r, port=port)}" for k, v in variables.items()) + ' "$@" &' for r in range(2))
@@ -111,7 +114,7 @@ class Documents(AppTest):
         ran, failed = 0, []
         for page in PAGES:
             opened = [line for line in page.read_text().splitlines() if line.startswith("```")]
-            self.assertTrue(all(line in ("```sh", "```text") for line in opened[::2]), f"{page}: a block says what it is")
+            self.assertTrue(all(line in ("```sh", "```text", "```json") for line in opened[::2]), f"{page}: a block says what it is")
             for block in blocks(page, "sh"):
                 for command in commands(block):
                     by = next((by for begin, by in ELSEWHERE.items() if command.startswith(begin)), None)
@@ -130,14 +133,14 @@ class Documents(AppTest):
         for name in ["train", "launch", "check", "explain", "plan", "eval", "generate", "import", "export", "data", "bench", "report", "data split", "data tokenize",
                      "data inspect", "data ngrams", "inspect", "verify", "digest"]:
             helps += subprocess.run([CLEAVE, *name.split(), "--help"], capture_output=True, text=True).stdout
-        others = {"--preset", "--build", "--install", "--prefix", "--no-python", "--nproc_per_node", "--quick", "--resume", "--requeue", "--lose_node", "--first", "--second"}
+        others = {"--preset", "--build", "--install", "--prefix", "--no-python", "--no-deps", "--nproc_per_node", "--quick", "--resume", "--requeue", "--lose_node", "--first", "--second"}
         for page in PAGES + [ROOT / "docs" / "memory.md"]:
             for option in set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", page.read_text())) - others:
                 self.assertIn(option, helps, f"{page.relative_to(ROOT)} names an option that no command has")
 
     def test_measured_figures_stand_in_the_results_that_are_named(self):
         text = (ROOT / "README.md").read_text()
-        section = text[text.index("## Measured"):text.index("## Beside")]
+        section = text[text.index("## Results"):text.index("## Comparison")]
         results = "".join((ROOT / name).read_text() for name in re.findall(r"\]\((benchmarks/results/[\w.]+)\)", section))
         self.assertTrue(results)
         figures = re.findall(r"\b\d{3}\b(?=,| \||$)", section, re.MULTILINE)
