@@ -69,7 +69,7 @@ AutoAnswer value_of(const Key& key, const ReadOptions& options, int stage) {
     return a.gradient_accumulation_steps ? from(a.gradient_accumulation_steps, "") : kDefault;
   if (p == "steps_per_print") return kDefault;
   if (p == "zero_optimization.stage")
-    return {true, number(double(kStageOfAuto)), {}, "what Accelerate fills in"};
+    return {true, number(double(kStageOfAuto)), {}, "the values that Accelerate fills in"};
   if (p == "gradient_clipping") return from(a.max_grad_norm, "the largest gradient norm");
   if (p == "optimizer.params.lr") return from(a.lr, "the learning rate");
   if (p == "optimizer.params.weight_decay") return from(a.weight_decay, "the weight decay");

@@ -30,16 +30,16 @@ std::string mismatch(const BatchSizes& given, int64_t ranks, const std::string& 
   const std::string ranks_text =
       fmt::format("{} data-parallel ranks{}", ranks, origin.empty() ? "" : fmt::format(" ({})", origin));
   if (given.train && !given.micro && !given.accumulation)
-    return fmt::format("train_batch_size {} is not a multiple of the {}", *given.train, ranks_text);
+    return fmt::format("train_batch_size {} is not divisible by the {}", *given.train, ranks_text);
   std::string factors;
   if (given.micro) factors += fmt::format("train_micro_batch_size_per_gpu {} x ", *given.micro);
   if (given.accumulation) factors += fmt::format("gradient_accumulation_steps {} x ", *given.accumulation);
   factors += ranks_text;
   const auto unit = product(given.micro.value_or(1), given.accumulation.value_or(1), ranks);
-  if (!unit) return factors + " is more than any batch has";
+  if (!unit) return factors + " is larger than any batch";
   if (given.micro && given.accumulation)
     return fmt::format("train_batch_size is {}, but {} is {}", given.train.value_or(0), factors, *unit);
-  return fmt::format("train_batch_size {} is not a multiple of {} = {}", given.train.value_or(0), *unit,
+  return fmt::format("train_batch_size {} is not divisible by {} = {}", given.train.value_or(0), *unit,
                      factors);
 }
 
@@ -91,8 +91,8 @@ SolvedBatch solve_batch(const BatchSizes& given, int64_t ranks, const std::strin
   SolvedBatch solved;
   if (!given.train && !given.micro) {
     solved.error =
-        "give train_batch_size or train_micro_batch_size_per_gpu in the file, or the option "
-        "--per_device_train_batch_size; none is there to derive the batch from";
+        "the batch size is not defined; set train_batch_size or train_micro_batch_size_per_gpu in the file, "
+        "or pass --per_device_train_batch_size";
     return solved;
   }
   solved.sizes = derive(given, ranks);
@@ -101,7 +101,7 @@ SolvedBatch solve_batch(const BatchSizes& given, int64_t ranks, const std::strin
   if (train && total && *train > 0 && *micro > 0 && *accumulation > 0 && *total == *train) return solved;
   const std::string sets = nearest_sets(given, ranks);
   solved.error = mismatch(given, ranks, origin) +
-                 (sets.empty() ? "" : "; nearest that work, as train = micro * accumulation * ranks: ") +
+                 (sets.empty() ? "" : "; nearest valid values, as train = micro * accumulation * ranks: ") +
                  sets;
   return solved;
 }

@@ -105,7 +105,7 @@ class Collector {
     if (!fresh)
       return reading_.error(
           m.where, shown_path,
-          fmt::format("{} and {} name the same {}; keep one (the other is at {})", it->second.name, m.key,
+          fmt::format("{} and {} are the same key, {}; keep one (the other is at {})", it->second.name, m.key,
                       is_section(path) ? "section" : "key", reading_.text_of(it->second.where)));
     if (path == "zero_optimization" && m.value.kind == Kind::boolean) return old_zero(m);
     if (!key) {  // a section that has no entry of its own
@@ -161,9 +161,9 @@ class Collector {
     const std::string left = m.value.kind == Kind::text ? placeholder_in(m.value.text) : "";
     if (given.usable && left.empty()) return;
     if (given.usable || !left.empty())
-      return problem(
-          m.value.where, shown,
-          fmt::format("{} is not filled in here; write the value itself, {}", quote(left), wanted_by(key)));
+      return problem(m.value.where, shown,
+                     fmt::format("{} is not substituted in this file; write the value, {}", quote(left),
+                                 wanted_by(key)));
     if (built && m.value.kind == Kind::text)
       return reading_.error(m.value.where, key.path, refusal_of_type(key, m.value.text));
     std::string hint;
@@ -171,7 +171,7 @@ class Collector {
     if (!hint.empty()) hint = fmt::format("; did you mean \"{}\"?", hint);
     if (key.type == Type::object) hint = section_form(reading_, key.path, m.value);
     problem(m.value.where, shown,
-            fmt::format("wanted {}, got {}{}", wanted_by(key), got(key, m.value), hint));
+            fmt::format("expected {}, got {}{}", wanted_by(key), got(key, m.value), hint));
   }
 
   // Inside a section that is not built and off, nothing is wrong enough to stop for.
@@ -195,8 +195,8 @@ class Collector {
     const auto value = takes ? coerced(key, *given.value) : std::nullopt;
     if (!value || !store_value(key, *value)) return false;
     reading_.warning(given.value->where, given.shown,
-                     fmt::format("{} is read as {}, as DeepSpeed reads it; write {}",
-                                 describe_value(*given.value), compact(*value), compact(*value)));
+                     fmt::format("{} is read as {}, as in DeepSpeed; write {}", describe_value(*given.value),
+                                 compact(*value), compact(*value)));
     given.value = &reading_.coerced.emplace_back(*value);
     return true;
   }
@@ -214,10 +214,11 @@ class Collector {
     given.filled_by = answer.origin;
     if (answer.open) given.open = answer.missing;
     if (given.usable) return;
-    const std::string why = answer.missing.empty()
-                                ? fmt::format("\"auto\" is not filled in here; give {}", wanted_by(key))
-                                : fmt::format("\"auto\" stands for {}, which is not known here; give {}",
-                                              answer.missing, wanted_by(key));
+    const std::string why =
+        answer.missing.empty()
+            ? fmt::format("\"auto\" is not supported for this key; write {}", wanted_by(key))
+            : fmt::format("\"auto\" stands for {}, which is unknown here; write {}", answer.missing,
+                          wanted_by(key));
     problem(given.value->where, given.shown, why);
   }
 
@@ -232,15 +233,15 @@ class Collector {
     if (key.path == "optimizer.params.max_grad_norm") {
       if (is_off(key, m.value)) return true;
       reading_.error(m.where, shown,
-                     "clipping is not the optimizer's; use the top-level key gradient_clipping");
+                     "clipping is not an optimizer parameter; use the top-level key gradient_clipping");
     } else if (key.status == Status::detail) {
-      reading_.error(m.where, shown, fmt::format("is not an argument of {}: it {}", type, key.meaning));
+      reading_.error(m.where, shown, fmt::format("is not a parameter of {}: it {}", type, key.meaning));
     } else if (std::find(key.only_for.begin(), key.only_for.end(), type) == key.only_for.end() &&
                !key.only_for.empty()) {
       reading_.error(
           m.where, shown,
           fmt::format(
-              "is not an argument of {}; {} it", type.empty() ? "a schedule without type" : type,
+              "is not a parameter of {}; {} it", type.empty() ? "a schedule without type" : type,
               fmt::format("{} {}", fmt::join(key.only_for, ", "), key.only_for.size() > 1 ? "have" : "has")));
     } else {
       return true;

@@ -33,7 +33,7 @@ void skip_string(TextCursor& at) {
 // Outside of strings and comments.
 std::optional<std::string> foreign_here(TextCursor& at) {
   if (at.at("\xE2\x80") && uint8_t(at.peek(2)) >= 0x98 && uint8_t(at.peek(2)) <= 0x9F)
-    return fmt::format("typographic quotes {} are not JSON; replace them by straight ones, \\\"", at.here());
+    return fmt::format("typographic quotes {} are not valid JSON; use straight quotes, \\\"", at.here());
   for (const std::string_view open : {"${", "{{", "{%", "<%"})
     if (at.at(open))
       return fmt::format("{} starts a template placeholder, and templates are not expanded; write the value",
@@ -42,8 +42,8 @@ std::optional<std::string> foreign_here(TextCursor& at) {
   const std::string_view word = word_at(at);
   if (word != "True" && word != "False" && word != "None") return std::nullopt;
   return fmt::format(
-      "a Python dictionary, not JSON: {} is {} there; write that, and keys and texts in double quotes, as "
-      "json.dumps does",
+      "Python dictionary instead of JSON: {} is {} in JSON; write that, with keys and strings in double "
+      "quotes, as json.dumps does",
       word,
       word == "True"    ? "true"
       : word == "False" ? "false"
@@ -55,12 +55,12 @@ std::optional<JsonError> without_object(TextCursor at) {
   const TextPosition begin = at.where();
   constexpr const char* kObject = R"(a configuration is a JSON object: {{ "train_batch_size": 8, ... }})";
   const std::string object = fmt::format(fmt::runtime(kObject));
-  if (at.at("---")) return JsonError{begin, "this is YAML, not JSON; " + object};
+  if (at.at("---")) return JsonError{begin, "YAML instead of JSON; " + object};
   if (!begins_word(at.peek())) return std::nullopt;
   word_at(at);
   while (at.peek() == ' ' || at.peek() == '-' || is_of_word(at.peek())) at.step();
-  if (at.peek() == ':') return JsonError{begin, "this is YAML, not JSON; " + object};
-  if (at.peek() == '=') return JsonError{begin, "this is Python or a shell's text, not JSON; " + object};
+  if (at.peek() == ':') return JsonError{begin, "YAML instead of JSON; " + object};
+  if (at.peek() == '=') return JsonError{begin, "Python or shell text instead of JSON; " + object};
   return std::nullopt;
 }
 

@@ -39,7 +39,7 @@ void hjson_word(TextCursor& at, JsonValue& v) {
       v.kind = JsonValue::Kind::text, v.text = text;
       return;
     }
-    if (uint8_t(c) < 0x20 && !is_blank(c)) at.stop("a control character inside a text");
+    if (uint8_t(c) < 0x20 && !is_blank(c)) at.stop("control character in a string");
   }
 }
 
@@ -53,7 +53,7 @@ std::string hjson_lines(TextCursor& at) {
   };
   if (at.peek() == '\n') at.step(), indent();
   while (!at.at("'''")) {
-    if (at.at_end()) throw SyntaxError{begin, "the text that begins here has no closing '''"};
+    if (at.at_end()) throw SyntaxError{begin, "the string that starts here has no closing '''"};
     const char c = at.peek();
     if (c != '\r') out += c;
     at.step();

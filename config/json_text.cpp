@@ -59,7 +59,7 @@ class Reader {
   void read(JsonDocument& document) {
     at_.skip_byte_order_mark();
     at_.skip_blanks();
-    if (at_.at_end()) at_.stop("the file is empty; a configuration is a JSON object: { ... }");
+    if (at_.at_end()) at_.stop("the file is empty; expected a JSON object: { ... }");
     document.root = value(document, 0);
     at_.skip_blanks();
     if (!at_.at_end()) at_.stop(fmt::format("unexpected {} after the end of the object", at_.here()));
@@ -99,9 +99,8 @@ class Reader {
       member.where = at_.where();
       member.key = key();
       if (!seen.insert(member.key).second)
-        document.errors.push_back({member.where, fmt::format("key {} is given twice in the same object; "
-                                                             "remove one of them",
-                                                             quote(member.key))});
+        document.errors.push_back(
+            {member.where, fmt::format("duplicate key {} in one object; remove one", quote(member.key))});
       at_.skip_blanks();
       if (at_.peek() != ':')
         at_.stop(fmt::format("expected ':' after key {}, got {}", quote(member.key), at_.here()));
@@ -132,7 +131,7 @@ class Reader {
   }
 
   void need_more(TextPosition begin, const char* what) const {
-    if (at_.at_end()) throw SyntaxError{begin, fmt::format("the {} that begins here is not closed", what)};
+    if (at_.at_end()) throw SyntaxError{begin, fmt::format("the {} that starts here is not closed", what)};
   }
 
   void separator(char close, TextPosition begin, const char* what) {
@@ -142,7 +141,7 @@ class Reader {
     const bool begins_value =
         std::string_view("\"{[-0123456789tfn").find(at_.peek()) != std::string_view::npos;
     if (!hjson_ && (close == '}' ? at_.peek() == '"' : begins_value))
-      at_.stop(fmt::format("a comma is missing before this {}", close == '}' ? "key" : "value"));
+      at_.stop(fmt::format("missing comma before this {}", close == '}' ? "key" : "value"));
     if (at_.peek() != close && !hjson_)
       at_.stop(fmt::format("expected ',' or '{}' in the {}, got {}", close, what, at_.here()));
   }
@@ -153,9 +152,9 @@ class Reader {
     std::string out;
     for (at_.step(); at_.peek() != end;) {
       if (at_.at_end() || at_.peek() == '\n')
-        throw SyntaxError{begin, "the text that begins here has no closing quote"};
+        throw SyntaxError{begin, "the string that starts here has no closing quote"};
       if (uint8_t(at_.peek()) < 0x20)
-        at_.stop("a control character inside a text; write it as \\t, \\n or \\u00XX");
+        at_.stop("control character in a string; write it as \\t, \\n or \\u00XX");
       if (at_.peek() == '\\') {
         escape(out);
       } else {
@@ -212,10 +211,11 @@ class Reader {
     if (!part_of_word(at_.peek())) at_.stop(fmt::format("expected a value, got {}", at_.here()));
     while (part_of_word(at_.peek())) at_.step();
     if (const std::string_view text = at_.since(begin); !read_literal(text, v))
-      throw SyntaxError{v.where,
-                        fmt::format("{} is not a JSON value; texts need double quotes, and words are "
-                                    "true, false and null",
-                                    quote(text))};
+      throw SyntaxError{
+          v.where,
+          fmt::format(
+              "{} is not a JSON value; strings need double quotes, and words are true, false and null",
+              quote(text))};
   }
 
   TextCursor at_;
@@ -251,7 +251,8 @@ JsonDocument read_json_text(std::string_view text) {
   JsonDocument document;
   if (text.size() > kMaxBytes) {
     document.errors.push_back(
-        {{}, fmt::format("the text has {} bytes; a configuration has at most {}", text.size(), kMaxBytes)});
+        {{},
+         fmt::format("the text is too large (got {} bytes, expected at most {})", text.size(), kMaxBytes)});
     return document;
   }
   try {
@@ -270,7 +271,7 @@ JsonDocument read_json_text(std::string_view text) {
   }
   // Both failed: the second reading says more only where it came further.
   if (const JsonError& later = hjson.errors.back(); why.where < later.where)
-    document.errors.push_back({later.where, "read as Hjson, which DeepSpeed takes too: " + later.message});
+    document.errors.push_back({later.where, "read as Hjson, as DeepSpeed does: " + later.message});
   return document;
 }
 

@@ -44,7 +44,7 @@ class Judge {
   void given(const Given& g) {
     if (g.path.empty())
       return r_.result.notes.push_back(
-          {r_.text_of(g.where), g.shown, compact(*g.value), g.origin, "comment", "nothing reads it"});
+          {r_.text_of(g.where), g.shown, compact(*g.value), g.origin, "comment", "no component reads it"});
     const size_t at = r_.index.at(g.path);
     const Key &key = r_.keys[at], &now = now_[at];
     Note note{r_.text_of(g.where),
@@ -63,11 +63,11 @@ class Judge {
     else if (key.status == Status::section)
       return;
     if (!g.open.empty()) {
-      note.status = kNotKnown, note.meaning = fmt::format("{}, which --steps says", g.open);
+      note.status = kNotKnown, note.meaning = fmt::format("{}, set by --steps", g.open);
     } else if (!disabled.empty()) {
-      note.status = "off", note.meaning = fmt::format("read only with {}", disabled);
+      note.status = "off", note.meaning = fmt::format("used only with {}", disabled);
     } else if (key.status == Status::detail) {
-      note.meaning = fmt::format("{}; read only with {}", key.meaning, key.with);
+      note.meaning = fmt::format("{}; used only with {}", key.meaning, key.with);
     } else {
       judge(key, now, g, note);
     }
@@ -116,16 +116,16 @@ class Judge {
   void judge(const Key& key, const Key& now, const Given& g, Note& note) {
     const bool asks = g.origin != "auto" && !is_off(key, *g.value);
     if (!now.inert.empty()) {
-      note.status = "inert here", note.meaning = "changes nothing: " + now.inert;
+      note.status = "inert here", note.meaning = "has no effect: " + now.inert;
       if (asks) r_.warning(g.where, g.shown, note.meaning);
     } else if (key.status == Status::refused && asks) {
       r_.error(g.value->where, g.shown,
-               fmt::format("{} is known but not built: {}; remove it or set it to {}", compact(*g.value),
+               fmt::format("{} is not supported: {}; remove it or set it to {}", compact(*g.value),
                            key.meaning, off_values(key)));
     } else if (key.status == Status::warned && asks) {
-      r_.warning(g.value->where, g.shown, fmt::format("is known but not built: {}", key.meaning));
+      r_.warning(g.value->where, g.shown, fmt::format("is not supported: {}", key.meaning));
     } else if (key.status == Status::refused || key.status == Status::warned) {
-      note.status = "off", note.meaning = "asks for nothing";
+      note.status = "off", note.meaning = "has no effect";
     }
   }
 
@@ -142,8 +142,8 @@ void judge_keys(Reading& reading) {
     if (std::find(std::begin(kRemovedFromDeepSpeed), std::end(kRemovedFromDeepSpeed), g.path) !=
         std::end(kRemovedFromDeepSpeed))
       reading.result.elsewhere.push_back({reading.text_of(g.where), g.shown,
-                                          "DeepSpeed refuses this key since 0.19.8, even where it is off",
-                                          true, g.where.line, g.where.column});
+                                          "DeepSpeed rejects this key since 0.19.8, even if it is off", true,
+                                          g.where.line, g.where.column});
   }
   judge.rest();
 }

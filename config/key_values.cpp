@@ -203,7 +203,7 @@ std::string wanted_by(const Key& key) {
     for (const std::string& c : key.choices)
       text += fmt::format("{} \"{}\"", &c == &key.choices[0] ? "" : ",", c);
   }
-  if (key.or_one_text) text += ", or one text";
+  if (key.or_one_text) text += ", or a single string";
   return text + range_of(key) + key.also + (key.null_ok ? ", or null" : "");
 }
 

@@ -14,27 +14,26 @@ using enum Meant::When;
 
 constexpr std::string_view kNoScale = "bf16 has the range of fp32 and needs no loss scale; remove it";
 constexpr std::string_view kBatch =
-    "samples of a step over all ranks are train_batch_size, those that a rank computes at a time "
-    "train_micro_batch_size_per_gpu";
+    "use train_batch_size (samples per step over all ranks) and train_micro_batch_size_per_gpu (samples per "
+    "rank and pass)";
 constexpr std::string_view kLength = "the command line sets the length of a training: --steps or --epochs";
 constexpr std::string_view kOldThreads =
-    "an old name of intra_op_parallelism, which neither DeepSpeed nor this program reads";
+    "an old name of intra_op_parallelism that neither DeepSpeed nor Cleave reads";
 constexpr std::string_view kType =
     R"(bf16.enabled and fp16.enabled choose the model's type; write {"bf16": {"enabled": true}}, or fp16)";
-constexpr std::string_view kApex =
-    "an argument of Apex, which neither DeepSpeed nor this program reads; remove it";
+constexpr std::string_view kApex = "an Apex argument that neither DeepSpeed nor Cleave reads; remove it";
 constexpr std::string_view kFsdp = R"(ZeRO stage 3 does the same; write {"zero_optimization": {"stage": 3}})";
 constexpr std::string_view kContext =
     R"(ring attention is not built; write {"sequence_parallel_size": N}, which cuts every sequence over N ranks)";
-constexpr std::string_view kData = "all ranks that no other axis uses are data parallel; remove it";
-constexpr std::string_view kExperts = "models with experts are not built; remove it";
+constexpr std::string_view kData = "the remaining ranks are data parallel; remove it";
+constexpr std::string_view kExperts = "no mixture-of-experts models; remove it";
 constexpr std::string_view kSchedule =
     R"(write {"scheduler": {"type": "WarmupDecayLR"}} for linear, "WarmupCosineLR" for cosine, "WarmupLR" for a )"
     "constant rate after the warm-up";
 constexpr std::string_view kOptimizer =
     R"(write {"optimizer": {"type": "AdamW"}} for adamw_torch and its variants, or another optimizer.type)";
 constexpr std::string_view kShare =
-    "scheduler.params.warmup_num_steps is a number of steps; write it, or the option --warmup_ratio beside "
+    "scheduler.params.warmup_num_steps is a number of steps; set it, or pass --warmup_ratio with "
     R"("warmup_num_steps": "auto")";
 constexpr std::string_view kBetas = R"(write "betas": [0.9, 0.999])";
 constexpr std::string_view kDevice = R"(write "device": "cpu", "nvme" or "none")";

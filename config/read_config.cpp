@@ -123,14 +123,15 @@ ReadResult read_ds_config(std::string_view text, const std::string& file_name, c
   for (const JsonError& e : document.errors) r.error(e.where, "", e.message);
   if (document.complete) r.result.text = to_json(document.root);
   if (document.not_json)
-    r.warning(document.not_json->where, "",
-              fmt::format("this is {} ({}); the file is read as Hjson, as DeepSpeed reads it",
-                          document.not_json->message.ends_with("got \"'\"") ? "a Python dictionary, not JSON"
-                                                                            : "not JSON",
-                          document.not_json->message));
+    r.warning(
+        document.not_json->where, "",
+        fmt::format("this is {} ({}); the file is read as Hjson, as DeepSpeed reads it",
+                    document.not_json->message.ends_with("got \"'\"") ? "Python dictionary instead of JSON"
+                                                                      : "not JSON",
+                    document.not_json->message));
   if (document.complete && document.root.kind != JsonValue::Kind::object) {
     r.error(document.root.where, "",
-            fmt::format("a configuration is a JSON object, got {}", describe_value(document.root)));
+            fmt::format("expected a JSON object, got {}", describe_value(document.root)));
   } else if (document.complete) {
     collect_keys(r, document.root);
     resolve_config(r);
@@ -146,7 +147,7 @@ ReadResult read_ds_config(std::string_view text, const std::string& file_name, c
 ReadResult read_ds_config_file(const std::string& path, const ReadOptions& options) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error))
-    return whole_file_problem(path, "is a directory; give a JSON file in it");
+    return whole_file_problem(path, "is a directory; name a JSON file in it");
   // Opening a named pipe would wait for a writer, and a device has no end.
   if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))
     return whole_file_problem(path, "is not a regular file; save its contents to a file first");
@@ -204,7 +205,7 @@ std::vector<KeyRow> list_keys() {
   std::vector<KeyRow> rows;
   for (const Key& key : describe(config)) {
     std::string meaning = key.meaning;
-    if (!key.with.empty()) meaning += fmt::format("; read only with {}", key.with);
+    if (!key.with.empty()) meaning += fmt::format("; used only with {}", key.with);
     std::string only;
     for (const std::string& type : key.only_for) only += (only.empty() ? "" : ", ") + type;
     if (!only.empty()) meaning += fmt::format(" ({})", only);

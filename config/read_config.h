@@ -31,7 +31,7 @@ struct Note {
 };
 
 // The status of a note on a value that the file and the options leave open.
-inline constexpr const char* kNotKnown = "not known here";
+inline constexpr const char* kNotKnown = "unknown here";
 
 // What "auto" stands for, as a Hugging Face Trainer would fill it in, and what a Trainer does where its file
 // has no optimizer or no schedule. An absent value cannot be filled in.

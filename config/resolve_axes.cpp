@@ -29,7 +29,7 @@ constexpr const char* kAsk = "add --world_size N, the number of ranks of the job
 std::string no_divisor(const Reading& r, int64_t size, std::string_view what, int64_t ranks,
                        std::string_view beside) {
   if (r.options.world_assumed)
-    return fmt::format("{} {} need more than the one rank that is assumed; {}", size, what, kAsk);
+    return fmt::format("{} {} need more ranks than the assumed single rank; {}", size, what, kAsk);
   return fmt::format("{} {} do not divide {} ranks{}; use {}", size, what, ranks, beside, divisors(ranks));
 }
 
@@ -74,14 +74,14 @@ void resolve_batch(Reading& r) {
     std::string from_options;
     for (const char* path : kBatchKeys)
       if (const auto it = r.derived.find(path); it != r.derived.end())
-        from_options += fmt::format("; {} is what {} says", path, it->second);
+        from_options += fmt::format("; {} comes from {}", path, it->second);
     const int64_t ranks = ranks_of_sizes(r, sizes, stages * tensor * sequence);
-    return r.error(at ? at->where : TextPosition{}, at ? at->shown : "train_batch_size",
-                   ranks > 0
-                       ? fmt::format("the three batch sizes are those of {} ranks, and one is assumed; add "
-                                     "--world_size {}",
-                                     ranks, ranks)
-                       : solved.error + from_options);
+    return r.error(
+        at ? at->where : TextPosition{}, at ? at->shown : "train_batch_size",
+        ranks > 0
+            ? fmt::format("the three batch sizes need {} ranks, but one is assumed; add --world_size {}",
+                          ranks, ranks)
+            : solved.error + from_options);
   }
   const char* how = "derived";
   if (!sizes.train) r.derived[kBatchKeys[0]] = how;
@@ -98,8 +98,9 @@ void resolve_tensor(Reading& r) {
   if (t.autotp_size > 1 && t.tp_size > 1 && t.autotp_size != t.tp_size)
     r.error_at(
         "tensor_parallel.tp.tp_size",
-        fmt::format("{}, but tensor_parallel.autotp_size is {}; they are one number, so give one of them",
-                    t.tp_size, t.autotp_size));
+        fmt::format(
+            "{}, but tensor_parallel.autotp_size is {}; both name the tensor-parallel size, so remove one",
+            t.tp_size, t.autotp_size));
   const MeshCut cut = cut_of(r);
   if (cut.refused != Axis::tensor) return;
   const char* key = t.autotp_size > 1 ? "tensor_parallel.autotp_size" : "tensor_parallel.tp.tp_size";
@@ -114,7 +115,7 @@ void resolve_sequence(Reading& r) {
   const bool beside = c.pipeline.stages > 1 || c.tensor_parallel.size() > 1;
   r.error_at("sequence_parallel_size",
              no_divisor(r, c.sequence_ranks(), "sequence ranks", cut.ranks,
-                        beside ? " beside each other on the pipe and tensor axes" : ""));
+                        beside ? " in addition to the pipeline and tensor ranks" : ""));
 }
 
 void resolve_pipeline(Reading& r) {
@@ -129,22 +130,21 @@ void resolve_pipeline(Reading& r) {
     const std::string near = nearest_word(p.schedule, names);
     r.error_at(
         "pipeline.schedule",
-        fmt::format("there is no schedule {}; use {}, or the path of a .json file{}", quote(p.schedule),
+        fmt::format("unknown schedule {}; use {}, or the path of a .json file{}", quote(p.schedule),
                     fmt::join(names, ", "), near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near)));
   }
   if (p.stages > 1 && p.virtual_stages > 1 && !file && !(row && row->chunks))
     r.error_at("pipeline.virtual_stages",
-               fmt::format("{} pieces a rank need the schedule \"interleaved\"; {} has one", p.virtual_stages,
-                           p.schedule));
+               fmt::format("{} chunks per rank need the schedule \"interleaved\"; {} has one",
+                           p.virtual_stages, p.schedule));
   const std::string& method = p.partition_method;
   const bool listed = !method.empty() && method.find_first_not_of("0123456789,") == std::string::npos;
   if (!listed && method != "balanced" && method != "parameters" && method != "uniform" &&
       !method.starts_with("type:"))
-    r.error_at(
-        "pipeline.partition_method",
-        fmt::format("there is no method {}; use balanced, parameters, uniform, type:REGEX, or numbers of "
-                    "layers such as \"3,4,4,3\"",
-                    quote(method)));
+    r.error_at("pipeline.partition_method",
+               fmt::format("unknown method {}; use balanced, parameters, uniform, type:REGEX, or layers per "
+                           "stage such as \"3,4,4,3\"",
+                           quote(method)));
   if (p.stages == 1) p.virtual_stages = 1;
 }
 
@@ -159,14 +159,14 @@ void resolve_near_ranks(Reading& r) {
     if (size > 0 && data % size == 0) return;
     r.error_at(key, r.options.world_assumed && size > 0
                         ? no_divisor(r, size, "ranks that share a copy", data, "")
-                        : fmt::format("{} ranks do not divide the {} of the data axis; use {}", size, data,
+                        : fmt::format("{} ranks do not divide the data-parallel size {}; use {}", size, data,
                                       divisors(data)));
   };
   ZeroConfig& z = c.zero;
   if (z.stage != 3) return;
   if (z.zero_hpz_partition_size > data) {
     r.warning_at("zero_optimization.zero_hpz_partition_size",
-                 fmt::format("{} is more than the {} ranks of the data axis, which are taken{}",
+                 fmt::format("{} exceeds the data-parallel size {}, which is used instead{}",
                              z.zero_hpz_partition_size, data,
                              r.options.world_assumed ? fmt::format("; {}", kAsk) : ""));
     z.zero_hpz_partition_size = data;
@@ -176,7 +176,7 @@ void resolve_near_ranks(Reading& r) {
     check("zero_optimization.zero_hpz_partition_size", z.zero_hpz_partition_size);
   if (z.mics_shard_size > 0 && z.zero_hpz_partition_size > 1)
     r.error_at("zero_optimization.zero_hpz_partition_size",
-               "and mics_shard_size are two ways to gather among near ranks only; choose one");
+               "and mics_shard_size both limit gathers to near ranks; remove one");
 }
 
 // Blocks of bytes are cut out of a rank's shard, without regard to what is in it.
@@ -186,12 +186,12 @@ void check_quantized_gathers(Reading& r) {
   const char* key = "zero_optimization.zero_quantized_weights";
   if (c.tensor_parallel.size() > 1)
     r.error_at(key,
-               "is not built beside a tensor axis, whose ranks would round the parameters that all of them "
-               "have each in another way; remove it, or tensor_parallel");
+               "cannot be combined with tensor parallelism, whose ranks would round their copies of a "
+               "parameter differently; remove it, or tensor_parallel");
   if (c.exact_sums)
     r.error_at(key,
-               "rounds weights in blocks that depend on the number of ranks, and cleave.exact_sums asks for "
-               "the same bits for every number; choose one");
+               "rounds weights in blocks that depend on the number of ranks, but cleave.exact_sums requires "
+               "the same bits for any number; remove one");
 }
 
 void check_ranks(Reading& r) {
@@ -203,7 +203,7 @@ void check_ranks(Reading& r) {
     r.error_at("data_parallel_size",
                r.options.world_assumed
                    ? fmt::format("one rank is assumed; add --world_size {}", *v->integer * share)
-                   : fmt::format("there are {} data-parallel ranks; remove the key or start {}", ranks,
+                   : fmt::format("the data-parallel size is {}; remove the key or start {}", ranks,
                                  *v->integer * share));
 }
 

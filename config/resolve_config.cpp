@@ -11,24 +11,20 @@ void resolve_precision(Reading& r) {
   DsConfig& c = r.result.config;
   c.precision = c.fp16.enabled ? Precision::fp16 : c.bf16_enabled ? Precision::bf16 : Precision::fp32;
   if (c.fp16.enabled && c.bf16_enabled)
-    r.error_at("bf16.enabled",
-               "fp16.enabled and bf16.enabled are both true; a model has one type, so choose one");
+    r.error_at("bf16.enabled", "fp16.enabled and bf16.enabled are both true; enable one of them");
   if (c.fp16.enabled && c.fp16.loss_scale == 0 && c.fp16.min_loss_scale < 1)
-    r.error_at(
-        "fp16.min_loss_scale",
-        fmt::format("wanted at least 1, because fp16.loss_scale 0 lets the scale follow the overflows; "
-                    "got {}",
-                    c.fp16.min_loss_scale));
+    r.error_at("fp16.min_loss_scale",
+               fmt::format("expected at least 1 for a dynamic loss scale (fp16.loss_scale 0), got {}",
+                           c.fp16.min_loss_scale));
   if (const double first = std::exp2(c.fp16.initial_scale_power);
       c.fp16.enabled && c.fp16.loss_scale == 0 && c.fp16.min_loss_scale > first)
-    r.error_at(
-        "fp16.min_loss_scale",
-        fmt::format("{:g} is above the first loss scale, 2^{} = {:g}, which fp16.initial_scale_power says; "
-                    "the first overflow would raise it",
-                    c.fp16.min_loss_scale, c.fp16.initial_scale_power, first));
+    r.error_at("fp16.min_loss_scale",
+               fmt::format("{:g} is above the initial loss scale 2^{} = {:g} of fp16.initial_scale_power; "
+                           "the first overflow would raise the scale",
+                           c.fp16.min_loss_scale, c.fp16.initial_scale_power, first));
   if (c.grad_accum_dtype && *c.grad_accum_dtype != Precision::fp32 && *c.grad_accum_dtype != c.precision)
     r.error_at("data_types.grad_accum_dtype",
-               "gradients are accumulated in fp32 or in the model's type; choose one of these");
+               "gradients accumulate in fp32 or in the model's type; use one of these");
   // Compared by name through a scratch field, because the key itself is only a cross-check.
   if (const JsonValue* v = r.value("data_types.param_dtype"); v && v->kind == JsonValue::Kind::text) {
     const bool is_bf16 = v->text.find("bf") != std::string::npos;
@@ -36,7 +32,7 @@ void resolve_precision(Reading& r) {
     const Precision wanted = is_bf16 ? Precision::bf16 : is_fp16 ? Precision::fp16 : Precision::fp32;
     if (wanted != c.precision)
       r.error_at("data_types.param_dtype",
-                 "differs from the type that fp16.enabled and bf16.enabled choose; make them agree");
+                 "differs from the type of fp16.enabled and bf16.enabled; make them equal");
   }
 }
 
@@ -46,7 +42,7 @@ void resolve_old_spelling(Reading& r, const std::string& old, const std::string&
   const std::string key = fmt::format("zero_optimization.{}.device", section);
   if (r.entry(key))
     r.error_at("zero_optimization." + old,
-               fmt::format("is the old spelling of {}.device, which is given too; remove {}", section, old));
+               fmt::format("is the old spelling of {}.device, which is also set; remove {}", section, old));
   device = OffloadDevice::cpu, r.derived[key] = "derived";
 }
 
@@ -55,10 +51,9 @@ void resolve_sub_group(Reading& r, ZeroConfig& z) {
   if (z.sub_group_size == 0) z.sub_group_size = ZeroConfig{}.sub_group_size, r.derived[key] = "derived";
   if (z.offload_optimizer.device != OffloadDevice::nvme || z.sub_group_size >= ZeroConfig::kLeastOnDisk)
     return;
-  r.warning_at(key,
-               fmt::format("{} is less than the {} elements that are updated at a time on disk, which are "
-                           "taken: a disk needs as long for less",
-                           z.sub_group_size, ZeroConfig::kLeastOnDisk));
+  r.warning_at(key, fmt::format("{} is below the tile of {} elements on disk, which is used instead: smaller "
+                                "tiles take a disk as long",
+                                z.sub_group_size, ZeroConfig::kLeastOnDisk));
   z.sub_group_size = ZeroConfig::kLeastOnDisk;
 }
 
@@ -79,7 +74,7 @@ void resolve_zero(Reading& r) {
   const auto needs_path = [&](bool used, const char* section, const std::string& path) {
     if (used && path.empty())
       r.error_at(fmt::format("zero_optimization.{}.device", section),
-                 "\"nvme\" needs nvme_path beside it: a folder on a local disk, the same on every host");
+                 "\"nvme\" needs nvme_path: a folder on a local disk, the same on every host");
   };
   needs_path(weights, "offload_param", z.offload_param.nvme_path);
   needs_path(state, "offload_optimizer", z.offload_optimizer.nvme_path);
@@ -92,11 +87,11 @@ void resolve_gradients(Reading& r) {
   if (const JsonValue* op = r.value("gradient_allreduce_op"))
     c.gradient_sum = op->text.size() == 3;  // of mean and sum in any case
   if (c.gradient_sum && c.zero.stage == 3)
-    r.error_at("gradient_allreduce_op", "\"sum\" does not go with zero_optimization.stage 3; use \"mean\"");
+    r.error_at("gradient_allreduce_op",
+               "\"sum\" cannot be combined with zero_optimization.stage 3; use \"mean\"");
   if (c.zero.stage < 2 || !r.boolean("zero_optimization.reduce_scatter", true)) return;
   const std::string advice = fmt::format(
-      "does not go with zero_optimization.stage {} and reduce_scatter; remove it, or use "
-      "stage 0 or 1",
+      "cannot be combined with zero_optimization.stage {} and reduce_scatter; remove it, or use stage 0 or 1",
       c.zero.stage);
   if (c.prescale_gradients) r.error_at("prescale_gradients", "true " + advice);
   if (c.gradient_predivide_factor != 1) r.error_at("gradient_predivide_factor", "other than 1 " + advice);
@@ -105,12 +100,11 @@ void resolve_gradients(Reading& r) {
 void resolve_optimizer(Reading& r) {
   OptimizerConfig& o = r.result.config.optimizer;
   if (r.entry("optimizer.params") && !r.entry("optimizer.type"))
-    r.error_at("optimizer.params",
-               "there is no optimizer.type these arguments belong to; give " + list_of<OptimizerType>());
+    r.error_at("optimizer.params", "has no optimizer.type; set " + list_of<OptimizerType>());
   if (r.truth("optimizer.params.torch_adam")) {
     if (r.entry("optimizer.params.bias_correction"))
       r.error_at("optimizer.params.bias_correction",
-                 "PyTorch's Adam has no such argument; remove it or torch_adam");
+                 "PyTorch's Adam has no such parameter; remove it or torch_adam");
     const bool decoupled = o.type == OptimizerType::adamw || o.decoupled;
     if (decoupled && !r.entry("optimizer.params.weight_decay"))
       o.weight_decay = 0.01, r.derived["optimizer.params.weight_decay"] = "derived";
@@ -131,14 +125,14 @@ void resolve_optimizer(Reading& r) {
   if (o.type == OptimizerType::sgd && o.nesterov && (o.momentum == 0 || o.dampening != 0))
     r.error_at("optimizer.params.nesterov", "needs optimizer.params.momentum above 0 and dampening 0");
   if (o.min_coeff > o.max_coeff)
-    r.error_at("optimizer.params.min_coeff",
-               fmt::format("is {}, more than optimizer.params.max_coeff, {}; exchange them", o.min_coeff,
-                           o.max_coeff));
+    r.error_at(
+        "optimizer.params.min_coeff",
+        fmt::format("is {}, above optimizer.params.max_coeff, {}; swap them", o.min_coeff, o.max_coeff));
   for (const auto& [which, beta] : {std::pair{"first", o.beta1}, {"second", o.beta2}})
     if (beta >= 1)
       return r.error_at(
           "optimizer.params.betas",
-          fmt::format("the {} is {}; both must be below 1, or the moments never move", which, beta));
+          fmt::format("the {} is {}; both must be below 1, otherwise the moments never change", which, beta));
 }
 
 void resolve_scheduler(Reading& r) {
@@ -150,8 +144,7 @@ void resolve_scheduler(Reading& r) {
       r.error_at("scheduler.type", fmt::format("{} needs {}", s.type, path));
   };
   if (s.type == SchedulerType::constant && r.entry("scheduler.params"))
-    r.error_at("scheduler.params",
-               "there is no scheduler.type these arguments belong to; give one, or remove the section");
+    r.error_at("scheduler.params", "has no scheduler.type; set the type, or remove the section");
   if (s.type == SchedulerType::warmup_decay || s.type == SchedulerType::warmup_cosine) {
     required("total_num_steps");
     if (s.total_num_steps > 0 && s.total_num_steps < s.warmup_num_steps)
@@ -172,23 +165,23 @@ void resolve_checkpointing(Reading& r) {
   const int64_t other = r.result.config.pipeline.checkpoint_interval;
   if (c.interval > 0 && other > 0 && c.interval != other)
     r.error_at(section + "interval",
-               fmt::format("{} differs from pipeline.activation_checkpoint_interval {}; give one of them",
+               fmt::format("{} differs from pipeline.activation_checkpoint_interval {}; remove one",
                            c.interval, other));
   if (c.interval == 0) c.interval = other;
   if (c.interval > 0 && c.number > 0)
     r.error_at(section + "number_checkpoints",
-               fmt::format("an interval of {} layers says it already; give one of them", c.interval));
+               fmt::format("an interval of {} layers is already set; remove one", c.interval));
   c.lean = c.policy == CheckpointingPolicy::selective;
   if (c.lean && (c.interval > 0 || c.number > 0 || c.to_host || c.partition))
     r.error_at(section + "policy",
-               "\"selective\" keeps no inputs of groups of layers; remove it, or the interval, "
+               "\"selective\" keeps no inputs of layer groups; remove it, or the interval, "
                "number_checkpoints, cpu_checkpointing and partition_activations");
   bool asked = c.to_host || c.partition;
   for (const char* key : {"contiguous_memory_optimization", "synchronize_checkpoint_boundary"})
     asked = asked || r.boolean(section + key, false);
   if (c.lean || c.interval > 0 || (!asked && c.number == 0)) return;
   if (r.entry(section + "interval")) {
-    r.warning_at(section + "interval", "0 keeps recomputation off; other keys of the section ask for it");
+    r.warning_at(section + "interval", "0 turns recomputation off, but other keys of the section turn it on");
     c.number = 0, c.to_host = c.partition = false;
   } else if (c.number == 0) {
     c.interval = 1, r.derived[section + "interval"] = "derived";
@@ -200,18 +193,18 @@ void resolve_lora(Reading& r) {
   if (c.lora.targets.empty()) {
     if (r.entry("cleave.lora.rank") || r.entry("cleave.lora.alpha") || r.entry("cleave.lora.use_rslora"))
       r.error_at("cleave.lora",
-                 "says no targets; name linear layers, such as [\"q_proj\", \"v_proj\"], or \"all-linear\"");
+                 "has no targets; name linear layers, such as [\"q_proj\", \"v_proj\"], or \"all-linear\"");
     return;
   }
   if (!c.freeze.empty())
-    r.error_at("cleave.freeze", "cleave.lora freezes all but its adapters; remove one of the two");
+    r.error_at("cleave.freeze",
+               "cleave.lora freezes all parameters except its adapters; remove one of the two");
 }
 
 void resolve_fp8(Reading& r) {
   const DsConfig& c = r.result.config;
   if (c.fp8 && !c.bf16_enabled)
-    r.error_at("cleave.fp8.scaling",
-               "rounds operands of bf16 to 8 bits; set bf16.enabled to true, or cleave.fp8.scaling to off");
+    r.error_at("cleave.fp8.scaling", "needs bf16; set bf16.enabled to true, or cleave.fp8.scaling to off");
 }
 
 // DeepSpeed logs collectives wherever the section stands, whatever `enabled` says; here false means off.

@@ -120,8 +120,7 @@ class TrainerOptions {
   void report() {
     if (differences_.empty()) return;
     r_.error(first_, "",
-             "the options contradict the file; leave them out, make them equal, or write \"auto\" in the "
-             "file:" +
+             "the options contradict the file; remove them, make them equal, or write \"auto\" in the file:" +
                  differences_);
   }
 
@@ -156,7 +155,7 @@ class TrainerOptions {
     if (ends && !values_.total_steps)
       r_.result.notes.push_back(
           {"", "scheduler.params.total_num_steps", "null", origin("--lr_scheduler_type"), kNotKnown,
-           fmt::format("the {} schedule ends with the training; --steps says when", s.type)});
+           fmt::format("the {} schedule ends with the training; pass --steps", s.type)});
   }
 
   Reading& r_;

@@ -24,21 +24,21 @@ void unbuilt_monitors(Keys& k) {
       "experiment_key:s?=null online:b?=null mode:s(get|create|get_or_create)=null");
   k.section("timers", "timers");
   k.section("timers.throughput", "throughput");
-  k.no_effect("enabled", "b=true", "throughput costs nothing and is always measured");
-  k.no_effect("synchronized", "b=true", "a step's time is taken when its work has ended");
+  k.no_effect("enabled", "b=true", "throughput is always measured, at no cost");
+  k.no_effect("synchronized", "b=true", "the step time is taken after the step's work has ended");
 }
 
 void unbuilt_datastates(Keys& k) {
   k.section("", "");
-  k.refused("datastates_ckpt", "a=false",
-            "checkpoint.async writes behind the training here, without this library", "null");
+  k.refused("datastates_ckpt", "a=false", "checkpoint.async writes in the background without this library",
+            "null");
   k.details("datastates_ckpt", "asynchronous checkpoints", "datastates_ckpt.host_cache_size:i?=null");
 }
 
 void unbuilt_tuners(Keys& k) {
   k.section("compile", "compilation at run time");
   for (const char* name : {"deepcompile", "autoep_non_moe"})
-    k.no_effect(name, "b=false", "nothing is compiled at run time; the kernels are built in");
+    k.no_effect(name, "b=false", "the kernels are compiled in");
   k.details(
       "compile.deepcompile", "compilation at run time",
       "free_activation:b=false free_activation_threshold:i=10485760 offload_activation:b=false "
@@ -47,10 +47,10 @@ void unbuilt_tuners(Keys& k) {
       "debug_log:b=false offload_parameters:b=false sync_before_reduce:b=false sync_after_reduce:b=false "
       "sync_before_allgather:b=false sync_after_allgather:b=false keep_int_input_tensors:b=true "
       "keep_all_input_tensors:b=false passes:l?(z1|z3|autosp|autotp)=null");
-  k.section("elasticity", "batch sizes that suit many numbers of ranks");
-  k.refused("enabled", "b=false", "batch sizes are not computed; give two of the three batch keys");
+  k.section("elasticity", "batch sizes for many numbers of ranks");
+  k.refused("enabled", "b=false", "batch sizes are not computed; set two of the three batch keys");
   k.details(
-      "elasticity.enabled", "batch sizes that suit many numbers of ranks",
+      "elasticity.enabled", "batch sizes for many numbers of ranks",
       "max_train_batch_size:i=2000 micro_batch_sizes:l=[2,4,6] min_gpus:i=1 max_gpus:i=10000 "
       "num_gpus_per_node:i=1 "
       "model_parallel_size:i=1 min_time:i=0 prefer_larger_batch:b=true ignore_non_elastic_batch_info:b=false "
@@ -58,8 +58,8 @@ void unbuilt_tuners(Keys& k) {
   k.section("autotuning", "search for a fast configuration");
   k.no_effect("enabled", "b=false", "configurations are not searched")
       .inert_if(true,
-                "configurations are searched only where DeepSpeed's launcher is given --autotuning; the "
-                "training has the values that this file says");
+                "DeepSpeed searches configurations only if its launcher gets --autotuning; the training uses "
+                "the values of this file");
   k.details(
       "autotuning.enabled", "search for a fast configuration",
       "fast:b=true results_dir:s=\"autotuning_results\" exps_dir:s=\"autotuning_exps\" overwrite:b=true "
@@ -83,11 +83,11 @@ void unbuilt_tuners(Keys& k) {
 }
 
 void unbuilt_sparse_attention(Keys& k) {
-  k.section("sparse_attention", "attention that looks at some positions only");
+  k.section("sparse_attention", "sparse attention");
   k.list.back().status = Status::refused, k.list.back().off = {"{}", "null"},
   k.list.back().default_text = "null";
-  k.list.back().meaning = "attention looks at every earlier position";
-  k.details("sparse_attention", "attention that looks at some positions only",
+  k.list.back().meaning = "attention covers all earlier positions";
+  k.details("sparse_attention", "sparse attention",
             "mode:s(dense|fixed|variable|bigbird|bslongformer)=\"fixed\" block:i=16 "
             "different_layout_per_head:b=false "
             "num_local_blocks:i=4 num_global_blocks:i=1 "
@@ -124,14 +124,14 @@ void unbuilt_compression(Keys& k) {
        "dense_ratio:n?=null"},
       {"channel_pruning", "method:s(l1|topk)=\"l1\" schedule_offset:i=1000", "dense_ratio:n?=null"},
   };
-  k.section("compression_training", "compression while training");
+  k.section("compression_training", "compression during training");
   for (const Technique& t : techniques) {
     const std::string base = fmt::format("compression_training.{}", t.name);
-    const std::string with = base + ".shared_parameters.enabled", what = "compression while training";
+    const std::string with = base + ".shared_parameters.enabled", what = "compression during training";
     k.section(base, what);
     k.details(with, what, "different_groups:o?=null");
     k.section(base + ".shared_parameters", what);
-    k.refused("enabled", "b=false", "models are not compressed while training");
+    k.refused("enabled", "b=false", "no compression during training");
     k.details(with, what, t.shared);
     k.section(base + ".different_groups.<group>", what);
     k.details(with, what, "modules:a=\"*\" related_modules:l?=null params:o?=null");
@@ -139,7 +139,7 @@ void unbuilt_compression(Keys& k) {
     k.details(with, what, t.group);
   }
   k.section("compression_training.layer_reduction", "training a model with fewer layers");
-  k.refused("enabled", "b=false", "models are not compressed while training");
+  k.refused("enabled", "b=false", "no compression during training");
   k.details(
       "compression_training.layer_reduction.enabled", "training a model with fewer layers",
       "keep_number_layer:i?=null module_name_prefix:s?=null teacher_layer:l?=null other_module_name:l?=null");

@@ -10,33 +10,29 @@ void unbuilt_top_level(Keys& k) {
   k.refused("managed_gradient_accumulation", "b=true",
             "the program counts the micro-batches of a step itself");
   k.refused("sparse_gradients", "b=false", "embedding gradients are summed dense");
-  k.no_effect("data_parallel_size", "i?=null",
-              "it follows from the number of ranks, and is checked against it")
+  k.no_effect("data_parallel_size", "i?=null", "derived from the number of ranks, and checked against it")
       .at_least(1);
-  k.no_effect(
-       "seq_parallel_communication_data_type", "s=\"fp32\"",
-       "what sequence ranks exchange is activations, in the model's type; gradients are summed as over "
-       "data-parallel ranks")
+  k.no_effect("seq_parallel_communication_data_type", "s=\"fp32\"",
+              "sequence-parallel ranks exchange activations in the model's type; gradients are reduced as "
+              "over data-parallel ranks")
       .one_of({"fp32", "fp16", "bf16"})
       .ignoring_case();
   k.no_effect("disable_allgather", "b=false", "updated parameters are always all-gathered");
   k.no_effect("allgather_size", "i=500000000",
-              "read only with the old form zero_optimization: true; zero_optimization.allgather_bucket_size "
-              "is its new name")
+              "used only with the old form zero_optimization: true; zero_optimization.allgather_bucket_size "
+              "is the new name")
       .at_least(0);
-  k.no_effect("graph_harvesting", "b=false", "cleave.cuda_graphs says whether passes are CUDA graphs");
-  k.no_effect(
-      "zero_allow_untested_optimizer", "b=false",
-      "every optimizer of the program is tested with every ZeRO stage; an own one of a script asks for it");
-  k.no_effect("zero_force_ds_cpu_optimizer", "b=true",
-              "an offloaded optimizer always runs the processor's kernel");
-  k.no_effect("vocabulary_size", "i?=null", "the model's own vocabulary size counts");
+  k.no_effect("graph_harvesting", "b=false", "cleave.cuda_graphs enables CUDA graphs");
+  k.no_effect("zero_allow_untested_optimizer", "b=false",
+              "every optimizer is tested with every ZeRO stage; a script's own optimizer needs this key");
+  k.no_effect("zero_force_ds_cpu_optimizer", "b=true", "an offloaded optimizer always uses the CPU kernel");
+  k.no_effect("vocabulary_size", "i?=null", "the model defines the vocabulary size");
   k.no_effect("disable_python_gc", "b=false",
-              "the training allocates nothing that Python's collector would look at");
+              "the training allocates no objects for Python's garbage collector");
   k.no_effect("use_data_before_expert_parallelism", "b=false", "there are no expert groups to order");
 
   k.section("optimizer.params", "");
-  const char* others = "belongs to an optimizer that is not built";
+  const char* others = "belongs to an unsupported optimizer";
   k.details(
       "optimizer.type", others,
       "max_grad_norm:n=0.0 freeze_step:i=100000 cuda_aware:b=false "
@@ -44,10 +40,10 @@ void unbuilt_top_level(Keys& k) {
       "var_update_scaler:i=16 "
       "local_step_scaler:i=32678 local_step_clipper:i=16 coeff_beta:n=0.9 factor_max:n=4.0 factor_min:n=0.5 "
       "factor_threshold:n=0.1 muon_lr:n?=null adam_lr:n?=null ns_method:s(gram|standard)=\"gram\"");
-  k.refused("<torch kwargs>", "a=null", "arguments of other PyTorch optimizers, which are not built")
+  k.refused("<torch kwargs>", "a=null", "parameters of other PyTorch optimizers, which are not supported")
       .listed_only = true;
-  k.refused("<mup kwargs>", "a=null", "arguments of the mup optimizers, which are not built").listed_only =
-      true;
+  k.refused("<mup kwargs>", "a=null", "parameters of the mup optimizers, which are not supported")
+      .listed_only = true;
 }
 
 void unbuilt_precision(Keys& k) {
@@ -56,14 +52,14 @@ void unbuilt_precision(Keys& k) {
   k.details("amp.enabled", "arguments of Apex", "<kwargs>:a=null");
   k.list.back().path = "amp.<kwargs>";
   k.section("torch_autocast", "mixed precision by PyTorch");
-  k.refused("enabled", "b=false", "a model has one type for all its layers; use fp16 or bf16");
+  k.refused("enabled", "b=false", "all layers of a model have one type; use fp16 or bf16");
   k.details("torch_autocast.enabled", "autocast",
             "lower_precision_safe_modules:l?=null "
             "dtype:s(bfloat16|bf16|torch.bfloat16|float16|fp16|torch.float16|half)=null");
-  k.section("quantize_training", "quantization while training");
+  k.section("quantize_training", "quantization during training");
   k.list.back().status = Status::refused, k.list.back().off = {"{}"}, k.list.back().default_text = "null";
-  k.list.back().meaning = "weights are not quantized while training";
-  const char* eigenvalues = "eigenvalues that steer the quantization";
+  k.list.back().meaning = "no quantization during training";
+  const char* eigenvalues = "eigenvalues for the quantization schedule";
   constexpr const char* kEigenvalues =
       "verbose:b=false max_iter:i=100 tol:n=0.01 stability:n=1e-06 gas_boundary_resolution:i=1 "
       "layer_name:s=\"bert.encoder.layer\" layer_num:i=0";
@@ -71,15 +67,15 @@ void unbuilt_precision(Keys& k) {
   k.details("quantize_training", eigenvalues, "enabled:b=false");
   k.details("quantize_training", eigenvalues, kEigenvalues);
   k.section("eigenvalue", eigenvalues);
-  k.refused("enabled", "b=false", "they steer quantization while training, which is not built");
+  k.refused("enabled", "b=false", "part of quantization during training, which is not supported");
   k.details("eigenvalue.enabled", eigenvalues, kEigenvalues);
 }
 
 void unbuilt_parallelism(Keys& k) {
-  k.section("expert_parallel", "experts divided over ranks");
-  k.refused("enabled", "b=false", "models with experts are not built");
+  k.section("expert_parallel", "expert parallelism");
+  k.refused("enabled", "b=false", "no mixture-of-experts models");
   k.details(
-      "expert_parallel.enabled", "models with experts",
+      "expert_parallel.enabled", "mixture-of-experts models",
       "autoep_size:i=1 expert_tensor_parallel_size:i=1 validate_folding_routing:b=false "
       "preset_model:s(mixtral|qwen3_moe|qwen3_5_moe|deepseek_v2|deepseek_v3|minimax_m3)=null "
       "moe_layer_pattern:s?=null "
@@ -104,13 +100,13 @@ void unbuilt_curricula(Keys& k) {
       "schedule_config.difficulty_step:i?=null schedule_config.root_degree:i?=null "
       "schedule_config.difficulty:l?=null "
       "schedule_config.max_step:l?=null";
-  k.section("curriculum_learning", "short sequences first");
+  k.section("curriculum_learning", "short sequences first (curriculum)");
   k.refused("enabled", "b=false", "sequences have one length");
-  k.details("curriculum_learning.enabled", "short sequences first", "curriculum_type:s?=null");
-  k.details("curriculum_learning.enabled", "short sequences first", kCurriculum);
-  k.section("data_efficiency", "choosing and shortening samples");
-  k.refused("enabled", "b=false", "every sample is used whole");
-  const std::string with = "data_efficiency.enabled", what = "choosing and shortening samples";
+  k.details("curriculum_learning.enabled", "short sequences first (curriculum)", "curriculum_type:s?=null");
+  k.details("curriculum_learning.enabled", "short sequences first (curriculum)", kCurriculum);
+  k.section("data_efficiency", "data selection and truncation");
+  k.refused("enabled", "b=false", "every sample is used as it is");
+  const std::string with = "data_efficiency.enabled", what = "data selection and truncation";
   k.details(with, what, "seed:i=1234 data_sampling:o={} data_routing:o={}");
   k.section("data_efficiency.data_sampling", "");
   k.details(
@@ -146,9 +142,9 @@ void unbuilt_curricula(Keys& k) {
       "layer_token_lr_schedule.enabled:b=false layer_token_lr_schedule.total_layer_tokens:i?=null "
       "layer_token_lr_schedule.warmup_type:s(linear)=null "
       "layer_token_lr_schedule.warmup_layer_tokens:i?=null");
-  k.section("progressive_layer_drop", "leaving out layers at random");
+  k.section("progressive_layer_drop", "random layer dropping");
   k.refused("enabled", "b=false", "every layer runs in every step");
-  k.details("progressive_layer_drop.enabled", "leaving out layers at random", "theta:n=1.0 gamma:n=0.001");
+  k.details("progressive_layer_drop.enabled", "random layer dropping", "theta:n=1.0 gamma:n=0.001");
 }
 
 }  // namespace

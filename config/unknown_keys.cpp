@@ -34,7 +34,7 @@ bool speaks_of(std::span<const std::string_view> words, std::string_view name) {
   return false;
 }
 
-constexpr const char* kForeign = "unknown key, which nothing reads";
+constexpr const char* kForeign = "unknown key; it has no effect";
 
 std::string join(const std::string& section, const std::string& name) {
   return section.empty() ? name : section + "." + name;
@@ -116,15 +116,14 @@ std::string nested_configuration(const Reading& r, const JsonMember& m) {
                                          "deepspeed_plugin", "ds_config"};
   const bool named = std::find(std::begin(kNames), std::end(kNames), lower(m.key)) != std::end(kNames);
   if (named && m.value.kind == Kind::text && !m.value.text.empty())
-    return fmt::format("unknown key, whose file {} nothing reads; give that file to --deepspeed_config",
+    return fmt::format("unknown key with the file {}; pass that file as --deepspeed_config",
                        quote(m.value.text));
   if (m.value.kind != Kind::object) return {};
   const Nested found = find_nested(r, quote(m.key), m.value, named);
   if (found.keys.empty()) return {};
   return fmt::format(
-      "unknown key with a configuration inside, which nothing reads: {} in {}; move its contents up to the "
-      "top "
-      "level, or begin the name with _ if another program reads it",
+      "unknown key that contains a configuration: {} in {}; move its contents to the top level, or prefix "
+      "the name with _ if another program reads it",
       found.keys, found.path);
 }
 
@@ -158,8 +157,7 @@ UnknownKey judge_unknown(const Reading& r, const std::string& section, const Jso
     return {false,
             R"(unknown key; adapters are asked for by {"cleave": {"lora": {"rank": 8, "targets": [...]}}})"};
   if (speaks_of(kNotBuilt, m.key) && !asks_for_nothing(m.value))
-    return {false,
-            "is not built: all of a model's weights are trained, as they are; remove it if that is meant"};
+    return {false, "is not supported: all weights of a model are trained unquantized; remove it"};
   return {true, kForeign};
 }
 

@@ -85,15 +85,15 @@ std::string refusal_of_type(const Key& key, const std::string& name) {
   constexpr std::string_view removed[] = {"onebitadam", "onebitlamb", "zerooneadam"};
   const bool gone = std::find(std::begin(removed), std::end(removed), lower(name)) != std::end(removed);
   if (known)
-    return fmt::format("{} is a known {} that is not built{}; wanted one of {}{}", quote(name), what,
-                       gone ? ", and that DeepSpeed has no longer since 0.19.8" : "", choices,
-                       near.empty() ? "" : fmt::format("; the nearest to it is \"{}\"", near));
+    return fmt::format("{} is an unsupported {}{}; expected one of {}{}", quote(name), what,
+                       gone ? " and was removed from DeepSpeed in 0.19.8" : "", choices,
+                       near.empty() ? "" : fmt::format("; the nearest supported one is \"{}\"", near));
   if (!optimizer && lower(name) == "constant")
-    return "a constant rate is that of a file without the section scheduler; remove the section";
+    return "a constant rate needs no scheduler; remove the section";
   std::vector<std::string> words = key.choices;
   words.insert(words.end(), others.begin(), others.end());
   if (near.empty()) near = nearest_word(name, words);
-  return fmt::format("there is no {} {}; wanted one of {}{}", what, quote(name), choices,
+  return fmt::format("unknown {} {}; expected one of {}{}", what, quote(name), choices,
                      near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near));
 }
 

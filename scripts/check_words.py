@@ -3,7 +3,7 @@
 
     scripts/check_words.py                    checks the files in CHECKED from their first line to their last
     scripts/check_words.py --since REVISION   checks the lines that changed since a git revision, in all files
-    scripts/check_words.py FILE...            checks files
+    scripts/check_words.py PATH...            checks files and folders
     scripts/check_words.py --count            prints how often the constructions occur in documents and comments
 
 Reads Markdown outside code, C++ and CUDA comments and string literals, and Python comments, docstrings and string literals. Ends with 1 if
@@ -20,7 +20,9 @@ import tokenize
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUFFIXES = {".md", ".cpp", ".h", ".cu", ".cuh", ".py"}
 SKIPPED = ("build", "tests/fixtures", "third_party", "benchmarks/results", ".venv")
-CHECKED = ("README.md", "CONTRIBUTING.md", "scripts/check_words.py")
+GUIDE = ("install", "train", "fine_tune", "configuration", "will_it_fit", "out_of_memory", "slow", "hangs", "resume", "from_deepspeed", "azureml",
+         "own_layers")
+CHECKED = ("README.md", *(f"docs/{name}.md" for name in GUIDE))
 
 # What not to write, and what to write instead.
 RULES = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in (
@@ -173,7 +175,7 @@ def main():
     if args.since:
         places = changed_lines(args.since).items()
     else:
-        places = [(path, None) for path in (map(pathlib.Path.resolve, args.files) if args.files else files(CHECKED))]
+        places = [(path, None) for path in files(map(pathlib.Path.resolve, args.files) if args.files else CHECKED)]
     found = 0
     for path, lines in places:
         for number, written, advice in findings(path, lines):

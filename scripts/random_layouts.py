@@ -171,12 +171,13 @@ class Runner:
             time.sleep(0.002)
         if job.poll() is None:
             ranks_of = subprocess.run(["pgrep", "-P", str(job.pid)], capture_output=True, text=True).stdout.split()
-            if way == "stopped":
-                job.send_signal(signal.SIGTERM)
-            elif way == "launcher killed" or not ranks_of:
-                job.kill()
-            else:
-                os.kill(int(self.job.rng.choice(ranks_of)), signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
+                if way == "stopped":
+                    job.send_signal(signal.SIGTERM)
+                elif way == "launcher killed" or not ranks_of:
+                    job.kill()
+                else:
+                    os.kill(int(self.job.rng.choice(ranks_of)), signal.SIGKILL)
         code = job.wait(WAIT_S)
         wait_for_group(job.pid)
         if code == 0:

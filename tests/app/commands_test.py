@@ -135,9 +135,9 @@ class Commands(AppTest):
         path = self.config(scheduler={"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}})
         for command in (["check", path], ["plan", "--deepspeed_config", path, "--seq_len", 32]):
             r = self.run_cleave(*command)
-            self.assertIn("the number of training steps, which --steps says", r.stdout + r.stderr)
+            self.assertIn("the number of training steps, set by --steps", r.stdout + r.stderr)
             r = self.run_cleave(*command, "--steps", 50)
-            self.assertNotIn("which --steps says", r.stdout + r.stderr)
+            self.assertNotIn("set by --steps", r.stdout + r.stderr)
 
     def test_check_reports_every_error_with_its_position(self):
         path = self.dir / "bad.json"
@@ -203,10 +203,10 @@ class Commands(AppTest):
 
     def test_check_asks_for_ranks_and_notes_what_deepspeed_refuses(self):
         r = self.run_cleave("check", self.config(tensor_parallel={"autotp_size": 2}), code=2)
-        self.assertIn("2 tensor ranks need more than the one rank that is assumed; add --world_size N", r.stderr)
+        self.assertIn("2 tensor ranks need more ranks than the assumed single rank; add --world_size N", r.stderr)
         r = self.run_cleave("check", "--strict", self.config(amp={"enabled": False}, zero_optimization={"stage": 3, "mics_shard_size": -1}))
         self.assertEqual(r.stderr.count("note: "), 2, r.stderr)
-        self.assertIn(": amp: DeepSpeed refuses this key since 0.19.8, even where it is off\n", r.stderr)
+        self.assertIn(": amp: DeepSpeed rejects this key since 0.19.8, even if it is off\n", r.stderr)
 
     def test_bad_input_has_its_exit_code_and_says_what_to_do(self):
         empty = self.dir / "empty.txt"

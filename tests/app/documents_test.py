@@ -31,6 +31,7 @@ ELSEWHERE = {
     "./examples/torchrun/train.sh": "tests/app/cluster_examples_test.py",
     "./examples/mpi/train.sh": "tests/app/cluster_examples_test.py",
     "./scripts/fetch_digits.sh": "scripts/test_examples.sh",
+    "cleave bench matmul": "tests/app/commands_test.py",  # minutes
     "cleave launch -n 2 -- build/release/bin/digits": "scripts/test_examples.sh",
     "cleave launch -n 2 -- build/release/bin/encoder": "scripts/test_examples.sh",
     "build/release/bin/encoder plan 8": "scripts/test_examples.sh",

@@ -157,7 +157,7 @@ class State(AppTest):
             config = self.config(zero_optimization={**self.on_disk(disk), "sub_group_size": size})
             r = self.run_cleave("plan", "--deepspeed_config", config, "--model", "tiny", "--seq_len", 32, "--world_size", 2)
             plans.append(r.stdout.splitlines())
-            self.assertEqual(self.times_said("sub_group_size: 100 is less than the 65536", r.stdout + r.stderr), times)
+            self.assertEqual(self.times_said("sub_group_size: 100 is below the tile of 65536", r.stdout + r.stderr), times)
         self.assertEqual([line for line in plans[0] if line not in plans[1]], [line for line in plans[0] if "sub_group_size" in line])
 
     def test_a_disk_that_cannot_be_used_is_refused_before_training(self):

@@ -73,7 +73,7 @@ TEST(AutoValues, TheStage3ValuesAreFilledInByStage3Only) {
 TEST(AutoValues, WhatIsNotKnownIsNamed) {
   const ReadResult r = read_ds_config(kTrainerFile, "f", {});
   const std::string all = format(r.problems);
-  for (const char* what : {"f:2:3: train_batch_size: give train_batch_size or",
+  for (const char* what : {"f:2:3: train_batch_size: the batch size is not defined; set train_batch_size or",
                            "gradient_clipping: \"auto\" stands for the largest gradient norm",
                            "the learning rate", "Adam's two betas", "Adam's epsilon", "the weight decay",
                            "the number of warm-up steps", "the number of training steps"})
@@ -90,15 +90,17 @@ TEST(AutoValues, AreTheDefaultInDeepSpeedsStrictSectionsAndAnErrorElsewhere) {
   EXPECT_EQ(strict.config.zero.stage, 2);  // as Accelerate fills it in
   EXPECT_EQ(strict.config.zero.offload_optimizer.device, OffloadDevice::none);
   EXPECT_EQ(strict.config.steps_per_print, 0);
-  EXPECT_NE(format(strict.notes).find("zero_optimization.stage = 2 (auto, what Accelerate fills in"),
-            std::string::npos);
+  EXPECT_NE(
+      format(strict.notes).find("zero_optimization.stage = 2 (auto, the values that Accelerate fills in"),
+      std::string::npos);
   EXPECT_NE(differences_line(strict).find("zero_optimization.stage = 2"), std::string::npos);
   const ReadResult loose = read_ds_config(R"({"train_batch_size": 4, "prescale_gradients": "auto",
                                               "optimizer": {"type": "auto"}})",
                                           "f");
   EXPECT_EQ(format(loose.problems),
-            "error: f:1:47: prescale_gradients: \"auto\" is not filled in here; give true or false\n"
-            "error: f:2:69: optimizer.type: \"auto\" is not filled in here; give one of \"Adam\", \"AdamW\", "
+            "error: f:1:47: prescale_gradients: \"auto\" is not supported for this key; write true or false\n"
+            "error: f:2:69: optimizer.type: \"auto\" is not supported for this key; write one of \"Adam\", "
+            "\"AdamW\", "
             "\"Lamb\", "
             "\"Lion\", \"Adagrad\", \"SGD\"\n");
 }
@@ -130,7 +132,7 @@ TEST(AutoValues, StepsThatNobodyKnowsStayOpenWhereNothingIsTrained) {
   int64_t open = 0;
   for (const Note& n : r.notes) open += n.status == kNotKnown;
   EXPECT_EQ(open, 2);
-  EXPECT_NE(format(r.notes).find("the number of training steps, which --steps says"), std::string::npos);
+  EXPECT_NE(format(r.notes).find("the number of training steps, set by --steps"), std::string::npos);
   o.auto_values.total_steps = 500;
   const DsConfig c = read_ds_config(text, "f", o).config;
   EXPECT_EQ(c.scheduler.total_num_steps, 500);

@@ -28,8 +28,8 @@ TEST(BatchSizes, AllEightCasesFollowFromWhatIsGiven) {
   }
   for (const BatchSizes& given : {BatchSizes{none, none, 4}, BatchSizes{}})
     EXPECT_EQ(solve_batch(given, 2).error,
-              "give train_batch_size or train_micro_batch_size_per_gpu in the file, or the option "
-              "--per_device_train_batch_size; none is there to derive the batch from");
+              "the batch size is not defined; set train_batch_size or train_micro_batch_size_per_gpu in the "
+              "file, or pass --per_device_train_batch_size");
 }
 
 TEST(BatchSizes, EverySolutionMultipliesOutAndKeepsWhatWasGiven) {
@@ -51,15 +51,16 @@ TEST(BatchSizes, EverySolutionMultipliesOutAndKeepsWhatWasGiven) {
 TEST(BatchSizes, TheMessageHasTheValuesTheRanksAndTheNearestSets) {
   EXPECT_EQ(
       solve_batch({10, 4, none}, 2, "2 ranks from WORLD_SIZE").error,
-      "train_batch_size 10 is not a multiple of 8 = train_micro_batch_size_per_gpu 4 x 2 data-parallel ranks "
-      "(2 ranks from WORLD_SIZE); nearest that work, as train = micro * accumulation * ranks: 8 = 4 * 1 * 2, "
+      "train_batch_size 10 is not divisible by 8 = train_micro_batch_size_per_gpu 4 x 2 data-parallel ranks "
+      "(2 ranks from WORLD_SIZE); nearest valid values, as train = micro * accumulation * ranks: 8 = 4 * 1 * "
+      "2, "
       "16 = 4 * 2 * 2, 10 = 5 * 1 * 2");
   EXPECT_EQ(
       solve_batch({7, none, none}, 8).error,
-      "train_batch_size 7 is not a multiple of the 8 data-parallel ranks; nearest that work, as train = "
+      "train_batch_size 7 is not divisible by the 8 data-parallel ranks; nearest valid values, as train = "
       "micro * accumulation * ranks: 8 = 1 * 1 * 8");
   EXPECT_EQ(solve_batch({24, none, 5}, 4).error.substr(0, 93),
-            "train_batch_size 24 is not a multiple of 20 = gradient_accumulation_steps 5 x 4 data-parallel");
+            "train_batch_size 24 is not divisible by 20 = gradient_accumulation_steps 5 x 4 data-parallel ");
   const std::string all = solve_batch({64, 8, 3}, 2).error;
   EXPECT_EQ(
       all.substr(0, all.find(';')),

@@ -21,8 +21,8 @@ TEST(Coercion, TextsAndBooleansAreNumbersWhereDeepSpeedReadsThemSo) {
   EXPECT_TRUE(r.ok()) << format(r.problems);
   EXPECT_EQ(r.problems.size(), 8u);
   EXPECT_NE(format(r.problems)
-                .find("warning: f:2:32: zero_optimization.stage: \"2\" (a text) is read as 2, as "
-                      "DeepSpeed reads it; write 2\n"),
+                .find("warning: f:2:32: zero_optimization.stage: \"2\" (a text) is read as 2, as in "
+                      "DeepSpeed; write 2\n"),
             std::string::npos)
       << format(r.problems);
   EXPECT_EQ(r.config.zero.stage, 2);
@@ -57,8 +57,8 @@ TEST(Coercion, OneAndZeroAreSwitchesEverywhere) {
   EXPECT_TRUE(r.config.wall_clock_breakdown);
   EXPECT_FALSE(r.config.prescale_gradients);
   EXPECT_NE(format(r.problems)
-                .find("warning: f:2:34: zero_allow_untested_optimizer: 1 is read as true, as DeepSpeed reads "
-                      "it; write true\n"),
+                .find("warning: f:2:34: zero_allow_untested_optimizer: 1 is read as true, as in DeepSpeed; "
+                      "write true\n"),
             std::string::npos)
       << format(r.problems);
 }
@@ -97,16 +97,15 @@ TEST(Accepted, ASubGroupSizeOfZeroIsTheDefault) {
 TEST(Accepted, ASmallestLossScaleOfZeroGoesWithAFixedScaleOnly) {
   EXPECT_TRUE(read_coerced(R"("fp16": {"enabled": true, "loss_scale": 128, "min_loss_scale": 0})").ok());
   EXPECT_EQ(format(read_coerced(R"("fp16": {"enabled": true, "min_loss_scale": 0})").problems),
-            "error: f:2:27: fp16.min_loss_scale: wanted at least 1, because fp16.loss_scale 0 lets the scale "
-            "follow the overflows; got 0\n");
+            "error: f:2:27: fp16.min_loss_scale: expected at least 1 for a dynamic loss scale "
+            "(fp16.loss_scale 0), got 0\n");
 }
 
 TEST(Accepted, APartitionOfMoreRanksThanThereAreIsAllOfThem) {
   const ReadResult r = read_coerced(R"("zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8})", 4);
-  EXPECT_EQ(
-      format(r.problems),
-      "warning: f:2:35: zero_optimization.zero_hpz_partition_size: 8 is more than the 4 ranks of the data "
-      "axis, which are taken\n");
+  EXPECT_EQ(format(r.problems),
+            "warning: f:2:35: zero_optimization.zero_hpz_partition_size: 8 exceeds the data-parallel size 4, "
+            "which is used instead\n");
   EXPECT_EQ(r.config.zero.zero_hpz_partition_size, 4);
   EXPECT_EQ(read_coerced(R"("zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8})")
                 .config.zero.near_ranks(),

@@ -35,12 +35,12 @@ TEST(Hjson, TextsMayStandInSingleQuotesAndOnSeveralLines) {
 }
 
 TEST(Hjson, WhatItsReaderRefusesIsRefused) {
-  const std::string also = "read as Hjson, which DeepSpeed takes too: ";
+  const std::string also = "read as Hjson, as DeepSpeed does: ";
   EXPECT_EQ(read_hjson("{a b: 1}"), "1:4 " + also + "expected ':' after key \"a\", got \"b\"");
   EXPECT_EQ(read_hjson("{a: }"), "1:5 " + also + "expected a value, got \"}\"");
   EXPECT_EQ(read_hjson("{a: ,b: 1}"), "1:5 " + also + "expected a value, got \",\"");
-  EXPECT_EQ(read_hjson("{a: 'x\n'}"), "1:5 " + also + "the text that begins here has no closing quote");
-  EXPECT_EQ(read_hjson("{a: '''x}"), "1:5 " + also + "the text that begins here has no closing '''");
+  EXPECT_EQ(read_hjson("{a: 'x\n'}"), "1:5 " + also + "the string that starts here has no closing quote");
+  EXPECT_EQ(read_hjson("{a: '''x}"), "1:5 " + also + "the string that starts here has no closing '''");
   EXPECT_EQ(read_hjson("{:1}"), "1:2 expected a key in double quotes, got \":\"");
 }
 
@@ -55,10 +55,10 @@ TEST(Hjson, PositionsStayRight) {
 }
 
 TEST(Hjson, StrictJsonWithASyntaxErrorKeepsItsOwnMessage) {
-  EXPECT_EQ(read_hjson("{\"a\": 1 \"b\": 2}"), "1:9 a comma is missing before this key");
+  EXPECT_EQ(read_hjson("{\"a\": 1 \"b\": 2}"), "1:9 missing comma before this key");
   EXPECT_EQ(read_hjson("{\"a\": {\"b\": tru, \"c\": 1},\n \"d\": 1}").substr(0, 12), "1:13 \"tru\" i");
   EXPECT_EQ(read_hjson("{\"type\": \"AdamW,\n \"lr\": 1}"),
-            "1:10 the text that begins here has no closing quote");
+            "1:10 the string that starts here has no closing quote");
 }
 
 TEST(Hjson, AFileOfItIsAcceptedWithOneWarningThatNamesTheFirstPlace) {
@@ -83,7 +83,7 @@ TEST(Hjson, ATypoThatItTakesForATextIsAnErrorOfTheKey) {
   EXPECT_FALSE(r.ok());
   const ReadResult word =
       read_ds_config("{\"train_batch_size\": 8,\n \"prescale_gradients\": tru,\n \"stage\": 1\n}", "f", {});
-  EXPECT_NE(format(word.problems).find("f:2:24: prescale_gradients: wanted true or false, got \"tru,\""),
+  EXPECT_NE(format(word.problems).find("f:2:24: prescale_gradients: expected true or false, got \"tru,\""),
             std::string::npos)
       << format(word.problems);
 }

@@ -50,17 +50,17 @@ TEST(PipelineConfig, ABatchThatDoesNotFitNamesTheStages) {
 
 TEST(PipelineConfig, WrongSchedulesMethodsAndCombinationsAreRefusedWithTheChoices) {
   EXPECT_EQ(pipeline_problems(R"({"stages": 2, "schedule": "1F1B"})", 2),
-            "error: f:2:27: pipeline.schedule: there is no schedule \"1F1B\"; use gpipe, 1f1b, interleaved, "
+            "error: f:2:27: pipeline.schedule: unknown schedule \"1F1B\"; use gpipe, 1f1b, interleaved, "
             "zb-h1, or "
             "the path of a .json file; did you mean \"1f1b\"?\n");
   EXPECT_EQ(pipeline_problems(R"({"stages": 2, "schedule": "mine/own.json"})", 2), "");
-  EXPECT_EQ(pipeline_problems(R"({"stages": 2, "virtual_stages": 2})", 2),
-            "error: f:2:27: pipeline.virtual_stages: 2 pieces a rank need the schedule \"interleaved\"; 1f1b "
-            "has one\n");
+  EXPECT_EQ(
+      pipeline_problems(R"({"stages": 2, "virtual_stages": 2})", 2),
+      "error: f:2:27: pipeline.virtual_stages: 2 chunks per rank need the schedule \"interleaved\"; 1f1b "
+      "has one\n");
   EXPECT_EQ(pipeline_problems(R"({"stages": 2, "partition_method": "best"})", 2),
-            "error: f:2:27: pipeline.partition_method: there is no method \"best\"; use balanced, "
-            "parameters, uniform, "
-            "type:REGEX, or numbers of layers such as \"3,4,4,3\"\n");
+            "error: f:2:27: pipeline.partition_method: unknown method \"best\"; use balanced, parameters, "
+            "uniform, type:REGEX, or layers per stage such as \"3,4,4,3\"\n");
   for (const char* good : {"balanced", "parameters", "uniform", "type:h", "3,4,4"})
     EXPECT_EQ(pipeline_problems(fmt::format(R"({{"stages": 2, "partition_method": "{}"}})", good), 2), "")
         << good;
@@ -72,7 +72,7 @@ TEST(PipelineConfig, WrongSchedulesMethodsAndCombinationsAreRefusedWithTheChoice
 
 TEST(PipelineConfig, KeysThatOneStageDoesNotReadAreSaidToBeIdle) {
   EXPECT_EQ(pipeline_problems(R"({"schedule": "gpipe"})", 2),
-            "warning: f:2:14: pipeline.schedule: changes nothing: pipeline.stages is 1\n");
+            "warning: f:2:14: pipeline.schedule: has no effect: pipeline.stages is 1\n");
 }
 
 TEST(PipelineConfig, TheDataParallelSizeIsCheckedWithoutTheStages) {
@@ -93,11 +93,11 @@ TEST(NearRanksConfig, GroupsThatDoNotDivideTheDataAxisAreRefusedWithThoseThatDo)
             .problems);
   };
   EXPECT_NE(problems_of(R"("mics_shard_size": 4)")
-                .find("4 ranks do not divide the 6 of the data axis; use 1, 2, 3, 6"),
+                .find("4 ranks do not divide the data-parallel size 6; use 1, 2, 3, 6"),
             std::string::npos);
   EXPECT_NE(problems_of(R"("zero_hpz_partition_size": 5)").find("use 1, 2, 3, 6"), std::string::npos);
   EXPECT_NE(problems_of(R"("mics_shard_size": 0)").find("use 1, 2, 3, 6"), std::string::npos);
-  EXPECT_NE(problems_of(R"("mics_shard_size": 2, "zero_hpz_partition_size": 3)").find("choose one"),
+  EXPECT_NE(problems_of(R"("mics_shard_size": 2, "zero_hpz_partition_size": 3)").find("remove one"),
             std::string::npos);
   EXPECT_EQ(problems_of(R"("mics_shard_size": 3)"), "");
   EXPECT_EQ(problems_of(R"("mics_shard_size": -1, "zero_hpz_partition_size": 1)"), "");
@@ -115,7 +115,7 @@ TEST(QuantizedGathersConfig, AreRefusedBesideATensorAxisAndExactSumsAndReadBySta
                     exact = R"("cleave": {"exact_sums": true},)";
   EXPECT_EQ(problems_of(3, ""), "");
   EXPECT_NE(problems_of(3, tensor).find("error: f:2:"), std::string::npos);
-  EXPECT_NE(problems_of(3, tensor).find("zero_quantized_weights: is not built beside a tensor axis"),
+  EXPECT_NE(problems_of(3, tensor).find("zero_quantized_weights: cannot be combined with tensor parallelism"),
             std::string::npos);
   EXPECT_NE(problems_of(3, exact).find("zero_quantized_weights: rounds weights"), std::string::npos);
   for (const std::string& beside : {tensor, exact})

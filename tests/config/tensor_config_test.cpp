@@ -47,10 +47,9 @@ TEST(TensorConfig, SizesThatDoNotDivideTheRanksAreRefusedWithThoseThatDo) {
   EXPECT_EQ(tensor_problems(R"("tensor_parallel": {"tp": {"tp_size": 4}}, "pipeline": {"stages": 2})", 12),
             "error: f:2:28: tensor_parallel.tp.tp_size: 4 tensor ranks do not divide 6 ranks of a pipeline "
             "stage; use 1, 2, 3, 6\n");
-  EXPECT_EQ(
-      tensor_problems(R"("tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 4}})", 8),
-      "error: f:2:46: tensor_parallel.tp.tp_size: 4, but tensor_parallel.autotp_size is 2; they are one "
-      "number, so give one of them\n");
+  EXPECT_EQ(tensor_problems(R"("tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 4}})", 8),
+            "error: f:2:46: tensor_parallel.tp.tp_size: 4, but tensor_parallel.autotp_size is 2; both name "
+            "the tensor-parallel size, so remove one\n");
   EXPECT_NE(tensor_problems(R"("tensor_parallel": {"autotp_size": -2})", 2), "");
   EXPECT_NE(tensor_problems(R"("tensor_parallel": {"autotp_size": "two"})", 2), "");
 }
@@ -79,10 +78,9 @@ TEST(SequenceConfig, RanksOfASequenceShareTheSamplesOfOneDataParallelRank) {
 TEST(SequenceConfig, SizesThatDoNotDivideTheRanksAreRefusedWithThoseThatDo) {
   EXPECT_EQ(tensor_problems(R"("sequence_parallel_size": 4)", 6),
             "error: f:2:1: sequence_parallel_size: 4 sequence ranks do not divide 6 ranks; use 1, 2, 3, 6\n");
-  EXPECT_EQ(
-      tensor_problems(R"("sequence_parallel_size": 4, "pipeline": {"stages": 2})", 12),
-      "error: f:2:1: sequence_parallel_size: 4 sequence ranks do not divide 6 ranks beside each other on "
-      "the pipe and tensor axes; use 1, 2, 3, 6\n");
+  EXPECT_EQ(tensor_problems(R"("sequence_parallel_size": 4, "pipeline": {"stages": 2})", 12),
+            "error: f:2:1: sequence_parallel_size: 4 sequence ranks do not divide 6 ranks in addition to the "
+            "pipeline and tensor ranks; use 1, 2, 3, 6\n");
   const std::string batch = tensor_problems(R"("sequence_parallel_size": 4)", 20);
   EXPECT_NE(batch.find("5 data-parallel ranks (20 ranks / 4 sequence ranks)"), std::string::npos) << batch;
   EXPECT_NE(tensor_problems(R"("sequence_parallel_size": -2)", 2), "");
@@ -111,16 +109,15 @@ TEST(TensorConfig, OverlapIsTheDevicesChoiceUnlessGiven) {
   EXPECT_EQ(
       tensor_problems(
           R"("tensor_parallel": {"autotp_size": 2, "tp_overlap_comm": false, "overlap_rows": 64})", 2),
-      "warning: f:2:65: tensor_parallel.overlap_rows: changes nothing: tensor_parallel.tp_overlap_comm is "
+      "warning: f:2:65: tensor_parallel.overlap_rows: has no effect: tensor_parallel.tp_overlap_comm is "
       "false\n");
   EXPECT_NE(tensor_problems(R"("tensor_parallel": {"autotp_size": 2, "overlap_rows": -1})", 2), "");
 }
 
 TEST(TensorConfig, WhatOneRankDoesNotReadIsSaidToBeIdle) {
-  EXPECT_EQ(
-      tensor_problems(R"("tensor_parallel": {"sequence_parallel": false})", 2),
-      "warning: f:2:21: tensor_parallel.sequence_parallel: changes nothing: tensor_parallel.autotp_size "
-      "is 1\n");
+  EXPECT_EQ(tensor_problems(R"("tensor_parallel": {"sequence_parallel": false})", 2),
+            "warning: f:2:21: tensor_parallel.sequence_parallel: has no effect: tensor_parallel.autotp_size "
+            "is 1\n");
 }
 
 }  // namespace

@@ -121,7 +121,7 @@ TEST(TrainerOptions, AllPairsThatContradictTheFileAreOneErrorWithBothValues) {
  "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.1, "warmup_num_steps": 3}}})",
                                       "f", o);
   EXPECT_EQ(format(r.problems),
-            "error: f:1:2: the options contradict the file; leave them out, make them equal, or write "
+            "error: f:1:2: the options contradict the file; remove them, make them equal, or write "
             "\"auto\" in the file:\n"
             "  f:1:2: train_micro_batch_size_per_gpu is 4, --per_device_train_batch_size is 2\n"
             "  f:3:44: optimizer.params.lr is 0.001, --learning_rate is 5e-05\n"
@@ -153,10 +153,9 @@ TEST(TrainerOptions, ABatchThatTheOptionsDoNotMakeNamesThem) {
   ReadOptions o = trainer({"--per_device_train_batch_size"});
   o.auto_values.micro_batch_size = 3;
   const ReadResult r = read_ds_config(R"({"train_batch_size": 4, "gradient_accumulation_steps": 2})", "f", o);
-  EXPECT_NE(format(r.problems)
-                .find("train_micro_batch_size_per_gpu is what --per_device_train_batch_size "
-                      "says"),
-            std::string::npos)
+  EXPECT_NE(
+      format(r.problems).find("train_micro_batch_size_per_gpu comes from --per_device_train_batch_size"),
+      std::string::npos)
       << format(r.problems);
 }
 
@@ -165,7 +164,8 @@ TEST(TrainerOptions, ASchedulesEndThatIsNotKnownIsSaid) {
   o.auto_values.total_steps = std::nullopt, o.steps_may_be_open = true;
   const ReadResult r = read_ds_config(R"({"train_batch_size": "auto"})", "f", o);
   EXPECT_NE(lines(r).find("ends at the last step"), std::string::npos);
-  EXPECT_NE(format(r.notes).find("the linear schedule ends with the training"), std::string::npos);
+  EXPECT_NE(format(r.notes).find("the linear schedule ends with the training; pass --steps"),
+            std::string::npos);
 }
 
 TEST(Differences, AreTheKeysThatTheBatchOptimizerAndScheduleLinesDoNotShow) {

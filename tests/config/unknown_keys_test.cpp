@@ -24,7 +24,9 @@ TEST(UnknownKeys, ThatPeopleMeanAKeyByAreErrorsWithItsPlace) {
       {"micro_batch_size_per_gpu", "did you mean \"train_micro_batch_size_per_gpu\"?"},
       {"micro_batch_size", "did you mean \"train_micro_batch_size_per_gpu\"?"},
       {"global_batch_size", "did you mean \"train_batch_size\"?"},
-      {"batch_size", "those that a rank computes at a time train_micro_batch_size_per_gpu"},
+      {"batch_size",
+       "use train_batch_size (samples per step over all ranks) and train_micro_batch_size_per_gpu (samples "
+       "per rank and pass)"},
       {"zero_stage", "did you mean zero_optimization.stage?"},
       {"learning_rate", "did you mean optimizer.params.lr?"},
       {"lr", "did you mean optimizer.params.lr?"},
@@ -37,7 +39,7 @@ TEST(UnknownKeys, ThatPeopleMeanAKeyByAreErrorsWithItsPlace) {
       {"freeze", "did you mean cleave.freeze?"},
       {"offload", "zero_optimization.offload_optimizer and zero_optimization.offload_param"}};
   for (const auto& [name, says] : top) expect_error(fmt::format("\"{}\": 1", name), says);
-  expect_error(R"("eigenvalue": {"enabled": true})", "quantization while training, which is not built");
+  expect_error(R"("eigenvalue": {"enabled": true})", "quantization during training, which is not supported");
   EXPECT_EQ(unknown_problems(R"("eigenvalue": {"enabled": false, "tol": 0.01})"), "");
   expect_error(R"("zero_optimization": {"offload": {}})", "offload_optimizer and offload_param");
   expect_error(R"("zero_optimization": {"offload_parameters": {}})", "did you mean \"offload_param\"?");
@@ -58,13 +60,13 @@ TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessTheyAskFo
       {"sp_size", "did you mean \"sequence_parallel_size\"?"},
       {"context_parallel_size", "write {\"sequence_parallel_size\": N}"},
       {"cp_size", "write {\"sequence_parallel_size\": N}"},
-      {"dp_size", "are data parallel; remove it"},
+      {"dp_size", "the remaining ranks are data parallel; remove it"},
       {"fsdp", "write {\"zero_optimization\": {\"stage\": 3}}"}};
   for (const auto& [name, says] : sizes) {
     expect_error(fmt::format("\"{}\": 2", name), says);
     for (const char* nothing : {"0", "1", "null", "false"})
       EXPECT_EQ(unknown_problems(fmt::format("\"{}\": {}", name, nothing)),
-                fmt::format("warning: f:2:1: {}: unknown key, which nothing reads\n", name));
+                fmt::format("warning: f:2:1: {}: unknown key; it has no effect\n", name));
   }
   expect_error(R"("zero": 3)", "did you mean zero_optimization.stage?");
   expect_error(R"("zero": {"stage": 3})", "did you mean \"zero_optimization\"?");
@@ -72,7 +74,7 @@ TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessTheyAskFo
                "did you mean zero_optimization.offload_optimizer.device?");
   expect_error(R"("lr_scheduler_type": "linear")", "\"WarmupDecayLR\"}} for linear");
   expect_error(R"("warmup_steps": 100)", "did you mean scheduler.params.warmup_num_steps?");
-  expect_error(R"("warmup_ratio": 0.1)", "is a number of steps; write it, or the option --warmup_ratio");
+  expect_error(R"("warmup_ratio": 0.1)", "is a number of steps; set it, or pass --warmup_ratio");
   expect_error(R"("optim": "adamw_torch")", "write {\"optimizer\": {\"type\": \"AdamW\"}}");
   expect_error(R"("dtype": "bf16")", "write {\"bf16\": {\"enabled\": true}}");
   for (const char* nothing : {R"("offload_optimizer_device": "none")", R"("zero": 0)", R"("warmup_steps": 0)",
@@ -82,7 +84,9 @@ TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessTheyAskFo
 
 TEST(UnknownKeys, AConfigurationInsideAnotherObjectIsAnErrorThatSaysToMoveIt) {
   const auto moved = [](const std::string& keys, const std::string& path) {
-    return fmt::format("{} in {}; move its contents up to the top level", keys, path);
+    return fmt::format(
+        "{} in {}; move its contents to the top level, or prefix the name with _ if another program reads it",
+        keys, path);
   };
   const char* inner = R"({"zero_optimization": {"stage": 3}, "bf16": {"enabled": true}, "x": 1})";
   for (const char* name : {"deepspeed", "deepspeed_config", "ds_config", "training", "my_own_thing"})
@@ -93,7 +97,8 @@ TEST(UnknownKeys, AConfigurationInsideAnotherObjectIsAnErrorThatSaysToMoveIt) {
   expect_error(R"("deepspeed": {"wandb": {}})", moved("wandb", R"("deepspeed")"));
   expect_error(R"("train": {"gradient_accumulation_steps": 4})",
                moved("gradient_accumulation_steps", R"("train")"));
-  expect_error(R"("deepspeed_config": "other.json")", "whose file \"other.json\" nothing reads");
+  expect_error(R"("deepspeed_config": "other.json")",
+               "unknown key with the file \"other.json\"; pass that file as --deepspeed_config");
   for (const char* foreign :
        {R"("logging": {"log_level": "info", "wandb": {"enabled": true}})", R"("deepspeed": true)",
         R"("deepspeed": {"path": "x"})", R"("model": {"vocabulary_size": 5, "optimizer": {"x": 1}})"})
@@ -105,7 +110,7 @@ TEST(UnknownTypes, OfOtherLibrariesAreAnsweredWithOurs) {
   const std::pair<const char*, const char*> types[] = {
       {R"("scheduler": {"type": "linear"})", "did you mean \"WarmupDecayLR\"?"},
       {R"("scheduler": {"type": "cosine"})", "did you mean \"WarmupCosineLR\"?"},
-      {R"("scheduler": {"type": "CosineAnnealingLR"})", "the nearest to it is \"WarmupCosineLR\""},
+      {R"("scheduler": {"type": "CosineAnnealingLR"})", "the nearest supported one is \"WarmupCosineLR\""},
       {R"("scheduler": {"type": "constant"})", "remove the section"},
       {R"("optimizer": {"type": "adamw_torch"})", "did you mean \"AdamW\"?"},
       {R"("optimizer": {"type": "FusedAdam"})", "did you mean \"AdamW\"?"},
@@ -113,7 +118,7 @@ TEST(UnknownTypes, OfOtherLibrariesAreAnsweredWithOurs) {
       {R"("fp16": {"fp16": true})", "did you mean \"enabled\"?"},
       {R"("bf16": {"bf16": true})", "did you mean \"enabled\"?"},
       {R"("fp16": {"type": "bfloat16"})", "write {\"bf16\": {\"enabled\": true}}"},
-      {R"("fp16": {"enabled": true, "opt_level": "O2"})", "an argument of Apex"},
+      {R"("fp16": {"enabled": true, "opt_level": "O2"})", "an Apex argument"},
       {R"("pipeline": {"pipeline_parallel_size": 1})", "did you mean \"stages\"?"}};
   for (const auto& [members, says] : types) expect_error(members, says);
 }
@@ -127,8 +132,8 @@ TEST(UnknownKeys, ThatAreAPathWithDotsShowTheSections) {
 TEST(UnknownKeys, OldNamesThatDeepSpeedIgnoresAreWarnings) {
   for (const char* name : {"thread_count", "num_threads"})
     EXPECT_EQ(unknown_problems(fmt::format("\"aio\": {{\"{}\": 1}}", name)),
-              fmt::format("warning: f:2:9: aio.{}: an old name of intra_op_parallelism, which neither "
-                          "DeepSpeed nor this program reads\n",
+              fmt::format("warning: f:2:9: aio.{}: an old name of intra_op_parallelism that neither "
+                          "DeepSpeed nor Cleave reads\n",
                           name));
   EXPECT_TRUE(unknown_problems("\"num_train_epochs\": 3").starts_with("warning: "));
 }
@@ -138,7 +143,7 @@ TEST(UnknownKeys, ASectionOfAnotherProgramThatResemblesAKeyIsAWarning) {
        {R"("checkpointing": {"save_interval": 10})", R"("communication": {"backend": "x"})",
         R"("dataset": {"path": "x"})", R"("checkpointing": {})"})
     EXPECT_EQ(unknown_problems(members),
-              fmt::format("warning: f:2:1: {}: unknown key, which nothing reads\n",
+              fmt::format("warning: f:2:1: {}: unknown key; it has no effect\n",
                           std::string_view(members).substr(1, std::string_view(members).find('"', 1) - 1)));
   expect_error(R"("zero_optimizaton": {"stage": 2})", "did you mean \"zero_optimization\"?");
   expect_error(R"("zero_optimizaton": {"staeg": 2})", "did you mean \"zero_optimization\"?");
@@ -150,7 +155,7 @@ TEST(UnknownKeys, ASectionOfAnotherProgramThatResemblesAKeyIsAWarning) {
 TEST(UnknownKeys, ThatAskForAnotherTrainingAreNotBuiltAndThatAskForNothingAreForeign) {
   for (const char* members : {R"("load_in_4bit": true)", R"("quantization_config": {"bits": 4})",
                               R"("moe": {"num_experts": 8})", R"("dpo": {"beta": 0.1})"})
-    expect_error(members, "is not built: all of a model's weights are trained, as they are");
+    expect_error(members, "is not supported: all weights of a model are trained unquantized; remove it");
   expect_error(R"("fp8": {"enabled": true})", "cleave.fp8");
   for (const char* members : {R"("peft": {"r": 8})", R"("lora_config": {"r": 8})", R"("lora_r": 8)"})
     expect_error(members, "adapters are asked for by {\"cleave\": {\"lora\"");
@@ -167,7 +172,7 @@ TEST(UnknownKeys, ThatAskForAnotherTrainingAreNotBuiltAndThatAskForNothingAreFor
 TEST(UnknownKeys, InASectionThatIsNotBuiltAndOffAreWarnings) {
   EXPECT_EQ(unknown_problems(R"("wandb": {"enabled": false, "entity": "x", "project": null})"),
             "warning: f:2:29: wandb.entity: unknown key in wandb\n"
-            "warning: f:2:55: wandb.project: wanted a text, got null\n");
+            "warning: f:2:55: wandb.project: expected a text, got null\n");
   EXPECT_TRUE(read_unknown(R"("wandb": {"entity": "x"})").ok());
   EXPECT_FALSE(read_unknown(R"("wandb": {"enabled": true, "entity": "x"})").ok());
   EXPECT_FALSE(read_unknown(R"("tensorboard": {"enabled": false, "entity": "x"})").ok());
@@ -189,7 +194,7 @@ TEST(UnknownKeys, NamesAreEscapedAndCutBeforeTheyArePrinted) {
     }
   }
   EXPECT_EQ(unknown_problems("\"" + forged + "\": 1"),
-            "warning: f:2:1: \"x\\x0aerror: f:9:9: forged\": unknown key, which nothing reads\n");
+            "warning: f:2:1: \"x\\x0aerror: f:9:9: forged\": unknown key; it has no effect\n");
 }
 
 TEST(UnknownKeys, NoValueReachesAMessageOrANoteRaw) {
@@ -216,7 +221,7 @@ TEST(DeepSpeedsValues, AreReadAsItReadsThem) {
         0)
         << no;
   expect_error(R"("fp16": {"enabled": true, "min_loss_scale": 1e300})",
-               "above the first loss scale, 2^16 = 65536");
+               " is above the initial loss scale 2^16 = 65536");
   EXPECT_TRUE(read_unknown(R"("fp16": {"enabled": true, "min_loss_scale": 65536})").ok());
   EXPECT_TRUE(read_unknown(R"("fp16": {"enabled": false, "min_loss_scale": 1e300})").ok());
 }
@@ -230,8 +235,8 @@ TEST(DeepSpeedsValues, AutotuningIsInertAndSaysSo) {
   const ReadResult r = read_unknown(R"("autotuning": {"enabled": true, "fast": false})");
   EXPECT_TRUE(r.ok()) << format(r.problems);
   EXPECT_EQ(format(r.problems),
-            "warning: f:2:16: autotuning.enabled: changes nothing: configurations are searched only where "
-            "DeepSpeed's launcher is given --autotuning; the training has the values that this file says\n");
+            "warning: f:2:16: autotuning.enabled: has no effect: DeepSpeed searches configurations only if "
+            "its launcher gets --autotuning; the training uses the values of this file\n");
   EXPECT_EQ(unknown_problems(R"("autotuning": {"enabled": false})"), "");
 }
 
@@ -239,7 +244,7 @@ TEST(Messages, SayOneThingOnceAndWhichValue) {
   const std::string scheduler =
       unknown_problems(R"("scheduler": {"type": "Cosine", "params": {"warmup_num_steps": 5, "x": 1}})");
   EXPECT_EQ(std::count(scheduler.begin(), scheduler.end(), '\n'), 1) << scheduler;
-  expect_error(R"("scheduler": {"params": {"warmup_num_steps": 5}})", "there is no scheduler.type");
+  expect_error(R"("scheduler": {"params": {"warmup_num_steps": 5}})", "has no scheduler.type");
   const auto betas = [](const char* value) {
     return unknown_problems(
         fmt::format(R"("optimizer": {{"type": "Adam", "params": {{"betas": {}}}}})", value));
@@ -248,11 +253,12 @@ TEST(Messages, SayOneThingOnceAndWhichValue) {
             std::string::npos)
       << betas("[0.9, 1.5]");
   EXPECT_NE(betas("[\"a\", 0.9]").find("the first, \"a\" (a text), is not"), std::string::npos);
-  EXPECT_NE(betas("[1, 0.9]").find("the first is 1; both must be below 1"), std::string::npos);
   EXPECT_NE(
-      unknown_problems("\"gradient_clipping\": 1 \"fp16\": {}").find("a comma is missing before this key"),
+      betas("[1, 0.9]").find("the first is 1; both must be below 1, otherwise the moments never change"),
       std::string::npos);
-  EXPECT_NE(unknown_problems(R"("aio": {}, "x": [1 2])").find("a comma is missing before this value"),
+  EXPECT_NE(unknown_problems("\"gradient_clipping\": 1 \"fp16\": {}").find("missing comma before this key"),
+            std::string::npos);
+  EXPECT_NE(unknown_problems(R"("aio": {}, "x": [1 2])").find("missing comma before this value"),
             std::string::npos)
       << unknown_problems(R"("aio": {}, "x": [1 2])");
 }
