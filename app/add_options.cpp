@@ -16,7 +16,7 @@ void add_config_option(CLI::App& app, std::string& config, const std::string& he
                    "--deepspeed {} and --deepspeed_config {} name two files; give one of them", file, config);
            if (!file.empty()) config = file;
          },
-         "with a file: the same, as Hugging Face's Trainer has it; alone: accepted and ignored")
+         "same as --deepspeed_config if it has a value; accepted without one")
       ->expected(0, 1);
   if (required)
     app.final_callback([&config] {
@@ -25,51 +25,47 @@ void add_config_option(CLI::App& app, std::string& config, const std::string& he
 }
 
 void add_options(CLI::App& app, ModelOptions& o) {
-  app.add_option(
-         "--model", o.model,
-         "a config.json of Hugging Face, a folder with one (train starts from its weights), or a preset "
-         "(preset:NAME where a folder has the name, too): " +
-             model::preset_names())
+  app.add_option("--model", o.model,
+                 "Hugging Face config.json, a model folder (train starts from its weights), or a preset "
+                 "(preset:NAME if a folder has the same name): " +
+                     model::preset_names())
       ->capture_default_str();
-  app.add_option("--seq_len", o.seq_len, "tokens in a sample")->capture_default_str()->check(integer(1));
+  app.add_option("--seq_len", o.seq_len, "tokens per sample")->capture_default_str()->check(integer(1));
   app.add_option(
       "--tokenizer", o.tokenizer,
-      "byte, a tokenizer.json or tokenizer.model, or a folder with one, for texts; token files (.bin) bring "
-      "their own ids (none: that of the model's folder, else byte)");
+      "tokenizer for texts: byte, a tokenizer.json or tokenizer.model, or a folder with one; token files "
+      "(.bin) contain ids already (default: tokenizer of the model folder, otherwise byte)");
   add_document_mask(app, o.document_mask);
 }
 
 void add_token_bytes(CLI::App& app, int& token_bytes) {
-  app.add_option(
-         "--token_bytes", token_bytes,
-         "width of a token in a .bin without a header: 2 (uint16) or 4 (uint32); by default the one whose "
-         "values fit the vocabulary")
+  app.add_option("--token_bytes", token_bytes,
+                 "bytes per token of a .bin without header: 2 (uint16) or 4 (uint32); by default the width "
+                 "that fits the vocabulary")
       ->check(CLI::IsMember({2, 4}));
 }
 
 void add_document_mask(CLI::App& app, bool& document_mask) {
   app.add_flag("--document_mask", document_mask,
-               "attention and positions stay inside each document, and none predicts the first token of the "
-               "next; wants data that say where documents begin (.bin with .idx)");
+               "restrict attention and positions to one document, and mask predictions across documents; "
+               "needs data with document boundaries (.bin with .idx)");
 }
 
 void add_options(CLI::App& app, RankOptions& o) {
   app.add_option("--transport", o.transport, "auto, shm or gloo")->capture_default_str();
   app.add_option("--gpu_transport", o.gpu_transport,
-                 "between GPUs: auto, nccl, ipc (one host), or host (through host memory); the last two add "
-                 "in rank order")
+                 "transport between GPUs: auto, nccl, ipc (one host) or host (through host memory); ipc and "
+                 "host sum in rank order")
       ->capture_default_str();
-  app.add_flag("--share_gpu", o.share_gpu,
-               "with fewer GPUs than ranks, ranks take turns on a GPU; for tests");
+  app.add_flag("--share_gpu", o.share_gpu, "let several ranks share a GPU; for tests");
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:INDEX")->capture_default_str();
-  app.add_option("--device_memory", o.device_memory, "limit of a rank's device memory, such as 8GiB");
-  app.add_option("--host_memory", o.host_memory, "limit of a rank's host memory");
+  app.add_option("--device_memory", o.device_memory, "device memory limit per rank, such as 8GiB");
+  app.add_option("--host_memory", o.host_memory, "host memory limit per rank");
   app.add_option(
          "--threads", o.threads,
-         "threads a rank computes with on the CPU (default: OMP_NUM_THREADS, or this rank's share of the "
-         "cores that the process may use)")
+         "CPU threads per rank (default: OMP_NUM_THREADS, or this rank's share of the available cores)")
       ->check(integer(1, kMostThreads));
-  app.add_option("--local_rank", o.local_rank, "accepted from launchers; must agree with the environment")
+  app.add_option("--local_rank", o.local_rank, "set by launchers; must agree with the environment")
       ->check(integer(-1, 1'000'000));
 }
 
@@ -100,13 +96,13 @@ void add_options(CLI::App& app, config::AutoValues& a) {
   const auto option = [&](const char* name, auto& value, const char* key, const char* otherwise) {
     return app.add_option(name, value, fmt::format("{} (default {})", key, otherwise))
         ->each([&a, name](const std::string&) { a.given.insert(name); })
-        ->group("Options of Hugging Face's Trainer: for \"auto\" and for what the file leaves out");
+        ->group("Trainer options: values for \"auto\" and for missing keys of the ds_config");
   };
   option("--per_device_train_batch_size", a.micro_batch_size, "train_micro_batch_size_per_gpu",
-         "8, or what the other batch keys leave")
+         "8, or derived from the other batch keys")
       ->check(integer(1));
   option("--gradient_accumulation_steps", a.gradient_accumulation_steps, "gradient_accumulation_steps",
-         "1, or what the other batch keys leave")
+         "1, or derived from the other batch keys")
       ->check(integer(1));
   option("--learning_rate", a.lr, "optimizer.params.lr", "5e-5")->check(number(0));
   option("--weight_decay", a.weight_decay, "optimizer.params.weight_decay", "0")->check(number(0));
@@ -115,12 +111,12 @@ void add_options(CLI::App& app, config::AutoValues& a) {
   option("--adam_epsilon", a.eps, "optimizer.params.eps", "1e-8")->check(number(0));
   option("--max_grad_norm", a.max_grad_norm, "gradient_clipping", "1")->check(number(0));
   option("--lr_scheduler_type", a.schedule,
-         "the schedule of a file that has none: linear, cosine, constant or constant_with_warmup", "linear")
+         "schedule if the file has none: linear, cosine, constant or constant_with_warmup", "linear")
       ->check(trainers_schedule());
-  option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps; below 1 a share of all steps",
+  option("--warmup_steps", a.warmup_steps, "scheduler.params.warmup_num_steps; below 1: share of all steps",
          "0")
       ->check(number(0, 1e15));
-  option("--warmup_ratio", a.warmup_ratio, "the same as a share of all steps, where --warmup_steps is 0", "0")
+  option("--warmup_ratio", a.warmup_ratio, "warm-up as a share of all steps, if --warmup_steps is 0", "0")
       ->check(number(0, 1));
   option("--fp16", a.fp16, "fp16.enabled", "false; without a value true")
       ->expected(0, 1)
@@ -132,7 +128,7 @@ void add_options(CLI::App& app, config::AutoValues& a) {
 
 void add_steps_option(CLI::App& app, config::AutoValues& values) {
   app.add_option("--steps", values.total_steps,
-                 "optimizer steps of the training, for a schedule that ends with it")
+                 "optimizer steps of the training, for schedules that depend on them")
       ->check(integer(1));
 }
 

@@ -47,30 +47,29 @@ struct BenchOptions {
 bool parse_options(BenchOptions& o, const Arguments& arguments) {
   CLI::App app(
       fmt::format(
-          "What this machine reaches, beside the most that it can: {}; without words all of them.\n"
-          "Limits of arithmetic are loops of multiply-adds on registers, those of memory plain loops over "
-          "large arrays.\n"
-          "Example: cleave bench --json > before.json, and another day cleave bench --compare before.json",
+          "Measures this machine against its limits: {}; without groups, all of them.\nArithmetic limits are "
+          "loops of multiply-adds on registers, memory limits are plain loops over large arrays.\nExample: "
+          "cleave bench --json > before.json, and later cleave bench --compare before.json",
           fmt::join(kGroups, ", ")),
       "bench");
-  app.add_option("group", o.groups, "what is measured")->check(one_of(kGroups));
-  app.add_flag("--json", o.json, "one JSON object on stdout; the table then goes to stderr");
+  app.add_option("group", o.groups, "groups to measure")->check(one_of(kGroups));
+  app.add_flag("--json", o.json, "print one JSON object on stdout, and the table on stderr");
   app.add_option("--compare", o.compare,
-                 "names the rows that got slower than in this file, which --json made");
-  app.add_option("--filter", o.filter,
-                 "only kernels with this word in their names; may be given several times")
+                 "list the rows that are slower than in this file of an earlier --json");
+  app.add_option("--filter", o.filter, "measure only kernels whose names contain this word; may be repeated")
       ->allow_extra_args(false);
-  app.add_option("--folder", o.folder, "where the disk is measured, with a file of 1 GiB")
+  app.add_option("--folder", o.folder, "folder of the disk to measure, with a file of 1 GiB")
       ->capture_default_str();
-  app.add_option("--ranks", o.ranks, "processes of comm")->capture_default_str()->check(integer(2, 256));
-  app.add_option("--threads", o.threads, "of this process; 0: one for each core, or OMP_NUM_THREADS")
+  app.add_option("--ranks", o.ranks, "number of processes for comm")
+      ->capture_default_str()
+      ->check(integer(2, 256));
+  app.add_option("--threads", o.threads, "threads of this process; 0: one per core, or OMP_NUM_THREADS")
       ->capture_default_str()
       ->check(integer(0, kMostThreads));
-  app.add_option("--rounds", o.rounds,
-                 "how often all rows are visited in turn; a row is what its middle round reached")
+  app.add_option("--rounds", o.rounds, "rounds over all rows; each row reports its median round")
       ->capture_default_str()
       ->check(integer(1, 1000));
-  app.add_option("--seconds", o.seconds, "that each kernel is repeated for, in all rounds together")
+  app.add_option("--seconds", o.seconds, "seconds per kernel, over all rounds")
       ->capture_default_str()
       ->check(number(0));
   return parse(app, arguments);

@@ -14,11 +14,11 @@ namespace cleave::app {
 namespace {
 
 void add_reading(CLI::App& app, config::ReadOptions& options) {
-  app.add_option("--world_size", options.world_size, "all ranks of the job, for the batch arithmetic")
+  app.add_option("--world_size", options.world_size, "number of ranks of the job")
       ->capture_default_str()
       ->check(integer(1))
       ->each([&options](const std::string&) { options.world_assumed = false; });
-  app.add_flag("--strict", options.strict, "what would be a warning is an error");
+  app.add_flag("--strict", options.strict, "treat warnings as errors");
   add_steps_option(app, options.auto_values);
   add_options(app, options.auto_values);
 }
@@ -69,16 +69,15 @@ const config::ReadOptions kReading{
 
 int run_check(const Arguments& arguments) {
   CLI::App app(
-      "Validates ds_config files: every error at once, with file:line:column, the key and the nearest known "
-      "key.\n"
-      "Example: cleave check --world_size 8 ds_config.json",
+      "Lists all errors of ds_config files at once, with file:line:column, key and nearest known "
+      "key.\nExample: cleave check --world_size 8 ds_config.json",
       "check");
   std::vector<std::string> files;
   config::ReadOptions options = kReading;
   bool quiet = false;
   app.add_option("file", files, "ds_config files")->required();
   add_reading(app, options);
-  app.add_flag("--quiet", quiet, "no line for each key of a good file");
+  app.add_flag("--quiet", quiet, "print errors and warnings only");
   if (!parse(app, arguments)) return 0;
   bool good = true;
   for (const std::string& file : files) {
@@ -93,16 +92,16 @@ int run_check(const Arguments& arguments) {
 
 int run_explain(const Arguments& arguments) {
   CLI::App app(
-      "Says of every key of a ds_config which value it has, where that comes from, and what it does here.\n"
-      "Example: cleave explain --world_size 8 ds_config.json --json",
+      "Prints value, origin and effect of each key of a ds_config.\nExample: cleave explain --world_size 8 "
+      "ds_config.json --json",
       "explain");
   std::string file;
   config::ReadOptions options = kReading;
   bool as_array = false, every = false;
   app.add_option("file", file, "a ds_config file");
   add_reading(app, options);
-  app.add_flag("--json", as_array, "an array with an object for each key");
-  app.add_flag("--keys", every, "every key that a file can have, instead of those of one");
+  app.add_flag("--json", as_array, "print a JSON array with one object per key");
+  app.add_flag("--keys", every, "list all supported keys instead of the keys of a file");
   if (!parse(app, arguments)) return 0;
   if (every) return list_every_key(as_array), 0;
   require(!file.empty(), Exit::usage, "give a ds_config file, or --keys");

@@ -14,12 +14,12 @@ checkpoint::CheckpointReader open(const CheckpointOptions& o) {
 int threads_of(const CheckpointOptions& o) { return threads_of_process(o.threads).threads; }
 
 void add_options(CLI::App& app, CheckpointOptions& o) {
-  app.add_option("dir", o.dir, "folder of checkpoints, or one of them")->required();
+  app.add_option("dir", o.dir, "folder of checkpoints, or one checkpoint")->required();
   app.add_option("--tag", o.tag, "which one")->capture_default_str();
 }
 
 void add_threads(CLI::App& app, CheckpointOptions& o) {
-  app.add_option("--threads", o.threads, "threads that read (0: one a core)")
+  app.add_option("--threads", o.threads, "reader threads (0: one per core)")
       ->capture_default_str()
       ->check(integer(0, kMostThreads));
   app.add_flag("--quiet", o.quiet, "no progress");

@@ -185,25 +185,23 @@ struct DataOptions {
 };
 
 CLI::App* add_split(CLI::App& app, DataOptions& o) {
-  CLI::App* command = app.add_subcommand(
-      "split",
-      "cut a text into training and validation parts by a fixed rule; of an indexed data set "
-      "(.bin with .idx) and of a .jsonl every tenth document is for validation");
-  command->add_option("text", o.in, "a text, a .jsonl, or an indexed data set")->required();
-  command->add_option("--train", o.train, "the part for training, to write")->required();
-  command->add_option("--validation", o.validation, "the part for validation, to write")->required();
+  CLI::App* command =
+      app.add_subcommand("split",
+                         "split a text into training and validation parts by a fixed rule; of an indexed "
+                         "data set (.bin with .idx) or a .jsonl, every tenth document goes to validation");
+  command->add_option("text", o.in, "text, .jsonl or indexed data set")->required();
+  command->add_option("--train", o.train, "output file of the training part")->required();
+  command->add_option("--validation", o.validation, "output file of the validation part")->required();
   command->footer("Example: cleave data split corpus.txt --train train.txt --validation validation.txt");
   return command;
 }
 
 CLI::App* add_tokenize(CLI::App& app, DataOptions& o) {
-  CLI::App* command = app.add_subcommand(
-      "tokenize",
-      "a text, or the documents of a .jsonl, to a token file; each document ends with the tokenizer's "
-      "token for that");
-  command->add_option("text", o.tokenizing.text, "a text, or a .jsonl with a document on each line")
-      ->required();
-  command->add_option("bin", o.tokenizing.out, "the token file to write")->required();
+  CLI::App* command = app.add_subcommand("tokenize",
+                                         "tokenize a text or the documents of a .jsonl into a token file; "
+                                         "each document ends with the tokenizer's end-of-text token");
+  command->add_option("text", o.tokenizing.text, "text, or .jsonl with one document per line")->required();
+  command->add_option("bin", o.tokenizing.out, "output token file")->required();
   command
       ->add_option("--tokenizer", o.tokenizer,
                    "byte, a tokenizer.json or tokenizer.model, or a folder with one")
@@ -215,32 +213,30 @@ CLI::App* add_tokenize(CLI::App& app, DataOptions& o) {
             using Format = TokenizeOptions::Format;
             o.tokenizing.format = name == "megatron" ? Format::megatron : Format::llmc;
           },
-          "llmc: a .bin that says its vocabulary; megatron: a .bin with an .idx, which says where documents "
-          "begin")
+          "llmc: .bin with the vocabulary size; megatron: .bin with .idx, which stores document boundaries")
       ->check(one_of({"llmc", "megatron"}))
       ->default_str("llmc");
-  command->add_option("--threads", o.threads, "how many encode (default: one a core)")
+  command->add_option("--threads", o.threads, "encoder threads (default: one per core)")
       ->check(integer(1, kMostThreads));
-  command->add_option("--jsonl_key", o.tokenizing.key, "of the document in each line of a .jsonl")
+  command->add_option("--jsonl_key", o.tokenizing.key, "name of the text field in a .jsonl")
       ->capture_default_str();
   command->footer("Example: cleave data tokenize corpus.txt corpus.bin --tokenizer tokenizer.json");
   return command;
 }
 
 CLI::App* add_inspect(CLI::App& app, DataOptions& o) {
-  CLI::App* command = app.add_subcommand(
-      "inspect",
-      "kind, size, vocabulary, documents and loss mask of a text or token file; with --at its "
-      "tokens, with the boundaries of documents");
-  command->add_option("file", o.inspected.file, "a text or token file")->required();
-  command->add_option("--tokenizer", o.inspected.tokenizer,
-                      "shows the tokens of a token file as text: a tokenizer.json or tokenizer.model, or a "
-                      "folder with one");
+  CLI::App* command = app.add_subcommand("inspect",
+                                         "print kind, size, vocabulary, documents and loss mask of a text or "
+                                         "token file; with --at, its tokens and document boundaries");
+  command->add_option("file", o.inspected.file, "text or token file")->required();
+  command->add_option(
+      "--tokenizer", o.inspected.tokenizer,
+      "show the tokens as text with a tokenizer.json or tokenizer.model, or a folder with one");
   add_token_bytes(*command, o.inspected.token_bytes);
-  command->add_option("--jsonl_key", o.inspected.key, "of the document in each line of a .jsonl")
+  command->add_option("--jsonl_key", o.inspected.key, "name of the text field in a .jsonl")
       ->capture_default_str();
-  command->add_option("--at", o.inspected.at, "shows tokens from this one on")->check(integer(0));
-  command->add_option("--count", o.inspected.count, "so many")
+  command->add_option("--at", o.inspected.at, "position of the first token to show")->check(integer(0));
+  command->add_option("--count", o.inspected.count, "number of tokens to show")
       ->capture_default_str()
       ->check(integer(1, 1 << 20));
   command->footer("Example: cleave data inspect corpus.bin --at 1000 --count 20");
@@ -248,11 +244,10 @@ CLI::App* add_inspect(CLI::App& app, DataOptions& o) {
 }
 
 CLI::App* add_ngrams(CLI::App& app, DataOptions& o) {
-  CLI::App* command =
-      app.add_subcommand("ngrams", "losses of 1- to 5-gram byte models: what a model must beat");
-  command->add_option("--train", o.train, "the text that is counted")->required();
-  command->add_option("--validation", o.validation, "the text whose loss is computed")->required();
-  command->add_option("--jsonl_key", o.tokenizing.key, "of the document in each line of a .jsonl")
+  CLI::App* command = app.add_subcommand("ngrams", "losses of 1- to 5-gram byte models, as a baseline");
+  command->add_option("--train", o.train, "training text")->required();
+  command->add_option("--validation", o.validation, "validation text")->required();
+  command->add_option("--jsonl_key", o.tokenizing.key, "name of the text field in a .jsonl")
       ->capture_default_str();
   command->footer("Example: cleave data ngrams --train train.txt --validation validation.txt");
   return command;

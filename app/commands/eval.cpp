@@ -119,7 +119,7 @@ int run_eval(const Arguments& arguments) {
   EvalOptions o;
   o.model.micro_batch = 8;
   add_options(app, o.model);
-  app.add_option("--jsonl_key", o.key, "of the document in each line of a .jsonl")->capture_default_str();
+  app.add_option("--jsonl_key", o.key, "name of the text field in a .jsonl")->capture_default_str();
   app.add_option("--data", o.data, "text or token file")->required();
   add_token_bytes(app, o.token_bytes);
   app.add_flag("--pack", o.pack, "samples are packed documents, as cleave train --pack makes them");

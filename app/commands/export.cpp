@@ -15,26 +15,24 @@ constexpr std::pair<const char*, DType> kTypes[] = {
 
 int run_export(const Arguments& arguments) {
   CLI::App app(
-      "Makes a folder of a checkpoint that transformers, vLLM and others read: safetensors, config.json, and "
-      "the files of the tokenizer that the training used or began with.\n"
-      "Example: cleave export runs/first first-hf --dtype bf16",
+      "Converts a checkpoint to a model folder for transformers, vLLM and others: safetensors, config.json "
+      "and tokenizer files.\nExample: cleave export runs/first first-hf --dtype bf16",
       "export");
   std::string from, to, tag = "latest", dtype = "fp32", size = "5GB";
-  app.add_option("dir", from, "folder of checkpoints, or one of them")->required();
-  app.add_option("out", to, "folder to make; it is never overwritten")->required();
+  app.add_option("dir", from, "folder of checkpoints, or one checkpoint")->required();
+  app.add_option("out", to, "folder to create; must not exist or be empty")->required();
   app.add_option("--tag", tag, "which checkpoint")->capture_default_str();
-  app.add_option("--dtype", dtype, "of the weights: fp32, bf16 or fp16")
+  app.add_option("--dtype", dtype, "type of the weights: fp32, bf16 or fp16")
       ->capture_default_str()
       ->check(one_of({"fp32", "bf16", "fp16"}));
-  app.add_option("--max_shard_size", size, "largest file of weights, such as 500MB")->capture_default_str();
+  app.add_option("--max_shard_size", size, "largest weight file, such as 500MB")->capture_default_str();
   bool adapter = false;
   app.add_flag("--adapter", adapter,
-               "the adapters of a training with cleave.lora alone, for peft; otherwise they are added to the "
-               "weights");
+               "write the LoRA adapters alone, for PEFT; by default they are merged into the weights");
   if (!parse(app, arguments)) return 0;
   require_free(to);
   checkpoint::WeightFormat format{.max_file_size = parse_bytes(size, "--max_shard_size")};
-  require(format.max_file_size > 0, Exit::usage, "--max_shard_size: wanted more than 0 bytes");
+  require(format.max_file_size > 0, Exit::usage, "--max_shard_size: expected more than 0 bytes");
   for (const auto& [name, type] : kTypes)
     if (dtype == name) format.dtype = type;
   const CheckpointName which = named_checkpoint(from, tag);

@@ -48,7 +48,7 @@ struct ImportOptions {
     if (!model.empty()) return model::find_model(model);
     std::error_code error;
     require(fs::exists(fs::path(from) / "config.json", error), Exit::usage,
-            "{} has no config.json, which says what model it is; give --model, that file or a folder with it",
+            "{}: contains no config.json; pass --model with a config.json or a folder that contains one",
             from);
     return published_config(from);
   }
@@ -112,35 +112,31 @@ std::string import_deepspeed(const ImportOptions& o) {
 
 int run_import(const Arguments& arguments) {
   CLI::App app(
-      "Makes a checkpoint of a published model: a folder of Hugging Face with config.json and weights. "
-      "Training "
-      "from it begins the optimizer anew. (cleave train --model FOLDER starts from the weights without one.) "
-      "Or of "
-      "a folder that DeepSpeed's save_checkpoint wrote with ZeRO, also of a pipeline: weights in fp32 and "
-      "Adam's moments.\n"
-      "Example: cleave import models/Qwen3-0.6B runs/qwen3\n"
-      "Example: cleave import --from_deepspeed old/checkpoints runs/new --model models/Qwen3-0.6B",
+      "Converts a published model (a Hugging Face folder with config.json and weights) to a checkpoint with "
+      "a new optimizer state. cleave train --model FOLDER starts from such a folder directly.\nWith "
+      "--from_deepspeed, converts a DeepSpeed ZeRO checkpoint, pipelines included: fp32 weights and Adam "
+      "moments.\nExample: cleave import models/Qwen3-0.6B runs/qwen3\nExample: cleave import "
+      "--from_deepspeed old/checkpoints runs/new --model models/Qwen3-0.6B",
       "import");
   ImportOptions o;
-  app.add_option("folder", o.from, "the published model, or DeepSpeed's checkpoints")->required();
-  app.add_option("out", o.to, "folder of checkpoints to make")->required();
-  auto* deepspeed =
-      app.add_flag("--from_deepspeed", o.deepspeed,
-                   "the folder is of DeepSpeed's ZeRO stage 1, 2 or 3, or of a pipeline with it");
+  app.add_option("folder", o.from, "published model, or DeepSpeed checkpoint folder")->required();
+  app.add_option("out", o.to, "folder of checkpoints to create")->required();
+  auto* deepspeed = app.add_flag("--from_deepspeed", o.deepspeed,
+                                 "the folder contains DeepSpeed checkpoints with ZeRO stage 1, 2 or 3");
   app.add_option("--model", o.model,
-                 "config.json of the model, or a folder with it (default: that in the folder)");
-  app.add_option("--tag", o.tag, "which of DeepSpeed's checkpoints")->capture_default_str()->needs(deepspeed);
+                 "config.json of the model, or a folder with it (default: the one in the folder)");
+  app.add_option("--tag", o.tag, "DeepSpeed checkpoint to read")->capture_default_str()->needs(deepspeed);
   app.add_option("--seq_len", o.seq_len,
-                 "tokens that eval and generate look at; at most the model's positions")
+                 "sequence length for eval and generate; at most the positions of the model")
       ->capture_default_str()
       ->check(integer(1));
   if (!parse(app, arguments)) return 0;
   model::require_one_meaning(o.from);
   std::error_code error;
-  require(fs::is_directory(o.from, error), Exit::usage, "{} is not a folder; wanted one with weights",
+  require(fs::is_directory(o.from, error), Exit::usage, "{}: not a folder (expected a folder with weights)",
           o.from);
   require(checkpoint::checkpoint_folders(o.to).empty(), Exit::usage,
-          "{} has checkpoints already; name another folder, or remove them", o.to);
+          "{}: already contains checkpoints; choose another folder, or remove them", o.to);
   std::printf("%s\n", (o.deepspeed ? import_deepspeed(o) : import_model(o)).c_str());
   return 0;
 }

@@ -31,14 +31,13 @@ struct PlanOptions {
 };
 
 void add_output_options(CLI::App& app, PlanOptions& o) {
+  app.add_flag("--suggest", o.suggest, "print the ds_config of the fastest layout that fits; needs --device");
+  app.add_flag("--strict", o.strict, "treat warnings about the ds_config as errors");
+  app.add_flag("--json", o.json, "print one JSON object; sizes in bytes");
+  app.add_option("--html", o.html, "write the plan as one HTML page with pictures");
   app.add_flag(
-      "--suggest", o.suggest,
-      "prints the ds_config of the layout that fits and is predicted to be the fastest; needs --device");
-  app.add_flag("--strict", o.strict, "warnings about the ds_config are errors");
-  app.add_flag("--json", o.json, "one JSON object, in bytes");
-  app.add_option("--html", o.html, "writes the plan to this file as one page with pictures");
-  app.add_flag("--simulate", o.simulate,
-               "also run the calls of every rank in lockstep: none may wait for ever or be given other data");
+      "--simulate", o.simulate,
+      "simulate the calls of all ranks in lockstep, and fail if one waits forever or receives other data");
 }
 
 // The other options are of models that are built in, and of their values.
@@ -59,10 +58,10 @@ void require_options_of_scripts(const CLI::App& app, const PlanOptions& o) {
 
 bool parse_options(PlanOptions& o, const Arguments& arguments) {
   CLI::App app(
-      "What every rank of a job takes: memory by category and kind, bytes sent in one step by group and\n"
-      "collective, and the pipeline's idle share. Nothing is started and no device is needed. Exits with 3,\n"
-      "and changes that would help, when a rank does not fit in --device_memory or --host_memory.\n"
-      "Example: cleave plan --deepspeed_config ds_config.json --model gpt2-xl --seq_len 1024 --world_size 8",
+      "Computes memory by category and kind, bytes sent per step by group and collective, and the pipeline's "
+      "idle\nshare for every rank of a job. Starts no ranks and needs no device. Exits with 3 and suggests "
+      "changes if a\nrank does not fit in --device_memory or --host_memory.\nExample: cleave plan "
+      "--deepspeed_config ds_config.json --model gpt2-xl --seq_len 1024 --world_size 8",
       "plan");
   std::vector<std::string> devices;
   for (const plan::DeviceModel& m : plan::device_models()) devices.emplace_back(m.name);
@@ -70,32 +69,29 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   add_options(app, o.model);
   add_options(app, o.values);
   add_steps_option(app, o.values);
-  app.add_option("--world_size,-n", o.world, "all ranks of the job")
+  app.add_option("--world_size,-n", o.world, "number of ranks of the job")
       ->capture_default_str()
       ->check(integer(1, 1 << 20));
-  app.add_option("--vocab", o.vocab, "of the data, for a model that leaves it open")
+  app.add_option("--vocab", o.vocab, "vocabulary size of the data, for models without their own")
       ->capture_default_str()
       ->check(integer(1));
   app.add_option(
       "--device", o.device,
-      fmt::format("plans ranks on this GPU, predicts the step time, and its memory is the limit: "
-                  "{}, or a .json file with rates that you measured; a file of cleave bench --json "
-                  "predicts ranks on the CPU that it measured",
+      fmt::format("GPU to plan for, with its memory as limit and a predicted step time: {}, or a .json file "
+                  "with measured rates; a file of cleave bench --json predicts ranks on the measured CPU",
                   fmt::join(devices, ", ")));
-  app.add_option(
-         "--ranks_per_node", o.per_node,
-         "ranks that share a node, to tell traffic inside from traffic between nodes; 8 unless --device "
-         "says another number")
+  app.add_option("--ranks_per_node", o.per_node,
+                 "ranks per node, to separate traffic inside a node from traffic between nodes (default: 8, "
+                 "or the number of --device)")
       ->check(integer(1));
-  app.add_option("--device_memory", o.limits.device_memory, "limit of a rank's device memory, such as 8GiB");
-  app.add_option("--host_memory", o.limits.host_memory, "limit of a rank's host memory");
+  app.add_option("--device_memory", o.limits.device_memory, "device memory limit per rank, such as 8GiB");
+  app.add_option("--host_memory", o.limits.host_memory, "host memory limit per rank");
   app.add_option("script", o.script,
-                 "FILE.py:NAME: a function that makes a module of PyTorch, in place of --model");
+                 "FILE.py:NAME, a function that returns a PyTorch module, instead of --model");
   app.add_option("--trace", o.trace,
-                 "with FILE.py:NAME, of the file: a function of the module that computes the loss of a "
-                 "micro-batch, to see what PyTorch keeps for the backward");
-  app.add_option("--ranks_here", o.here,
-                 "the first this many ranks would share this machine, computing on its CPU: do they fit?")
+                 "with FILE.py:NAME, a function in the file that computes the loss of a micro-batch from the "
+                 "module, to count the tensors that PyTorch saves for the backward pass");
+  app.add_option("--ranks_here", o.here, "check whether the first N ranks fit on this machine's CPU together")
       ->check(integer(0));
   add_output_options(app, o);
   if (!parse(app, arguments)) return false;

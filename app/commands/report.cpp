@@ -104,10 +104,10 @@ Json missing(const CudaStatus& status) {
         {{"for", "ranks on several hosts"}, {"what", "Gloo; install libgloo-dev and build again"}});
   if (const comm::NcclStatus nccl = comm::nccl_status(); build::cuda && !nccl.problem.empty())
     list.push_back(
-        {{"for", "collectives between GPUs without the way through host memory"}, {"what", nccl.problem}});
+        {{"for", "collectives between GPUs without a copy through host memory"}, {"what", nccl.problem}});
   if (const std::string problem = io_uring()["problem"]; !problem.empty())
     list.push_back(
-        {{"for", "io_uring, with which the disk is fastest"},
+        {{"for", "io_uring, the fastest disk access"},
          {"what", problem + (offload::liburing_version().empty() ? "; install liburing-dev and build again"
                                                                  : "; threads read and write instead")}});
   return list;
@@ -167,12 +167,14 @@ void print(const Json& j) {
 
 int run_report(const Arguments& arguments) {
   CLI::App app(
-      "What this machine and this build offer, and what is missing for what.\nExample: cleave report --json",
+      "Prints CPU, GPUs, libraries and missing parts of this machine and build.\nExample: cleave report "
+      "--json",
       "report");
   bool json = false;
-  app.add_flag("--json", json, "one JSON object");
+  app.add_flag("--json", json, "print one JSON object");
   bool env = false;
-  app.add_flag("--env", env, "what launchers and clusters say in the environment instead, secrets masked");
+  app.add_flag("--env", env,
+               "print the launcher and cluster variables of the environment instead, with secrets masked");
   if (!parse(app, arguments)) return 0;
   if (env) return report_environment(json);
   const CudaStatus status = cuda_status(true);

@@ -44,36 +44,28 @@ std::vector<EvalSet> eval_sets_of(const std::vector<std::string>& given) {
 void add_data_options(CLI::App& app, RunOptions& o) {
   app.add_option(
          "--data", o.data,
-         "a text or .jsonl, which --tokenizer turns into a token file once (in OUTPUT/tokens or the user's "
-         "cache); or a token file: Megatron's .bin with .idx, llm.c or nanoGPT .bin; or several: a folder, a "
-         "pattern or a list, each file as often as it is large; or a blend: \"0.7 a.bin 0.3 b.bin\", or "
-         "@FILE "
-         "with a line for each source")
+         "text or .jsonl, tokenized once (cached in OUTPUT/tokens or the user's cache); a token file "
+         "(Megatron .bin with .idx, llm.c or nanoGPT .bin); a folder, pattern or list of files, sampled in "
+         "proportion to their size; or a blend: \"0.7 a.bin 0.3 b.bin\", or @FILE with one source per line")
       ->required();
-  app.add_option("--jsonl_key", o.jsonl_key, "of the document in each line of a .jsonl")
-      ->capture_default_str();
+  app.add_option("--jsonl_key", o.jsonl_key, "name of the text field in a .jsonl")->capture_default_str();
   add_token_bytes(app, o.model.token_bytes);
-  app.add_flag(
-      "--pack", o.pack,
-      "documents stay whole where they fit into a sample, and the rest of it is padding (without it: "
-      "windows over all tokens)");
+  app.add_flag("--pack", o.pack,
+               "pack whole documents into samples and pad the rest (default: windows over all tokens)");
 }
 
 void add_length_options(CLI::App& app, RunOptions& o) {
-  app.add_option("--steps", o.steps, "optimizer steps of the whole training, over resumes too")
+  app.add_option("--steps", o.steps, "optimizer steps of the whole training, resumes included")
       ->capture_default_str()
       ->check(integer(0));
-  app.add_option("--epochs", o.epochs,
-                 "how often all samples are trained on, in place of --steps; a fraction ends inside an epoch")
+  app.add_option("--epochs", o.epochs, "epochs to train, instead of --steps; may be fractional")
       ->check(number(1e-6, 1e9));
 }
 
 void add_evaluation_options(CLI::App& app, RunOptions& o, std::vector<std::string>& eval_data) {
-  app.add_option(
-         "--eval_data", eval_data,
-         "validation text or token file, or a blend as --data takes it, of which every source is "
-         "evaluated whole, in order, whatever its weight; NAME=DATA names it, and may be given several "
-         "times: the first is the one that decides what is the best")
+  app.add_option("--eval_data", eval_data,
+                 "validation data in the forms of --data; every source is evaluated completely; NAME=DATA "
+                 "names it; may be repeated: the first one decides the best checkpoint")
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--eval_interval", o.eval_interval, "steps between evaluations (0: at the end only)")
@@ -82,75 +74,73 @@ void add_evaluation_options(CLI::App& app, RunOptions& o, std::vector<std::strin
 
 void add_begin_options(CLI::App& app, RunOptions& o) {
   app.add_option("--init", o.init,
-                 "auto: with the weights of --model where that is a folder, else with random ones; random: "
-                 "with random ones whatever the folder has")
+                 "initial weights; auto: those of --model if it is a folder with weights, otherwise random; "
+                 "random: always random")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "random"}));
-  app.add_option("--seed", o.seed, "of weights, dropout and sample order")
+  app.add_option("--seed", o.seed, "seed of initial weights, dropout and sample order")
       ->capture_default_str()
       ->check(integer(0));
 }
 
 void add_saving_options(CLI::App& app, RunOptions& o) {
-  app.add_option("--output", o.output, "folder for checkpoints (none: nothing is saved)");
-  app.add_option("--save_interval", o.save_interval, "steps between checkpoints (0: at the end only)")
+  app.add_option("--output", o.output, "folder for checkpoints (default: no checkpoints)");
+  app.add_option("--save_interval", o.save_interval, "save a checkpoint every N steps (0: at the end only)")
       ->check(integer(0));
-  app.add_option("--save_minutes", o.save_minutes,
-                 "minutes between checkpoints, whatever the steps take (0: none)")
+  app.add_option("--save_minutes", o.save_minutes, "save a checkpoint every N minutes (0: off)")
       ->check(number(0));
-  app.add_option("--keep", o.keep,
-                 "how many of the newest checkpoints to keep, whatever their steps (0: all)")
+  app.add_option("--keep", o.keep, "number of newest checkpoints to keep (0: all)")
       ->default_str(std::to_string(RunOptions::kKept))
       ->check(integer(0));
   app.add_option("--keep_every", o.keep_every,
-                 "of older ones, keep those of steps that are multiples of this (0: none)")
+                 "also keep every checkpoint with a step divisible by N (0: off)")
       ->check(integer(0));
   app.add_flag("--keep_best", o.keep_best,
-               "also save where an evaluation has the smallest loss yet, and keep the last such checkpoint: "
-               "OUTPUT/best names it, --tag best takes it, and --export writes it");
+               "also save and keep the checkpoint with the smallest validation loss: OUTPUT/best names it, "
+               "--tag best selects it, --export writes it");
 }
 
 void add_ending_options(CLI::App& app, RunOptions& o) {
   app.add_option("--early_stopping_patience", o.patience,
-                 "end after so many evaluations in a row that bring no smaller loss (0: never)")
+                 "early stopping patience, in evaluations without improvement (0: off)")
       ->check(integer(0));
-  app.add_option("--early_stopping_threshold", o.threshold, "by how much a loss has to be smaller for that")
+  app.add_option("--early_stopping_threshold", o.threshold, "minimum improvement of the loss")
       ->check(number(0));
 }
 
 void add_resume_options(CLI::App& app, RunOptions& o) {
-  app.add_option("--resume", o.resume, "auto, required, never, or a checkpoint's name")
+  app.add_option("--resume", o.resume,
+                 "auto (newest checkpoint, if any), required, never, or a checkpoint name")
       ->capture_default_str();
   app.add_option("--resume_check", o.resume_check,
-                 "on: a checkpoint keeps the loss of the step that comes next, and a run that goes on with "
-                 "another one ends; off: neither")
+                 "on: store the loss of the next step in checkpoints, and abort if the first loss after a "
+                 "resume differs; off: neither")
       ->capture_default_str()
       ->check(CLI::IsMember({"on", "off"}));
-  app.add_flag("--reset_optimizer", o.reset_optimizer, "resume the weights alone: the optimizer begins anew");
-  app.add_flag(
-      "--reset_adapters", o.reset_adapters,
-      "when resuming with fewer cleave.lora.targets, or without cleave.lora, drop the trained adapters of "
-      "the other layers");
+  app.add_flag("--reset_optimizer", o.reset_optimizer,
+               "load only the weights; the optimizer starts from scratch");
+  app.add_flag("--reset_adapters", o.reset_adapters,
+               "discard trained adapters of layers that cleave.lora.targets no longer names");
   app.add_option(
       "--export", o.export_to,
-      "at the end, also write the weights to this folder for transformers, in the model's type; it is "
-      "never overwritten (cleave export does the same later)");
+      "at the end, write a Hugging Face model folder; must not exist (cleave export does the same later)");
 }
 
 void add_telling_options(CLI::App& app, RunOptions& o) {
-  app.add_option("--metrics", o.metrics, "JSON lines file, one object a step");
+  app.add_option("--metrics", o.metrics, "JSON lines file, one object per step");
   app.add_option("--trace", o.trace,
-                 "what every rank does and when, for Perfetto or chrome://tracing: FILE, with several ranks "
-                 "<stem>.<rank>.json (scripts/pipeline_idle.py reads them)");
-  app.add_option("--trace_steps", o.trace_steps, "so many steps of this run are traced")
+                 "trace file for Perfetto or chrome://tracing; with several ranks <stem>.<rank>.json (input "
+                 "of scripts/pipeline_idle.py)");
+  app.add_option("--trace_steps", o.trace_steps, "number of steps to trace")
       ->capture_default_str()
       ->check(integer(1));
-  app.add_flag("--ngrams", o.ngrams, "compare the validation loss with n-gram models of the same bytes");
-  auto* verbose = app.add_flag("--verbose", o.verbose, "start with every key and the whole memory table");
-  app.add_flag("--quiet", o.quiet, "start with two lines: where the weights come from, and the model")
+  app.add_flag("--ngrams", o.ngrams, "compare the validation loss with byte n-gram models");
+  auto* verbose =
+      app.add_flag("--verbose", o.verbose, "print every key and the complete memory table at the start");
+  app.add_flag("--quiet", o.quiet, "print only the origin of the weights and the model at the start")
       ->excludes(verbose);
   app.add_flag("--strict", o.strict,
-               "warnings about the ds_config, and about what changed since a checkpoint, are errors");
+               "treat warnings about the ds_config and about changes since the checkpoint as errors");
 }
 
 // Options that lack another one, or contradict it.
@@ -182,11 +172,10 @@ void require_whole(const RunOptions& o, bool steps_given) {
 bool parse_options(TrainOptions& options, const Arguments& arguments) {
   RunOptions& o = options.run;
   CLI::App app(
-      "Trains a model from a ds_config.json. One process is one rank; rank and world come from the "
-      "environment.\n"
-      "Example: cleave train --deepspeed_config ds_config.json --model tiny --data corpus.txt --seq_len 256 "
-      "--steps 200\n"
-      "Options of Hugging Face's Trainer are taken under its names, or refused with what to write here.",
+      "Trains a model from a ds_config.json. One process is one rank; rank and world size come from the "
+      "environment.\nExample: cleave train --deepspeed_config ds_config.json --model tiny --data corpus.txt "
+      "--seq_len 256 --steps 200\nHugging Face Trainer options are accepted under their names, or rejected "
+      "with the equivalent Cleave option.",
       "train");
   std::vector<std::string> eval_data;
   add_config_option(app, o.config, "the ds_config file", true);

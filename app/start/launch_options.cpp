@@ -23,60 +23,59 @@ struct Values {
 
 void add_hosts(CLI::App& app, LaunchRequest& r) {
   app.add_option("-H,--hostfile", r.hostfile,
-                 "hosts, one a line: worker-0 slots=4; names may hold ranges, worker-[01-04]")
+                 "hosts, one per line: worker-0 slots=4; names may contain ranges, worker-[01-04]")
       ->each([&r](const std::string&) { r.hostfile_given = true; })
       ->capture_default_str();
   app.add_option("-i,--include", r.filter.include, "only these hosts and slots: worker-0@worker-1:0,2");
-  app.add_option("-e,--exclude", r.filter.exclude, "all but these");
-  app.add_option("--num_nodes", r.filter.num_nodes, "the first so many hosts")->check(integer(-1));
+  app.add_option("-e,--exclude", r.filter.exclude, "exclude these hosts and slots");
+  app.add_option("--num_nodes", r.filter.num_nodes, "use the first N hosts")->check(integer(-1));
   app.add_option("--num_gpus,--num_accelerators", r.filter.num_gpus,
-                 "the first so many slots of each host; without GPUs, ranks")
+                 "use the first N slots of each host; number of ranks on hosts without GPUs")
       ->check(integer(-1));
-  app.add_option("-n,--nproc", r.ranks, "so many ranks on this machine, whatever GPUs it has")
+  app.add_option("-n,--nproc", r.ranks, "number of ranks on this machine, independent of its GPUs")
       ->check(integer(1));
   app.add_option("--world_info", r.world_info,
-                 "hosts and slots in base64, as DeepSpeed's launchers tell each other");
-  app.add_option("--node_rank", r.node_rank, "which of the hosts this is, with --no_ssh")->check(integer(-1));
-  app.add_option("--master_addr", r.master_addr, "where rank 0 is (default: the first host's address)");
-  app.add_option("--master_port", r.master_port, "port of the rendezvous (default: a free one)")
+                 "hosts and slots in base64, as DeepSpeed's launchers exchange them");
+  app.add_option("--node_rank", r.node_rank, "index of this host, with --no_ssh")->check(integer(-1));
+  app.add_option("--master_addr", r.master_addr, "address of rank 0 (default: the first host)");
+  app.add_option("--master_port", r.master_port, "port of rank 0 (default: a free port)")
       ->check(integer(0, 65535));
 }
 
 void add_launching(CLI::App& app, Values& v) {
   LaunchRequest& r = v.request;
   app.add_option("--launcher", v.launcher,
-                 "what reaches other hosts: ssh, pdsh, openmpi, mpich, impi, mvapich or slurm")
+                 "launcher for other hosts: ssh, pdsh, openmpi, mpich, impi, mvapich or slurm")
       ->capture_default_str();
-  app.add_option("--launcher_args", r.launcher_args, "arguments for it, as one word");
+  app.add_option("--launcher_args", r.launcher_args, "arguments for the launcher, as one word");
   app.add_option("--ssh_port", r.ssh_port, "port of sshd on the hosts")->check(integer(1, 65535));
-  app.add_flag("--no_ssh", r.no_ssh, "start only this host's ranks; somebody starts those of the others");
-  app.add_flag("--no_ssh_check", v.no_ssh_check,
-               "nothing: hosts are reached when ranks start, and one that is not is named");
-  app.add_flag("--force_multi", r.force_multi, "reach a single host as several are");
+  app.add_flag("--no_ssh", r.no_ssh, "start only this host's ranks");
+  app.add_flag("--no_ssh_check", v.no_ssh_check, "accepted; hosts are contacted when ranks start");
+  app.add_flag("--force_multi", r.force_multi, "use the launcher for a single host as well");
   app.add_option("--max_restarts", r.max_restarts,
-                 "start again when ranks fail; training goes on from its newest checkpoint")
+                 "restart the job up to N times after a failure; training resumes from its newest checkpoint")
       ->check(integer(0, 1000000));
-  app.add_flag("--dry_run", r.dry_run, "print what would be started, for each host, and start nothing");
-  app.add_flag("--save_pid", r.save_pid, "keep the launcher's process id in /tmp/ID.deepspeed while it runs");
-  app.add_option("--enable_each_rank_log", v.log_folder,
-                 "folder for a file a rank, which takes what it says");
+  app.add_flag("--dry_run", r.dry_run, "print the commands for each host without starting them");
+  app.add_flag("--save_pid", r.save_pid,
+               "write the launcher's process id to /tmp/ID.deepspeed while it runs");
+  app.add_option("--enable_each_rank_log", v.log_folder, "folder for one log file per rank");
   app.add_option("--log_level", v.log_level,
-                 "of the launcher itself: debug, info, warning, error or critical")
+                 "log level of the launcher: debug, info, warning, error or critical")
       ->check(one_of({"debug", "info", "warning", "error", "critical"}));
-  app.add_flag("-q,--quiet", r.quiet, "as --log_level error");
+  app.add_flag("-q,--quiet", r.quiet, "same as --log_level error");
 }
 
 void add_program(CLI::App& app, Values& v) {
   LaunchRequest& r = v.request;
-  app.add_flag("--module", r.module, "the script is a module, as python -m takes it");
-  app.add_flag("--no_python", r.no_python, "start the script itself, without python before it");
-  app.add_flag("--no_local_rank", r.no_local_rank, "without --local_rank=N after the script");
+  app.add_flag("--module", r.module, "run the script as a module (python -m)");
+  app.add_flag("--no_python", r.no_python, "run the program directly, without python");
+  app.add_flag("--no_local_rank", r.no_local_rank, "do not append --local_rank=N");
   app.add_option("--venv_script", r.venv_script,
-                 "sourced before each rank starts, such as venv/bin/activate");
-  app.add_flag("--bind_cores_to_rank", r.bind_cores, "every rank has cores of its own, or it is an error");
-  app.add_option("--bind_core_list", r.bind_core_list, "the cores to share out, such as 0,2-5");
+                 "script to source before each rank starts, such as venv/bin/activate");
+  app.add_flag("--bind_cores_to_rank", r.bind_cores, "bind each rank to separate cores, or fail");
+  app.add_option("--bind_core_list", r.bind_core_list, "cores to distribute over the ranks, such as 0,2-5");
   app.add_flag("--no_bind", r.no_bind,
-               "leave the ranks unbound instead of giving each its own cores where there are enough");
+               "do not bind ranks to cores (default: separate cores if there are enough)");
   app.add_option("--autotuning", v.refused.autotuning, "refused")->group("");
   app.add_flag("--elastic_training", v.refused.elastic, "refused")->group("");
   app.add_option("--min_elastic_nodes", v.refused.min_nodes, "refused")->group("");
@@ -137,12 +136,12 @@ size_t program_begins(const CLI::App& app, Arguments& arguments) {
 
 std::optional<LaunchRequest> parse_launch(const Arguments& all) {
   CLI::App app(
-      "Starts the ranks of a job, on this machine or on the hosts of a hostfile, and returns the code of the "
-      "rank that decided. Takes DeepSpeed's command line:\n"
-      "  cleave launch [OPTIONS] -- COMMAND ...     ranks of a command of cleave's, or of any program\n"
-      "  cleave launch [OPTIONS] SCRIPT.py ...      ranks of a Python script\n"
-      "  deepspeed [OPTIONS] SCRIPT.py ...          the same: this program's second name\n"
-      "Example: cleave launch -n 2 -- train --deepspeed_config ds_config.json --model tiny --data corpus.txt",
+      "Starts the ranks of a job on this machine or on the hosts of a hostfile, and returns the exit code of "
+      "the first rank that failed. Accepts DeepSpeed's launcher options:\n  cleave launch [OPTIONS] -- "
+      "COMMAND ...     ranks of a Cleave command or of any program\n  cleave launch [OPTIONS] SCRIPT.py ...  "
+      "    ranks of a Python script\n  deepspeed [OPTIONS] SCRIPT.py ...          same program under its "
+      "second name\nExample: cleave launch -n 2 -- train --deepspeed_config ds_config.json --model tiny "
+      "--data corpus.txt",
       "launch");
   Values v;
   add_hosts(app, v.request);
