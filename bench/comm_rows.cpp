@@ -123,7 +123,7 @@ class Ranks {
     double answer = 0;
     if (sent && read(orders_, &answer, sizeof answer) == ssize_t(sizeof answer)) return answer;
     const size_t all = processes_.size();
-    fail(Exit::rank_lost, "{} of {} ranks of the measurement failed; what they said is above", end(), all);
+    fail(Exit::rank_lost, "{} of {} ranks of the measurement failed; their output is above", end(), all);
   }
 
  private:

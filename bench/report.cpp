@@ -71,7 +71,7 @@ std::string to_json(const Report& report) {
 
 Report read_report(const std::string& file) {
   std::ifstream in(file);
-  require(bool(in), Exit::usage, "{} cannot be read; give what `cleave bench --json` wrote", file);
+  require(bool(in), Exit::usage, "{}: cannot be read; name a file written by `cleave bench --json`", file);
   try {
     const Json all = Json::parse(in);
     Report report{.version = all.at("version"),
@@ -82,7 +82,7 @@ Report read_report(const std::string& file) {
     for (const Json& j : all.at("rows")) report.rows.push_back(row_from(j));
     return report;
   } catch (const Json::exception&) {
-    fail(Exit::usage, "{} is no report; give what `cleave bench --json` wrote", file);
+    fail(Exit::usage, "{}: not a report; name a file written by `cleave bench --json`", file);
   }
 }
 

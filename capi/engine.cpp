@@ -39,7 +39,7 @@ std::vector<int64_t> shape_of(std::vector<int64_t> shape) {
 
 ParamSpec spec_of(const Json& p) {
   ParamSpec spec{.name = p.at(0), .shape = shape_of(p.at(1)), .init = {}, .decay = p.at(2)};
-  require(spec.numel() > 0, Exit::usage, "the parameter {} has no elements; leave it out", spec.name);
+  require(spec.numel() > 0, Exit::usage, "parameter {}: has no elements; remove it", spec.name);
   return spec;
 }
 
@@ -70,7 +70,7 @@ optim::OutsideUpdate update_of(const cleave_engine_options& o, Device device) {
   std::vector<std::string> states;
   for (int s = 0; s < o.state_count; ++s) states.emplace_back(&given(o.states[s], "a state's name"));
   require(int(states.size()) <= optim::kMostStates, Exit::usage,
-          "the optimizer keeps {} numbers of every element; wanted {} at most", states.size(),
+          "the optimizer keeps {} values per element (expected at most {})", states.size(),
           optim::kMostStates);
   const auto update = [run = o.update, context = o.update_context, device](const optim::UpdateSlice& s,
                                                                            const optim::StepArgs& args) {
@@ -123,10 +123,9 @@ struct Made {
         stages(stages_of(&given(its_units, "units"))),
         options(options_of(o, device)) {
     options.engine.updates_last = o.model_config != nullptr;
-    require(
-        !o.model_config || !o.update, Exit::usage,
-        "cleave.native: the optimizer has no kernel in the engine; choose one that has (AdamW, Adam, SGD, "
-        "Adagrad, Lion), or remove cleave.native");
+    require(!o.model_config || !o.update, Exit::usage,
+            "cleave.native: the optimizer has no kernel in the engine; use AdamW, Adam, SGD, Adagrad or "
+            "Lion, or remove cleave.native");
     if (o.model_config) twin.emplace(config, name, o.model_config, stages.front());
   }
   plan::JobPlan plan(int world, plan::PlanRanks ranks) const {

@@ -77,7 +77,7 @@ int cleave_job_facts(cleave_job* job, char** facts) {
 int cleave_job_connect(cleave_job* job, double timeout_s) {
   return call([&] {
     require(timeout_s >= 1 && std::isfinite(timeout_s), Exit::usage,
-            "the deadline of waits is {} s; wanted at least 1", timeout_s);
+            "communication deadline: {} s is too short; expected at least 1", timeout_s);
     cleave_job& j = given(job, "job");
     CHECK(!j.world, "the job is connected already");
     config::DsConfig config;
@@ -153,8 +153,8 @@ static std::string warnings_of_reports(const config::DsConfig& c, const std::str
   for (const auto& [on, key] : reports)
     if (on)
       out += fmt::format(
-          "warning: {}: {} changes nothing in a PyTorch script, only cleave train reads it; remove it, or "
-          "report what engine.last_result has\n",
+          "warning: {}: {} has no effect in a PyTorch script, only in cleave train; remove it, or report "
+          "engine.last_result yourself\n",
           name, key);
   return out;
 }

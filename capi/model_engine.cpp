@@ -26,8 +26,8 @@ class Shifted {
   Shifted(const cleave_samples& of, const runtime::TwinModel& twin, int64_t samples)
       : tokens_(size_t(samples * twin.length)), targets_(tokens_.size(), kIgnoredTarget) {
     require(0 < of.samples && of.samples <= samples && 0 < of.length && of.length <= twin.length, Exit::usage,
-            "a micro-batch of {} samples of {} tokens; wanted at most {} of {}, as "
-            "train_micro_batch_size_per_gpu and cleave.sequence_length say",
+            "micro-batch of {} samples with {} tokens is too large; expected at most {} samples with {} "
+            "tokens (train_micro_batch_size_per_gpu, cleave.sequence_length)",
             of.samples, of.length, samples, twin.length);
     given(of.tokens, "tokens");
     for (int64_t s = 0; s < of.samples; ++s) read(of, twin, s);
@@ -41,14 +41,14 @@ class Shifted {
       tokens_[size_t(to)] = id(of.tokens[from], twin, "token", s, i);
       const bool padding = of.mask && of.mask[from] == 0;
       require(!of.mask || padding || i == 0 || of.mask[from - 1] != 0, Exit::usage,
-              "attention_mask: sample {} has padding before its token {}; wanted it behind the tokens "
+              "attention_mask: sample {} has padding before its token {}; pad on the right "
               "(padding_side=\"right\")",
               s, i);
       const int64_t label = of.labels ? of.labels[from] : kIgnoredTarget;
       if (label == kIgnoredTarget) continue;
       require(
           !padding, Exit::usage,
-          "labels: sample {} has {} at position {}, which attention_mask calls padding; wanted -100 there", s,
+          "labels: sample {} has {} at position {}, which attention_mask marks as padding; use -100 there", s,
           label, i);
       if (i > 0) targets_[size_t(to - 1)] = id(label, twin, "label", s, i);
     }

@@ -33,7 +33,7 @@ InputFile::InputFile(std::string path, Exit exit) : path_(std::move(path)), exit
   }
   ::close(fd_);  // the destructor of what was not constructed does not run
   require(examined, exit, "{}: cannot be examined: {}", path_, std::strerror(error));
-  require(!S_ISDIR(status.st_mode), exit, "{}: is a directory; give the path of one file in it", path_);
+  require(!S_ISDIR(status.st_mode), exit, "{}: is a directory; name one file in it", path_);
   fail(exit, "{}: is not a regular file; save its contents to a file first", path_);
 }
 
@@ -62,7 +62,8 @@ void InputFile::read(int64_t offset, std::span<std::byte> out) const {
     if (got < 0 && errno == EINTR) continue;
     require(got >= 0, exit_, "{}: cannot be read at byte {}: {}", path_, offset + int64_t(done),
             std::strerror(errno));
-    require(got > 0, exit_, "{}: ends at byte {} and had {} when it was opened: it was cut short meanwhile",
+    require(got > 0, exit_,
+            "{}: ends at byte {}, but had {} bytes when it was opened; the file was truncated during the run",
             path_, offset + int64_t(done), size_);
     done += size_t(got);
   }
@@ -102,9 +103,9 @@ void InputFile::require_unchanged() const {
           "{}: was written to since it was opened", path_);
   modified_ = modified;
   const bool there = ::stat(path_.c_str(), &named) == 0;
-  require(there, exit_, "{}: is no longer there: {}", path_, std::strerror(errno));
+  require(there, exit_, "{}: no longer exists: {}", path_, std::strerror(errno));
   require(here.st_dev == named.st_dev && here.st_ino == named.st_ino, exit_,
-          "{}: is another file than the one that was opened; it was replaced", path_);
+          "{}: was replaced by another file after it was opened", path_);
 }
 
 }  // namespace cleave

@@ -90,7 +90,7 @@ class Judge : public nlohmann::json_sax<json> {
   bool key(string_t& name) override {
     if (keys_.back().insert(name).second) return true;
     return stop(opening_quote(text_, read() - 1),
-                fmt::format("the key {} is given twice in the same object", in_quotes(name)));
+                fmt::format("duplicate key {} in one object", in_quotes(name)));
   }
   bool parse_error(size_t position, const std::string&, const json::exception& e) override {
     if (text_.find_first_not_of(" \t\r\n") == std::string_view::npos) return stop(0, "it is empty");

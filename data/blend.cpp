@@ -11,8 +11,7 @@ namespace cleave::data {
 std::vector<int64_t> Blend::shares_of(std::span<const double> weights) {
   double sum = 0;
   for (const double w : weights) {
-    require(std::isfinite(w) && w > 0, Exit::usage,
-            "a source of --data has the weight {}; weights are numbers above 0", w);
+    require(std::isfinite(w) && w > 0, Exit::usage, "--data: weight {} of a source is not above 0", w);
     sum += w;
   }
   std::vector<int64_t> shares(weights.size());
@@ -33,8 +32,7 @@ std::vector<int64_t> Blend::shares_of(std::span<const double> weights) {
   take(double(kMostPeriod - int64_t(weights.size())) / sum);  // rounding up cannot exceed the period
   for (size_t i = 0; i < shares.size(); ++i)
     require(shares[i] > 0, Exit::usage,
-            "a source of --data has the weight {}, less than a millionth of their sum {}; leave it out",
-            weights[i], sum);
+            "--data: the weight {} is below a millionth of the sum {}; remove the source", weights[i], sum);
   return shares;
 }
 

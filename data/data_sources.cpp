@@ -25,9 +25,7 @@ std::optional<double> weight_of(std::string_view word) {
 double require_weight(const std::string& word, const std::string& where) {
   const std::optional<double> weight = weight_of(word);
   require(weight.has_value(), Exit::usage,
-          "{}: '{}' stands where a weight is wanted; a blend is weights and files in turn: \"0.7 a.bin 0.3 "
-          "b.bin\"",
-          where, word);
+          "{}: '{}' is not a weight; write weights and files in turn: \"0.7 a.bin 0.3 b.bin\"", where, word);
   return *weight;
 }
 
@@ -45,19 +43,19 @@ std::vector<DataFile> read_list(const std::string& list, const std::string& path
                  file = line.find_first_not_of(" \t", blank);
     const std::string where = fmt::format("{}:{}", path, number);
     const double weight = require_weight(line.substr(0, blank), where);
-    require(file != std::string::npos, Exit::usage, "{}: there is no file behind the weight {}", where,
+    require(file != std::string::npos, Exit::usage, "{}: missing file after the weight {}", where,
             line.substr(0, blank));
     out.push_back({weight, line.substr(file)});
   }
-  require(!out.empty(), Exit::usage,
-          "{}: names no data; give a line for each source: its weight and its file", path);
+  require(!out.empty(), Exit::usage, "{}: is empty; write one source per line: its weight and its file",
+          path);
   return out;
 }
 
 // As the epochs of the whole would have them: a source's weight is its size.
 std::vector<DataFile> by_size(const std::vector<std::string>& paths, const std::string& data) {
   require(!paths.empty(), Exit::data,
-          "{}: there is no file in it, or none of such a name; what begins with a dot is none", data);
+          "{}: contains no matching file; names that start with a dot do not count", data);
   std::vector<DataFile> out;
   for (const std::string& path : paths)
     out.push_back({double(std::max<int64_t>(1, InputFile(path, Exit::data).size())), path});
@@ -111,7 +109,7 @@ std::vector<DataFile> sources_in(const std::string& data, const char* option) {
   std::vector<DataFile> out;
   for (size_t i = 0; i < words.size(); i += 2) {
     const double weight = require_weight(words[i], option);
-    require(i + 1 < words.size(), Exit::usage, "{}: there is no file behind the weight {}", option, words[i]);
+    require(i + 1 < words.size(), Exit::usage, "{}: missing file after the weight {}", option, words[i]);
     out.push_back({weight, words[i + 1]});
   }
   return out;

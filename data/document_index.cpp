@@ -82,17 +82,16 @@ uint8_t DocumentIndex::check_header() {
           "again",
           path());
   require(std::memcmp(head, kIndexMagic.data(), kIndexMagic.size()) == 0, Exit::data,
-          "{}: byte 0: does not begin with MMIDIDX, the magic of an index; write it again", path());
+          "{}: byte 0: missing magic MMIDIDX of an index; write it again", path());
   const uint64_t version = index_word<uint64_t>(head + 9), sequences = index_word<uint64_t>(head + 18),
                  entries = index_word<uint64_t>(head + 26);
   require(version == 1, Exit::data,
-          "{}: byte 9: version {}; only version 1 is known: tokenize the text again", path(), version);
+          "{}: byte 9: version {} is not supported (expected 1); tokenize the text again", path(), version);
   const uint64_t room = uint64_t(file_.size() - kIndexHeader);
-  require(
-      sequences <= room / 12, Exit::data,
-      "{}: byte 18: counts {} sequences, for which {} bytes are too few; it is truncated or damaged: copy "
-      "or write it again",
-      path(), sequences, file_.size());
+  require(sequences <= room / 12, Exit::data,
+          "{}: byte 18: {} sequences need more than {} bytes; the file is truncated or damaged: copy or "
+          "write it again",
+          path(), sequences, file_.size());
   require(entries >= 1 && entries <= room / 8, Exit::data,
           "{}: byte 26: counts {} entries of the document index in {} bytes; it is damaged: copy or write it "
           "again",
@@ -132,14 +131,13 @@ void DocumentIndex::find_type(uint8_t code, int64_t bin_bytes, int64_t tokens) {
     type_ = c.type, token_bytes_ = type.bytes;
     return;
   }
-  require(known, Exit::data, "{}: byte 17: {} is no type of a token; the types are 1 to 8", path(), code);
+  require(known, Exit::data, "{}: byte 17: unknown token type {} (expected 1 to 8)", path(), code);
   require(code < 6 || bin_bytes % 4 != 0 || (bin_bytes / 4 != tokens && bin_bytes / 8 != tokens), Exit::data,
           "{}: byte 17: type {} with tokens of {} bytes are floating-point numbers; tokenize the text again",
           path(), code, bin_bytes / std::max<int64_t>(1, tokens));
   fail(Exit::data,
        "{}: byte {}: sequences of {} tokens of type {}, but the .bin has {} bytes; one of the two is "
-       "truncated "
-       "or of another data set: copy or write both again",
+       "truncated or from another data set: copy or write both again",
        path(), kIndexHeader, tokens, code, bin_bytes);
 }
 
@@ -147,11 +145,10 @@ void DocumentIndex::check_pointers() const {
   std::vector<int32_t> lengths(size_t(std::min<int64_t>(sequences_, 1 << 15)));
   int64_t wanted = 0;
   each_word<int64_t>(file_, pointers_at(), sequences_, [&](int64_t i, int64_t pointer) {
-    require(
-        pointer == wanted, Exit::data,
-        "{}: byte {}: sequence {} is said to begin at byte {} of the .bin, but those before it end at {}; "
-        "write the index again",
-        path(), pointers_at() + 8 * i, i, pointer, wanted);
+    require(pointer == wanted, Exit::data,
+            "{}: byte {}: sequence {} starts at byte {} of the .bin, but the previous ones end at {}; write "
+            "the index again",
+            path(), pointers_at() + 8 * i, i, pointer, wanted);
     const size_t at = size_t(i) % lengths.size();
     if (at == 0)
       file_.read(kIndexHeader + 4 * i, std::as_writable_bytes(std::span(lengths).first(size_t(
@@ -164,13 +161,12 @@ void DocumentIndex::check_documents() {
   int64_t before = 0;
   each_word<int64_t>(file_, documents_at(), entries_, [&](int64_t i, int64_t first) {
     require(i > 0 || first == 0, Exit::data,
-            "{}: byte {}: the first document begins with sequence {} and not with 0; write the index again",
+            "{}: byte {}: the first document starts with sequence {} instead of 0; write the index again",
             path(), documents_at(), first);
-    require(
-        before <= first && first <= sequences_, Exit::data,
-        "{}: byte {}: document {} begins with sequence {}, the one before with {}, and there are {}; write "
-        "the index again",
-        path(), documents_at() + 8 * i, i, first, before, sequences_);
+    require(before <= first && first <= sequences_, Exit::data,
+            "{}: byte {}: document {} starts with sequence {}, the previous one with {}, and the index has "
+            "{} sequences; write it again",
+            path(), documents_at() + 8 * i, i, first, before, sequences_);
     before = first;
   });
   // Sequences behind the last document that was ended are one more.

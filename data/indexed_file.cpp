@@ -165,8 +165,7 @@ void IndexedWriter::finish() {
   end_document();
   Files& f = *files_;
   CHECK(!std::exchange(f.finished, true), "{}: finished twice", f.names.bin);
-  require(f.tokens > 0, Exit::data, "{}: there are no tokens to write; give a text that is not empty",
-          f.names.bin);
+  require(f.tokens > 0, Exit::data, "{}: no tokens to write; use a text that is not empty", f.names.bin);
   f.write_index();
   f.lengths.reset();
   if (f.mask && f.tokens % 8 != 0) f.mask->write(f.mask_byte);

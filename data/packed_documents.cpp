@@ -64,7 +64,7 @@ PackedDocuments::PackedDocuments(const TokenFile& file, int64_t seq_len) : file_
     walk.sample([&](int64_t, const Piece& piece) { targets_ += piece.positions; });
   }
   require(samples_ > 0, Exit::data,
-          "{}: none of its {} documents has two tokens, so there is nothing to predict", file.name(),
+          "{}: none of its {} documents has two tokens; training needs at least two", file.name(),
           file.documents()->documents());
 }
 

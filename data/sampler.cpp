@@ -33,7 +33,7 @@ int64_t permuted(int64_t index, int64_t samples, uint64_t seed, int64_t epoch) {
 
 void Sampler::check() const {
   CHECK(global_batch > 0, "a global batch of {} samples", global_batch);
-  require(samples > 0, Exit::data, "the data set has no samples; give a longer one");
+  require(samples > 0, Exit::data, "the data set has no samples; use a longer text");
   require(!drop_last || samples >= global_batch, Exit::data,
           "the data set has {} samples, but one step takes {} and incomplete batches are dropped; use more "
           "data, a "

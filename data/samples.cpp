@@ -7,11 +7,10 @@ namespace cleave::data {
 
 std::unique_ptr<Samples> samples_of(const TokenFile& file, const SampleOptions& o) {
   require(o.seq_len >= 1, Exit::usage, "--seq_len is {}; it must be at least 1", o.seq_len);
-  require(
-      file.documents() || !(o.pack || o.document_mask), Exit::data,
-      "{}: does not say where documents begin ({}), which {} needs; make an indexed data set of it (NAME.bin "
-      "with NAME.idx), or leave the option out",
-      file.name(), name_of(file.kind()), o.pack ? "--pack" : "--document_mask");
+  require(file.documents() || !(o.pack || o.document_mask), Exit::data,
+          "{}: has no document boundaries ({}), which {} needs; convert it to an indexed data set (NAME.bin "
+          "with NAME.idx), or remove the option",
+          file.name(), name_of(file.kind()), o.pack ? "--pack" : "--document_mask");
   if (o.pack) return std::make_unique<PackedDocuments>(file, o.seq_len);
   return std::make_unique<Windows>(windows_of(file, o.seq_len, o.fill_last));
 }

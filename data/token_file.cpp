@@ -85,7 +85,7 @@ TokenFile::TokenFile(const std::string& path, Options options)
     : file_(options.format == Format::detect && is_indexed(path) ? indexed_names(path).bin : path,
             Exit::data),
       name_(options.name.empty() ? file_.path() : options.name) {
-  require(file_.size() > 0, Exit::data, "{}: is empty; give a file that holds tokens or text", file_.path());
+  require(file_.size() > 0, Exit::data, "{}: is empty; use a file with tokens or text", file_.path());
   if (options.format == Format::detect && is_indexed(path)) {
     open_indexed();
     vocab_ = options.vocab > 0 ? options.vocab : default_vocab();
@@ -102,9 +102,8 @@ TokenFile::TokenFile(const std::string& path, Options options)
     return;
   }
   require(file_.size() % token_bytes() == 0, Exit::data,
-          "{}: has a size of {} bytes, but a header-less token file holds {} bytes a token; it is "
-          "truncated, or not "
-          "a token file: write it again, or rename a text so that it does not end in .bin",
+          "{}: {} bytes are not divisible by {} bytes per token; the file is truncated or not a token file: "
+          "write it again, or rename a text so that it does not end in .bin",
           path, file_.size(), token_bytes());
   size_ = file_.size() / token_bytes();
 }
@@ -153,16 +152,16 @@ void TokenFile::detect(Format format, std::span<const uint8_t> bytes) {
     return;
   }
   for (const Foreign& foreign : kForeign)
-    require(magic != foreign.magic, Exit::data, "{}: is {} (magic {}), not tokens; give the tokenized corpus",
+    require(magic != foreign.magic, Exit::data, "{}: is {} (magic {}), not tokens; use the tokenized text",
             path(), foreign.what, magic);
-  require(format != Format::llmc, Exit::data,
-          "{}: starts with {} where an llm.c token file has the magic {} or {}; write it again with llm.c's "
-          "tokenization or with `cleave data`",
-          path(), magic, kMagicU16, kMagicU32);
+  require(
+      format != Format::llmc, Exit::data,
+      "{}: starts with {} instead of the llm.c magic {} or {}; write it again with llm.c or `cleave data`",
+      path(), magic, kMagicU16, kMagicU32);
   require(!starts_with(bytes, "\x1f\x8b"), Exit::data,
           "{}: is compressed with gzip; decompress it first: gunzip -k {}", path(), path());
   require(!starts_with(bytes, "MMIDIDX") && !starts_with(bytes, "TNTIDX"), Exit::data,
-          "{}: is the index of a Megatron data set; name it NAME.idx beside NAME.bin, and give NAME.bin",
+          "{}: is the index of a Megatron data set; name it NAME.idx next to NAME.bin, and pass NAME.bin",
           path());
   kind_ = path().ends_with(".bin") ? Kind::u16 : Kind::bytes;
   if (kind_ == Kind::bytes) refuse_foreign(path(), bytes);
@@ -180,9 +179,10 @@ void TokenFile::read_llmc_header(std::span<const uint8_t> bytes) {
           path(), word(bytes, 1), word(bytes, 0), wanted);
   size_ = word(bytes, 2);
   require(word(bytes, 3) >= 0, Exit::data,
-          "{}: its header says a vocabulary of {}; write it again from the text", path(), word(bytes, 3));
-  require(size_ > 0, Exit::data, "{}: its header counts {} tokens; write it again from the text", path(),
-          size_);
+          "{}: invalid vocabulary size {} in the header; write it again from the text", path(),
+          word(bytes, 3));
+  require(size_ > 0, Exit::data, "{}: invalid token count {} in the header; write it again from the text",
+          path(), size_);
   const int64_t expected = kHeaderBytes + size_ * token_bytes();
   require(
       file_bytes == expected, Exit::data,
@@ -279,8 +279,7 @@ int32_t TokenFile::at(int64_t index) const {
 }
 
 void write_llmc(const std::string& path, std::span<const int32_t> tokens, int64_t vocab) {
-  require(!tokens.empty(), Exit::data, "{}: there are no tokens to write; give a text that is not empty",
-          path);
+  require(!tokens.empty(), Exit::data, "{}: no tokens to write; use a text that is not empty", path);
   const int32_t largest = *std::max_element(tokens.begin(), tokens.end());
   TokenWriter writer(path, vocab, std::max<int64_t>(largest + int64_t{1}, vocab) <= kVocabU16);
   writer.append(tokens);

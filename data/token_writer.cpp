@@ -16,7 +16,7 @@ TokenWriter::TokenWriter(const std::string& path, int64_t vocab)
 
 TokenWriter::TokenWriter(std::string path, int64_t vocab, bool narrow)
     : path_(std::move(path)), partial_(path_ + ".partial"), vocab_(vocab), narrow_(narrow) {
-  require(vocab <= std::numeric_limits<int32_t>::max(), Exit::data, "{}: a vocabulary of {} is too large",
+  require(vocab <= std::numeric_limits<int32_t>::max(), Exit::data, "{}: vocabulary of {} is too large",
           path_, vocab);
   file_ = std::fopen(partial_.c_str(), "wb");
   if (!file_) broken();
@@ -57,7 +57,7 @@ void TokenWriter::append(std::span<const int32_t> tokens) {
 }
 
 void TokenWriter::finish() {
-  require(tokens_ > 0, Exit::data, "{}: there are no tokens to write; give a text that is not empty", path_);
+  require(tokens_ > 0, Exit::data, "{}: no tokens to write; use a text that is not empty", path_);
   const std::array<int32_t, 4> head = {narrow_ ? llmc::kMagicU16 : llmc::kMagicU32,
                                        narrow_ ? llmc::kVersionU16 : llmc::kVersionU32, int32_t(tokens_),
                                        int32_t(vocab_)};

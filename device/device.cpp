@@ -21,9 +21,8 @@ std::string problem_of_channels() {
   const char* set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   if (!set || atoi(set) >= kStreams) return {};
   return fmt::format(
-      "CUDA_DEVICE_MAX_CONNECTIONS is {}: streams that share a channel of the GPU may wait for each other "
-      "for "
-      "ever; leave it unset, or set it to 32",
+      "CUDA_DEVICE_MAX_CONNECTIONS is {}: streams that share a GPU channel may wait for each other forever; "
+      "unset it, or set it to 32",
       set);
 }
 
@@ -35,7 +34,7 @@ Device choose_device(std::string_view wanted, int local_rank, const CudaStatus& 
   if (wanted == "cpu") return {};
   const bool named = wanted.starts_with("cuda:");
   require(wanted == "auto" || wanted == "cuda" || named, Exit::usage,
-          "--device {}: there are auto, cpu, cuda and cuda:INDEX", wanted);
+          "--device {}: unknown device; use auto, cpu, cuda or cuda:INDEX", wanted);
   const int gpus = int(status.gpus.size());
   require(!status.meant && (gpus > 0 || wanted == "auto"), Exit::usage,
           "--device {}: {}; or use --device cpu", wanted, status.problem);

@@ -54,11 +54,10 @@ GpuProblem problem_of_list(const std::string& list, int gpus) {
   const bool slices =
       std::all_of(entries.begin(), entries.end(), [](const std::string& e) { return e.starts_with("MIG-"); });
   if (slices && gpus == 1)
-    return {
-        fmt::format("CUDA_VISIBLE_DEVICES names {} MIG slices, and a process sees only the first; give each "
-                    "process one",
-                    named),
-        true};
+    return {fmt::format("CUDA_VISIBLE_DEVICES names {} MIG slices, but a process can use only the first; "
+                        "give each process one slice",
+                        named),
+            true};
   return {fmt::format("CUDA_VISIBLE_DEVICES is '{}', and the driver knows {} of these {} GPUs: not '{}'; "
                       "nvidia-smi -L lists them",
                       list, gpus, named, entries[size_t(gpus)]),
@@ -71,9 +70,8 @@ GpuProblem gpu_problem(const DriverReport& r) {
   using Answer = DriverReport::Answer;
   switch (r.answer) {
     case Answer::no_driver:
-      return {
-          fmt::format("there is no NVIDIA driver here; install one for CUDA {} or newer", version(r.runtime)),
-          false};
+      return {fmt::format("no NVIDIA driver found; install one for CUDA {} or newer", version(r.runtime)),
+              false};
     case Answer::old_driver:
       return {fmt::format("the NVIDIA driver is for CUDA {} and this build needs {}; install a newer driver "
                           "(nvidia-smi shows it), or build with an older CUDA toolkit",
@@ -126,8 +124,8 @@ std::string memory_problem(const Gpu& gpu, Device device, int64_t needed) {
   const std::string wanted =
       fmt::format("this rank needs {} and CUDA {} for itself", format_bytes(needed), format_bytes(kOfCuda));
   if (needed + kOfCuda > gpu.memory_bytes)
-    return fmt::format("{}, and {}; `cleave plan` with --device_memory {}MiB says what would help", found,
-                       wanted, std::max<int64_t>(1, (gpu.memory_bytes - kOfCuda) >> 20));
+    return fmt::format("{}, and {}; `cleave plan` with --device_memory {}MiB suggests changes", found, wanted,
+                       std::max<int64_t>(1, (gpu.memory_bytes - kOfCuda) >> 20));
   return fmt::format(
       "{}: others use the rest (nvidia-smi names them), and {}; wait for them, or choose another "
       "GPU with CUDA_VISIBLE_DEVICES",

@@ -70,8 +70,8 @@ void Dropout::check() const {
 CLEAVE_LAUNCH(Dropout)
 
 void Cast::check() const {
-  CHECK(cleave::is_float(x.dtype()) && cleave::is_float(y.dtype()), "Cast: float types wanted, got {} to {}",
-        name_of(x.dtype()), name_of(y.dtype()));
+  CHECK(cleave::is_float(x.dtype()) && cleave::is_float(y.dtype()),
+        "Cast: expected float types, got {} to {}", name_of(x.dtype()), name_of(y.dtype()));
   Operand("Cast", "x", x);
   Operand("Cast", "y", y).numel(x.numel());
 }

@@ -19,8 +19,7 @@ void Matmul::check() const {
   Operand(op, "b", b).has(transpose_b ? Shape{n(), inner} : Shape{inner, n()});
   if (!bias.defined()) return;
   Operand(op, "bias", bias).is_float().numel(n());
-  CHECK(!accumulate, "{}: bias together with accumulate would be added once a call; add it in the first one",
-        op);
+  CHECK(!accumulate, "{}: bias with accumulate would be added once per call; add it in the first call", op);
 }
 CLEAVE_LAUNCH(Matmul)
 

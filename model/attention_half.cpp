@@ -39,9 +39,9 @@ AttentionHalf::Share AttentionHalf::share_of(const Config& c, const tensor_paral
     for (int64_t n = 1; n <= c.heads; ++n)
       if (c.heads % n == 0 && (c.kv_heads % n == 0 || (apart && n % c.kv_heads == 0))) sizes.push_back(n);
     fail(Exit::usage,
-         "{} key/value heads of {} heads cannot be shared by {} tensor ranks{}; tensor_parallel.autotp_size "
-         "may be {}",
-         c.kv_heads, c.heads, ranks, apart ? "" : ", because one parameter holds them and the queries",
+         "{} key/value heads of {} heads are not divisible over {} tensor-parallel ranks{}; "
+         "tensor_parallel.autotp_size can be {}",
+         c.kv_heads, c.heads, ranks, apart ? "" : ", because they share one parameter with the queries",
          fmt::join(sizes, ", "));
   }
   share.kv_heads = 1;

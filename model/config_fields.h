@@ -50,10 +50,10 @@ class Fields {
   // Refuses every value but this one; absent is `otherwise`.
   void only(const char* name, const nlohmann::json& wanted, const nlohmann::json& otherwise) const {
     const nlohmann::json& v = has(name) ? object_[name] : otherwise;
-    if (v != wanted) refuse(name, fmt::format("{} is not built; only {} is", v.dump(), wanted.dump()));
+    if (v != wanted) refuse(name, fmt::format("{} is not supported (expected {})", v.dump(), wanted.dump()));
   }
   void absent(const char* name, const char* what) const {
-    if (has(name)) refuse(name, fmt::format("{} is not built", what));
+    if (has(name)) refuse(name, fmt::format("{} is not supported", what));
   }
   std::vector<std::string> words(const char* name) const {
     const auto is_text = [](const nlohmann::json& v) { return v.is_string(); };
@@ -66,7 +66,8 @@ class Fields {
   void only_words(const char* name, const char* wanted) const {
     if (!has(name)) return;
     for (const nlohmann::json& v : object_[name])
-      if (v != wanted) return refuse(name, fmt::format("{} is not built; only \"{}\" is", v.dump(), wanted));
+      if (v != wanted)
+        return refuse(name, fmt::format("{} is not supported (expected \"{}\")", v.dump(), wanted));
   }
   Fields inner(const char* name) const {
     static const nlohmann::json empty = nlohmann::json::object();
@@ -82,7 +83,7 @@ class Fields {
   int64_t missing(const char* name) const { return refuse(name, "missing"), 0; }
   int64_t wrong(const char* name, const char* wanted) const {
     const std::string got = object_[name].dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-    return refuse(name, fmt::format("{} wanted, got {}", wanted, got.substr(0, 60))), 0;
+    return refuse(name, fmt::format("expected {}, got {}", wanted, got.substr(0, 60))), 0;
   }
 
   const nlohmann::json& object_;

@@ -35,16 +35,16 @@ const Family* family_called(const std::string& type, const Fields& fields) {
   const std::string last = types.back();
   const std::string hint = type.empty() ? "" : fmt::format(", and the nearest is {}", nearest);
   types.pop_back();
-  fields.refuse("model_type",
-                fmt::format("'{}' is not built; {} and {} are{}", type, fmt::join(types, ", "), last, hint));
+  fields.refuse("model_type", fmt::format("'{}' is not supported; supported are {} and {}{}", type,
+                                          fmt::join(types, ", "), last, hint));
   return nullptr;
 }
 
 }  // namespace
 
 ModelConfig read_config_json(const std::string& text, const std::string& origin) {
-  const auto object = parse_json(text, origin, Exit::usage, "wanted the config.json of a model");
-  require(object.is_object(), Exit::usage, "{} is not a JSON object; wanted the config.json of a model",
+  const auto object = parse_json(text, origin, Exit::usage, "expected the config.json of a model");
+  require(object.is_object(), Exit::usage, "{}: not a JSON object (expected the config.json of a model)",
           origin);
   std::vector<std::string> problems;
   const Fields fields(object, "", problems);

@@ -61,8 +61,8 @@ class DenseLayer final : public Layer {
         a.stream);
     if (first_ && a.dx.defined()) {  // a program put layers of its own before the MLP
       require(axis_.size() == 1, Exit::usage,
-              "{} is the first layer of an MLP cut over {} tensor ranks and there are layers before it; set "
-              "tensor_parallel.autotp_size to 1",
+              "{} is the first layer of an MLP over {} tensor-parallel ranks, but other layers precede it; "
+              "set tensor_parallel.autotp_size to 1",
               name_, axis_.size());
       linear(a.params).backward_input(a.dx, dhidden, a.stream);
     }

@@ -23,10 +23,7 @@ void expect_frozen(const std::vector<UnitSpec>& units, const FreezeRule& rule) {
   for (const UnitSpec& u : units)
     for (const ParamSpec& p : u.params)
       require(u.frozen || !rule.applies_to(p.name), Exit::usage,
-              "cleave.freeze: {} belongs to a layer that this program's library did not make; let its "
-              "units() say "
-              "frozen",
-              p.name);
+              "cleave.freeze: {} belongs to a layer outside this library; set frozen in its units()", p.name);
 }
 
 // "q_proj, k_proj" of layers.0.self_attn.q_proj, layers.0.self_attn.k_proj, layers.1.self_attn.q_proj and so
@@ -58,7 +55,7 @@ void Model::freeze(const std::vector<std::string>& patterns) {
   for (const auto& layer : layers) layer->freeze(rule);
   head->freeze(rule);
   require(frozen_params() < params(), Exit::usage,
-          "cleave.freeze: {} fits every parameter of {}, so nothing would train; leave some out",
+          "cleave.freeze: {} matches every parameter of {}, so nothing would train; remove some patterns",
           fmt::join(patterns, ", "), name);
 }
 
@@ -69,7 +66,7 @@ void Model::attach(const std::vector<std::string>& targets, AdapterSize size) {
   for (const auto& layer : layers) layer->attach(rule, linears);
   const std::vector<std::string> idle = rule.idle_targets(linears);
   require(idle.empty(), Exit::usage,
-          "cleave.lora.targets: no linear layer in the blocks of {} is called \"{}\"; there are {}", name,
+          "cleave.lora.targets: the blocks of {} have no linear layer \"{}\"; available: {}", name,
           idle.empty() ? "" : idle.front(), linears.empty() ? "none" : last_parts(linears));
   for (const auto& layer : layers) layer->freeze(FreezeRule({"*"}));
   head->freeze(FreezeRule({"*"}));
@@ -79,8 +76,7 @@ void Model::use_fp8(const Fp8Rule& rule) {
   if (!rule) return;
   bool any = false;
   for (const auto& layer : layers) any = layer->use_fp8(rule) || any;
-  require(any, Exit::usage, "cleave.fp8: {} has no blocks of a transformer, whose products it is about",
-          name);
+  require(any, Exit::usage, "cleave.fp8: {} has no transformer blocks, so FP8 does not apply", name);
 }
 
 std::vector<UnitSpec> Model::units() const {

@@ -7,7 +7,8 @@ namespace cleave::model {
 
 Norm::Norm(Kind kind, const std::string& name, int64_t width, float eps, float offset)
     : kind_(kind), eps_(eps), offset_(offset) {
-  CHECK(offset == 0 || (kind == Kind::rms && offset == 1), "{}: an offset of {} is not built", name, offset);
+  CHECK(offset == 0 || (kind == Kind::rms && offset == 1), "{}: an offset of {} is not supported", name,
+        offset);
   const Init init{offset == 0 ? Init::Kind::ones : Init::Kind::zeros, 0};
   weight_ = Parameter({name + ".weight", {width}, init, false});
   if (kind == Kind::layer) bias_ = Parameter({name + ".bias", {width}, {}, false});

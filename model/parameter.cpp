@@ -26,7 +26,7 @@ void expect_one(const std::vector<Parameter*>& parts, const FreezeRule& rule) {
   const auto other = std::find_if_not(parts.begin(), parts.end(), fits);
   if (first == parts.end() || other == parts.end()) return;
   fail(Exit::usage,
-       "cleave.freeze: {} is fitted and {} is not; they are one product, so freeze both or neither",
+       "cleave.freeze: {} matches and {} does not, but they are one product; freeze both or neither",
        (*first)->spec().name, (*other)->spec().name);
 }
 

@@ -203,7 +203,7 @@ ModelConfig find_model(const std::string& name) {
   std::error_code none;
   const fs::path path = fs::is_directory(name, none) ? fs::path(name) / "config.json" : fs::path(name);
   require(fs::is_regular_file(path, none), Exit::usage,
-          "--model {}: neither a preset nor a config.json or a folder with one; the presets are {}", name,
+          "--model {}: not a preset, a config.json or a folder with one; presets are {}", name,
           preset_names());
   return read_config_json(InputFile(path.string(), Exit::usage).text(kLargestConfig), path.string());
 }

@@ -61,10 +61,9 @@ struct DiskFile::Handle {
     if (direct && (ftruncate(file, kAlign) != 0 || pread(file, aligned(kAlign).get(), kAlign, 0) != kAlign))
       fcntl(file, F_SETFL, fcntl(file, F_GETFL) & ~O_DIRECT), direct = false;
     if (!direct)
-      say_once(said,
-               fmt::format("the file system of {} has no O_DIRECT, so offloading to it goes through the page "
-                           "cache: slower, and in memory that the plan does not count",
-                           folder.string()));
+      say_once(said, fmt::format("{}: the file system has no O_DIRECT, so offload uses the page cache: "
+                                 "slower, and with memory outside the plan",
+                                 folder.string()));
   }
   // Now, so that a full disk is found before training.
   void reserve(int64_t bytes, const std::filesystem::path& folder, const std::string& name,

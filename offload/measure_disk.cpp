@@ -42,7 +42,7 @@ DiskRates measure_disk(const std::filesystem::path& folder, int64_t bytes, const
   rates.write = rate(out, stream, [&] { file.write(out, 0, stream); });
   rates.read = rate(back, stream, [&] { file.read(back, 0, stream); });
   require(std::memcmp(out.tensor().raw(), back.tensor().raw(), size_t(n)) == 0, Exit::training,
-          "{}: what was written to {} is not what is read back; the disk or its file system is damaged, name "
+          "{}: data read from {} differs from the data written; the disk or file system is damaged, choose "
           "another folder",
           key, folder.string());
   return rates;

@@ -39,7 +39,7 @@ std::vector<Rates> RateGroups::merged(std::span<const Rates> now) const {
   out.resize(size_t(count_));
   for (size_t g = 0; g < now.size(); ++g) {
     require(now[g].weight_decay <= 0 || began_[g].weight_decay > 0, Exit::usage,
-            "a parameter group began without weight decay and has {} now; give it one at the start",
+            "a parameter group started without weight decay and has {} now; set it from the start",
             now[g].weight_decay);
     std::optional<Rates>& its = out[size_t(of_group_[g])];
     require(!its || agree(*its, now[g]), Exit::usage,

@@ -102,8 +102,8 @@ std::vector<double> weights_of(std::span<const LayerCost> layers, const std::str
     const int error = regcomp(&pattern, method.substr(5).c_str(), REG_EXTENDED | REG_ICASE | REG_NOSUB);
     char reason[128] = {};
     if (error) regerror(error, &pattern, reason, sizeof(reason));
-    require(error == 0, Exit::usage, "pipeline.partition_method \"{}\" is no regular expression: {}", method,
-            reason);
+    require(error == 0, Exit::usage, "pipeline.partition_method \"{}\": invalid regular expression: {}",
+            method, reason);
     for (const LayerCost& l : layers)
       weights.push_back(regexec(&pattern, l.name.c_str(), 0, nullptr, 0) == 0 ? 1 : 0);
     regfree(&pattern);

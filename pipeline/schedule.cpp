@@ -132,14 +132,13 @@ Schedule make_schedule(std::string_view name, const ScheduleShape& shape) {
           "a pipeline of {} stages with {} chunks a rank and {} micro-batches: each must be at least 1",
           shape.stages, shape.chunks, shape.micros);
   const ScheduleRow* row = name == kForwardOnly.name ? &kForwardOnly : find_schedule(name);
-  require(row != nullptr, Exit::usage, "there is no pipeline schedule \"{}\"; use {}", name,
+  require(row != nullptr, Exit::usage, "unknown pipeline schedule \"{}\"; use {}", name,
           fmt::join(schedule_names(), ", "));
   require(shape.chunks == 1 || row->chunks, Exit::usage,
-          "pipeline.virtual_stages is {}, but the schedule {} has one chunk a rank; use \"interleaved\"",
+          "pipeline.virtual_stages is {}, but the schedule {} has one chunk per rank; use \"interleaved\"",
           shape.chunks, name);
   require(shape.chunks == 1 || shape.stages > 1, Exit::usage,
-          "pipeline.virtual_stages is {} with one stage, which has nobody to interleave with; use 1",
-          shape.chunks);
+          "pipeline.virtual_stages is {} with a single stage; use 1", shape.chunks);
   Schedule schedule{shape, {}};
   for (int r = 0; r < shape.stages; ++r)
     schedule.ranks.push_back(with_transfers(row->generator(shape, r), shape, r));

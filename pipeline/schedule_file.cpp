@@ -34,7 +34,7 @@ Instruction parse_word(const std::string& word, const std::string& where) {
   for (const Letter& l : kLetters)
     if (l.letter == letter) i.op = l.op, known = true;
   require(good && known && i.micro >= 0 && i.chunk >= 0, Exit::usage,
-          "{}: \"{}\" is no computation; write F3, B3, I3 or W3, and F3.1 for chunk 1", where, word);
+          "{}: \"{}\" is not a computation; write F3, B3, I3 or W3, and F3.1 for chunk 1", where, word);
   return i;
 }
 
@@ -79,7 +79,8 @@ Schedule schedule_from_json(const std::string& text, const std::string& where) {
              integer(file, "virtual_stages", 1, where)};
   const bool lists =
       file.contains("ranks") && file["ranks"].is_array() && int(file["ranks"].size()) == s.shape.stages;
-  require(lists, Exit::usage, "{}: \"ranks\" must be a list of {} texts, one a stage", where, s.shape.stages);
+  require(lists, Exit::usage, "{}: \"ranks\" must be a list of {} strings, one per stage", where,
+          s.shape.stages);
   for (int r = 0; r < s.shape.stages; ++r) {
     const nlohmann::json& line = file["ranks"][size_t(r)];
     require(line.is_string(), Exit::usage, "{}: rank {} must be a text such as \"F0 B0\"", where, r);

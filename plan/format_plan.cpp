@@ -88,7 +88,7 @@ std::string format(const JobPlan& plan) {
   out += fmt::format("model: {}, {} parameters{}", plan.model, format_count(plan.params), frozen);
   out += plan.flops > 0 ? fmt::format(", {:.4g} TFLOP a step\n", plan.flops / 1e12) : "\n";
   if (!plan.pipeline.empty()) out += plan.pipeline + '\n';
-  if (!plan.tried_all) out += "ranks at the ends of the axes stand for those between them\n";
+  if (!plan.tried_all) out += "ranks at the ends of the axes also represent those between them\n";
   const std::vector<const RankPlan*> stages = largest_of_stages(plan);
   const RankPlan* largest = stages[0];
   out += fmt::format("\n{:>6}{:>8}{:>14}{:>14}{:>14}{:>14}{}\n", "stage", "rank", "device", "pinned", "host",

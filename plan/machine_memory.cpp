@@ -104,8 +104,7 @@ void require_machine_fit(const JobPlan& plan, int first, int count, bool with_de
   require(
       bytes <= there.bytes, Exit::memory,
       "this machine's part of the job, {} of {} ranks, needs {} of its memory, but {} are available ({}); "
-      "start fewer ranks here, or see what `cleave plan` with --device_memory and --host_memory says would "
-      "help",
+      "start fewer ranks here, or run `cleave plan` with --device_memory and --host_memory for suggestions",
       count, plan.mesh.size(), format_bytes(bytes), format_bytes(there.bytes), there.source);
 }
 

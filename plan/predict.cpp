@@ -51,14 +51,14 @@ DeviceModel read_device_model(const std::string& path) {
   const std::string text = InputFile(path, Exit::usage).text(kLargest);
   nlohmann::json rates = nlohmann::json::parse(text, nullptr, false, /*ignore_comments=*/true);
   if (rates.is_discarded()) parse_json(text, path, Exit::usage);  // says where and why
-  require(rates.is_object(), Exit::usage, "{}: wanted one JSON object with a device's rates", path);
+  require(rates.is_object(), Exit::usage, "{}: expected a JSON object with the rates of a device", path);
   DeviceModel d;
   d.name = path, d.says = "measured";
   std::vector<std::string> wrong;
   auto take = [&](const char* key, auto& value) {
     const auto at = rates.find(key);
     if (at == rates.end() || !at->is_number() || at->template get<double>() <= 0)
-      wrong.push_back(fmt::format("{}: wanted a number above 0, got {}", key,
+      wrong.push_back(fmt::format("{}: expected a number above 0, got {}", key,
                                   at == rates.end() ? "nothing" : at->dump()));
     else
       value = at->template get<std::remove_reference_t<decltype(value)>>();
@@ -83,7 +83,7 @@ DeviceModel device_model(const std::string& name) {
     if (m.name == name) return m;
     names.push_back(m.name);
   }
-  fail(Exit::usage, "--device {}: wanted one of {}, or a .json file with measured rates", name,
+  fail(Exit::usage, "--device {}: expected one of {}, or a .json file with measured rates", name,
        fmt::join(names, ", "));
 }
 

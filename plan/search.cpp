@@ -183,7 +183,7 @@ std::string format_changes(const Candidate& given, const std::vector<Candidate>&
     return before == after ? ""
                            : fmt::format(", {} {} -> {}", name, format_bytes(before), format_bytes(after));
   };
-  std::string out = "what would make it fit, planned as the job itself:";
+  std::string out = "changes that make it fit, each planned:";
   for (const Candidate& t : changes)
     out += fmt::format("\n  {}{}{}{}", t.change, both(t, {MemoryKind::device}, "device"),
                        both(t, {MemoryKind::pinned, MemoryKind::host}, "host"),

@@ -22,8 +22,8 @@ void require_kinds(const SavedTraining& saved, const std::vector<std::string>& w
     return std::count(stored.begin(), stored.end(), kind) > 0;
   });
   require(all, Exit::checkpoint,
-          "{} holds {}, and this run's optimizer wants {}: it was trained with another one. Train with that, "
-          "or begin the optimizer anew from these weights: --reset_optimizer",
+          "{} contains {}, but this run's optimizer needs {}: another optimizer trained it. Use that "
+          "optimizer, or discard its state: --reset_optimizer",
           saved.path().string(), fmt::join(stored, ", "), fmt::join(wanted, ", "));
 }
 
@@ -41,7 +41,7 @@ void require_one_tag(EngineCore& s, const std::string& dir, const std::string& t
     throw Error(e.exit(), checkpoint::while_saving(std::filesystem::path(dir) / tag, e));
   }
   require(sum == own * s.settings.mesh.size(), Exit::usage,
-          "save_checkpoint: the tag is {} on this rank, and another on another rank; give one", tag);
+          "save_checkpoint: tag differs between ranks (this rank: {}); use one tag", tag);
 }
 
 }  // namespace

@@ -33,8 +33,8 @@ StepResult Engine::train_batch(const BatchSource& data) {
 void Engine::begin_step() {
   State& s = state();
   require(s.settings.mesh.pipe == 1, Exit::usage,
-          "pipeline.stages is {}, whose ranks compute the micro-batches of a step side by side, and those of "
-          "{} come one by one: set 1",
+          "pipeline.stages is {}: pipeline ranks compute the micro-batches of a step concurrently, but {} "
+          "come one by one; set 1",
           s.settings.mesh.pipe, s.model.name);
   s.begun.emplace();
   s.EngineCore::begin_step();
@@ -149,8 +149,8 @@ double Engine::State::mean_targets(const StepBatches& batches) {
   ranks.all_reduce_on_host(Tensor(&all, DType::int64, {1}, MemoryKind::host), "targets of the step");
   if (settings.dry) return 1;
   require(all > 0, Exit::data,
-          "step {}: no token of the batch's {} samples has a loss: its loss mask or its documents hide every "
-          "target, so there is nothing to learn from it; leave such samples out, or make the batch larger",
+          "step {}: no token of the batch's {} samples has a loss, because the loss mask or the documents "
+          "hide every target; remove such samples, or use a larger batch",
           at.step + 1, config.train_batch_size);
   return double(all) / (double(settings.micros) * settings.mesh.data);
 }

@@ -112,11 +112,9 @@ bool SavedTraining::of_the_trainer() const {
 
 model::ModelConfig SavedTraining::model() const {
   const json client = json::parse(state_.client);
-  require(
-      client.contains("config") && client.contains("vocab") && client["vocab"].is_number_integer(),
-      Exit::checkpoint,
-      "{} does not say what its model is: cleave train wrote it before checkpoints had the model's config",
-      path().string());
+  require(client.contains("config") && client.contains("vocab") && client["vocab"].is_number_integer(),
+          Exit::checkpoint, "{}: contains no model config, because an older cleave train wrote it",
+          path().string());
   model::ModelConfig config = model::read_config_json(client["config"].dump(), path().string());
   config.vocab = client["vocab"];
   return config;

@@ -17,11 +17,10 @@ constexpr const char* kInstead =
     "hand over the model as transformers makes it, or remove cleave.native, and the module runs in torch";
 
 model::ModelConfig model_of(const std::string& name, const std::string& config) {
-  require(
-      config != "{}", Exit::usage,
-      "cleave.native: the module is a {}; wanted a causal language model as transformers makes it, such as "
-      "GPT2LMHeadModel; remove cleave.native, and the module runs in torch",
-      name);
+  require(config != "{}", Exit::usage,
+          "cleave.native: the module is a {} (expected a transformers causal language model such as "
+          "GPT2LMHeadModel); remove cleave.native to run the module in torch",
+          name);
   return model::read_config_json(config, "cleave.native: the config of " + name);
 }
 
@@ -32,13 +31,12 @@ TwinModel::TwinModel(const config::DsConfig& base, const std::string& its_name, 
     : name(its_name), model(model_of(its_name, its_config)), config(base) {
   const model::Family& family = *model.family;
   require(name == family.architecture, Exit::usage,
-          "cleave.native: the module is a {}, whose config is of the family {}; wanted a {}: {}", name,
+          "cleave.native: the module is a {} with a config of the family {} (expected a {}): {}", name,
           family.type, family.architecture, kInstead);
-  require(
-      config.pipeline.stages == 1, Exit::usage,
-      "cleave.native: pipeline.stages is {}, whose ranks compute the micro-batches of a step side by side, "
-      "and a script gives them one by one; set 1, or train with cleave train",
-      config.pipeline.stages);
+  require(config.pipeline.stages == 1, Exit::usage,
+          "cleave.native: pipeline.stages is {}, but a script provides micro-batches one by one; set 1, or "
+          "use cleave train",
+          config.pipeline.stages);
   require(config.lora.targets.empty(), Exit::usage,
           "cleave.native: cleave.lora attaches adapters that the module has not; train with cleave train, or "
           "remove the section");
@@ -55,8 +53,8 @@ TwinModel::TwinModel(const config::DsConfig& base, const std::string& its_name, 
     for (const ParamSpec& p : unit.params) {
       names.push_back(p.name);
       require(unit.group == 0, Exit::usage,
-              "cleave.native: {} is in a parameter group with rates of its own; give all groups the same but "
-              "for weight_decay, which may be 0 in some, or remove cleave.native",
+              "cleave.native: {} is in a parameter group with its own rates; use equal groups except for "
+              "weight_decay, which can be 0 in some, or remove cleave.native",
               p.name);
       const auto at = left.find(p.name);
       require(at != left.end(), Exit::usage,
@@ -64,7 +62,7 @@ TwinModel::TwinModel(const config::DsConfig& base, const std::string& its_name, 
               family.architecture, kInstead);
       const std::vector<int64_t> shape = at->second.its_shape();
       require(shape == p.shape, Exit::usage,
-              "cleave.native: {} has the shape [{}] in the module; wanted [{}], as its config says", p.name,
+              "cleave.native: {} has the shape [{}] in the module (expected [{}] from its config)", p.name,
               fmt::join(p.shape, ", "), fmt::join(shape, ", "));
       if (unit.frozen) config.freeze.push_back(at->second.name);
       if (p.decay) decays.push_back(at->second.name);

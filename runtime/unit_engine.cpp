@@ -48,24 +48,20 @@ struct UnitEngine::State : EngineCore {
             "{} is driven from outside, and its parameters are whole: sequence_parallel_size is {} and "
             "tensor_parallel.autotp_size {}; set both to 1",
             model, mesh.sequence, mesh.tensor);
-    require(
-        config.freeze.empty(), Exit::usage,
-        "cleave.freeze: the units of {}, which is driven from outside, say themselves what is frozen; remove "
-        "the key",
-        model);
+    require(config.freeze.empty(), Exit::usage,
+            "cleave.freeze: the units of {} define frozen parameters themselves; remove the key", model);
     require(config.lora.targets.empty(), Exit::usage,
             "cleave.lora: the layers of {}, which is driven from outside, are not known here; give it units "
             "that are adapters, as peft makes them, and remove the section",
             model);
     require(!config.fp8, Exit::usage,
-            "cleave.fp8: the products of {}, which is driven from outside, are not computed here; remove the "
-            "section, "
-            "or set cleave.native where the model is one of a family that is built",
+            "cleave.fp8: the products of {} run outside the engine; remove the section, or set cleave.native "
+            "for a supported model family",
             model);
     // Whoever reads or changes a whole parameter there would take rounded ones for the parameter's own.
     require(!settings.store.gathers_int8 || config.zero.stage < 3, Exit::usage,
-            "zero_optimization.zero_quantized_weights: {} is driven from outside, where gathered parameters "
-            "are also read, saved and changed; remove the key",
+            "zero_optimization.zero_quantized_weights: {} also reads, saves and changes gathered parameters; "
+            "remove the key",
             model);
     CHECK(o.gives >= 1, "UnitOptions::gives is {}; a unit is given once at least", o.gives);
     for (const pipeline::InstructionList& list :
@@ -170,8 +166,8 @@ void UnitEngine::send_shape(int chunk, const std::string& shape) {
     return shape;
   });
   require(said == shape, Exit::usage,
-          "a micro-batch has the activations {}, and those before it in the step have {}: leave out a last "
-          "batch that is smaller, or say that shapes change (dynamic_shape)",
+          "a micro-batch has the activations {}, the previous ones of the step have {}: drop a smaller last "
+          "batch, or set dynamic_shape",
           shape, said);
 }
 

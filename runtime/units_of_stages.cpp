@@ -34,11 +34,11 @@ UnitSpec unit_of(const Json& told) {
 void require_same(const std::string& model, const Json& mine, const Json& first) {
   for (size_t u = 0; u < std::max(mine.size(), first.size()); ++u) {
     const Json here = u < mine.size() ? mine[u] : Json(), there = u < first.size() ? first[u] : Json();
-    require(here == there, Exit::usage,
-            "{} has {} here, and {} on the first rank with the same layers: every rank has to build the same "
-            "model",
-            model, here.is_null() ? "no unit more" : here.dump(),
-            there.is_null() ? "no unit more" : there.dump());
+    require(
+        here == there, Exit::usage,
+        "{} has {} here, but {} on the first rank with the same layers; build the same model on every rank",
+        model, here.is_null() ? "no unit more" : here.dump(),
+        there.is_null() ? "no unit more" : there.dump());
   }
 }
 
@@ -70,7 +70,7 @@ std::vector<Told> together(const std::string& model, const std::vector<std::stri
       require(told.holders.back() < stage, Exit::usage, "{} has two units {}", model, known->first);
       for (const char* key : {"params", "frozen", "group"})
         require(told.unit[key] == unit[key], Exit::usage,
-                "the stages {} and {} of {} share {}, whose {} are {} and {}; they have to be the same",
+                "the stages {} and {} of {} share {}, but their {} differ ({}, {}); make them equal",
                 told.holders.back(), stage, model, known->first, key, told.unit[key].dump(),
                 unit[key].dump());
       told.holders.push_back(stage);

@@ -22,7 +22,8 @@ Range TensorAxis::mine(int64_t count, const char* what) const {
     std::vector<int64_t> sizes;
     for (int64_t n = 1; n <= count && sizes.size() < 12; ++n)
       if (count % n == 0) sizes.push_back(n);
-    fail(Exit::usage, "{} {} cannot be cut over {} tensor ranks; tensor_parallel.autotp_size may be {}",
+    fail(Exit::usage,
+         "{} {} are not divisible over {} tensor-parallel ranks; tensor_parallel.autotp_size can be {}",
          count, what, size(), fmt::join(sizes, ", "));
   }
   return Range{0, count / size()}.shifted(rank() * (count / size()));

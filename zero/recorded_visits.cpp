@@ -376,7 +376,7 @@ void RecordedVisits::fail_for_room(int unit, bool gradient) const {
   for (size_t u = 0; u < wholes_.size(); ++u)
     if (gradient ? gradients_[u].open : wholes_[u].there) there.push_back(store_.layout(int(u)).name());
   fail(Exit::memory,
-       "there is no room for the {} of {}, {} elements, beside those in use ({}): {} elements fit; raise {}",
+       "no room for the {} of {}, {} elements, in addition to those in use ({}): {} elements fit; raise {}",
        gradient ? "gradients" : "parameters", store_.layout(unit).name(), store_.layout(unit).numel(),
        fmt::join(there, ", "), gradient ? spare_bucket_.begin : spare_whole_.begin,
        gradient ? "zero_optimization.reduce_bucket_size" : "zero_optimization.stage3_max_live_parameters");

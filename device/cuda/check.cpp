@@ -6,8 +6,8 @@ std::string advice(cudaError_t error) {
   switch (error) {
     case cudaErrorInsufficientDriver:
       return fmt::format(
-          "there is no NVIDIA driver here, or one too old for CUDA {}.{}; install a newer driver (nvidia-smi "
-          "shows it)",
+          "no NVIDIA driver found, or a driver too old for CUDA {}.{}; install a newer driver (nvidia-smi "
+          "shows the version)",
           CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     case cudaErrorNoDevice:
       return "no GPU is visible; look at CUDA_VISIBLE_DEVICES and nvidia-smi, and in a container at --gpus "
@@ -16,8 +16,8 @@ std::string advice(cudaError_t error) {
     case cudaErrorCompatNotSupportedOnDevice:
       return "the driver's kernel module and its library differ; restart the machine or reinstall the driver";
     case cudaErrorNoKernelImageForDevice:
-      return "this GPU is older than compute capability 8.0, or newer than this build knows; configure with "
-             "-DCMAKE_CUDA_ARCHITECTURES=native";
+      return "this GPU is older than compute capability 8.0, or newer than this build supports; configure "
+             "with -DCMAKE_CUDA_ARCHITECTURES=native";
     case cudaErrorDevicesUnavailable:
       return "another process holds the GPU exclusively; nvidia-smi names it";
     default:

@@ -16,7 +16,7 @@ WordCall find(const char* name, int device) {
   cuda_check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result),
              "cudaGetDriverEntryPoint", device);
   require(found && result == cudaDriverEntryPointSuccess, Exit::usage,
-          "cuda:{}: the driver has no {}; install one for CUDA 12 or newer", device, name);
+          "cuda:{}: the driver lacks {}; install a driver for CUDA 12 or newer", device, name);
   return reinterpret_cast<WordCall>(found);
 }
 

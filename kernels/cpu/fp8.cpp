@@ -21,8 +21,8 @@ void check_codes(const char* op, const char* name, const Tensor& codes) {
   CHECK(is_fp8(codes.dtype()), "{}: {} must be fp8_e4m3 or fp8_e5m2, got {}", op, name,
         name_of(codes.dtype()));
   Operand(op, name, codes).rank(2);
-  CHECK(codes.dim(1) % kFp8Terms == 0, "{}: {} has {} terms; wanted a multiple of {}", op, name, codes.dim(1),
-        kFp8Terms);
+  CHECK(codes.dim(1) % kFp8Terms == 0, "{}: {} has {} terms (expected a multiple of {})", op, name,
+        codes.dim(1), kFp8Terms);
 }
 
 }  // namespace

@@ -188,7 +188,7 @@ void onednn_gemm(const OnednnGemm& g) {
     p.primitive.execute(stream, args);
     stream.wait();
   } catch (const dnnl::error& e) {
-    fail(Exit::internal, "oneDNN refused a {} x {} x {} matrix product: {}", g.m, g.n, g.k, e.message);
+    fail(Exit::internal, "oneDNN rejected a {} x {} x {} matrix product: {}", g.m, g.n, g.k, e.message);
   }
 }
 

@@ -51,7 +51,7 @@ Library load() {
   find("cudnnBackendSetAttribute", l.set_attribute), find("cudnnBackendGetAttribute", l.get_attribute);
   find("cudnnBackendFinalize", l.finalize), find("cudnnBackendExecute", l.execute);
   if (l.problem.empty() && l.version() < kOldest)
-    l.problem = fmt::format("cuDNN {} is too old; install 9.0 or newer", l.version());
+    l.problem = fmt::format("cuDNN {} is not supported; install 9.0 or newer", l.version());
   return l;
 }
 

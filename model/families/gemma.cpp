@@ -16,7 +16,8 @@ std::vector<LayerKind> read_layer_kinds(const Fields& f, int64_t layers, int64_t
   }
   for (const std::string& word : f.words("layer_types")) {
     if (word != kSliding && word != kFull)
-      f.refuse("layer_types", fmt::format("'{}' is not built; {} and {} are", word, kSliding, kFull));
+      f.refuse("layer_types",
+               fmt::format("'{}' is not supported; supported are {} and {}", word, kSliding, kFull));
     kinds.push_back(word == kFull ? LayerKind::full : LayerKind::sliding);
   }
   if (int64_t(kinds.size()) != layers)
@@ -45,7 +46,7 @@ ModelConfig read_gemma(const Family& family, const Fields& f, int64_t positions,
 
 nlohmann::json gemma_json(const ModelConfig& c) {
   CHECK(c.qkv_bias == c.output_bias,
-        "a config.json cannot say that only some of attention's projections have a bias");
+        "a config.json cannot express biases in some attention projections only");
   nlohmann::json j = rotary_decoder_json(c);
   j["hidden_activation"] = name_of(c.activation.value_or(c.family->activation));
   j.erase("hidden_act");

@@ -12,7 +12,7 @@ kernels::Activation activation_of(const Fields& f) {
   if (name == "gelu") return kernels::Activation::gelu_erf;
   if (name == "silu" || name == "swish") return kernels::Activation::silu;
   if (name != "relu")
-    f.refuse("activation_function", name + " is not built; gelu_new, gelu, relu and silu are");
+    f.refuse("activation_function", name + " is not supported; supported are gelu_new, gelu, relu and silu");
   return kernels::Activation::relu;
 }
 
@@ -25,7 +25,7 @@ ModelConfig read_gpt2(const Fields& f) {
   c.activation = activation_of(f);
   c.dropout = float(f.probability("resid_pdrop", 0.1));
   if (f.number("embd_pdrop", 0.1) != f.number("resid_pdrop", 0.1))
-    f.refuse("embd_pdrop", "another value than resid_pdrop is not built");
+    f.refuse("embd_pdrop", "a value other than resid_pdrop is not supported");
   c.attention_dropout = float(f.probability("attn_pdrop", 0.1));
   f.only("n_inner", 4 * c.width, 4 * c.width);
   f.only("tie_word_embeddings", true, true);

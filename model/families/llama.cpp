@@ -14,7 +14,7 @@ ModelConfig read_llama(const Fields& f) {
 
 std::string write_llama(const ModelConfig& c) {
   CHECK(c.qkv_bias == c.output_bias,
-        "a config.json cannot say that only some of attention's projections have a bias");
+        "a config.json cannot express biases in some attention projections only");
   nlohmann::json j = rotary_decoder_json(c);
   j["attention_bias"] = c.qkv_bias;
   return text_of(j);

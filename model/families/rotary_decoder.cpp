@@ -13,7 +13,7 @@ void read_rope(const Fields& f, const Fields& rope, double theta, ModelConfig& c
   if (type == "default") return;
   c.rope.kind = type == "llama3" ? RopeScaling::Kind::llama3 : RopeScaling::Kind::linear;
   if (type != "llama3" && type != "linear")
-    return rope.refuse("rope_type", type + " is not built; default, linear and llama3 are");
+    return rope.refuse("rope_type", type + " is not supported; supported are default, linear and llama3");
   c.rope.factor = rope.number("factor");
   if (c.rope.factor < 1) rope.refuse("factor", "must be at least 1");
   if (type == "linear") return;
@@ -45,7 +45,7 @@ kernels::Activation read_activation(const Fields& f, const char* field, kernels:
   for (const kernels::Activation a : {kernels::Activation::silu, kernels::Activation::gelu_tanh,
                                       kernels::Activation::gelu_erf, kernels::Activation::relu})
     if (name == name_of(a)) return a;
-  f.refuse(field, name + " is not built; silu, gelu, gelu_pytorch_tanh and relu are");
+  f.refuse(field, name + " is not supported; supported are silu, gelu, gelu_pytorch_tanh and relu");
   return otherwise;
 }
 

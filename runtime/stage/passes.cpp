@@ -10,11 +10,10 @@ class Writers {
  public:
   void add(int unit, const std::string& name, int pass) {
     const auto [at, added] = writer_.try_emplace(unit, pass);
-    require(
-        added || at->second == pass, Exit::usage,
-        "two layers share {} and lie in two chunks of one rank; use pipeline.virtual_stages 1 and a schedule "
-        "that does not split the backward",
-        name);
+    require(added || at->second == pass, Exit::usage,
+            "two layers share {} and are in two chunks of one rank; use pipeline.virtual_stages 1 and a "
+            "schedule without split backward",
+            name);
   }
 
  private:

@@ -41,11 +41,10 @@ Stage::Stage(const model::Model& model, StageShape shape, zero::PlannedVisits& v
       states_(layers_),
       frames_(layers_),
       away_inputs_(layers_.shape().recompute.partition ? AwayInputs(axis) : AwayInputs()) {
-  require(
-      !(layers_.shape().recompute.partition && model.cuts_boundaries), Exit::usage,
-      "activation_checkpointing.partition_activations: the ranks of {} have different inputs of a layer, so "
-      "there is nothing to partition; remove the key",
-      model.name);
+  require(!(layers_.shape().recompute.partition && model.cuts_boundaries), Exit::usage,
+          "activation_checkpointing.partition_activations: the ranks of {} have different layer inputs, so "
+          "partitioning does not apply; remove the key",
+          model.name);
 }
 
 TraceEvent Stage::shown(const char* what, const Frame& f, int l) const {

@@ -50,9 +50,8 @@ std::string refusal_of(const std::vector<Claim>& claims, const std::vector<Folde
     const Folder& f = folders[i % folders.size()];
     if (wanted > c.available)
       return fmt::format(
-          "{}: {} needs {} ({} bytes) for {} of {} of the ranks and what else they keep there, {} ({} bytes) "
-          "are "
-          "available; free space there, point nvme_path to a larger disk, or keep less on it "
+          "{}: {} needs {} ({} bytes) for {} of {} of the ranks and their other files there, but {} ({} "
+          "bytes) are available; free space there, set nvme_path to a larger disk, or offload less "
           "(offload_optimizer.ratio, offload_param.max_in_cpu)",
           f.key, f.path, format_bytes(wanted), wanted, f.what, ranks, format_bytes(c.available), c.available);
   }

@@ -124,8 +124,8 @@ void choose_graphs(Settings& s, const config::DsConfig& c, bool traced) {
   if (asked && !why.empty())
     s.graphs_note = "CUDA graphs: not used: " + why;
   else if (s.graphs)
-    s.graphs_note = asked ? "CUDA graphs: each pass is one"
-                          : "CUDA graphs: each pass is one where that is faster in its first steps";
+    s.graphs_note =
+        asked ? "CUDA graphs: one per pass" : "CUDA graphs: one per pass, if faster in the first steps";
 }
 
 zero::StoreOptions store_of(const Settings& s, const config::DsConfig& c) {
@@ -246,8 +246,8 @@ zero::StoreOptions store_options(const Settings& s, const RankUnits& units) {
   zero::StoreOptions options = s.store;
   const std::vector<std::string> idle = options.decays.idle_patterns(units.all);
   require(idle.empty(), Exit::usage,
-          "cleave.weight_decay_on: no parameter of {} is called \"{}\"; wanted matrices, all, or a pattern "
-          "of names such as *.weight (cleave inspect names those of a checkpoint)",
+          "cleave.weight_decay_on: no parameter of {} matches \"{}\"; use matrices, all, or name patterns "
+          "such as *.weight (cleave inspect lists the names of a checkpoint)",
           units.model, idle.empty() ? "" : idle.front());
   // A gradient falls into as many contributions as there are micro-batches on all ranks, times uses of its
   // unit.

@@ -21,8 +21,8 @@ zero::Sharding ShardingRule::operator()(const UnitSpec& unit) {
 zero::Sharding ShardingRule::shared(const UnitSpec& unit) const {
   comm::Communicator &data = ranks_.sharers(unit), &self = ranks_.self();
   require(&data == ranks_.mesh().data || settings_.sharding == ShardingKind::by_stage, Exit::usage,
-          "unit {} is cut by an axis inside the data axis and has no near ranks; set mics_shard_size and "
-          "zero_hpz_partition_size to what their defaults are",
+          "unit {} is split by an axis inside the data axis and has no near ranks; remove mics_shard_size "
+          "and zero_hpz_partition_size",
           unit.name);
   zero::Sharding sharding =
       settings_.sharding == ShardingKind::by_stage ? zero::sharding_of_stage(settings_.stage, data, self)

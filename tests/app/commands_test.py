@@ -50,7 +50,7 @@ class Commands(AppTest):
         self.assertIn("slower: matmul/narrow/forward/fp32 ", self.run_cleave(*few, "--compare", before).stdout)
         self.assertEqual(rows["comm/all_reduce/64MiB"]["limit"], rows["limit/copy/64MiB"]["high"])
         for words, wrong in ((("bench", "everything"), "wanted one of matmul, kernels, optimizer, comm, disk, step"),
-                             (("bench", "--compare", ROOT / "README.md"), "is no report"),
+                             (("bench", "--compare", ROOT / "README.md"), "not a report"),
                              (("bench", "--ranks", "1"), "an integer from 2 to 256"),
                              (("bench", "--rounds", "0"), "an integer from 1 to 1000"),
                              (("bench", "disk", "--folder", "/proc/none"), "--folder")):
@@ -65,7 +65,7 @@ class Commands(AppTest):
         said = job.communicate(timeout=200)[1]
         self.assertEqual(job.returncode, 6, said)
         self.assertIn("rank 0: ", said)
-        self.assertIn("2 of 2 ranks of the measurement failed", said)
+        self.assertIn("2 of 2 ranks of the measurement failed; their output is above", said)
 
     def test_auto_takes_the_trainers_defaults_and_its_options(self):
         config = self.dir / "auto.json"
@@ -128,7 +128,7 @@ class Commands(AppTest):
         self.assertEqual(r.stderr.count("warning:"), 1, r.stderr)
         self.assertIn("loose.json:2:3: this is not JSON", r.stderr)
         self.train("--strict", config=path, ranks=1, code=2)
-        self.assertIn("what would make it fit", self.run_cleave(
+        self.assertIn("changes that make it fit, each planned", self.run_cleave(
             "plan", "--deepspeed_config", path, "--model", "tiny", "--seq_len", 32, "--device_memory", "9MiB", code=3).stderr)
 
     def test_steps_that_nobody_knows_stay_open_in_check_and_plan(self):

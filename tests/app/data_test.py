@@ -83,7 +83,7 @@ class Data(AppTest):
         self.assertAlmostEqual(both, (96 * each[0] + 52 * each[1]) / 148, places=6)
         self.assertEqual(evaluated("5 c 1 d"), both)
         self.assertAlmostEqual(evaluated("5 c 1 d", ranks=2, data_ranks=2), both, places=4)
-        self.assertIn("--eval_data: 'd' stands where a weight is wanted", self.run_on("a", "--eval_data", "1 c d 2", code=2))
+        self.assertIn("--eval_data: 'd' is not a weight; write weights and files in turn: \"0.7 a.bin 0.3 b.bin\"", self.run_on("a", "--eval_data", "1 c d 2", code=2))
         self.assertIn("--eval_data", self.run_on("a", "--eval_data", "1 c 2 d", "--trace", "c.idx", code=2))
 
     def test_what_changed_since_a_checkpoint_is_said(self):
@@ -162,7 +162,7 @@ class Data(AppTest):
 
     def test_bad_input_is_one_error_before_training(self):
         for data, code, parts in ((self.text, 7, ["text.txt", "--pack", "documents"]), ("0.5 a.bin b.bin 0.5", 2, ["'b.bin'", "weight"]),
-                                  ("1 nowhere.bin 1 b", 7, ["nowhere.bin"]), ("1 a.bin 0 b", 2, ["the weight 0", "above 0"])):
+                                  ("1 nowhere.bin 1 b", 7, ["nowhere.bin"]), ("1 a.bin 0 b", 2, ["--data: weight 0", "above 0"])):
             said = self.run_on(data, "--pack", code=code)
             for part in parts:
                 self.assertIn(part, said)

@@ -152,7 +152,7 @@ class Exchange(AppTest):
             for r in (self.begin(folder, code=4)[1], self.run_cleave("eval", folder, "--data", self.tokens, code=4)):
                 self.assertIn(said, r.stderr)
         folder, path = index(lambda text: text.replace(f'"{name}":', f'"{name}": "{place[name]}", "{name}":'))
-        refused(folder, f"the key '{name}' is given twice in the same object")
+        refused(folder, f"duplicate key '{name}' in one object")
         refused(folder, f"{path}:")
         folder, path = index(lambda text: json.dumps({"weight_map": {**place, name: other}}))
         refused(folder, f"{path} says that '{name}' is in {other}, which has no such tensor")
@@ -165,7 +165,7 @@ class Exchange(AppTest):
         tensor = json.dumps(json.loads(header)[name])
         twice = header[:-1] + f',"{name}":{tensor}}}'.encode()
         (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(twice)) + twice + data[8 + length:])
-        refused(folder, f"the key '{name}' is given twice in the same object")
+        refused(folder, f"duplicate key '{name}' in one object")
         refused(folder, "model.safetensors is damaged or not a safetensors file: ")
 
     def test_a_name_that_nothing_has_is_said_to_be_missing(self):
@@ -358,14 +358,14 @@ class Exchange(AppTest):
             r = self.run_cleave("import", folder, self.dir / "never", code=code)
             self.assertIn(parts[-1], r.stderr)
             self.assertFalse((self.dir / "never").exists())
-        refused(self.model("llama", model_type="qwen3_moe"), 2, "'qwen3_moe' is not built", "the nearest is qwen3", ranks=2)
+        refused(self.model("llama", model_type="qwen3_moe"), 2, "'qwen3_moe' is not supported; supported are", "the nearest is qwen3", ranks=2)
         refused(self.model("llama", model_type="gpt_neox"), 2, "the nearest is gpt2")
         r = self.begin(self.model("llama", model_type=None), code=2)[1]
-        self.assertIn("model_type: '' is not built; ", r.stderr)
+        self.assertIn("model_type: '' is not supported; supported are ", r.stderr)
         self.assertNotIn("nearest", r.stderr)
         refused(self.model("llama", quantization_config={"quant_method": "fp8"}), 2, "quantization_config", "a quantized model")
         refused(self.model("gpt2", quantization_config={"quant_method": "gptq"}), 2, "quantization_config", "a quantized model")
-        refused(self.model("llama", rope_parameters=None, rope_scaling={"rope_type": "yarn", "factor": 2.0}), 2, "yarn is not built")
+        refused(self.model("llama", rope_parameters=None, rope_scaling={"rope_type": "yarn", "factor": 2.0}), 2, "yarn is not supported")
         refused(self.model("llama", num_hidden_layers=3), 4, "model.layers.2.mlp.down_proj.weight is missing", ranks=2)
         refused(self.model("llama", num_hidden_layers=1), 4, "model.layers.1.mlp.down_proj.weight in model-",
                 "self_attn.v_proj.weight in model-")

@@ -143,7 +143,7 @@ class Layouts(AppTest):
         def layout(**changes):
             return "--deepspeed_config", self.config(**changes)
         self.assertIn("2 stages do not divide 3 ranks; use 1, 3", refused(3, 2, *layout(pipeline={"stages": 2})))
-        self.assertIn("4 heads cannot be cut over 3 tensor ranks", refused(3, 2, *layout(tensor_parallel={"autotp_size": 3})))
+        self.assertIn("4 heads are not divisible over 3 tensor-parallel ranks; tensor_parallel.autotp_size can be", refused(3, 2, *layout(tensor_parallel={"autotp_size": 3})))
         self.assertIn("nowhere.json: cannot be read: No such file", refused(2, 2, "--deepspeed_config", "nowhere.json"))
         small = refused(2, 3, "--device_memory", "1MiB", *layout(pipeline={"stages": 2}))
         self.assertIn("weights", small)
@@ -164,9 +164,9 @@ class Layouts(AppTest):
 
     def test_layers_that_cannot_be_cut_are_refused_with_what_works(self):
         refused = self.train(ranks=3, config=self.config(tensor_parallel={"autotp_size": 3}), code=2)
-        self.assertIn("4 heads cannot be cut over 3 tensor ranks; tensor_parallel.autotp_size may be 1, 2, 4", refused.stderr)
+        self.assertIn("4 heads are not divisible over 3 tensor-parallel ranks; tensor_parallel.autotp_size can be 1, 2, 4", refused.stderr)
         heads = self.train(ranks=8, config=self.config(sequence_parallel_size=8), model="llama-tiny", code=2)
-        self.assertIn("8 sequence ranks; sequence_parallel_size may be 1, 2, 4", heads.stderr)
+        self.assertIn("8 sequence-parallel ranks; sequence_parallel_size can be 1, 2, 4", heads.stderr)
         divide = self.train(ranks=3, config=self.config(tensor_parallel={"autotp_size": 2}), code=2)
         self.assertIn("2 tensor ranks do not divide 3 ranks; use 1, 3", divide.stderr)
 

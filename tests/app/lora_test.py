@@ -66,7 +66,7 @@ class Lora(AppTest):
         self.assertIn("warning: cleave.lora.alpha is '16.0' now and '8.0' in the checkpoint", said)
         self.assertIn("warning: cleave.lora.use_rslora is 'true' now and 'false' in the checkpoint", said)
         self.assertIn("lora_A.weight", self.tune(3, lora={**LORA, "rank": 2}, code=4).stderr)
-        self.assertIn("no linear layer in the blocks of", self.tune(3, lora={**LORA, "targets": ["c_attn"]}, code=2).stderr)
+        self.assertIn("cleave.lora.targets: the blocks of", self.tune(3, lora={**LORA, "targets": ["c_attn"]}, code=2).stderr)
 
     def test_trained_adapters_are_not_dropped_unless_asked_for(self):
         self.tune(2)

@@ -65,7 +65,7 @@ class Plan(AppTest):
                 for own in (few, {"lora": {"targets": "all-linear"}}, {"freeze": ["*.mlp.*"]})]
         codes = self.plans(jobs)
         more = [code for code, (config, preset, size) in zip(codes, jobs) if preset == "llama-3.2-1b" and size in (16, 32)]
-        self.assertEqual(more, [0] * 6, "8 key/value heads")
+        self.assertEqual(more, [0] * 6, "8 key/value heads of")
         self.assertGreater(codes.count(0), len(codes) // 2)
 
     def test_parameters_on_disk_come_in_the_order_of_their_use(self):
@@ -128,7 +128,7 @@ class Plan(AppTest):
             self.run_cleave("plan", "--deepspeed_config", changed, *shape, *limit)
             self.train("--device_memory", str(most), config=changed, steps=1)
         # Training refuses alike, before any rank waits for another.
-        self.assertIn("what would make it fit", self.train(*limit, config=path, code=3).stderr)
+        self.assertIn("changes that make it fit, each planned", self.train(*limit, config=path, code=3).stderr)
 
     def test_a_suggested_configuration_is_one_that_fits(self):
         path = self.config(train_micro_batch_size_per_gpu=16)

@@ -147,7 +147,7 @@ class Refused(RunTest):
                                (["check", odd], 2), (["data", "inspect", odd], 7),
                                (["plan", "--deepspeed_config", config, "--model", "tiny", "--seq_len", 32, "--device", odd], 2)):
                 r = self.run_cleave(*args, code=code, timeout=20)
-                self.assertTrue("not a regular file" in r.stderr or "neither a preset" in r.stderr or "--device" in r.stderr, r.stderr)
+                self.assertTrue("not a regular file" in r.stderr or "not a preset" in r.stderr or "--device" in r.stderr, r.stderr)
             for file in (shard, self.out / "global_step1/manifest.json", self.out / "latest"):
                 good = file.read_bytes()
                 file.unlink()

@@ -262,7 +262,7 @@ TEST_F(COwnModel, SaysWhatOfItIsNotOfItsFamily) {
     EXPECT_NE(std::string(cleave_error()).find(what), std::string::npos) << cleave_error();
   };
   EXPECT_EQ(make_model(shapes(), "GPT2Model"), 2);
-  says("the module is a GPT2Model, whose config is of the family gpt2; wanted a GPT2LMHeadModel");
+  says("cleave.native: the module is a GPT2Model with a config of the family gpt2 (expected a GPT2LMHeadModel");
   auto of = shapes();
   of["h.0.attn.c_attn.lora_A"] = {2, kWidth};
   EXPECT_EQ(make_model(of), 2);
@@ -272,21 +272,21 @@ TEST_F(COwnModel, SaysWhatOfItIsNotOfItsFamily) {
   says("the module has no parameter transformer.ln_f.bias");
   of = shapes(), of["h.0.mlp.c_fc.weight"] = {4 * kWidth, kWidth};
   EXPECT_EQ(make_model(of), 2);
-  says("has the shape [16, 4] in the module; wanted [4, 16]");
+  says(" has the shape [16, 4] in the module (expected [4, 16] from its config)");
 
   ASSERT_EQ(make_model(shapes()), 0) << cleave_error();
   double loss = 0;
   samples_.length = 5;
   EXPECT_EQ(cleave_loss(engine_, &samples_, &loss), 2);
-  says("2 samples of 5 tokens; wanted at most 2 of 4");
+  says("2 samples with 5 tokens is too large; expected at most 2 samples with 4");
   samples_.length = kLength;
   static constexpr int64_t kLeft[] = {0, 1, 1, 1, 1, 1}, kLarge[] = {1, 7, 8, 5, 0, 2};
   samples_.mask = kLeft;
   EXPECT_EQ(cleave_loss(engine_, &samples_, &loss), 2);
-  says("sample 0 has padding before its token 1");
+  says("attention_mask: sample 0 has padding before its token 1");
   samples_.mask = kMask, samples_.labels = kTokens;
   EXPECT_EQ(cleave_loss(engine_, &samples_, &loss), 2);
-  says("sample 1 has 2 at position 2, which attention_mask calls padding; wanted -100 there");
+  says("labels: sample 1 has 2 at position 2, which attention_mask marks as padding; use -100 there");
   samples_.labels = kLabels, samples_.tokens = kLarge;
   EXPECT_NE(cleave_loss(engine_, &samples_, &loss), 0);
   says("sample 0 has the token 8 at position 2; GPT2LMHeadModel has 8 of them");
@@ -468,7 +468,7 @@ TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {
       ASSERT_EQ(cleave_job_read_config(job_, text.c_str(), "test.json", &read), 0) << cleave_error();
       const std::string warnings = nlohmann::json::parse(taken(read))["warnings"];
       const std::string wanted =
-          fmt::format("test.json: {}.enabled changes nothing in a PyTorch script", key);
+          fmt::format("test.json: {}.enabled has no effect in a PyTorch script, only in cleave train; remove it, or report engine.last_result yourself\n", key);
       EXPECT_EQ(warnings.find(wanted) != std::string::npos, on) << warnings;
     }
   }

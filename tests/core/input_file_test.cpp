@@ -28,7 +28,7 @@ TEST(InputFile, RefusesPipesDevicesAndFoldersWithTheCallersCodeAndWithoutWaiting
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   expect_error(Exit::checkpoint, {pipe, "not a regular file"}, [&] { InputFile(pipe, Exit::checkpoint); });
   expect_error(Exit::usage, {"/dev/zero", "not a regular file"}, [] { InputFile("/dev/zero", Exit::usage); });
-  expect_error(Exit::data, {"is a directory"}, [&] { InputFile(scratch.path(""), Exit::data); });
+  expect_error(Exit::data, {"is a directory; name one file in it"}, [&] { InputFile(scratch.path(""), Exit::data); });
   expect_error(Exit::data, {"none", "No such file"}, [&] { InputFile(scratch.path("none"), Exit::data); });
 }
 

@@ -33,7 +33,7 @@ TEST(Blend, OtherWeightsAreTakenInMillionthsOfTheirSum) {
 TEST(Blend, RefusesWeightsThatAreNone) {
   for (const double bad : {0.0, -1.0, std::nan(""), double(INFINITY)})
     expect_error(Exit::usage, {"above 0"}, [&] { shares({1, bad}); });
-  expect_error(Exit::usage, {"less than a millionth"}, [&] { shares({1, 1e-7}); });
+  expect_error(Exit::usage, {"is below a millionth of the sum"}, [&] { shares({1, 1e-7}); });
 }
 
 // By counting at every prefix: never a whole sample away from the shares, and every sample of a source once

@@ -264,9 +264,9 @@ TEST(DataSources, ReadsOneFileABlendAndAList) {
   EXPECT_EQ(DataSources(written).shares(), (std::vector<int64_t>{9, 8}));
   EXPECT_EQ(files_of_data(written), files_of_data(corpora.scratch.path("[ab]*.bin")));
   std::filesystem::create_directory(corpora.scratch.path("folder"));
-  expect_error(Exit::data, {"folder", "there is no file in it"},
+  expect_error(Exit::data, {"folder", "contains no matching file"},
                [&] { DataSources(corpora.scratch.path("folder")); });
-  expect_error(Exit::data, {"z*.txt", "none of such a name"},
+  expect_error(Exit::data, {"z*.txt", "contains no matching file"},
                [&] { DataSources(corpora.scratch.path("z*.txt")); });
   corpora.scratch.write("folder/two.txt", "22"), corpora.scratch.write("folder/one.txt", "1"),
       corpora.scratch.write("folder/.no", "0");
@@ -279,13 +279,13 @@ TEST(DataSources, ReadsOneFileABlendAndAList) {
   EXPECT_EQ(known.vocab(), 77);
 
   expect_error(Exit::usage, {"'b'", "weight"}, [&] { DataSources(fmt::format("1 {} b 2", a)); });
-  expect_error(Exit::usage, {"no file behind the weight 2"}, [&] { DataSources(fmt::format("1 {} 2", a)); });
+  expect_error(Exit::usage, {": missing file after the weight 2"}, [&] { DataSources(fmt::format("1 {} 2", a)); });
   expect_error(Exit::usage, {"-1", "above 0"}, [&] { DataSources(fmt::format("1 {} -1 {}", a, a)); });
   expect_error(Exit::usage, {"list.txt:2", "'x'"},
                [&] { DataSources(corpora.listed("list.txt", fmt::format("1 {}\nx y\n", a))); });
-  expect_error(Exit::usage, {"list.txt:1", "no file behind the weight 1"},
+  expect_error(Exit::usage, {"list.txt:1", ": missing file after the weight 1"},
                [&] { DataSources(corpora.listed("list.txt", "1\n")); });
-  expect_error(Exit::usage, {"names no data"}, [&] { DataSources(corpora.listed("list.txt", "# a\n")); });
+  expect_error(Exit::usage, {"is empty"}, [&] { DataSources(corpora.listed("list.txt", "# a\n")); });
   expect_error(Exit::usage, {"nowhere"}, [&] { DataSources("@nowhere"); });
   expect_error(Exit::data, {"nowhere"}, [&] { DataSources(fmt::format("1 nowhere 1 {}", a)); });
 }

@@ -61,11 +61,11 @@ TEST(TokenFile, TheTokenizersVocabularyTravelsInTheHeader) {
   write_llmc(scratch.path("b.bin"), std::vector<int32_t>{1}, 151936);
   EXPECT_EQ(TokenFile(scratch.path("b.bin")).kind(), Kind::llmc_u32);
   EXPECT_EQ(TokenFile(scratch.path("b.bin")).vocab(), 151936);
-  expect_error(Exit::data, {"token 0 is 9", "vocabulary of 9"},
+  expect_error(Exit::data, {"token 0 is 9", ": invalid vocabulary size 9"},
                [&] { write_llmc(scratch.path("c.bin"), std::vector<int32_t>{9}, 9); });
   std::string bad = llmc(20240520, 1, 1, std::string_view("\x01\0", 2));
   bad.replace(12, 4, little_endian(0xFFFFFFFF, 4));
-  expect_error(Exit::data, {"vocabulary of -1"}, [&] { TokenFile(scratch.write("d.bin", bad)); });
+  expect_error(Exit::data, {": invalid vocabulary size -1"}, [&] { TokenFile(scratch.write("d.bin", bad)); });
 }
 
 TEST(TokenFile, WideIdsAreWrittenAndReadAsThe32BitKind) {
@@ -120,7 +120,7 @@ TEST(TokenFile, TheWidthWithoutAHeaderIsTheOneThatFitsTheVocabulary) {
   EXPECT_EQ(chosen.at(13), 13 * 7919 % 100000);
   EXPECT_EQ(TokenFile(b, {.token_bytes = 4}).vocab(), TokenFile::kUnknownVocab);
   EXPECT_EQ(TokenFile(b, {.token_bytes = 2}).size(), 6000);
-  expect_error(Exit::data, {"4 bytes a token"},
+  expect_error(Exit::data, {"4 bytes per token"},
                [&] { TokenFile(scratch.write("c.bin", wide.substr(2)), {.token_bytes = 4}); });
 }
 
@@ -178,7 +178,7 @@ TEST(TokenFile, SaysWhatIsWrongWithThePath) {
   const Scratch scratch;
   const auto missing = scratch.path("none.txt");
   expect_error(Exit::data, {missing, "No such file"}, [&] { TokenFile{missing}; });
-  expect_error(Exit::data, {"is a directory"}, [&] { TokenFile{scratch.path("")}; });
+  expect_error(Exit::data, {"is a directory; name one file in it"}, [&] { TokenFile{scratch.path("")}; });
   expect_error(Exit::data, {"a.bin", "is empty"}, [&] { TokenFile{scratch.write("a.bin", "")}; });
   expect_error(Exit::data, {"not a regular file"}, [] { TokenFile{"/dev/null"}; });
 }
@@ -191,16 +191,16 @@ TEST(TokenFile, SaysHowATokenFileIsDamaged) {
     expect_error(Exit::data, parts, [&] { TokenFile{path}; });
   };
   const std::string good = llmc(20240520, 1, 3, std::string_view("\1\0\2\0\3\0", 6));
-  refuse(good.substr(0, 1028), {"1028 bytes", "counts 3 tokens", "1030", "truncated"});
+  refuse(good.substr(0, 1028), {"1028 bytes", "invalid token count 3", "1030", "truncated"});
   refuse(good + "xx", {"too long"});
   refuse(good.substr(0, 700), {"truncated", "1024"});
-  refuse(llmc(20240520, 2, 3, ""), {"version 2", "only version 1"});
+  refuse(llmc(20240520, 2, 3, ""), {"version 2", "is not supported (expected 1)"});
   refuse(llmc(20240801, 1, 3, ""), {"version 1", "only version 7"});
-  refuse(llmc(20240520, 1, 0, ""), {"counts 0 tokens"});
-  refuse(llmc(20240520, 1, 0x80000000u, ""), {"counts -2147483648 tokens"});
+  refuse(llmc(20240520, 1, 0, ""), {"invalid token count 0"});
+  refuse(llmc(20240520, 1, 0x80000000u, ""), {"invalid token count -2147483648"});
   refuse(llmc(20240326, 3, 0, ""), {"an llm.c model"});
   refuse(llmc(20240522, 1, 3, ""), {"evaluation set"});
-  refuse("abc", {"size of 3 bytes", "2 bytes a token"});
+  refuse("abc", {": 3 bytes are not divisible by", "2 bytes per token"});
   refuse(std::string_view("MMIDIDX\0\0", 9), {"Megatron"});
 }
 
@@ -298,7 +298,7 @@ TEST(TokenFile, CutShortOrReplacedWhileOpenIsAnErrorAndNoSignal) {
   expect_error(Exit::data, {path, "replaced"}, [&] { second.require_unchanged(); });
   const TokenFile third(path);
   std::filesystem::remove(path);
-  expect_error(Exit::data, {path, "no longer there"}, [&] { third.require_unchanged(); });
+  expect_error(Exit::data, {path, "no longer exists"}, [&] { third.require_unchanged(); });
 }
 
 TEST(TokenFile, CheckingAllFindsTheOneIdThatIsTooLarge) {

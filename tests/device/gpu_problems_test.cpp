@@ -58,13 +58,13 @@ TEST(GpuProblem, OfAWrongListNamesTheEntryAndIsInTheWay) {
     EXPECT_TRUE(p.meant) << list;
   }
   const GpuProblem slices = gpu_problem(report(1, "MIG-a,MIG-b"));
-  expect_line(slices.text, {"2 MIG slices", "a process sees only the first"});
+  expect_line(slices.text, {"2 MIG slices", "MIG slices, but a process can use only the first; give each process one slice"});
   EXPECT_TRUE(slices.meant);
 }
 
 TEST(GpuProblem, OfTheDriverHasBothVersionsAndTheFix) {
   DriverReport r{.answer = Answer::old_driver, .driver = 12040, .runtime = 13010};
-  expect_line(gpu_problem(r).text, {"CUDA 12.4", "13.1", "install a newer driver"});
+  expect_line(gpu_problem(r).text, {"CUDA 12.4", "13.1", "install a newer driver (nvidia-smi shows the version)"});
   EXPECT_TRUE(gpu_problem(r).meant);
   r = {.answer = Answer::no_driver, .runtime = 13010, .visible = "0"};
   expect_line(gpu_problem(r).text, {"no NVIDIA driver", "13.1"});

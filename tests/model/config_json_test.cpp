@@ -264,7 +264,7 @@ TEST(ConfigJson, WhatIsNotBuiltIsRefusedByName) {
 TEST(ConfigJson, TextThatIsNoObjectIsRefused) {
   EXPECT_NE(refusal("[1, 2]").find("not a JSON object"), std::string::npos);
   for (const char* text : {"", "{\"model_type\": \"llama\"", "model"})
-    EXPECT_NE(refusal(text).find("wanted the config.json of a model"), std::string::npos) << text;
+    EXPECT_NE(refusal(text).find("expected the config.json of a model"), std::string::npos) << text;
   EXPECT_NE(
       refusal("{\"model_type\": \"llama\",\n \"model_type\": \"gpt2\"}").find(":2:2: the key 'model_type'"),
       std::string::npos);

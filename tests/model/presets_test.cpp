@@ -184,7 +184,7 @@ TEST(Presets, AreFrozenByNameAndSayWhatIsLeft) {
   };
   refuses({"wte.*", "h.0.mlp.c_cf.weight"},
           {"cleave.freeze", "\"h.0.mlp.c_cf.weight\"", "h.0.mlp.c_fc.weight"});
-  refuses({"*"}, {"nothing would train"});
+  refuses({"*"}, {"so nothing would train; remove some patterns"});
 }
 
 TEST(Presets, AnUnknownNameIsAnsweredWithTheKnownOnes) {

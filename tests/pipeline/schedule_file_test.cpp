@@ -31,12 +31,12 @@ TEST(ScheduleFile, SaysWhatIsWrong) {
   EXPECT_EQ(refusal(R"({"stages": 1, "micro_batches": 0, "ranks": [""]})"),
             "s.json: \"micro_batches\" must be an integer from 1 to 1000000");
   EXPECT_EQ(refusal(R"({"stages": 2, "micro_batches": 1, "ranks": ["F0 B0"]})"),
-            "s.json: \"ranks\" must be a list of 2 texts, one a stage");
+            "s.json: \"ranks\" must be a list of 2 strings, one per stage");
   EXPECT_EQ(refusal(R"({"stages": 1, "micro_batches": 1, "rank": ["F0 B0"]})"),
             "s.json: unknown key \"rank\"; a schedule has stages, micro_batches, virtual_stages and ranks");
   for (const char* word : {"F", "X0", "F0.", "F-1", "F0x", "F0.1x", "FF", "0"})
     EXPECT_NE(refusal(fmt::format(R"({{"stages": 1, "micro_batches": 1, "ranks": ["F0 B0 {}"]}})", word))
-                  .find("is no computation"),
+                  .find("is not a computation"),
               std::string::npos)
         << word;
   EXPECT_EQ(

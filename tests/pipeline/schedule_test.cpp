@@ -153,7 +153,7 @@ TEST(Schedule, ShapesThatAScheduleDoesNotHaveAreRefused) {
   };
   EXPECT_EQ(
       message("1f1b", {2, 4, 2}),
-      "2: pipeline.virtual_stages is 2, but the schedule 1f1b has one chunk a rank; use \"interleaved\"");
+      "2: pipeline.virtual_stages is 2, but the schedule 1f1b has one chunk per rank; use \"interleaved\"");
   EXPECT_NE(message("interleaved", {1, 4, 2}), "");
   EXPECT_NE(message("gpipe", {0, 4, 1}), "");
   EXPECT_EQ(message("2f2b", {2, 4, 1}),

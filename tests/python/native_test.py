@@ -94,7 +94,7 @@ class Native(unittest.TestCase):
 
     def test_what_is_of_no_family_or_cannot_be_expressed_is_refused(self) -> None:
         words = {
-            "another module": "the module is a Mine; wanted a causal language model as transformers makes it",
+            "another module": "cleave.native: the module is a Mine (expected a transformers causal language model such as GPT2LMHeadModel); remove cleave.native to run the module in torch",
             "another class": "wanted a GPT2LMHeadModel",
             "another head": "has a parameter lm_head.bias, which a LlamaForCausalLM has not",
             "an untied head": "has a parameter lm_head.weight, which a GPT2LMHeadModel has not",
@@ -105,10 +105,10 @@ class Native(unittest.TestCase):
             "no labels": "without labels; give them",
             "position ids": "position_ids of a call is not built",
             "left padding": "attention_mask",
-            "a label on padding": "wanted -100 there",
+            "a label on padding": "use -100 there",
             "a token": "GPT2LMHeadModel has 96 of them",
-            "too many samples": "4 samples of 16 tokens; wanted at most 3 of 18",
-            "too many tokens": "2 samples of 32 tokens; wanted at most 3 of 18",
+            "too many samples": "4 samples with 16 tokens is too large; expected at most 3 samples with 18",
+            "too many tokens": "2 samples with 32 tokens is too large; expected at most 3 samples with 18",
             "two calls": "before engine.backward of the loss before",
             "a loss used otherwise": "is used 1 times, and those before it in the step 2",
             "autocast": "torch computes nothing of a model that the engine computes",

@@ -243,7 +243,7 @@ TEST_P(CudaEngine, SaysWhyPassesAreNotGraphs) {
     });
     return said;
   };
-  EXPECT_EQ(line(1, [](config::DsConfig&) {}), "CUDA graphs: each pass is one");
+  EXPECT_EQ(line(1, [](config::DsConfig&) {}), "CUDA graphs: one per pass");
   EXPECT_EQ(line(1, [](config::DsConfig& c) { c.cuda_graphs = config::Switch::off; }), "");
   EXPECT_NE(line(2, [](config::DsConfig&) {}).find("not used"), std::string::npos);
   EXPECT_NE(line(1,

@@ -290,7 +290,7 @@ TEST(Fp8Training, IsRefusedWhereItsProductsWouldNotBeWholeMultiples) {
                  [](const model::Axes&) {
                    return model::make_mlp({{16, 16, 16}}, DType::bf16, "perceptron");
                  },
-                 {"cleave.fp8: perceptron has no blocks"});
+                 {"cleave.fp8: perceptron has no transformer blocks, so FP8 does not apply"});
 }
 
 }  // namespace

@@ -496,7 +496,7 @@ TEST(Frozen, LayersThatShareAUnitAgreeOnIt) {
   model::Model m = chain();
   m.layers.push_back(std::make_unique<LowRank>("third", "base.first", kWidth, false));
   const auto alone = comm::self_communicator();
-  expect_error(Exit::usage, {"base.first", "say the same in both"},
+  expect_error(Exit::usage, {"base.first", "but only one of them freezes it; freeze both or neither"},
                [&] { runtime::Engine(chain_config(1, 0, 1), std::move(m), *alone, {}); });
 }
 

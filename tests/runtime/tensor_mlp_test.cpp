@@ -85,12 +85,9 @@ TEST(TensorMlp, WhatDoesNotFitIsRefusedWithWhatWorks) {
     return "accepted";
   };
   EXPECT_EQ(refusal({kFeatures, 10, 12, 5}, 3),
-            "2: 10 outputs of dense.0 cannot be cut over 3 tensor ranks; tensor_parallel.autotp_size may be "
-            "1, 2, 5, 10");
+            "2: 10 outputs of dense.0 are not divisible over 3 tensor-parallel ranks; tensor_parallel.autotp_size can be 1, 2, 5, 10");
   EXPECT_EQ(refusal({kFeatures, 10, 5}, 5),
-            "2: 12 inputs of dense.0 cannot be cut over 5 tensor ranks; tensor_parallel.autotp_size may be "
-            "1, 2, 3, 4, "
-            "6, 12");
+            "2: 12 inputs of dense.0 are not divisible over 5 tensor-parallel ranks; tensor_parallel.autotp_size can be 1, 2, 3, 4, 6, 12");
   EXPECT_NE(refusal({kFeatures, 5}, 2).find("without hidden layers"), std::string::npos);
   EXPECT_NE(refusal({kFeatures, 8, 8, 5}, 4).find("cuts the 6 rows"), std::string::npos);
   EXPECT_NE(refusal({kFeatures, 8, 8, 5}, 2, true).find("partition_activations"), std::string::npos);

@@ -208,11 +208,10 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
             "2: tensor_parallel.autotp_size is 4, which does not divide the 2 ranks of a pipeline stage; use "
             "1, 2");
   EXPECT_EQ(refusal({.tensor = 3}, 3, cut_gpt(true)),
-            "2: 4 heads cannot be cut over 3 tensor ranks; tensor_parallel.autotp_size may be 1, 2, 4");
+            "2: 4 heads are not divisible over 3 tensor-parallel ranks; tensor_parallel.autotp_size can be 1, 2, 4");
   EXPECT_EQ(
       refusal({.tensor = 8}, 8, cut_llama(true)),
-      "2: 20 columns of the MLP cannot be cut over 8 tensor ranks; tensor_parallel.autotp_size may be 1, "
-      "2, 4, 5, 10, 20");
+      "2: 20 columns of the MLP are not divisible over 8 tensor-parallel ranks; tensor_parallel.autotp_size can be 1, 2, 4, 5, 10, 20");
   const runtime::ModelFactory groups = [](const model::Axes& axes) {
     return model::make_model(model::kLlama,
                              {.vocab = 5,
@@ -227,8 +226,7 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
   };
   EXPECT_EQ(
       refusal({.tensor = 6}, 6, groups),
-      "2: 4 key/value heads of 12 heads cannot be shared by 6 tensor ranks; tensor_parallel.autotp_size "
-      "may be 1, 2, 4, 12");
+      "2: 4 key/value heads of 12 heads are not divisible over 6 tensor-parallel ranks; tensor_parallel.autotp_size can be 1, 2, 4, 12");
   const runtime::ModelFactory rows = [](const model::Axes& axes) {
     return model::make_model(model::kGpt2, {.vocab = 5, .positions = 8, .width = 4, .layers = 1, .heads = 2},
                              DType::fp32, 7, "odd", axes);

@@ -316,7 +316,7 @@ TEST(UnitEngine, IsRefusedWhereTheConfigurationCutsLayers) {
     const model::Model layers = small_gpt();
     config::DsConfig c = config_for(1);
     c.tensor_parallel.autotp_size = 2;
-    expect_error(Exit::usage, {"driven from outside", "autotp_size 2"},
+    expect_error(Exit::usage, {"define frozen parameters themselves; remove the key", "autotp_size 2"},
                  [&] { runtime::UnitEngine(c, layers.name, layers.units(), world, {.gives = kGives}); });
   });
 }

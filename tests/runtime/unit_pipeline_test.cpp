@@ -109,7 +109,7 @@ TEST(UnitPipeline, HandsOutTheScheduleAndCarriesWhatItSays) {
       s.engine.send_shape(0, "one float"), s.engine.send(runtime::Link::activation, message);
       s.engine.send_shape(0, "one float"), s.engine.receive(runtime::Link::gradient, message);
       EXPECT_EQ(value, 8);
-      expect_error(Exit::usage, {"two floats", "those before it", "one float", "dynamic_shape"},
+      expect_error(Exit::usage, {"two floats", "the previous ones", "one float", "dynamic_shape"},
                    [&] { s.engine.send_shape(0, "two floats"); });
     } else {
       value = 0;
@@ -135,9 +135,9 @@ TEST(UnitPipeline, RefusesStagesThatDoNotFitTogether) {
   };
   comm::run_ranks(2, [&](comm::Communicator& world) {
     expect_error(Exit::usage,
-                 {"found by rank 1", "every rank has to build the same model", "[\"a.weight\",[4]"},
+                 {"found by rank 1", "on the first rank with the same layers; build the same model on every rank", "[\"a.weight\",[4]"},
                  [&] { make(world, staged(1, 0), {unit("a", {3 + world.rank()})}); });
-    expect_error(Exit::usage, {"stages 0 and 1", "share a", "they have to be the same"},
+    expect_error(Exit::usage, {"the stages 0 and 1", "share a", "); make them equal"},
                  [&] { make(world, staged(2, 0), {unit("a", {3 + world.rank()})}); });
     config::DsConfig split = staged(2, 0);
     split.pipeline.schedule = "zb-h1";

@@ -284,7 +284,7 @@ TEST(RecordedVisits, SayWhichUnitHasNoRoomBesideWhich) {
     r.visits.begin_pass(0);
     r.visits.acquire(0);
     expect_error(Exit::memory,
-                 {"no room for the parameters of u3, 134 elements", "u0", "stage3_max_live_parameters"},
+                 {"no room for the parameters of u3, 134 elements, in addition to those in use (", "u0", "stage3_max_live_parameters"},
                  [&] { r.visits.acquire(3); });
   });
 }
