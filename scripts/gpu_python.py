@@ -227,7 +227,7 @@ def two_ranks(way: str, ds_config: dict[str, Any], **more: str) -> None:
         for line in done.stdout.splitlines():
             if "note: " in line:
                 note(line.partition("note: ")[2])
-        losses, found = torch.load(os.path.join(folder, "rank0.pt"))
+        losses, found = torch.load(os.path.join(folder, "rank0.pt"), weights_only=True)
     compare((losses, found), in_torch("gpt2", ranks=2))
 
 

@@ -12,10 +12,12 @@ import torch
 
 from . import native
 from .errors import CheckpointError
+from .values import from_text, loaded_by_torch, to_text
 
 # Of DeepSpeed's model states the keys that are its own, and not the script's.
 _ITS_OWN = """module buffer_names optimizer param_shapes frozen_param_shapes frozen_param_fragments shared_params lr_scheduler data_sampler
     random_ltd sparse_tensor_module_names skipped_steps global_steps dp_world_size mp_world_size checkpoint_parallel_dimensions"""
+_TRUST = "if you trust the file, allow its classes with torch.serialization.add_safe_globals([...]) and load it again"
 
 
 def path_from_json(text: str) -> str:
@@ -38,20 +40,20 @@ class Beside:
     shapes: dict[str, list[int]] = field(default_factory=dict)  # of parameters that the engine has in others
 
     def packed(self) -> dict[str, str]:
-        """As the engine keeps it in a checkpoint."""
-        file = io.BytesIO()
-        torch.save(vars(self), file)
-        return {"python": base64.b64encode(file.getvalue()).decode()}
+        """As the engine keeps it in a checkpoint; UsageError names a value that cannot be saved."""
+        return {"python": to_text(vars(self))}
 
 
 def beside(client: dict[str, Any], path: str) -> Beside:
     """What is kept in a checkpoint, or in DeepSpeed's own files in its folder."""
     if "python" not in client:
         return _of_deepspeed(Path(path))
-    try:
-        return Beside(**torch.load(io.BytesIO(base64.b64decode(client["python"])), weights_only=False))
+    kept = client["python"]
+    try:  # versions before the JSON object kept a file of torch.save() in base64
+        values = from_text(kept) if kept.startswith("{") else loaded_by_torch(io.BytesIO(base64.b64decode(kept)))
+        return Beside(**values)
     except Exception as error:
-        raise CheckpointError(f"what the script stored in the checkpoint {path} cannot be read: {error}") from error
+        raise CheckpointError(f"{path}: the client state cannot be read: {error}; {_TRUST}") from error
 
 
 def _of_deepspeed(folder: Path) -> Beside:
@@ -60,9 +62,9 @@ def _of_deepspeed(folder: Path) -> Beside:
     if file is None:
         return Beside()
     try:
-        state: dict[str, Any] = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+        state: dict[str, Any] = loaded_by_torch(file, mmap=True)
     except Exception as error:
-        print(f"warning: {file} has more than tensors and plain values ({type(error).__name__}); its client state is not read")
+        print(f"warning: {file}: client state and buffers are not loaded ({error}); {_TRUST}")
         return Beside()
     module = state.get("module") or {}
     return Beside(
