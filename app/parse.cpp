@@ -9,6 +9,7 @@
 
 #include "config/nearest_key.h"
 #include "core/error.h"
+#include "core/secrets.h"
 
 namespace cleave::app {
 namespace {
@@ -62,7 +63,8 @@ void refuse_unknown(const CLI::App& app) {
     if (!option && option_before) continue;
     option_before = option_before || option;
     text += fmt::format("{}{} {}{}", text.empty() ? "" : "\n  ",
-                        option ? "there is no option" : "nothing takes the word", word,
+                        option ? "there is no option" : "nothing takes the word",
+                        without_secrets(std::vector{word}).front(),
                         did_you_mean(word.substr(0, word.find('=')), known_to(app, option)));
   }
   if (!text.empty()) fail(Exit::usage, "{}\n  {} --help lists what there is", text, app.get_name());

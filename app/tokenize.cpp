@@ -3,13 +3,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <system_error>
 #include <vector>
 
 #include "app/work_progress.h"
 #include "checkpoint/checksum.h"
+#include "core/file_owner.h"
 #include "core/units.h"
 #include "data/indexed_file.h"
 #include "data/token_file.h"
@@ -46,9 +49,29 @@ uint64_t digest_of(const std::string& text, const text::Tokenizer& tokenizer, co
   return sum.value();
 }
 
+// Makes the folder; one of the user for that user alone. Error(usage) where others could have put files
+// there.
+void make_folder(const TokenCache& cache) {
+  const std::string& path = cache.folder;
+  std::error_code error;
+  fs::create_directories(cache.of_user ? fs::path(path).parent_path() : fs::path(path), error);
+  if (cache.of_user && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    error = {errno, std::generic_category()};
+  require(!error, Exit::usage, "the folder {} for tokens cannot be made: {}", path, error.message());
+  if (!cache.of_user) return;
+  struct stat folder {};
+  const bool is_private = ::stat(path.c_str(), &folder) == 0 && S_ISDIR(folder.st_mode) &&
+                          folder.st_uid == ::geteuid() && (folder.st_mode & S_IWOTH) == 0;
+  require(is_private, Exit::usage,
+          "{}: other users can write to the folder for tokens (got owner {}, mode {:o}, expected a folder of "
+          "user {}, mode 700); give --output, or set XDG_CACHE_HOME to a folder of yours",
+          path, folder.st_uid, folder.st_mode & 07777u, ::geteuid());
+}
+
 bool is_token_file(const std::string& path) {
   try {
-    return fs::exists(path) && data::TokenFile(path).kind() != data::TokenFile::Kind::bytes;
+    return is_trusted_file(path) && is_trusted_file(data::indexed_names(path).idx) &&
+           data::TokenFile(path).kind() != data::TokenFile::Kind::bytes;
   } catch (const Error&) {
     return false;  // what was left there is made again
   }
@@ -98,27 +121,27 @@ bool is_text(const std::string& path) {
   return !path.empty() && data::TokenFile(path, {.token_bytes = 2}).kind() == data::TokenFile::Kind::bytes;
 }
 
-std::string token_cache_folder(const std::string& output) {
-  if (!output.empty()) return (fs::path(output) / "tokens").string();
+TokenCache token_cache(const std::string& output) {
+  if (!output.empty()) return {(fs::path(output) / "tokens").string()};
   for (const auto& [name, below] : {std::pair{"XDG_CACHE_HOME", "cleave"}, {"HOME", ".cache/cleave"}})
-    if (const char* folder = std::getenv(name); folder && *folder) return (fs::path(folder) / below).string();
-  return (fs::temp_directory_path() / "cleave").string();
+    if (const char* folder = std::getenv(name); folder && *folder)
+      return {(fs::path(folder) / below).string(), true};
+  return {(fs::temp_directory_path() / fmt::format("cleave-tokens-{}", ::geteuid())).string(), true};
 }
 
 std::string cached_tokens(launcher::Job& job, const text::Tokenizer& tokenizer, const std::string& text,
-                          const std::string& key, const std::string& folder, bool quiet) {
+                          const std::string& key, const TokenCache& cache, bool quiet) {
   std::string out;
   std::exception_ptr failure;
   if (job.first()) try {
-      out = (fs::path(folder) / fmt::format("{}.{:016x}.bin", fs::path(text).filename().string(),
-                                            digest_of(text, tokenizer, key)))
+      out = (fs::path(cache.folder) / fmt::format("{}.{:016x}.bin", fs::path(text).filename().string(),
+                                                  digest_of(text, tokenizer, key)))
                 .string();
+      make_folder(cache);
       if (is_token_file(out)) {
         if (!quiet) std::fprintf(stderr, "%s: tokens of an earlier start, %s\n", text.c_str(), out.c_str());
       } else {
         std::error_code error;
-        fs::create_directories(folder, error);
-        require(!error, Exit::usage, "the folder {} for tokens cannot be made: {}", folder, error.message());
         // Another job may make the same tokens meanwhile.
         const data::IndexedNames mine = data::indexed_names(fmt::format("{}.{}", out, ::getpid()));
         auto said = Clock::now();

@@ -31,14 +31,20 @@ TokenizeResult tokenize_file(const text::Tokenizer& tokenizer, const TokenizeOpt
 // Whether a file is a text, which a tokenizer other than "byte" makes tokens of.
 bool is_text(const std::string& path);
 
-// The token file of a text, made by the first rank unless it is there, in `folder`: its name has a digest of
-// the text's size, time and samples of it, of the tokenizer, and of the key. Collective, once the job is
-// connected.
-std::string cached_tokens(launcher::Job& job, const text::Tokenizer& tokenizer, const std::string& text,
-                          const std::string& key, const std::string& folder, bool quiet);
-
+// A folder of token files. One of this user, as opposed to one of a run, is made for this user alone, and an
+// error where others can write to it.
+struct TokenCache {
+  std::string folder;
+  bool of_user = false;
+};
 // Where token files go that nobody named a place for: "tokens" in the folder of a run's output, else
-// $XDG_CACHE_HOME/cleave, else ~/.cache/cleave.
-std::string token_cache_folder(const std::string& output);
+// $XDG_CACHE_HOME/cleave, else ~/.cache/cleave, else a folder in /tmp; these three are of the user.
+TokenCache token_cache(const std::string& output);
+
+// The token file of a text, made by the first rank unless it is there: its name has a digest of the text's
+// size, time and samples of it, of the tokenizer, and of the key. One that another user could have written is
+// made again. Collective, once the job is connected.
+std::string cached_tokens(launcher::Job& job, const text::Tokenizer& tokenizer, const std::string& text,
+                          const std::string& key, const TokenCache& cache, bool quiet);
 
 }  // namespace cleave::app

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/file_owner.h"
 #include "core/printable.h"
 #include "launcher/variables.h"
 
@@ -71,6 +72,11 @@ Environment environment_of_files(const Environment& env, const std::string& fold
     const std::string path = where + "/" + name;
     std::ifstream in(path);
     if (where.empty() || !in) continue;
+    require(
+        is_trusted_file(path), Exit::usage,
+        "{}: other users can change the variables of the job (got a file of another user, or one that all "
+        "users can write); make it yours with mode 600, or remove it",
+        path);
     for (auto& [key, value] :
          parse_environment_file(std::string(std::istreambuf_iterator<char>(in), {}), path))
       result[key] = value;

@@ -3,12 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "core/error.h"
+#include "core/secrets.h"
 #include "core/version.h"
 #include "launcher/shell_words.h"
 
@@ -157,41 +157,12 @@ std::vector<NodeStart> decode_nodes(std::string_view text) try {
        "no part of a job was handed to this launcher; a launcher on another host starts it, not people");
 }
 
-bool is_secret(std::string_view name) {
-  std::string upper(name);
-  for (char& c : upper) c = char(std::toupper(uint8_t(c)));
-  constexpr std::string_view kWords[] = {
-      "TOKEN",      "SECRET",      "PASSW",   "CREDENTIAL",        "API_KEY",
-      "ACCESS_KEY", "PRIVATE_KEY", "SSH_KEY", "CONNECTION_STRING", "_SAS"};
-  if (upper.find("TOKENIZER") != upper.npos) return false;  // TOKENIZERS_PARALLELISM
-  return std::any_of(std::begin(kWords), std::end(kWords),
-                     [&](std::string_view w) { return upper.find(w) != upper.npos; });
-}
-
-std::string without_url_secrets(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\n\"'", kMasked = "masked";
-  std::string out;
-  for (size_t at = 0; at < text.size();) {
-    const size_t url = text.find("://", at);
-    if (url == text.npos) return out.append(text.substr(at));
-    out.append(text.substr(at, url + 3 - at));
-    const std::string_view rest = text.substr(url + 3).substr(0, text.substr(url + 3).find_first_of(kBlank));
-    const std::string_view place = rest.substr(0, rest.find_first_of("/?#"));
-    const size_t user = place.find(':'), host = place.rfind('@');
-    if (host != place.npos && user < host)
-      out.append(place.substr(0, user + 1)).append(kMasked).append(place.substr(host));
-    else
-      out.append(place);
-    for (size_t i = place.size(); i < rest.size();) {
-      const size_t end = std::min(rest.find_first_of("?&#", i + 1), rest.size()), equals = rest.find('=', i);
-      const std::string_view part = rest.substr(i, end - i), name = part.substr(0, part.find('='));
-      const bool secret = equals < end && (is_secret(name) || name.substr(1) == "sig");
-      out.append(secret ? name : part).append(secret ? "=masked" : "");
-      i = end;
-    }
-    at = url + 3 + rest.size();
-  }
-  return out;
+std::string shown_command(const std::map<std::string, std::string>& environment, const std::string& before,
+                          const std::vector<std::string>& command) {
+  std::string out = "env ";
+  for (const auto& [name, value] : environment)
+    out += name + "=" + (is_secret(name) ? "masked" : shell_quoted(without_secrets(value))) + " ";
+  return out + before + shell_quoted(without_secrets(command));
 }
 
 std::string describe(const LaunchPlan& plan, const std::vector<int>& usable,
@@ -211,12 +182,9 @@ std::string describe(const LaunchPlan& plan, const std::vector<int>& usable,
       const std::vector<int> cores =
           known ? cores_of(n, i, usable.empty() ? n.binding.cores : usable) : std::vector<int>();
       if (!cores.empty()) out += fmt::format("# rank {}: {}\n", n.ranks[i].rank, describe_cores(cores, numa));
-      out += n.folder.empty() ? "env" : fmt::format("cd {} && env", shell_quoted(n.folder));
-      for (const auto& [name, value] : place_of(n, n.ranks[i], n.master_port))
-        out += " " + name + "=" + (is_secret(name) ? "masked" : shell_quoted(without_url_secrets(value)));
-      if (!cores.empty()) out += fmt::format(" taskset -c {}", fmt::join(cores, ","));
-      for (const std::string& word : n.ranks[i].command) out += " " + shell_quoted(without_url_secrets(word));
-      out += "\n";
+      if (!n.folder.empty()) out += fmt::format("cd {} && ", shell_quoted(n.folder));
+      const std::string pinned = cores.empty() ? "" : fmt::format("taskset -c {} ", fmt::join(cores, ","));
+      out += shown_command(place_of(n, n.ranks[i], n.master_port), pinned, n.ranks[i].command) + "\n";
     }
   }
   return out;

@@ -74,16 +74,13 @@ std::vector<int> parse_core_list(const std::string& text);
 std::string encode(const std::vector<NodeStart>& nodes);
 std::vector<NodeStart> decode_nodes(std::string_view text);
 
+// A command with its variables for a shell, secrets masked (core/secrets.h). `before`: what stands before it.
+std::string shown_command(const std::map<std::string, std::string>& environment, const std::string& before,
+                          const std::vector<std::string>& command);
 // What --dry_run prints: for each host a comment and a line for each rank that can be pasted into a shell,
 // with the cores that it would have of `usable` (empty: not known, as of another host), whose NUMA nodes a
-// comment says. The token is masked, and so are values whose names say that they are secrets, and secrets in
-// URLs.
+// comment says. Secrets are masked (core/secrets.h).
 std::string describe(const LaunchPlan& plan, const std::vector<int>& usable,
                      const std::vector<NumaNode>& numa = {});
-// Whether a variable's name says that its value is nobody's business: TOKEN, SECRET, PASSWORD, KEY, ...
-bool is_secret(std::string_view name);
-// The text with "masked" for what a URL in it keeps from others: the password before its host, and the values
-// of its query whose names say that they are secrets (sig, token, ...).
-std::string without_url_secrets(std::string_view text);
 
 }  // namespace cleave::launcher

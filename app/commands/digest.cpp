@@ -7,6 +7,7 @@
 #include "app/parse.h"
 #include "app/published_model.h"
 #include "core/error.h"
+#include "core/printable.h"
 #include "model/presets.h"
 
 namespace cleave::app {
@@ -45,7 +46,7 @@ int run_digest(const Arguments& arguments) {
   auto all = is_published_model(o.dir) ? digests_of_published(o, as)
                                        : checkpoint::digests(open(o), threads_of(o), as);
   if (const auto weights = all.extract("master")) std::printf("%s  weights\n", weights.mapped().c_str());
-  for (const auto& [kind, digest] : all) std::printf("%s  %s\n", digest.c_str(), kind.c_str());
+  for (const auto& [kind, digest] : all) std::printf("%s  %s\n", digest.c_str(), printable(kind).c_str());
   return 0;
 }
 

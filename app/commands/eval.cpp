@@ -67,7 +67,7 @@ data::TokenFile tokens_of(const EvalOptions& o, const Pretrained& model, data::T
           o.model.dir, o.data);
   const std::string tokens =
       lines || (text && tokenizer && !model.bytes())
-          ? cached_tokens(job, *tokenizer, o.data, o.key, token_cache_folder({}), o.model.quiet)
+          ? cached_tokens(job, *tokenizer, o.data, o.key, token_cache({}), o.model.quiet)
           : o.data;
   return data::TokenFile(
       tokens, {.token_bytes = o.token_bytes, .vocab = model.vocab(), .name = tokens == o.data ? "" : o.data});

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -8,6 +10,7 @@
 #include "app/commands.h"
 #include "app/parse.h"
 #include "app/pretrained.h"
+#include "core/printable.h"
 #include "model/layer.h"
 #include "text/corpus.h"
 #include "text/sampling.h"
@@ -160,7 +163,8 @@ class Generation {
 
   void print() {
     for (; printed_ < texts_.size(); ++printed_) {
-      const std::string text = texts_[printed_].take_shown();
+      std::string text = texts_[printed_].take_shown();
+      if (terminal_) text = printable(text);  // what a model writes must not move the cursor
       if (prints_) std::fwrite(text.data(), 1, text.size(), stdout);
       if (!texts_[printed_].done()) break;
     }
@@ -170,6 +174,7 @@ class Generation {
   Pretrained& model_;
   const GenerateOptions& o_;
   bool prints_;
+  const bool terminal_ = isatty(STDOUT_FILENO) != 0;
   std::deque<Text> texts_;
   size_t printed_ = 0;  // texts that are
   std::vector<int32_t> window_;

@@ -8,6 +8,7 @@
 #include "app/parse.h"
 #include "core/error.h"
 #include "core/json_path.h"
+#include "core/printable.h"
 #include "core/units.h"
 #include "model/config_json.h"
 #include "model/recipe.h"
@@ -80,15 +81,17 @@ void print_table(const json& contents) {
       if (client.contains(fact))
         std::printf(
             ", %s %s", fact,
-            client[fact].is_string() ? client[fact].get<std::string>().c_str() : client[fact].dump().c_str());
+            printable(client[fact].is_string() ? client[fact].get<std::string>() : client[fact].dump())
+                .c_str());
   std::printf("\n");
-  for (const json& line : contents["layers"]) std::printf("  %s\n", line.get<std::string>().c_str());
+  for (const json& line : contents["layers"])
+    std::printf("  %s\n", printable(line.get<std::string>()).c_str());
   std::map<std::string, std::pair<int64_t, int64_t>> kinds;  // tensors and bytes
   size_t wide = 6;
   for (const json& t : contents["tensors"]) {
-    auto& [tensors, bytes] = kinds[t["kind"]];
+    auto& [tensors, bytes] = kinds[printable(t["kind"].get<std::string>())];
     ++tensors, bytes += t["bytes"].get<int64_t>();
-    wide = std::max(wide, t["tensor"].get<std::string>().size());
+    wide = std::max(wide, printable(t["tensor"].get<std::string>()).size());
   }
   std::printf("  %s in %zu shard%s\n", format_bytes(contents["bytes"]).c_str(), contents["shards"].size(),
               contents["shards"].size() == 1 ? "" : "s");
@@ -97,8 +100,8 @@ void print_table(const json& contents) {
                 format_bytes(sum.second).c_str());
   std::printf("\n%-12s %-*s %-20s %12s %8s\n", "kind", int(wide), "tensor", "shape", "bytes", "records");
   for (const json& t : contents["tensors"])
-    std::printf("%-12s %-*s %-20s %12lld %8lld\n", t["kind"].get<std::string>().c_str(), int(wide),
-                t["tensor"].get<std::string>().c_str(), text_of(t["shape"]).c_str(),
+    std::printf("%-12s %-*s %-20s %12lld %8lld\n", printable(t["kind"].get<std::string>()).c_str(), int(wide),
+                printable(t["tensor"].get<std::string>()).c_str(), text_of(t["shape"]).c_str(),
                 t["bytes"].get<long long>(), t["records"].get<long long>());
 }
 

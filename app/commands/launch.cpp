@@ -1,11 +1,13 @@
 #include "launcher/launch.h"
 
+#include <fcntl.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
-#include <fstream>
+#include <cstring>
 #include <iterator>
 
 #include "app/commands.h"
@@ -15,6 +17,7 @@
 #include "app/start/serve_host.h"
 #include "core/cores.h"
 #include "core/error.h"
+#include "core/secrets.h"
 #include "launcher/launch_hosts.h"
 #include "launcher/machine.h"
 #include "launcher/role.h"
@@ -48,9 +51,7 @@ int become_rank(const LaunchRequest& r, const launcher::Environment& env, const 
     say(r, fmt::format("rank {} of {}, of {}: it becomes the program, and nothing else is started", info.rank,
                        info.world, info.launched_by));
   if (r.dry_run) {
-    std::string line = "env";
-    for (const auto& [name, value] : more) line += " " + name + "=" + launcher::shell_quoted(value);
-    std::printf("%s %s\n", line.c_str(), launcher::shell_quoted(command).c_str());
+    std::printf("%s\n", launcher::shown_command(more, "", command).c_str());
     return 0;
   }
   for (const auto& [name, value] : more) setenv(name.c_str(), value.c_str(), 1);
@@ -73,30 +74,38 @@ void print(const LaunchStart& start, const LaunchRequest& r) {
               start.several ? "# what would be executed here, and what that starts on each host\n" : "");
   for (const launcher::RemoteCommand& c : start.several ? launcher::remote_commands(start.plan, remote_of(r))
                                                         : std::vector<launcher::RemoteCommand>())
-    std::printf("# %s\n", launcher::shell_quoted(c.command).c_str());
+    std::printf("# %s\n", launcher::shell_quoted(without_secrets(c.command)).c_str());
   std::fputs((start.several ? launcher::describe(shown, {})
                             : launcher::describe(shown, usable_cores(), launcher::numa_of_machine()))
                  .c_str(),
              stdout);
 }
 
-// /tmp/ID.deepspeed while it lives, where programs that start launchers look for the process to end.
+// /tmp/ID.deepspeed while it lives, where programs that start launchers look for the process to end. Any user
+// may put a link there first, which is removed and never followed.
 class PidFile {
  public:
-  explicit PidFile(bool wanted) : path_(wanted ? fmt::format("/tmp/{}.deepspeed", getpid()) : "") {
+  explicit PidFile(bool wanted) {
     if (!wanted) return;
-    std::ofstream(path_) << getpid();
+    const std::string path = fmt::format("/tmp/{}.deepspeed", getpid()), text = fmt::format("{}", getpid());
+    ::unlink(path.c_str());  // of an earlier process
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    const bool written = fd >= 0 && ::write(fd, text.data(), text.size()) == ssize_t(text.size());
+    const int error = errno;
+    if (fd >= 0) path_ = path, ::close(fd);
+    require(written, Exit::usage, "--save_pid: {} cannot be written: {}; remove the file, or the option",
+            path, std::strerror(error));
     std::printf("launcher pid: %d\n", getpid());
     std::fflush(stdout);
   }
   ~PidFile() {
-    if (!path_.empty()) std::remove(path_.c_str());
+    if (!path_.empty()) ::unlink(path_.c_str());
   }
   PidFile(const PidFile&) = delete;
   PidFile& operator=(const PidFile&) = delete;
 
  private:
-  const std::string path_;
+  std::string path_;
 };
 
 // Where a user asked for cores, which they are.
@@ -169,7 +178,7 @@ int launch(const Arguments& arguments, bool as_deepspeed) {
                        : "--, as in: cleave launch -n 2 -- train ...");
   if (!as_deepspeed && !r.dashes && !r.module && !r.no_python && !r.command[0].ends_with(".py"))
     fail(Exit::usage, "-- is missing before {}; write: cleave launch {} -- {}", r.command[0], r.typed,
-         fmt::join(r.command, " "));
+         fmt::join(without_secrets(r.command), " "));
   const launcher::Environment env = launcher::environment_of_process();
   const bool makes = r.ranks > 0 || has_hostfile(r) || r.no_ssh || !r.world_info.empty();
   const launcher::LauncherRole role = makes ? launcher::LauncherRole{} : launcher::role_of_launcher(env);

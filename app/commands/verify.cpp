@@ -6,6 +6,7 @@
 #include "app/parse.h"
 #include "app/work_progress.h"
 #include "core/error.h"
+#include "core/printable.h"
 #include "core/units.h"
 
 namespace cleave::app {
@@ -22,7 +23,7 @@ void verify(const checkpoint::CheckpointReader& reader, const CheckpointOptions&
       });
     });
   }
-  for (const std::string& fault : faults) std::printf("%s\n", fault.c_str());
+  for (const std::string& fault : faults) std::printf("%s\n", printable(fault).c_str());
   require(faults.empty(), Exit::checkpoint, "{} has {} fault{}", reader.path().string(), faults.size(),
           faults.size() == 1 ? "" : "s");
   std::printf("%s is whole: %zu tensors, every element once, %s, all checksums match\n",
@@ -38,7 +39,7 @@ void verify_all(const CheckpointOptions& o) {
       verify(checkpoint::CheckpointReader(o.dir, name), o);
     } catch (const Error& e) {
       if (e.exit() != Exit::checkpoint) throw;
-      std::printf("%s\n", e.what());
+      std::printf("%s\n", printable(e.what()).c_str());
       ++faulty;
     }
   require(faulty == 0, Exit::checkpoint, "{} of the {} checkpoints in {} have faults", faulty, names.size(),

@@ -10,6 +10,7 @@
 #include "app/run/matmul_peak.h"
 #include "app/run/start_lines.h"
 #include "core/json_path.h"
+#include "core/printable.h"
 #include "kernels/choices.h"
 #include "kernels/matmul_ways.h"
 #include "monitor/csv_monitor.h"
@@ -168,10 +169,11 @@ void Report::evaluation(int64_t step, const std::string& data, const runtime::Ev
 
 void Report::line(const std::string& text) {
   if (!sinks_) return;
+  const std::string shown = printable(text);
   if (sinks_->progress) {
-    sinks_->progress->line(text);
+    sinks_->progress->line(shown);
   } else {
-    std::printf("%s\n", text.c_str());
+    std::printf("%s\n", shown.c_str());
     std::fflush(stdout);
   }
 }

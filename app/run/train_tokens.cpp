@@ -30,12 +30,12 @@ bool tokenize_inputs(RunOptions& o, launcher::Job& job, const std::function<void
     return is_text(file) && (!bytes || text::is_json_lines(file));
   };
   connect();
-  const std::string folder = token_cache_folder(o.output);
+  const TokenCache cache = token_cache(o.output);
   for (std::string* input : inputs) {
     std::vector<data::DataFile> sources = data::sources_of_data(*input, option_of(input));
     for (data::DataFile& source : sources) {
       if (!to_be_made(source.path)) continue;
-      const std::string made = cached_tokens(job, *o.tokenizer, source.path, o.jsonl_key, folder, o.quiet);
+      const std::string made = cached_tokens(job, *o.tokenizer, source.path, o.jsonl_key, cache, o.quiet);
       o.texts[made] = source.path;
       source.path = made;
     }

@@ -5,6 +5,7 @@
 #include "app/run/profile.h"
 #include "comm/clock.h"
 #include "comm/traced.h"
+#include "core/printable.h"
 
 namespace cleave::app {
 
@@ -26,7 +27,7 @@ void Watch::open_trace() {
 void Watch::say(const std::string& text) {
   if (!job_.first()) return;
   if (text.starts_with("warning: ") || !report_)
-    std::fprintf(stderr, "%s\n", text.c_str());
+    std::fprintf(stderr, "%s\n", printable(text).c_str());
   else
     report_->line(text);
 }

@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/printable.h"
-#include "launcher/launch_plan.h"
+#include "core/secrets.h"
 #include "launcher/role.h"
 
 namespace cleave::app {
@@ -57,10 +57,10 @@ bool is_of_launchers(const std::string& name) {
 // SageMaker's summaries repeat arguments and hyperparameters, which may hold anything.
 std::string shown(const std::string& name, const std::string& value) {
   constexpr size_t kMost = 160;
-  if (launcher::is_secret(name) || name == "SM_TRAINING_ENV" || name == "SM_HPS" || name == "SM_USER_ARGS" ||
+  if (is_secret(name) || name == "SM_TRAINING_ENV" || name == "SM_HPS" || name == "SM_USER_ARGS" ||
       name.starts_with("SM_HP_"))
     return fmt::format("masked, {} bytes", value.size());
-  const std::string open = launcher::without_url_secrets(value);
+  const std::string open = without_secrets(value);
   return printable(open.size() > kMost ? open.substr(0, kMost) + "..." : open);
 }
 

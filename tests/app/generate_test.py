@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Generated texts: the same with kept keys and values as without, in every layout, beside other prompts and past the sequence."""
 import json
+import os
+import pty
 import shutil
 import struct
+import subprocess
 import unittest
 
-from app_test import AppTest, ROOT
+from app_test import CLEAVE, AppTest, ROOT
 
 FIXTURES = ROOT / "tests/fixtures"
 SEQ = 32
@@ -25,6 +28,23 @@ class Generate(AppTest):
         launch = ["launch", "-n", ranks, "--"] if ranks > 1 else []
         out = self.run_cleave(*launch, "generate", folder or self.out, "--quiet", *layout, *args).stdout
         return "".join(line.removeprefix("[0] ") for line in out.splitlines(keepends=True))
+
+    def test_a_terminal_is_shown_no_control_characters_and_a_pipe_the_text_itself(self):
+        raw, escaped = b"up\x1b[2J\xc2\x9b\ton", b"up\\x1b[2J\\xc2\\x9b\ton"
+        command = [CLEAVE, "generate", self.out, "--quiet", "--tokens", "2", "--prompt", os.fsdecode(raw)]
+        self.assertTrue(subprocess.run(command, capture_output=True, check=True).stdout.startswith(raw))
+        terminal, theirs = pty.openpty()
+        run = subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL)
+        os.close(theirs)
+        shown = b""
+        try:
+            while chunk := os.read(terminal, 4096):
+                shown += chunk
+        except OSError:  # the other end is closed
+            pass
+        os.close(terminal)
+        self.assertEqual(run.wait(), 0)
+        self.assertTrue(shown.startswith(escaped), shown)
 
     def test_texts_are_those_of_whole_windows_in_every_layout(self):
         args = ["--prompts", self.prompts, "--tokens", 12]

@@ -237,6 +237,8 @@ class Launching(AppTest):
         self.assertIn("write the command after the options", refused("--num_gpus", 2))
         (self.dir / "home" / ".deepspeed_env").write_text("A=1\nB\n")
         self.assertIn(".deepspeed_env:2: 'B' is no variable; wanted NAME=VALUE", refused("-H", self.hosts, "train.py"))
+        (self.dir / "home" / ".deepspeed_env").chmod(0o666)
+        self.assertIn("other users can change the variables of the job", refused("-H", self.hosts, "train.py"))
         with socket.socket() as taken:
             taken.bind(("", 0))
             taken.listen()
@@ -253,6 +255,28 @@ class Launching(AppTest):
         rank = json.loads(pasted.stdout)
         self.assertEqual(rank["argv"], ["--local_rank=1", "it's $HOME", "`x`", ""])
         self.assertEqual((rank["env"]["RANK"], rank["env"]["CLEAVE_TOKEN"]), ("1", "masked"))
+
+    def test_a_dry_run_shows_no_secret(self):
+        arguments = ["train.py", "--hf_token", "hidden", "--api_key=hidden", "db.password=hidden", "s3://u:hidden@h", "--keep", "2"]
+        env = {"NCCL_PASS": "hidden", "PYTHON_KEY": "hidden"}
+        adopted = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+                   "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+        self.hosts.write_text("node-a slots=1\nnode-b slots=2\n")
+        for options, more in (([], {}), (["-H", self.hosts], {}), ([], adopted)):
+            r = self.deepspeed(*options, "--master_addr", "127.0.0.1", "--dry_run", *arguments, env={**env, **more})
+            self.assertNotIn("hidden", r.stdout + r.stderr)
+            self.assertIn("--hf_token masked --api_key=masked db.password=masked s3://u:masked@h --keep 2", r.stdout)
+
+    def test_a_pid_is_not_written_through_a_link(self):
+        theirs = self.dir / "theirs"
+        theirs.write_text("kept")
+        link = f'ln -s "{theirs}" /tmp/$$.deepspeed && exec "$@"'  # exec keeps the process's number
+        r = subprocess.run(["sh", "-c", link, "sh", DEEPSPEED, "--num_gpus", "1", "--save_pid", "train.py"], cwd=self.dir, env=self.env,
+                           capture_output=True, text=True, timeout=120)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        pid = re.search(r"launcher pid: (\d+)", r.stdout)[1]
+        self.assertFalse(os.path.lexists(f"/tmp/{pid}.deepspeed"))
+        self.assertEqual(theirs.read_text(), "kept")
 
     def test_ranks_have_files_of_their_own_and_the_launcher_a_pid(self):
         r = self.deepspeed("--num_gpus", 2, "--enable_each_rank_log", "logs", "--save_pid", "--no_python", "/bin/sh", "-c",

@@ -69,6 +69,19 @@ class Tokenizers(AppTest):
                 self.assertEqual(ids, [i for _, row in rows for i in row + [0]])
                 self.assertGreater(vocab, max(ids))
 
+    def test_tokens_that_others_could_have_written_are_not_read(self):
+        run = lambda *args, **more: self.train("--tokenizer", GPT2, *args, ranks=1, steps=1, **more).stderr
+        self.assertIn("tokenized in", run())
+        cache = self.dir / "cache" / "cleave"
+        self.assertEqual(cache.stat().st_mode & 0o777, 0o700)
+        self.assertIn("tokens of an earlier start", run())
+        for tokens in cache.glob("*.bin"):
+            tokens.chmod(0o666)
+        self.assertIn("tokenized in", run())
+        cache.chmod(0o777)
+        self.assertIn("other users can write to the folder for tokens", run(code=2))
+        self.assertIn("tokenized in", run("--output", self.dir / "out"))
+
     def test_a_text_is_tokenized_once_and_again_when_it_or_the_tokenizer_changed(self):
         made = "tokenized in"
         run = lambda tokenizer, **more: self.train("--tokenizer", tokenizer, ranks=2, steps=1, **more).stderr
