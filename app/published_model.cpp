@@ -1,12 +1,16 @@
 #include "app/published_model.h"
 
-#include <fstream>
+#include <unistd.h>
+
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "app/adapters.h"
+#include "app/model_file.h"
 #include "app/tokenizer_files.h"
 #include "checkpoint/manifest.h"
+#include "checkpoint/removal.h"
 #include "core/input_file.h"
 #include "core/json.h"
 #include "core/json_path.h"
@@ -51,7 +55,7 @@ json config_json_of(const model::ModelConfig& config, const fs::path& kept, DTyp
   json out = json::parse(model::to_config_json(config));
   std::error_code error;
   if (fs::exists(kept, error)) try {
-      const std::string text = InputFile(kept.string(), Exit::checkpoint).text();
+      const std::string text = model_file_text(kept);
       if (model::read_config_json(text, kept.string()) == config) out = json::parse(text);
     } catch (const Error&) {  // it says nothing that is needed
     }
@@ -71,23 +75,39 @@ void require_all(const checkpoint::CheckpointReader& reader, const checkpoint::W
             "{} has no weights of {} in the shape of its model", reader.path().string(), w.tensor);
 }
 
-// Fills a folder under another name and renames it when it is whole, replacing what was there.
-void make_folder(const fs::path& target, const std::function<void(const fs::path&)>& fill) {
-  const fs::path whole = fs::absolute(target).lexically_normal();
+// Files that an export writes.
+bool is_export_file(std::string_view name) {
+  constexpr std::string_view kOthers[] = {"config.json", kGeneration, "adapter_config.json",
+                                          "adapter_model.safetensors"};
+  const auto is_name = [name](std::string_view own) { return name == own; };
+  return checkpoint::is_weights_file(name) || std::ranges::any_of(kOthers, is_name) ||
+         std::ranges::any_of(kTokenizerFiles, is_name);
+}
+
+// Fills a folder under another name and renames it when it is whole. What has its name must be an empty
+// folder, or with Replaces::earlier an earlier export, whose other files stay.
+void make_folder(const fs::path& target, Replaces replaces,
+                 const std::function<void(const fs::path&)>& fill) {
+  std::error_code error;
+  const fs::path whole = fs::weakly_canonical(fs::absolute(target), error);  // of a link what it leads to
   const fs::path last = whole.has_filename() ? whole : whole.parent_path();
   const fs::path temporary = last.parent_path() / (".tmp." + last.filename().string());
-  std::error_code error;
-  fs::remove_all(temporary, error);
+  checkpoint::require_removed(temporary, is_export_file);
   fs::create_directories(temporary, error);
   require(!error, Exit::checkpoint, "cannot make {}: {}", temporary.string(), error.message());
   try {
     fill(temporary);
-    fs::remove_all(last, error);
+    if (replaces == Replaces::earlier) {
+      for (const std::string& name : checkpoint::others_in(last, is_export_file))
+        fs::rename(last / name, temporary / name);
+      checkpoint::remove_own(last, is_export_file);
+    }
+    ::rmdir(last.c_str());  // an empty folder; one that was filled meanwhile stays
     fs::rename(temporary, last, error);
     require(!error, Exit::checkpoint, "cannot rename {} to {}: {}", temporary.string(), last.string(),
             error.message());
   } catch (...) {
-    fs::remove_all(temporary, error);
+    checkpoint::discard_own(temporary, is_export_file);
     throw;
   }
 }
@@ -192,13 +212,13 @@ void require_free(const fs::path& target) {
 }
 
 std::string export_checkpoint(const fs::path& folder, const std::string& tag, const fs::path& target,
-                              const checkpoint::WeightFormat& format) {
+                              const checkpoint::WeightFormat& format, Replaces replaces) {
   const checkpoint::CheckpointReader reader(folder, tag);
   const Described of = described_in(reader);
   const checkpoint::WeightNames names = runtime::weight_names(of.model);
   require_all(reader, names);
   const MergedWeights merged(reader, of.lora.scale());
-  make_folder(target, [&](const fs::path& temporary) {
+  make_folder(target, replaces, [&](const fs::path& temporary) {
     for (const char* name : kTokenizerFiles) keep_file(folder / name, temporary / name);
     keep_file(folder / kGeneration, temporary / kGeneration);
     json described = config_json_of(of.model, folder / kKeptConfig, format.dtype);
@@ -217,7 +237,7 @@ std::string export_adapters(const fs::path& folder, const std::string& tag, cons
   const checkpoint::WeightNames names = adapter_names(reader, runtime::weight_names(of.model));
   const checkpoint::WeightFormat one_file{.dtype = dtype,
                                           .max_file_size = std::numeric_limits<int64_t>::max()};
-  make_folder(target, [&](const fs::path& temporary) {
+  make_folder(target, Replaces::nothing, [&](const fs::path& temporary) {
     write_json(temporary / "adapter_config.json", adapter_config(of.lora, of.model, of.name));
     checkpoint::write_weights(temporary, names, one_file,
                               [&](const checkpoint::Record& r) { reader.read(r); });

@@ -62,12 +62,15 @@ std::vector<int32_t> end_tokens_in(const std::filesystem::path& folder);
 // Error(usage) where there is anything that an export to this folder would overwrite.
 void require_free(const std::filesystem::path& target);
 
+// Whether an export may take the place of an earlier one, in a folder that only exports write to.
+enum class Replaces { nothing, earlier };
 // A folder for transformers from a folder of checkpoints: weights, with adapters added to them, config.json,
-// and what keep_model_files left. Made under another name and renamed when it is whole, replacing what
-// was there; at most pieces of tensors are in memory. Returns a line that says what was written.
-// Error(checkpoint) otherwise.
+// and what keep_model_files left. Made under another name and renamed when it is whole, over
+// nothing but an empty folder; at most pieces of tensors are in memory. Returns a line that says what was
+// written. Error(checkpoint) otherwise.
 std::string export_checkpoint(const std::filesystem::path& folder, const std::string& tag,
-                              const std::filesystem::path& target, const checkpoint::WeightFormat& format);
+                              const std::filesystem::path& target, const checkpoint::WeightFormat& format,
+                              Replaces replaces = Replaces::nothing);
 // The same for peft, of the checkpoint's adapters alone: adapter_model.safetensors and adapter_config.json.
 std::string export_adapters(const std::filesystem::path& folder, const std::string& tag,
                             const std::filesystem::path& target, DType dtype);

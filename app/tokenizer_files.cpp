@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/model_file.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json.h"
@@ -76,6 +77,14 @@ void write_file(const fs::path& path, const std::string& bytes) {
   require(out.good(), Exit::checkpoint, "cannot write {}: is there space?", path.string());
 }
 
+void write_whole(const fs::path& to, const std::string& bytes) {
+  const fs::path temporary = to.parent_path() / (".tmp." + to.filename().string());
+  write_file(temporary, bytes);
+  std::error_code error;
+  fs::rename(temporary, to, error);
+  require(!error, Exit::checkpoint, "{} cannot be written: {}", to.string(), error.message());
+}
+
 // A tokenizer of another model came: its ids are not those that these files say.
 void forget_token_ids(const fs::path& folder) {
   std::error_code error;
@@ -94,10 +103,7 @@ void write_json(const fs::path& path, const json& value) { write_file(path, valu
 void keep_file(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (!fs::exists(from, error) || fs::equivalent(from, to, error)) return;
-  const fs::path temporary = to.parent_path() / (".tmp." + to.filename().string());
-  write_file(temporary, InputFile(from.string(), Exit::checkpoint).text());
-  fs::rename(temporary, to, error);
-  require(!error, Exit::checkpoint, "{} cannot be written: {}", to.string(), error.message());
+  write_whole(to, model_file_text(from));
 }
 
 void keep_tokenizer_files(const text::Tokenizer& tokenizer, const fs::path& folder) {
@@ -109,9 +115,12 @@ void keep_tokenizer_files(const text::Tokenizer& tokenizer, const fs::path& fold
   const auto there = tokenizer_in(folder);
   if (!there || there->digest() != tokenizer.digest()) forget_token_ids(folder);
   for (const char* old : kTokenizerFiles) fs::remove(folder / old, error);
-  keep_file(file, folder / name);
+  // The file itself was read as a tokenizer, and may be a link of the user's to anywhere.
+  if (!fs::equivalent(file, folder / name, error))
+    write_whole(folder / name, InputFile(file.string(), Exit::checkpoint).text());
   if (file.filename() != name) return;  // what stands beside it need not belong to it
-  for (const char* other : kTokenizerFiles) keep_file(from / other, folder / other);
+  for (const char* other : kTokenizerFiles)
+    if (other != name) keep_file(from / other, folder / other);
 }
 
 void name_special_tokens(const fs::path& folder, json& config) {

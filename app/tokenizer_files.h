@@ -13,7 +13,8 @@ namespace cleave::app {
 // is done for "byte". Error(checkpoint) for a file that cannot be copied.
 void keep_tokenizer_files(const text::Tokenizer& tokenizer, const std::filesystem::path& folder);
 
-// Copies one file over another, unless it is not there or is the same. Error(checkpoint).
+// Copies one file of a model's folder over another, unless it is not there or is the same. Error(checkpoint)
+// where model_file_text() refuses it (app/model_file.h).
 void keep_file(const std::filesystem::path& from, const std::filesystem::path& to);
 // The file has it in lines. Error(checkpoint).
 void write_json(const std::filesystem::path& path, const nlohmann::json& value);

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "checkpoint/checksum.h"
+#include "checkpoint/removal.h"
 #include "comm/together.h"
 #include "core/input_file.h"
 #include "core/printable.h"
@@ -130,7 +131,8 @@ std::string nth_name(const std::string& tag, int n) { return n == 1 ? tag : fmt:
 // and others only what is empty.
 Place make_place(const fs::path& dir, const std::string& tag) {
   const fs::path temporary = dir / (".tmp." + tag), trial = dir / (".tmp.trial." + tag);
-  fs::remove_all(temporary), fs::remove_all(trial);
+  require_replaceable(dir / tag);
+  require_removed(temporary, is_checkpoint_file), require_removed(trial, is_checkpoint_file);
   fs::create_directories(trial);
   write_text(trial / "file", "");
   std::error_code error;
@@ -140,11 +142,13 @@ Place make_place(const fs::path& dir, const std::string& tag) {
     return {temporary, {tag, true}};
   }
   if (!refuses_renaming(error)) throw fs::filesystem_error("cannot rename", trial, temporary, error);
-  fs::remove_all(trial);
+  remove_checkpoint(trial);
   int n = 1;
-  while (fs::exists(dir / nth_name(tag, n) / "manifest.json")) ++n;
+  while (fs::exists(dir / nth_name(tag, n) / "manifest.json") ||
+         !others_in(dir / nth_name(tag, n), is_checkpoint_file).empty())
+    ++n;
   const fs::path folder = dir / nth_name(tag, n);
-  fs::remove_all(folder);  // of a save that did not end
+  require_removed(folder, is_checkpoint_file);  // of a save that did not end
   fs::create_directory(folder);
   return {folder, {nth_name(tag, n), false}};
 }
@@ -170,19 +174,23 @@ void put_in_place(const fs::path& dir, const Place& place, const std::string& ta
   const fs::path target = dir / tag, old = dir / (".old." + tag);
   sync_folder(place.folder);
   if (place.saved.renamed) {
-    fs::remove_all(old);
-    if (fs::exists(target)) fs::rename(target, old);
+    require_removed(old, is_checkpoint_file);
+    require_replaceable(target);  // it was before the save
+    if (fs::exists(fs::symlink_status(target))) fs::rename(target, old);
     announce(dir, place.saved.name);
     fs::rename(place.folder, target);
   }
   point_at(dir, "latest", place.saved.name);
-  if (place.saved.renamed) return remove_checkpoint(old);
+  if (place.saved.renamed) {
+    for (const std::string& name : others_in(old, is_checkpoint_file)) fs::rename(old / name, target / name);
+    return remove_checkpoint(old);
+  }
   bool behind = false;  // the new one's number
   for (int n = 1;; ++n) {
     const fs::path other = dir / nth_name(tag, n);
     if (other.filename() == place.saved.name)
       behind = true;
-    else if (fs::exists(other / "manifest.json"))
+    else if (fs::exists(other / "manifest.json") && is_checkpoint(other))
       remove_checkpoint(other);
     else if (behind)
       return;
@@ -224,8 +232,7 @@ SavedCheckpoint save_checkpoint(const fs::path& dir, const std::string& tag,
       comm::together(world, Exit::checkpoint, body);
     } catch (const Error& e) {
       if (e.exit() == Exit::rank_lost) throw Error(e.exit(), while_saving(dir / tag, e));
-      std::error_code ignored;
-      if (!place.folder.empty() && !whole) fs::remove_all(place.folder, ignored);
+      if (!place.folder.empty() && !whole) discard_own(place.folder, is_checkpoint_file);
       throw comm::AgreedError(Exit::checkpoint,
                               fmt::format("checkpoint {} was not saved; earlier ones are unchanged: {}",
                                           (dir / tag).string(), e.what()));
@@ -256,10 +263,7 @@ void point_at(const fs::path& dir, const std::string& pointer, const std::string
   sync_folder(dir);
 }
 
-void remove_checkpoint(const fs::path& folder) {
-  fs::remove(folder / "manifest.json");
-  fs::remove_all(folder);
-}
+void remove_checkpoint(const fs::path& folder) { remove_own(folder, is_checkpoint_file); }
 
 bool is_plain_name(std::string_view name) {
   return !name.empty() && name.size() <= 200 && name != "." && name != ".." &&

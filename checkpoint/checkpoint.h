@@ -49,7 +49,8 @@ struct SavedCheckpoint {
 };
 
 // Every rank gives its own records; together they must cover each tensor exactly once. `state` is JSON text
-// that load_state returns. A checkpoint of the same tag is replaced; where folders are not renamed, the new
+// that load_state returns. A checkpoint of the same tag is replaced, and other files in its folder stay; any
+// other folder of that name is an error. Where folders are not renamed, the new
 // one has the name "<tag>.2" (or .3, ...), and the old one goes when it is whole. Collective; only barriers
 // and names cross the network. Throws Error(checkpoint), having removed what it wrote.
 SavedCheckpoint save_checkpoint(const std::filesystem::path& dir, const std::string& tag,
@@ -122,8 +123,8 @@ std::vector<std::string> list_checkpoints(const std::filesystem::path& dir);
 // Throws std::filesystem::filesystem_error where dir cannot be read; none when there is no dir.
 std::vector<std::string> checkpoint_folders(const std::filesystem::path& dir);
 
-// Removes a checkpoint, its manifest first: what is left of it when that is cut short is no checkpoint.
-// Throws std::filesystem::filesystem_error.
+// Removes a checkpoint, its manifest first: what is left of it when that is cut short is no checkpoint. Files
+// that no save wrote stay, and so does what a link leads to. Throws std::filesystem::filesystem_error.
 void remove_checkpoint(const std::filesystem::path& folder);
 
 // The name that the file `latest`, or another `pointer`, holds; or that of a complete checkpoint that a kill

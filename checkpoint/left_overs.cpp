@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/removal.h"
 
 namespace cleave::checkpoint {
 namespace fs = std::filesystem;
@@ -21,15 +22,14 @@ Contents contents_of(const fs::path& folder) {
   Contents c;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const fs::path name = entry.path().filename();
-    const bool shard = name.string().starts_with("shard-");
-    if (name == "manifest.json")
-      c.manifest = true;
-    else if (shard && name.extension() == ".safetensors")
-      c.shards = true;
-    else if ((shard && name.extension() == ".json") || name == "manifest.json.tmp")
-      c.unfinished = true;
-    else if (name != "file")  // of the trial whether folders are renamed
+    if (!is_checkpoint_file(name.string()) || entry.symlink_status().type() == fs::file_type::directory)
       c.foreign = true;
+    else if (name == "manifest.json")
+      c.manifest = true;
+    else if (name.extension() == ".safetensors")
+      c.shards = true;
+    else if (name != "file")  // of the trial whether folders are renamed
+      c.unfinished = true;
   }
   return c;
 }

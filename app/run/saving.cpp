@@ -49,7 +49,8 @@ void Saving::write_export() {
     const bool best = run_.best.step() >= 0 && o.keep_best;
     run_.watch.say(export_checkpoint(o.output,
                                      checkpoint::latest_checkpoint(o.output, best ? "best" : "latest"),
-                                     target, {.dtype = runtime::model_dtype(config)}));
+                                     target, {.dtype = runtime::model_dtype(config)},
+                                     o.export_to.empty() ? Replaces::earlier : Replaces::nothing));
   });
 }
 

@@ -3,6 +3,7 @@
 #include <exception>
 #include <map>
 
+#include "checkpoint/removal.h"
 #include "comm/together.h"
 #include "runtime/step/state_records.h"
 
@@ -100,20 +101,17 @@ class Gathering {
   std::exception_ptr failure_;
 };
 
-bool is_weights_file(const std::string& name) {
-  return name == "model.safetensors" || name == "model.safetensors.index.json" ||
-         (name.starts_with("model-") && name.ends_with(".safetensors"));
-}
-
 // The files of `from` take the place of weights in `to`.
 void replace_weights(const fs::path& from, const fs::path& to) {
   std::vector<fs::path> old;
   for (const auto& entry : fs::directory_iterator(to))
-    if (is_weights_file(entry.path().filename().string())) old.push_back(entry.path());
+    if (checkpoint::is_weights_file(entry.path().filename().string()) &&
+        entry.symlink_status().type() != fs::file_type::directory)
+      old.push_back(entry.path());
   for (const fs::path& path : old) fs::remove(path);
   for (const auto& entry : fs::directory_iterator(from))
     fs::rename(entry.path(), to / entry.path().filename());
-  fs::remove_all(from);
+  checkpoint::require_removed(from, checkpoint::is_weights_file);
 }
 
 }  // namespace
@@ -126,7 +124,7 @@ void save_weights(RankState& rank, comm::Communicator& world, Stream& compute, S
   std::exception_ptr failure;
   if (world.rank() == 0) {
     try {
-      fs::remove_all(temporary);
+      checkpoint::require_removed(temporary, checkpoint::is_weights_file);
       fs::create_directories(temporary);
       checkpoint::write_weights(temporary, names, format,
                                 [&](const checkpoint::Record& r) { gathering.read(r); });
@@ -149,11 +147,8 @@ void save_weights(RankState& rank, comm::Communicator& world, Stream& compute, S
   }
   comm::together(world, Exit::checkpoint, [&] {
     if (world.rank() != 0) return;
-    std::error_code error;
-    if (agreed)
-      fs::remove_all(temporary, error);
-    else
-      replace_weights(temporary, folder);
+    if (!agreed) return replace_weights(temporary, folder);
+    checkpoint::discard_own(temporary, checkpoint::is_weights_file);
   });
   if (agreed) std::rethrow_exception(agreed);
 }

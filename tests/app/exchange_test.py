@@ -236,8 +236,8 @@ class Exchange(AppTest):
 
     def test_an_export_carries_what_belongs_to_the_model_and_comes_back_as_the_same_files(self):
         model = self.model("llama")
-        for name, text in (("tokenizer.json", "{}"), ("tokenizer.model", "m"), ("tokenizer_config.json", "[]"), ("vocab.json", "v"),
-                           ("merges.txt", "a b"), ("special_tokens_map.json", "s"), ("added_tokens.json", "t"), ("notes.txt", "no")):
+        for name, text in (("tokenizer.json", "{}"), ("tokenizer.model", "\n\0"), ("tokenizer_config.json", "{}"), ("vocab.json", '{"a": 1}'),
+                           ("merges.txt", "a b"), ("special_tokens_map.json", "{}"), ("added_tokens.json", "{}"), ("notes.txt", "no")):
             (model / name).write_text(text)
         run, a, b = self.dir / "run", self.dir / "a", self.dir / "b"
         self.begin(model, "--output", run, "--export", self.dir / "at end", ranks=2, zero_optimization={"stage": 3})
@@ -253,6 +253,58 @@ class Exchange(AppTest):
         self.run_cleave("import", a, self.dir / "again")
         self.run_cleave("export", self.dir / "again", b)
         self.assertSameFiles(a, b)
+
+    def test_a_link_out_of_a_models_folder_and_a_file_of_another_form_are_not_copied(self):
+        private = self.dir / "private.json"
+        private.write_text('{"password": "x"}')
+        link, other_form = "the link leaves the model's folder", "not of the form of its name"
+        for name, text, said in (("tokenizer_config.json", None, link), ("chat_template.jinja", None, link), ("vocab.json", "v", other_form),
+                                 ("tokenizer.model", "-----BEGIN PRIVATE KEY", other_form), ("merges.txt", "a\0b", other_form)):
+            model = self.model("llama")
+            if text is None:
+                (model / name).symlink_to(private)
+            else:
+                (model / name).write_text(text)
+            r = self.run_cleave("import", model, self.dir / "never", code=4)
+            self.assertIn(said, r.stderr, name)
+            self.assertNotIn("password", r.stderr)
+            self.assertFalse((self.dir / "never" / name).exists())
+            shutil.rmtree(model)
+            shutil.rmtree(self.dir / "never", ignore_errors=True)
+        # A run's folder that came with links.
+        run = self.dir / "run"
+        self.run_cleave("import", PUBLISHED / "llama", run)
+        (run / "vocab.json").symlink_to(private)
+        self.assertIn(link, self.run_cleave("export", run, self.dir / "out", code=4).stderr)
+        self.assertEqual([p.name for p in self.dir.iterdir() if "out" in p.name], [])
+
+    def test_a_snapshot_of_hugging_faces_cache_is_imported_through_its_links(self):
+        model, repository = self.model("llama"), self.dir / "models--a--b"
+        snapshot = repository / "snapshots" / "0123"
+        snapshot.mkdir(parents=True)
+        (repository / "blobs").mkdir()
+        (model / "vocab.json").write_text('{"a": 1}')
+        for number, file in enumerate(sorted(model.iterdir())):
+            file.rename(repository / "blobs" / f"hash{number}")
+            (snapshot / file.name).symlink_to(f"../../blobs/hash{number}")
+        (self.dir / "link").symlink_to(snapshot)
+        for folder in (snapshot, self.dir / "link"):
+            run, out = self.dir / f"run {folder.name}", self.dir / f"out {folder.name}"
+            self.run_cleave("import", folder, run)
+            self.run_cleave("export", run, out)
+            self.assertEqual((out / "vocab.json").read_text(), '{"a": 1}')
+
+    def test_an_export_leaves_files_of_others_in_its_temporary_folder(self):
+        run, out, left = self.dir / "run", self.dir / "out", self.dir / ".tmp.out"
+        self.run_cleave("import", PUBLISHED / "llama", run)
+        left.mkdir()
+        (left / "config.json").write_text("of an export that was killed")
+        (left / "thesis.txt").write_text("mine")
+        self.assertIn("thesis.txt", self.run_cleave("export", run, out, code=4).stderr)
+        self.assertEqual(len(list(left.iterdir())), 2)
+        (left / "thesis.txt").unlink()
+        self.run_cleave("export", run, out)
+        self.assertFalse(left.exists())
 
     def test_a_model_that_began_random_is_exported_with_a_config_of_its_own(self):
         run, out = self.dir / "run", self.dir / "out"
@@ -272,6 +324,9 @@ class Exchange(AppTest):
             self.assertIn(f"global_step{steps} in bf16", r.stdout)
             out = run / "hugging_face"
             self.assertEqual({t[0] for t in read_safetensors(out / "model.safetensors").values()}, {"BF16"})
+            if steps == 1:
+                (out / "README.md").write_text("mine")
+        self.assertEqual((out / "README.md").read_text(), "mine")
         _, r = self.begin(PUBLISHED / "qwen2", zero_optimization=zero)
         self.assertIn("nothing is written, because there is no --output", r.stdout)
 
