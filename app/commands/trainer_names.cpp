@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "core/error.h"
+#include "core/secrets.h"
 
 namespace cleave::app {
 namespace {
@@ -240,8 +241,8 @@ void require_asks_for_nothing(const Row& row, const Typed& t) {
   for (char& c : value)
     if (c >= 'A' && c <= 'Z') c = char(c - 'A' + 'a');
   if (value.empty() || among("false no none 0 0.0", value) || among(row.harmless, value)) return;
-  fail(Exit::usage, "--{} {} of Hugging Face's Trainer is not an option here: {}", row.name, t.value,
-       row.says);
+  fail(Exit::usage, "--{} {} of Hugging Face's Trainer is not an option here: {}", row.name,
+       is_secret(row.name) ? "masked" : t.value, row.says);
 }
 
 }  // namespace

@@ -96,6 +96,12 @@ class Trainer(AppTest):
         _, lines = self.lines("--max_steps", 2, "--num_train_epochs", 3)
         self.assertEqual(lines[-1]["step"], 2)
 
+    def test_a_refused_secret_is_not_printed(self):
+        for option in (["--hub_token", "hidden"], ["--hub_token=hidden"], ["--api_key=hidden"]):
+            r = self.run_cleave("train", "--deepspeed_config", self.config(), "--data", self.text, *option, code=2)
+            self.assertIn(option[0].partition("=")[0], r.stderr)
+            self.assertNotIn("hidden", r.stderr)
+
     def test_a_warm_up_below_one_is_a_share_of_the_steps(self):
         _, share = self.lines("--steps", 10, "--warmup_steps", 0.35, "--learning_rate", 1e-3)
         _, counted = self.lines("--steps", 10, "--warmup_steps", 4, "--learning_rate", 1e-3)

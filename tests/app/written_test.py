@@ -31,7 +31,7 @@ class Written(AppTest):
                         config = json.loads((at / f"{name}.json").read_text())
                         config["train_micro_batch_size_per_gpu"] = 2 * RUNS[name] // ranks  # the batch of the run that was saved
                         (at / "ds.json").write_text(json.dumps(config))
-                        output, metrics = self.dir / f"{name}_{ranks}", self.dir / "metrics.jsonl"
+                        output, metrics = self.dir / f"{version.name}_{name}_{ranks}", self.dir / "metrics.jsonl"
                         shutil.copytree(at / name, output)
                         metrics.unlink(missing_ok=True)
                         tokenizer = ["--tokenizer", ROOT / "tests/fixtures/tokenizer_gpt2.json"] if name == "words" else []
