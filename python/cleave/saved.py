@@ -12,7 +12,7 @@ import torch
 
 from . import native
 from .errors import CheckpointError
-from .values import from_text, loaded_by_torch, to_text
+from .values import from_text, loaded_by_torch, printable, to_text
 
 # Of DeepSpeed's model states the keys that are its own, and not the script's.
 _ITS_OWN = """module buffer_names optimizer param_shapes frozen_param_shapes frozen_param_fragments shared_params lr_scheduler data_sampler
@@ -53,7 +53,7 @@ def beside(client: dict[str, Any], path: str) -> Beside:
         values = from_text(kept) if kept.startswith("{") else loaded_by_torch(io.BytesIO(base64.b64decode(kept)))
         return Beside(**values)
     except Exception as error:
-        raise CheckpointError(f"{path}: the client state cannot be read: {error}; {_TRUST}") from error
+        raise CheckpointError(f"{path}: the client state cannot be read: {printable(error)}; {_TRUST}") from error
 
 
 def _of_deepspeed(folder: Path) -> Beside:
@@ -64,7 +64,7 @@ def _of_deepspeed(folder: Path) -> Beside:
     try:
         state: dict[str, Any] = loaded_by_torch(file, mmap=True)
     except Exception as error:
-        print(f"warning: {file}: client state and buffers are not loaded ({error}); {_TRUST}")
+        print(f"warning: {file}: client state and buffers are not loaded ({printable(error)}); {_TRUST}")
         return Beside()
     module = state.get("module") or {}
     return Beside(

@@ -31,6 +31,11 @@ _FACTORIES = {kind.__name__: kind for kind in (int, float, str, bool, list, dict
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
+def printable(what: object) -> str:
+    """The text without characters that move a terminal's cursor."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(what))
+
+
 def _base64(data: bytes | bytearray) -> str:
     return base64.b64encode(data).decode()
 
@@ -138,7 +143,7 @@ def _of_class(name: str, parts: Any) -> Any:
     if kind is None:
         short, becomes = name.rpartition(".")[2], "an argparse.Namespace" if isinstance(parts, argparse.Namespace) else "its plain value"
         how = f"call torch.serialization.add_safe_globals([{short}]) before loading to get the class"
-        warnings.warn(f"a {name} in the checkpoint returns as {becomes}; {how}", stacklevel=2)
+        warnings.warn(printable(f"a {name} in the checkpoint returns as {becomes}; {how}"), stacklevel=2)
         return parts
     if issubclass(kind, enum.Enum):
         return kind(parts)

@@ -168,6 +168,16 @@ class Values(unittest.TestCase):
                         self.assertEqual(beside({"python": text}, "x").client_state, {"x": value})
         self.assertFalse(ran.exists())
 
+    def test_messages_move_no_cursor(self) -> None:
+        text = json.dumps({"client_state": {"x": {"!": "enum", "class": "a.\x1b[2JB", "value": {"!": "dtype", "value": "\x1b[2J"}}}})
+        with self.assertRaises(CheckpointError) as raised:
+            beside({"python": text}, "x")
+        self.assertNotIn("\x1b", str(raised.exception))
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            beside({"python": text.replace("dtype", "bytes").replace('"\\u001b[2J"}', '""}')}, "x")
+        self.assertNotIn("\x1b", str(said[0].message))
+
     def test_what_earlier_versions_kept_is_read(self) -> None:
         state = {key: VALUES[key] for key in ("plain", "numbers", "args", "simple", "times", "paths", "torch", "random")}
         state = {**state, "scalar": numpy.float32(0.5), "array": numpy.arange(3)}
