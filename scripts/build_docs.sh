@@ -4,6 +4,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-venv=build/docs_venv
-[ -x $venv/bin/mkdocs ] || { python3 -m venv $venv && $venv/bin/pip install -q mkdocs==1.6.1 mkdocs-material==9.7.6; }
-DISABLE_MKDOCS_2_WARNING=true $venv/bin/mkdocs build -q --site-dir "$(realpath -m "${1:-build/site}")"
+venv=build/docs_venv packages=scripts/requirements/docs
+if ! cmp -s $packages.txt $venv/wanted; then
+  rm -rf $venv && python3 -m venv $venv
+  # Hashes are those of x86-64 and the Pythons of Debian 12 and Ubuntu 24.04.
+  $venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $packages.txt 2>/dev/null ||
+    $venv/bin/pip install --quiet --disable-pip-version-check -r $packages.in
+  cp $packages.txt $venv/wanted
+fi
+DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=true $venv/bin/mkdocs build -q --site-dir "$(realpath -m "${1:-build/site}")"
