@@ -34,6 +34,17 @@ else()
 endif()
 message(STATUS "oneDNN: ${dnnl_VERSION}")
 
+# HMAC-SHA-256 of the handshake between ranks.
+find_path(SODIUM_INCLUDE_DIR sodium.h)
+find_library(SODIUM_LIBRARY sodium)
+if(NOT SODIUM_INCLUDE_DIR OR NOT SODIUM_LIBRARY)
+  message(FATAL_ERROR "libsodium: not found; install libsodium-dev (scripts/install_packages.sh build)")
+endif()
+add_library(cleave_sodium INTERFACE)
+target_include_directories(cleave_sodium SYSTEM INTERFACE ${SODIUM_INCLUDE_DIR})
+target_link_libraries(cleave_sodium INTERFACE ${SODIUM_LIBRARY})
+message(STATUS "libsodium: ${SODIUM_LIBRARY}")
+
 find_path(URING_INCLUDE_DIR liburing.h)
 find_library(URING_LIBRARY uring)
 if(URING_INCLUDE_DIR AND URING_LIBRARY)

@@ -1,13 +1,13 @@
-// The connections that carry data between ranks of a job. A caller first shows the secret of the rank that it
-// calls, which it read in the job's store, and says which group it is of; whoever shows none is hung up on
-// and keeps nobody waiting.
+// The connections that carry data between ranks of a job. Both ends first prove that they have the secret of
+// the called rank, which stands in the job's store (comm/handshake.h), and the caller says which group it is
+// of; other callers are hung up on and keep nobody waiting (comm/reception.h).
 #pragma once
-#include <list>
 #include <map>
 #include <string>
 #include <utility>
 
 #include "comm/alarm.h"
+#include "comm/reception.h"
 #include "comm/socket.h"
 
 namespace cleave::comm {
@@ -21,8 +21,8 @@ struct DataLink {
 
 class DataListener {
  public:
-  // Listens on a numeric address of this machine, on a free port. Error(usage).
-  explicit DataListener(const std::string& address);
+  // Listens on a numeric address of this machine, on a free port; `ranks` may call at once. Error(usage).
+  explicit DataListener(const std::string& address, int ranks = 1);
   DataListener(const DataListener&) = delete;
   DataListener& operator=(const DataListener&) = delete;
 
@@ -34,18 +34,11 @@ class DataListener {
   Socket accept(const DataLink& link, const Alarm& alarm, Clock::time_point deadline);
 
  private:
-  struct Caller {
-    Socket socket;
-    std::string in;  // what it has said
-    Clock::time_point since = Clock::now();
-  };
-
   void look(Clock::time_point until);
-  bool hear(Caller& caller);  // false: done with it
+  void take(Guest guest);
 
   const std::string address_, secret_;
-  Socket listener_;
-  std::list<Caller> strangers_;
+  Reception reception_;
   std::map<std::pair<std::string, int>, Socket> came_;
 };
 

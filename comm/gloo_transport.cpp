@@ -17,7 +17,7 @@ constexpr int64_t kPieceBytes = 4 << 20;
 
 // What all groups of a process share.
 struct GlooProcess {
-  explicit GlooProcess(const std::string& address) : listener(address) {}
+  GlooProcess(const std::string& address, int ranks) : listener(address, ranks) {}
   DataListener listener;
   std::shared_ptr<gloo::transport::tcp::Device> device = make_gloo_device();
 };
@@ -228,7 +228,7 @@ class GlooGroup final : public Group {
 
 std::shared_ptr<Group> make_gloo_group(GlooMembers members, std::shared_ptr<KeyValueClient> store,
                                        CommOptions options, std::shared_ptr<Alarm> alarm) {
-  auto process = std::make_shared<GlooProcess>(members.address);
+  auto process = std::make_shared<GlooProcess>(members.address, int(members.ranks.size()));
   return std::make_shared<GlooGroup>(std::move(members), std::move(store), options, std::move(alarm),
                                      std::move(process));
 }

@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include "comm/handshake.h"
 #include "core/error.h"
 #include "core/printable.h"
 
@@ -16,6 +17,10 @@ namespace {
 constexpr auto kAnswerWithin = std::chrono::seconds(5);
 constexpr auto kSendWithin = std::chrono::seconds(60);
 
+constexpr std::string_view kWrongSecret =
+    "the job token is wrong: the process there belongs to another job, or has another CLEAVE_TOKEN or user; "
+    "choose another port for one of the jobs (cleave launch --master_port, or MASTER_PORT)";
+
 // Which process that is, where it is on this machine; rank 0 of another job tells strangers nothing of
 // itself.
 std::string who_has_the_port(const Socket& socket) {
@@ -24,33 +29,31 @@ std::string who_has_the_port(const Socket& socket) {
 }
 }  // namespace
 
-std::unique_ptr<KeyValueClient> KeyValueClient::join(Socket socket, const Hello& hello,
-                                                     std::shared_ptr<Alarm> alarm, std::string& why) {
-  const auto deadline = Clock::now() + kAnswerWithin;
-  why = "something answers there, but not rank 0 of this job";
-  char magic[kMagic.size()];
-  if (!socket.send_all(std::string(kMagic) + encode(hello), deadline) ||
-      !socket.recv_all(magic, sizeof(magic), deadline) || std::string_view(magic, sizeof(magic)) != kMagic)
-    return nullptr;
-  uint32_t size = 0;
-  if (!socket.recv_all(&size, sizeof(size), deadline) || size == 0 || size > kHelloLimit) return nullptr;
-  std::string frame(size, 0);
-  if (!socket.recv_all(frame.data(), size, deadline)) return nullptr;
-  Reader r(frame);
+KeyValueClient::Joined KeyValueClient::join(Socket socket, const Hello& hello, std::string_view secret,
+                                            std::shared_ptr<Alarm> alarm) {
+  const Answer answer =
+      introduce(socket, {Purpose::store, secret, encode(hello), Clock::now() + kAnswerWithin, nullptr});
+  if (answer.from == Answer::From::stranger)
+    return {
+        .why = std::string(kWrongSecret) + who_has_the_port(socket), .refused = true, .of_other_job = true};
+  Joined nobody{.why = "something answers there, but not rank 0 of this job"};
+  if (answer.from == Answer::From::nobody) return nobody;
+  Reader r(answer.text);
   switch (Type(r.number<uint8_t>())) {
     case Type::welcome:
-      return std::unique_ptr<KeyValueClient>(new KeyValueClient(std::move(socket), std::move(alarm)));
+      return {.client =
+                  std::unique_ptr<KeyValueClient>(new KeyValueClient(std::move(socket), std::move(alarm)))};
     case Type::refused: {
       const std::string reason = in_line(r.text(), 1000);
       const bool of_other_job = r.number<uint8_t>() != 0;
-      fail(Exit::usage, "rank 0 refused rank {}: {}{}", hello.rank, reason,
-           of_other_job ? who_has_the_port(socket) : "");
+      return {.why = reason + (of_other_job ? who_has_the_port(socket) : ""),
+              .refused = true,
+              .of_other_job = of_other_job};
     }
     case Type::wait:
-      why = "rank 0 of an earlier attempt is still there";
-      return nullptr;
+      return {.why = "rank 0 of an earlier attempt is still there"};
     default:
-      return nullptr;
+      return nobody;
   }
 }
 

@@ -18,10 +18,14 @@ namespace cleave::comm {
 
 class KeyValueClient {
  public:
-  // Sends the hello and waits for the answer; null, and why, if nobody of ours answers here (try again),
-  // while a refusal is an Error(usage).
-  static std::unique_ptr<KeyValueClient> join(Socket socket, const wire::Hello& hello,
-                                              std::shared_ptr<Alarm> alarm, std::string& why);
+  struct Joined {
+    std::unique_ptr<KeyValueClient> client = {};  // null: nobody of ours answers here yet, or a refusal
+    std::string why = {};
+    bool refused = false, of_other_job = false;  // another job has this port
+  };
+  // Proves the secret to the other end, which has to prove it, too, and waits for its word.
+  static Joined join(Socket socket, const wire::Hello& hello, std::string_view secret,
+                     std::shared_ptr<Alarm> alarm);
   ~KeyValueClient();  // hangs up, which the others take for a death unless leave() was called
   KeyValueClient(const KeyValueClient&) = delete;
   KeyValueClient& operator=(const KeyValueClient&) = delete;

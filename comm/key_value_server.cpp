@@ -8,8 +8,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <span>
 
-#include "comm/secret.h"
 #include "core/printable.h"
 
 namespace cleave::comm {
@@ -18,8 +18,6 @@ using namespace wire;
 
 namespace {
 
-constexpr size_t kStrangers = 64;  // connections that have not said hello
-constexpr auto kHelloWithin = std::chrono::seconds(10);
 // What a member may do, many times what a rank does.
 constexpr size_t kMostStored = 64 << 20;         // bytes of keys and values, of all members
 constexpr size_t kKeyCost = 256;                 // of them, for what a key takes beside its text
@@ -32,8 +30,9 @@ std::string name_of_rank(const Hello& h) {
 
 }  // namespace
 
-KeyValueServer::KeyValueServer(Socket listener, Hello self)
-    : listener_(std::move(listener)),
+KeyValueServer::KeyValueServer(Socket listener, Hello self, std::string secret, SecretDoor door)
+    : door_(std::move(door)),
+      reception_(std::move(listener), Purpose::store, std::move(secret), size_t(self.world)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       self_(std::move(self)),
       members_(size_t(self_.world)),
@@ -67,8 +66,7 @@ std::vector<std::string> KeyValueServer::refusals() const {
 }
 
 bool KeyValueServer::all_left() const {
-  return std::all_of(connections_.begin(), connections_.end(),
-                     [](const Connection& c) { return c.rank < 0 || c.closing; });
+  return std::all_of(connections_.begin(), connections_.end(), [](const Connection& c) { return c.closing; });
 }
 
 void KeyValueServer::serve() {
@@ -77,46 +75,28 @@ void KeyValueServer::serve() {
       std::lock_guard lock(mutex_);
       if (stopping_ && (all_left() || Clock::now() >= leave_by_)) return;
     }
-    std::vector<pollfd> polls = {{wake_.fd(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
+    std::vector<pollfd> polls = {{wake_.fd(), POLLIN, 0}, {door_.fd(), POLLIN, 0}};
     std::vector<Connection*> order;
     for (Connection& c : connections_) {
       polls.push_back({c.socket.fd(), short(c.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
       order.push_back(&c);
     }
+    const size_t members = polls.size();
+    reception_.add_to(polls);
     poll(polls.data(), polls.size(), 100);
     uint64_t count = 0;
     if (polls[0].revents) eventfd_read(wake_.fd(), &count);
+    if (polls[1].revents) door_.hand_out();
     for (size_t i = 0; i < order.size(); ++i) {
       if (polls[i + 2].revents & POLLOUT) write_to(*order[i]);
       if (polls[i + 2].revents & ~POLLOUT) read_from(*order[i]);
     }
-    if (polls[1].revents) accept_new();
+    for (Guest& guest : reception_.receive(std::span(polls).subspan(members))) admit(std::move(guest));
     drop_closed();
   }
 }
 
-void KeyValueServer::accept_new() {
-  for (;;) {
-    Socket socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) return;
-    tune(socket);
-    Connection& c = connections_.emplace_back();
-    c.socket = std::move(socket);
-    read_from(c);  // so that who speaks at once is not among the strangers
-  }
-}
-
 void KeyValueServer::drop_closed() {
-  // Too many strangers: the oldest go first.
-  size_t strangers = size_t(std::count_if(connections_.begin(), connections_.end(),
-                                          [](const Connection& c) { return c.rank < 0 && !c.closing; }));
-  const auto now = Clock::now();
-  for (Connection& c : connections_)
-    if (c.rank < 0 && !c.closing && (strangers > kStrangers || now - c.since > kHelloWithin)) {
-      c.closing = true;
-      c.out.clear();
-      --strangers;
-    }
   for (auto& [key, list] : wanted_) std::erase_if(list, [](const Wanted& w) { return w.by->closing; });
   std::erase_if(connections_, [](const Connection& c) { return c.closing && c.out.empty(); });
 }
@@ -131,25 +111,17 @@ void KeyValueServer::read_from(Connection& c) {
     return;
   }
   c.in.append(buffer, size_t(n));
-  if (!c.greeted && !greet(c)) return;
+  handle_all(c);
+}
+
+void KeyValueServer::handle_all(Connection& c) {
   bool bad = false;
   while (!c.closing) {
-    const auto frame = take_frame(c.in, c.rank < 0 ? kHelloLimit : kFrameLimit, bad);
+    const auto frame = take_frame(c.in, kFrameLimit, bad);
     if (bad) return lost(c);
     if (!frame) return;
     handle(c, *frame);
   }
-}
-
-bool KeyValueServer::greet(Connection& c) {
-  const size_t n = std::min(c.in.size(), kMagic.size());
-  if (std::string_view(c.in).substr(0, n) != kMagic.substr(0, n))
-    c.closing = true;  // not one of ours: no answer
-  if (c.closing || n < kMagic.size()) return false;
-  c.in.erase(0, n);
-  c.greeted = true;
-  c.out += kMagic;
-  return true;
 }
 
 void KeyValueServer::write_to(Connection& c) {
@@ -162,11 +134,6 @@ void KeyValueServer::write_to(Connection& c) {
 }
 
 void KeyValueServer::handle(Connection& c, std::string_view frame) {
-  if (c.rank < 0) {
-    const auto hello = decode_hello(frame);
-    if (!hello) return lost(c);
-    return admit(c, *hello);
-  }
   Reader r(frame);
   const Type type = Type(r.number<uint8_t>());
   if (type == Type::bye) {
@@ -229,14 +196,13 @@ void KeyValueServer::set(Connection& c, const std::string& key, std::string valu
 KeyValueServer::Refusal KeyValueServer::refusal_of(const Hello& h) const {
   constexpr const char* kOtherPort =
       "choose another port for one of the jobs (cleave launch --master_port, or MASTER_PORT)";
-  if (!same_secret(h.token, self_.token))
-    return {fmt::format("the job token is wrong: this process belongs to another job, or has another "
-                        "CLEAVE_TOKEN or user; {}",
-                        kOtherPort),
-            true};
   if (!h.job_id.empty() && !self_.job_id.empty() && h.job_id != self_.job_id)
     return {fmt::format("this is job '{}', not {}; {}", self_.job_id, in_quotes(h.job_id, 200), kOtherPort),
             true};
+  if (h.port != self_.port)
+    return {
+        fmt::format("{} called port {}, and rank 0 listens on port {}: another process passed the call on",
+                    name_of_rank(h), h.port, self_.port)};
   if (h.attempt < self_.attempt)
     return {fmt::format("{} is left over from attempt {}; attempt {} is running", name_of_rank(h), h.attempt,
                         self_.attempt)};
@@ -256,39 +222,48 @@ KeyValueServer::Refusal KeyValueServer::refusal_of(const Hello& h) const {
   return {alarm_};
 }
 
-void KeyValueServer::admit(Connection& c, const Hello& h) {
+void KeyValueServer::admit(Guest guest) {
+  if (!guest.proven)
+    return refuse(
+        guest, fmt::format("a process at {} that does not have the job's token", peer_address(guest.socket)),
+        true);
+  const auto hello = decode_hello(guest.greeting.hello());
+  if (!hello) return;
   // A later attempt than ours: we are the leftover, and the caller should come again when our successor is
   // here.
-  if (h.attempt > self_.attempt && same_secret(h.token, self_.token)) {
-    c.out += Writer(Type::wait).frame();
-    c.closing = true;
-    return;
+  const bool wait = hello->attempt > self_.attempt;
+  const auto [reason, of_other_job] = wait ? Refusal{} : refusal_of(*hello);
+  if (!reason.empty()) return refuse(guest, reason, of_other_job);
+  const std::string answer = guest.greeting.answer(Writer(wait ? Type::wait : Type::welcome).text());
+  if (!guest.socket.send_all(answer, Clock::now()) || wait) return;
+  {
+    std::lock_guard lock(mutex_);
+    members_[size_t(hello->rank)] = {name_of_rank(*hello), false};
   }
-  const auto [reason, of_other_job] = refusal_of(h);
+  handle_all(connections_.emplace_back(
+      Connection{.socket = std::move(guest.socket), .rank = hello->rank, .in = std::move(guest.in)}));
+}
+
+void KeyValueServer::refuse(Guest& guest, const std::string& reason, bool of_other_job) {
   std::lock_guard lock(mutex_);
-  if (reason.empty()) {
-    c.rank = h.rank;
-    members_[size_t(h.rank)] = {name_of_rank(h), false};
-    c.out += Writer(Type::welcome).frame();
-    return;
-  }
   if (refusals_.size() < 16 && std::find(refusals_.begin(), refusals_.end(), reason) == refusals_.end())
     refusals_.push_back(reason);
-  c.out += Writer(Type::refused).put(reason).put(uint8_t(of_other_job)).frame();
-  c.closing = true;
+  if (!guest.proven) return;
+  const Writer words = Writer(Type::refused).put(reason.substr(0, 2000)).put(uint8_t(of_other_job));
+  guest.socket.send_all(guest.greeting.answer(words.text()), Clock::now());
 }
 
 void KeyValueServer::lost(Connection& c, std::string_view how) {
   c.closing = true;
   c.out.clear();
-  if (c.rank >= 0) ring(fmt::format("{} {}", members_[size_t(c.rank)].name, how));
+  ring(fmt::format("{} {}", members_[size_t(c.rank)].name, how));
 }
 
 void KeyValueServer::ring(const std::string& reason) {
   if (!alarm_.empty()) return;
   alarm_ = reason;
   for (Connection& c : connections_)
-    if (c.rank >= 0 && !c.closing) c.out += Writer(Type::alarm).put(reason).frame();
+    if (!c.closing) c.out += Writer(Type::alarm).put(reason).frame();
 }
 
 }  // namespace cleave::comm

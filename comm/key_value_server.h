@@ -1,7 +1,7 @@
 // Rank 0's side of the rendezvous: a key-value store for the ranks of one job and one attempt, and the place
 // where the end of a rank is noticed, because each keeps its connection open until it says goodbye.
-// Strangers, stale attempts and wrong tokens are turned away and disturb nobody; a member that stores or asks
-// for more than any rank does is dropped, which ends the job.
+// Strangers, stale attempts and wrong secrets are turned away and disturb nobody (comm/reception.h); a member
+// that stores or asks for more than any rank does is dropped, which ends the job.
 #pragma once
 #include <list>
 #include <map>
@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "comm/reception.h"
+#include "comm/secret.h"
 #include "comm/socket.h"
 #include "comm/wire.h"
 
@@ -17,8 +19,9 @@ namespace cleave::comm {
 
 class KeyValueServer {
  public:
-  // `self` is the hello that rank 0 itself will send: what the others must agree with.
-  KeyValueServer(Socket listener, wire::Hello self);
+  // `self` is the hello that rank 0 itself will send: what the others must agree with. `door`: where ranks of
+  // this host ask for the secret, if they were given none.
+  KeyValueServer(Socket listener, wire::Hello self, std::string secret, SecretDoor door = {});
   // Serves until every rank has left or the deadline passes.
   ~KeyValueServer();
   KeyValueServer(const KeyValueServer&) = delete;
@@ -34,11 +37,10 @@ class KeyValueServer {
  private:
   struct Connection {
     Socket socket;
-    Clock::time_point since = Clock::now();
-    int rank = -1;     // until the hello was accepted
+    int rank = -1;
+    std::string in = {}, out = {};
     size_t waits = 0;  // for keys that are not set
-    bool greeted = false, closing = false;
-    std::string in, out;
+    bool closing = false;
   };
   struct Member {
     std::string name;  // "rank 1 (pid 123 on host x)"; empty until it came
@@ -50,16 +52,16 @@ class KeyValueServer {
   };
 
   void serve();
-  void accept_new();
   void read_from(Connection& c);
   void write_to(Connection& c);
-  bool greet(Connection& c);  // false while bytes are missing
-  void admit(Connection& c, const wire::Hello& hello);
+  void admit(Guest guest);
+  void refuse(Guest& guest, const std::string& reason, bool of_other_job);
   struct Refusal {
     std::string reason = {};    // empty: welcome
     bool of_other_job = false;  // and told no more
   };
   Refusal refusal_of(const wire::Hello& hello) const;
+  void handle_all(Connection& c);
   void handle(Connection& c, std::string_view frame);
   void set(Connection& c, const std::string& key, std::string value);
   void get(Connection& c, const std::string& key, uint64_t request);
@@ -70,7 +72,9 @@ class KeyValueServer {
   bool all_left() const;
   void drop_closed();
 
-  Socket listener_, wake_;
+  SecretDoor door_;
+  Reception reception_;
+  Socket wake_;
   const wire::Hello self_;
 
   mutable std::mutex mutex_;  // guards what other threads look at: these four

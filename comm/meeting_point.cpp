@@ -1,11 +1,15 @@
 #include "comm/meeting_point.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "core/error.h"
 
@@ -26,9 +30,19 @@ MeetingPlace place_at(const MeetingPoint& point, int port, bool needs_secret) {
     place.call = loopback();
     place.listener = reserve_port(port);
   }
-  if (place.listener && needs_secret && point.on_one_host) place.secret = HostSecret::make(port);
+  if (place.listener && needs_secret && point.on_one_host) {
+    place.door = SecretDoor::open(port_of(place.listener));
+    if (!place.door) place.listener = {};
+  }
   start_listening(place.listener);
   return place;
+}
+
+std::vector<int> ports_to_try(const RankInfo& info) {
+  if (!info.port_is_taken) return {info.master_port};
+  std::vector<int> ports;
+  for (int i = 0; i < kPortsNearAgent; ++i) ports.push_back(info.master_port + 1 + info.attempt % 64 + i);
+  return ports;
 }
 
 }  // namespace
@@ -45,15 +59,38 @@ MeetingPoint meeting_point(const std::string& master_addr) {
   return {master_addr, "", false};
 }
 
-std::vector<int> ports_to_try(const RankInfo& info) {
-  if (!info.port_is_taken) return {info.master_port};
-  std::vector<int> ports;
-  for (int i = 0; i < kPortsNearAgent; ++i) ports.push_back(info.master_port + 1 + info.attempt % 64 + i);
+std::vector<int> ports_to_call(const RankInfo& info) {
+  std::vector<int> ports = ports_to_try(info);
+  if (info.meeting_port) ports.insert(ports.begin(), info.meeting_port);
   return ports;
+}
+
+Socket listen_at(const MeetingPoint& point, int port) { return place_at(point, port, false).listener; }
+
+Socket inherited_listener(int fd, int port) {
+  const auto option = [fd](int name) {
+    int value = -1;
+    socklen_t bytes = sizeof(value);
+    return getsockopt(fd, SOL_SOCKET, name, &value, &bytes) == 0 ? value : -1;
+  };
+  const int family = option(SO_DOMAIN);
+  if ((family != AF_INET && family != AF_INET6) || option(SO_TYPE) != SOCK_STREAM ||
+      option(SO_ACCEPTCONN) != 1)
+    return {};
+  Socket socket(fd);
+  if (port_of(socket) == port && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 &&
+      fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0)
+    return socket;
+  socket.release();  // another program's
+  return {};
 }
 
 MeetingPlace meeting_place(const RankInfo& info, const ConnectOptions& options) {
   const MeetingPoint point = meeting_point(info.master_addr);
+  if (Socket given = inherited_listener(info.meeting_fd, info.meeting_port); given && !info.token.empty()) {
+    const std::string call = point.address.empty() ? loopback() : own_address(given);
+    return {std::move(given), call, {}};
+  }
   const auto deadline = Clock::now() + std::min(options.port_timeout, options.rendezvous_timeout);
   for (;;) {
     int error = 0;

@@ -16,16 +16,23 @@ struct MeetingPoint {
 // "localhost" and addresses of the loopback are on one host, whose addresses other than that are left alone.
 MeetingPoint meeting_point(const std::string& master_addr);
 
-// That of the launcher, or those near an agent's.
-std::vector<int> ports_to_try(const RankInfo& info);
+// Where a rank calls rank 0, in order: at the launcher's own port, then at MASTER_PORT or the ports near an
+// agent's.
+std::vector<int> ports_to_call(const RankInfo& info);
+
+// Listens on a port at the meeting point; 0: a free one. Invalid, with errno.
+Socket listen_at(const MeetingPoint& point, int port);
+// The socket that this process inherited as `fd`, which its children do not; invalid unless it listens on the
+// TCP port.
+Socket inherited_listener(int fd, int port);
 
 // Rank 0's side.
 struct MeetingPlace {
   Socket listener;
-  std::string call;   // the address at which rank 0 itself calls it
-  HostSecret secret;  // of a job on one host that was given none
+  std::string call;  // the address at which rank 0 itself calls it
+  SecretDoor door;   // of a job on one host that was given no secret
 };
-// Waits for a port that is in use. Error(usage), which names who has it.
+// Takes the launcher's socket, or waits for a port that is in use. Error(usage), which names who has it.
 MeetingPlace meeting_place(const RankInfo& info, const ConnectOptions& options);
 
 }  // namespace cleave::comm

@@ -71,29 +71,28 @@ class JoinedWorld final : public World {
   }
 
  private:
-  wire::Hello hello() const {
+  wire::Hello hello(int port) const {
     return {.job_id = info_.job_id,
             .attempt = info_.attempt,
-            .token = info_.token,
             .world = info_.world,
             .rank = info_.rank,
+            .port = port,
             .host = this_process({}).host,
             .pid = getpid()};
   }
 
   void serve() {
     MeetingPlace place = meeting_place(info_, options_);
-    secret_ = std::move(place.secret);
-    if (info_.token.empty()) info_.token = secret_.value();
+    if (place.door) info_.token = place.door.secret();
     point_ = {place.call, {}, false};
     ports_ = {port_of(place.listener)};
-    server_ = std::make_unique<KeyValueServer>(std::move(place.listener), hello());
+    server_ = std::make_unique<KeyValueServer>(std::move(place.listener), hello(ports_.front()), info_.token,
+                                               std::move(place.door));
     if (info_.token.empty() && options_.on_wait)
-      options_.on_wait(
-          fmt::format("warning: the ranks of this job have no secret in common, so that whoever reaches "
-                      "{}:{} can join it; "
-                      "set CLEAVE_TOKEN to the same random word for all of them",
-                      info_.master_addr, ports_.front()));
+      options_.on_wait(fmt::format(
+          "warning: the job has no secret: anybody who reaches {}:{} can join it; set CLEAVE_TOKEN "
+          "to the same random word for all ranks",
+          info_.master_addr, ports_.front()));
   }
 
   // One attempt; false, and why, where nobody of ours answers.
@@ -101,10 +100,17 @@ class JoinedWorld final : public World {
     Socket socket = connect_to(point_.host, port, std::min(deadline, Clock::now() + 10s), why);
     if (!socket) return false;
     address_ = own_address(socket);
-    wire::Hello mine = hello();
-    // Only now it is there for sure.
-    if (mine.token.empty() && point_.on_one_host) mine.token = HostSecret::find(port);
-    keys_ = KeyValueClient::join(std::move(socket), mine, alarm_, why);
+    std::string secret = info_.token;
+    if (secret.empty() && point_.on_one_host) {  // only now it is there for sure
+      secret = SecretDoor::ask(port, Clock::now() + 5s, why);
+      if (secret.empty()) return false;
+    }
+    auto joined = KeyValueClient::join(std::move(socket), hello(port), secret, alarm_);
+    keys_ = std::move(joined.client);
+    why = joined.why;
+    // Where there are several ports, other jobs may have some of them.
+    require(!joined.refused || (joined.of_other_job && ports_.size() > 1), Exit::usage,
+            "rank 0 refused rank {}: {}", info_.rank, why);
     return bool(keys_);
   }
 
@@ -242,12 +248,11 @@ class JoinedWorld final : public World {
   RankInfo info_;
   const ConnectOptions options_;
   MeetingPoint point_ = meeting_point(info_.master_addr);
-  std::vector<int> ports_ = ports_to_try(info_);
+  std::vector<int> ports_ = ports_to_call(info_);
   std::string address_, transport_;
   bool failed_ = false;
   std::shared_ptr<Alarm> alarm_ = std::make_shared<Alarm>();
   std::unique_ptr<KeyValueServer> server_;
-  HostSecret secret_;  // goes before the server frees the port for another job
   std::shared_ptr<KeyValueClient> keys_;
   std::unique_ptr<Communicator> communicator_;
 };

@@ -1,5 +1,6 @@
 // How the ranks of a job find each other. Rank 0 serves a small store at the master address; every rank says
-// hello with the job's id, attempt and token, and learns where the others run; that decides the transport.
+// hello with the job's id and attempt, proves the token, and learns where the others run; that decides the
+// transport.
 // The connections stay open, so that the death of a rank ends the waits of all others at once.
 #pragma once
 #include <chrono>
@@ -21,6 +22,8 @@ struct RankInfo {
   std::string master_addr = loopback();
   int master_port = 29500;
   bool port_is_taken = false;  // an agent of the launcher listens there: use another port near it
+  int meeting_port = 0;        // at the same address, on which the launcher has listened for rank 0
+  int meeting_fd = -1;         // rank 0's: that socket, which it inherited
   std::string job_id = {};     // empty: unknown, agrees with any
   int attempt = 0;
   std::string token = {};

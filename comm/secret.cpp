@@ -1,53 +1,51 @@
 #include "comm/secret.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/random.h>
-#include <sys/stat.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <utility>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
 
-#include "comm/socket.h"
 #include "core/error.h"
 
 namespace cleave::comm {
 namespace {
 
 constexpr size_t kDigits = 32;
-constexpr const char* kParents[] = {"/tmp", "/var/tmp"};  // the first that can be written
+constexpr int kAtOnce = 64;  // answers in one turn
 
-// Of this user; one that somebody else made under the name, or that others can look into, is none.
-std::string own_folder(const char* parent) {
-  const std::string folder = fmt::format("{}/cleave-{}", parent, geteuid());
-  struct stat s {};
-  const bool own =
-      lstat(folder.c_str(), &s) == 0 && S_ISDIR(s.st_mode) && s.st_uid == geteuid() && (s.st_mode & 077) == 0;
-  return own ? folder : std::string();
+Socket new_socket() { return Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
+
+struct Name {
+  explicit Name(int port) {
+    const std::string text = fmt::format("cleave-{}-{}", geteuid(), port);
+    address.sun_family = AF_UNIX;  // a name that begins with a 0 is abstract
+    std::memcpy(address.sun_path + 1, text.data(), text.size());
+    bytes = socklen_t(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  }
+  const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&address); }
+  sockaddr_un address{};
+  socklen_t bytes = 0;
+};
+
+// The number that stands for every user whom a user namespace does not know.
+bool stands_for_others(uid_t user) {
+  uint64_t overflow = 65534, inside = 0, outside = 0, count = 0;
+  std::ifstream("/proc/sys/kernel/overflowuid") >> overflow;
+  std::ifstream("/proc/self/uid_map") >> inside >> outside >> count;
+  return user == overflow && count < UINT32_MAX;
 }
 
-// Containers may share the folder; a port is of a network.
-std::string file_of(const std::string& folder, int port) {
-  struct stat network {};
-  stat("/proc/self/ns/net", &network);
-  return fmt::format("{}/port-{}-{}", folder, network.st_ino, port);
-}
-
-std::string read_secret(const std::string& path) {
-  const Socket file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  std::string value(kDigits, 0);
-  return file && read(file.fd(), value.data(), kDigits) == ssize_t(kDigits) ? value : std::string();
-}
-
-bool write_secret(const std::string& path, const std::string& value) {
-  const std::string made = fmt::format("{}.{}", path, getpid());
-  const Socket file(open(made.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  const bool written = file && write(file.fd(), value.data(), value.size()) == ssize_t(value.size()) &&
-                       std::rename(made.c_str(), path.c_str()) == 0;
-  if (!written) std::remove(made.c_str());
-  return written;
+bool is_of_this_user(const Socket& connection) {
+  ucred peer{};
+  socklen_t bytes = sizeof(peer);
+  return getsockopt(connection.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid() &&
+         !stands_for_others(peer.uid);
 }
 
 }  // namespace
@@ -59,45 +57,42 @@ std::string random_secret() {
   return fmt::format("{:016x}{:016x}", number[0], number[1]);
 }
 
-bool same_secret(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() != b.size();
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= unsigned(a[i] ^ b[i]);
-  return difference == 0;
+SecretDoor SecretDoor::open(int port) {
+  SecretDoor door;
+  const Name name(port);
+  door.socket_ = new_socket();
+  if (!door.socket_ || bind(door.fd(), name.raw(), name.bytes) != 0) {
+    const int error = errno;
+    door.socket_.close();
+    errno = error;
+    return door;
+  }
+  start_listening(door.socket_);
+  door.secret_ = random_secret();
+  return door;
 }
 
-HostSecret HostSecret::make(int port) {
-  HostSecret made;
-  const std::string value = random_secret();
-  for (const char* parent : kParents) {
-    mkdir(fmt::format("{}/cleave-{}", parent, geteuid()).c_str(), 0700);
-    const std::string folder = own_folder(parent);
-    if (folder.empty() || !write_secret(file_of(folder, port), value)) continue;
-    made.path_ = file_of(folder, port), made.value_ = value;
-    break;
+void SecretDoor::hand_out() {
+  for (int i = 0; i < kAtOnce; ++i) {
+    Socket caller(accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!caller) return;
+    if (is_of_this_user(caller)) caller.send_all(secret_, Clock::now());
   }
-  return made;
 }
 
-std::string HostSecret::find(int port) {
-  for (const char* parent : kParents) {
-    const std::string folder = own_folder(parent);
-    const std::string value = folder.empty() ? "" : read_secret(file_of(folder, port));
-    if (!value.empty()) return value;
+std::string SecretDoor::ask(int port, Clock::time_point deadline, std::string& why) {
+  constexpr const char* kDo = "set CLEAVE_TOKEN to the same random word for all ranks";
+  const Name name(port);
+  Socket socket = new_socket();
+  if (!socket || connect(socket.fd(), name.raw(), name.bytes) != 0) {
+    why = fmt::format("no process of this user and network hands out a secret for port {} ({}); {}", port,
+                      std::strerror(errno), kDo);
+    return {};
   }
+  std::string secret(kDigits, 0);
+  if (is_of_this_user(socket) && socket.recv_all(secret.data(), kDigits, deadline)) return secret;
+  why = fmt::format("the process that hands out a secret for port {} belongs to another user; {}", port, kDo);
   return {};
-}
-
-HostSecret::HostSecret(HostSecret&& other) noexcept
-    : path_(std::exchange(other.path_, {})), value_(std::exchange(other.value_, {})) {}
-
-HostSecret& HostSecret::operator=(HostSecret&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(value_, other.value_);
-  return *this;
-}
-
-HostSecret::~HostSecret() {
-  if (!path_.empty() && read_secret(path_) == value_) std::remove(path_.c_str());
 }
 
 }  // namespace cleave::comm

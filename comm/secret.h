@@ -1,34 +1,34 @@
 // Secrets of a job: what a rank knows and a stranger does not.
 #pragma once
 #include <string>
-#include <string_view>
+
+#include "comm/socket.h"
 
 namespace cleave::comm {
 
 // 128 random bits in hexadecimal.
 std::string random_secret();
 
-// Takes the same time wherever the first difference is.
-bool same_secret(std::string_view a, std::string_view b);
-
-// A secret for the ranks of one host that were given none: rank 0 makes it, and the others find it by the
-// port, in a file that only their user can read.
-class HostSecret {
+// Where ranks of one host and one user that were given no secret get the one that rank 0 made: a UNIX socket
+// whose abstract name has the user and the port in it. It leaves no file, belongs to the network namespace as
+// the port does, and the kernel tells each end the other's user.
+class SecretDoor {
  public:
-  // Replaces what an earlier job may have left. An empty secret where no folder can be written.
-  static HostSecret make(int port);
-  // What make() wrote last on this host for this user and port; empty where there is nothing.
-  static std::string find(int port);
+  SecretDoor() = default;
+  // Makes a secret. Invalid, with errno, if another process has the name.
+  static SecretDoor open(int port);
+  // Asks for the secret at a port of this host. Empty, and why, if no process of this user has one.
+  static std::string ask(int port, Clock::time_point deadline, std::string& why);
 
-  HostSecret() = default;
-  HostSecret(HostSecret&& other) noexcept;
-  HostSecret& operator=(HostSecret&& other) noexcept;
-  ~HostSecret();  // removes the file unless it is a later job's
-
-  const std::string& value() const { return value_; }
+  explicit operator bool() const { return bool(socket_); }
+  int fd() const { return socket_.fd(); }
+  const std::string& secret() const { return secret_; }
+  // Answers those who wait and are of this user; hangs up on others.
+  void hand_out();
 
  private:
-  std::string path_, value_;
+  Socket socket_;
+  std::string secret_;
 };
 
 }  // namespace cleave::comm

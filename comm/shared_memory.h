@@ -15,7 +15,8 @@ class SharedMemory {
 
   // New zero-filled memory; pages are taken when they are first written.
   static SharedMemory create(size_t bytes);
-  // The memory that process `pid` of the same user knows as `fd`. Error(usage) names what forbids it.
+  // The memory of this size that process `pid` of the same user made and knows as `fd`. Error(usage) names
+  // what forbids it, Error(internal) what else the descriptor is.
   static SharedMemory open(int pid, int fd, size_t bytes);
 
   std::byte* data() const { return data_; }

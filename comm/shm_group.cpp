@@ -10,6 +10,8 @@
 #include <cstring>
 #include <thread>
 
+#include "comm/from_peer.h"
+
 namespace cleave::comm {
 
 using namespace shm;
@@ -143,7 +145,7 @@ void ShmGroup::throw_if_poisoned(const Waiting& w) const {
   if (header().poisoned.load() == 0) return;
   for (int i = 0; i < 100 && header().poisoned.load() != 2; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  fail(Exit::rank_lost, "{} was given up: {}", describe(w), header().reason);
+  fail(Exit::rank_lost, "{} was given up: {}", describe(w), text_from_peer(header().reason));
 }
 
 bool ShmGroup::try_poison(const std::string& reason) {
@@ -158,7 +160,9 @@ bool ShmGroup::try_poison(const std::string& reason) {
 }
 
 // Of which the reason is written.
-std::string ShmGroup::lost() const { return header().poisoned.load() == 2 ? header().reason : ""; }
+std::string ShmGroup::lost() const {
+  return header().poisoned.load() == 2 ? text_from_peer(header().reason) : "";
+}
 
 void ShmGroup::poison(const std::string& reason) { try_poison(reason); }
 

@@ -148,6 +148,7 @@ static std::string address_of(const Socket& connection, int (*end)(int, sockaddr
 }
 
 std::string own_address(const Socket& connection) { return address_of(connection, ::getsockname); }
+std::string peer_address(const Socket& connection) { return address_of(connection, ::getpeername); }
 
 std::string address_towards(const std::string& address) {
   addrinfo hints{}, *list = nullptr;
@@ -162,7 +163,7 @@ std::string address_towards(const std::string& address) {
 
 int port_here(const Socket& connection) {
   const std::string own = own_address(connection);
-  if (own.empty() || own != address_of(connection, ::getpeername)) return 0;
+  if (own.empty() || own != peer_address(connection)) return 0;
   sockaddr_in6 other{};
   socklen_t bytes = sizeof(other);
   getpeername(connection.fd(), reinterpret_cast<sockaddr*>(&other), &bytes);

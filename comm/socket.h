@@ -43,9 +43,10 @@ int port_of(const Socket& socket);
 // The port that a connection goes to, where that is on this machine; else 0.
 int port_here(const Socket& connection);
 
-// The numeric address of this end of a connection, or of this machine on the way to a numeric address; empty
-// where there is none.
+// The numeric address of this end or the other end of a connection, or of this machine on the way to a
+// numeric address; empty where there is none.
 std::string own_address(const Socket& connection);
+std::string peer_address(const Socket& connection);
 std::string address_towards(const std::string& address);
 
 // One attempt; the name is resolved anew. An invalid socket, and why, when it fails.

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <new>
 
+#include "comm/from_peer.h"
 #include "core/philox.h"
 #include "core/printable.h"
 
@@ -51,9 +52,9 @@ std::string packed(const Facts& facts) {
 Facts unpacked(std::string_view text) {
   Facts facts;
   const auto next = [&text] {
-    const size_t end = text.find('\0');
+    const size_t end = std::min(text.find('\0'), text.size());  // without its 0 in a text that was cut off
     const std::string word(text.substr(0, end));
-    text.remove_prefix(end + 1);
+    text.remove_prefix(std::min(end + 1, text.size()));
     return word;
   };
   while (!text.empty() && text[0] != '\0') {
@@ -80,7 +81,7 @@ Facts facts_of_first(Communicator& world, std::string text) {
   const Call call{.what = "the inputs of rank 0"};
   world.broadcast(Tensor(&bytes, DType::int64, {1}, MemoryKind::host), 0, stream, call);
   stream.synchronize();
-  text.resize(size_t(bytes));
+  text.resize(length_from_peer(bytes, "the inputs of rank 0"));
   world.broadcast(bytes_of(text.data(), text.size()), 0, stream, call);
   stream.synchronize();
   return unpacked(text);
@@ -193,8 +194,8 @@ void together(Communicator& world, Exit otherwise, const std::function<void()>& 
   stream.synchronize();
   const auto first = std::find_if(all.begin(), all.end(), [](const Outcome& o) { return o.exit != 0; });
   const int rank = int(first - all.begin());
-  throw AgreedError(Exit(first->exit), rank == world.rank() ? std::string(first->text)
-                                                            : fmt::format("rank {}: {}", rank, first->text));
+  const std::string text = text_from_peer(first->text);
+  throw AgreedError(Exit(first->exit), rank == world.rank() ? text : fmt::format("rank {}: {}", rank, text));
 }
 
 }  // namespace cleave::comm

@@ -1,6 +1,6 @@
-// The rendezvous protocol: both sides first send kMagic, then frames (a length and that many bytes). A reader
-// of bytes from the network never trusts them: every read is bounded, and a malformed frame is one that ends
-// before its fields.
+// The rendezvous protocol after the handshake (comm/handshake.h): frames, a length and that many bytes. A
+// reader of bytes from the network never trusts them: every read is bounded, and a malformed frame is one
+// that ends before its fields.
 #pragma once
 #include <charconv>
 #include <concepts>
@@ -14,8 +14,6 @@
 
 namespace cleave::comm::wire {
 
-inline constexpr std::string_view kMagic{"CLEAVE\x03\n", 8};  // changes with the protocol
-inline constexpr size_t kHelloLimit = 4 << 10;
 inline constexpr size_t kFrameLimit = 1 << 20;
 
 enum class Type : uint8_t {
@@ -47,6 +45,7 @@ class Writer {
     bytes_.append(text);
     return *this;
   }
+  const std::string& text() const { return bytes_; }
   std::string frame() const {
     const uint32_t size = uint32_t(bytes_.size());
     return std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + bytes_;
@@ -108,8 +107,8 @@ inline std::optional<int64_t> whole_number(std::string_view text) {
 struct Hello {
   std::string job_id;
   int32_t attempt = 0;
-  std::string token;
   int32_t world = 0, rank = 0;
+  int32_t port = 0;  // that was called, so that nobody passes a handshake on to another one
   std::string host;
   int32_t pid = 0;
   std::string version = std::string(build::version);  // of the program
@@ -117,19 +116,19 @@ struct Hello {
 
 inline std::string encode(const Hello& h) {
   Writer w(Type::hello);
-  w.put(h.job_id).put(h.attempt).put(h.token).put(h.world).put(h.rank).put(h.host).put(h.pid).put(h.version);
-  return w.frame();
+  w.put(h.job_id).put(h.attempt).put(h.world).put(h.rank).put(h.port).put(h.host).put(h.pid).put(h.version);
+  return w.text();
 }
 
-inline std::optional<Hello> decode_hello(std::string_view frame) {
-  Reader r(frame);
+inline std::optional<Hello> decode_hello(std::string_view text) {
+  Reader r(text);
   if (Type(r.number<uint8_t>()) != Type::hello) return {};
   Hello h;
   h.job_id = r.text();
   h.attempt = r.number<int32_t>();
-  h.token = r.text();
   h.world = r.number<int32_t>();
   h.rank = r.number<int32_t>();
+  h.port = r.number<int32_t>();
   h.host = r.text();
   h.pid = r.number<int32_t>();
   h.version = r.text();

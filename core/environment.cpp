@@ -29,6 +29,8 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_JOB_ID", "TEXT", "a name of the job", "for one of its own"},
     {"CLEAVE_ATTEMPT", "NUMBER", "a number", "for the first"},
     {"CLEAVE_TOKEN", "TEXT", "a word that the job's ranks share", "for none"},
+    {"CLEAVE_MEETING_PORT", "NUMBER", "a port", "where no launcher listens for rank 0"},
+    {"CLEAVE_MEETING_FD", "NUMBER", "a descriptor", "where no launcher listens for rank 0"},
     // Of tests.
     {"CLEAVE_FULL_PRODUCT", "1", "1", "for a sample"},
     {"CLEAVE_KILLS", "NUMBER", "a number", "for a few"},

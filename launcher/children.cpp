@@ -46,7 +46,7 @@ struct Become {
   char* const* environment;
   const char* folder;
   const cpu_set_t* cores;
-  int in, out, err, failure, parent_death;
+  int in, out, err, inherits, failure, parent_death;
   pid_t parent;
   bool holds_stops;
 };
@@ -60,6 +60,7 @@ struct Become {
     dup2(b.in >= 0 ? b.in : open("/dev/null", O_RDONLY), STDIN_FILENO);
     if (b.out >= 0) dup2(b.out, STDOUT_FILENO);
     if (b.err >= 0) dup2(b.err, STDERR_FILENO);
+    if (b.inherits >= 0) fcntl(b.inherits, F_SETFD, 0);
     sigset_t held;
     sigemptyset(&held);
     if (b.holds_stops)
@@ -94,6 +95,7 @@ ChildProcess start_child(const ChildSpec& spec) {
             .in = spec.pipe_input ? in.read.fd() : -1,
             .out = spec.inherit_output ? -1 : out.write.fd(),
             .err = spec.inherit_output ? -1 : err.write.fd(),
+            .inherits = spec.inherits,
             .failure = failure.write.fd(),
             .parent_death = spec.parent_death,
             .parent = parent,

@@ -19,6 +19,7 @@ struct ChildSpec {
   bool inherit_output = false;
   bool pipe_input = false;     // else it reads nothing
   std::string folder = {};     // where it runs; empty: where this process does
+  int inherits = -1;           // a descriptor that it keeps, under the same number
   int parent_death = SIGKILL;  // what it gets when this process's thread dies; 0: nothing
   bool holds_stops = false;    // SIGINT, SIGTERM and SIGUSR1 wait until it unblocks them
 };

@@ -255,6 +255,8 @@ Discovery discover_ranks(const Environment& env, const RankOverrides& overrides)
   if (v.has("CLEAVE_JOB_ID")) info->job_id = v.text("CLEAVE_JOB_ID");
   info->attempt = v.number("CLEAVE_ATTEMPT", info->attempt);
   info->token = v.text("CLEAVE_TOKEN");
+  info->meeting_port = v.number("CLEAVE_MEETING_PORT", 0);
+  info->meeting_fd = v.number("CLEAVE_MEETING_FD", -1);
   check(*info);
   found.info = *info;
   return found;

@@ -14,6 +14,7 @@
 #include <new>
 #include <thread>
 
+#include "comm/from_peer.h"
 #include "comm/gpu_transport.h"
 #include "config/summary.h"
 #include "core/environment.h"
@@ -89,6 +90,15 @@ void require_open_files(const comm::RankInfo& info) {
           "this process may have {} files open and needs {}; allow more: ulimit -n", limit.rlim_max, wanted);
 }
 
+// With what this process alone joins: it leaves the environment, so that children, such as workers that load
+// data, do not inherit it. The token stays for a later job of this process.
+void keep_from_children(comm::RankInfo& info) {
+  static std::string& token = *new std::string;
+  if (!info.token.empty()) token = info.token;
+  info.token = token;
+  for (const char* name : {"CLEAVE_TOKEN", "CLEAVE_MEETING_PORT", "CLEAVE_MEETING_FD"}) unsetenv(name);
+}
+
 // What a host lacks, all of its ranks find. The first says it; the others would later, but a launcher ends a
 // job when its first rank ends.
 template <class Choose>
@@ -113,6 +123,7 @@ Job::Job(const JobOptions& given) : options_(given) {
   options.share_gpu = options.share_gpu || !environment_value("CLEAVE_SHARE_GPU").empty();
   const Discovery found = discover_ranks(environment_of_process());
   info_ = found.info;
+  keep_from_children(info_);
   info_.port_is_taken = info_.port_is_taken || options.port_is_taken;
   answers = first() && !launched_by_us();
   require_open_files(info_);
@@ -266,7 +277,7 @@ std::string Job::from_first(const std::string& text) {
   world().broadcast(Tensor(bytes.data(), DType::uint8, {int64_t(bytes.size())}, MemoryKind::host), 0, stream,
                     {.what = "the first rank's word"});
   stream.synchronize();
-  return bytes.data();
+  return comm::text_from_peer(bytes);
 }
 
 void Job::end_when_asked() {

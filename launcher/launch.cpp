@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "comm/meeting_point.h"
 #include "core/range.h"
 #include "launcher/children.h"
 #include "launcher/heartbeat.h"
@@ -41,6 +42,7 @@ class Launch {
         fail(Exit::usage, "{} cannot be used for the rendezvous: {}",
              node.master_port > 0 ? fmt::format("port {}", node.master_port) : "a free port",
              comm::problem_of_port(node.master_port, error));
+      if (stay.place && node.nodes == 1 && node.world > 1 && !node.token.empty()) listen_for_rank_0();
     }
     if (stay.control >= 0) fcntl(stay.control, F_SETFL, O_NONBLOCK);
   }
@@ -55,7 +57,10 @@ class Launch {
 
   LaunchResult run() {
     if (!node_.log_folder.empty()) logs_.emplace(node_.log_folder, node_.ranks);
-    for (size_t i = 0; i < node_.ranks.size(); ++i) children_.push_back(start_child(spec_of(i)));
+    for (size_t i = 0; i < node_.ranks.size(); ++i) {
+      children_.push_back(start_child(spec_of(i)));
+      meeting_.close();  // rank 0 came first, and has it
+    }
     while (order_.size() < children_.size()) {
       wait_for_news();
       while (const auto signal = signals_.next()) pass(*signal);
@@ -76,18 +81,31 @@ class Launch {
            std::filesystem::equivalent(command[0], "/proc/self/exe", nowhere);
   }
 
+  // Ranks of one host meet at a port of the launcher's choice, which is never free in between. MASTER_PORT
+  // stays for what a script listens with, such as torch.distributed.
+  void listen_for_rank_0() {
+    meeting_ = comm::listen_at(comm::meeting_point(node_.master_addr), 0);
+    require(bool(meeting_), Exit::usage, "the ranks of this job cannot meet at {}: {}", node_.master_addr,
+            std::strerror(errno));
+    meeting_port_ = comm::port_of(meeting_);
+  }
+
   ChildSpec spec_of(size_t index) const {
     const RankStart& rank = node_.ranks[index];
     Placed placed = stay_.place ? placed_rank(node_, index, port_ ? comm::port_of(port_) : node_.master_port)
                                 : Placed{environment_of_process(), {}};
     if (!stay_.place)
       for (const auto& [name, value] : node_.environment) placed.environment[name] = value;
+    if (meeting_port_) placed.environment["CLEAVE_MEETING_PORT"] = std::to_string(meeting_port_);
+    const int inherits = rank.rank == 0 ? meeting_.fd() : -1;
+    if (inherits >= 0) placed.environment["CLEAVE_MEETING_FD"] = std::to_string(inherits);
     ChildSpec spec{rank.command,
                    {},
                    placed.cores,
                    rank.rank == 0 && stay_.rank0_inherits_output,
                    false,
                    node_.folder,
+                   inherits,
                    // mpirun ends its ranks on other hosts before it ends.
                    stay_.place ? SIGKILL : SIGTERM,
                    takes_held_stops(rank.command)};
@@ -248,6 +266,8 @@ class Launch {
   Signals signals_;
   comm::Socket
       port_;  // held as long as the job runs, so that nobody else takes it between two attempts to listen
+  comm::Socket meeting_;  // until rank 0 has it
+  int meeting_port_ = 0;
   std::vector<ChildProcess> children_;
   std::optional<RankLogs> logs_;
   std::vector<std::pair<int, int>> order_;  // index and exit code, as they ended

@@ -48,7 +48,7 @@ ABOVE_ROOMS = "app/main.cpp"
 WITHOUT_COMMAND_LINE = ("app/run", r"CLI/")
 FOREIGN = {  # a library's header: the folders that may use it
     r"cuda|nccl|cublas|cudnn": ["device", "kernels", "comm"],
-    r"gloo/": ["comm"],
+    r"gloo/|sodium": ["comm"],
     r"liburing": ["offload"],
     r"(oneapi/)?dnnl": ["kernels"],
     r"nlohmann/": ["core", "config", "model", "checkpoint", "pipeline", "runtime", "plan", "bench", "launcher", "monitor", "text", "app", "capi"],

@@ -6,7 +6,7 @@ set -euo pipefail
 
 # ocl-icd-opencl-dev: oneDNN's CMake package asks for it, its Debian package only recommends it.
 build=(g++ cmake ninja-build ccache libdnnl-dev ocl-icd-opencl-dev libgloo-dev liburing-dev libcli11-dev nlohmann-json3-dev libfmt-dev zlib1g-dev libxxhash-dev
-  libpcre2-dev libicu-dev libsentencepiece-dev)
+  libpcre2-dev libicu-dev libsentencepiece-dev libsodium-dev)
 tests=(libgtest-dev libbenchmark-dev python3 python3-numpy python3-xxhash python3-yaml binutils)
 # tests/multinode wants these, and is skipped without them: nobody gets a service for logins on their machine unasked.
 [ -z "${CI:-}" ] || tests+=(iproute2 openssh-client openssh-server pdsh slurm-wlm munge)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/from_peer.h"
 #include "comm/ipc/ipc.h"
 #include "comm/ipc/link.h"
 
@@ -45,7 +46,7 @@ std::string first_problem(Group& group, const Waiting& w, const std::string& pro
   problem.copy(text, sizeof text - 1);
   const int rank = int(bad - codes.begin());
   group.broadcast(w, {text, DType::uint8, {int64_t(sizeof text)}, MemoryKind::host}, rank);
-  return fmt::format("rank {}: {}", group.ranks()[size_t(rank)], text);
+  return fmt::format("rank {}: {}", group.ranks()[size_t(rank)], text_from_peer(text));
 }
 
 }  // namespace

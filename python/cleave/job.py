@@ -2,8 +2,10 @@
 
 import atexit
 import datetime
+import ipaddress
 import os
 import signal
+import socket
 import sys
 from types import TracebackType
 from typing import Any
@@ -26,6 +28,7 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
             raise CleaveError("this process was forked from a rank and is none: workers of a DataLoader cannot use the engine")
         return _job
     _job, _owner = native.Job(**({"port_is_taken": True} if _torch_has_ranks() else {})), os.getpid()
+    os.environ.pop("CLEAVE_TOKEN", None)  # the job has it; Python would pass its own copy on to children
     _job.connect(timeout_s)
     for name in ("rank", "world", "local_rank", "local_size", "master_addr", "master_port"):
         os.environ.setdefault(_IN_TORCH.get(name, name.upper()), str(_job.facts()[name]))
@@ -132,12 +135,35 @@ def init_torch(backend: str | None = None, timeout: datetime.timedelta | None = 
 
 
 def _store(facts: dict[str, Any], wait: datetime.timedelta) -> Any:
-    """A store of torch's at a port that rank 0 found free."""
+    """A store of torch's at a free port of the address where the ranks met. It listens nowhere else, and asks callers for no secret."""
     import torch
     import torch.distributed as dist
 
-    host, world, first = facts["master_addr"], facts["world"], facts["rank"] == 0
-    store: Any = dist.TCPStore(host, 0, world, True, timeout=wait, wait_for_workers=False) if first else None
-    port = torch.tensor([store.port if first else 0])
-    broadcast(port, 0)
-    return store or dist.TCPStore(host, int(port), world, False, timeout=wait, wait_for_workers=False)
+    world, first = facts["world"], facts["rank"] == 0
+    host = _loopback(facts["master_addr"]) if facts["local_size"] == world else facts["master_addr"]
+    store: Any = None
+    if first:
+        with _listener(host) as listener:
+            port = listener.getsockname()[1]
+            store = dist.TCPStore(host, port, world, True, timeout=wait, wait_for_workers=False, master_listen_fd=os.dup(listener.fileno()))
+    chosen = torch.tensor([store.port if first else 0])
+    broadcast(chosen, 0)
+    return store or dist.TCPStore(host, int(chosen), world, False, timeout=wait, wait_for_workers=False)
+
+
+def _loopback(host: str) -> str:
+    """The host if it is an address of the loopback, else the usual one."""
+    try:
+        return host if ipaddress.ip_address(host).is_loopback else "127.0.0.1"
+    except ValueError:
+        return "127.0.0.1"
+
+
+def _listener(host: str) -> socket.socket:
+    """A socket on the address that the host is, or on all where other hosts may know it by any of them or it is translated on the way."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        return socket.create_server((host, 0), family=family)
+    except (ValueError, OSError):
+        both = socket.has_dualstack_ipv6()
+        return socket.create_server(("", 0), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both)

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/device_group.h"
+#include "comm/from_peer.h"
 
 namespace cleave::runtime {
 namespace {
@@ -121,7 +122,7 @@ void Ranks::agree(comm::Communicator& group, const std::function<void()>& check,
                    {.what = "whether every rank can start"});
   for (int rank = 0; rank < group.size(); ++rank) {
     if (answers[size_t(2 * rank)] == 0) continue;
-    refusal.resize(size_t(answers[size_t(2 * rank)]));
+    refusal.resize(comm::length_from_peer(answers[size_t(2 * rank)], "why a rank cannot start"));
     group.broadcast(Tensor(refusal.data(), DType::uint8, {int64_t(refusal.size())}, MemoryKind::host), rank,
                     on_host_, {.what = "which rank cannot start"});
     try {  // nobody leaves before all know; who is left here by a faster one knows, too
@@ -145,7 +146,7 @@ std::vector<std::string> Ranks::texts(comm::Communicator& group, std::string min
   for (int rank = 0; rank < group.size(); ++rank) {
     std::string& text = all[size_t(rank)];
     if (rank == group.rank()) text = mine;
-    text.resize(size_t(lengths[size_t(rank)]));
+    text.resize(comm::length_from_peer(lengths[size_t(rank)], "a text of one rank"));
     if (!text.empty())
       group.broadcast(Tensor(text.data(), DType::uint8, {int64_t(text.size())}, MemoryKind::host), rank,
                       on_host_, {.what = "a text of one rank"});

@@ -132,7 +132,7 @@ class Interrupted(RunTest):
                 self.assertIn(part, said.splitlines()[-1])
             self.assertFalse(os.path.exists(f"/proc/{pid}"))
 
-    def test_the_job_that_loses_a_port_says_which_job_has_it(self):
+    def test_two_jobs_with_one_master_port_train_at_the_same_time(self):
         with socket.create_server(("", 0)) as server:
             port = server.getsockname()[1]
         command = ["launch", "-n", "2", "--master_port", port, "--", "train", "--deepspeed_config", self.config(), "--model", "tiny",
@@ -140,11 +140,7 @@ class Interrupted(RunTest):
         jobs = [subprocess.Popen([CLEAVE, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                  env={**os.environ, "OMP_NUM_THREADS": "1"}) for _ in range(2)]
         said = [job.communicate(timeout=100)[0] for job in jobs]
-        codes = [job.returncode for job in jobs]
-        self.assertEqual(sorted(codes), [0, 2], said)
-        lost = said[codes.index(2)]
-        # The second finds the port taken, or loses it between looking and listening.
-        self.assertRegex("".join(lost.splitlines()[-3:]), r"has this port|cannot be used for the rendezvous: cleave \(pid \d+\) has it")
+        self.assertEqual([job.returncode for job in jobs], [0, 0], said)  # ranks of one host meet at a port of their launcher's
 
     def test_a_machine_whose_loopback_has_ipv6_only_trains_over_each_transport(self):
         apart = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && exec "$@"', "sh"]

@@ -20,8 +20,7 @@ TEST(Hello, IsRefusedWithTheReason) {
   auto member = served.join(hello_of(1, 3));
   ASSERT_TRUE(member);
   wire::Hello other = hello_of(2, 3);
-  other.token = "guess";
-  const std::string stranger = served.refusal(other);
+  const std::string stranger = served.refusal(other, "guess");
   EXPECT_TRUE(has(stranger, "token is wrong") && has(stranger, " has this port")) << stranger;
   EXPECT_FALSE(has(stranger, "host-a") || has(stranger, "pid 100")) << stranger;  // of rank 0's own words
   other = hello_of(2, 3);
@@ -41,8 +40,11 @@ TEST(Hello, IsRefusedWithTheReason) {
   const std::string version = served.refusal(other);
   EXPECT_TRUE(has(version, "rank 2 (pid 102 on host-a) is of cleave 0.0.9, rank 0 (pid 100 on host-a) of "))
       << version;
+  other = hello_of(2, 3);
+  other.port = served.port + 1;
+  EXPECT_TRUE(has(served.refusal(other), "another process passed the call on"));
   EXPECT_EQ(served.server.missing(), (std::vector<int>{0, 2}));
-  EXPECT_EQ(served.server.refusals().size(), 7u);
+  EXPECT_EQ(served.server.refusals().size(), 8u);
   EXPECT_EQ(served.alarm->reason(), "");
   member->leave();
 }
@@ -69,9 +71,9 @@ TEST(Strangers, DisturbNobody) {
     Socket s = connect_to("127.0.0.1", served.port, Clock::now() + 5s, why);
     std::string garbage(random() % 3000, 0);
     for (char& c : garbage) c = char(random());
-    if (i % 4 == 1) garbage = std::string(wire::kMagic) + garbage;
+    if (i % 4 == 1) garbage = std::string(kMagic) + garbage;
     if (i % 4 == 2) garbage = "GET / HTTP/1.1\r\n\r\n";
-    if (i % 4 == 3) garbage = std::string(wire::kMagic) + wire::encode(hello_of(1)).substr(0, random() % 40);
+    if (i % 4 == 3) garbage = std::string(kMagic) + garbage.substr(0, random() % 40);
     s.send_all(garbage, Clock::now() + 1s);
     if (i % 2) silent.push_back(std::move(s));
   }
@@ -136,7 +138,9 @@ TEST(KeyValueServer, DropsAMemberThatReadsNoAnswers) {
   zero->set("large", std::string(400'000, 'x'));
   std::string why;
   Socket one = connect_to("127.0.0.1", served.port, Clock::now() + 5s, why);
-  one.send_all(std::string(wire::kMagic) + wire::encode(hello_of(1)), Clock::now() + 5s);
+  const std::string hello = wire::encode(served.at_port(hello_of(1)));
+  ASSERT_EQ(introduce(one, {Purpose::store, test::kSecret, hello, Clock::now() + 5s, nullptr}).from,
+            Answer::From::proven);
   const std::string ask =
       wire::Writer(wire::Type::get).put(uint64_t{1}).put(std::string_view("large")).frame();
   for (int i = 0; i < 1000 && served.alarm->reason().empty(); ++i)
@@ -180,11 +184,11 @@ TEST(KeyValueClient, RingsTheAlarmWhenAMemberHangsUp) {
 
 TEST(Wire, ReadsNothingBeyondAFrame) {
   const std::string whole = wire::encode(hello_of(1));
-  for (size_t n = 0; n < whole.size() - 4; ++n)
-    EXPECT_FALSE(wire::decode_hello(std::string_view(whole).substr(4, n))) << n;
-  EXPECT_TRUE(wire::decode_hello(std::string_view(whole).substr(4)));
+  for (size_t n = 0; n < whole.size(); ++n)
+    EXPECT_FALSE(wire::decode_hello(std::string_view(whole).substr(0, n))) << n;
+  EXPECT_TRUE(wire::decode_hello(whole));
   bool bad = false;
-  std::string bytes = whole.substr(0, 10);
+  std::string bytes = wire::Writer(wire::Type::set).put(std::string_view("key")).frame().substr(0, 8);
   EXPECT_FALSE(wire::take_frame(bytes, 4096, bad));
   EXPECT_FALSE(bad);
   bytes = "\xff\xff\xff\xffxx";

@@ -1,8 +1,13 @@
 // Who may join a job, and what happens to everybody else.
 #include "comm/rendezvous.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <random>
@@ -188,31 +193,107 @@ TEST(Rendezvous, OnOneHostAgreesOnASecretWhereNoneWasGiven) {
   const int port = test::free_port();
   RankInfo zero = rank_of(0, 2, port), one = rank_of(1, 2, port);
   zero.token = one.token = "";
-  const HostSecret left_over = HostSecret::make(port);  // by a job that was killed
-  ASSERT_FALSE(left_over.value().empty());
   Child server = join(zero);
+  std::string why;
   const auto until = Clock::now() + 5s;
-  while (HostSecret::find(port) == left_over.value() && Clock::now() < until)
-    std::this_thread::sleep_for(5ms);
-  for (const std::string& guess : {std::string(), left_over.value()}) {
+  while (SecretDoor::ask(port, until, why).empty() && Clock::now() < until) std::this_thread::sleep_for(5ms);
+  for (const std::string& guess : {std::string(), std::string("guess")}) {
     wire::Hello stranger = hello_of(1);
-    stranger.token = guess;
-    const std::string refused = test::error_of(
-        [&] {
-          std::string why;
-          for (Socket s; !s;) s = connect_to("127.0.0.1", port, Clock::now() + 5s, why);
-          KeyValueClient::join(connect_to("127.0.0.1", port, Clock::now() + 5s, why), stranger,
-                               std::make_shared<Alarm>(), why);
-        },
-        Exit::usage);
-    EXPECT_TRUE(has(refused, "token is wrong")) << refused;
+    stranger.port = port;
+    Socket s;
+    while (!s && Clock::now() < until) s = connect_to("127.0.0.1", port, until, why);
+    const auto joined = KeyValueClient::join(std::move(s), stranger, guess, std::make_shared<Alarm>());
+    EXPECT_TRUE(!joined.client && joined.refused && has(joined.why, "token is wrong")) << joined.why;
   }
   Child client = join(one);
   for (Child* c : {&server, &client}) {
     const Ended e = c->wait();
     EXPECT_EQ(e.exit, 0) << e.message;
   }
-  EXPECT_EQ(HostSecret::find(port), "");
+  EXPECT_EQ(SecretDoor::ask(port, Clock::now(), why), "");
+}
+
+TEST(MeetingPoint, TakesAnInheritedSocketThatListensOnThePort) {
+  const Socket bound = reserve_port(0, "127.0.0.1"), file(::open("/dev/null", O_RDWR | O_CLOEXEC)),
+               unix_domain(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Socket listens = listen_on(0, "127.0.0.1");
+  const int port = port_of(listens), fd = listens.release();
+  for (const int other : {-1, bound.fd(), file.fd(), unix_domain.fd()})
+    EXPECT_FALSE(inherited_listener(other, port_of(bound))) << other;
+  EXPECT_FALSE(inherited_listener(fd, port + 1));
+  ASSERT_EQ(fcntl(fd, F_SETFD, 0), 0);
+  const Socket taken = inherited_listener(fd, port);
+  EXPECT_EQ(taken.fd(), fd);
+  EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
+}
+
+// Also if another process took MASTER_PORT. A program that closed the socket listens at MASTER_PORT.
+TEST(Rendezvous, MeetsAtTheSocketThatTheLauncherListensOn) {
+  for (const bool inherits : {true, false}) {
+    Socket taken = listen_on(0, "127.0.0.1"), launcher = listen_on(0, "127.0.0.1");
+    const int port = port_of(taken);
+    if (!inherits) taken.close();
+    std::vector<Child> children;
+    for (int r = 0; r < 2; ++r) {
+      RankInfo info = rank_of(r, 2, port);
+      info.meeting_port = port_of(launcher);
+      if (r == 0 && inherits) info.meeting_fd = launcher.fd();
+      children.push_back(join(info, quick(20s)));
+    }
+    for (Child& c : children) {
+      const Ended e = c.wait();
+      EXPECT_EQ(e.exit, 0) << e.message;
+    }
+  }
+}
+
+TEST(Rendezvous, TakesNoSecretFromAnotherUserOnThisHost) {
+  if (geteuid() != 0) GTEST_SKIP() << "a process of another user: needs root";
+  const int port = test::free_port();
+  Child other([=]() -> int {  // whoever listens first under the name of root's door
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    const std::string text = fmt::format("cleave-0-{}", port);
+    text.copy(name.sun_path + 1, text.size());
+    const Socket squatter(::socket(AF_UNIX, SOCK_STREAM, 0)), tcp = listen_on(port, "127.0.0.1");
+    CHECK(setuid(65534) == 0, "setuid");
+    CHECK(bind(squatter.fd(), reinterpret_cast<sockaddr*>(&name),
+               socklen_t(offsetof(sockaddr_un, sun_path) + 1 + text.size())) == 0 &&
+              listen(squatter.fd(), 8) == 0,
+          "squatter");
+    for (;;) {
+      const Socket caller(accept(squatter.fd(), nullptr, nullptr));
+      send(caller.fd(), std::string(32, 'a').data(), 32, MSG_NOSIGNAL);
+    }
+  });
+  RankInfo one = rank_of(1, 2, port);
+  one.token = "";
+  const std::string message = test::error_of([&] { connect(one, quick(1500ms)); }, Exit::rank_lost);
+  EXPECT_TRUE(has(message, "belongs to another user; set CLEAVE_TOKEN")) << message;
+  RankInfo zero = rank_of(0, 2, port);
+  zero.token = "";
+  EXPECT_TRUE(
+      has(test::error_of([&] { connect(zero, quick(1500ms)); }, Exit::usage), "cannot listen on port"));
+  // The door of root's own rank 0 gives nothing to others.
+  const int mine = test::free_port();
+  SecretDoor door = SecretDoor::open(mine);
+  ASSERT_TRUE(door);
+  Child thief([=] {
+    CHECK(setuid(65534) == 0, "setuid");
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    const std::string text = fmt::format("cleave-0-{}", mine);
+    text.copy(name.sun_path + 1, text.size());
+    const Socket s(::socket(AF_UNIX, SOCK_STREAM, 0));
+    CHECK(::connect(s.fd(), reinterpret_cast<sockaddr*>(&name),
+                    socklen_t(offsetof(sockaddr_un, sun_path) + 1 + text.size())) == 0,
+          "connect");
+    char byte = 0;
+    return recv(s.fd(), &byte, 1, 0) > 0 ? 1 : 0;
+  });
+  ASSERT_TRUE(wait_for(door.fd(), POLLIN, Clock::now() + 10s));
+  door.hand_out();
+  EXPECT_EQ(thief.wait().exit, 0);
 }
 
 TEST(Rendezvous, SaysThatNothingKeepsStrangersOutWhereTheRanksHaveNoSecret) {
@@ -233,8 +314,11 @@ TEST(Rendezvous, NamesWhatIsMissingWhereNobodyIs) {
   std::string why;
   std::unique_ptr<KeyValueClient> mute;
   for (const auto until = Clock::now() + 5s; !mute && Clock::now() < until;)
-    if (Socket s = connect_to("127.0.0.1", port, until, why))
-      mute = KeyValueClient::join(std::move(s), hello_of(1), std::make_shared<Alarm>(), why);
+    if (Socket s = connect_to("127.0.0.1", port, until, why)) {
+      wire::Hello hello = hello_of(1);
+      hello.port = port;
+      mute = KeyValueClient::join(std::move(s), hello, "secret", std::make_shared<Alarm>()).client;
+    }
   ASSERT_TRUE(mute);
   const Ended e = zero.wait();
   EXPECT_TRUE(has(e.message, "all 2 ranks are here, and one of them has not said 'process/1'")) << e.message;

@@ -43,6 +43,43 @@ TEST(Together, OtherExceptionsHaveTheCallersCodeAndALackOfMemoryItsOwn) {
   });
 }
 
+// Rank 1 makes the same calls, and ends no text by a 0.
+TEST(Together, TextsOfABrokenRankEnd) {
+  const auto bytes_of = [](std::string& s) {
+    return Tensor(s.data(), DType::uint8, {int64_t(s.size())}, MemoryKind::host);
+  };
+  const auto gather = [&](Communicator& world, std::string mine, const char* what) {
+    std::string all(mine.size() * size_t(world.size()), 0);
+    Stream stream;
+    world.all_gather(bytes_of(all), bytes_of(mine), stream, {.what = what});
+  };
+  run_ranks(2, [&](Communicator& world) {
+    if (world.rank() == 0)
+      return expect_error(Exit::data, {"rank 1: " + std::string(2044, 'x')},
+                          [&] { together(world, Exit::usage, [] {}); });
+    double failed = 1;
+    Stream stream;
+    world.all_reduce(Tensor(&failed, DType::fp64, {1}, MemoryKind::host), stream, {.what = "agreement"});
+    const int32_t exit = int(Exit::data);
+    gather(world, std::string(reinterpret_cast<const char*>(&exit), sizeof exit) + std::string(2044, 'x'),
+           "agreement");
+  });
+  run_ranks(2, [&](Communicator& world) {
+    if (world.rank() == 0)
+      return expect_error(Exit::usage, {"ranks differ"}, [&] { require_alike(world, {{"--seed", "42"}}); });
+    double most[] = {1, 2, 3, 4};
+    Stream stream;
+    world.all_reduce(Tensor(most, DType::fp64, {4}, MemoryKind::host), stream,
+                     {.what = "comparing the inputs of the ranks", .by = Reduction::max});
+    int64_t size = 0;
+    const Call call{.what = "the inputs of rank 0"};
+    world.broadcast(Tensor(&size, DType::int64, {1}, MemoryKind::host), 0, stream, call);
+    std::string text(size_t(size), 0);
+    world.broadcast(bytes_of(text), 0, stream, call);
+    gather(world, std::string(1819, 'x'), "the inputs that differ");
+  });
+}
+
 TEST(Together, FactsThatAreAlikePassWithOneSmallMessage) {
   run_ranks(3, [](Communicator& world) {
     require_alike(world, {{"--seed", "42"}, {"--epochs", ""}});

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <new>
@@ -46,6 +47,16 @@ const std::map<std::string, std::function<int(Job&)>> kBodies = {
        job.connect();
        std::printf("channels %s, kernels %s\n", channels ? channels : "unset", loading ? loading : "unset");
        std::fflush(stdout);
+       return 0;
+     }},
+    {"children",
+     [](Job& job) {
+       job.connect();
+       const std::string sees =
+           "env | grep -c 'CLEAVE_TOKEN\\|CLEAVE_MEETING' && exit 1; ls -l /proc/self/fd | grep -c socket && "
+           "exit 1; "
+           "exit 0";
+       require(std::system(sees.c_str()) == 0, Exit::data, "a child has the secret or a socket");
        return 0;
      }},
     {"one fails",
@@ -128,6 +139,11 @@ TEST(Job, SetsWhatCudaReadsWhenItStartsForOneRankAndForSeveral) {
                 1)
           << ranks;
   }
+}
+
+TEST(Job, KeepsItsSecretAndItsSocketsFromChildren) {
+  const Ran ran = run(2, "children");
+  EXPECT_EQ(ran.result.exits, (std::vector<int>{0, 0})) << ran.result.message;
 }
 
 TEST(Job, TellsTheOtherRanksWhyOneFails) {

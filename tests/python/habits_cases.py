@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -81,6 +82,20 @@ def ends() -> list[int]:
     steps(engine, 1)
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     return [engine.global_rank, engine.world_size, engine.local_rank, torch.distributed.get_world_size()]
+
+
+def listens() -> dict[str, Any]:
+    """Where torch's store listens, as the kernel lists it, and which variables of the job a child of this rank has."""
+    deepspeed.init_distributed()
+    store = torch.distributed.distributed_c10d._get_default_store()
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    lines = Path("/proc/net/tcp").read_text() + Path("/proc/net/tcp6").read_text()
+    at = [line.split()[1] for line in lines.splitlines() if f":{store.port:04X} " in line and line.split()[3] == "0A"]
+    child = subprocess.run(["env"], capture_output=True, text=True, check=True).stdout
+    given = subprocess.run(["env"], capture_output=True, text=True, check=True, env=dict(os.environ)).stdout
+    secrets = [name for name in ("CLEAVE_TOKEN", "CLEAVE_MEETING_FD", "CLEAVE_MEETING_PORT") if f"{name}=" in child]
+    return {"at": at, "secrets": secrets + ["token of os.environ"] * ("CLEAVE_TOKEN=" in given)}
 
 
 CELLS = [

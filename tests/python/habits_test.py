@@ -50,6 +50,11 @@ class Habits(unittest.TestCase):
         for launcher in (MPIRUN, SRUN):
             self.assertEqual(ranks.answers(2, CASES, "placed", launcher), [[0, 2, 0, 2], [1, 2, 1, 2]], launcher)
 
+    def test_the_store_of_torch_listens_on_the_loopback_alone_and_no_child_has_the_token(self) -> None:
+        for seen in ranks.answers(2, CASES, "listens"):
+            self.assertEqual([at.split(":")[0] for at in seen["at"]], ["0100007F"])
+            self.assertEqual(seen["secrets"], [])
+
     def test_a_script_ends_under_torchrun_although_engines_and_threads_are_left(self) -> None:
         file = pathlib.Path(__file__).with_name(f"{CASES}.py")
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(ranks.free_port()), file]

@@ -1,0 +1,28 @@
+// Lengths and texts that another rank sent, of which none is trusted: a rank may be broken, or of a version
+// with a fault.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace cleave::comm {
+
+inline constexpr int64_t kLongestText = int64_t{64} << 20;
+
+// The text in a field of fixed size, whether a 0 ends it or not.
+inline std::string text_from_peer(std::span<const char> field) {
+  return {field.begin(), std::find(field.begin(), field.end(), '\0')};
+}
+
+inline size_t length_from_peer(int64_t bytes, std::string_view what) {
+  require(bytes >= 0 && bytes <= kLongestText, Exit::internal,
+          "{}: a rank sent a wrong length (got {} bytes, expected 0 to {}); restart the job", what, bytes,
+          kLongestText);
+  return size_t(bytes);
+}
+
+}  // namespace cleave::comm
