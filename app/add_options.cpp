@@ -52,6 +52,7 @@ void add_document_mask(CLI::App& app, bool& document_mask) {
 }
 
 void add_options(CLI::App& app, RankOptions& o) {
+  o.secret_by_pmi = true;  // commands of this program use no MPI
   app.add_option("--transport", o.transport, "auto, shm or gloo")->capture_default_str();
   app.add_option("--gpu_transport", o.gpu_transport,
                  "transport between GPUs: auto, nccl, ipc (one host) or host (through host memory); ipc and "

@@ -26,6 +26,7 @@
 #include "launcher/discovery.h"
 #include "launcher/exit_code.h"
 #include "launcher/passed_signals.h"
+#include "launcher/pmi.h"
 
 namespace cleave::launcher {
 namespace {
@@ -201,6 +202,11 @@ comm::Communicator& Job::connect(const config::DsConfig& config, const comm::Fac
   const comm::GpuTransport between_gpus = comm::parse_gpu_transport(options_.gpu_transport);
   o.comm.timeout = timeout;
   o.rendezvous_timeout = std::min<std::chrono::milliseconds>(o.rendezvous_timeout, timeout);
+  if (info_.token.empty() && options_.secret_by_pmi && info_.nodes > 1) {
+    std::string why;
+    info_.token = secret_by_pmi(environment_of_process(), comm::Clock::now() + o.rendezvous_timeout, why);
+    if (!why.empty()) std::fprintf(stderr, "warning: %s\n", why.c_str());
+  }
   o.on_wait = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
   connecting_ = true;
   world_ = cleave::comm::connect(info_, o);

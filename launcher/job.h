@@ -32,6 +32,7 @@ struct JobOptions {
   int threads = 0;                     // 0: as many as this rank has cores
   int local_rank = -1;                 // given by some launchers; checked against the environment
   bool port_is_taken = false;          // somebody else of this job listens at the master's port
+  bool secret_by_pmi = false;  // the process uses no MPI, so PMI may give ranks of several hosts a secret
 };
 
 class Job {

@@ -102,6 +102,8 @@ std::optional<comm::RankInfo> by_hydra(const Variables& v) {
   const bool pals = v.has("PALS_LOCAL_RANKID");
   const std::string local_rank = pals ? "PALS_LOCAL_RANKID" : "MPI_LOCALRANKID";
   const std::string local_size = pals ? "PMI_LOCAL_SIZE" : "MPI_LOCALNRANKS";
+  if (v.has("SLURM_STEP_ID") && !v.has(local_rank))
+    return {};  // srun --mpi=pmi2, which says the rest in its own words
   const auto missing = v.missing({local_rank, local_size});
   require(missing.empty(), Exit::usage, "{} and PMI_SIZE are set, but {} is missing", rank,
           fmt::join(missing, ", "));

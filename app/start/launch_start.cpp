@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -13,11 +14,14 @@
 #include "launcher/forwarded.h"
 #include "launcher/job_id.h"
 #include "launcher/machine.h"
+#include "launcher/pmi.h"
 #include "launcher/shell_words.h"
 #include "launcher/variables.h"
 
 namespace cleave::app {
 namespace {
+
+constexpr auto kSecretWithin = std::chrono::minutes(5);
 
 launcher::NodeStart common_of(const LaunchRequest& r) {
   launcher::NodeStart node;
@@ -202,6 +206,10 @@ LaunchStart start_of_node(const LaunchRequest& r, const launcher::Environment& e
   common.job_id = info.job_id;  // of all nodes alike, which share no secret
   common.attempt = info.attempt;
   common.token = launcher::Variables(env).text("CLEAVE_TOKEN");
+  std::string why;
+  if (common.token.empty() && info.nodes > 1 && !r.dry_run)  // this process is a task of the other launcher's
+    common.token = launcher::secret_by_pmi(env, comm::Clock::now() + kSecretWithin, why);
+  if (!why.empty()) std::fprintf(stderr, "warning: %s\n", why.c_str());
   LaunchStart start;
   launcher::Hosts hosts;
   for (int n = 0; n < info.nodes; ++n) hosts.push_back({fmt::format("node-{}", n), here.hosts[0].slots});

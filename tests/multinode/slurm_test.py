@@ -37,12 +37,15 @@ class OnSlurm(OnHosts):
                 "deepspeed in an allocation": ["salloc", "-Q", "-N2", DEEPSPEED, "-H", self.hostfile, "--launcher", "slurm", *train],
                 "a launcher on each host": [*once, DEEPSPEED, "--num_gpus", "2", *train],
                 "a launcher for each rank": [*each, DEEPSPEED, *train],
-                "srun": [*each, CLEAVE, *train[1:]]}
+                "srun": [*each, CLEAVE, *train[1:]],
+                "srun with PMI": ["srun", "--mpi=pmi2", "-n", "4", CLEAVE, *train[1:]]}
         for name, words in ways.items():
             metrics = self.dir / f"{name}.jsonl"
             with self.subTest(name):
-                out, _ = self.end(self.on_first(*words, "--metrics", metrics), 0)
+                out, err = self.end(self.on_first(*words, "--metrics", metrics), 0)
                 self.assertIn("gloo over TCP, 4 ranks on 2 hosts", out)
+                launched_by_us = name.startswith("deepspeed")
+                self.assertEqual((out + err).count("the job has no secret"), 0 if launched_by_us or "PMI" in name else 1)
                 self.assertEqual(self.losses_of(metrics), losses)
                 self.nothing_left()
 
