@@ -61,7 +61,7 @@ MeetingPoint meeting_point(const std::string& master_addr) {
 
 std::vector<int> ports_to_call(const RankInfo& info) {
   std::vector<int> ports = ports_to_try(info);
-  if (info.meeting_port) ports.insert(ports.begin(), info.meeting_port);
+  if (info.meeting_port && info.meeting_port != ports.front()) ports.insert(ports.begin(), info.meeting_port);
   return ports;
 }
 

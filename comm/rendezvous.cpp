@@ -15,6 +15,7 @@
 #include "comm/key_value_server.h"
 #include "comm/meeting_point.h"
 #include "comm/rank_process.h"
+#include "comm/secret.h"
 #include "comm/shm_group.h"
 
 namespace cleave::comm {

@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <optional>
 
-#include "comm/meeting_point.h"
 #include "core/range.h"
 #include "launcher/children.h"
 #include "launcher/heartbeat.h"
@@ -22,6 +21,7 @@
 #include "launcher/placed_rank.h"
 #include "launcher/rank_lines.h"
 #include "launcher/rank_logs.h"
+#include "launcher/rank_ports.h"
 #include "launcher/signals.h"
 
 namespace cleave::launcher {
@@ -36,14 +36,7 @@ class Launch {
     require(!node.ranks.empty() && node.ranks.size() <= size_t(kMostRanks), Exit::usage,
             "{} ranks cannot be started on one machine; ask for 1 to {}", int(node.ranks.size()), kMostRanks);
     for (const RankStart& r : node.ranks) require(!r.command.empty(), Exit::usage, "no command to start");
-    if (node.ranks.front().rank == 0) {
-      port_ = comm::reserve_port(node.master_port);
-      if (const int error = errno; !port_)
-        fail(Exit::usage, "{} cannot be used for the rendezvous: {}",
-             node.master_port > 0 ? fmt::format("port {}", node.master_port) : "a free port",
-             comm::problem_of_port(node.master_port, error));
-      if (stay.place && node.nodes == 1 && node.world > 1 && !node.token.empty()) listen_for_rank_0();
-    }
+    if (node.ranks.front().rank == 0) ports_ = take_ports(node, stay.place);
     if (stay.control >= 0) fcntl(stay.control, F_SETFL, O_NONBLOCK);
   }
 
@@ -59,7 +52,7 @@ class Launch {
     if (!node_.log_folder.empty()) logs_.emplace(node_.log_folder, node_.ranks);
     for (size_t i = 0; i < node_.ranks.size(); ++i) {
       children_.push_back(start_child(spec_of(i)));
-      meeting_.close();  // rank 0 came first, and has it
+      ports_.meeting.close();  // rank 0 came first, and has it
     }
     while (order_.size() < children_.size()) {
       wait_for_news();
@@ -81,23 +74,15 @@ class Launch {
            std::filesystem::equivalent(command[0], "/proc/self/exe", nowhere);
   }
 
-  // Ranks of one host meet at a port of the launcher's choice, which is never free in between. MASTER_PORT
-  // stays for what a script listens with, such as torch.distributed.
-  void listen_for_rank_0() {
-    meeting_ = comm::listen_at(comm::meeting_point(node_.master_addr), 0);
-    require(bool(meeting_), Exit::usage, "the ranks of this job cannot meet at {}: {}", node_.master_addr,
-            std::strerror(errno));
-    meeting_port_ = comm::port_of(meeting_);
-  }
-
   ChildSpec spec_of(size_t index) const {
     const RankStart& rank = node_.ranks[index];
-    Placed placed = stay_.place ? placed_rank(node_, index, port_ ? comm::port_of(port_) : node_.master_port)
-                                : Placed{environment_of_process(), {}};
+    Placed placed =
+        stay_.place ? placed_rank(node_, index, ports_.master_port ? ports_.master_port : node_.master_port)
+                    : Placed{environment_of_process(), {}};
     if (!stay_.place)
       for (const auto& [name, value] : node_.environment) placed.environment[name] = value;
-    if (meeting_port_) placed.environment["CLEAVE_MEETING_PORT"] = std::to_string(meeting_port_);
-    const int inherits = rank.rank == 0 ? meeting_.fd() : -1;
+    if (ports_.meeting_port) placed.environment["CLEAVE_MEETING_PORT"] = std::to_string(ports_.meeting_port);
+    const int inherits = rank.rank == 0 ? ports_.meeting.fd() : -1;
     if (inherits >= 0) placed.environment["CLEAVE_MEETING_FD"] = std::to_string(inherits);
     ChildSpec spec{rank.command,
                    {},
@@ -264,10 +249,7 @@ class Launch {
   const StayOptions& stay_;
   const LaunchCallbacks& callbacks_;
   Signals signals_;
-  comm::Socket
-      port_;  // held as long as the job runs, so that nobody else takes it between two attempts to listen
-  comm::Socket meeting_;  // until rank 0 has it
-  int meeting_port_ = 0;
+  RankPorts ports_;
   std::vector<ChildProcess> children_;
   std::optional<RankLogs> logs_;
   std::vector<std::pair<int, int>> order_;  // index and exit code, as they ended

@@ -28,7 +28,8 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
             raise CleaveError("this process was forked from a rank and is none: workers of a DataLoader cannot use the engine")
         return _job
     _job, _owner = native.Job(**({"port_is_taken": True} if _torch_has_ranks() else {})), os.getpid()
-    os.environ.pop("CLEAVE_TOKEN", None)  # the job has it; Python would pass its own copy on to children
+    for name in ("CLEAVE_TOKEN", "CLEAVE_MEETING_PORT", "CLEAVE_MEETING_FD"):
+        os.environ.pop(name, None)  # the job has them; Python would pass its own copy on to children
     _job.connect(timeout_s)
     for name in ("rank", "world", "local_rank", "local_size", "master_addr", "master_port"):
         os.environ.setdefault(_IN_TORCH.get(name, name.upper()), str(_job.facts()[name]))
