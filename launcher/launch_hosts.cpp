@@ -154,7 +154,8 @@ class HostsLaunch {
       std::getline(in >> std::ws, w.message);
       return;
     }
-    if (word == "done" && ++done_[rank] == 2) w.unsent += fmt::format("bye {}\n", rank);
+    const bool known = rank >= 0 && size_t(rank) < plan_.nodes.size();
+    if (word == "done" && known && ++done_[rank] == 2) w.unsent += fmt::format("bye {}\n", rank);
     in >> exit >> killed;
     if (word != "ended" || in.fail() || !std::count(w.ranks.begin(), w.ranks.end(), rank) ||
         exits_.count(rank))
