@@ -18,6 +18,7 @@
 #include "comm/rendezvous.h"
 #include "comm/socket.h"
 #include "launcher/discovery.h"
+#include "launcher/rank_ports.h"
 
 namespace cleave::launcher {
 namespace {
@@ -127,6 +128,21 @@ TEST(Launch, ListensForRankZeroBeforeItStarts) {
   const Ran ran = run(shell(2, script));
   unsetenv("CLEAVE_MEETING_FD");
   EXPECT_EQ(ran.all(), "[0] 1 socket\n[1] port set, descriptor none\n");
+}
+
+TEST(Launch, ListensAtTheMasterPortOfSeveralHostsForThisProgramOnly) {
+  NodeStart node;
+  node.nodes = node.world = 2;
+  node.token = "a secret";
+  for (const char* program : {"/proc/self/exe", "/bin/sh"}) {
+    node.ranks = {{0, 0, 0, {program}}};
+    const RankPorts ports = take_ports(node, true);
+    const bool ours = program != std::string("/bin/sh");
+    EXPECT_EQ(bool(ports.meeting), ours);
+    EXPECT_EQ(bool(ports.reserved), !ours);
+    // Another process can listen at a port that is only reserved, as torch.distributed in a script does.
+    EXPECT_EQ(bool(comm::listen_on(ports.master_port, "127.0.0.1")), !ours);
+  }
 }
 
 TEST(Launch, SharesOutTheCores) {
