@@ -1,12 +1,18 @@
 #include "app/adapters.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "checkpoint/manifest.h"
 #include "core/adapter_rule.h"
 #include "core/json_path.h"
+#include "core/printable.h"
 #include "model/family.h"
+#include "runtime/step/training_state.h"
 
 namespace cleave::app {
 namespace {
@@ -15,9 +21,58 @@ using nlohmann::json;
 
 constexpr std::string_view kWeight = ".weight";
 constexpr const char *kA = ".lora_A.weight", *kB = ".lora_B.weight";
+constexpr int64_t kLargestRank = 1 << 16;
+
+// What the checkpoint's facts say of its adapters.
+config::LoraConfig saved_lora(const checkpoint::CheckpointReader& reader) {
+  const std::string where = reader.path().string();
+  try {
+    const config::LoraConfig lora = lora_in(json::parse(runtime::from_json(reader.state(), where).client));
+    if (!lora.targets.empty()) return lora;
+  } catch (const json::exception&) {
+  }
+  fail(Exit::checkpoint,
+       "{}: it holds adapters and does not name their rank (lora.rank); use another copy of the checkpoint",
+       where);
+}
 
 std::string stem_of(const std::string& weight) {
   return weight.ends_with(kWeight) ? weight.substr(0, weight.size() - kWeight.size()) : weight;
+}
+
+using Tensors = std::map<checkpoint::Manifest::Name, checkpoint::Manifest::Whole>;
+
+// Requires a matrix of an adapter to have the shape that its weight and its rank give it.
+void require_shape(const checkpoint::CheckpointReader& reader, const std::string& tensor,
+                   const std::vector<int64_t>& wanted) {
+  const std::vector<int64_t> shape = reader.shape("master", tensor);
+  require(shape == wanted, Exit::checkpoint,
+          "{}: {} has the wrong shape (got [{}], expected [{}]); use another copy of the checkpoint",
+          reader.path().string(), in_quotes(tensor), fmt::join(shape, ", "), fmt::join(wanted, ", "));
+}
+
+// Requires every adapter of a checkpoint to be a pair of matrices [rank, in] and [out, rank] beside a weight
+// [out, in], with the rank that the checkpoint names, and all of them to be in its files. Sizes that a
+// manifest names are used for memory only after this.
+void require_adapters(const checkpoint::CheckpointReader& reader) {
+  const Tensors& tensors = reader.manifest().tensors;
+  std::set<std::string> stems;
+  for (const auto& [name, whole] : tensors)
+    for (const std::string_view end : {kA, kB})
+      if (name.first == "master" && name.second.ends_with(end))
+        stems.insert(name.second.substr(0, name.second.size() - end.size()));
+  if (stems.empty()) return;
+  const int64_t rank = saved_lora(reader).rank;
+  for (const std::string& stem : stems) {
+    auto weight = tensors.find({"master", stem + std::string(kWeight)});
+    if (weight == tensors.end()) weight = tensors.find({"master", stem});
+    require(weight != tensors.end() && weight->second.shape.size() == 2, Exit::checkpoint,
+            "{}: the adapter {} belongs to no linear layer; use another copy of the checkpoint",
+            reader.path().string(), in_quotes(stem));
+    require_shape(reader, stem + kA, {rank, weight->second.shape[1]});
+    require_shape(reader, stem + kB, {weight->second.shape[0], rank});
+  }
+  reader.check_files();
 }
 
 // The product B A of [rows, rank] and [rank, columns].
@@ -53,7 +108,18 @@ json facts_of(const config::LoraConfig& lora) {
 config::LoraConfig lora_in(const json& facts) {
   const json lora = facts.value("lora", json());
   if (lora.is_null()) return {};
-  return {lora.at("targets"), lora.at("rank"), lora.at("alpha"), lora.at("use_rslora")};
+  const json& rank = lora.at("rank");
+  require(
+      rank.is_number_integer() && 1 <= rank && rank <= kLargestRank, Exit::checkpoint,
+      "lora.rank of the checkpoint is wrong (got {}, expected 1 to {}); use another copy of the checkpoint",
+      in_quotes(rank.dump()), kLargestRank);
+  config::LoraConfig found{lora.at("targets"), rank, lora.at("alpha"), lora.at("use_rslora")};
+  require(
+      found.alpha > 0 && std::isfinite(float(found.scale())), Exit::checkpoint,
+      "lora.alpha of the checkpoint is wrong (got {}, expected a number above 0); use another copy of the "
+      "checkpoint",
+      found.alpha);
+  return found;
 }
 
 std::vector<std::string> dropped_adapters(const std::vector<std::string>& weights,
@@ -66,6 +132,11 @@ std::vector<std::string> dropped_adapters(const std::vector<std::string>& weight
           !rule.applies_to(linear))
         dropped.push_back(std::move(linear));
   return dropped;
+}
+
+MergedWeights::MergedWeights(const checkpoint::CheckpointReader& reader, double scale)
+    : reader_(reader), scale_(scale) {
+  require_adapters(reader);
 }
 
 std::vector<float> MergedWeights::whole(const std::string& tensor) const {
@@ -94,6 +165,7 @@ void MergedWeights::read(const checkpoint::Record& record) const {
 
 checkpoint::WeightNames adapter_names(const checkpoint::CheckpointReader& reader,
                                       const checkpoint::WeightNames& weights) {
+  require_adapters(reader);
   checkpoint::WeightNames names;
   for (const checkpoint::WeightName& w : weights.tensors)
     for (const char* end : {kA, kB}) {

@@ -14,7 +14,7 @@ namespace cleave::app {
 // What the facts of a run (app/run/run_facts.h) have under "lora": null where everything is trained.
 nlohmann::json facts_of(const config::LoraConfig& lora);
 // The adapters that a checkpoint's facts name, without targets where they say none. Throws
-// nlohmann::json::exception.
+// nlohmann::json::exception, and Error(checkpoint) for a rank or a scale that no adapter has.
 config::LoraConfig lora_in(const nlohmann::json& facts);
 
 // The linear layers that have an adapter in a checkpoint, by the names of its weights ("master"), and none in
@@ -25,8 +25,9 @@ std::vector<std::string> dropped_adapters(const std::vector<std::string>& weight
 // Weights of a checkpoint with its adapters added to them: W + scale B A.
 class MergedWeights {
  public:
-  // The reader outlives it.
-  MergedWeights(const checkpoint::CheckpointReader& reader, double scale) : reader_(reader), scale_(scale) {}
+  // The reader outlives it. Error(checkpoint) if the matrices of an adapter do not fit its weight or each
+  // other.
+  MergedWeights(const checkpoint::CheckpointReader& reader, double scale);
   // Reads as CheckpointReader::read does; the adapter of a weight that has one is read whole.
   void read(const checkpoint::Record& record) const;
 

@@ -73,7 +73,7 @@ CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) 
   } catch (const Error& e) {
     fail(Exit::checkpoint, "{}: damaged manifest: {}", (path_ / "manifest.json").string(), e.what());
   } catch (const std::exception&) {  // bad_alloc or length_error
-    fail(Exit::checkpoint, "{}: damaged manifest: it cuts a tensor into more pieces than memory can hold",
+    fail(Exit::checkpoint, "{}: damaged manifest: it needs more memory than this machine has",
          (path_ / "manifest.json").string());
   }
 }

@@ -150,6 +150,8 @@ void DeepSpeedCheckpoint::read_parameters(size_t stage) {
     refuse("it has frozen parameters, which are not read");
   const Pickled* groups = model.find("param_shapes");
   if (!groups || groups->kind != Pickled::Kind::list) refuse("it has no list param_shapes");
+  constexpr int64_t kMostElements = INT64_MAX / 16;
+  int64_t all = 0;
   for (const Pickled* group : groups->items) {
     std::vector<std::string>& names = stages_[stage].groups.emplace_back();
     if (group->kind != Pickled::Kind::dict) refuse("a group of param_shapes is no dict");
@@ -157,11 +159,14 @@ void DeepSpeedCheckpoint::read_parameters(size_t stage) {
       const Pickled &name = *group->items[i], &shape = *group->items[i + 1];
       Parameter p;
       p.stage = stage;
+      if (shape.items.size() > kMostDims) refuse(in_quotes(name.text) + " has an impossible shape");
       for (const Pickled* d : shape.items) {
         if (d->kind != Pickled::Kind::integer || d->integer < 0) refuse("a shape has no sizes");
         p.shape.push_back(d->integer);
       }
       p.numel = numel_of(p.shape);
+      if (__builtin_add_overflow(all, p.numel, &all) || all > kMostElements)
+        refuse("its parameters have more elements than any disk");
       const std::vector<int64_t> its = p.shape;
       const auto [at, added] = parameters_.emplace(name.text, std::move(p));
       const bool tied = at->second.stage < stage && at->second.shape == its;

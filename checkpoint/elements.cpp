@@ -1,6 +1,12 @@
 #include "checkpoint/elements.h"
 
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <tuple>
 #include <vector>
+
+#include "core/error.h"
 
 namespace cleave::checkpoint {
 namespace {
@@ -25,6 +31,93 @@ bool is_part_of(const Elements& e, int64_t numel) {
          (e.range.size() - e.run) % e.stride == 0;
 }
 
+// A tensor as a matrix of some width, and parts of it as rectangles. However many runs a part has, it takes
+// one or two rectangles if its runs are one row apart, so a few bytes of a file cannot ask for much memory or
+// time.
+class Grid {
+ public:
+  Grid(std::span<const Elements> parts, int64_t numel) : width_(std::max<int64_t>(1, numel)), numel_(numel) {
+    int64_t most = 1;
+    for (const Elements& e : parts)
+      if (const Runs r(e); r.count > most) most = r.count, width_ = r.stride;
+    rows_ = ceil_div(numel, width_);
+  }
+
+  // False if there are too many runs at other distances than the width.
+  bool add(const Elements& e) {
+    constexpr int64_t kMostRuns = 1 << 16;
+    const Runs r(e);
+    if (r.count > 1 && r.stride == width_) return add_column(r), true;
+    if ((runs_ += r.count > 1 ? r.count : 0) > kMostRuns) return false;
+    for (int64_t i = 0; i < r.count; ++i) add_range(r.at(i));
+    return true;
+  }
+
+  // The first row's first element that no part has, or two have.
+  struct Fault {
+    int64_t element;
+    bool twice;
+  };
+  std::optional<Fault> fault() {
+    add_range({numel_, rows_ * width_});  // behind the end of the last row
+    std::sort(edges_.begin(), edges_.end(), [](const Edge& a, const Edge& b) {
+      return std::tie(a.row, a.begins) < std::tie(b.row, b.begins);
+    });
+    std::map<int64_t, int64_t> held;  // columns of the present row: their ends by their begins
+    int64_t width = 0;
+    auto edge = edges_.begin();
+    for (int64_t row = 0; row < rows_; row = edge == edges_.end() ? rows_ : edge->row) {
+      for (; edge != edges_.end() && edge->row == row; ++edge) {
+        width += edge->begins ? edge->columns.size() : -edge->columns.size();
+        if (!edge->begins) {
+          held.erase(edge->columns.begin);
+          continue;
+        }
+        const auto [at, fresh] = held.emplace(edge->columns.begin, edge->columns.end);
+        const auto next = std::next(at);
+        if (!fresh || (at != held.begin() && std::prev(at)->second > edge->columns.begin))
+          return Fault{row * width_ + edge->columns.begin, true};
+        if (next != held.end() && next->first < edge->columns.end)
+          return Fault{row * width_ + next->first, true};
+      }
+      if (width == width_) continue;
+      int64_t column = 0;
+      for (const auto& [begin, end] : held)
+        if (begin == column) column = end;
+      return Fault{row * width_ + column, false};
+    }
+    return {};
+  }
+
+ private:
+  struct Edge {  // of a rectangle, along a row
+    int64_t row;
+    bool begins;  // otherwise the row is the one after its last
+    Range columns;
+  };
+  void add(Range rows, Range columns) {
+    if (rows.empty() || columns.empty()) return;
+    edges_.push_back({rows.begin, true, columns});
+    edges_.push_back({rows.end, false, columns});
+  }
+  void add_column(const Runs& r) {
+    const int64_t row = r.begin / width_, column = r.begin % width_, end = column + r.run;
+    add({row, row + r.count}, {column, std::min(end, width_)});
+    add({row + 1, row + 1 + r.count}, {0, end - width_});  // of runs that go on in the next row
+  }
+  void add_range(Range elements) {
+    const int64_t row = elements.begin / width_, column = elements.begin % width_;
+    const int64_t last = elements.end / width_, end = elements.end % width_;
+    if (row == last) return add({row, row + 1}, {column, end});
+    add({row, row + 1}, {column, width_});
+    add({row + 1, last}, {0, width_});
+    add({last, last + 1}, {0, end});
+  }
+
+  int64_t width_, numel_, rows_ = 0, runs_ = 0;
+  std::vector<Edge> edges_;
+};
+
 }  // namespace
 
 void each_overlap(const Elements& wanted, Range window, const Elements& stored, const Overlap& overlap) {
@@ -41,25 +134,20 @@ void each_overlap(const Elements& wanted, Range window, const Elements& stored, 
 }
 
 void require_each_once(std::span<const Elements> parts, int64_t numel, std::string_view tensor) {
-  int64_t stored = 0, count = 0;
+  int64_t stored = 0;
   for (const Elements& e : parts) {
     require(is_part_of(e, numel), Exit::checkpoint,
             "elements [{}, {}), {} of every {}, are no part of {}, which has {}", e.range.begin, e.range.end,
             e.run, e.stride, tensor, numel);
-    stored += e.numel(), count += Runs(e).count;
+    if (__builtin_add_overflow(stored, e.numel(), &stored)) stored = INT64_MAX;
   }
-  std::vector<Range> runs;
-  runs.reserve(size_t(count));
+  Grid grid(parts, numel);
   for (const Elements& e : parts)
-    for (int64_t i = 0; i < Runs(e).count; ++i) runs.push_back(Runs(e).at(i));
-  std::sort(runs.begin(), runs.end(), [](Range a, Range b) { return a.begin < b.begin; });
-  runs.push_back({numel, numel});
-  int64_t at = 0;
-  for (const Range& r : runs) {
-    require(r.begin == at, Exit::checkpoint, "{} of {} elements of {} are stored: element {} {}", stored,
-            numel, tensor, std::min(at, r.begin), r.begin > at ? "not at all" : "more than once");
-    at = r.end;
-  }
+    require(grid.add(e), Exit::checkpoint, "{} has too many pieces at different distances; save it again",
+            tensor);
+  if (const auto fault = grid.fault())
+    fail(Exit::checkpoint, "{} of {} elements of {} are stored: element {} {}", stored, numel, tensor,
+         fault->element, fault->twice ? "more than once" : "not at all");
 }
 
 }  // namespace cleave::checkpoint

@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checksum.h"
+#include "checkpoint/tensor_file.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/printable.h"
@@ -23,7 +24,7 @@ const json& member(const json& object, const char* name) {
   return object[name];
 }
 
-[[noreturn]] void refuse(const char* name, const json& value, const char* wanted) {
+[[noreturn]] void refuse(const char* name, const json& value, std::string_view wanted) {
   fail(Exit::checkpoint, "\"{}\" is {}; wanted {}", name, in_quotes(value.dump()), wanted);
 }
 
@@ -111,6 +112,7 @@ void add_record(Manifest& m, const json& r) {
     refuse("name", r["name"], "the name of the record's kind, tensor and elements");
   Manifest::Whole& whole = m.tensors[name];
   const std::vector<int64_t> shape = numbers_of(r, "shape");
+  if (shape.size() > kMostDims) refuse("shape", r["shape"], fmt::format("at most {} numbers", kMostDims));
   const DType type = type_of(r);
   if (!whole.parts.empty() && whole.shape != shape) refuse("shape", r["shape"], "that of its other parts");
   if (!whole.parts.empty() && whole.dtype != type) refuse("dtype", r, "that of its other parts");
@@ -187,11 +189,12 @@ std::string name_in_shard(const Manifest::Name& tensor, const Elements& e) {
 }
 
 int64_t numel_of(const std::vector<int64_t>& shape, DType dtype) {
-  int64_t numel = 1;
+  int64_t numel = 1;  // of the dimensions that are not 0, so that no product of some of them wraps around
   for (const int64_t d : shape)
-    require(!__builtin_mul_overflow(numel, d, &numel) && numel <= INT64_MAX / size_of(dtype),
+    require(d >= 0 && !__builtin_mul_overflow(numel, std::max<int64_t>(d, 1), &numel) &&
+                numel <= INT64_MAX / size_of(dtype),
             Exit::checkpoint, "no tensor has the shape [{}]", fmt::join(shape, ", "));
-  return numel;
+  return std::find(shape.begin(), shape.end(), 0) == shape.end() ? numel : 0;
 }
 
 Manifest Manifest::read(const std::string& text) {
@@ -247,7 +250,10 @@ void Manifest::add_rank(const std::string& text) {
 }
 
 void Manifest::require_complete() const {
+  int64_t all = 0;
   for (const auto& [name, whole] : tensors) {
+    require(!__builtin_add_overflow(all, whole.bytes(), &all), Exit::checkpoint,
+            "its tensors have more bytes than any disk");
     std::vector<Elements> elements;
     for (const Part& p : whole.parts) elements.push_back(p.elements);
     require_each_once(elements, numel_of(whole.shape, whole.dtype), name.first + "/" + name.second);

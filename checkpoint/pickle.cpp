@@ -72,7 +72,7 @@ Pickle::~Pickle() = default;
 class Pickle::Machine {
  public:
   Machine(std::deque<Pickled>& values, std::span<const std::byte> bytes, const Inert& inert)
-      : values_(values), bytes_(bytes), inert_(inert) {}
+      : values_(values), bytes_(bytes), inert_(inert), room_(kRoom + kRoomPerByte * bytes.size()) {}
 
   const Pickled* run() {
     for (;;) {
@@ -109,7 +109,19 @@ class Pickle::Machine {
     return text.substr(0, text.size() - 1);
   }
 
-  Pickled* make(Pickled value) { return &values_.emplace_back(std::move(value)); }
+  // Memory that values take, so that a small file cannot ask for much. What torch writes takes 10 times its
+  // size.
+  static constexpr size_t kRoom = size_t{1} << 16, kRoomPerByte = 48;
+  void take_room(size_t bytes) {
+    if (bytes > room_)
+      refuse(
+          fmt::format("its values take more memory than {} times its {} bytes", kRoomPerByte, bytes_.size()));
+    room_ -= bytes;
+  }
+  Pickled* make(Pickled value) {
+    take_room(sizeof value + value.text.size() + value.items.size() * sizeof(void*));
+    return &values_.emplace_back(std::move(value));
+  }
   bool push(const Pickled* value) {
     stack_.push_back(const_cast<Pickled*>(value));  // all are of values_
     return true;
@@ -142,6 +154,12 @@ class Pickle::Machine {
   }
 
   bool integer(int64_t value) { return push_new({.kind = Kind::integer, .integer = value}); }
+  // Values that nothing changes are made once.
+  bool small(Kind kind, uint8_t value) {
+    Pickled*& one = small_[{kind, value}];
+    if (!one) one = make({.kind = kind, .integer = value});
+    return push(one);
+  }
   bool long_of(uint64_t n) {
     const std::string_view bytes = take(n);
     if (n > sizeof(int64_t)) return push_new({.kind = Kind::integer, .text = std::string(bytes)});
@@ -158,14 +176,14 @@ class Pickle::Machine {
       case 0x95:
         return take(8), true;  // FRAME
       case 'N':
-        return push_new({});
+        return small(Kind::none, 0);
       case 0x88:
       case 0x89:
-        return push_new({.kind = Kind::boolean, .integer = op == 0x88});
+        return small(Kind::boolean, op == 0x88);
       case 'J':
         return integer(number<int32_t>());
       case 'K':
-        return integer(number<uint8_t>());
+        return small(Kind::integer, number<uint8_t>());
       case 'M':
         return integer(number<uint16_t>());
       case 0x8a:
@@ -207,8 +225,9 @@ class Pickle::Machine {
 
   bool add(Pickled* container, std::vector<const Pickled*> more) {
     if (container->kind == Kind::dict && more.size() % 2 != 0) refuse("a key has no value");
-    if (container->kind != Kind::object)  // of which attributes alone are kept
-      container->items.insert(container->items.end(), more.begin(), more.end());
+    if (container->kind == Kind::object) return true;  // of which attributes alone are kept
+    take_room(more.size() * sizeof(void*));
+    container->items.insert(container->items.end(), more.begin(), more.end());
     return true;
   }
   bool add_to_mark(Kind kind) {
@@ -259,13 +278,15 @@ class Pickle::Machine {
 
   bool put(uint64_t place) {
     if (stack_.empty()) refuse("it remembers a value that is not there");
+    if (place >= bytes_.size()) refuse("it remembers a value at a place that no pickle has");
+    if (memory_.size() <= place) memory_.resize(place + 1);
+    remembered_ += memory_[place] == nullptr;
     memory_[place] = stack_.back();
     return true;
   }
   bool get(uint64_t place) {
-    const auto at = memory_.find(place);
-    if (at == memory_.end()) refuse("it recalls a value that was not there");
-    return push(at->second);
+    if (place >= memory_.size() || !memory_[place]) refuse("it recalls a value that was not there");
+    return push(memory_[place]);
   }
   bool memory(uint8_t op) {
     switch (op) {
@@ -274,7 +295,7 @@ class Pickle::Machine {
       case 'r':
         return put(number<uint32_t>());
       case 0x94:
-        return put(memory_.size());
+        return put(remembered_);
       case 'h':
         return get(number<uint8_t>());
       case 'j':
@@ -359,10 +380,7 @@ class Pickle::Machine {
                        i[2]->text.size() <= 100 && i[4]->kind == Kind::integer && i[4]->text.empty() &&
                        i[4]->integer >= 0;
     if (!right) refuse("it refers to something outside of it that is no storage of a tensor");
-    return push_new({.kind = Kind::storage,
-                     .integer = i[4]->integer,
-                     .text = i[1]->text.substr(i[1]->text.rfind('.') + 1),
-                     .key = i[2]->text});
+    return push_new({.kind = Kind::storage, .integer = i[4]->integer, .text = i[2]->text, .items = {i[1]}});
   }
 
   bool reduce(const Pickled& callee, const Pickled& arguments) {
@@ -411,7 +429,9 @@ class Pickle::Machine {
   size_t at_ = 0, place_ = 0;
   std::vector<Pickled*> stack_;
   std::vector<size_t> marks_;
-  std::map<uint64_t, Pickled*> memory_;
+  std::vector<Pickled*> memory_;
+  size_t remembered_ = 0, room_;
+  std::map<std::pair<Kind, uint8_t>, Pickled*> small_;
 };
 
 Pickle::Pickle(std::span<const std::byte> bytes, const Inert& inert) {

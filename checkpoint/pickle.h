@@ -25,13 +25,13 @@ struct Pickled {
     dict,     // items: keys and values in turn; the last value of a key is its value
     global,   // text: "module.name"
     object,   // text: its class, of which nothing is run; items: the dict of its attributes, where it has one
-    storage,  // text: the type, "FloatStorage"; key; integer: elements
+    storage,  // text: its key; items: the type, "torch.FloatStorage"; integer: elements
     tensor    // items: the storage, list of its shape, list of its strides; integer: offset in elements
   };
   Kind kind = Kind::none;
   int64_t integer = 0;
   double number = 0;
-  std::string text = {}, key = {};
+  std::string text = {};
   std::vector<const Pickled*> items = {};
 
   // The value that a dict has for a text, or an object as an attribute; null where there is none.

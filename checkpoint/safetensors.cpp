@@ -118,7 +118,8 @@ void SafetensorsFile::read_header() {
     require(known, Exit::checkpoint, "tensor {} has type {}", in_quotes(name), in_quotes(type));
     t.dtype = known->type;
     const auto& shape = value.at("shape");
-    require(shape.is_array(), Exit::checkpoint, "tensor {} has no shape", in_quotes(name));
+    require(shape.is_array() && shape.size() <= kMostDims, Exit::checkpoint, "tensor {} has no shape",
+            in_quotes(name));
     std::transform(shape.begin(), shape.end(), std::back_inserter(t.shape), whole_number);
     const auto& offsets = value.at("data_offsets");
     t.begin = whole_number(offsets.at(0)), t.end = whole_number(offsets.at(1));

@@ -10,6 +10,9 @@
 
 namespace cleave::checkpoint {
 
+// Dimensions of a tensor in any file. More only make a small file ask for much memory.
+inline constexpr size_t kMostDims = 32;
+
 struct StoredTensor {
   DType dtype = DType::fp32;
   std::vector<int64_t> shape;

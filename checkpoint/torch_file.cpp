@@ -9,7 +9,7 @@
 namespace cleave::checkpoint {
 namespace {
 
-constexpr int64_t kLargestPickle = int64_t{256} << 20;
+constexpr int64_t kLargestPickle = int64_t{64} << 20, kLargestDirectory = kLargestPickle;  // bytes
 
 struct StorageType {
   std::string_view name;
@@ -51,7 +51,8 @@ struct Directory {
 };
 
 int64_t within(uint64_t value, int64_t most) {
-  require(value <= uint64_t(most), Exit::checkpoint, "its table of contents points outside of the file");
+  require(most >= 0 && value <= uint64_t(most), Exit::checkpoint,
+          "its table of contents points outside of the file");
   return int64_t(value);
 }
 
@@ -74,6 +75,9 @@ Directory directory_of(const InputFile& file) {
     d = {within(end.at<uint64_t>(48), size), within(end.at<uint64_t>(40), size)};
   }
   require(d.begin + d.size <= size, Exit::checkpoint, "its table of contents points outside of the file");
+  require(d.size <= kLargestDirectory, Exit::checkpoint,
+          "its table of contents is too large (got {} bytes, expected at most {})", d.size,
+          kLargestDirectory);
   return d;
 }
 
@@ -155,7 +159,8 @@ void TorchFile::open_archive() {
 void TorchFile::unpickle(const Pickle::Inert& inert) {
   require(!folder_.empty(), Exit::checkpoint, "it has no data.pkl");
   const auto text = [&](const Entry& e) {
-    require(e.size <= kLargestPickle, Exit::checkpoint, "its pickle has {} bytes", e.size);
+    require(e.size <= kLargestPickle, Exit::checkpoint,
+            "its pickle is too large (got {} bytes, expected at most {})", e.size, kLargestPickle);
     std::vector<std::byte> bytes(size_t(e.size));
     file_.read(e.begin, bytes);
     return bytes;
@@ -171,16 +176,18 @@ void TorchFile::unpickle(const Pickle::Inert& inert) {
 StoredTensor TorchFile::locate(const Pickled& tensor, const std::string& name) const {
   if (tensor.kind != Pickled::Kind::tensor) refuse(in_quotes(name) + " is no tensor");
   const Pickled &storage = *tensor.items[0], &shape = *tensor.items[1], &strides = *tensor.items[2];
-  const auto* type = std::find_if(std::begin(kStorages), std::end(kStorages),
-                                  [&](const StorageType& t) { return t.name == storage.text; });
-  if (type == std::end(kStorages))
-    refuse(fmt::format("{} lies in a {}", in_quotes(name), in_quotes(storage.text)));
-  const auto entry = entries_.find(folder_ + "data/" + storage.key);
+  const std::string& wanted = storage.items[0]->text;
+  const auto* type = std::find_if(std::begin(kStorages), std::end(kStorages), [&](const StorageType& t) {
+    return t.name == std::string_view(wanted).substr(wanted.rfind('.') + 1);
+  });
+  if (type == std::end(kStorages)) refuse(fmt::format("{} lies in a {}", in_quotes(name), in_quotes(wanted)));
+  const auto entry = entries_.find(folder_ + "data/" + storage.text);
   if (entry == entries_.end()) refuse("the elements of " + in_quotes(name) + " are missing");
   StoredTensor t;
   t.dtype = type->type;
-  if (type->foreign) t.foreign = storage.text;
+  if (type->foreign) t.foreign = type->name;
   const int64_t room = entry->second.size / size_of(t.dtype);
+  if (shape.items.size() > kMostDims) refuse(in_quotes(name) + " has an impossible shape");
   __int128 numel = 1;  // no product of the file's numbers may wrap around
   for (const Pickled* d : shape.items) {
     if (d->integer < 0 || numel > room) refuse(in_quotes(name) + " has an impossible shape");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <random>
 
 #include "tests/checkpoint/hand_made.h"
 #include "tests/scratch.h"
@@ -50,6 +51,52 @@ TEST(EachOnce, HoldsForRangesColumnsAndBothTogether) {
   EXPECT_NO_THROW(checkpoint::require_each_once(cut, 12, "w"));
   const std::vector<checkpoint::Elements> mixed = {columns(2, 3, 0, 2), columns(2, 3, 2, 3), {{6, 12}}};
   EXPECT_NO_THROW(checkpoint::require_each_once(mixed, 12, "w"));
+}
+
+// Ranges and columns of a matrix whose width is not that of the distances, as ranks of many layouts save
+// them.
+TEST(EachOnce, SaysOfAnyPartsWhatCountingTheElementsSays) {
+  std::mt19937 random(5);
+  const auto below = [&](int64_t n) { return int64_t(random() % uint64_t(n)); };
+  int whole = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const int64_t width = 1 + below(6), numel = 1 + below(30);
+    std::vector<int> held(size_t(numel), 0);
+    std::vector<checkpoint::Elements> parts;
+    while (below(8) != 0) {
+      checkpoint::Elements e{{below(numel), 0}};
+      const auto hole = std::find(held.begin(), held.end(), 0);
+      if (hole != held.end() && below(8) != 0) e.range.begin = hole - held.begin();
+      e.stride = below(3) == 0 ? 0 : below(4) == 0 ? 1 + below(6) : width;
+      e.run = e.stride ? 1 + below(e.stride) : 0;
+      e.range.end = e.range.begin + (e.stride ? below(6) * e.stride + e.run : 1 + below(numel));
+      if (e.range.end > numel) continue;
+      for (const int64_t at : indices_of(e)) ++held[size_t(at)];
+      parts.push_back(e);
+    }
+    const bool once = std::all_of(held.begin(), held.end(), [](int n) { return n == 1; });
+    whole += once;
+    try {
+      checkpoint::require_each_once(parts, numel, "w");
+      ASSERT_TRUE(once) << "case " << i;
+    } catch (const Error& e) {
+      ASSERT_FALSE(once) << "case " << i << ": " << e.what();
+      const std::string said = e.what();
+      const int64_t named = std::stoll(said.substr(said.find("element ") + 8));
+      ASSERT_EQ(held[size_t(named)] == 0, said.ends_with("not at all")) << "case " << i << ": " << said;
+      ASSERT_NE(held[size_t(named)], 1) << "case " << i << ": " << said;
+    }
+  }
+  EXPECT_GT(whole, 200);
+}
+
+TEST(EachOnce, TakesNoMoreMemoryForMoreRuns) {
+  constexpr int64_t rows = int64_t{1} << 40;
+  const std::vector<checkpoint::Elements> cut = {columns(rows, 4, 0, 3), columns(rows, 4, 3, 4)};
+  EXPECT_NO_THROW(checkpoint::require_each_once(cut, rows * 4, "w"));
+  const std::vector<checkpoint::Elements> mixed = {columns(rows, 4, 0, 4), {{0, 4 * rows - 2}, 2, 6}};
+  expect_error(Exit::checkpoint, {"w has too many pieces at different distances"},
+               [&] { checkpoint::require_each_once(mixed, rows * 4, "w"); });
 }
 
 TEST(EachOnce, NamesAnElementThatIsMissingOrThereTwice) {

@@ -230,11 +230,22 @@ TEST_F(Manifest, WithImpossibleNumbersIsRefused) {
     with("xxh3", json::array({sum}), "", "16 hexadecimal digits");
   with("xxh3", json::array(), "", "has 0 checksums; wanted 1");
   with("file", "../shard", "", "is not the name of a shard");
+  with("shape", std::vector<int64_t>(33, 1), "", "at most 32 numbers");
   json m = whole_;  // runs that no memory can list
   json& r = record(m, "bias", 0);
   r["shape"] = {(int64_t{1} << 60) + 1}, r["range"] = {0, (int64_t{1} << 60) + 1}, r["every"] = {1, 2};
   r["name"] = fmt::format("master/bias[0:{}:1/2]", (int64_t{1} << 60) + 1);
-  refused(m, {"more pieces than memory can hold"});
+  refused(m, {"element 1 not at all"});
+  m = whole_;  // each of them is possible
+  for (const char* tensor : {"b1", "b2", "b3", "b4", "b5"}) {
+    json big = record(m, "bias", 0);
+    big["tensor"] = tensor, big["shape"] = {int64_t{1} << 59}, big["range"] = {0, int64_t{1} << 59};
+    big["name"] = fmt::format("master/{}[0:{}]", tensor, int64_t{1} << 59);
+    m["records"].push_back(big);
+  }
+  for (json& r2 : m["records"]) r2["xxh3"] = r2["xxh3"][0];
+  m["version"] = 2;
+  refused(m, {"more bytes than any disk"});
 }
 
 TEST_F(Manifest, WithAnotherChecksumIsNotWhatTheShardHolds) {

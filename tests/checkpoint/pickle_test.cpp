@@ -182,6 +182,28 @@ TEST(Pickle, DamageIsRefused) {
       "ends too early");
 }
 
+// A list of the instruction many times.
+std::string many(const std::string& instruction, size_t times) {
+  std::string bytes = "\x80\x02](";
+  for (size_t i = 0; i < times; ++i) bytes += instruction;
+  return bytes + "e.";
+}
+
+TEST(Pickle, OfAFewBytesTakesLittleMemory) {
+  constexpr size_t kMany = 1 << 20;
+  refused(many("]", kMany), "more memory than 48 times its");
+  // One name of a storage, and that storage many times.
+  const std::string zeros(3, '\0');
+  const std::string storage = "(X\x07" + zeros + "storagectorch\nFloatStorage\nX\x64" + zeros +
+                              std::string(100, 'k') + "NK\x01tq\x01";
+  refused(many("h\x01Q", kMany).insert(4, storage), "more memory than 48 times its");
+  refused("\x80\x02Nr\xff\xff\xff\x7f.", "at a place that no pickle has");
+  for (const std::string instruction : {"N", "\x88", "K\x07", "M\x01\x02"}) {
+    const checkpoint::Pickle pickle(bytes_of(many(instruction, kMany)));
+    EXPECT_EQ(pickle.root().items.size(), kMany);
+  }
+}
+
 // Errors are fine, and so are values; anything else is found by sanitizers.
 template <class Read>
 void fuzz(const std::string& good, int times, Read&& read) {
