@@ -9,6 +9,7 @@
 
 #include "core/input_file.h"
 #include "core/printable.h"
+#include "text/sentencepiece_file.h"
 #include "text/utf8.h"
 #endif
 
@@ -24,7 +25,7 @@ class SentencePieceTokenizer : public Tokenizer {
   explicit SentencePieceTokenizer(const std::string& path) : Tokenizer(path) {
     const std::string file = InputFile(path, Exit::data).text(int64_t{64} << 20);
     digest_ = XXH3_64bits(file.data(), file.size());
-    const auto status = processor_.LoadFromSerializedProto(file);
+    const auto status = processor_.LoadFromSerializedProto(checked_sentencepiece(file, path));
     require(status.ok() && processor_.GetPieceSize() > 0, Exit::data,
             "{}: the sentencepiece library cannot read it: {}; give the tokenizer.model of a model, or its "
             "tokenizer.json",

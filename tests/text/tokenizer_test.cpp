@@ -255,7 +255,7 @@ TEST(Tokenizers, FilesThatAreNoneAreNamed) {
   });
   expect_error(Exit::data, {"deep.json:1:65: it nests deeper than 64"},
                [&] { open_tokenizer(scratch.write("deep.json", std::string(100'000, '['))); });
-  expect_error(Exit::data, {"bad.model", "sentencepiece library cannot read it"},
+  expect_error(Exit::data, {"bad.model: the SentencePiece model is wrong", "tokenizer.json"},
                [&] { open_tokenizer(scratch.write("bad.model", "this is no model")); });
 }
 
