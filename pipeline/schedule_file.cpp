@@ -81,6 +81,11 @@ Schedule schedule_from_json(const std::string& text, const std::string& where) {
       file.contains("ranks") && file["ranks"].is_array() && int(file["ranks"].size()) == s.shape.stages;
   require(lists, Exit::usage, "{}: \"ranks\" must be a list of {} strings, one per stage", where,
           s.shape.stages);
+  // Every one of them is a word, and the proof has a place for each.
+  const auto computations = int64_t(s.shape.micros) * s.shape.chunks;
+  require(computations <= int64_t(text.size()), Exit::usage,
+          "{}: \"ranks\" is too short (got {} bytes, expected the forwards of {} micro-batches in {} chunks)",
+          where, text.size(), s.shape.micros, s.shape.chunks);
   for (int r = 0; r < s.shape.stages; ++r) {
     const nlohmann::json& line = file["ranks"][size_t(r)];
     require(line.is_string(), Exit::usage, "{}: rank {} must be a text such as \"F0 B0\"", where, r);

@@ -10,7 +10,7 @@ case "${1:-}" in
   --seconds) limit=-max_total_time=$2; shift 2 ;;
   -*) echo "usage: scripts/fuzz.sh [--runs N | --seconds N] [reader...]" >&2; exit 2 ;;
 esac
-[ $# -gt 0 ] || set -- safetensors manifest tokenizer index pickle
+[ $# -gt 0 ] || set -- $(cd build/fuzz/bin && printf '%s\n' fuzz_* | grep -v _test | sed s/fuzz_//)
 mkdir -p build/fuzz/found
 
 fuzz() {

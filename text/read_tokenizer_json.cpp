@@ -17,11 +17,10 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kAgain = "download it again, or write it again with the tokenizers library";
-constexpr int64_t kMostIds = int64_t{1} << 24;
 
 class Reader {
  public:
-  Reader(std::string_view text, const std::string& path) : path_(path) {
+  Reader(std::string_view text, const std::string& path) : path_(path), ids_end_(int64_t(text.size())) {
     root_ = parse_json(text, path, Exit::data, kAgain);
     require(root_.is_object(), Exit::data, "{}: is no JSON object; give a tokenizer.json", path);
   }
@@ -140,9 +139,9 @@ class Reader {
     if (!vocab.is_object()) broken("the vocabulary of the model is no object");
     for (const auto& [token, value] : vocab.items()) {
       const auto id = value.is_number_integer() ? value.get<int64_t>() : -1;
-      if (id < 0 || id >= kMostIds)
-        broken(fmt::format("the token {} has the id {}; ids are 0 to {}", shown(token),
-                           in_quotes(value.dump()), kMostIds - 1));
+      if (id < 0 || id >= ids_end_)
+        broken(fmt::format("the token {} has the id {}; the file has room for ids 0 to {}", shown(token),
+                           in_quotes(value.dump()), ids_end_ - 1));
       name(int32_t(id), token);
       ids_.emplace(token, int32_t(id));
     }
@@ -220,7 +219,7 @@ class Reader {
       if (const json& said = one.at("id"); !said.is_number_integer() || said.get<int64_t>() != id)
         broken(fmt::format("the added token {} has the id {} where the tokenizers library gives it {}",
                            shown(token.content), in_quotes(said.dump()), id));
-      if (id >= kMostIds) broken("there are too many tokens");
+      if (id >= ids_end_) broken("there are too many tokens");
       if (known == ids_.end()) ++next, ids_.emplace(token.content, int32_t(id));
       token.id = int32_t(id);
       name(token.id, token.content);
@@ -275,6 +274,8 @@ class Reader {
   }
 
   const std::string& path_;
+  // A token takes bytes of the file, so that no id takes more memory than the file is large.
+  int64_t ids_end_;
   json root_;
   TokenizerParts parts_;
   ByteAlphabet alphabet_;

@@ -268,6 +268,55 @@ TEST(TorchFile, AnyBytesAreTensorsOrAnErrorThatNamesTheFile) {
   });
 }
 
+template <class T>
+std::string little(T value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+std::string end_record(uint16_t entries, uint32_t size, uint32_t begin) {
+  return "PK\x05\x06" + little(uint32_t{0}) + little(entries) + little(entries) + little(size) +
+         little(begin) + little(uint16_t{0});
+}
+// A ZIP archive of files that are not compressed.
+std::string zip(const std::vector<std::pair<std::string, std::string>>& files) {
+  std::string out, table;
+  for (const auto& [name, content] : files) {
+    const std::string sizes = little(uint32_t(content.size())) + little(uint32_t(content.size())) +
+                              little(uint16_t(name.size())) + little(uint16_t{0});
+    table += "PK\x01\x02" + std::string(16, '\0') + sizes + std::string(10, '\0') +
+             little(uint32_t(out.size())) + name;
+    out += "PK\x03\x04" + std::string(14, '\0') + sizes + name + content;
+  }
+  return out + table + end_record(uint16_t(files.size()), uint32_t(table.size()), uint32_t(out.size()));
+}
+
+// {"w": a tensor of this shape}, with 4 numbers in its storage.
+std::string torch_file_with(const std::string& shape) {
+  const std::string zeros(3, '\0');
+  const auto text = [&](const std::string& t) { return "X" + std::string(1, char(t.size())) + zeros + t; };
+  const std::string pickle = "\x80\x02}" + text("w") + "ctorch._utils\n_rebuild_tensor_v2\n((" +
+                             text("storage") + "ctorch\nFloatStorage\n" + text("0") + text("cpu") +
+                             "K\x04tQK" + '\0' + shape + shape + "\x89}tRs.";
+  return zip({{"x/data.pkl", pickle}, {"x/data/0", std::string(16, '\0')}});
+}
+
+TEST(TorchFile, OfImpossibleSizesIsRefused) {
+  const Scratch scratch;
+  const auto refused_file = [&](const std::string& bytes, std::string_view why) {
+    expect_error(Exit::checkpoint, {"cannot be read as a file of torch.save", why},
+                 [&] { checkpoint::TorchFile file(write_new(scratch, bytes)); });
+  };
+  const checkpoint::TorchFile good(write_new(scratch, torch_file_with("K\x01\x85")));
+  EXPECT_EQ(good.tensors().at("w").shape, std::vector<int64_t>{1});
+  std::string dims = "(";
+  for (int i = 0; i < 33; ++i) dims += "K\x01";
+  refused_file(torch_file_with(dims + "t"), "'w' has an impossible shape");
+  refused_file(torch_file_with("K\x05\x85"), "more elements than the file has");
+  // Its record of ZIP64 would begin before the file.
+  refused_file(
+      "PK\x06\x07" + little(uint32_t{0}) + little(uint64_t{10}) + little(uint32_t{1}) + end_record(0, 0, 0),
+      "points outside of the file");
+}
+
 TEST(TorchFile, CutShortAtAnyPlaceItIsRefused) {
   const Scratch scratch;
   const std::string good = torch_file_of("llama_torch/pytorch_model.bin");

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -10,48 +9,16 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/pickle.h"
 #include "checkpoint/safetensors.h"
-#include "core/input_file.h"
 #include "data/token_file.h"
-#include "tests/scratch.h"
+#include "tests/fuzz/changed_file.h"
+#include "tests/fuzz/checkpoint_readers.h"
 #include "text/json_tokenizer.h"
+#include "text/sentencepiece_tokenizer.h"
 
 namespace cleave {
 namespace {
 
 using nlohmann::json;
-
-std::string fixture(const std::string& name) { return InputFile(FIXTURES "/" + name, Exit::internal).text(); }
-
-// Whether the body reads; false where it refuses as it should.
-template <class Body>
-bool reads(Exit refusal, Body&& body) {
-  try {
-    body();
-    return true;
-  } catch (const Error& error) {
-    if (error.exit() != refusal) throw;
-    return false;
-  }
-}
-
-// A file that is written anew for each input, in memory where the system has such a folder.
-class ChangedFile {
- public:
-  explicit ChangedFile(const char* name) : path_(folder().path(name)) {}
-  const std::string& path() const { return path_; }
-  // A new file, because writing over one may wait for a disk.
-  void write(const std::string& bytes) const {
-    std::filesystem::remove(path_);
-    std::ofstream(path_, std::ios::binary).write(bytes.data(), std::streamsize(bytes.size()));
-  }
-
- private:
-  static const Scratch& folder() {
-    static const Scratch scratch;
-    return scratch;
-  }
-  std::string path_;
-};
 
 // An input that begins like JSON stands for a header, and 64 bytes of tensors follow it.
 bool read_safetensors(const std::string& bytes) {
@@ -101,15 +68,6 @@ std::string older_manifest() {
   for (const char* name : {"block", "shards", "xxh3"}) file.erase(name);
   for (json& record : file["records"]) record["xxh3"] = json(record["xxh3"][0]);
   return file.dump();
-}
-
-// The text with the checksum that is right for it, so that what stands behind that is reached.
-std::string sealed(std::string text) {
-  constexpr size_t kDigits = 16, kBehind = 4;
-  if (text.size() < kDigits + kBehind) return text;
-  const size_t at = text.size() - kBehind - kDigits;
-  text.replace(at, kDigits, kDigits, '0');
-  return text.replace(at, kDigits, fmt::format("{:016x}", checkpoint::checksum_of(text)));
 }
 
 bool read_manifest(const std::string& bytes) {
@@ -208,11 +166,61 @@ std::vector<std::string> pickle_seeds() {
   return seeds;
 }
 
+#ifdef CLEAVE_HAVE_SENTENCEPIECE
+bool read_sentencepiece(const std::string& bytes) {
+  static const ChangedFile file("a.model");
+  file.write(bytes);
+  return reads(Exit::data, [] {
+    const auto tokenizer = text::open_sentencepiece(file.path());
+    const std::vector<int32_t> ids = tokenizer->encode(
+        "The text of A, \u2168 \ufb01 e\u0301 \xFF<sep>  123\n aaaaaaaaaaaaaaaa", {.frame = true});
+    for (const int32_t id : ids) CHECK(id >= 0 && id < tokenizer->vocab_size(), "id {}", id);
+    tokenizer->decode(ids);
+  });
+}
+
+// The first pieces of a model, and a table that replaces A and the letter fi.
+std::string small_sentencepiece(const std::string& name) {
+  const std::string model = fixture("sentencepiece_" + name + ".model");
+  size_t end = 0;
+  for (int piece = 0; piece < 300 && model[end] == '\x0a'; ++piece) end += 2 + size_t(model[end + 1]);
+  std::vector<uint32_t> units(512);
+  const auto child = [&](uint32_t from, uint32_t label, uint32_t children) {
+    units[from ^ label] = label | (from ^ label ^ children) << 10;
+  };
+  const auto leaf = [&](uint32_t from, uint32_t label, uint32_t value) {
+    child(from, label, 256 + label);
+    units[from ^ label] |= 1 << 8, units[256 + label] = value | uint32_t{1} << 31;
+  };
+  leaf(0, 'A', 0), child(0, 0xEF, 256), child(256, 0xAC, 0), leaf(0, 0x81, 2);
+  std::string map(4, '\0');
+  const auto bytes = uint32_t(units.size() * sizeof(uint32_t));
+  std::memcpy(map.data(), &bytes, sizeof bytes);
+  map.append(reinterpret_cast<const char*>(units.data()), bytes).append("a\0fi\0", 5);
+  const auto field = [](char id, const std::string& content) {
+    return id + std::string{char((content.size() & 0x7f) | 0x80), char(content.size() >> 7)} + content;
+  };
+  const std::string symbol = "\x0a\x05<sep>\x18\x04", bpe = "\x18\x02\x98\x02\x01";
+  return model.substr(0, end) + field('\x0a', symbol) + field('\x12', name == "bpe" ? bpe : "\x18\x01") +
+         field('\x1a', field('\x12', map));
+}
+
+std::vector<std::string> sentencepiece_seeds() {
+  return {small_sentencepiece("unigram"), small_sentencepiece("bpe")};
+}
+#endif
+
 const FuzzedReader kReaders[] = {{"safetensors", read_safetensors, safetensors_seeds},
                                  {"manifest", read_manifest, manifest_seeds},
                                  {"tokenizer", read_tokenizer, tokenizer_seeds},
                                  {"index", read_index, index_seeds},
-                                 {"pickle", read_pickle, pickle_seeds}};
+#ifdef CLEAVE_HAVE_SENTENCEPIECE
+                                 {"sentencepiece", read_sentencepiece, sentencepiece_seeds},
+#endif
+                                 {"pickle", read_pickle, pickle_seeds},
+                                 {"torch", read_torch, torch_seeds},
+                                 {"deepspeed", read_deepspeed, deepspeed_seeds},
+                                 {"adapters", read_adapters, adapters_seeds}};
 
 }  // namespace
 

@@ -44,6 +44,11 @@ TEST(ScheduleFile, SaysWhatIsWrong) {
       "s.json: the schedule cannot run: rank 1: backward of micro-batch 0, chunk 0: before its forward");
   EXPECT_NE(refusal(R"({"stages": 1, "micro_batches": 2, "ranks": ["F0 B0"]})").find("incomplete"),
             std::string::npos);
+  EXPECT_EQ(
+      refusal(R"({"stages": 1, "micro_batches": 1000000, "virtual_stages": 1000000, "ranks": ["F0 B0"]})"),
+      "s.json: \"ranks\" is too short (got 86 bytes, expected the forwards of 1000000 micro-batches in "
+      "1000000 "
+      "chunks)");
   EXPECT_NE(refusal(R"({"stages": 1, "micro_batches": 1, "ranks": [7]})").find("must be a text"),
             std::string::npos);
 }

@@ -238,6 +238,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"/model/merges/3", "7", {"merge 3 is no pair"}}, Refused{"/model/vocab", "[]", {"no object"}},
         Refused{"/model/vocab/a", "-1", {"'a'", "-1"}},
         Refused{"/model/vocab/a", "4000000000", {"4000000000"}},
+        Refused{"/model/vocab/a", "16000000", {"16000000", "the file has room for ids 0 to"}},
         Refused{"/added_tokens/1/id", "5", {"<|im_start|>", "5"}}, Refused{"/added_tokens", "3", {"no list"}},
         Refused{"/model", "[1]", {"tokenizer.json"}}),
     [](const auto& tested) { return "case" + std::to_string(tested.index); });
