@@ -309,8 +309,9 @@ TEST_P(CudaProcesses, KeepMessagesApartThatFollowEachOther) {
 }
 
 TEST_P(CudaProcesses, EndTogetherWhenOneIsKilled) {
+  constexpr auto kTimeout = 20s;
   const auto begin = std::chrono::steady_clock::now();
-  const auto ends = run(2, 20s, GetParam(), [&](Communicator& world, Rank& me) {
+  const auto ends = run(2, kTimeout, GetParam(), [&](Communicator& world, Rank& me) {
     const Tensor x = me.make(1000, 1);
     world.all_reduce(x, me.stream, {.what = "gradients"});
     me.stream.synchronize();
@@ -322,7 +323,8 @@ TEST_P(CudaProcesses, EndTogetherWhenOneIsKilled) {
   EXPECT_EQ(ends[1].exit, -SIGKILL);
   EXPECT_EQ(ends[0].exit, int(Exit::rank_lost)) << ends[0].message;
   EXPECT_TRUE(test::has(ends[0].message, "rank 1")) << ends[0].message;
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 50s);
+  // Its deadlines of the start, of the call and of the end.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3 * kTimeout);
 }
 
 TEST_P(CudaProcesses, NameTheCallThatARankDoesNotJoin) {
