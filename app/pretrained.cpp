@@ -7,6 +7,7 @@
 #include "app/add_options.h"
 #include "app/parse.h"
 #include "checkpoint/checkpoint.h"
+#include "core/json.h"
 #include "core/json_path.h"
 #include "core/units.h"
 #include "model/config_json.h"
@@ -89,8 +90,8 @@ model::ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
   try {
     const auto client =
         nlohmann::json::parse(runtime::from_json(reader.state(), reader.path().string()).client);
-    name_ = path_from_json(client.at("model").get<std::string>()), seq_len_ = client.at("seq_len"),
-    vocab_ = client.at("vocab");
+    name_ = path_from_json(client.at("model").get<std::string>()), seq_len_ = counted(client.at("seq_len")),
+    vocab_ = counted(client.at("vocab"));
     // Checkpoints of version 0.1 name a preset only.
     model = client.contains("config")
                 ? model::read_config_json(client["config"].dump(), reader.path().string())

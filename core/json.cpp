@@ -135,6 +135,11 @@ class Judge : public nlohmann::json_sax<json> {
 
 }  // namespace
 
+int64_t counted(const json& value, int64_t least) {
+  const bool good = value.is_number_integer() && least <= value && value <= kMostCounted;
+  return (good ? value : json("no count")).get<int64_t>();
+}
+
 std::string without_number(std::string_view what) {
   const size_t end = what.starts_with("[json.exception.") ? what.find("] ") : std::string_view::npos;
   return std::string(end == std::string_view::npos ? what : what.substr(end + 2));

@@ -29,6 +29,13 @@ std::optional<JsonFault> fault_in_json(std::string_view text);
 nlohmann::json parse_json(std::string_view text, const std::string& file, Exit exit,
                           std::string_view advice = "");
 
+// Whole numbers that files count steps and samples with: sums and products of a few of them do not wrap
+// around.
+inline constexpr int64_t kMostCounted = int64_t{1} << 40;
+// The value as one of [least, kMostCounted]. nlohmann::json::exception if it is anything else, such as 1e300,
+// whose conversion C++ does not define.
+int64_t counted(const nlohmann::json& value, int64_t least = 0);
+
 // What an exception of the JSON library says, without the number that it begins with.
 std::string without_number(std::string_view what);
 

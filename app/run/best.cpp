@@ -3,6 +3,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/json.h"
+
 namespace cleave::app {
 
 bool Best::take(int64_t step, double loss) {
@@ -24,7 +26,8 @@ void Best::restore(const nlohmann::json& facts) {
   if (!facts.is_object() || !facts.contains("best")) return;
   const nlohmann::json& j = facts["best"];
   try {
-    step_ = j.at("step"), loss_ = j.at("loss"), last_ = j.at("last"), waited_ = j.at("waited");
+    step_ = counted(j.at("step"), -1), loss_ = j.at("loss");
+    last_ = counted(j.at("last"), -1), waited_ = counted(j.at("waited"));
   } catch (const nlohmann::json::exception&) {
     *this = Best(patience_);
   }

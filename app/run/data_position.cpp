@@ -1,10 +1,12 @@
 #include "app/run/data_position.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "app/run/epochs.h"
 #include "app/run/resume_check.h"
+#include "core/json.h"
 #include "data/sampler.h"
 
 namespace cleave::app {
@@ -28,12 +30,11 @@ struct Saved {
 std::optional<Saved> position_of(const json& saved, const data::TokenBatches& batches, int64_t step) {
   try {
     const json& j = saved.at("position");
-    const Saved at{{j.at("epoch"), j.at("sample")}, j.at("trained")};
-    if (at.position.epoch >= 0 && at.position.sample >= 0) return at;
+    return Saved{{counted(j.at("epoch")), counted(j.at("sample"))}, counted(j.at("trained"))};
   } catch (const json::exception&) {
   }
   const std::optional<int64_t> batch = batch_of(saved);
-  if (!batch || *batch <= 0) return {};
+  if (!batch || *batch <= 0 || *batch > kMostCounted / std::max<int64_t>(step, 1)) return {};
   return Saved{batches.position(step, *batch), step * *batch};
 }
 

@@ -7,6 +7,7 @@
 #include "app/run/run_facts.h"
 #include "checkpoint/checksum.h"
 #include "config/ds_config.h"
+#include "core/json.h"
 
 namespace cleave::app {
 namespace {
@@ -73,7 +74,7 @@ std::optional<FirstLoss> FirstLoss::in(const nlohmann::json& facts) {
     const nlohmann::json& j = facts.at("first_loss");
     return FirstLoss{.loss = j.at("loss"),
                      .samples = std::stoull(j.at("samples").get<std::string>(), nullptr, 16),
-                     .batch = j.at("batch"),
+                     .batch = counted(j.at("batch")),
                      .type = j.at("type")};
   } catch (const std::exception&) {
     return {};

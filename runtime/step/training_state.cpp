@@ -1,12 +1,13 @@
 #include "runtime/step/training_state.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/json.h"
 
 namespace cleave::runtime {
 using nlohmann::json;
-
 std::string to_json(const TrainingState& at, const optim::LossScaler::State& scaler, uint64_t seed,
                     const std::string& client) {
   return json{{"step", at.step},
@@ -35,13 +36,24 @@ Restored from_json(const std::string& text, const std::string& where) {
     const json j = json::parse(text);
     const json& scaler = j.at("loss_scaler");
     Restored r;
-    r.at = {j.at("step"), j.at("applied_steps"), j.at("skipped_steps"),
-            j.value("optimizer_begin", int64_t{0})};
-    r.seed = j.at("seed");
+    r.at = {counted(j.at("step")), counted(j.at("applied_steps")), counted(j.at("skipped_steps")),
+            j.contains("optimizer_begin") ? counted(j["optimizer_begin"]) : 0};
+    require(r.at.optimizer_begin <= r.at.applied && r.at.applied <= r.at.step, Exit::checkpoint,
+            "{}: the training state in the manifest is damaged (got {} steps, {} of them applied, {} of "
+            "these before the "
+            "optimizer, expected them to fall); use another checkpoint",
+            where, r.at.step, r.at.applied, r.at.optimizer_begin);
+    r.seed = j.at("seed").get_ref<const json::number_unsigned_t&>();
     r.client = j.at("client").dump();
     r.imported = j.value("imported", false);
-    const optim::LossScaler::State was{scaler.at("scale"), scaler.at("iteration"), scaler.at("last_overflow"),
-                                       scaler.at("hysteresis")};
+    const optim::LossScaler::State was{scaler.at("scale"), counted(scaler.at("iteration")),
+                                       counted(scaler.at("last_overflow"), -kMostCounted),
+                                       counted(scaler.at("hysteresis"), -kMostCounted)};
+    require(was.scale > 0 && std::isfinite(was.scale), Exit::checkpoint,
+            "{}: the training state in the manifest is damaged (got {} for the loss scale, expected a number "
+            "above 0); "
+            "use another checkpoint",
+            where, was.scale);
     if (was != optim::LossScaler::State{}) r.scaler = was;  // which is what one has that scales nothing
     return r;
   } catch (const json::exception&) {

@@ -9,6 +9,7 @@
 #include "checkpoint/deepspeed_checkpoint.h"
 #include "checkpoint/digest.h"
 #include "checkpoint/torch_file.h"
+#include "core/json.h"
 #include "runtime/step/training_state.h"
 #include "tests/fuzz/changed_file.h"
 
@@ -124,7 +125,7 @@ class AdapterCheckpoint {
     json m = json::parse(text, nullptr, false);
     if (!m.is_object() || !m.contains("records") || !m["records"].is_array()) return text;
     for (json& r : m["records"]) try {
-        const int64_t begin = r.at("range").at(0), end = r.at("range").at(1);
+        const int64_t begin = counted(r.at("range").at(0)), end = counted(r.at("range").at(1));
         r["name"] = checkpoint::name_in_shard({r.at("kind"), r.at("tensor")}, {{begin, end}});
         if (begin == 0 && 0 < end && end <= kMost)
           r["xxh3"] = json::array({fmt::format("{:016x}", sum_of(end))});

@@ -45,6 +45,24 @@ TEST(TrainingState, WithoutAFieldIsRefusedWithItsPlace) {
     j["loss_scaler"].erase(name);
     refused(j);
   }
+  for (const char* name : {"step", "applied_steps", "skipped_steps", "optimizer_begin", "seed"})
+    for (const nlohmann::json& number :
+         {nlohmann::json(-1), nlohmann::json(1e300), nlohmann::json(INT64_MIN)}) {
+      nlohmann::json j = whole;
+      j[name] = number;
+      refused(j);
+    }
+  for (const auto& [name, number] :
+       {std::pair{"step", 6}, {"applied_steps", 2}}) {  // fewer than what is part of them
+    nlohmann::json j = whole;
+    j[name] = number;
+    refused(j);
+  }
+  for (const double scale : {0.0, -1.0}) {
+    nlohmann::json j = whole;
+    j["loss_scaler"]["scale"] = scale;
+    refused(j);
+  }
   nlohmann::json old = whole;
   old.erase("optimizer_begin");
   EXPECT_EQ(runtime::from_json(old.dump(), "here").at.optimizer_begin, 0);
