@@ -111,7 +111,7 @@ class Pickle::Machine {
 
   // Memory that values take, so that a small file cannot ask for much. What torch writes takes 10 times its
   // size.
-  static constexpr size_t kRoom = size_t{1} << 16, kRoomPerByte = 48;
+  static constexpr size_t kRoom = size_t{1} << 16, kRoomPerByte = 32;
   void take_room(size_t bytes) {
     if (bytes > room_)
       refuse(

@@ -191,12 +191,12 @@ std::string many(const std::string& instruction, size_t times) {
 
 TEST(Pickle, OfAFewBytesTakesLittleMemory) {
   constexpr size_t kMany = 1 << 20;
-  refused(many("]", kMany), "more memory than 48 times its");
+  refused(many("]", kMany), "more memory than 32 times its");
   // One name of a storage, and that storage many times.
   const std::string zeros(3, '\0');
   const std::string storage = "(X\x07" + zeros + "storagectorch\nFloatStorage\nX\x64" + zeros +
                               std::string(100, 'k') + "NK\x01tq\x01";
-  refused(many("h\x01Q", kMany).insert(4, storage), "more memory than 48 times its");
+  refused(many("h\x01Q", kMany).insert(4, storage), "more memory than 32 times its");
   refused("\x80\x02Nr\xff\xff\xff\x7f.", "at a place that no pickle has");
   for (const std::string instruction : {"N", "\x88", "K\x07", "M\x01\x02"}) {
     const checkpoint::Pickle pickle(bytes_of(many(instruction, kMany)));
