@@ -6,6 +6,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/manifest.h"
+#include "core/json.h"
 #include "core/printable.h"
 
 namespace cleave::checkpoint {
@@ -138,7 +139,8 @@ DeepSpeedCheckpoint::Stage DeepSpeedCheckpoint::open_stage(int index) const {
 
 void DeepSpeedCheckpoint::read_facts(const Pickled& model) {
   steps_ = count_in(model, "global_steps"), skipped_ = count_in(model, "skipped_steps");
-  if (skipped_ > steps_) refuse(fmt::format("it skipped {} of {} steps", skipped_, steps_));
+  if (skipped_ > steps_ || steps_ > kMostCounted)
+    refuse(fmt::format("it skipped {} of {} steps", skipped_, steps_));
   const Pickled* cut = within(&model, {"checkpoint_parallel_dimensions", "tp_degree"});
   if (cut && cut->integer > 1)
     refuse("its layers are cut over several ranks (tensor parallelism), which is not read");
@@ -240,7 +242,7 @@ void DeepSpeedCheckpoint::read_optimizer_steps() {
   if (!states || states->items.size() < 2 || !states->items[1]->find("exp_avg")) return;
   const Pickled* step = states->items[1]->find("step");
   optimizer_steps_ = steps_ - skipped_;
-  if (step && step->kind == Pickled::Kind::integer) optimizer_steps_ = step->integer;
+  if (step && step->kind == Pickled::Kind::integer) optimizer_steps_ = std::max<int64_t>(0, step->integer);
   if (step && step->kind == Pickled::Kind::tensor) {
     const StoredTensor t = rank.locate(*step, "step");
     float value = 0;
@@ -263,7 +265,8 @@ void DeepSpeedCheckpoint::read_loss_scale() {
   };
   const auto count = [&](const char* name) {
     const double value = number(name);
-    if (!(std::fabs(value) <= 0x1p53)) refuse(fmt::format("its loss scaler has {} for {}", value, name));
+    if (!(std::fabs(value) <= double(kMostCounted)))
+      refuse(fmt::format("its loss scaler has {} for {}", value, name));
     return int64_t(value);
   };
   if (!scaler || scaler->kind != Pickled::Kind::object) return;
@@ -271,7 +274,8 @@ void DeepSpeedCheckpoint::read_loss_scale() {
   if (!std::isfinite(found.scale) || found.scale <= 0)
     refuse(fmt::format("its loss scaler has the scale {}", found.scale));
   if (found.moves) {
-    found.iteration = count("cur_iter"), found.last_overflow = count("last_overflow_iter");
+    found.iteration = std::max<int64_t>(0, count("cur_iter")),
+    found.last_overflow = count("last_overflow_iter");
     found.hysteresis = count("cur_hysteresis");
   }
   if (found.moves || found.scale != 1) loss_scale_ = found;

@@ -2,9 +2,12 @@
 // tests/fixtures/make_deepspeed_checkpoints.py makes both.
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "checkpoint/deepspeed_checkpoint.h"
 #include "checkpoint/pipeline_names.h"
 #include "checkpoint/safetensors.h"
+#include "core/input_file.h"
 #include "tests/scratch.h"
 #include "tests/stored_values.h"
 
@@ -190,6 +193,38 @@ TEST_F(DamagedDeepSpeed, CutLayersAreRefusedByName) {
   step = copy("pipe2_bf16");
   std::ofstream(step / "layer_00-model_01-model_states.pt") << "x";
   expect({"cut over several ranks"});
+}
+
+// Replaces the number 3 behind a key of the file's pickle by 2^62. The new pickle stands behind the other
+// files of the archive, and the table of contents, whose first entry is the pickle, without the records of
+// ZIP64 behind it.
+void make_huge(const fs::path& path, const std::string& key) {
+  std::string file = InputFile(path.string(), Exit::internal).text();
+  const auto at = [&](size_t place) {
+    uint32_t value = 0;
+    std::memcpy(&value, file.data() + place, sizeof value);
+    return value;
+  };
+  const size_t end = file.size() - 22, directory = at(end + 16), name = at(26) & 0xffff, extra = at(26) >> 16;
+  std::string pickle = file.substr(30 + name + extra, at(directory + 24));
+  const size_t number = pickle.find("K\x03", pickle.find(key));
+  pickle.replace(number, 2, "\x8a\x08" + std::string(7, '\0') + "\x40");
+  std::string table = file.substr(directory, at(end + 12)) + file.substr(end),
+              entry = file.substr(0, 30 + name);
+  const auto put = [](std::string& to, size_t place, size_t value) {
+    std::memcpy(to.data() + place, &value, 4);
+  };
+  entry[28] = entry[29] = 0;
+  put(table, 20, pickle.size()), put(table, 24, pickle.size()), put(table, 42, directory);
+  put(table, table.size() - 6, directory + entry.size() + pickle.size());
+  std::ofstream(path, std::ios::binary) << file.substr(0, directory) << entry << pickle << table;
+}
+
+TEST_F(DamagedDeepSpeed, StepsThatNoTrainingTakesAreRefused) {
+  make_huge(copy("zero1_fp16") / "mp_rank_00_model_states.pt", "global_steps");
+  expect({"it skipped", "of 4611686018427387904 steps"});
+  make_huge(copy("zero1_fp16") / "zero_pp_rank_0_mp_rank_00_optim_states.pt", "cur_iter");
+  expect({"its loss scaler has 4.61", "for cur_iter"});
 }
 
 TEST_F(DamagedDeepSpeed, StagesThatAreMissingAreNamed) {
