@@ -8,8 +8,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 
 #include "core/error.h"
 #include "launcher/passed_signals.h"
@@ -76,6 +78,11 @@ struct Become {
 }
 
 }  // namespace
+
+bool is_this_program(const std::vector<std::string>& command) {
+  std::error_code none;
+  return std::filesystem::equivalent(command.front(), "/proc/self/exe", none);
+}
 
 ChildProcess start_child(const ChildSpec& spec) {
   Pipe in, out, err, failure;

@@ -31,6 +31,9 @@ struct ChildProcess {
   std::string held[2];     // the beginning of a line that has not ended
 };
 
+// Whether the command starts this program again.
+bool is_this_program(const std::vector<std::string>& command);
+
 // Forks and executes, in a process group of its own. Error(usage) if the program cannot be executed or the
 // folder is not there.
 ChildProcess start_child(const ChildSpec& spec);

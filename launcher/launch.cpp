@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 
 #include "core/range.h"
@@ -69,9 +68,7 @@ class Launch {
   // By Job::end_when_asked. A stop that came before the first line of a rank's program would kill it, which
   // schedulers that start a stopped job again take for a failure.
   static bool takes_held_stops(const std::vector<std::string>& command) {
-    std::error_code nowhere;
-    return command.size() > 1 && command[1] == "train" &&
-           std::filesystem::equivalent(command[0], "/proc/self/exe", nowhere);
+    return command.size() > 1 && command[1] == "train" && is_this_program(command);
   }
 
   ChildSpec spec_of(size_t index) const {

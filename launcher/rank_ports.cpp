@@ -2,21 +2,12 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 
 #include "comm/meeting_point.h"
 #include "core/error.h"
+#include "launcher/children.h"
 
 namespace cleave::launcher {
-namespace {
-
-bool is_this_program(const std::vector<std::string>& command) {
-  std::error_code none;
-  return std::filesystem::equivalent(command.front(), "/proc/self/exe", none);
-}
-
-}  // namespace
 
 RankPorts take_ports(const NodeStart& node, bool meet) {
   RankPorts ports;

@@ -193,11 +193,10 @@ void RunFolder::save(runtime::Engine& engine, const json& facts) {
     // is missing then.
     const bool folder = fs::create_directories(options_.dir), lock = lock_->require_held();
     if (folder || lock)
-      say_(
-          fmt::format("warning: {} was removed while this run was under way; it is made anew, and what was "
-                      "saved before {} gone",
-                      folder ? options_.dir : (fs::path(options_.dir) / "run.lock").string(),
-                      folder ? "is" : "may be"));
+      say_(fmt::format(
+          "warning: {} was removed while this run was under way; it is made anew, and what was "
+          "saved before {} gone",
+          folder ? options_.dir : (fs::path(options_.dir) / "run.lock").string(), folder ? "is" : "may be"));
   });
   best_ = next_best_;  // what was begun before has ended
   json client = facts;
