@@ -42,7 +42,7 @@ Described described_in(const checkpoint::CheckpointReader& reader) {
     Described of{path_from_json(client.at("model").get<std::string>()),
                  model::read_config_json(client.at("config").dump(), reader.path().string()),
                  lora_in(client)};
-    of.model.vocab = client.at("vocab");
+    of.model.vocab = counted(client.at("vocab"));
     return of;
   } catch (const json::exception&) {
     fail(Exit::checkpoint, "{} has no config of its model; only checkpoints of cleave train and import do",
@@ -192,7 +192,9 @@ std::vector<int32_t> end_tokens_in(const fs::path& folder) {
     const json ids = said.is_object() ? said.value("eos_token_id", json()) : json();
     if (ids.is_null()) continue;
     try {
-      return ids.is_array() ? ids.get<std::vector<int32_t>>() : std::vector<int32_t>{ids.get<int32_t>()};
+      std::vector<int32_t> tokens;
+      for (const json& id : ids.is_array() ? ids : json::array({ids})) tokens.push_back(int32_t(counted(id)));
+      return tokens;
     } catch (const json::exception&) {
       fail(Exit::checkpoint,
            "{}: eos_token_id is malformed (got {}, expected a token id or a list of them); "

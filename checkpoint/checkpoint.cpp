@@ -10,6 +10,7 @@
 
 #include "checkpoint/checksum.h"
 #include "checkpoint/removal.h"
+#include "comm/from_peer.h"
 #include "comm/together.h"
 #include "core/input_file.h"
 #include "core/printable.h"
@@ -243,7 +244,7 @@ SavedCheckpoint save_checkpoint(const fs::path& dir, const std::string& tag,
     if (world.rank() == 0) place = make_place(dir, tag);
   });
   const Announcement told = announced(place, world);
-  const SavedCheckpoint saved{told.name, told.renamed};
+  const SavedCheckpoint saved{comm::text_from_peer(told.name), told.renamed};
   const fs::path folder = saved.renamed ? dir / (".tmp." + tag) : dir / saved.name;
   step([&] {
     write_shard(folder, fmt::format("shard-{:05}", world.rank()), fmt::format("{:016x}", told.number),

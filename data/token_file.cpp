@@ -174,7 +174,7 @@ void TokenFile::read_llmc_header(std::span<const uint8_t> bytes) {
           file_bytes, kHeaderBytes);
   const int32_t wanted = kind_ == Kind::llmc_u16 ? kVersionU16 : kVersionU32;
   require(word(bytes, 1) == wanted, Exit::data,
-          "{}: has version {} of the llm.c format with magic {}; only version {} is known: tokenize the text "
+          "{}: has version {} of the llm.c format with magic {}; only version {} is supported: tokenize the text "
           "again",
           path(), word(bytes, 1), word(bytes, 0), wanted);
   size_ = word(bytes, 2);

@@ -161,7 +161,7 @@ class Data(AppTest):
         self.assertNotEqual(self.run_cleave(*evaluate).stdout, masked)
 
     def test_bad_input_is_one_error_before_training(self):
-        for data, code, parts in ((self.text, 7, ["text.txt", "--pack", "documents"]), ("0.5 a.bin b.bin 0.5", 2, ["'b.bin'", "weight"]),
+        for data, code, parts in ((self.text, 7, ["text.txt", "--pack", "document"]), ("0.5 a.bin b.bin 0.5", 2, ["'b.bin'", "weight"]),
                                   ("1 nowhere.bin 1 b", 7, ["nowhere.bin"]), ("1 a.bin 0 b", 2, ["--data: weight 0", "above 0"])):
             said = self.run_on(data, "--pack", code=code)
             for part in parts:

@@ -377,7 +377,7 @@ class Exchange(AppTest):
         none = self.dir / "none"
         shutil.copytree(DEEPSPEED / "zero1_bf16", none)
         (none / "config.json").unlink()
-        self.assertIn("has no config.json, which says what model it is; give --model",
+        self.assertIn("contains no config.json; pass --model",
                       self.run_cleave("import", "--from_deepspeed", none, self.dir / "x", code=2).stderr)
         self.run_cleave("import", "--from_deepspeed", none, self.dir / "x", "--model", DEEPSPEED / "zero1_bf16/config.json",
                         "--tag", "global_step3")
@@ -391,7 +391,7 @@ class Exchange(AppTest):
     def test_nothing_is_overwritten(self):
         run, taken = self.dir / "run", self.dir / "taken"
         self.run_cleave("import", PUBLISHED / "llama", run)
-        self.assertIn("has checkpoints already", self.run_cleave("import", PUBLISHED / "llama", run, code=2).stderr)
+        self.assertIn("already contains checkpoints", self.run_cleave("import", PUBLISHED / "llama", run, code=2).stderr)
         taken.mkdir()
         (taken / "notes.txt").write_text("mine")
         for args in (["export", run, taken], ["export", run, taken / "notes.txt"]):

@@ -36,7 +36,7 @@ TEST(Json, AKeyThatAnObjectHasTwiceIsNamedWithItsPlace) {
   EXPECT_EQ(fault_of("{\"a\": {\"b\": 1},\n \"b\": 2, \"a\": 3}"),
             "2:10 duplicate key 'a' in one object");
   EXPECT_EQ(fault_of(R"({"a\"\\": 1, "a\"\\": 2})"),
-            R"(1:14 the key 'a"\x5c' is given twice in the same object)");
+            R"(1:14 duplicate key 'a"\x5c' in one object)");
   EXPECT_EQ(fault_of(R"([{"a": 1}, {"a": 2}])"), "");
 }
 

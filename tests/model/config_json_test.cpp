@@ -266,7 +266,7 @@ TEST(ConfigJson, TextThatIsNoObjectIsRefused) {
   for (const char* text : {"", "{\"model_type\": \"llama\"", "model"})
     EXPECT_NE(refusal(text).find("expected the config.json of a model"), std::string::npos) << text;
   EXPECT_NE(
-      refusal("{\"model_type\": \"llama\",\n \"model_type\": \"gpt2\"}").find(":2:2: the key 'model_type'"),
+      refusal("{\"model_type\": \"llama\",\n \"model_type\": \"gpt2\"}").find(":2:2: duplicate key 'model_type'"),
       std::string::npos);
 }
 

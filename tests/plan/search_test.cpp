@@ -253,7 +253,7 @@ TEST(Predict, TakesRatesFromAFileAndNamesWhatIsWrongWithThem) {
   EXPECT_EQ(d.per_node, 2);
   const std::string bad = scratch.write("bad.json", R"({"training": -1, "memroy": 3e11, "per_node": 2})");
   expect_error(Exit::usage,
-               {"training: expected a number above 0, got -1", "memory: wanted", "memroy: unknown"},
+               {"training: expected a number above 0, got -1", "memory: expected", "memroy: unknown"},
                [&] { plan::device_model(bad); });
   expect_error(Exit::usage, {"h2000", "a100-80", ".json"}, [] { plan::device_model("h2000"); });
   expect_error(Exit::usage, {"none.json", "cannot be opened"}, [] { plan::device_model("none.json"); });

@@ -30,7 +30,7 @@ class Surface(unittest.TestCase):
                 self.assertIn("between the last backward of a step and its update", seen["early"])
                 self.assertRegex(seen["tags"], "tag differs between ranks .this rank: of rank [01]")
                 self.assertIn("head.bias may be updated already", seen["ahead"])
-                self.assertIn("step within no_sync" if stage == "1" else "has no elements; remove it", seen["within"])
+                self.assertIn("step within no_sync" if stage == "1" else "leave it out", seen["within"])
                 for case, far in seen["gradients"].items():
                     self.assertLess(far, 1e-6, f"gradients, {case}")
                 self.assertLess(seen["autocast"], 1e-5)
@@ -107,7 +107,7 @@ class Surface(unittest.TestCase):
     def test_mistakes_are_named(self) -> None:
         expected = {
             "unknown key": ["UsageError", 'gradient_cliping: unknown key; did you mean "gradient_clipping"?'],
-            "no section": ["UsageError", "cleave: wanted an object, or null, got 5"],
+            "no section": ["UsageError", "cleave: expected an object, or null, got 5"],
             "no file": ["UsageError", "nowhere.json: there is no such file"],
             "twice": ["UsageError", "given twice"],
             "groups": [

@@ -221,7 +221,7 @@ TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
             "needs a "
             "layer, so use at most 8");
   EXPECT_EQ(refusal(2, pipelined(config(1, 0, 1), 2, "2f2b")),
-            "2: there is no pipeline schedule \"2f2b\"; use gpipe, 1f1b, interleaved, zb-h1");
+            "2: unknown pipeline schedule \"2f2b\"; use gpipe, 1f1b, interleaved, zb-h1");
 }
 
 TEST(Pipeline, PromisesFromSplitBackwardsOnlyWhatTheModelsLayersCanSplit) {

@@ -286,7 +286,7 @@ TEST(UnitEngine, RefusesWhatItCannotBeDrivenBy) {
   wrong.weight_decay_on = {"nothing.*"};
   expect_error(Exit::usage, {"weight_decay_on", "nothing.*"}, [&] { make(wrong); });
   wrong = config_for(1), wrong.freeze = {"*.bias"};
-  expect_error(Exit::usage, {"cleave.freeze", "say themselves"}, [&] { make(wrong); });
+  expect_error(Exit::usage, {"cleave.freeze", "define frozen parameters themselves"}, [&] { make(wrong); });
   wrong = config_for(1);
   wrong.zero.quantized_weights = true, wrong.zero.stage = 3;
   expect_error(Exit::usage, {"zero_quantized_weights", "remove the key"}, [&] { make(wrong); });
@@ -316,7 +316,7 @@ TEST(UnitEngine, IsRefusedWhereTheConfigurationCutsLayers) {
     const model::Model layers = small_gpt();
     config::DsConfig c = config_for(1);
     c.tensor_parallel.autotp_size = 2;
-    expect_error(Exit::usage, {"define frozen parameters themselves; remove the key", "autotp_size 2"},
+    expect_error(Exit::usage, {"driven from outside", "autotp_size 2"},
                  [&] { runtime::UnitEngine(c, layers.name, layers.units(), world, {.gives = kGives}); });
   });
 }
