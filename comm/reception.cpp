@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kFewest = 64;   // callers that may wait from one network
 constexpr size_t kNetworks = 4;  // so many times as many from all
-constexpr int kAtOnce = 64;      // accepted in one turn, so that others have theirs
+constexpr int kAcceptedAtOnce = 64;      // accepted in one turn, so that others have theirs
 constexpr auto kHelloWithin = std::chrono::seconds(10);
 constexpr auto kPause = std::chrono::milliseconds(100);  // where no descriptor is left
 
@@ -61,7 +61,7 @@ std::vector<Guest> Reception::receive(std::span<const pollfd> polls) {
 }
 
 void Reception::accept_new(std::vector<Guest>& guests) {
-  for (int i = 0; i < kAtOnce; ++i) {
+  for (int i = 0; i < kAcceptedAtOnce; ++i) {
     Socket socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket && no_descriptor_left(errno)) {
       if (drop_oldest(most_frequent())) continue;

@@ -17,7 +17,7 @@ namespace cleave::comm {
 namespace {
 
 constexpr size_t kDigits = 32;
-constexpr int kAtOnce = 64;  // answers in one turn
+constexpr int kAnsweredAtOnce = 64;  // answers in one turn
 
 Socket new_socket() { return Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
@@ -73,7 +73,7 @@ SecretDoor SecretDoor::open(int port) {
 }
 
 void SecretDoor::hand_out() {
-  for (int i = 0; i < kAtOnce; ++i) {
+  for (int i = 0; i < kAnsweredAtOnce; ++i) {
     Socket caller(accept4(fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!caller) return;
     if (is_of_this_user(caller)) caller.send_all(secret_, Clock::now());

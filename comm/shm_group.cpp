@@ -19,7 +19,7 @@ using namespace shm;
 namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(40);
-constexpr auto kLastWords = std::chrono::milliseconds(500);
+constexpr auto kPatience = std::chrono::milliseconds(500);
 constexpr auto kNap = std::chrono::milliseconds(20);  // between two looks at whether the others are alive
 
 void futex_wait(Futex& word, uint32_t value) {
@@ -128,7 +128,7 @@ void ShmGroup::throw_if_gone(const Waiting& w, const std::function<bool(int)>& h
   for (int r = 0; r < size(); ++r) {
     if (here(r) || !is_gone(r) || here(r)) continue;  // it may have left after it came
     // A rank that failed says why through the rendezvous, which may take longer than its end.
-    const auto patience = Clock::now() + kLastWords;
+    const auto patience = Clock::now() + kPatience;
     while (!header().poisoned.load() && Clock::now() < patience)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const int world_rank = ranks()[size_t(r)], pid = pids_[size_t(r)];
