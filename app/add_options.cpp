@@ -91,13 +91,15 @@ CLI::Validator trainers_schedule() {
       "");
 }
 
-void add_options(CLI::App& app, config::AutoValues& a) {
+void add_options(CLI::App& app, config::AutoValues& a, InHelp in_help) {
   a.default_micro_batch_size = 8, a.warmup_steps = 0, a.schedule = "linear";
   a.lr = 5e-5, a.beta1 = 0.9, a.beta2 = 0.999, a.eps = 1e-8, a.weight_decay = 0, a.max_grad_norm = 1;
   const auto option = [&](const char* name, auto& value, const char* key, const char* otherwise) {
     return app.add_option(name, value, fmt::format("{} (default {})", key, otherwise))
         ->each([&a, name](const std::string&) { a.given.insert(name); })
-        ->group("Trainer options: values for \"auto\" and for missing keys of the ds_config");
+        ->group(in_help == InHelp::yes
+                    ? "Trainer options: values for \"auto\" and for missing keys of the ds_config"
+                    : "");
   };
   option("--per_device_train_batch_size", a.micro_batch_size, "train_micro_batch_size_per_gpu",
          "8, or derived from the other batch keys")

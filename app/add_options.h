@@ -17,9 +17,10 @@ void add_token_bytes(CLI::App& app, int& token_bytes);
 void add_document_mask(CLI::App& app, bool& document_mask);
 void add_options(CLI::App& app, RankOptions& options);
 
-// What "auto" in a ds_config stands for, and the optimizer and schedule of one that has none, under the names
-// and with the defaults of Hugging Face's Trainer.
-void add_options(CLI::App& app, config::AutoValues& values);
+// Values for "auto" and for missing keys of a ds_config, with the names and defaults of Hugging Face's
+// Trainer. Commands that do not train accept them without listing them in their help.
+enum class InHelp { yes, no };
+void add_options(CLI::App& app, config::AutoValues& values, InHelp in_help = InHelp::yes);
 
 // --steps of commands that train nothing: the length of a schedule that ends with the training.
 void add_steps_option(CLI::App& app, config::AutoValues& values);

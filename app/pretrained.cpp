@@ -58,29 +58,26 @@ void say_layout(const runtime::Engine& engine, const launcher::Job& job) {
 
 void add_options(CLI::App& app, PretrainedOptions& o) {
   app.add_option("dir", o.dir,
-                 "folder of checkpoints, one of them, or a published model with config.json and weights")
+                 "folder of checkpoints, one checkpoint, or a published model with config.json and weights")
       ->required();
   app.add_option("--tag", o.tag, "which one")->capture_default_str();
-  add_config_option(
-      app, o.config,
-      "how ranks share the model, its type and the home of its weights; keys of training are not "
-      "used (none: every rank has the whole model in fp32)",
-      false);
-  app.add_option(
-      "--tokenizer", o.tokenizer,
-      "byte, a tokenizer.json or a tokenizer.model (none: the one that the checkpoint names, or that "
-      "is in the published model's folder)");
-  app.add_option(
-         "--seq_len", o.seq_len,
-         "positions of a text that the model sees (0: as in the training; of a published model 2048, or "
-         "as many as it has)")
+  add_config_option(app, o.config,
+                    "ds_config with the layout, type and offload of the model; training keys have no effect "
+                    "(default: every rank has the whole model in fp32)",
+                    false);
+  app.add_option("--tokenizer", o.tokenizer,
+                 "byte, a tokenizer.json or a tokenizer.model (default: the tokenizer of the checkpoint or "
+                 "of the model folder)");
+  app.add_option("--seq_len", o.seq_len,
+                 "positions of a text that the model sees (0: as in the training; for a published model "
+                 "2048, or its maximum)")
       ->capture_default_str()
       ->check(integer(0));
-  app.add_flag("--strict", o.strict, "warnings about the ds_config and the tokenizer are errors");
-  auto* verbose = app.add_flag("--verbose", o.verbose, "also print every key and the whole memory table");
-  app.add_flag("--quiet", o.quiet, "print nothing but the result and what goes wrong")->excludes(verbose);
+  app.add_flag("--strict", o.strict, "treat warnings about the ds_config and the tokenizer as errors");
+  auto* verbose = app.add_flag("--verbose", o.verbose, "also print every key and the complete memory table");
+  app.add_flag("--quiet", o.quiet, "print only the result, errors and warnings")->excludes(verbose);
   add_options(app, o.ranks);
-  add_options(app, o.values);
+  add_options(app, o.values, InHelp::no);
 }
 
 model::ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
@@ -102,8 +99,7 @@ model::ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
     tokenizer_digest_ = client.value("tokenizer_digest", "");
   } catch (const nlohmann::json::exception&) {
     fail(Exit::checkpoint,
-         "{} was not written by cleave train: it lacks the model, its sequence length, vocabulary or "
-         "tokenizer",
+         "{}: was not written by cleave train: model, sequence length, vocabulary or tokenizer are missing",
          reader.path().string());
   }
   model.vocab = vocab_;
@@ -121,11 +117,11 @@ model::ModelConfig Pretrained::read_published(const PretrainedOptions& o) {
 void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
   const std::string path = o.tokenizer.empty() ? tokenizer_path_ : o.tokenizer;
   if (path.empty() || (o.tokenizer.empty() && !bytes_ && !std::filesystem::exists(path))) {
-    require(!o.needs_tokenizer || !published_, Exit::usage, "{} has no tokenizer; give --tokenizer FILE",
-            o.dir);
-    require(
-        !o.needs_tokenizer, Exit::usage, "{} was trained on token ids, and {}; give --tokenizer FILE", o.dir,
-        path.empty() ? "does not say which tokenizer made them" : "its tokenizer " + path + " is not there");
+    require(!o.needs_tokenizer || !published_, Exit::usage,
+            "{}: contains no tokenizer; pass --tokenizer FILE", o.dir);
+    require(!o.needs_tokenizer, Exit::usage, "{}: was trained on token ids, and {}; pass --tokenizer FILE",
+            o.dir,
+            path.empty() ? "does not name their tokenizer" : "its tokenizer " + path + " is not there");
     return;
   }
   tokenizer_ = text::open_tokenizer(path);
@@ -137,7 +133,7 @@ void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
   const std::string digest = digest_of(*tokenizer_);
   if (tokenizer_digest_.empty() || digest == tokenizer_digest_) return;
   const std::string differs = fmt::format(
-      "the tokenizer {} is not that of the checkpoint, {}: its ids mean other texts", path, tokenizer_path_);
+      "the tokenizer {} differs from the checkpoint's, {}: its ids mean other texts", path, tokenizer_path_);
   require(!o.strict, Exit::usage, "{}", differs);
   if (says) std::fprintf(stderr, "warning: %s\n", differs.c_str());
 }
@@ -145,13 +141,12 @@ void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
 Pretrained::Pretrained(const PretrainedOptions& o, launcher::Job& job) {
   model::require_one_meaning(o.dir);
   std::error_code error;
-  require(
-      !fs::exists(fs::path(o.dir) / "config.json", error) || is_published_model(o.dir) ||
-          fs::exists(fs::path(o.dir) / "latest", error),
-      Exit::checkpoint,
-      "{} has a config.json and no weights (model.safetensors, pytorch_model.bin), and no checkpoints (it "
-      "has no file 'latest')",
-      o.dir);
+  require(!fs::exists(fs::path(o.dir) / "config.json", error) || is_published_model(o.dir) ||
+              fs::exists(fs::path(o.dir) / "latest", error),
+          Exit::checkpoint,
+          "{}: contains a config.json, but neither weights (model.safetensors, pytorch_model.bin) nor "
+          "checkpoints (file 'latest')",
+          o.dir);
   model::ModelConfig model = is_published_model(o.dir) ? read_published(o) : read_checkpoint(o);
   if (o.seq_len > 0) seq_len_ = o.seq_len;
   model.document_mask = o.document_mask;

@@ -45,7 +45,8 @@ Described described_in(const checkpoint::CheckpointReader& reader) {
     of.model.vocab = counted(client.at("vocab"));
     return of;
   } catch (const json::exception&) {
-    fail(Exit::checkpoint, "{} has no config of its model; only checkpoints of cleave train and import do",
+    fail(Exit::checkpoint,
+         "{}: contains no config of its model; only checkpoints of cleave train and import do",
          reader.path().string());
   }
 }
@@ -72,7 +73,7 @@ json config_json_of(const model::ModelConfig& config, const fs::path& kept, DTyp
 void require_all(const checkpoint::CheckpointReader& reader, const checkpoint::WeightNames& names) {
   for (const checkpoint::WeightName& w : names.tensors)
     require(reader.shape("master", w.tensor) == w.shape, Exit::checkpoint,
-            "{} has no weights of {} in the shape of its model", reader.path().string(), w.tensor);
+            "{}: contains no weights of {} in the shape of its model", reader.path().string(), w.tensor);
 }
 
 // Files that an export writes.
@@ -155,8 +156,8 @@ fs::path folder_of_weights(const std::string& model) {
   std::error_code error;
   if (model::is_preset(model) || !fs::is_directory(model, error)) return {};
   require(!checkpoint::weights_in(model).empty(), Exit::usage,
-          "--model {} has a config.json and no weights (model.safetensors, pytorch_model.bin); copy them "
-          "there, or give --init random to begin with random ones",
+          "--model {}: contains a config.json but no weights (model.safetensors, pytorch_model.bin); copy "
+          "them there, or pass --init random to start from random weights",
           model);
   return model;
 }
@@ -167,9 +168,10 @@ std::string describe_random(const std::string& model, uint64_t seed) {
   const bool others = !model::is_preset(model) && fs::is_regular_file(model, error) &&
                       !checkpoint::weights_in(beside).empty();
   return fmt::format("random, seed {}{}", seed,
-                     others ? fmt::format(" (those beside {} are not read; --model {} begins with them)",
-                                          model, beside.string())
-                            : "");
+                     others
+                         ? fmt::format(" (the weights next to {} are not read; --model {} starts from them)",
+                                       model, beside.string())
+                         : "");
 }
 
 model::ModelConfig published_config(const fs::path& folder) {
@@ -209,8 +211,7 @@ void require_free(const fs::path& target) {
   std::error_code error;
   const bool free =
       !fs::exists(target, error) || (fs::is_directory(target, error) && fs::is_empty(target, error));
-  require(free, Exit::usage, "{} is there already; name a folder that is not, or an empty one",
-          target.string());
+  require(free, Exit::usage, "{}: already exists; choose a new or empty folder", target.string());
 }
 
 std::string export_checkpoint(const fs::path& folder, const std::string& tag, const fs::path& target,

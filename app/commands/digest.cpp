@@ -28,16 +28,14 @@ std::map<std::string, std::string> digests_of_published(const CheckpointOptions&
 
 int run_digest(const Arguments& arguments) {
   CLI::App app(
-      "Hashes of a checkpoint's weights and of its optimizer state, which are the same for every number of "
-      "ranks, stage, offload and layout; or of the weights of a published model, which are those of its "
-      "import.\n"
-      "Example: cleave digest runs/quickstart/checkpoints",
+      "Prints layout-independent hashes of a checkpoint's weights and optimizer state, or of the weights of "
+      "a published model (equal to those of its import).\nExample: cleave digest runs/quickstart/checkpoints",
       "digest");
   CheckpointOptions o;
   std::string dtype = "fp32";
   add_options(app, o);
   add_threads(app, o);
-  app.add_option("--dtype", dtype, "round the values to this type first, as an export does")
+  app.add_option("--dtype", dtype, "round the values to this type first, as export does")
       ->capture_default_str()
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   if (!parse(app, arguments)) return 0;

@@ -63,7 +63,7 @@ data::TokenFile tokens_of(const EvalOptions& o, const Pretrained& model, data::T
                           launcher::Job& job) {
   const text::Tokenizer* tokenizer = model.tokenizer();
   const bool text = file.kind() == data::TokenFile::Kind::bytes, lines = text && text::is_json_lines(o.data);
-  require(tokenizer || !lines, Exit::usage, "{} was trained on token ids; give --tokenizer FILE for {}",
+  require(tokenizer || !lines, Exit::usage, "{}: was trained on token ids; pass --tokenizer FILE for {}",
           o.model.dir, o.data);
   const std::string tokens =
       lines || (text && tokenizer && !model.bytes())
@@ -111,10 +111,10 @@ void evaluate(const EvalOptions& o, launcher::Job& job) {
 
 int run_eval(const Arguments& arguments) {
   CLI::App app(
-      "Mean loss of a checkpoint on data, in nats a token, a byte and a word, and its token accuracy, on any "
-      "number of ranks. A word is a longest run of characters that are no white space; token accuracy is the "
-      "share of targets that the model takes for the most likely token.\n"
-      "Example: cleave eval runs/quickstart/checkpoints --data validation.txt",
+      "Prints the mean loss of a checkpoint per token, byte and word in nats, and the token accuracy, on any "
+      "number of ranks. A word is a maximal run of non-space characters; token accuracy is the share of "
+      "targets that the model predicts as most likely.\nExample: cleave eval runs/quickstart/checkpoints "
+      "--data validation.txt",
       "eval");
   EvalOptions o;
   o.model.micro_batch = 8;
@@ -122,9 +122,9 @@ int run_eval(const Arguments& arguments) {
   app.add_option("--jsonl_key", o.key, "name of the text field in a .jsonl")->capture_default_str();
   app.add_option("--data", o.data, "text or token file")->required();
   add_token_bytes(app, o.token_bytes);
-  app.add_flag("--pack", o.pack, "samples are packed documents, as cleave train --pack makes them");
+  app.add_flag("--pack", o.pack, "pack whole documents into samples, as cleave train --pack does");
   add_document_mask(app, o.model.document_mask);
-  app.add_option("--micro_batch", o.model.micro_batch, "samples that a rank computes at a time")
+  app.add_option("--micro_batch", o.model.micro_batch, "samples per pass and rank")
       ->capture_default_str()
       ->check(integer(1));
   if (!parse(app, arguments)) return 0;

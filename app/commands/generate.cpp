@@ -38,8 +38,7 @@ std::vector<std::string> prompts_of(const GenerateOptions& o) {
   require(in.good(), Exit::data, "--prompts {}: cannot be read", o.prompts);
   for (std::string line; std::getline(in, line);)
     if (!line.empty()) lines.push_back(line);
-  require(!lines.empty(), Exit::data, "--prompts {}: has no line; give a text with a prompt on each",
-          o.prompts);
+  require(!lines.empty(), Exit::data, "--prompts {}: is empty; write one prompt per line", o.prompts);
   return lines;
 }
 
@@ -53,8 +52,7 @@ class Text {
         number_(number),
         tokens_(tokenizer_.encode(prompt)),
         decoder_(tokenizer_) {
-    require(!tokens_.empty(), Exit::usage,
-            "the prompt has no token; give at least one character to continue");
+    require(!tokens_.empty(), Exit::usage, "the prompt has no token; pass at least one character");
     for (const int32_t id : tokens_) shown_ += decoder_.add(id);
     if (o_.tokens == 0) finish();
   }
@@ -182,47 +180,46 @@ class Generation {
 
 void add_text_options(CLI::App& app, GenerateOptions& g) {
   auto* prompt = app.add_option("--prompt", g.prompt, "text to continue");
-  app.add_option("--prompts", g.prompts, "a file with a text to continue on each line; printed in its order")
+  app.add_option("--prompts", g.prompts, "file with one prompt per line; results keep their order")
       ->excludes(prompt);
-  app.add_option("--batch", g.batch, "how many of them to continue at a time")
+  app.add_option("--batch", g.batch, "number of prompts to continue at a time")
       ->capture_default_str()
       ->check(integer(1));
   app.add_flag_callback(
       "--no_kv_cache", [&g] { g.keeps = false; },
-      "compute the whole text anew for every token, in place of keeping keys and values: slower, and "
-      "takes no memory for them");
-  app.add_option("--tokens", g.tokens, "how many to add at most; the token that ends a text ends it before")
+      "recompute the whole text for every token instead of keeping a KV cache: slower, needs no memory for "
+      "the cache");
+  app.add_option("--tokens", g.tokens,
+                 "maximum number of tokens to add; an end-of-text token ends a text earlier")
       ->capture_default_str()
       ->check(integer(0));
-  app.add_option("--stop", g.stop, "end after this text; may be given several times")
-      ->expected(1)
-      ->take_all();
+  app.add_option("--stop", g.stop, "stop after this text; may be repeated")->expected(1)->take_all();
 }
 
 void add_sampling(CLI::App& app, text::Sampling& sampling) {
-  app.add_option("--temperature", sampling.temperature, "0 takes the likeliest")
+  app.add_option("--temperature", sampling.temperature, "sampling temperature; 0: greedy")
       ->capture_default_str()
       ->check(number(0));
-  app.add_option("--top_k", sampling.top_k, "draw among the likeliest only (0: all)")
+  app.add_option("--top_k", sampling.top_k, "sample from the k most likely tokens (0: all)")
       ->capture_default_str()
       ->check(integer(0));
   app.add_option("--top_p", sampling.top_p,
-                 "draw among the fewest of the likeliest that have this probability together")
+                 "sample from the smallest set of tokens with this total probability")
       ->capture_default_str()
       ->check(number(0, 1));
   app.add_option("--repetition_penalty", sampling.repetition_penalty,
-                 "above 1: tokens that stand in the text already become less likely")
+                 "values above 1 make tokens of the text so far less likely")
       ->capture_default_str()
       ->check(number(1e-3));
-  app.add_option("--seed", sampling.seed, "of what is drawn")->capture_default_str()->check(integer(0));
+  app.add_option("--seed", sampling.seed, "seed of the sampling")->capture_default_str()->check(integer(0));
 }
 
 }  // namespace
 
 int run_generate(const Arguments& arguments) {
   CLI::App app(
-      "Text from a checkpoint, on any number of ranks.\n"
-      "Example: cleave generate runs/quickstart/checkpoints --prompt \"In the beginning\" --tokens 200",
+      "Samples text from a checkpoint, on any number of ranks.\nExample: cleave generate "
+      "runs/quickstart/checkpoints --prompt \"In the beginning\" --tokens 200",
       "generate");
   PretrainedOptions o;
   GenerateOptions g;
@@ -230,7 +227,7 @@ int run_generate(const Arguments& arguments) {
   add_text_options(app, g);
   add_sampling(app, g.sampling);
   if (!parse(app, arguments)) return 0;
-  require(!g.prompt.empty(), Exit::usage, "--prompt is empty; give at least one character to continue");
+  require(!g.prompt.empty(), Exit::usage, "--prompt is empty; pass at least one character");
   std::erase(g.stop, "");
 
   launcher::Job job(o.ranks);

@@ -109,13 +109,12 @@ void print_table(const json& contents) {
 
 int run_inspect(const Arguments& arguments) {
   CLI::App app(
-      "What a checkpoint holds: its step, its tensors, and which shards have them.\n"
-      "Example: cleave inspect runs/quickstart/checkpoints",
+      "Lists step, tensors and shards of a checkpoint.\nExample: cleave inspect runs/quickstart/checkpoints",
       "inspect");
   CheckpointOptions o;
   bool as_json = false;
   add_options(app, o);
-  app.add_flag("--json", as_json, "as JSON, for scripts");
+  app.add_flag("--json", as_json, "print JSON");
   if (!parse(app, arguments)) return 0;
   const checkpoint::CheckpointReader reader = open(o);
   reader.check_files();

@@ -50,15 +50,15 @@ void verify_all(const CheckpointOptions& o) {
 
 int run_verify(const Arguments& arguments) {
   CLI::App app(
-      "Reads every byte of a checkpoint and compares it with the checksums; each fault is a line. Exit code "
-      "4: there are any.\n"
-      "Example: cleave verify runs/quickstart/checkpoints",
+      "Compares every byte of a checkpoint with its checksum, and prints one line per fault. Exit code 4: at "
+      "least one fault.\nExample: cleave verify runs/quickstart/checkpoints",
       "verify");
   CheckpointOptions o;
   bool all = false;
   add_options(app, o);
   add_threads(app, o);
-  app.add_flag("--all", all, "every checkpoint of the folder, damaged ones among them")->excludes("--tag");
+  app.add_flag("--all", all, "verify all checkpoints of the folder, damaged ones included")
+      ->excludes("--tag");
   if (!parse(app, arguments)) return 0;
   if (all)
     verify_all(o);

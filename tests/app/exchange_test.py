@@ -112,8 +112,8 @@ class Exchange(AppTest):
     def test_config_json_alone_begins_with_random_weights(self):
         losses, r = self.begin(PUBLISHED / "llama/config.json")
         self.assertGreater(abs(losses[0] / self.expected["llama"] - 1), 1e-3)
-        self.assertIn(f"weights: random, seed 42 (those beside {PUBLISHED}/llama/config.json are not read; --model {PUBLISHED}/llama "
-                      "begins with them)", r.stdout)
+        self.assertIn(f"weights: random, seed 42 (the weights next to {PUBLISHED}/llama/config.json are not read; --model {PUBLISHED}/llama "
+                      "starts from them)", r.stdout)
 
     def test_values_that_are_no_numbers_are_named_when_they_are_read(self):
         for name, tensor, wrong in (("llama", "model.layers.1.mlp.down_proj.weight", (5, float("nan"))), ("gpt2", "h.1.mlp.c_fc.weight", (1, float("-inf"))),
@@ -176,14 +176,14 @@ class Exchange(AppTest):
             self.assertNotIn("'latest'", r.stderr)
         bare = self.model("mistral")
         (bare / "model.safetensors").unlink()
-        self.assertIn(f"{bare} has a config.json and no weights", self.run_cleave("eval", bare, "--data", self.tokens, code=4).stderr)
+        self.assertIn(f"{bare}: contains a config.json, but neither weights", self.run_cleave("eval", bare, "--data", self.tokens, code=4).stderr)
 
     def test_the_first_line_says_where_weights_come_from_and_nothing_random_begins_unasked(self):
         bare = self.model("llama")
         for file in bare.glob("*.safetensors*"):
             file.unlink()
         r = self.begin(bare, code=2)[1]
-        self.assertIn(f"--model {bare} has a config.json and no weights (model.safetensors, pytorch_model.bin)", r.stderr)
+        self.assertIn(f"--model {bare}: contains a config.json but no weights (model.safetensors, pytorch_model.bin)", r.stderr)
         self.assertIn("--init random", r.stderr)
         for model in (bare, PUBLISHED / "llama"):
             losses, r = self.begin(model, "--init", "random", "--seed", 7)
@@ -395,9 +395,9 @@ class Exchange(AppTest):
         taken.mkdir()
         (taken / "notes.txt").write_text("mine")
         for args in (["export", run, taken], ["export", run, taken / "notes.txt"]):
-            self.assertIn("is there already", self.run_cleave(*args, code=2).stderr)
+            self.assertIn("already exists; choose a new or empty folder", self.run_cleave(*args, code=2).stderr)
         _, r = self.begin(PUBLISHED / "llama", "--output", run, "--export", taken, code=2)
-        self.assertIn("is there already", r.stderr)
+        self.assertIn("already exists; choose a new or empty folder", r.stderr)
         self.assertEqual((taken / "notes.txt").read_text(), "mine")
         (taken / "notes.txt").unlink()
         self.run_cleave("export", run, taken)  # an empty folder is free

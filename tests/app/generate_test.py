@@ -107,7 +107,7 @@ class Generate(AppTest):
         self.assertEqual((published / "tokenizer.json").read_bytes(), (model / "tokenizer.json").read_bytes())
         (published / "tokenizer.json").unlink()
         r = self.run_cleave("generate", published, *args, code=2)
-        self.assertIn("has no tokenizer; give --tokenizer FILE", r.stderr)
+        self.assertIn("contains no tokenizer; pass --tokenizer FILE", r.stderr)
         shutil.copy(tokenizer, published / "tokenizer.json")
         want = self.generate(*args, folder=run)
         self.assertEqual(self.generate(*args, folder=published, ranks=2, pipeline={"stages": 2}), want)

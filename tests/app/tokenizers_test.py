@@ -218,7 +218,7 @@ class Tokenizers(AppTest):
         other["model"]["merges"].reverse()
         path = self.write("tokenizer.json", json.dumps(other))
         r = self.run_cleave("generate", run, "--tokenizer", path, "--tokens", 1)
-        self.assertIn("is not that of the checkpoint", r.stderr)
+        self.assertIn("differs from the checkpoint's", r.stderr)
         self.run_cleave("generate", run, "--tokenizer", path, "--tokens", 1, "--strict", code=2)
         more = ["--tokenizer", path, "--output", run]
         self.assertIn("the tokenizer is", self.train(*more, "--strict", steps=4, code=4).stderr)
@@ -239,7 +239,7 @@ class Tokenizers(AppTest):
         self.tokenize(self.text, "--tokenizer", GPT2)
         self.text = self.dir / "out.bin"
         self.train("--output", self.dir / "run", ranks=1)
-        self.assertIn("give --tokenizer FILE", self.run_cleave("generate", self.dir / "run", code=2).stderr)
+        self.assertIn("pass --tokenizer FILE", self.run_cleave("generate", self.dir / "run", code=2).stderr)
         self.run_cleave("generate", self.dir / "run", "--tokenizer", GPT2, "--prompt", "light", "--tokens", 2)
         self.assertNotIn("a word", self.run_cleave("eval", self.dir / "run", "--data", self.text).stdout)
 
