@@ -157,7 +157,7 @@ UnknownKey judge_unknown(const Reading& r, const std::string& section, const Jso
     return {false,
             R"(unknown key; adapters are asked for by {"cleave": {"lora": {"rank": 8, "targets": [...]}}})"};
   if (speaks_of(kNotBuilt, m.key) && !asks_for_nothing(m.value))
-    return {false, "is not supported: all weights of a model are trained unquantized; remove it"};
+    return {false, "is not supported; remove it to train without this feature"};
   return {true, kForeign};
 }
 
