@@ -23,7 +23,7 @@ constexpr std::string_view kWeight = ".weight";
 constexpr const char *kA = ".lora_A.weight", *kB = ".lora_B.weight";
 constexpr int64_t kLargestRank = 1 << 16;
 
-// What the checkpoint's facts say of its adapters.
+// The LoRA configuration that the checkpoint was trained with.
 config::LoraConfig saved_lora(const checkpoint::CheckpointReader& reader) {
   const std::string where = reader.path().string();
   try {

@@ -27,7 +27,7 @@ template <class Fits>
 CLI::Validator validator(const std::string& wanted, Fits fits) {
   return CLI::Validator(
       [wanted, fits](std::string& text) {
-        return fits(text) ? std::string() : fmt::format("wanted {}, got {}", wanted, text);
+        return fits(text) ? std::string() : fmt::format("expected {}, got {}", wanted, text);
       },
       "");
 }
@@ -63,11 +63,11 @@ void refuse_unknown(const CLI::App& app) {
     if (!option && option_before) continue;
     option_before = option_before || option;
     text += fmt::format("{}{} {}{}", text.empty() ? "" : "\n  ",
-                        option ? "there is no option" : "nothing takes the word",
+                        option ? "unknown option" : "unexpected argument",
                         without_secrets(std::vector{word}).front(),
                         did_you_mean(word.substr(0, word.find('=')), known_to(app, option)));
   }
-  if (!text.empty()) fail(Exit::usage, "{}\n  {} --help lists what there is", text, app.get_name());
+  if (!text.empty()) fail(Exit::usage, "{}\n  {} --help lists the options", text, app.get_name());
 }
 
 // In words of this program: CLI11 says "Could not convert: --bf16 = maybe" and "--steps: 1 required INT
@@ -75,7 +75,7 @@ void refuse_unknown(const CLI::App& app) {
 std::string said(const CLI::ParseError& e) {
   std::string text = e.what();
   if (const size_t colon = text.find(": 1 required "); colon != std::string::npos)
-    return text.substr(0, colon) + ": wanted a value, got none";
+    return text.substr(0, colon) + ": expected a value, got none";
   const std::string_view once = ": At Most 1 required but received ";
   if (const size_t colon = text.find(once); colon != std::string::npos)
     return fmt::format("{}: given {} times; give it once", text.substr(0, colon),
@@ -109,7 +109,7 @@ CLI::Validator one_of(std::vector<std::string> words) {
   return CLI::Validator(
       [words = std::move(words)](std::string& text) {
         if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
-        return fmt::format("wanted one of {}, got {}{}", fmt::join(words, ", "), text,
+        return fmt::format("expected one of {}, got {}{}", fmt::join(words, ", "), text,
                            did_you_mean(text, words));
       },
       "");

@@ -135,7 +135,7 @@ void require_replaceable(const fs::path& folder) {
   const fs::file_status status = fs::symlink_status(folder);
   if (!fs::exists(status) || fs::is_symlink(status)) return;
   require(fs::is_directory(status) && is_checkpoint(folder), Exit::checkpoint,
-          "{} is there and is no checkpoint; choose another tag, or move it to another place",
+          "{}: exists and is not a checkpoint; choose another tag, or move it to another place",
           folder.string());
 }
 

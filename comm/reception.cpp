@@ -11,9 +11,9 @@
 namespace cleave::comm {
 namespace {
 
-constexpr size_t kFewest = 64;   // callers that may wait from one network
-constexpr size_t kNetworks = 4;  // so many times as many from all
-constexpr int kAcceptedAtOnce = 64;      // accepted in one turn, so that others have theirs
+constexpr size_t kFewest = 64;       // callers that may wait from one network
+constexpr size_t kNetworks = 4;      // so many times as many from all
+constexpr int kAcceptedAtOnce = 64;  // accepted in one turn, so that others have theirs
 constexpr auto kHelloWithin = std::chrono::seconds(10);
 constexpr auto kPause = std::chrono::milliseconds(100);  // where no descriptor is left
 

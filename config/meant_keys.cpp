@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "config/key_values.h"
+#include "config/nearest_key.h"
 
 namespace cleave::config {
 namespace {
@@ -72,6 +73,7 @@ constexpr Meant kMeant[] = {
     {"", "grad_accum_steps", "gradient_accumulation_steps"},
     {"", "grad_accumulation_steps", "gradient_accumulation_steps"},
     {"", "grad_clip", "gradient_clipping"},
+    {"", "grad_clipping", "gradient_clipping"},
     {"", "gradient_checkpointing", "activation_checkpointing.interval"},
     {"", "gradient_clip", "gradient_clipping"},
     {"", "gradient_clip_val", "gradient_clipping"},
@@ -203,6 +205,14 @@ const Meant* meant_by(std::string_view section, std::string_view name) {
   std::replace(plain.begin(), plain.end(), '-', '_');
   const auto row = std::find_if(std::begin(kMeant), std::end(kMeant),
                                 [&](const Meant& m) { return m.section == section && m.name == plain; });
+  return row == std::end(kMeant) ? nullptr : &*row;
+}
+
+const Meant* nearly_meant_by(std::string_view section, std::string_view name) {
+  constexpr size_t kShortest = 8;  // a shorter name of another program is too often near
+  const auto row = std::find_if(std::begin(kMeant), std::end(kMeant), [&](const Meant& m) {
+    return m.section == section && m.name.size() >= kShortest && edit_distance(m.name, name, 1) <= 1;
+  });
   return row == std::end(kMeant) ? nullptr : &*row;
 }
 

@@ -23,7 +23,10 @@ struct Meant {
 // The row of a name, which may be written with dashes and capitals; nullptr: none.
 const Meant* meant_by(std::string_view section, std::string_view name);
 
-// Whether a value of a key that nobody knows asks for nothing.
+// The row whose name is one edit away from a name of eight characters or more; nullptr: none.
+const Meant* nearly_meant_by(std::string_view section, std::string_view name);
+
+// Whether a value of an unknown key asks for nothing.
 bool asks_for_nothing(const JsonValue& value);
 
 // Whether the row takes the value for nothing asked; for a type that is fp32.

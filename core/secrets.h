@@ -1,6 +1,5 @@
-// What texts for people keep from them: values whose names say that they are secret, passwords and keys in
-// URLs, and words that have the form of a service's keys. Everything that prints a command, a variable or an
-// argument asks here.
+// Masks secrets in text for people: values with secret names, passwords and signatures in URLs, and words in
+// the form of a service's keys. All code that prints a command, a variable or an argument calls this.
 #pragma once
 #include <string>
 #include <string_view>

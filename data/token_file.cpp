@@ -173,10 +173,11 @@ void TokenFile::read_llmc_header(std::span<const uint8_t> bytes) {
           "{}: is truncated: {} bytes, but an llm.c header alone has {}; copy or write it again", path(),
           file_bytes, kHeaderBytes);
   const int32_t wanted = kind_ == Kind::llmc_u16 ? kVersionU16 : kVersionU32;
-  require(word(bytes, 1) == wanted, Exit::data,
-          "{}: has version {} of the llm.c format with magic {}; only version {} is supported: tokenize the text "
-          "again",
-          path(), word(bytes, 1), word(bytes, 0), wanted);
+  require(
+      word(bytes, 1) == wanted, Exit::data,
+      "{}: has version {} of the llm.c format with magic {}; only version {} is supported: tokenize the text "
+      "again",
+      path(), word(bytes, 1), word(bytes, 0), wanted);
   size_ = word(bytes, 2);
   require(word(bytes, 3) >= 0, Exit::data,
           "{}: invalid vocabulary size {} in the header; write it again from the text", path(),

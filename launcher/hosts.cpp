@@ -22,7 +22,7 @@ namespace cleave::launcher {
 namespace {
 
 constexpr int kMostSlots = 4096;
-constexpr const char* kWanted = "wanted NAME slots=N, such as worker-0 slots=4";
+constexpr const char* kWanted = "expected NAME slots=N, such as worker-0 slots=4";
 
 std::vector<std::string> cut_at(const std::string& text, char at) {
   std::vector<std::string> parts(1);
@@ -88,14 +88,14 @@ std::vector<Chosen> parse_filter(const std::string& text, const std::string& opt
   for (const std::string& node : cut_at(text, '@')) {
     const size_t colon = node.find(':');
     const std::string host = node.substr(0, colon);
-    require(is_host_name(host), Exit::usage, "{} {}: {} is no host; wanted HOST[:SLOT,...][@HOST...]", option,
-            text, in_quotes(host));
+    require(is_host_name(host), Exit::usage, "{} {}: {} is not a host; expected HOST[:SLOT,...][@HOST...]",
+            option, text, in_quotes(host));
     auto at = std::find_if(list.begin(), list.end(), [&](const Chosen& c) { return c.host == host; });
     if (at == list.end()) at = list.insert(list.end(), {host, {}});
     if (colon == node.npos) continue;
     for (const std::string& word : cut_at(node.substr(colon + 1), ',')) {
       const int slot = slot_number(word);
-      require(slot >= 0, Exit::usage, "{} {}: {} is no number of a slot; wanted HOST[:SLOT,...][@HOST...]",
+      require(slot >= 0, Exit::usage, "{} {}: {} is not a slot number; expected HOST[:SLOT,...][@HOST...]",
               option, text, in_quotes(word));
       at->slots.push_back(slot);
     }

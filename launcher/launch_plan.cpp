@@ -121,7 +121,8 @@ std::vector<int> parse_core_list(const std::string& text) {
     int n = -1;
     const auto [next, error] = std::from_chars(at, end, n);
     const bool good = error == std::errc() && n >= 0 && n < 65536;
-    require(good, Exit::usage, "--bind_core_list {}: wanted numbers of cores and ranges such as 0,2-5", text);
+    require(good, Exit::usage, "--bind_core_list {}: expected numbers of cores and ranges such as 0,2-5",
+            text);
     at = next;
     return n;
   };

@@ -138,7 +138,8 @@ LauncherKind parse_launcher(std::string_view name) {
   std::string lower(name);
   for (char& c : lower) c = char(std::tolower(uint8_t(c)));
   const auto at = std::find(kNames.begin(), kNames.end(), lower);
-  require(at != kNames.end(), Exit::usage, "--launcher {}: wanted one of {}", name, fmt::join(kNames, ", "));
+  require(at != kNames.end(), Exit::usage, "--launcher {}: expected one of {}", name,
+          fmt::join(kNames, ", "));
   return LauncherKind(at - kNames.begin());
 }
 

@@ -162,7 +162,7 @@ class Generation {
   void print() {
     for (; printed_ < texts_.size(); ++printed_) {
       std::string text = texts_[printed_].take_shown();
-      if (terminal_) text = printable(text);  // what a model writes must not move the cursor
+      if (terminal_) text = printable(text);  // generated text must not move the cursor
       if (prints_) std::fwrite(text.data(), 1, text.size(), stdout);
       if (!texts_[printed_].done()) break;
     }

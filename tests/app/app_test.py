@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import pathlib
+import pty
 import random
 import re
 import shutil
@@ -54,6 +55,23 @@ class AppTest(unittest.TestCase):
                            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
         self.assertEqual(r.returncode, code, f"{args}\n{r.stdout}\n{r.stderr}")
         return r
+
+    def on_terminal(self, stream, *args):
+        """Runs a command with "stdout" or "stderr" on a terminal; the bytes there, and those of the other stream."""
+        terminal, theirs = pty.openpty()
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: theirs}
+        with subprocess.Popen([CLEAVE, *args], **streams, env={**os.environ, "OMP_NUM_THREADS": "1"}) as run:
+            os.close(theirs)
+            shown = b""
+            try:
+                while chunk := os.read(terminal, 4096):
+                    shown += chunk
+            except OSError:  # the other end is closed
+                pass
+            os.close(terminal)
+            other = (run.stdout or run.stderr).read()
+        self.assertEqual(run.returncode, 0, other)
+        return shown, other
 
     def times_said(self, part, text):
         """By ranks: the launcher's last line repeats the cause."""

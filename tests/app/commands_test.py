@@ -49,7 +49,7 @@ class Commands(AppTest):
         before.write_text(json.dumps(report))
         self.assertIn("slower: matmul/narrow/forward/fp32 ", self.run_cleave(*few, "--compare", before).stdout)
         self.assertEqual(rows["comm/all_reduce/64MiB"]["limit"], rows["limit/copy/64MiB"]["high"])
-        for words, wrong in ((("bench", "everything"), "wanted one of matmul, kernels, optimizer, comm, disk, step"),
+        for words, wrong in ((("bench", "everything"), "expected one of matmul, kernels, optimizer, comm, disk, step"),
                              (("bench", "--compare", ROOT / "README.md"), "not a report"),
                              (("bench", "--ranks", "1"), "an integer from 2 to 256"),
                              (("bench", "--rounds", "0"), "an integer from 1 to 1000"),

@@ -231,12 +231,12 @@ class Launching(AppTest):
         self.assertIn("--autotuning is not built", refused("--autotuning", "run", "train.py"))
         for option in (["--elastic_training"], ["--min_elastic_nodes", "1"], ["--max_elastic_nodes", "2"]):
             self.assertIn(f"{option[0]} is not built: a job keeps its number of ranks", refused(*option, "train.py"))
-        self.assertIn("there is no option --num_gps; did you mean --num_gpus?", refused("--num_gps", 2, "train.py"))
-        self.assertIn("wanted one of ssh, pdsh", refused("--launcher", "rsh", "train.py"))
+        self.assertIn("unknown option --num_gps; did you mean --num_gpus?", refused("--num_gps", 2, "train.py"))
+        self.assertIn("expected one of ssh, pdsh", refused("--launcher", "rsh", "train.py"))
         self.assertIn("--node_rank is -1, and there are 2 hosts", refused("-H", self.hosts, "--no_ssh", "--master_addr", "m", "train.py"))
         self.assertIn("write the command after the options", refused("--num_gpus", 2))
         (self.dir / "home" / ".deepspeed_env").write_text("A=1\nB\n")
-        self.assertIn(".deepspeed_env:2: 'B' is no variable; wanted NAME=VALUE", refused("-H", self.hosts, "train.py"))
+        self.assertIn(".deepspeed_env:2: 'B' is not a variable; expected NAME=VALUE", refused("-H", self.hosts, "train.py"))
         (self.dir / "home" / ".deepspeed_env").chmod(0o666)
         self.assertIn("other users can change the variables of the job", refused("-H", self.hosts, "train.py"))
         with socket.socket() as taken:

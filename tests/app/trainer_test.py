@@ -118,7 +118,7 @@ class Trainer(AppTest):
                            (["--report_to=wandb"], "tensorboard and csv_monitor"), (["--eval_strategy", "epoch"], "--eval_interval")]:
             r, _ = self.lines(*args, "--steps", 1, code=2)
             self.assertIn(says, r.stderr)
-            self.assertNotIn("there is no option", r.stderr)
+            self.assertNotIn("unknown option", r.stderr)
 
     def test_every_option_of_the_trainer_is_known(self):
         known = set(self.run_cleave("train", "--help").stdout.replace(" ", "\n").splitlines())
@@ -127,7 +127,7 @@ class Trainer(AppTest):
                 continue
             # Behind it stands an option that nobody has: what is known does not come up.
             err = self.run_cleave("train", f"--{name}", "false", "--nobody_has_this", code=2).stderr
-            self.assertNotIn(f"there is no option --{name}", err)
+            self.assertNotIn(f"unknown option --{name}", err)
             self.assertIn("--nobody_has_this", err)
 
 

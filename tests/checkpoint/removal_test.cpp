@@ -45,7 +45,7 @@ TEST(Removal, OfASaveLeavesFoldersOfTheUserAlone) {
     }
   const Scratch scratch;
   scratch.write("data", "a file");
-  expect_not_saved(scratch.folder(), "data", "is no checkpoint");
+  expect_not_saved(scratch.folder(), "data", "is not a checkpoint");
   EXPECT_EQ(scratch.read("data"), "a file");
 }
 

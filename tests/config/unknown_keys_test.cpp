@@ -39,6 +39,10 @@ TEST(UnknownKeys, ThatPeopleMeanAKeyByAreErrorsWithItsPlace) {
       {"freeze", "did you mean cleave.freeze?"},
       {"offload", "zero_optimization.offload_optimizer and zero_optimization.offload_param"}};
   for (const auto& [name, says] : top) expect_error(fmt::format("\"{}\": 1", name), says);
+  // Typos of such names, too.
+  expect_error(R"("grad_cliping": 1.0)", "did you mean \"gradient_clipping\"?");
+  expect_error(R"("max_grad_nrom": 1.0)", "did you mean \"gradient_clipping\"?");
+  expect_error(R"("micro_batch_sise": 1)", "did you mean \"train_micro_batch_size_per_gpu\"?");
   expect_error(R"("eigenvalue": {"enabled": true})", "quantization during training, which is not supported");
   EXPECT_EQ(unknown_problems(R"("eigenvalue": {"enabled": false, "tol": 0.01})"), "");
   expect_error(R"("zero_optimization": {"offload": {}})", "offload_optimizer and offload_param");

@@ -28,12 +28,12 @@ TEST(Hostfile, RefusesALineWithItsNumber) {
   EXPECT_EQ(refused("a slots=1\n\na slots=2\n"), "hosts:3: a is there twice; line 1 has it, too");
   EXPECT_EQ(refused("w-2 slots=1\nw-[1-3] slots=2\n"), "hosts:2: w-2 is there twice; line 1 has it, too");
   EXPECT_EQ(refused("a\n"),
-            "hosts:1: 'a' does not say how many slots: wanted NAME slots=N, such as worker-0 slots=4");
+            "hosts:1: 'a' does not say how many slots: expected NAME slots=N, such as worker-0 slots=4");
   for (const char* slots : {"0", "-1", "x", "", "4x", "99999999999", "5000"})
     EXPECT_NE(refused("a slots=" + std::string(slots)).find("hosts:1: 'a' has 'slots="), std::string::npos)
         << slots;
   EXPECT_EQ(refused("# nothing\n"),
-            "hosts names no host: wanted NAME slots=N, such as worker-0 slots=4 a line");
+            "hosts names no host: expected NAME slots=N, such as worker-0 slots=4 a line");
   EXPECT_EQ(refused("w-[3-1] slots=1"), "hosts:1: the range of 'w-[3-1]' is not like worker-[01-04]");
 }
 
@@ -61,8 +61,8 @@ TEST(Hosts, ThatAreNotThereAreRefused) {
   EXPECT_EQ(unselected({.include = "b:2"}), "--include b:2: b has no slot 2; it has: 0, 1");
   EXPECT_EQ(unselected({.exclude = "b:7"}), "--exclude b:7: b has no slot 7; it has: 0, 1");
   EXPECT_EQ(unselected({.exclude = "a@b@c"}), "--exclude a@b@c leaves no slot on any host");
-  EXPECT_NE(unselected({.include = "a:x"}).find("'x' is no number of a slot"), std::string::npos);
-  EXPECT_NE(unselected({.include = "a@"}).find("is no host; wanted HOST"), std::string::npos);
+  EXPECT_NE(unselected({.include = "a:x"}).find("'x' is not a slot number"), std::string::npos);
+  EXPECT_NE(unselected({.include = "a@"}).find("is not a host; expected HOST"), std::string::npos);
   EXPECT_EQ(unselected({.num_nodes = 4}), "--num_nodes 4: there are only 3 hosts");
   EXPECT_EQ(unselected({.num_gpus = 3}), "--num_gpus 3: b has only 2 slots");
   EXPECT_NE(unselected({.include = "a", .exclude = "b"}).find("exclude each other"), std::string::npos);

@@ -266,7 +266,7 @@ TEST(RemoteCommands, RefuseWhatAVariableCannotHold) {
       usage_error_of([&] { only(plan, LauncherKind::openmpi); }).find("--launcher ssh takes any length"),
       std::string::npos);
   EXPECT_EQ(parse_launcher("PDSH"), LauncherKind::pdsh);
-  EXPECT_NE(usage_error_of([] { parse_launcher("rsh"); }).find("wanted one of ssh, pdsh, openmpi"),
+  EXPECT_NE(usage_error_of([] { parse_launcher("rsh"); }).find("expected one of ssh, pdsh, openmpi"),
             std::string::npos);
 }
 
@@ -296,7 +296,7 @@ TEST(Forwarded, ComeFromAFileToo) {
   EXPECT_EQ(parse_environment_file("# mine\n\n A = b=c \nQ=\"x y\"\r\nE=\nD=$HOME", "f"),
             (Environment{{"A", "b=c"}, {"Q", "x y"}, {"E", ""}, {"D", "$HOME"}}));
   EXPECT_EQ(usage_error_of([] { parse_environment_file("A=1\nexport B\n", "/home/me/.deepspeed_env"); }),
-            "/home/me/.deepspeed_env:2: 'export B' is no variable; wanted NAME=VALUE");
+            "/home/me/.deepspeed_env:2: 'export B' is not a variable; expected NAME=VALUE");
   for (const char* line : {"=x", "1A=x", "A B=x", "A;B=x"})
     EXPECT_NE(usage_error_of([&] { parse_environment_file(line, "f"); }).find("f:1: "), std::string::npos)
         << line;
