@@ -49,10 +49,12 @@ std::string model_file_text(const fs::path& file) {
   require_inside(file);
   std::string bytes = InputFile(file.string(), Exit::checkpoint).text(kLargestFile);
   const std::string kind = file.extension().string();
-  if (kind == ".model") {
-    text::checked_sentencepiece(bytes, file.string());
-    return bytes;
-  }
+  if (kind == ".model") try {
+      text::checked_sentencepiece(bytes, file.string());
+      return bytes;
+    } catch (const Error& e) {
+      fail(Exit::checkpoint, "{}", e.what());
+    }
   const bool is_json = kind == ".json";
   require(is_json ? json_or_nothing(bytes).is_object() : is_plain_text(bytes), Exit::checkpoint,
           "{}: the content does not match the name (expected {}); correct it, or remove it", file.string(),

@@ -236,9 +236,10 @@ class Exchange(AppTest):
 
     def test_an_export_carries_what_belongs_to_the_model_and_comes_back_as_the_same_files(self):
         model = self.model("llama")
-        for name, text in (("tokenizer.json", "{}"), ("tokenizer.model", "\n\0"), ("tokenizer_config.json", "{}"), ("vocab.json", '{"a": 1}'),
+        for name, text in (("tokenizer.json", "{}"), ("tokenizer_config.json", "{}"), ("vocab.json", '{"a": 1}'),
                            ("merges.txt", "a b"), ("special_tokens_map.json", "{}"), ("added_tokens.json", "{}"), ("notes.txt", "no")):
             (model / name).write_text(text)
+        shutil.copy(ROOT / "tests/fixtures/sentencepiece_bpe.model", model / "tokenizer.model")
         run, a, b = self.dir / "run", self.dir / "a", self.dir / "b"
         self.begin(model, "--output", run, "--export", self.dir / "at end", ranks=2, zero_optimization={"stage": 3})
         self.run_cleave("export", run, a)
@@ -257,9 +258,9 @@ class Exchange(AppTest):
     def test_a_link_out_of_a_models_folder_and_a_file_of_another_form_are_not_copied(self):
         private = self.dir / "private.json"
         private.write_text('{"password": "x"}')
-        link, other_form = "the link leaves the model's folder", "not of the form of its name"
+        link, other_form = "the link leaves the model's folder", "the content does not match the name"
         for name, text, said in (("tokenizer_config.json", None, link), ("chat_template.jinja", None, link), ("vocab.json", "v", other_form),
-                                 ("tokenizer.model", "-----BEGIN PRIVATE KEY", other_form), ("merges.txt", "a\0b", other_form)):
+                                 ("tokenizer.model", "-----BEGIN PRIVATE KEY", "tokenizer.model: "), ("merges.txt", "a\0b", other_form)):
             model = self.model("llama")
             if text is None:
                 (model / name).symlink_to(private)

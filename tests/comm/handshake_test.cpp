@@ -142,6 +142,7 @@ TEST(Handshake, DoesNotHoldWhenItIsReplayed) {
       zero.send_all(said, shortly());
       if (bytes) rank.send_all(heard_by(zero, bytes), shortly());
     }
+    heard_by(zero, sizeof(uint32_t));  // the refusal, so that rank 0 has judged the call
   });
   // The rank called the stranger's port, so what is passed on joins nobody.
   wire::Hello hello = hello_of(1);

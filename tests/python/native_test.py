@@ -100,7 +100,7 @@ class Native(unittest.TestCase):
             "an untied head": "has a parameter lm_head.weight, which a GPT2LMHeadModel has not",
             "an activation": "hidden_act: relu6 is not supported",
             "stages": "pipeline.stages",
-            "rates": "in a parameter group with rates of its own",
+            "rates": "in a parameter group with its own rates",
             "a long sample": "cleave.sequence_length is 25, and GPT2LMHeadModel has 24 positions",
             "no labels": "without labels; give them",
             "position ids": "position_ids of a call is not built",
