@@ -63,6 +63,25 @@ Json optimizer_on_disk() {
   return zero("offload_optimizer", {{"device", "nvme"}, {"nvme_path", "/local_nvme"}, {"pin_memory", true}});
 }
 
+// Buffers of at most `elements`: of gradients to reduce, and in stage 3 of parameters that are gathered early
+// or kept. Null when all of them are smaller already.
+Json smaller_buffers(const config::DsConfig& c, int64_t elements) {
+  Json keys = Json::object();
+  const auto at_most = [&](const char* key, int64_t value, int64_t limit) {
+    if (value > limit) keys[key] = limit;
+  };
+  at_most("reduce_bucket_size", c.zero.reduce_bucket_size, elements);
+  if (c.zero.stage == 3) {
+    at_most("stage3_prefetch_bucket_size", c.zero.stage3_prefetch_bucket_size, 0);
+    at_most("stage3_max_live_parameters", c.zero.stage3_max_live_parameters, elements);
+    at_most("stage3_param_persistence_threshold", c.zero.stage3_param_persistence_threshold, 0);
+  }
+  if (keys.empty()) return nullptr;
+  return {{"zero_optimization", std::move(keys)}};
+}
+
+constexpr int64_t kFewRows = 1024, kFewElements = 1000;
+
 bool recomputes(const config::DsConfig& c) {
   return c.checkpointing.interval > 0 || c.checkpointing.number > 0;
 }
@@ -74,11 +93,12 @@ std::vector<Json> savings(const Candidate& t) {
   std::vector<Json> out;
   for (int stage = c.zero.stage + 1; mesh.data * mesh.sequence > 1 && stage <= 3; ++stage)
     out.push_back(zero("stage", stage));
+  for (const int64_t elements : {int64_t{5'000'000}, kFewElements})
+    out.push_back(smaller_buffers(c, elements));
   const int64_t micro = c.train_micro_batch_size_per_gpu;
   for (const int64_t smaller : {micro / 2, int64_t{1}})
     if (smaller < micro) out.push_back(batch_of(c, smaller, mesh.data));
   // Fewer rows of logits at a time: the head's weights are read more often.
-  constexpr int64_t kFewRows = 1024;
   if (c.logits_rows == 0 || c.logits_rows > kFewRows)
     out.push_back({{"cleave", {{"logits_rows", kFewRows}}}});
   if (!recomputes(c)) out.push_back({{"activation_checkpointing", {{"interval", 1}}}});
@@ -128,67 +148,114 @@ class Search {
   const TryConfig& plan_;
 };
 
-// What does not fit alone, by how much it lacks, applied one after the other until the job fits.
-std::optional<Candidate> combination(const Candidate& given, const Search& search) {
-  Json patch = Json::object();
-  Candidate now = given;
-  for (int64_t before = search.over(given); !search.fit(now);) {
-    std::optional<Candidate> best;
-    Json best_patch;
-    for (const Json& more : savings(now)) {
-      Json both = joined(patch, more);
-      std::optional<Candidate> t = search.candidate(both, true);
-      if (t && search.over(*t) < before && (!best || search.over(*t) < search.over(*best)))
-        best = std::move(t), best_patch = std::move(both);
-    }
-    if (!best) return std::nullopt;
-    now = *std::move(best), patch = std::move(best_patch), before = search.over(now);
+// The change that needs the least memory: one saving, or two when no single one helps. Nothing when none
+// helps.
+std::optional<std::pair<Candidate, Json>> best_step(const Candidate& now, const Json& patch,
+                                                    const Search& search) {
+  std::optional<std::pair<Candidate, Json>> best;
+  int64_t least = search.over(now);
+  const auto consider = [&](Json both) {
+    std::optional<Candidate> t = search.candidate(both, true);
+    if (!t || search.over(*t) >= least) return;
+    least = search.over(*t);
+    best.emplace(*std::move(t), std::move(both));
+  };
+  const std::vector<Json> single = savings(now);
+  for (const Json& more : single) consider(joined(patch, more));
+  for (size_t i = 0; i < single.size() && !best; ++i)
+    for (size_t j = i + 1; j < single.size(); ++j) consider(joined(joined(patch, single[i]), single[j]));
+  return best;
+}
+
+// Applies one change after the other to `from`, the one that saves most first, until the job fits or none
+// helps.
+Candidate descend(Candidate from, Json patch, const Search& search) {
+  std::pair<Candidate, Json> now{std::move(from), std::move(patch)};
+  while (!search.fit(now.first)) {
+    std::optional<std::pair<Candidate, Json>> next = best_step(now.first, now.second, search);
+    if (!next) break;
+    now = *std::move(next);
   }
-  return now;
+  return now.first;
+}
+
+// All savings that leave the ranks as they are.
+Json all_savings(const config::DsConfig& c, const MeshShape& mesh) {
+  config::DsConfig sharded = c;
+  sharded.zero.stage = 3;
+  Json patch = joined(joined(zero("stage", 3), optimizer_in_memory()), parameters_in_memory());
+  for (const Json& more : {smaller_buffers(sharded, kFewElements), batch_of(c, 1, mesh.data)})
+    if (!more.is_null()) patch = joined(patch, more);
+  return joined(patch,
+                {{"cleave", {{"logits_rows", kFewRows}}}, {"activation_checkpointing", {{"interval", 1}}}});
+}
+
+// The combination with the least memory, or the first that fits: the changes that save most, one after the
+// other, which can end where no single one helps; then the same from all savings at once.
+Candidate smallest(const Candidate& given, const Search& search) {
+  Candidate least = descend(given, Json::object(), search);
+  if (search.fit(least)) return least;
+  const Json all = all_savings(given.config, given.plan.mesh);
+  if (std::optional<Candidate> from = search.candidate(all, true)) {
+    Candidate other = descend(*std::move(from), all, search);
+    if (search.over(other) < search.over(least)) return other;
+  }
+  return least;
 }
 
 }  // namespace
 
-std::vector<Candidate> changes_that_fit(const Candidate& given, const MemoryLimits& limits,
-                                        const TryConfig& plan, int most) {
+Changes changes_that_fit(const Candidate& given, const MemoryLimits& limits, const TryConfig& plan,
+                         int most) {
   const std::optional<Json> base = parse(given.text);
   if (!base) return {};
   const Search search(*base, limits, plan);
-  std::vector<Candidate> out;
+  Changes out;
   std::vector<Json> partial;
   for (const Json& patch : savings(given)) {
     std::optional<Candidate> t = search.candidate(patch, true);
     if (!t) continue;
     if (search.fit(*t))
-      out.push_back(*std::move(t));
-    else if (search.over(*t) < excess(given.plan, limits))
+      out.fitting.push_back(*std::move(t));
+    else if (search.over(*t) < search.over(given))
       partial.push_back(patch);
-    if (int(out.size()) == most) return out;
+    if (int(out.fitting.size()) == most) return out;
   }
   for (size_t i = 0; i < partial.size(); ++i)
-    for (size_t j = i + 1; j < partial.size() && int(out.size()) < most; ++j)
+    for (size_t j = i + 1; j < partial.size() && int(out.fitting.size()) < most; ++j)
       if (std::optional<Candidate> t = search.candidate(joined(partial[i], partial[j]), true);
           t && search.fit(*t))
-        out.push_back(*std::move(t));
-  if (out.empty())
-    if (std::optional<Candidate> t = combination(given, search)) out.push_back(*std::move(t));
+        out.fitting.push_back(*std::move(t));
+  if (!out.fitting.empty()) return out;
+  Candidate least = smallest(given, search);
+  if (search.fit(least))
+    out.fitting.push_back(std::move(least));
+  else if (!least.change.empty())
+    out.smallest = std::move(least);
   return out;
 }
 
-std::string format_changes(const Candidate& given, const std::vector<Candidate>& changes) {
-  if (changes.empty())
-    return "no change of the configuration was found that makes it fit, offload to disk included";
-  auto both = [&](const Candidate& t, std::initializer_list<MemoryKind> kinds, std::string_view name) {
+std::string format_changes(const Candidate& given, const Changes& changes) {
+  const auto both = [&](const Candidate& t, std::initializer_list<MemoryKind> kinds, std::string_view name) {
     const int64_t before = most(given.plan, kinds), after = most(t.plan, kinds);
     return before == after ? ""
                            : fmt::format(", {} {} -> {}", name, format_bytes(before), format_bytes(after));
   };
-  std::string out = "changes that make it fit, each planned:";
-  for (const Candidate& t : changes)
-    out += fmt::format("\n  {}{}{}{}", t.change, both(t, {MemoryKind::device}, "device"),
+  const auto line = [&](const Candidate& t) {
+    return fmt::format("\n  {}{}{}{}", t.change, both(t, {MemoryKind::device}, "device"),
                        both(t, {MemoryKind::pinned, MemoryKind::host}, "host"),
                        both(t, {MemoryKind::disk}, "disk"));
-  return out;
+  };
+  if (!changes.fitting.empty()) {
+    std::string out = "changes that make it fit (set these keys in the ds_config; each line was planned):";
+    for (const Candidate& t : changes.fitting) out += line(t);
+    return out;
+  }
+  constexpr std::string_view kNone = "no change of the ds_config was found that makes it fit";
+  if (!changes.smallest) return fmt::format("{}; use more ranks, or a smaller model", kNone);
+  return fmt::format(
+      "{}; the smallest layout found does not fit either:{}\nuse more ranks, or a smaller model", kNone,
+      line(*changes.smallest));
 }
 
 namespace {

@@ -26,14 +26,19 @@ struct Candidate {
 // laid out so. `every_rank` false: one rank a stage of the pipe is enough.
 using TryConfig = std::function<std::optional<Candidate>(const std::string& text, bool every_rank)>;
 
-// Finds at most `most` changes of a configuration that does not fit which make it fit: single ones where
-// there are, the least costly first, otherwise combinations. The global batch stays. Empty when nothing was
-// found, or the text is not plain JSON.
-std::vector<Candidate> changes_that_fit(const Candidate& given, const MemoryLimits& limits,
-                                        const TryConfig& plan, int most = 3);
+struct Changes {
+  std::vector<Candidate> fitting;     // the least costly first
+  std::optional<Candidate> smallest;  // when none fits: the combination that needs the least memory
+};
 
-// For people, one line a change: what it is and the memory of the rank that needs the most, before and after.
-std::string format_changes(const Candidate& given, const std::vector<Candidate>& changes);
+// Finds at most `most` changes of a ds_config that make a job fit: single ones if one is enough, otherwise
+// combinations. The global batch stays. Empty if the text is not plain JSON or nothing saves memory.
+Changes changes_that_fit(const Candidate& given, const MemoryLimits& limits, const TryConfig& plan,
+                         int most = 3);
+
+// For people, one line per change: the keys to set and the memory of the rank that needs the most, before
+// and after.
+std::string format_changes(const Candidate& given, const Changes& changes);
 
 // The configuration with the smallest predicted step time that fits, of equal times the one with the least
 // memory, over stages, offload, micro-batch sizes,

@@ -63,7 +63,7 @@ TEST(Changes, FitAndKeepTheGlobalBatch) {
   const int64_t bytes = device_bytes(now.plan);
   for (const int percent : {99, 80, 60, 40, 30, 20}) {
     const MemoryLimits limits{.device_bytes = bytes * percent / 100};
-    const auto changes = plan::changes_that_fit(now, limits, candidates());
+    const auto changes = plan::changes_that_fit(now, limits, candidates()).fitting;
     ASSERT_FALSE(changes.empty()) << percent;
     EXPECT_LE(changes.size(), 3u);
     for (const plan::Candidate& t : changes) {
@@ -89,11 +89,11 @@ TEST(Changes, FitIntoTheMemoryOfTheHostToo) {
   const int64_t device = device_bytes(now.plan) / 2, all = 1 << 20;
   int64_t used = 0;  // by some change, where the host has plenty
   for (const plan::Candidate& t :
-       plan::changes_that_fit(now, {.device_bytes = device, .host_bytes = all}, candidates(), 99))
+       plan::changes_that_fit(now, {.device_bytes = device, .host_bytes = all}, candidates(), 99).fitting)
     used = std::max(used, host_bytes(t.plan));
   ASSERT_GT(used, 0);
   const MemoryLimits limits{.device_bytes = device, .host_bytes = used - 1};
-  const auto changes = plan::changes_that_fit(now, limits, candidates(), 99);
+  const auto changes = plan::changes_that_fit(now, limits, candidates(), 99).fitting;
   ASSERT_FALSE(changes.empty());
   for (const plan::Candidate& t : changes) EXPECT_LE(host_bytes(t.plan), limits.host_bytes) << t.change;
 }
@@ -102,16 +102,36 @@ TEST(Changes, AreSingleOnesWhereOneIsEnough) {
   const plan::Candidate now = given();
   const auto changes =
       plan::changes_that_fit(now, {.device_bytes = device_bytes(now.plan) - 1}, candidates());
-  ASSERT_EQ(changes.size(), 3u);
+  ASSERT_EQ(changes.fitting.size(), 3u);
   // Sharding costs the least, so it is named first.
-  EXPECT_EQ(changes[0].change, R"({"zero_optimization":{"stage":1}})");
+  EXPECT_EQ(changes.fitting[0].change, R"({"zero_optimization":{"stage":1}})");
   const std::string text = plan::format_changes(now, changes);
   EXPECT_NE(text.find(R"({"zero_optimization":{"stage":1}}, device )"), std::string::npos) << text;
 }
 
 TEST(Changes, OfAJobThatNeverFitsAreNone) {
-  EXPECT_TRUE(plan::changes_that_fit(given(), {.device_bytes = 1}, candidates()).empty());
-  EXPECT_NE(plan::format_changes(given(), {}).find("no change"), std::string::npos);
+  const plan::Candidate now = given();
+  const plan::Changes changes = plan::changes_that_fit(now, {.device_bytes = 1}, candidates());
+  EXPECT_TRUE(changes.fitting.empty());
+  ASSERT_TRUE(changes.smallest.has_value());
+  EXPECT_LT(device_bytes(changes.smallest->plan), device_bytes(now.plan) / 4);
+  const std::string text = plan::format_changes(now, changes);
+  EXPECT_NE(text.find("no change"), std::string::npos) << text;
+  EXPECT_NE(text.find(changes.smallest->change), std::string::npos) << text;
+  EXPECT_NE(plan::format_changes(now, {}).find("no change"), std::string::npos);
+}
+
+// A layout that needs every kind of saving at once, buffers included.
+TEST(Changes, FindALayoutThatNeedsAllOfThem) {
+  const plan::Candidate small = *candidates()(
+      R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 32, "tensor_parallel": {"autotp_size": 2},
+      "activation_checkpointing": {"interval": 1}, "zero_optimization": {"stage": 3, "reduce_bucket_size": 1000,
+      "stage3_prefetch_bucket_size": 0, "stage3_param_persistence_threshold": 0, "stage3_max_live_parameters": 1000,
+      "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}})",
+      true);
+  const plan::Changes changes =
+      plan::changes_that_fit(given(), {.device_bytes = device_bytes(small.plan)}, candidates());
+  EXPECT_FALSE(changes.fitting.empty()) << plan::format_changes(given(), changes);
 }
 
 TEST(Changes, NameNoStageThatIsSetAndNoShardingOfOneRank) {
@@ -122,7 +142,8 @@ TEST(Changes, NameNoStageThatIsSetAndNoShardingOfOneRank) {
     int64_t tried = 0;
     for (const int percent : {99, 70, 50, 30})
       for (const plan::Candidate& t :
-           plan::changes_that_fit(one, {.device_bytes = device_bytes(one.plan) * percent / 100}, alone, 9)) {
+           plan::changes_that_fit(one, {.device_bytes = device_bytes(one.plan) * percent / 100}, alone, 9)
+               .fitting) {
         ++tried;
         // Parameters are offloaded in stage 3 only, so moving them names it where it is not set.
         const bool needed = one.config.zero.stage != 3 && t.change.find("offload_param") != std::string::npos;
@@ -140,7 +161,8 @@ TEST(Changes, MoveParametersToDiskWhereHostMemoryIsShortToo) {
   int64_t host = 0;
   for (const plan::RankPlan& r : one.plan.ranks)
     host = std::max(host, r.memory.total(MemoryKind::pinned) + r.memory.total(MemoryKind::host));
-  const auto changes = plan::changes_that_fit(one, {.host_bytes = host - 1}, candidates(kWorld, 24), 9);
+  const auto changes =
+      plan::changes_that_fit(one, {.host_bytes = host - 1}, candidates(kWorld, 24), 9).fitting;
   const auto to_disk = std::find_if(changes.begin(), changes.end(), [](const plan::Candidate& t) {
     return t.change.find(R"("offload_param":{"device":"nvme")") != std::string::npos;
   });
