@@ -27,6 +27,20 @@ std::string complete_in(const fs::path& dir) {
   return names.empty() ? "none" : names;
 }
 
+// Where the folder of checkpoints is if `dir` holds none: one level below, or above if `dir` is a checkpoint.
+std::string near_folder(const fs::path& dir, const std::string& pointer) {
+  std::error_code error;
+  if (fs::is_regular_file(dir / "manifest.json", error))
+    return fmt::format("; {} is a checkpoint itself: give the folder above it, and --tag {}", dir.string(),
+                       printable(dir.filename().string()));
+  for (fs::directory_iterator entry(dir, fs::directory_options::skip_permission_denied, error), end;
+       !error && entry != end; entry.increment(error))
+    if (std::error_code none; fs::is_regular_file(entry->path() / pointer, none))
+      return fmt::format("; its folder {0} has one: give {1}", printable(entry->path().filename().string()),
+                         printable(entry->path().string()));
+  return {};
+}
+
 std::string name_in(const fs::path& pointer) {
   std::string name = text_of(pointer);
   return name.erase(name.find_last_not_of(" \n\r\t") + 1);
@@ -47,8 +61,8 @@ std::string latest_checkpoint(const fs::path& dir, const std::string& pointer) {
     if (is_plain_name(name) && is_there(dir / name / "manifest.json")) return name;
   }
   require(is_there(dir / pointer), Exit::checkpoint,
-          "{} has no file '{}', which names the checkpoint to go on from; complete ones there: {}",
-          dir.string(), pointer, complete_in(dir));
+          "{} has no file '{}', which names a checkpoint; complete ones there: {}{}", dir.string(), pointer,
+          complete_in(dir), near_folder(dir, pointer));
   const std::string name = name_in(dir / pointer);
   require(is_plain_name(name), Exit::checkpoint,
           "{} is damaged: it holds {}, which is not the name of a checkpoint in that folder; complete ones "

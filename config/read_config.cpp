@@ -1,6 +1,6 @@
 #include "config/read_config.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -190,6 +190,19 @@ std::string format(const std::vector<Problem>& problems) {
     out += fmt::format("{}: {}: {}{}{}\n", p.warning ? "warning" : "error", p.where, p.path,
                        p.path.empty() ? "" : ": ", p.message);
   return out;
+}
+
+std::string name_errors(const std::vector<Problem>& problems) {
+  constexpr size_t kNamed = 3;
+  std::vector<std::string> named;
+  size_t errors = 0;
+  for (const Problem& p : problems) {
+    if (p.warning) continue;
+    std::string name = p.path.empty() ? p.where : p.path;
+    if (++errors <= kNamed && std::ranges::count(named, name) == 0) named.push_back(std::move(name));
+  }
+  return fmt::format("{} error{} ({}{})", errors, errors == 1 ? "" : "s", fmt::join(named, ", "),
+                     errors > kNamed ? ", ..." : "");
 }
 
 std::string format(const std::vector<Note>& notes) {

@@ -89,6 +89,9 @@ DsConfig require_ds_config_file(const std::string& path, const ReadOptions& opti
 
 // One line a problem, "file:3:5: error: zero_optimization.stage: wanted ..., got ...".
 std::string format(const std::vector<Problem>& problems);
+// "2 errors (zero_optimization.stage, fp16)": at most three keys, or their positions where an error has no
+// key.
+std::string name_errors(const std::vector<Problem>& problems);
 
 // One line a note: where, path, value, origin, what it does.
 std::string format(const std::vector<Note>& notes);

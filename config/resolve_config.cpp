@@ -151,6 +151,13 @@ void resolve_scheduler(Reading& r) {
       r.warning_at("scheduler.params.total_num_steps",
                    fmt::format("{} is less than scheduler.params.warmup_num_steps {}: the warm-up never ends",
                                s.total_num_steps, s.warmup_num_steps));
+    if (const auto& steps = r.options.auto_values.total_steps;
+        steps && s.total_num_steps > 0 && s.total_num_steps < *steps)
+      r.warning_at(
+          "scheduler.params.total_num_steps",
+          fmt::format("the schedule ends at step {}, and the training has {} steps: the learning rate stays "
+                      "at its last value; set \"auto\" for the length of the training",
+                      s.total_num_steps, *steps));
   }
   if (s.type == SchedulerType::warmup_decay && !r.entry("scheduler.params.warmup_max_lr"))
     s.warmup_max_lr = 0.001, r.derived["scheduler.params.warmup_max_lr"] = "derived";

@@ -182,7 +182,8 @@ config::ReadResult Job::accepted(config::ReadResult r, const std::string& name) 
   if (!first() && launched_by_us())
     std::erase_if(r.problems, [](const config::Problem& p) { return p.warning; });
   if (first() || launched_by_us()) std::fputs(config::format(r.problems).c_str(), stderr);
-  require(r.ok(), Exit::usage, "{} was refused; nothing was started", name);
+  require(r.ok(), Exit::usage, "{}: the ds_config has {}; correct the file, nothing was started", name,
+          config::name_errors(r.problems));
   return r;
 }
 

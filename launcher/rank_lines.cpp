@@ -37,10 +37,26 @@ std::optional<std::string> RankLines::take(size_t rank, std::string_view line, b
   return fmt::format("[{}] {}", name < 0 ? int(rank) : name, line);
 }
 
+namespace {
+
+// What to do about an import that Python does not find, the most common end of a script's first start.
+std::string advice_for(const std::string& error) {
+  constexpr std::string_view kMissing = "ModuleNotFoundError: No module named ";
+  if (!error.starts_with(kMissing)) return {};
+  const std::string module = error.substr(kMissing.size());
+  if (module == "'cleave'" || module == "'deepspeed'")
+    return "; add the folder python of Cleave's source tree to PYTHONPATH, or install the package with pip";
+  return "; install it for the Python that runs the script";
+}
+
+}  // namespace
+
 std::string RankLines::error_of(size_t rank, int exit) const {
   const bool killed = exit == 128 + SIGKILL || exit == 128 + SIGTERM || exit == 128 + SIGINT;
   const Last& last = last_[rank];
-  return killed && !last.marked ? std::string() : std::string(without_rank(last.text));
+  if (killed && !last.marked) return {};
+  const std::string error(without_rank(last.text));
+  return error + advice_for(error);
 }
 
 int RankLines::who_said(int cause, const std::vector<std::pair<int, int>>& rank_and_exit) const {

@@ -28,5 +28,7 @@ echo "A sample from the model:"
 "$cleave" generate "$out/checkpoints" --prompt "And the LORD said unto " --tokens 300 --seed 7
 echo
 echo "Checkpoint: $out/checkpoints/$(cat "$out/checkpoints/latest")"
-echo "Train on from it with:"
-echo "  $cleave ${train[*]} --steps $((2 * ${STEPS:-3000})) --resume auto"
+echo "Next:"
+echo "  $cleave generate $out/checkpoints --prompt \"In the beginning \" --tokens 200"
+echo "  $cleave ${train[*]} --steps $((2 * ${STEPS:-3000})) --resume auto    # twice as many steps"
+echo "  docs/train.md: train on your own text"

@@ -161,7 +161,8 @@ void print(const plan::Candidate& candidate, const std::optional<plan::StepTime>
 config::ReadResult read_config(const PlanOptions& o, const config::ReadOptions& options) {
   config::ReadResult read = config::read_ds_config_file(o.config, options);
   std::fputs(config::format(read.problems).c_str(), stderr);
-  require(read.ok(), Exit::usage, "{} was refused; there is no plan", o.config);
+  require(read.ok(), Exit::usage, "{}: the ds_config has {}; correct the file to plan it", o.config,
+          config::name_errors(read.problems));
   for (const config::Note& n : read.notes)
     if (n.status == config::kNotKnown)
       std::fprintf(stderr, "note: %s: %s\n", n.path.c_str(), n.meaning.c_str());

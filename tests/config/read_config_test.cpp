@@ -129,6 +129,15 @@ TEST(ReadConfig, ReportsAllErrorsAtOnceInTheOrderOfTheFile) {
       "\"gpu\" (a text); did you mean \"cpu\"?\n");
 }
 
+TEST(ReadConfig, NamesAtMostThreeKeysWithErrors) {
+  const auto named = [](const char* text) { return name_errors(read(text).problems); };
+  EXPECT_EQ(named(R"({"train_batch_size": 8, "fp16": {"loss_scal": 0}, "my_section": {}})"),
+            "1 error (fp16.loss_scal)");
+  EXPECT_EQ(named(R"({"train_batch_size": 8, "fp16": {"a": 0, "b": 0, "c": 0, "d": 0}})"),
+            "4 errors (fp16.a, fp16.b, fp16.c, ...)");
+  EXPECT_EQ(named("{"), "1 error (f:1:1)");
+}
+
 TEST(ReadConfig, UnknownKeysAreErrorsWithTheNearestKeyOrPlace) {
   EXPECT_EQ(problems_of("\"gradient_cliping\": 1"),
             "error: f:2:1: gradient_cliping: unknown key; did you mean \"gradient_clipping\"?\n");
@@ -311,6 +320,19 @@ TEST(ReadConfig, SchedulesKnowWhatTheyNeed) {
       "warning: f:2:74: scheduler.params.total_num_steps: 5 is less than scheduler.params.warmup_num_steps "
       "9: the "
       "warm-up never ends\n");
+  // A schedule shorter than the training is legal, and rarely meant.
+  const std::string short_one =
+      R"({"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 2,
+      "warmup_max_lr": 0.1, "total_num_steps": 5}}})";
+  for (const auto& [steps, warned] :
+       {std::pair<std::optional<int64_t>, bool>{6, true}, {5, false}, {std::nullopt, false}}) {
+    ReadOptions options;
+    options.auto_values.total_steps = steps;
+    const std::string said = format(read_ds_config(short_one, "f", options).problems);
+    EXPECT_EQ(said.find("the schedule ends at step 5, and the training has 6 steps") != std::string::npos,
+              warned)
+        << said;
+  }
   const auto max_lr = [](const char* scheduler) {
     return read_beside_batch(std::string("\"scheduler\": ") + scheduler).config.scheduler.warmup_max_lr;
   };

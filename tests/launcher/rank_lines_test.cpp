@@ -67,5 +67,14 @@ TEST(RankLines, OfRanksThatEndedAlikeTheOneThatSaidWhyIsTheCause) {
   EXPECT_EQ(lines.who_said(-1, {}), -1);
 }
 
+TEST(RankLines, SayWhatToDoAboutAMissingModule) {
+  RankLines lines(2);
+  lines.take(0, "ModuleNotFoundError: No module named 'cleave'\n", true);
+  lines.take(1, "ModuleNotFoundError: No module named 'torch'\n", true);
+  EXPECT_NE(lines.error_of(0, 1).find("'cleave'; add the folder python"), std::string::npos)
+      << lines.error_of(0, 1);
+  EXPECT_NE(lines.error_of(1, 1).find("'torch'; install it"), std::string::npos) << lines.error_of(1, 1);
+}
+
 }  // namespace
 }  // namespace cleave::launcher
