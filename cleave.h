@@ -4,7 +4,7 @@
 // and an encoder examples/encoder/main.cpp.
 //
 //   Job, run_job                      this process as a rank: device, other ranks, exit code   launcher/job.h
-//   DsConfig, read_ds_config          a ds_config.json, read and checked       config/read_config.h
+//   DsConfig, read_ds_config          a ds_config.json, read and checked       config_schema/read_config.h
 //   make_mlp, find_model, make_model  models of the library   model/mlp.h, model/presets.h, model/family.h
 //   Model, Layer, Axes                models of one's own                       model/layer.h, model/axes.h
 //   Linear, Norm, Block, AttentionHalf, MlpHalf, ClassifierHead      what they may be made of         model/
@@ -54,7 +54,7 @@ using plan::JobPlan, plan::plan_job;
 using runtime::Engine, runtime::EngineOptions, runtime::Evaluation, runtime::ModelFactory,
     runtime::StepResult, runtime::TextPart, runtime::UnitEngine, runtime::UnitOptions, runtime::model_dtype,
     runtime::weight_names;
-using sequence_parallel::SequenceAxis;
+using tensor_parallel::SequenceAxis;
 using tensor_parallel::TensorAxis;
 
 }  // namespace cleave

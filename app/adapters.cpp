@@ -8,7 +8,7 @@
 #include <set>
 
 #include "checkpoint/manifest.h"
-#include "core/adapter_rule.h"
+#include "config_schema/adapter_rule.h"
 #include "core/json_path.h"
 #include "core/printable.h"
 #include "model/family.h"
@@ -124,7 +124,7 @@ config::LoraConfig lora_in(const json& facts) {
 
 std::vector<std::string> dropped_adapters(const std::vector<std::string>& weights,
                                           const config::LoraConfig& lora, const std::string& prefix) {
-  const AdapterRule rule(lora.targets, {}, prefix);
+  const config::AdapterRule rule(lora.targets, {}, prefix);
   std::vector<std::string> dropped;
   for (const std::string& weight : weights)
     if (weight.ends_with(kA))
@@ -181,15 +181,15 @@ checkpoint::WeightNames adapter_names(const checkpoint::CheckpointReader& reader
 
 json adapter_config(const config::LoraConfig& lora, const model::ModelConfig& model,
                     const std::string& base) {
-  const bool all =
-      std::find(lora.targets.begin(), lora.targets.end(), AdapterRule::kAllLinear) != lora.targets.end();
+  const bool all = std::find(lora.targets.begin(), lora.targets.end(), config::AdapterRule::kAllLinear) !=
+                   lora.targets.end();
   return {{"peft_type", "LORA"},
           {"task_type", "CAUSAL_LM"},
           {"base_model_name_or_path", path_in_json(base)},
           {"r", lora.rank},
           {"lora_alpha", lora.alpha},
           {"use_rslora", lora.use_rslora},
-          {"target_modules", all ? json(AdapterRule::kAllLinear) : json(lora.targets)},
+          {"target_modules", all ? json(config::AdapterRule::kAllLinear) : json(lora.targets)},
           {"lora_dropout", 0.0},
           {"bias", "none"},
           {"fan_in_fan_out", model.family->input_first},

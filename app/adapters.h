@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "checkpoint/weight_reader.h"
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "model/transformer.h"
 
 namespace cleave::app {

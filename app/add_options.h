@@ -4,7 +4,7 @@
 #include <string>
 
 #include "app/options.h"
-#include "config/read_config.h"
+#include "config_schema/read_config.h"
 
 namespace cleave::app {
 

@@ -8,7 +8,7 @@
 
 #include "app/commands.h"
 #include "app/parse.h"
-#include "config/nearest_key.h"
+#include "config_schema/nearest_key.h"
 #include "core/environment.h"
 #include "core/error.h"
 #include "core/version.h"

@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json.h"
-#include "text/sentencepiece_file.h"
-#include "text/utf8.h"
+#include "data/text/sentencepiece_file.h"
+#include "data/text/utf8.h"
 
 namespace cleave::app {
 namespace fs = std::filesystem;

@@ -3,11 +3,11 @@
 #include <memory>
 #include <string>
 
+#include "data/text/tokenizer.h"
 #include "data/token_file.h"
 #include "device/memory.h"
 #include "launcher/job.h"
 #include "model/presets.h"
-#include "text/tokenizer.h"
 
 namespace cleave::app {
 

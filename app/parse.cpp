@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "config/nearest_key.h"
+#include "config_schema/nearest_key.h"
 #include "core/error.h"
 #include "core/secrets.h"
 

@@ -9,8 +9,8 @@
 
 #include "app/options.h"
 #include "app/published_model.h"
+#include "data/text/tokenizer.h"
 #include "runtime/engine.h"
-#include "text/tokenizer.h"
 
 namespace cleave::app {
 

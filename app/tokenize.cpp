@@ -15,9 +15,9 @@
 #include "core/file_owner.h"
 #include "core/units.h"
 #include "data/indexed_file.h"
+#include "data/text/corpus.h"
 #include "data/token_file.h"
 #include "data/token_writer.h"
-#include "text/corpus.h"
 
 namespace cleave::app {
 namespace {

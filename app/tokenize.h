@@ -3,8 +3,8 @@
 #include <functional>
 #include <string>
 
+#include "data/text/tokenizer.h"
 #include "launcher/job.h"
-#include "text/tokenizer.h"
 
 namespace cleave::app {
 

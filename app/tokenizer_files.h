@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 
-#include "text/tokenizer.h"
+#include "data/text/tokenizer.h"
 
 namespace cleave::app {
 

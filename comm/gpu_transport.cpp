@@ -6,7 +6,7 @@
 #include "comm/device_group.h"
 #include "comm/ipc/ipc.h"
 #include "comm/nccl/nccl.h"
-#include "comm/rank_process.h"
+#include "comm/rendezvous/rank_process.h"
 #include "core/environment.h"
 #include "core/philox.h"
 #include "device/cuda/memory.h"

@@ -47,7 +47,7 @@ struct ParamSpec {
   std::string name;            // global: "h.3.attn.qkv.weight"
   std::vector<int64_t> shape;  // of what this rank holds
   Init init;
-  bool decay = false;  // weight decay applies by default (core/decay_rule.h)
+  bool decay = false;  // weight decay applies by default (config_schema/decay_rule.h)
   // Cuts of different axes; each cuts what the ones before it left. Along every other axis all ranks have the
   // same.
   std::vector<Cut> cuts = {};

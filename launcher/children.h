@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/socket.h"
+#include "comm/rendezvous/socket.h"
 
 namespace cleave::launcher {
 

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "config/base64.h"
+#include "config_schema/base64.h"
 #include "core/error.h"
 #include "core/printable.h"
 #include "launcher/slurm.h"

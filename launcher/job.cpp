@@ -16,7 +16,7 @@
 
 #include "comm/from_peer.h"
 #include "comm/gpu_transport.h"
-#include "config/summary.h"
+#include "config_schema/summary.h"
 #include "core/environment.h"
 #include "core/error.h"
 #include "core/version.h"

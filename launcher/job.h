@@ -14,9 +14,9 @@
 #include <memory>
 #include <string>
 
-#include "comm/rendezvous.h"
+#include "comm/rendezvous/rendezvous.h"
 #include "comm/together.h"
-#include "config/read_config.h"
+#include "config_schema/read_config.h"
 #include "core/cores.h"
 #include "core/error.h"
 #include "device/device.h"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "comm/secret.h"
+#include "comm/rendezvous/secret.h"
 
 namespace cleave::launcher {
 

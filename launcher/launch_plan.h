@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/socket.h"
+#include "comm/rendezvous/socket.h"
 #include "launcher/hosts.h"
 #include "launcher/numa.h"
 

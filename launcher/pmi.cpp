@@ -8,7 +8,7 @@
 #include <cstring>
 #include <optional>
 
-#include "comm/secret.h"
+#include "comm/rendezvous/secret.h"
 #include "core/printable.h"
 #include "launcher/variables.h"
 

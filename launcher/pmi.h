@@ -3,7 +3,7 @@
 #pragma once
 #include <string>
 
-#include "comm/socket.h"
+#include "comm/rendezvous/socket.h"
 #include "launcher/discovery.h"
 
 namespace cleave::launcher {

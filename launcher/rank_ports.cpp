@@ -3,7 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "comm/meeting_point.h"
+#include "comm/rendezvous/meeting_point.h"
 #include "core/error.h"
 #include "launcher/children.h"
 

@@ -1,6 +1,6 @@
 // The ports of a job that the launcher on rank 0's host takes before it starts ranks.
 #pragma once
-#include "comm/socket.h"
+#include "comm/rendezvous/socket.h"
 #include "launcher/launch_plan.h"
 
 namespace cleave::launcher {

@@ -6,7 +6,7 @@
 #include <array>
 #include <cctype>
 
-#include "config/base64.h"
+#include "config_schema/base64.h"
 #include "core/error.h"
 #include "launcher/shell_words.h"
 

@@ -7,7 +7,7 @@
 
 #include <optional>
 
-#include "comm/socket.h"
+#include "comm/rendezvous/socket.h"
 
 namespace cleave::launcher {
 

@@ -6,13 +6,13 @@
 
 namespace cleave::model {
 
-Attention::Attention(const Sizes& sizes, const sequence_parallel::SequenceAxis& axis)
+Attention::Attention(const Sizes& sizes, const tensor_parallel::SequenceAxis& axis)
     : sizes_(sizes),
       axis_(axis),
       positions_(axis.positions(sizes.seq).size()),
       heads_(axis.heads(sizes.heads, sizes.kv_heads)) {}
 
-sequence_parallel::HeadGroups Attention::qkv_groups() const {
+tensor_parallel::HeadGroups Attention::qkv_groups() const {
   const int64_t kv = sizes_.kv_heads * sizes_.head_dim;
   return {.widths = {width(), kv, kv}, .copies = {1, heads_.copies, heads_.copies}};
 }

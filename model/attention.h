@@ -3,7 +3,7 @@
 #pragma once
 #include "kernels/attention.h"
 #include "model/layer.h"
-#include "sequence_parallel/sequence_axis.h"
+#include "tensor_parallel/sequence_axis.h"
 
 namespace cleave::model {
 
@@ -28,7 +28,7 @@ class Attention {
     int64_t first_head = 0, all_heads = 1;
   };
   // Error(usage) where the axis does not divide positions or heads.
-  Attention(const Sizes& sizes, const sequence_parallel::SequenceAxis& axis);
+  Attention(const Sizes& sizes, const tensor_parallel::SequenceAxis& axis);
 
   int64_t width() const { return sizes_.heads * sizes_.head_dim; }  // of the output
   int64_t qkv_width() const { return (sizes_.heads + 2 * sizes_.kv_heads) * sizes_.head_dim; }
@@ -67,13 +67,13 @@ class Attention {
   kernels::AttentionDropout dropout(const Call& call) const;
   kernels::AttentionForward product(const Kept& kept, const Call& call) const;
   int64_t batch(const Kept& kept) const { return kept.qkv.dim(0) / sizes_.seq; }
-  sequence_parallel::HeadGroups qkv_groups() const;
+  tensor_parallel::HeadGroups qkv_groups() const;
   void rotate(Tensor qkv, bool inverse, const Call& call) const;
 
   Sizes sizes_;
-  sequence_parallel::SequenceAxis axis_;
-  int64_t positions_;                             // this rank's of a sequence
-  sequence_parallel::SequenceAxis::Heads heads_;  // that this rank attends with
+  tensor_parallel::SequenceAxis axis_;
+  int64_t positions_;                           // this rank's of a sequence
+  tensor_parallel::SequenceAxis::Heads heads_;  // that this rank attends with
 };
 
 }  // namespace cleave::model

@@ -86,7 +86,7 @@ void AttentionHalf::declare(std::vector<DeclaredUnit>& units) {
     if (*norm) (*norm)->declare(units.front());
 }
 
-void AttentionHalf::attach(const AdapterRule& rule, std::vector<std::string>& linears) {
+void AttentionHalf::attach(const config::AdapterRule& rule, std::vector<std::string>& linears) {
   qkv_.attach(rule, linears), out_.attach(rule, linears);
 }
 

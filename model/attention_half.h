@@ -40,7 +40,7 @@ class AttentionHalf final : public Half {
   AttentionHalf(const Config& config, const Axes& axes);
 
   void declare(std::vector<DeclaredUnit>& units) override;
-  void attach(const AdapterRule& rule, std::vector<std::string>& linears) override;
+  void attach(const config::AdapterRule& rule, std::vector<std::string>& linears) override;
   void use_fp8(int64_t& layers) override { qkv_.use_fp8(layers), out_.use_fp8(layers); }
   double flops(int64_t rows) const override;
   KeptHeads kept_heads() const override { return {share_.kv_heads, c_.head_dim}; }

@@ -1,17 +1,17 @@
 // How layers are cut: all that a model is told of the ranks that compute it together.
 #pragma once
-#include "sequence_parallel/sequence_axis.h"
+#include "tensor_parallel/sequence_axis.h"
 #include "tensor_parallel/tensor_axis.h"
 
 namespace cleave::model {
 
 struct Axes {
   Axes() = default;  // a rank alone
-  Axes(tensor_parallel::TensorAxis the_tensor, sequence_parallel::SequenceAxis the_sequence = {})
+  Axes(tensor_parallel::TensorAxis the_tensor, tensor_parallel::SequenceAxis the_sequence = {})
       : tensor(the_tensor), sequence(the_sequence) {}
 
-  tensor_parallel::TensorAxis tensor;        // heads, columns and vocabulary
-  sequence_parallel::SequenceAxis sequence;  // positions
+  tensor_parallel::TensorAxis tensor;      // heads, columns and vocabulary
+  tensor_parallel::SequenceAxis sequence;  // positions
 };
 
 }  // namespace cleave::model

@@ -31,15 +31,15 @@ void Block::declare() {
   units_ = settle(declared_);
 }
 
-void Block::attach(const AdapterRule& rule, std::vector<std::string>& linears) {
+void Block::attach(const config::AdapterRule& rule, std::vector<std::string>& linears) {
   for (Branch* b : {&attention_, &mlp_}) b->half->attach(rule, linears);
   declare();
 }
 
-bool Block::use_fp8(const Fp8Rule& rule) {
+bool Block::use_fp8(const config::Fp8Rule& rule) {
   int64_t layers = 0;
   for (Branch* b : {&attention_, &mlp_}) b->half->use_fp8(layers);
-  if (rule.scaling == Fp8Scaling::delayed) states_ = {fp8_state(name_, layers, rule)};
+  if (rule.scaling == config::Fp8Scaling::delayed) states_ = {fp8_state(name_, layers, rule)};
   return layers > 0;
 }
 

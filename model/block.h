@@ -28,9 +28,9 @@ class Block final : public Layer {
   Block(std::string name, Branch attention, Branch mlp, const RowDropout& dropout, bool biases_last = false);
 
   std::vector<UnitSpec> units() const override { return units_; }
-  void freeze(const FreezeRule& rule) override { units_ = settle(declared_, rule); }
-  void attach(const AdapterRule& rule, std::vector<std::string>& linears) override;
-  bool use_fp8(const Fp8Rule& rule) override;
+  void freeze(const config::FreezeRule& rule) override { units_ = settle(declared_, rule); }
+  void attach(const config::AdapterRule& rule, std::vector<std::string>& linears) override;
+  bool use_fp8(const config::Fp8Rule& rule) override;
   std::vector<LayerState> states() const override { return states_; }
   void join(std::span<const StateViews> states, Stream& stream) const override;
   TensorSpec output(const TensorSpec& in) const override { return in; }

@@ -16,7 +16,7 @@ ClassifierHead::ClassifierHead(Config config)
   units_ = settle(declared_);
 }
 
-void ClassifierHead::freeze(const FreezeRule& rule) { units_ = settle(declared_, rule); }
+void ClassifierHead::freeze(const config::FreezeRule& rule) { units_ = settle(declared_, rule); }
 
 void ClassifierHead::product(Tensor z, Tensor x, std::span<const Tensor> params, Stream& stream) const {
   Linear{c_.width, part_.size, weight_.in(params), bias_.in(params)}.forward(z, x, stream);

@@ -21,7 +21,7 @@ class ClassifierHead final : public Head {
   explicit ClassifierHead(Config config);
 
   std::vector<UnitSpec> units() const override { return units_; }
-  void freeze(const FreezeRule& rule) override;
+  void freeze(const config::FreezeRule& rule) override;
   void run(const HeadArgs& args) const override;
   void logits(Tensor logits, Tensor x, Range rows, std::span<const Tensor> params, Arena& scratch,
               Stream& stream) const override;

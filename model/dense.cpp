@@ -40,7 +40,7 @@ int64_t Dense::outputs(const Part& p) const {
   return p.used.empty() ? p.weight.spec().shape[0] : p.used.size();
 }
 
-void Dense::attach(const AdapterRule& rule, std::vector<std::string>& linears) {
+void Dense::attach(const config::AdapterRule& rule, std::vector<std::string>& linears) {
   size_ = rule.size();
   for (Part& p : parts_) {
     linears.push_back(stem_of(p.weight.spec()));

@@ -2,7 +2,7 @@
 // queries, keys and values, or gate and up, whose matrices then stand one below the other. Each of them may
 // have an adapter; the matrices A of these stand one below the other, and each B writes its own columns.
 #pragma once
-#include "core/adapter_rule.h"
+#include "config_schema/adapter_rule.h"
 #include "model/fp8.h"
 #include "model/linear.h"
 #include "model/parameter.h"
@@ -21,7 +21,7 @@ class Dense {
   enum class Bias : uint8_t { added, elsewhere };
   explicit Dense(std::vector<Part> parts, Bias bias = Bias::added);
   // Puts adapters beside the parts that the rule fits, and adds the names of all parts to `linears`.
-  void attach(const AdapterRule& rule, std::vector<std::string>& linears);
+  void attach(const config::AdapterRule& rule, std::vector<std::string>& linears);
   // Its products are in FP8 from now on, with the next place in its block's state; adapters' are not.
   // Error(usage) where it is not of whole multiples of 16.
   void use_fp8(int64_t& layers);
@@ -70,8 +70,8 @@ class Dense {
   std::vector<Part> parts_;
   Bias bias_ = Bias::added;
   int64_t in_ = 0, out_ = 0;
-  AdapterSize size_ = {};  // of each adapter
-  int64_t ranks_ = 0;      // of all adapters together
+  config::AdapterSize size_ = {};  // of each adapter
+  int64_t ranks_ = 0;              // of all adapters together
   Fp8Dense fp8_;
 };
 

@@ -40,7 +40,7 @@ class Embedding final : public Layer {
   }
 
   std::vector<UnitSpec> units() const override { return units_; }
-  void freeze(const FreezeRule& rule) override { units_ = settle(declared_, rule); }
+  void freeze(const config::FreezeRule& rule) override { units_ = settle(declared_, rule); }
   TensorSpec output(const TensorSpec& in) const override {
     return {dtype_, {axis_.local_rows(in.shape.numel()), width_}};
   }

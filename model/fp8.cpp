@@ -92,7 +92,7 @@ void Fp8Dense::add_weight(ParamGradient& dweight, Tensor dy, Tensor x, const Bac
   a.scratch.release(mark);
 }
 
-LayerState fp8_state(const std::string& block, int64_t layers, const Fp8Rule& rule) {
+LayerState fp8_state(const std::string& block, int64_t layers, const config::Fp8Rule& rule) {
   return {.name = block + ".fp8",
           .shape = {layers * Fp8Dense::kRows, rule.history},
           .by = Reduction::max,

@@ -2,7 +2,7 @@
 // gradients of outputs as E5M2 (arXiv 2209.05433). Weights, activations and gradients between products stay
 // what they are; codes live for a product.
 #pragma once
-#include "core/fp8_rule.h"
+#include "config_schema/fp8_rule.h"
 #include "model/layer.h"
 
 namespace cleave::model {
@@ -57,6 +57,6 @@ class Fp8Dense {
 };
 
 // The state of a block with so many such layers.
-LayerState fp8_state(const std::string& block, int64_t layers, const Fp8Rule& rule);
+LayerState fp8_state(const std::string& block, int64_t layers, const config::Fp8Rule& rule);
 
 }  // namespace cleave::model

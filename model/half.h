@@ -16,7 +16,7 @@ class Half {
   virtual void declare(std::vector<DeclaredUnit>& units) = 0;
   // Attaches as Layer::attach does, before it declares anew; adds the names of its linear layers to
   // `linears`.
-  virtual void attach(const AdapterRule&, std::vector<std::string>& /*linears*/) {}
+  virtual void attach(const config::AdapterRule&, std::vector<std::string>& /*linears*/) {}
   // Its products with weights are in FP8 from now on; their places in the block's state are from `layers` on,
   // which counts them.
   virtual void use_fp8(int64_t& /*layers*/) {}

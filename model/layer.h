@@ -10,9 +10,9 @@
 #include <limits>
 #include <memory>
 
-#include "core/adapter_rule.h"
-#include "core/fp8_rule.h"
-#include "core/freeze_rule.h"
+#include "config_schema/adapter_rule.h"
+#include "config_schema/fp8_rule.h"
+#include "config_schema/freeze_rule.h"
 #include "core/param_spec.h"
 #include "model/layer_args.h"
 
@@ -42,13 +42,13 @@ class Layer {
   virtual bool has_side_loss() const { return false; }
   // Freezes those of its parameters that the rule fits, before anything asks for its units. A layer that
   // knows nothing of it says in units() what is frozen; here, Error(usage) where the rule fits what is not.
-  virtual void freeze(const FreezeRule& rule);
+  virtual void freeze(const config::FreezeRule& rule);
   // Puts adapters beside those of its linear layers that the rule fits, before anything asks for its units,
   // and adds the names of all that could have one to `linears`.
-  virtual void attach(const AdapterRule&, std::vector<std::string>& /*linears*/) {}
+  virtual void attach(const config::AdapterRule&, std::vector<std::string>& /*linears*/) {}
   // Does the products of its linear layers in FP8 from now on, before anything asks for its states; false: it
   // has none that it could.
-  virtual bool use_fp8(const Fp8Rule&) { return false; }
+  virtual bool use_fp8(const config::Fp8Rule&) { return false; }
   // Whether backward knows the parts input and weight; otherwise it is always asked for both at once.
   virtual bool splits_backward() const { return false; }
   // Arithmetic of one forward and backward, to balance a pipeline. Here: 6 a weight of a matrix and row of
@@ -100,7 +100,7 @@ class Head {
  public:
   virtual ~Head() = default;
   virtual std::vector<UnitSpec> units() const = 0;
-  virtual void freeze(const FreezeRule& rule);  // as a layer
+  virtual void freeze(const config::FreezeRule& rule);  // as a layer
   virtual void run(const HeadArgs& args) const = 0;
   // logits [rows.size(), columns] fp32 of these rows of the micro-batch's part whose x this is (all ranks'
   // rows where a tensor axis cuts them), for generation and prediction.
@@ -145,10 +145,10 @@ struct Model {
   void freeze(const std::vector<std::string>& patterns);
   // Freezes all parameters and puts adapters beside its linear layers of these names (cleave.lora).
   // Error(usage) where a target names none of them.
-  void attach(const std::vector<std::string>& targets, AdapterSize size);
+  void attach(const std::vector<std::string>& targets, config::AdapterSize size);
   // The products of its blocks' linear layers are in FP8 from now on (cleave.fp8). Error(usage) where it has
   // none.
-  void use_fp8(const Fp8Rule& rule);
+  void use_fp8(const config::Fp8Rule& rule);
   // What published files write before its parameters' names where it leaves it out, "transformer." of GPT-2.
   std::string prefix = {};
   // For people: the layer's first unit, "layer.3" where it has none; "head" behind the last.

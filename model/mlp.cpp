@@ -31,7 +31,7 @@ class DenseLayer final : public Layer {
   }
 
   std::vector<UnitSpec> units() const override { return units_; }
-  void freeze(const FreezeRule& rule) override { units_ = settle(declared_, rule); }
+  void freeze(const config::FreezeRule& rule) override { units_ = settle(declared_, rule); }
   TensorSpec output(const TensorSpec& in) const override {
     const int64_t rows = in.shape[0];
     if (cut_ == Cut::inputs) return {in.dtype, {axis_.local_rows(rows), out_}};

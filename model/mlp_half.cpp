@@ -25,7 +25,7 @@ MlpHalf::MlpHalf(const Config& config, const tensor_parallel::TensorAxis& axis)
 
 void MlpHalf::declare(std::vector<DeclaredUnit>& units) { up_.declare(units), down_.declare(units); }
 
-void MlpHalf::attach(const AdapterRule& rule, std::vector<std::string>& linears) {
+void MlpHalf::attach(const config::AdapterRule& rule, std::vector<std::string>& linears) {
   up_.attach(rule, linears), down_.attach(rule, linears);
 }
 

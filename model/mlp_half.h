@@ -30,7 +30,7 @@ class MlpHalf final : public Half {
   MlpHalf(const Config& config, const tensor_parallel::TensorAxis& axis);
 
   void declare(std::vector<DeclaredUnit>& units) override;
-  void attach(const AdapterRule& rule, std::vector<std::string>& linears) override;
+  void attach(const config::AdapterRule& rule, std::vector<std::string>& linears) override;
   void use_fp8(int64_t& layers) override { up_.use_fp8(layers), down_.use_fp8(layers); }
   double flops(int64_t) const override { return 0; }
   void forward(const ForwardArgs& args) const override;

@@ -19,7 +19,7 @@ double Layer::flops(const TensorSpec& input) const {
 
 namespace {
 
-void expect_frozen(const std::vector<UnitSpec>& units, const FreezeRule& rule) {
+void expect_frozen(const std::vector<UnitSpec>& units, const config::FreezeRule& rule) {
   for (const UnitSpec& u : units)
     for (const ParamSpec& p : u.params)
       require(u.frozen || !rule.applies_to(p.name), Exit::usage,
@@ -43,15 +43,16 @@ void Layer::join(std::span<const StateViews> states, Stream&) const {
   CHECK(states.empty(), "a layer with states has no join()");
 }
 
-void Layer::freeze(const FreezeRule& rule) { expect_frozen(units(), rule); }
-void Head::freeze(const FreezeRule& rule) { expect_frozen(units(), rule); }
+void Layer::freeze(const config::FreezeRule& rule) { expect_frozen(units(), rule); }
+void Head::freeze(const config::FreezeRule& rule) { expect_frozen(units(), rule); }
 
 void Model::freeze(const std::vector<std::string>& patterns) {
   if (patterns.empty()) return;
-  const FreezeRule rule(patterns, prefix);
+  const config::FreezeRule rule(patterns, prefix);
   const std::vector<std::string> idle = rule.idle_patterns(units());
   require(idle.empty(), Exit::usage, "cleave.freeze: no parameter of {} is called \"{}\"; the nearest is {}",
-          name, idle.empty() ? "" : idle.front(), idle.empty() ? "" : nearest_name(idle.front(), units()));
+          name, idle.empty() ? "" : idle.front(),
+          idle.empty() ? "" : config::nearest_name(idle.front(), units()));
   for (const auto& layer : layers) layer->freeze(rule);
   head->freeze(rule);
   require(frozen_params() < params(), Exit::usage,
@@ -59,20 +60,20 @@ void Model::freeze(const std::vector<std::string>& patterns) {
           fmt::join(patterns, ", "), name);
 }
 
-void Model::attach(const std::vector<std::string>& targets, AdapterSize size) {
+void Model::attach(const std::vector<std::string>& targets, config::AdapterSize size) {
   if (targets.empty()) return;
-  const AdapterRule rule(targets, size, prefix);
+  const config::AdapterRule rule(targets, size, prefix);
   std::vector<std::string> linears;
   for (const auto& layer : layers) layer->attach(rule, linears);
   const std::vector<std::string> idle = rule.idle_targets(linears);
   require(idle.empty(), Exit::usage,
           "cleave.lora.targets: the blocks of {} have no linear layer \"{}\"; available: {}", name,
           idle.empty() ? "" : idle.front(), linears.empty() ? "none" : last_parts(linears));
-  for (const auto& layer : layers) layer->freeze(FreezeRule({"*"}));
-  head->freeze(FreezeRule({"*"}));
+  for (const auto& layer : layers) layer->freeze(config::FreezeRule({"*"}));
+  head->freeze(config::FreezeRule({"*"}));
 }
 
-void Model::use_fp8(const Fp8Rule& rule) {
+void Model::use_fp8(const config::Fp8Rule& rule) {
   if (!rule) return;
   bool any = false;
   for (const auto& layer : layers) any = layer->use_fp8(rule) || any;

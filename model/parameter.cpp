@@ -20,7 +20,7 @@ ParamGradient* Parameter::in(std::span<ParamGradient> grads) const {
 
 namespace {
 
-void expect_one(const std::vector<Parameter*>& parts, const FreezeRule& rule) {
+void expect_one(const std::vector<Parameter*>& parts, const config::FreezeRule& rule) {
   const auto fits = [&](const Parameter* p) { return rule.applies_to(p->spec().name); };
   const auto first = std::find_if(parts.begin(), parts.end(), fits);
   const auto other = std::find_if_not(parts.begin(), parts.end(), fits);
@@ -32,7 +32,7 @@ void expect_one(const std::vector<Parameter*>& parts, const FreezeRule& rule) {
 
 }  // namespace
 
-std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const FreezeRule& rule) {
+std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const config::FreezeRule& rule) {
   std::vector<UnitSpec> specs;
   int index = 0;
   const auto add = [&](const std::string& name, const std::vector<Parameter*>& params, bool frozen) {

@@ -1,7 +1,7 @@
 // A parameter is a named member of the part of a layer that declares it. A layer collects the units of all
 // its parts; from then on each parameter finds its own tensors among those that a call brings.
 #pragma once
-#include "core/freeze_rule.h"
+#include "config_schema/freeze_rule.h"
 #include "core/param_spec.h"
 #include "model/layer_args.h"
 
@@ -22,7 +22,7 @@ class Parameter {
   ParamGradient* in(std::span<ParamGradient> grads) const;
 
  private:
-  friend std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const FreezeRule& rule);
+  friend std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const config::FreezeRule& rule);
   ParamSpec spec_;
   int index_ = -1;
 };
@@ -43,6 +43,6 @@ struct DeclaredUnit {
 // The units as Layer::units gives them; settles where each parameter is found. Of a unit of which the rule
 // fits some parameters, these become a frozen one behind it. Error(usage) where it fits a part of what is
 // one.
-std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const FreezeRule& rule = {});
+std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const config::FreezeRule& rule = {});
 
 }  // namespace cleave::model

@@ -26,7 +26,7 @@ class FinalNorm final : public Layer {
     units_ = settle(declared_);
   }
   std::vector<UnitSpec> units() const override { return units_; }
-  void freeze(const FreezeRule& rule) override { units_ = settle(declared_, rule); }
+  void freeze(const config::FreezeRule& rule) override { units_ = settle(declared_, rule); }
   TensorSpec output(const TensorSpec& in) const override { return in; }
   void forward(const ForwardArgs& a) const override {
     const Norm::Kept kept = norm_.keep(a.keep, a.x.dim(0));

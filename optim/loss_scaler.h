@@ -5,7 +5,7 @@
 #pragma once
 #include <cstdint>
 
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 
 namespace cleave::optim {
 

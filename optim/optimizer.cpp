@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "kernels/elementwise.h"
 #include "kernels/update.h"
 

@@ -13,7 +13,7 @@
 #include "optim/rates.h"
 
 namespace cleave::config {
-struct OptimizerConfig;  // config/ds_config.h
+struct OptimizerConfig;  // config_schema/ds_config.h
 }
 
 namespace cleave::optim {

@@ -4,7 +4,7 @@
 #pragma once
 #include <cstdint>
 
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "optim/rates.h"
 
 namespace cleave::optim {

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "comm/planned.h"
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "model/layer.h"
 #include "plan/match_calls.h"
 

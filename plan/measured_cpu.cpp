@@ -6,11 +6,11 @@
 #include <cmath>
 #include <map>
 
-#include "bench/machine_rows.h"
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "core/error.h"
 #include "kernels/attention.h"
 #include "model/transformer.h"
+#include "plan/bench/machine_rows.h"
 
 namespace cleave::plan {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "plan/job_plan.h"
 #include "plan/predict.h"
 

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "comm/planned.h"
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 
 namespace cleave::plan {
 namespace {

@@ -2,7 +2,7 @@
 // ds_config asks. Everything that partitions, offloads or overlaps is a value given to the parts below it;
 // the step itself is the same for every configuration.
 //
-//   DsConfig config = ...;                             // config/read_config.h
+//   DsConfig config = ...;                             // config_schema/read_config.h
 //   Engine engine(config, make_mlp({{64, 32, 10}}, DType::fp32), world, {});
 //   Engine engine(config, [&](const Axes& a) { return make_model(kGpt2, sizes, type, seq, "gpt", a); }, ...);
 //   for (int step = 0; step < 100; ++step)

@@ -28,7 +28,7 @@ struct CommBytes;    // comm/communicator.h
 class Communicator;  // comm/communicator.h
 }  // namespace comm
 namespace config {
-struct DsConfig;  // config/ds_config.h
+struct DsConfig;  // config_schema/ds_config.h
 }
 namespace zero {
 struct UpdateBytes;  // zero/update_times.h

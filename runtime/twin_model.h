@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "model/transformer.h"
 #include "runtime/engine.h"
 #include "runtime/saved_training.h"

@@ -6,8 +6,8 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SCHEMA = ROOT / "config"
-FOLDERS = ["app", "capi", "checkpoint", "data", "launcher", "model", "monitor", "offload", "optim", "pipeline", "plan", "runtime", "zero"]
+SCHEMA = ROOT / "config_schema"
+FOLDERS = ["app", "checkpoint", "data", "launcher", "model", "monitor", "offload", "optim", "pipeline", "plan", "python", "runtime", "zero"]
 
 
 def honoured_fields():

@@ -11,6 +11,8 @@ import re
 import sys
 
 GROUND = {"core", "device"}  # the words that every folder speaks: they stand in `cleave` itself
+# Folders whose namespace has another, shorter name, and rooms that have their own.
+NAMES = {"config_schema": "config", "data/text": "text", "plan/bench": "bench", "python/capi": "capi"}
 TYPE = re.compile(r"^(?:template <.*>\s*)?(?:class|struct|union|enum(?: class| struct)?) (?:alignas\(\w+\) )?(\w+)(?: final)?(?: : [^;{]*)?\s*(?:\{|$)")
 NAMESPACE = re.compile(r"^(?:inline )?namespace ?([\w:]*) \{$")
 # Names of other folders that a header declares and does not define.
@@ -20,7 +22,8 @@ FORWARD = re.compile(r"(?:(?:struct|class|enum class) \w+;.*\n|namespace \w+ \{\
 def folder_of(path):
     """The folder of the library that a file belongs to, also as its test; none: it is of no such folder."""
     parts = path.parts[1:] if path.parts[0] == "tests" else path.parts
-    return parts[0] if len(parts) > 1 else None
+    room = "/".join(parts[:2])
+    return room if room in NAMES else parts[0] if len(parts) > 1 else None
 
 
 def definitions(text):
@@ -38,7 +41,7 @@ def definitions(text):
 
 def misplaced(name, text, folder):
     """The namespaces that a file of the folder defines something in, and should not."""
-    wanted = "cleave" if folder in GROUND else f"cleave::{folder}"
+    wanted = "cleave" if folder in GROUND else f"cleave::{NAMES.get(folder, folder)}"
     for space, body in re.findall(r"^namespace (cleave\b[\w:]*) \{\n(.*?)^\}", text, re.M | re.S):
         inside = space == wanted or space.startswith(f"{wanted}::")
         of_tests = name.parts[0] == "tests" and space in ("cleave", "cleave::testing")
@@ -47,7 +50,7 @@ def misplaced(name, text, folder):
 
 
 def problems(root):
-    folders = {path.parent.name for path in root.glob("*/CMakeLists.txt")} - {"tests", "benchmarks", "examples"}
+    folders = {path.parent.name for path in root.glob("*/CMakeLists.txt")} - {"tests", "benchmarks", "examples"} | set(NAMES)
     where = collections.defaultdict(set)
     for path in sorted(path for suffix in ("h", "cpp", "cu", "cuh") for path in root.rglob(f"*.{suffix}")):
         name = path.relative_to(root)

@@ -11,12 +11,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from check_layers import ALLOWED  # noqa: E402
 
 PURPOSE = {
-    "core": "errors, units, names", "text": "tokenizers", "device": "memory and streams", "kernels": "arithmetic, CPU and GPU",
-    "comm": "collectives, rendezvous", "data": "tokens, batches", "pipeline": "schedules as values", "offload": "host memory, disk files",
-    "config": "every key of a ds_config", "optim": "updates, schedules", "tensor_parallel": "heads and columns cut",
-    "sequence_parallel": "positions cut", "zero": "units, sharding, homes", "model": "layers, families", "checkpoint": "records, manifests",
-    "monitor": "metrics, profiles", "runtime": "the engine", "plan": "memory and traffic", "bench": "limits, measured", "launcher": "job, ranks, exit codes",
-    "app": "the command line", "capi": "the engine for Python",
+    "core": "errors, units, names", "device": "memory and streams", "kernels": "arithmetic, CPU and GPU",
+    "comm": "collectives, rendezvous", "data": "texts, tokens, batches", "pipeline": "schedules as values", "offload": "host memory, disk files",
+    "config_schema": "every key of a ds_config", "optim": "updates, schedules", "tensor_parallel": "heads, columns and positions cut",
+    "zero": "units, sharding, homes", "model": "layers, families", "checkpoint": "records, manifests",
+    "monitor": "metrics, profiles", "runtime": "the engine", "plan": "memory, traffic, measured limits", "launcher": "job, ranks, exit codes",
+    "app": "the command line", "python": "the engine for scripts",
 }
 STROKE, COLORS = "#57606a", {"compute": "#ddf4ff", "move": "#fff8c5", "update": "#dafbe1", "wait": "#ffebe9"}
 

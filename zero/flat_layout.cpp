@@ -5,7 +5,7 @@
 
 namespace cleave::zero {
 
-FlatLayout::FlatLayout(UnitSpec spec, int shards, const DecayRule& decays)
+FlatLayout::FlatLayout(UnitSpec spec, int shards, const config::DecayRule& decays)
     : spec_(std::move(spec)), ranges_(spec_.params.size()) {
   CHECK(shards >= 1, "unit {}: {} shards", spec_.name, shards);
   std::set<AxisSet> cuts = {AxisSet()};

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "core/decay_rule.h"
+#include "config_schema/decay_rule.h"
 #include "core/param_spec.h"
 #include "core/range.h"
 
@@ -14,7 +14,7 @@ class FlatLayout {
   // slice. Those that the same axes cut stand together, the whole ones first among the decayed and last among
   // the others, so that what one axis cuts is one range as well. Otherwise the layer's order is kept, without
   // gaps. The tail is padded so that `shards` equal shards cover the unit.
-  FlatLayout(UnitSpec spec, int shards, const DecayRule& decays = {});
+  FlatLayout(UnitSpec spec, int shards, const config::DecayRule& decays = {});
   // The elements of each of so many shards of a unit. From kAlignedFrom on a multiple of kAligned, so that
   // every shard of every type begins where vectors do; that is at most a 64th more.
   static constexpr int64_t kAligned = 64, kAlignedFrom = 64 * kAligned;

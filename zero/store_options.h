@@ -1,8 +1,8 @@
 // What a ParameterStore is asked to do, as a value.
 #pragma once
 #include "comm/communicator.h"
+#include "config_schema/decay_rule.h"
 #include "core/axis.h"
-#include "core/decay_rule.h"
 #include "offload/placement.h"
 
 namespace cleave::zero {
@@ -17,7 +17,7 @@ struct StoreOptions {
   int64_t live_numel = comm::Call::kWhole;  // but not while more than so many elements would be gathered
   bool overlap = true;                      // reductions may run behind the backward: one more bucket is kept
   bool trains = true;                       // false: no pass goes backward; there are no gradients
-  DecayRule decays = {};                    // what weight decay applies to
+  config::DecayRule decays = {};            // what weight decay applies to
   // Along these axes this rank is not the first. The first one counts, in the norm and in checkpoints, what
   // all ranks of an axis have alike.
   AxisSet behind = {};

@@ -7,17 +7,17 @@
 #include "app/commands.h"
 #include "app/parse.h"
 #include "app/work_progress.h"
-#include "bench/kernel_rows.h"
-#include "bench/limits.h"
-#include "bench/machine_rows.h"
-#include "bench/report.h"
-#include "bench/rounds.h"
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/proc_value.h"
 #include "core/version.h"
 #include "device/team.h"
 #include "kernels/matmul_ways.h"
+#include "plan/bench/kernel_rows.h"
+#include "plan/bench/limits.h"
+#include "plan/bench/machine_rows.h"
+#include "plan/bench/report.h"
+#include "plan/bench/rounds.h"
 
 namespace cleave::app {
 namespace {

@@ -4,8 +4,8 @@
 #include "app/add_options.h"
 #include "app/commands.h"
 #include "app/parse.h"
-#include "config/read_config.h"
-#include "config/summary.h"
+#include "config_schema/read_config.h"
+#include "config_schema/summary.h"
 #include "core/error.h"
 #include "core/json.h"
 

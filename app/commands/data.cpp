@@ -18,8 +18,8 @@
 #include "data/indexed_file.h"
 #include "data/ngram.h"
 #include "data/split_text.h"
+#include "data/text/corpus.h"
 #include "data/token_file.h"
-#include "text/corpus.h"
 
 namespace cleave::app {
 namespace {

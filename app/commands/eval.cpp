@@ -11,8 +11,8 @@
 #include "app/tokenize.h"
 #include "app/work_progress.h"
 #include "data/batch_loader.h"
-#include "text/corpus.h"
-#include "text/word_count.h"
+#include "data/text/corpus.h"
+#include "data/text/word_count.h"
 
 namespace cleave::app {
 namespace {

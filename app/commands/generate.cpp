@@ -11,9 +11,9 @@
 #include "app/parse.h"
 #include "app/pretrained.h"
 #include "core/printable.h"
+#include "data/text/corpus.h"
+#include "data/text/sampling.h"
 #include "model/layer.h"
-#include "text/corpus.h"
-#include "text/sampling.h"
 
 namespace cleave::app {
 namespace {

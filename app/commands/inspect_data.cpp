@@ -7,9 +7,9 @@
 
 #include "core/cores.h"
 #include "core/printable.h"
+#include "data/text/corpus.h"
+#include "data/text/tokenizer.h"
 #include "data/token_file.h"
-#include "text/corpus.h"
-#include "text/tokenizer.h"
 
 namespace cleave::app {
 namespace {

@@ -12,9 +12,9 @@
 #include "app/output_paths.h"
 #include "app/parse.h"
 #include "app/planner.h"
-#include "bench/report.h"
 #include "core/error.h"
 #include "core/units.h"
+#include "plan/bench/report.h"
 #include "plan/machine_memory.h"
 #include "plan/measured_cpu.h"
 

@@ -61,7 +61,8 @@ void BeforeRun::require_gpu() const {
   if (!job_.device().is_cuda()) return;
   const Gpu gpu = cuda_gpu(job_.device());
   if (config_.fp8) {
-    const std::string problem = fp8_problem(gpu, job_.device(), config_.fp8.scaling == Fp8Scaling::row);
+    const std::string problem =
+        fp8_problem(gpu, job_.device(), config_.fp8.scaling == config::Fp8Scaling::row);
     require(problem.empty(), Exit::usage, "{}", problem);
   }
   const std::string problem = memory_problem(gpu, job_.device(), device_bytes_);

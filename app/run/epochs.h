@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "app/run/run_options.h"
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 
 namespace cleave::app {
 

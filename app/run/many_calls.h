@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "model/layer.h"
 
 namespace cleave::app {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "config/read_config.h"
+#include "config_schema/read_config.h"
 #include "monitor/comms_log.h"
 #include "monitor/layer_profile.h"
 #include "monitor/step_times.h"

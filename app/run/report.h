@@ -7,7 +7,7 @@
 #include <string>
 
 #include "app/run/run_options.h"
-#include "config/read_config.h"
+#include "config_schema/read_config.h"
 #include "monitor/step_times.h"
 #include "runtime/engine.h"
 

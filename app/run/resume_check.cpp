@@ -6,7 +6,7 @@
 
 #include "app/run/run_facts.h"
 #include "checkpoint/checksum.h"
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "core/json.h"
 
 namespace cleave::app {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "app/run/run_options.h"
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "data/data_sources.h"
 
 namespace cleave::app {

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "comm/rank_process.h"
+#include "comm/rendezvous/rank_process.h"
 #include "core/error.h"
 #include "core/json.h"
 #include "core/printable.h"

@@ -8,8 +8,8 @@
 
 #include "app/options.h"
 #include "app/run/kept_checkpoints.h"
-#include "config/read_config.h"
-#include "text/tokenizer.h"
+#include "config_schema/read_config.h"
+#include "data/text/tokenizer.h"
 
 namespace cleave::app {
 

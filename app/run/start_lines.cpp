@@ -5,8 +5,8 @@
 #include <sstream>
 
 #include "app/run/epochs.h"
-#include "config/summary.h"
-#include "core/decay_rule.h"
+#include "config_schema/decay_rule.h"
+#include "config_schema/summary.h"
 #include "core/units.h"
 
 namespace cleave::app {
@@ -43,7 +43,7 @@ std::string memory_lines(const runtime::Engine& engine, bool whole) {
 // What the optimizer's weight decay is for, of the whole model.
 std::string decay_line(const runtime::Engine& engine) {
   const config::DsConfig& c = engine.config();
-  const DecayRule rule(c.weight_decay_on);
+  const config::DecayRule rule(c.weight_decay_on);
   int64_t numel[2] = {0, 0}, tensors[2] = {0, 0};  // without and with decay
   for (const UnitSpec& unit : engine.model().units())
     for (const ParamSpec& p : unit.params)

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "app/run/run_options.h"
-#include "config/read_config.h"
+#include "config_schema/read_config.h"
 #include "runtime/engine.h"
 
 namespace cleave::app {

@@ -4,7 +4,7 @@
 
 #include "app/output_paths.h"
 #include "app/run/run_options.h"
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 
 namespace cleave::app {
 

@@ -4,7 +4,7 @@
 
 #include "app/tokenize.h"
 #include "data/data_sources.h"
-#include "text/corpus.h"
+#include "data/text/corpus.h"
 
 namespace cleave::app {
 

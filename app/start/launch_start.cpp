@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "app/start/launch_program.h"
-#include "comm/socket.h"
+#include "comm/rendezvous/socket.h"
 #include "core/error.h"
 #include "launcher/forwarded.h"
 #include "launcher/job_id.h"

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "config/base64.h"
+#include "config_schema/base64.h"
 #include "core/error.h"
 #include "launcher/discovery.h"
 #include "launcher/last_of_rank.h"

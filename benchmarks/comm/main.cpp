@@ -19,8 +19,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "comm/rendezvous.h"
-#include "comm/socket.h"
+#include "comm/rendezvous/rendezvous.h"
+#include "comm/rendezvous/socket.h"
 
 namespace cleave::benchmarks {
 namespace {

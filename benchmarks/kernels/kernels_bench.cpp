@@ -10,10 +10,10 @@
 #include <fstream>
 #include <string_view>
 
-#include "bench/kernel_rows.h"
-#include "bench/limits.h"
 #include "device/team.h"
 #include "kernels/cpu/register_loops.h"
+#include "plan/bench/kernel_rows.h"
+#include "plan/bench/limits.h"
 
 namespace cleave::bench {
 namespace {

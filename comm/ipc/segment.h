@@ -7,7 +7,7 @@
 
 #include "comm/ipc/calls.h"
 #include "comm/ipc/steps.h"
-#include "comm/shared_memory.h"
+#include "comm/shm/shared_memory.h"
 
 namespace cleave::comm {
 

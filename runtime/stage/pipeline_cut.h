@@ -2,7 +2,7 @@
 // alike on every rank before anything is allocated.
 #pragma once
 #include "comm/mesh.h"
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "pipeline/partition.h"
 #include "runtime/stage/stage.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 
 namespace cleave::runtime {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "comm/rank_process.h"
+#include "comm/rendezvous/rank_process.h"
 #include "core/units.h"
 
 namespace cleave::runtime {

@@ -30,7 +30,7 @@ Ranks::Ranks(comm::Communicator& world, const Settings& s, Stream& rows)
       mesh_(world, s.mesh),
       axes_(tensor_parallel::TensorAxis(*mesh_.tensor, s.cuts_rows,
                                         {s.rows_overlap ? &rows : nullptr, s.piece_rows}),
-            sequence_parallel::SequenceAxis(*mesh_.sequence)),
+            tensor_parallel::SequenceAxis(*mesh_.sequence)),
       cutting_{{Axis::tensor, mesh_.tensor, axes_.tensor.cuts_rows()}},
       self_(comm::self_communicator()),
       activations_(mesh_.pipe->duplicate(name_of({Axis::pipe, Purpose::activations}))),

@@ -140,7 +140,7 @@ zero::StoreOptions store_of(const Settings& s, const config::DsConfig& c) {
                            .live_numel = c.zero.stage3_max_live_parameters,
                            .overlap = s.comm_overlaps,
                            .trains = s.trains,
-                           .decays = DecayRule(c.weight_decay_on),
+                           .decays = config::DecayRule(c.weight_decay_on),
                            .behind = axes_behind(s.place).without({Axis::pipe}),
                            .disk = s.parameter_disk};
   if (c.exact_sums) store.gradients = store.wire = DType::int64, store.grid = c.exact_sums_grid;

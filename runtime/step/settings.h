@@ -4,7 +4,7 @@
 #pragma once
 #include <optional>
 
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "core/mesh_shape.h"
 #include "device/graphs.h"
 #include "model/layer.h"

@@ -7,8 +7,8 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-SOURCES = ("app", "capi", "checkpoint", "comm", "config", "core", "data", "device", "kernels", "launcher", "model", "monitor", "offload", "optim",
-           "pipeline", "plan", "runtime", "sequence_parallel", "tensor_parallel", "text", "zero")
+SOURCES = ("app", "checkpoint", "comm", "config_schema", "core", "data", "device", "kernels", "launcher", "model", "monitor", "offload", "optim",
+           "pipeline", "plan", "python", "runtime", "tensor_parallel", "zero")
 COMMAND = re.compile(r"(?<![\w\"#])(?<!import )cleave\s+([a-z][a-z_]*)|\bthe (?!same )([a-z]+) command\b")
 
 

@@ -1,5 +1,5 @@
 // Who may connect to a rank for its data, and what happens to everybody else.
-#include "comm/data_listener.h"
+#include "comm/rendezvous/data_listener.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/wire.h"
+#include "comm/rendezvous/wire.h"
 #include "tests/comm/collectives.h"
 
 namespace cleave::comm {

@@ -3,7 +3,7 @@
 
 #include <fstream>
 
-#include "comm/rank_process.h"
+#include "comm/rendezvous/rank_process.h"
 #include "comm/traced.h"
 #include "core/philox.h"
 #include "tests/comm/collectives.h"

@@ -1,6 +1,6 @@
 // What strangers do to the meeting of ranks: they listen first, guess, replay, pass calls on, or call so
 // often that nobody else comes through.
-#include "comm/handshake.h"
+#include "comm/rendezvous/handshake.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/reception.h"
+#include "comm/rendezvous/reception.h"
 #include "tests/comm/collectives.h"
 #include "tests/comm/processes.h"
 #include "tests/comm/served.h"

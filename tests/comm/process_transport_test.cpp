@@ -10,7 +10,7 @@
 
 #include "comm/mesh.h"
 #include "comm/order.h"
-#include "comm/rendezvous.h"
+#include "comm/rendezvous/rendezvous.h"
 #include "tests/comm/collective_suite.h"
 #include "tests/comm/processes.h"
 

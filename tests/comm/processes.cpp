@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/socket.h"
+#include "comm/rendezvous/socket.h"
 
 namespace cleave::comm::test {
 

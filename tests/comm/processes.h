@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/rendezvous.h"
+#include "comm/rendezvous/rendezvous.h"
 
 namespace cleave::comm::test {
 

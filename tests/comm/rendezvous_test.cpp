@@ -1,5 +1,5 @@
 // Who may join a job, and what happens to everybody else.
-#include "comm/rendezvous.h"
+#include "comm/rendezvous/rendezvous.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@
 #include <random>
 #include <thread>
 
-#include "comm/meeting_point.h"
 #include "comm/post.h"
-#include "comm/socket.h"
+#include "comm/rendezvous/meeting_point.h"
+#include "comm/rendezvous/socket.h"
 #include "tests/comm/collectives.h"
 #include "tests/comm/processes.h"
 #include "tests/comm/served.h"

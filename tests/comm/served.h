@@ -5,9 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "comm/key_value_client.h"
-#include "comm/key_value_server.h"
-#include "comm/socket.h"
+#include "comm/rendezvous/key_value_client.h"
+#include "comm/rendezvous/key_value_server.h"
+#include "comm/rendezvous/socket.h"
 #include "tests/comm/collectives.h"
 
 namespace cleave::comm::test {

@@ -1,5 +1,5 @@
 // Which descriptors of another process are taken for shared memory.
-#include "comm/shared_memory.h"
+#include "comm/shm/shared_memory.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <string>
 
 #include "comm/from_peer.h"
-#include "comm/socket.h"
+#include "comm/rendezvous/socket.h"
 #include "tests/comm/collectives.h"
 
 namespace cleave::comm {

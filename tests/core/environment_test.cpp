@@ -73,27 +73,10 @@ TEST(Environment, IsReadInOnePlace) {
   std::set<std::string> known, read;
   for (const EnvironmentVariable& v : environment_variables()) known.emplace(v.name);
   const std::regex past(R"(getenv\(\s*"CLEAVE_)"), name(R"re("(CLEAVE_[A-Z_]+[A-Z])["=])re");
-  for (const char* folder : {"app",
-                             "benchmarks",
-                             "checkpoint",
-                             "comm",
-                             "config",
-                             "core",
-                             "data",
-                             "device",
-                             "kernels",
-                             "launcher",
-                             "model",
-                             "monitor",
-                             "offload",
-                             "optim",
-                             "pipeline",
-                             "plan",
-                             "runtime",
-                             "sequence_parallel",
-                             "tensor_parallel",
-                             "tests",
-                             "zero"})
+  for (const char* folder :
+       {"app",      "benchmarks", "checkpoint", "comm",    "config_schema",   "core",    "data",
+        "device",   "kernels",    "launcher",   "model",   "monitor",         "offload", "optim",
+        "pipeline", "plan",       "python",     "runtime", "tensor_parallel", "tests",   "zero"})
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
       const std::string extension = entry.path().extension();
       const bool python = extension == ".py";

@@ -9,11 +9,11 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/pickle.h"
 #include "checkpoint/safetensors.h"
+#include "data/text/json_tokenizer.h"
+#include "data/text/sentencepiece_tokenizer.h"
 #include "data/token_file.h"
 #include "tests/fuzz/changed_file.h"
 #include "tests/fuzz/checkpoint_readers.h"
-#include "text/json_tokenizer.h"
-#include "text/sentencepiece_tokenizer.h"
 
 namespace cleave {
 namespace {

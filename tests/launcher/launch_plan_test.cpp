@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "config/base64.h"
+#include "config_schema/base64.h"
 #include "launcher/forwarded.h"
 #include "launcher/remote_commands.h"
 #include "launcher/shell_words.h"

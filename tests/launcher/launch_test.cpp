@@ -15,8 +15,8 @@
 #include <sstream>
 #include <thread>
 
-#include "comm/rendezvous.h"
-#include "comm/socket.h"
+#include "comm/rendezvous/rendezvous.h"
+#include "comm/rendezvous/socket.h"
 #include "launcher/discovery.h"
 #include "launcher/rank_ports.h"
 

@@ -30,7 +30,7 @@ struct Result {
   std::vector<float> out, dqkv;
 };
 
-Result attend(const sequence_parallel::SequenceAxis& axis, Masked mask) {
+Result attend(const tensor_parallel::SequenceAxis& axis, Masked mask) {
   const Attention attention(
       {.seq = kSeq, .heads = kHeads, .kv_heads = kHeads, .head_dim = kHeadDim, .window = mask.window}, axis);
   const Range mine = axis.positions(kSeq);
@@ -88,7 +88,7 @@ TEST(AttentionMasks, HoldOverASequenceAxisAsOnOneRank) {
     EXPECT_NE(whole.dqkv, causal.dqkv);
     for (int ranks : {2, 4})
       comm::run_ranks(ranks, [&](comm::Communicator& world) {
-        const sequence_parallel::SequenceAxis axis(world);
+        const tensor_parallel::SequenceAxis axis(world);
         const Range mine = axis.positions(kSeq);
         const Result cut = attend(axis, mask);
         const auto same = [&](const std::vector<float>& got, const std::vector<float>& want, int64_t width) {

@@ -249,7 +249,7 @@ TEST_P(Blocks, GradientsAreTheFiniteDifferencesOfTheForward) {
 std::unique_ptr<Block> make_block_with_adapters(const Choice& choice) {
   auto block = make_block(choice);
   std::vector<std::string> linears;
-  block->attach(AdapterRule({AdapterRule::kAllLinear}, {.rank = 2, .scale = 0.5f}), linears);
+  block->attach(config::AdapterRule({config::AdapterRule::kAllLinear}, {.rank = 2, .scale = 0.5f}), linears);
   return block;
 }
 
@@ -260,7 +260,7 @@ TEST_P(Blocks, GradientsAreTheFiniteDifferencesOfTheForwardWithAdapters) {
   // The path through adapters bends more than weights alone.
   const GradientCheck how{.constants = constants, .step = 1.0f / 512};
   check_gradients(*block, {DType::fp32, {kRows, kWidth}}, how);
-  block->freeze(FreezeRule({"*"}));
+  block->freeze(config::FreezeRule({"*"}));
   for (const UnitSpec& unit : block->units()) EXPECT_EQ(unit.frozen, unit.name != "b.lora") << unit.name;
   check_gradients(*block, {DType::fp32, {kRows, kWidth}}, how);
 }
@@ -345,7 +345,7 @@ TEST_P(Blocks, OfWhichAPartIsFrozenGiveTheOthersTheirGradients) {
   for (const auto& rule : rules)
     for (const Way way : {Way{}, Way{.split = true}, Way{.lean = true}, Way{true, true}}) {
       const auto block = make_block(GetParam());
-      block->freeze(FreezeRule(rule));
+      block->freeze(config::FreezeRule(rule));
       const std::vector<std::string> frozen = names_of(*block, true);
       const auto got = Alone(*block, table->tensors()).backward(way);
       for (const auto& [name, gradient] : want) {
@@ -361,20 +361,20 @@ TEST_P(Blocks, OfWhichAPartIsFrozenGiveTheOthersTheirGradients) {
 
 TEST(Halves, FrozenByNameAreUnitsOfTheirOwn) {
   const auto block = make_block({"Qwen2", false, true, true, false, true, {}});
-  block->freeze(FreezeRule({"b.gate.*", "b.up.*", "b.down.*"}));
+  block->freeze(config::FreezeRule({"b.gate.*", "b.up.*", "b.down.*"}));
   EXPECT_EQ(
       names_of(*block, true),
       (std::vector<std::string>{"b.frozen: b.gate.weight", "b.frozen: b.up.weight", "b.frozen: b.gate.bias",
                                 "b.frozen: b.up.bias", "b.frozen: b.down.weight", "b.frozen: b.down.bias"}));
   EXPECT_EQ(block->units()[0].name, "b");
   EXPECT_FALSE(block->units()[0].frozen);
-  block->freeze(FreezeRule({"b.*"}));
+  block->freeze(config::FreezeRule({"b.*"}));
   ASSERT_EQ(block->units().size(), 1u);
   EXPECT_EQ(block->units()[0].name, "b");
   EXPECT_TRUE(block->units()[0].frozen);
   EXPECT_TRUE(names_of(*block, false).empty());
   try {
-    block->freeze(FreezeRule({"b.q.weight"}));
+    block->freeze(config::FreezeRule({"b.q.weight"}));
     ADD_FAILURE() << "a third of one product was frozen";
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), Exit::usage);

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "core/philox.h"
 
 namespace cleave::optim {

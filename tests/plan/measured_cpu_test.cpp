@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/machine_rows.h"
 #include "core/units.h"
+#include "plan/bench/machine_rows.h"
 #include "plan/measured_cpu.h"
 #include "tests/plan/planned.h"
 #include "tests/scratch.h"
@@ -240,7 +240,7 @@ TEST(MeasuredCpu, SharesTheCoresAmongRanksAndAddsTheirMessages) {
 TEST(MeasuredCpu, PredictsProductsInFp8ByTheirOwnRows) {
   const Scratch scratch;
   bench::StepJob job = bench::step_job(DType::bf16);
-  job.config.fp8.scaling = Fp8Scaling::delayed;
+  job.config.fp8.scaling = config::Fp8Scaling::delayed;
   const plan::JobPlan plan = plan_of(job);
   const double rows = 1024, width = 768, in_blocks = 12.0 * 12 * width * width;
   EXPECT_DOUBLE_EQ(sum_of(plan, "Fp8Matmul", &kernels::Work::flops), 6 * rows * in_blocks);

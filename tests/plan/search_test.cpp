@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "config/read_config.h"
+#include "config_schema/read_config.h"
 #include "core/units.h"
 #include "tests/runtime/small_models.h"
 #include "tests/scratch.h"

@@ -36,17 +36,17 @@ runtime::ModelFactory wide_llama() {
   };
 }
 
-config::DsConfig fp8_config(const Layout& l, Fp8Scaling scaling, int accumulation = 0) {
+config::DsConfig fp8_config(const Layout& l, config::Fp8Scaling scaling, int accumulation = 0) {
   config::DsConfig c = config_of(l, accumulation ? accumulation : 4 / l.data);
   c.precision = config::Precision::bf16, c.bf16_enabled = true;
   c.fp8 = {.scaling = scaling, .history = kHistory};
   return c;
 }
 
-constexpr Fp8Scaling kScalings[] = {Fp8Scaling::delayed, Fp8Scaling::row};
+constexpr config::Fp8Scaling kScalings[] = {config::Fp8Scaling::delayed, config::Fp8Scaling::row};
 
 TEST(Fp8Training, HasTheSameBitsAtEveryStageAndHomeAndWhereABlockIsMadeAgain) {
-  for (const Fp8Scaling scaling : kScalings) {
+  for (const config::Fp8Scaling scaling : kScalings) {
     // One micro-batch a step: several are added up in bf16 before or behind their sum over ranks.
     const Training want = train_on_all({.data = 2}, fp8_config({.data = 2}, scaling, 1), wide_gpt(), 3);
     for (const Layout& l :
@@ -74,7 +74,7 @@ std::vector<Layout> other_layouts() {
 // A rounding to eight bits is wrong by up to 1/16, and here and there falls to the other side where a sum is
 // cut: what remains is a few of these among all terms.
 TEST(Fp8Training, IsTheSameToRoundingInOtherLayouts) {
-  for (const Fp8Scaling scaling : kScalings)
+  for (const config::Fp8Scaling scaling : kScalings)
     for (const auto& make : {wide_gpt(), wide_llama()}) {
       const Training want = train_on_all({}, fp8_config({}, scaling), make, 3);
       for (const Layout& l : other_layouts()) {
@@ -102,8 +102,8 @@ Weights gradients(config::DsConfig c) {
 
 // Rounding is wrong by up to 1/16 for E4M3 and 1/8 for E5M2, evenly spread by a third and less of that.
 TEST(Fp8Training, HasGradientsThatDifferFromThoseOfBf16ByItsRounding) {
-  const Weights want = gradients(fp8_config({}, Fp8Scaling::off));
-  for (const Fp8Scaling scaling : kScalings) {
+  const Weights want = gradients(fp8_config({}, config::Fp8Scaling::off));
+  for (const config::Fp8Scaling scaling : kScalings) {
     const Weights got = gradients(fp8_config({}, scaling));
     for (const auto& [name, values] : want) {
       if (!name.ends_with(".weight") || name.find(".ln_") != std::string::npos || name.find("h.") != 0)
@@ -118,7 +118,7 @@ TEST(Fp8Training, HasGradientsThatDifferFromThoseOfBf16ByItsRounding) {
 // The same few samples again and again, which are learned by heart; losses on real text are in
 // benchmarks/results.
 TEST(Fp8Training, LearnsWhatBf16Learns) {
-  const auto losses = [](Fp8Scaling scaling) {
+  const auto losses = [](config::Fp8Scaling scaling) {
     const auto alone = comm::self_communicator();
     const config::DsConfig c = fp8_config({}, scaling, 1);
     runtime::Engine engine(c, wide_llama(), *alone, {});
@@ -128,9 +128,9 @@ TEST(Fp8Training, LearnsWhatBf16Learns) {
       all.push_back(engine.train_batch(source(tokens, c, step % 4, 0, 1)).loss);
     return all;
   };
-  const std::vector<double> want = losses(Fp8Scaling::off);
+  const std::vector<double> want = losses(config::Fp8Scaling::off);
   ASSERT_LT(want.back(), 0.6 * want.front());
-  for (const Fp8Scaling scaling : kScalings) {
+  for (const config::Fp8Scaling scaling : kScalings) {
     const std::vector<double> got = losses(scaling);
     for (size_t s = 0; s < want.size(); ++s)
       EXPECT_NEAR(got[s], want[s], 0.05 * want.front()) << name_of(scaling) << " " << s;
@@ -145,7 +145,7 @@ struct Seen {
 Seen watch_states(const Layout& l, const runtime::ModelFactory& make, int steps, int accumulation = 0) {
   Seen out;
   comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
-    const config::DsConfig c = fp8_config(l, Fp8Scaling::delayed, accumulation);
+    const config::DsConfig c = fp8_config(l, config::Fp8Scaling::delayed, accumulation);
     runtime::Engine engine(c, make, world, {});
     Tokens tokens(c.train_micro_batch_size_per_gpu, kTokens);
     const int place = engine.mesh().place(world.rank()).data;
@@ -162,7 +162,7 @@ Seen watch_states(const Layout& l, const runtime::ModelFactory& make, int steps,
 
 // A row each for inputs, weight and gradients of a block's four products, the newest step first.
 TEST(Fp8Training, RemembersTheLargestMagnitudesOfTheLastStepsInEveryLayout) {
-  const Weights start = train_on_all({}, fp8_config({}, Fp8Scaling::off), wide_gpt(), 0).weights;
+  const Weights start = train_on_all({}, fp8_config({}, config::Fp8Scaling::off), wide_gpt(), 0).weights;
   const Seen alone = watch_states({}, wide_gpt(), 6);
   const char* const names[] = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"};
   for (int b = 0; b < kBlocks; ++b)
@@ -217,7 +217,7 @@ TEST(Fp8Training, GoesWithACheckpointIntoAnyLayout) {
     Weights saved;
     std::vector<float> state;
     comm::run_ranks(from.ranks(), [&](comm::Communicator& world) {
-      runtime::Engine engine(fp8_config(from, Fp8Scaling::delayed), wide_gpt(), world, {});
+      runtime::Engine engine(fp8_config(from, config::Fp8Scaling::delayed), wide_gpt(), world, {});
       const Training run = train(engine, world, 3, kTokens);
       engine.save_checkpoint(scratch.folder(), "a");
       const std::vector<float> mine = engine.layer_state("h.1.fp8");
@@ -225,7 +225,7 @@ TEST(Fp8Training, GoesWithACheckpointIntoAnyLayout) {
     });
     for (const Layout& to : layouts)
       comm::run_ranks(to.ranks(), [&](comm::Communicator& world) {
-        runtime::Engine engine(fp8_config(to, Fp8Scaling::delayed), wide_gpt(), world, {});
+        runtime::Engine engine(fp8_config(to, config::Fp8Scaling::delayed), wide_gpt(), world, {});
         engine.load_checkpoint(scratch.folder());
         EXPECT_EQ(weights_of(engine), saved) << to.text();
         EXPECT_EQ(engine.layer_state("h.1.fp8"), state) << to.text();
@@ -236,11 +236,11 @@ TEST(Fp8Training, GoesWithACheckpointIntoAnyLayout) {
 TEST(Fp8Training, BeginsAnewBehindATrainingWithoutItAndMayEnd) {
   const Scratch scratch;
   const auto alone = comm::self_communicator();
-  const auto engine = [&](Fp8Scaling scaling) {
+  const auto engine = [&](config::Fp8Scaling scaling) {
     return runtime::Engine(fp8_config({}, scaling), wide_gpt(), *alone, {});
   };
-  runtime::Engine plain = engine(Fp8Scaling::off), with = engine(Fp8Scaling::delayed),
-                  after = engine(Fp8Scaling::off);
+  runtime::Engine plain = engine(config::Fp8Scaling::off), with = engine(config::Fp8Scaling::delayed),
+                  after = engine(config::Fp8Scaling::off);
   train(plain, *alone, 1, kTokens);
   plain.save_checkpoint(scratch.folder(), "plain");
   with.load_checkpoint(scratch.folder(), "plain");
@@ -249,7 +249,7 @@ TEST(Fp8Training, BeginsAnewBehindATrainingWithoutItAndMayEnd) {
   with.save_checkpoint(scratch.folder(), "with");
   after.load_checkpoint(scratch.folder(), "with");
   EXPECT_EQ(weights_of(after), weights_of(with));
-  config::DsConfig longer = fp8_config({}, Fp8Scaling::delayed);
+  config::DsConfig longer = fp8_config({}, config::Fp8Scaling::delayed);
   longer.fp8.history = 2 * kHistory;
   runtime::Engine other(longer, wide_gpt(), *alone, {});
   expect_error(Exit::checkpoint,
@@ -258,15 +258,15 @@ TEST(Fp8Training, BeginsAnewBehindATrainingWithoutItAndMayEnd) {
 }
 
 TEST(Fp8Training, TrainsAdaptersBesideFrozenProductsInFp8) {
-  const auto losses = [](Fp8Scaling scaling, const Layout& l) {
+  const auto losses = [](config::Fp8Scaling scaling, const Layout& l) {
     config::DsConfig c = fp8_config(l, scaling);
     c.lora = {{"all-linear"}, 4, 8, false};
     std::vector<double> out;
     for (const runtime::StepResult& s : train_on_all(l, c, wide_gpt(), 4).steps) out.push_back(s.loss);
     return out;
   };
-  const std::vector<double> want = losses(Fp8Scaling::off, {});
-  for (const Fp8Scaling scaling : kScalings)
+  const std::vector<double> want = losses(config::Fp8Scaling::off, {});
+  for (const config::Fp8Scaling scaling : kScalings)
     for (const Layout& l : {Layout{}, {.data = 2, .tensor = 2, .zero = 3}}) {
       const std::vector<double> got = losses(scaling, l);
       for (size_t s = 0; s < want.size(); ++s) EXPECT_NEAR(got[s], want[s], 0.01 * want[s]) << l.text();
@@ -282,9 +282,9 @@ void expect_refused(const config::DsConfig& c, const runtime::ModelFactory& make
 }
 
 TEST(Fp8Training, IsRefusedWhereItsProductsWouldNotBeWholeMultiples) {
-  const config::DsConfig c = fp8_config({}, Fp8Scaling::delayed);
+  const config::DsConfig c = fp8_config({}, config::Fp8Scaling::delayed);
   expect_refused(c, wide_gpt(24), {"cleave.fp8: h.0.attn.c_attn takes 24 columns to 72", "multiples of 16"});
-  expect_refused(fp8_config({.tensor = 2}, Fp8Scaling::row), wide_gpt(48),
+  expect_refused(fp8_config({.tensor = 2}, config::Fp8Scaling::row), wide_gpt(48),
                  {"h.0.attn.c_attn takes 48 columns to 72 on a rank", "autotp_size"});
   expect_refused(c,
                  [](const model::Axes&) {

@@ -13,7 +13,7 @@ constexpr int64_t kWidth = 16;
 // y = x times a value for each column.
 class Spread final : public model::Layer {
  public:
-  explicit Spread(const sequence_parallel::SequenceAxis& axis, bool mixed = false)
+  explicit Spread(const tensor_parallel::SequenceAxis& axis, bool mixed = false)
       : axis_(axis), mixed_(mixed) {}
 
   std::vector<UnitSpec> units() const override {
@@ -69,7 +69,7 @@ class Spread final : public model::Layer {
       axis_.to_tokens(x, all, {.widths = {kWidth}}, kTokens / axis_.size(), scratch, stream, "spread");
   }
 
-  sequence_parallel::SequenceAxis axis_;
+  tensor_parallel::SequenceAxis axis_;
   bool mixed_;
 };
 

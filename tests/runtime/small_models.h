@@ -5,7 +5,7 @@
 #include <map>
 
 #include "comm/communicator.h"
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "core/philox.h"
 #include "kernels/elementwise.h"
 #include "model/classifier_head.h"

@@ -207,7 +207,7 @@ TEST_P(Transformers, EveryGradientIsEqualBesideFrozenParameters) {
     runtime::Engine engine(c, oracle.model(), world, {});
     engine.set_parameters([&](const ParamSpec& p) { return oracle.parameter(p, ""); });
     engine.train_batch(batch_of(tokens, targets, engine, world));
-    const FreezeRule rule(c.freeze, "transformer.");
+    const config::FreezeRule rule(c.freeze, "transformer.");
     for (const ParamSpec& p : params_of(engine.model())) {
       const std::vector<float> before = oracle.parameter(p, "");
       std::vector<float> gradient = engine.parameter(p.name);

@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "comm/mesh.h"
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 #include "zero/sharded_optimizer.h"
 
 namespace cleave::zero {

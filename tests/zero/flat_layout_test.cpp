@@ -59,7 +59,7 @@ TEST(FlatLayout, SplitsAnySliceIntoAtMostOneRangeWithDecayAndOneWithout) {
 // Parameters of 5, 12, 2 and 7 elements lie as 12 and 7 with decay by default, then 5 and 2.
 TEST(FlatLayout, DecaysWhatTheRuleSaysWithoutMovingAParameter) {
   using Ranges = std::vector<std::pair<Range, bool>>;
-  const auto ranges = [](const DecayRule& rule) {
+  const auto ranges = [](const config::DecayRule& rule) {
     const FlatLayout layout(unit(), 4, rule), plain(unit(), 4);
     Ranges out;
     for (const auto& g : layout.decay_ranges({0, layout.numel()})) out.emplace_back(g.range, g.decay);
@@ -69,11 +69,12 @@ TEST(FlatLayout, DecaysWhatTheRuleSaysWithoutMovingAParameter) {
     }
     return out;
   };
-  EXPECT_EQ(ranges(DecayRule()), (Ranges{{{0, 19}, true}, {{19, 28}, false}}));
-  EXPECT_EQ(ranges(DecayRule({"all"})), (Ranges{{{0, 28}, true}}));
+  EXPECT_EQ(ranges(config::DecayRule()), (Ranges{{{0, 19}, true}, {{19, 28}, false}}));
+  EXPECT_EQ(ranges(config::DecayRule({"all"})), (Ranges{{{0, 28}, true}}));
   const std::string name = unit().params[3].name;
-  EXPECT_EQ(ranges(DecayRule({name})), (Ranges{{{0, 12}, false}, {{12, 19}, true}, {{19, 28}, false}}));
-  EXPECT_EQ(ranges(DecayRule({unit().params[2].name, "matrices"})),
+  EXPECT_EQ(ranges(config::DecayRule({name})),
+            (Ranges{{{0, 12}, false}, {{12, 19}, true}, {{19, 28}, false}}));
+  EXPECT_EQ(ranges(config::DecayRule({unit().params[2].name, "matrices"})),
             (Ranges{{{0, 19}, true}, {{19, 24}, false}, {{24, 28}, true}}));
 }
 

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <thread>
 
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 
 namespace cleave::zero {
 namespace {

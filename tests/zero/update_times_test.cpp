@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "config/ds_config.h"
+#include "config_schema/ds_config.h"
 
 namespace cleave::zero {
 namespace {

@@ -1,0 +1,156 @@
+#include "comm/gloo/gloo_exchange.h"
+
+#include <gloo/common/error.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace cleave::comm {
+namespace {
+
+// How long a rank that gives up waits to hear who else is in the call.
+constexpr auto kRollCall = std::chrono::milliseconds(500);
+
+// Gloo matches a message with its receive by this number. It covers the size and type, so that ranks in
+// different calls never match and meet the deadline instead of each other's data.
+uint64_t tag_of(const Waiting& w, uint64_t step) {
+  const bool message = w.post.op == Collective::send || w.post.op == Collective::recv;
+  const uint64_t op = uint64_t(message ? Collective::send : w.post.op);
+  uint64_t tag = 0;
+  for (uint64_t part : {w.number, op, uint64_t(w.post.dtype), uint64_t(w.post.numel), step}) {
+    tag = (tag ^ part) + 0x9e3779b97f4a7c15ull;  // splitmix64
+    tag = (tag ^ (tag >> 30)) * 0xbf58476d1ce4e5b9ull;
+    tag = (tag ^ (tag >> 27)) * 0x94d049bb133111ebull;
+    tag ^= tag >> 31;
+  }
+  return tag;
+}
+
+// Of a transfer that nobody waits for any more.
+bool arrived(gloo::transport::UnboundBuffer& buffer) {
+  try {
+    return buffer.waitRecv(nullptr, std::chrono::milliseconds(1));
+  } catch (const gloo::Exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+void GlooWires::poison(const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  if (!reason_.empty()) return;
+  reason_ = reason;
+  for (GlooExchange* e : active_) e->abort();
+}
+
+std::string GlooWires::reason() const {
+  std::lock_guard lock(mutex_);
+  return reason_;
+}
+
+void GlooWires::throw_if_poisoned(const Waiting& w) {
+  std::lock_guard lock(mutex_);
+  if (!reason_.empty()) fail(Exit::rank_lost, "{} was given up: {}", describe(w), reason_);
+}
+
+GlooExchange::GlooExchange(Group& group, GlooWires& wires, const Waiting& w, uint64_t step)
+    : group_(group),
+      wires_(wires),
+      group_name_(w.group),
+      ranks_(w.ranks),
+      rank_(w.rank),
+      number_(w.number),
+      what_(w.what),
+      post_(w.post),
+      tag_(tag_of(w, step)) {
+  std::lock_guard lock(wires_.mutex_);
+  wires_.active_.insert(this);
+}
+
+GlooExchange::~GlooExchange() {
+  {
+    std::lock_guard lock(wires_.mutex_);
+    wires_.active_.erase(this);
+  }
+  // Gloo's thread may be at work on a transfer that was given up. A closed connection is one that it has left
+  // and does not come back to, so the operands can go. The group was given up with the transfer; nobody needs
+  // the connection any more.
+  for (Transfer& t : transfers_)
+    if (!t.done) wires_.context->getPair(t.peer)->close();
+}
+
+void GlooExchange::finish() {
+  const auto until = group_.deadline();
+  for (bool sends : {false, true})
+    for (Transfer& t : transfers_)
+      if (t.is_send == sends) wait(t, until);
+}
+
+void GlooExchange::abort() {
+  for (Transfer& t : transfers_) t.is_send ? t.buffer->abortWaitSend() : t.buffer->abortWaitRecv();
+}
+
+void GlooExchange::start(Tensor t, int peer, bool is_send) {
+  if (t.bytes() == 0) return;
+  auto buffer = wires_.context->createUnboundBuffer(t.raw(), size_t(t.bytes()));
+  gloo::transport::UnboundBuffer& b = *buffer;
+  {
+    std::lock_guard lock(wires_.mutex_);
+    transfers_.push_back({peer, is_send, std::move(buffer)});
+  }
+  try {
+    is_send ? b.send(peer, tag_) : b.recv(peer, tag_);
+  } catch (const gloo::Exception&) {
+    broken(peer, Clock::time_point::max());
+  }
+}
+
+void GlooExchange::wait(Transfer& t, Clock::time_point until) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+  const auto limit = std::max(left, std::chrono::milliseconds(1));
+  try {
+    t.done = t.is_send ? t.buffer->waitSend(nullptr, limit) : t.buffer->waitRecv(nullptr, limit);
+  } catch (const gloo::Exception&) {
+    broken(t.peer, until);
+  }
+  if (!t.done) wires_.throw_if_poisoned(waiting());
+  CHECK(t.done, "gloo: a transfer ended without an end");
+}
+
+// The connection to `peer` failed, or time is up. The first rank whose time is up closes the connections of
+// all, so that everybody who waits in this call comes here at about the same time and says so.
+void GlooExchange::broken(int peer, Clock::time_point until) {
+  const Waiting w = waiting();
+  wires_.store.set(waiting_key(rank_), "");
+  if (until <= Clock::now())
+    group_.give_up(w, deadline_report(w, roll_call(), group_.options().timeout), Exit::rank_lost);
+  const auto patience = Clock::now() + 2 * kRollCall;  // whoever knows the reason may be about to tell it
+  while (wires_.reason().empty() && Clock::now() < patience)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  group_.give_up(w, fmt::format("{}: the connection to {} broke", describe(w), wires_.labels[size_t(peer)]),
+                 Exit::rank_lost);
+}
+
+std::string GlooExchange::waiting_key(int rank) const {
+  return fmt::format("{}/waits/{}/{}", wires_.key, number_, rank);
+}
+
+// Who is in this call. A rank whose data did not come may itself wait for a third one, so the ranks are
+// asked; one that neither answers nor owes data may have been through already, and is named only when nobody
+// else is.
+std::vector<bool> GlooExchange::roll_call() {
+  const auto until = Clock::now() + kRollCall;
+  std::vector<bool> here(ranks_.size()), owes(ranks_.size());
+  for (Transfer& t : transfers_)
+    if (!t.is_send) (t.done || arrived(*t.buffer) ? here : owes)[size_t(t.peer)] = true;
+  bool somebody_owes = false;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    here[r] = here[r] || int(r) == rank_ || wires_.store.get(waiting_key(int(r)), until).has_value();
+    somebody_owes |= owes[r] && !here[r];
+  }
+  for (size_t r = 0; r < ranks_.size() && somebody_owes; ++r) here[r] = here[r] || !owes[r];
+  return here;
+}
+
+}  // namespace cleave::comm

@@ -1,0 +1,86 @@
+// The messages of one step of a call over Gloo: started together, awaited together with one deadline, and
+// explained when they do not end.
+#pragma once
+#include <gloo/transport/context.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <list>
+#include <mutex>
+#include <set>
+
+#include "comm/group.h"
+#include "comm/rendezvous/key_value_client.h"
+
+namespace cleave::comm {
+
+class GlooExchange;
+
+// What the exchanges of one group share.
+class GlooWires {
+ public:
+  GlooWires(std::string the_key, std::vector<std::string> the_labels, KeyValueClient& the_store)
+      : key(std::move(the_key)), labels(std::move(the_labels)), store(the_store) {}
+
+  // Ends the waits of all exchanges, now and later, with this reason; the first one counts. From any thread.
+  void poison(const std::string& reason);
+  std::string reason() const;                // empty while it is not poisoned
+  void throw_if_poisoned(const Waiting& w);  // Error(rank_lost) with the reason
+
+  const std::string key;                  // of the group in the store
+  const std::vector<std::string> labels;  // of its ranks, for messages
+  KeyValueClient& store;
+  std::shared_ptr<gloo::transport::Context> context;  // set before the first exchange
+
+ private:
+  friend class GlooExchange;
+  mutable std::mutex mutex_;
+  std::set<GlooExchange*> active_;
+  std::string reason_;
+};
+
+class GlooExchange {
+ public:
+  // `step` tells the exchanges of one call apart; every rank of the call counts them alike.
+  GlooExchange(Group& group, GlooWires& wires, const Waiting& w, uint64_t step);
+  ~GlooExchange();
+  GlooExchange(const GlooExchange&) = delete;
+  GlooExchange& operator=(const GlooExchange&) = delete;
+
+  // The operands must live until finish() returned or threw. Empty ones send nothing.
+  void send(Tensor t, int to) { start(t, to, true); }
+  void recv(Tensor t, int from) { start(t, from, false); }
+
+  // Waits for everything, receives first. Error(rank_lost) with the report when the group's deadline passes,
+  // a connection breaks or the group was poisoned.
+  void finish();
+
+ private:
+  friend class GlooWires;
+  struct Transfer {
+    int peer;
+    bool is_send;
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+    bool done = false;
+  };
+
+  Waiting waiting() const { return {group_name_, ranks_, rank_, number_, what_, post_}; }
+  std::string waiting_key(int rank) const;
+  void abort();  // with the wires' mutex held
+  void start(Tensor t, int peer, bool is_send);
+  void wait(Transfer& t, Clock::time_point until);
+  void broken(int peer, Clock::time_point until);  // always throws
+  std::vector<bool> roll_call();
+
+  Group& group_;
+  GlooWires& wires_;
+  const std::string group_name_;
+  const std::vector<int> ranks_;
+  const int rank_;
+  const uint64_t number_;
+  const std::string what_;
+  const Post post_;
+  const uint64_t tag_;
+  std::list<Transfer> transfers_;
+};
+
+}  // namespace cleave::comm

@@ -1,0 +1,109 @@
+#include "config_schema/batch_sizes.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace cleave::config {
+namespace {
+
+// a * b * c, or nothing when it does not fit.
+std::optional<int64_t> product(int64_t a, int64_t b, int64_t c) {
+  int64_t ab = 0, abc = 0;
+  if (__builtin_mul_overflow(a, b, &ab) || __builtin_mul_overflow(ab, c, &abc)) return std::nullopt;
+  return abc;
+}
+
+BatchSizes derive(const BatchSizes& given, int64_t ranks) {
+  BatchSizes s = given;
+  if (s.train && s.micro && !s.accumulation) s.accumulation = *s.train / *s.micro / ranks;
+  if (s.train && !s.micro && s.accumulation) s.micro = *s.train / ranks / *s.accumulation;
+  if (s.train && !s.micro && !s.accumulation) s.micro = *s.train / ranks, s.accumulation = 1;
+  if (!s.train && s.micro && !s.accumulation) s.accumulation = 1;
+  if (!s.train && s.micro && s.accumulation) s.train = product(*s.micro, *s.accumulation, ranks);
+  return s;
+}
+
+// Why the sizes given do not make a batch.
+std::string mismatch(const BatchSizes& given, int64_t ranks, const std::string& origin) {
+  const std::string ranks_text =
+      fmt::format("{} data-parallel ranks{}", ranks, origin.empty() ? "" : fmt::format(" ({})", origin));
+  if (given.train && !given.micro && !given.accumulation)
+    return fmt::format("train_batch_size {} is not divisible by the {}", *given.train, ranks_text);
+  std::string factors;
+  if (given.micro) factors += fmt::format("train_micro_batch_size_per_gpu {} x ", *given.micro);
+  if (given.accumulation) factors += fmt::format("gradient_accumulation_steps {} x ", *given.accumulation);
+  factors += ranks_text;
+  const auto unit = product(given.micro.value_or(1), given.accumulation.value_or(1), ranks);
+  if (!unit) return factors + " is larger than any batch";
+  if (given.micro && given.accumulation)
+    return fmt::format("train_batch_size is {}, but {} is {}", given.train.value_or(0), factors, *unit);
+  return fmt::format("train_batch_size {} is not divisible by {} = {}", given.train.value_or(0), *unit,
+                     factors);
+}
+
+// The divisor of n nearest to `wish`.
+int64_t nearest_divisor(int64_t n, int64_t wish) {
+  int64_t best = 1;
+  const auto offer = [&](int64_t d) {
+    if (std::abs(d - wish) < std::abs(best - wish)) best = d;
+  };
+  for (int64_t d = 1; d <= n / d && d <= 1'000'000; ++d)
+    if (n % d == 0) offer(d), offer(n / d);
+  return best;
+}
+
+// Sets that work near the values given: other train_batch_size for the same micro-batch and accumulation,
+// other micro-batch for the same train_batch_size.
+std::string nearest_sets(const BatchSizes& given, int64_t ranks) {
+  std::vector<std::string> sets;
+  const auto add = [&](int64_t train, int64_t micro, int64_t accumulation) {
+    const std::string text = fmt::format("{} = {} * {} * {}", train, micro, accumulation, ranks);
+    if (std::find(sets.begin(), sets.end(), text) == sets.end()) sets.push_back(text);
+  };
+  const auto same_train = [&](int64_t train) {
+    const int64_t per_rank = train / ranks;
+    const int64_t micro =
+        nearest_divisor(per_rank, given.micro.value_or(per_rank / given.accumulation.value_or(1)));
+    add(train, micro, per_rank / micro);
+  };
+  if (given.micro && given.accumulation)
+    if (const auto train = product(*given.micro, *given.accumulation, ranks))
+      add(*train, *given.micro, *given.accumulation);
+  if (given.train) {
+    const int64_t unit =
+        given.micro && !given.accumulation ? product(*given.micro, 1, ranks).value_or(ranks) : ranks;
+    const int64_t below = *given.train / unit * unit;
+    if (below > 0) add(below, unit / ranks, below / unit);
+    if (below < *given.train && unit < INT64_MAX - below)
+      add(below + unit, unit / ranks, (below + unit) / unit);
+    if (*given.train % ranks == 0) same_train(*given.train);
+  }
+  std::string text;
+  for (const std::string& s : sets) text += (text.empty() ? "" : ", ") + s;
+  return text;
+}
+
+}  // namespace
+
+SolvedBatch solve_batch(const BatchSizes& given, int64_t ranks, const std::string& origin) {
+  SolvedBatch solved;
+  if (!given.train && !given.micro) {
+    solved.error =
+        "the batch size is not defined; set train_batch_size or train_micro_batch_size_per_gpu in the file, "
+        "or pass --per_device_train_batch_size";
+    return solved;
+  }
+  solved.sizes = derive(given, ranks);
+  const auto& [train, micro, accumulation] = solved.sizes;
+  const auto total = micro && accumulation ? product(*micro, *accumulation, ranks) : std::nullopt;
+  if (train && total && *train > 0 && *micro > 0 && *accumulation > 0 && *total == *train) return solved;
+  const std::string sets = nearest_sets(given, ranks);
+  solved.error = mismatch(given, ranks, origin) +
+                 (sets.empty() ? "" : "; nearest valid values, as train = micro * accumulation * ranks: ") +
+                 sets;
+  return solved;
+}
+
+}  // namespace cleave::config

@@ -1,0 +1,112 @@
+#include "config_schema/keys.h"
+
+namespace cleave::config {
+namespace {
+
+void describe_lora(Keys& k, LoraConfig& c) {
+  k.section("cleave.lora", "low-rank adapters (LoRA); only the adapters are trained");
+  k.honoured("targets", &c.targets,
+             "names of the adapted linear layers, or their last parts (q_proj, mlp.down_proj); all-linear: "
+             "all linear layers of the blocks")
+      .or_text();
+  k.honoured("rank", &c.rank, "rank of the adapter matrices").in(1, 1 << 16);
+  k.honoured("alpha", &c.alpha, "the adapter output is scaled by alpha / rank").above(0);
+  k.honoured("use_rslora", &c.use_rslora, "scales by alpha / sqrt(rank) (rsLoRA)")
+      .inert_if(c.rank == 1, "cleave.lora.rank is 1");
+  k.refused("dropout", "n=0.0", "no adapter dropout", "0");
+  k.refused("use_dora", "b=false", "no DoRA");
+  k.refused("bias", "s=\"none\"", "adapters do not train biases");
+  k.refused("modules_to_save", "l?=null", "adapters do not train other layers", "[]");
+}
+
+void describe_fp8(Keys& k, DsConfig& c) {
+  k.section("cleave.fp8", "FP8 matrix products in the linear layers of transformer blocks");
+  k.honoured("scaling", &c.fp8.scaling,
+             "scaling of the operands before rounding to 8 bits: off, delayed (largest magnitude of earlier "
+             "steps) or row (one scale per row)");
+  k.honoured("history", &c.fp8.history, "number of earlier steps for delayed scaling")
+      .in(1, 1024)
+      .inert_if(c.fp8.scaling != Fp8Scaling::delayed, "cleave.fp8.scaling is not delayed");
+}
+
+}  // namespace
+
+void describe_own(Keys& k, DsConfig& c) {
+  k.section("cleave", "keys of Cleave");
+  k.honoured("comm_timeout_s", &c.comm_timeout_s,
+             "deadline of a wait for other ranks, in seconds; the error lists the missing ranks")
+      .in(1, 1e6);
+  k.honoured(
+      "save_on_stop", &c.save_on_stop,
+      "a PyTorch script that receives SIGTERM, SIGINT or SIGUSR1 finishes its step, saves to the folder of "
+      "the last save_checkpoint call, and exits with code 75; cleave train always does this");
+  k.honoured("loss_average", &c.loss_average,
+             "average of a step's loss: targets (all targets with a loss have equal weight) or micro_batches "
+             "(mean of the micro-batch means, as in DeepSpeed; a micro-batch without targets counts as 0)");
+  k.honoured("weight_decay_on", &c.weight_decay_on,
+             "parameters with weight decay: matrices (no biases or norms, as in Hugging Face's Trainer), all "
+             "(as in DeepSpeed with model.parameters()), or name patterns such as *.weight")
+      .or_text()
+      .inert_if(c.optimizer.weight_decay == 0, "optimizer.params.weight_decay is 0");
+  k.honoured("freeze", &c.freeze,
+             "frozen parameters, as name patterns such as *.mlp.* or model.embed_tokens.*; they have no "
+             "gradients, masters or optimizer state")
+      .or_text();
+  k.honoured("native", &c.native,
+             "computes a script's transformers causal language model with the engine's layers and kernels "
+             "instead of torch; cleave train always does this");
+  k.honoured("sequence_length", &c.sequence_length,
+             "longest sample, in tokens, for cleave.native; 0: all positions of the model")
+      .in(0, 1e9)
+      .inert_if(!c.native, "cleave.native is false");
+  k.honoured("exact_sums", &c.exact_sums,
+             "sums gradients as 64-bit integers: same bits for any number of ranks, stages and micro-batches "
+             "per rank, at equal micro-batch size; 8 bytes per parameter");
+  k.honoured(
+       "exact_sums_grid", &c.exact_sums_grid,
+       "each micro-batch's averaged gradient is rounded to a multiple of 2 to the power of minus this value")
+      .in(20, 100)
+      .inert_if(!c.exact_sums, "cleave.exact_sums is false");
+  k.honoured("deepspeed_stage0_loss_scale", &c.deepspeed_stage0_loss_scale,
+             "at ZeRO stage 0, halves a dynamic fp16 loss scale at every overflow and continues at its "
+             "minimum, as DeepSpeed does; by default stage 0 uses the rule of stages 1 to 3")
+      .inert_if(!c.fp16.enabled, "fp16.enabled is false")
+      .inert_if(c.fp16.loss_scale > 0, "fp16.loss_scale is fixed")
+      .inert_if(c.zero.stage > 0, fmt::format("zero_optimization.stage is {}", c.zero.stage));
+  k.honoured("cuda_graphs", &c.cuda_graphs,
+             "launches each pass of a GPU rank as one CUDA graph: on, off, or auto (if faster in the first "
+             "steps); one rank, without offload and trace")
+      .inert_if(c.zero.offload_optimizer.device != OffloadDevice::none ||
+                    c.zero.offload_param.device != OffloadDevice::none,
+                "state or parameters are offloaded");
+  k.honoured("tf32", &c.tf32, "fp32 matrix products on tensor cores, which round operands to 11 bits")
+      .inert_if(c.fp16.enabled || c.bf16_enabled, "products use 16-bit operands");
+  k.honoured("logits_dtype", &c.logits_dtype,
+             "type of the logits between the head and the loss; loss sums are fp32: fp32, model (type of the "
+             "weights; the gradient reuses their memory) or auto (model on a GPU, fp32 on the CPU)")
+      .inert_if(!c.fp16.enabled && !c.bf16_enabled, "the model is fp32");
+  k.honoured("logits_rows", &c.logits_rows,
+             "rows of logits in memory at a time; 0: 4096 on a GPU, more for models narrower than 4096, at "
+             "most 2 GiB; 128 MiB on the CPU")
+      .in(0, 1e9);
+  k.honoured("deterministic", &c.deterministic,
+             "false: the cuDNN attention backward adds with atomics, which is faster and changes the last "
+             "bits from step to step")
+      .inert_if(!c.fp16.enabled && !c.bf16_enabled, "the model is fp32, which does not use cuDNN");
+  k.honoured("tune_products", &c.tune_products,
+             "measures eight cuBLASLt algorithms and the fused epilogues when a GPU meets a new matrix "
+             "shape, and takes the fastest; --metrics records the choices, and bits may differ between runs "
+             "unless they are replayed")
+      .inert_if(c.exact_sums, "cleave.exact_sums is true and requires the same bits in every run");
+  k.honoured("product_choices", &c.product_choices,
+             "--metrics file of an earlier run; uses its tune_products choices instead of new measurements");
+  k.honoured("offload_update", &c.offload_update,
+             "device of the update of offloaded optimizer state: host, device (state is streamed through it) "
+             "or auto (a GPU rank measures both at the start and takes the faster one)")
+      .inert_if(c.zero.offload_optimizer.device == OffloadDevice::none,
+                "zero_optimization.offload_optimizer.device is none");
+  describe_lora(k, c.lora);
+  describe_fp8(k, c);
+}
+
+}  // namespace cleave::config

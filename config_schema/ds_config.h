@@ -1,0 +1,213 @@
+// A DeepSpeed configuration after reading: typed, validated, batch sizes and "auto" resolved. One describe()
+// per section (keys.h) says what each key means; parsing, printing and the documentation all come from it.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config_schema/choices.h"
+#include "config_schema/fp8_rule.h"
+#include "config_schema/parallel_config.h"
+
+namespace cleave::config {
+
+struct OptimizerConfig {
+  OptimizerType type = OptimizerType::adamw;
+  double lr = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool bias_correction = true;
+  bool decoupled = true;  // weight decay apart from the gradient: AdamW, and Adam unless adam_w_mode is false
+  double momentum = 0, dampening = 0;
+  bool nesterov = false;
+  double lr_decay = 0;
+  double min_coeff = 0.01, max_coeff = 10;  // of Lamb's ratio of norms
+
+  bool has_betas() const { return kOptimizers[size_t(type)].has("betas"); }
+};
+
+// Schedules take the field's own names; which ones are read depends on the type.
+struct SchedulerConfig {
+  SchedulerType type = SchedulerType::constant;
+  std::optional<double> warmup_max_lr;  // absent: the optimizer's lr
+  double warmup_min_lr = 0;
+  int64_t warmup_num_steps = 1000;
+  WarmupType warmup_type = WarmupType::log;
+  int64_t total_num_steps = 0;
+  double warmup_min_ratio = 0, cos_min_ratio = 1e-4;
+  double cycle_min_lr = 0, cycle_max_lr = 0, decay_lr_rate = 0;
+  int64_t cycle_first_step_size = 2000;
+  std::optional<int64_t> cycle_second_step_size;
+  int64_t cycle_first_stair_count = 0;
+  std::optional<int64_t> cycle_second_stair_count;
+  int64_t decay_step_size = 0;
+  bool cycle_momentum = true;
+  double cycle_min_mom = 0.8, cycle_max_mom = 0.9, decay_mom_rate = 0;
+  double lr_range_test_min_lr = 1e-3, lr_range_test_step_rate = 1;
+  int64_t lr_range_test_step_size = 2000;
+  bool lr_range_test_staircase = false;
+};
+
+struct Fp16Config {
+  bool enabled = false;
+  double loss_scale = 0;  // 0: dynamic
+  int initial_scale_power = 16;
+  int64_t loss_scale_window = 1000;
+  int hysteresis = 2;
+  bool consecutive_hysteresis = false;
+  double min_loss_scale = 1;
+};
+
+struct OffloadConfig {
+  OffloadDevice device = OffloadDevice::none;
+  bool pin_memory = true;
+  std::string nvme_path;
+  int64_t buffer_count = 4;  // tiles in memory at a time
+  double ratio = 1;          // of every rank's optimizer state; the rest stays on the device
+};
+
+// Reading and writing files of offloaded state.
+struct AioConfig {
+  int64_t block_size = 1 << 20, queue_depth = 32, intra_op_parallelism = 8;
+};
+
+struct OffloadParamConfig {
+  OffloadDevice device = OffloadDevice::none;
+  bool pin_memory = true;
+  std::string nvme_path;            // device nvme: the folder of the files
+  int64_t buffer_count = 5;         // device nvme: staging buffers, each of the largest shard
+  int64_t max_in_cpu = 1000000000;  // device nvme: so many elements of a rank stay in host memory
+};
+
+struct ZeroConfig {
+  int stage = 0;
+  bool overlap_comm = false;  // resolved: stage 3 by default
+  int64_t reduce_bucket_size = 500'000'000, allgather_bucket_size = 500'000'000;
+  int64_t stage3_prefetch_bucket_size = 50'000'000;
+  int64_t stage3_param_persistence_threshold = 100'000;
+  int64_t stage3_max_live_parameters = 1'000'000'000;
+  bool stage3_gather_16bit_weights_on_model_save = false;
+  int64_t mics_shard_size = -1;         // ranks that share a copy of everything; -1: all of the data axis
+  int64_t zero_hpz_partition_size = 1;  // ranks that share a copy of the parameters; 1: all of the data axis
+  bool quantized_weights = false;       // a gather in stage 3 moves a byte an element, and scales
+  static constexpr int64_t kLeastOnDisk = int64_t{1} << 16;
+  int64_t sub_group_size = 1'000'000'000;  // elements of optimizer state updated at a time, on disk
+  OffloadConfig offload_optimizer;
+  OffloadParamConfig offload_param;
+
+  // How many consecutive ranks of the data axis gather parameters among themselves; 0: no such groups.
+  int near_ranks() const {
+    if (stage != 3) return 0;
+    if (mics_shard_size > 0) return int(mics_shard_size);
+    return zero_hpz_partition_size > 1 ? int(zero_hpz_partition_size) : 0;
+  }
+};
+
+struct TensorBoardConfig {
+  bool enabled = false;
+  std::string output_path, job_name = "DeepSpeedJobName";
+};
+
+struct CsvConfig {
+  bool enabled = false;
+  std::string output_path, job_name = "DeepSpeedJobName";
+};
+
+// A table of what each layer costs, of one step.
+struct FlopsProfilerConfig {
+  bool enabled = false;
+  int64_t profile_step = 1;   // after so many steps
+  int64_t module_depth = -1;  // 0: the whole model only
+  int64_t top_modules = 1;    // kinds of layers named by parameters, arithmetic and time
+  bool detailed = true;       // a row a layer
+  std::string output_file;    // empty: with the other lines of the run
+};
+
+// How checkpoints are saved: three keys ask for the same.
+struct CheckpointConfig {
+  bool async = false;           // checkpoint.async
+  bool decoupled = false;       // checkpoint.writer.decoupled
+  bool nebula = false;          // nebula.enabled
+  int64_t nebula_versions = 2;  // how many checkpoints stay, where nobody else says so
+
+  // Whether a copy of the state is written while the training goes on.
+  bool behind() const { return async || decoupled || nebula; }
+};
+
+// A log of collectives.
+struct CommsLoggerConfig {
+  bool enabled = false;  // resolved: the section's presence is enough
+  bool prof_all = true;
+  std::vector<std::string> prof_ops;  // without prof_all: these collectives only
+  bool verbose = false;               // a line a call
+  bool debug = false;                 // also by group and purpose
+};
+
+// Adapters of low rank beside linear layers, which alone are trained.
+struct LoraConfig {
+  std::vector<std::string> targets;  // of an AdapterRule; none: everything is trained
+  int64_t rank = 8;
+  double alpha = 8;
+  bool use_rslora = false;
+
+  double scale() const { return alpha / (use_rslora ? std::sqrt(double(rank)) : double(rank)); }
+};
+
+struct DsConfig {
+  int64_t train_batch_size = 0, train_micro_batch_size_per_gpu = 0, gradient_accumulation_steps = 0;
+  int sequence_parallel_size = 1;     // ranks that share a sequence; 0 and 1: none
+  int64_t steps_per_print = 0;        // 0: never
+  bool wall_clock_breakdown = false;  // times of the phases of a step
+  double gradient_clipping = 1.0;     // 0: off
+  bool prescale_gradients = false;
+  double gradient_predivide_factor = 1.0;
+  bool gradient_sum = false;                         // gradient_allreduce_op: sum instead of mean
+  std::optional<Precision> communication_data_type;  // absent: the type gradients are kept in
+  std::optional<Precision> grad_accum_dtype;         // absent: the model's type
+  bool dataloader_drop_last = false;
+  int64_t comm_timeout_s = 600;  // key "cleave": {"comm_timeout_s": ...}
+  bool save_on_stop = false;     // of a script that is asked to stop
+  LossAverage loss_average = LossAverage::targets;
+  bool native = false;                                      // of a script's model
+  int64_t sequence_length = 0;                              // of its samples; 0: as many positions as it has
+  std::vector<std::string> weight_decay_on = {"matrices"};  // words of a DecayRule
+  std::vector<std::string> freeze;                          // patterns of a FreezeRule
+  LoraConfig lora;
+  Fp8Rule fp8;
+  bool exact_sums = false;   // gradients are summed as integers, in any order with the same bits
+  int exact_sums_grid = 54;  // each contribution is rounded to a multiple of 2^-this
+  bool deepspeed_stage0_loss_scale = false;  // fp16 without hysteresis and a last minimum there
+  OffloadUpdate offload_update = OffloadUpdate::automatic;
+  Switch cuda_graphs = Switch::automatic;  // of a GPU rank's passes; auto: where they are faster
+  bool tf32 = false;                       // fp32 products of a GPU on its tensor cores
+  LogitsType logits_dtype = LogitsType::automatic;
+  int64_t logits_rows = 0;      // in memory at a time; 0: as many as suit the device
+  bool deterministic = true;    // false: a GPU's libraries may add in any order
+  bool tune_products = true;    // a GPU's products are measured at a shape's first use
+  std::string product_choices;  // metrics of a run whose choices stand; empty: none
+  bool bf16_enabled = false;
+  bool check_grad_overflow = true;        // bf16
+  Precision precision = Precision::fp32;  // resolved from fp16.enabled and bf16.enabled
+  OptimizerConfig optimizer;
+  SchedulerConfig scheduler;
+  Fp16Config fp16;
+  ZeroConfig zero;
+  AioConfig aio;
+  PipelineConfig pipeline;
+  TensorParallelConfig tensor_parallel;
+  CheckpointingConfig checkpointing;
+  CheckpointConfig checkpoint;
+  TensorBoardConfig tensorboard;
+  CsvConfig csv_monitor;
+  FlopsProfilerConfig flops_profiler;
+  CommsLoggerConfig comms_logger;
+  bool dump_state = false;        // the state of the engine at the start
+  bool memory_breakdown = false;  // memory by category, after the first step and with each progress line
+
+  int sequence_ranks() const { return std::max(1, sequence_parallel_size); }
+};
+
+}  // namespace cleave::config

@@ -1,0 +1,222 @@
+// What decides how many ranks an axis has, and what each is given.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "config_schema/batch_sizes.h"
+#include "config_schema/nearest_key.h"
+#include "config_schema/reading.h"
+#include "core/mesh_shape.h"
+#include "pipeline/schedule.h"
+
+namespace cleave::config {
+namespace {
+
+constexpr const char* kBatchKeys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                      "gradient_accumulation_steps"};
+
+// Of the ranks that the job has.
+MeshCut cut_of(const Reading& r) {
+  const DsConfig& c = r.result.config;
+  return cut_world(r.options.world_size, c.pipeline.stages, c.tensor_parallel.size(), c.sequence_ranks());
+}
+
+constexpr const char* kAsk = "add --world_size N, the number of ranks of the job";
+
+// Why the ranks of an axis do not divide those that there are.
+std::string no_divisor(const Reading& r, int64_t size, std::string_view what, int64_t ranks,
+                       std::string_view beside) {
+  if (r.options.world_assumed)
+    return fmt::format("{} {} need more ranks than the assumed single rank; {}", size, what, kAsk);
+  return fmt::format("{} {} do not divide {} ranks{}; use {}", size, what, ranks, beside, divisors(ranks));
+}
+
+// The number of ranks for which the three sizes are right, where no number was given and these say one.
+int64_t ranks_of_sizes(const Reading& r, const BatchSizes& sizes, int64_t share) {
+  if (!r.options.world_assumed || !sizes.train || !sizes.micro || !sizes.accumulation) return 0;
+  int64_t one = 0, all = 0;
+  if (__builtin_mul_overflow(*sizes.micro, *sizes.accumulation, &one) || *sizes.train % one != 0) return 0;
+  return __builtin_mul_overflow(*sizes.train / one, share, &all) ? 0 : all;
+}
+
+void resolve_batch(Reading& r) {
+  DsConfig& c = r.result.config;
+  for (const char* path : kBatchKeys)
+    if (const Given* g = r.entry(path); g && !g->usable) return;
+  const auto given = [](int64_t size) { return size > 0 ? std::optional(size) : std::nullopt; };
+  BatchSizes sizes{given(c.train_batch_size), given(c.train_micro_batch_size_per_gpu),
+                   given(c.gradient_accumulation_steps)};
+  if (r.options.micro_batch_size) sizes = {std::nullopt, r.options.micro_batch_size, 1};
+  const bool left_open = std::any_of(std::begin(kBatchKeys), std::end(kBatchKeys), [&](const char* path) {
+    const Given* g = r.entry(path);
+    return g && g->origin == "auto";
+  });
+  if (const AutoValues& a = r.options.auto_values; !sizes.train && !sizes.micro && left_open) {
+    sizes.micro = a.micro_batch_size ? a.micro_batch_size : a.default_micro_batch_size;
+    if (!sizes.accumulation) sizes.accumulation = a.gradient_accumulation_steps;
+  }
+  const int64_t stages = c.pipeline.stages, tensor = c.tensor_parallel.size(), sequence = c.sequence_ranks();
+  const MeshCut cut = cut_of(r);
+  if (cut.refused) return;  // reported at the key of the axis that does not divide
+  std::string origin = r.options.world_origin;
+  if (stages * tensor * sequence > 1 && origin.empty())
+    origin = fmt::format("{} ranks", r.options.world_size);
+  if (stages > 1) origin += fmt::format(" / {} pipeline stages", stages);
+  if (tensor > 1) origin += fmt::format(" / {} tensor ranks", tensor);
+  if (sequence > 1) origin += fmt::format(" / {} sequence ranks", sequence);
+  const SolvedBatch solved = solve_batch(sizes, cut.data, origin);
+  if (!solved.error.empty()) {
+    const Given* at = nullptr;
+    for (const char* path : kBatchKeys)
+      if (!at) at = r.entry(path);
+    std::string from_options;
+    for (const char* path : kBatchKeys)
+      if (const auto it = r.derived.find(path); it != r.derived.end())
+        from_options += fmt::format("; {} comes from {}", path, it->second);
+    const int64_t ranks = ranks_of_sizes(r, sizes, stages * tensor * sequence);
+    return r.error(
+        at ? at->where : TextPosition{}, at ? at->shown : "train_batch_size",
+        ranks > 0
+            ? fmt::format("the three batch sizes need {} ranks, but one is assumed; add --world_size {}",
+                          ranks, ranks)
+            : solved.error + from_options);
+  }
+  const char* how = "derived";
+  if (!sizes.train) r.derived[kBatchKeys[0]] = how;
+  if (!sizes.micro) r.derived[kBatchKeys[1]] = how;
+  if (!sizes.accumulation) r.derived[kBatchKeys[2]] = how;
+  c.train_batch_size = *solved.sizes.train;
+  c.train_micro_batch_size_per_gpu = *solved.sizes.micro;
+  c.gradient_accumulation_steps = *solved.sizes.accumulation;
+}
+
+void resolve_tensor(Reading& r) {
+  const DsConfig& c = r.result.config;
+  const TensorParallelConfig& t = c.tensor_parallel;
+  if (t.autotp_size > 1 && t.tp_size > 1 && t.autotp_size != t.tp_size)
+    r.error_at(
+        "tensor_parallel.tp.tp_size",
+        fmt::format(
+            "{}, but tensor_parallel.autotp_size is {}; both name the tensor-parallel size, so remove one",
+            t.tp_size, t.autotp_size));
+  const MeshCut cut = cut_of(r);
+  if (cut.refused != Axis::tensor) return;
+  const char* key = t.autotp_size > 1 ? "tensor_parallel.autotp_size" : "tensor_parallel.tp.tp_size";
+  r.error_at(key, no_divisor(r, t.size(), "tensor ranks", cut.ranks,
+                             c.pipeline.stages > 1 ? " of a pipeline stage" : ""));
+}
+
+void resolve_sequence(Reading& r) {
+  const DsConfig& c = r.result.config;
+  const MeshCut cut = cut_of(r);
+  if (cut.refused != Axis::sequence) return;
+  const bool beside = c.pipeline.stages > 1 || c.tensor_parallel.size() > 1;
+  r.error_at("sequence_parallel_size",
+             no_divisor(r, c.sequence_ranks(), "sequence ranks", cut.ranks,
+                        beside ? " in addition to the pipeline and tensor ranks" : ""));
+}
+
+void resolve_pipeline(Reading& r) {
+  PipelineConfig& p = r.result.config.pipeline;
+  if (p.stages == 0) p.stages = 1, r.derived["pipeline.stages"] = "derived";
+  if (cut_of(r).refused == Axis::pipe)
+    r.error_at("pipeline.stages", no_divisor(r, p.stages, "stages", r.options.world_size, ""));
+  const bool file = p.schedule.ends_with(".json");
+  const pipeline::ScheduleRow* row = pipeline::find_schedule(p.schedule);
+  if (!file && !row) {
+    const std::vector<std::string>& names = pipeline::schedule_names();
+    const std::string near = nearest_word(p.schedule, names);
+    r.error_at(
+        "pipeline.schedule",
+        fmt::format("unknown schedule {}; use {}, or the path of a .json file{}", quote(p.schedule),
+                    fmt::join(names, ", "), near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near)));
+  }
+  if (p.stages > 1 && p.virtual_stages > 1 && !file && !(row && row->chunks))
+    r.error_at("pipeline.virtual_stages",
+               fmt::format("{} chunks per rank need the schedule \"interleaved\"; {} has one",
+                           p.virtual_stages, p.schedule));
+  const std::string& method = p.partition_method;
+  const bool listed = !method.empty() && method.find_first_not_of("0123456789,") == std::string::npos;
+  if (!listed && method != "balanced" && method != "parameters" && method != "uniform" &&
+      !method.starts_with("type:"))
+    r.error_at("pipeline.partition_method",
+               fmt::format("unknown method {}; use balanced, parameters, uniform, type:REGEX, or layers per "
+                           "stage such as \"3,4,4,3\"",
+                           quote(method)));
+  if (p.stages == 1) p.virtual_stages = 1;
+}
+
+// Groups of near ranks must divide the data axis, to which ranks that share a sequence belong.
+void resolve_near_ranks(Reading& r) {
+  DsConfig& c = r.result.config;
+  const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size();
+  if (r.options.world_size % share != 0)
+    return;  // reported at pipeline.stages or tensor_parallel.autotp_size
+  const int64_t data = r.options.world_size / share;
+  auto check = [&](const char* key, int64_t size) {
+    if (size > 0 && data % size == 0) return;
+    r.error_at(key, r.options.world_assumed && size > 0
+                        ? no_divisor(r, size, "ranks that share a copy", data, "")
+                        : fmt::format("{} ranks do not divide the data-parallel size {}; use {}", size, data,
+                                      divisors(data)));
+  };
+  ZeroConfig& z = c.zero;
+  if (z.stage != 3) return;
+  if (z.zero_hpz_partition_size > data) {
+    r.warning_at("zero_optimization.zero_hpz_partition_size",
+                 fmt::format("{} exceeds the data-parallel size {}, which is used instead{}",
+                             z.zero_hpz_partition_size, data,
+                             r.options.world_assumed ? fmt::format("; {}", kAsk) : ""));
+    z.zero_hpz_partition_size = data;
+  }
+  if (z.mics_shard_size != -1) check("zero_optimization.mics_shard_size", z.mics_shard_size);
+  if (z.zero_hpz_partition_size != 1)
+    check("zero_optimization.zero_hpz_partition_size", z.zero_hpz_partition_size);
+  if (z.mics_shard_size > 0 && z.zero_hpz_partition_size > 1)
+    r.error_at("zero_optimization.zero_hpz_partition_size",
+               "and mics_shard_size both limit gathers to near ranks; remove one");
+}
+
+// Blocks of bytes are cut out of a rank's shard, without regard to what is in it.
+void check_quantized_gathers(Reading& r) {
+  const DsConfig& c = r.result.config;
+  if (c.zero.stage != 3 || !c.zero.quantized_weights) return;
+  const char* key = "zero_optimization.zero_quantized_weights";
+  if (c.tensor_parallel.size() > 1)
+    r.error_at(key,
+               "cannot be combined with tensor parallelism, whose ranks would round their copies of a "
+               "parameter differently; remove it, or tensor_parallel");
+  if (c.exact_sums)
+    r.error_at(key,
+               "rounds weights in blocks that depend on the number of ranks, but cleave.exact_sums requires "
+               "the same bits for any number; remove one");
+}
+
+void check_ranks(Reading& r) {
+  const JsonValue* v = r.value("data_parallel_size");
+  const DsConfig& c = r.result.config;
+  const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size() * c.sequence_ranks(),
+                ranks = r.options.world_size / share;
+  if (v && v->integer && *v->integer != ranks && !r.options.micro_batch_size)
+    r.error_at("data_parallel_size",
+               r.options.world_assumed
+                   ? fmt::format("one rank is assumed; add --world_size {}", *v->integer * share)
+                   : fmt::format("the data-parallel size is {}; remove the key or start {}", ranks,
+                                 *v->integer * share));
+}
+
+}  // namespace
+
+void resolve_axes(Reading& reading) {
+  resolve_pipeline(reading);
+  resolve_tensor(reading);
+  resolve_sequence(reading);
+  resolve_batch(reading);
+  resolve_near_ranks(reading);
+  check_quantized_gathers(reading);
+  check_ranks(reading);
+}
+
+}  // namespace cleave::config

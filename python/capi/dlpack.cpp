@@ -1,0 +1,39 @@
+#include "python/capi/dlpack.h"
+
+#include <memory>
+#include <vector>
+
+namespace cleave::capi {
+namespace {
+
+struct Owned {
+  DLManagedTensor managed;
+  std::vector<int64_t> shape, strides;
+};
+
+}  // namespace
+
+DLManagedTensor* managed_tensor(void* data, DType type, const int64_t* shape, int dims, Device device,
+                                bool turned) {
+  CHECK(is_float(type), "a tensor of type {} for another library; wanted a float type", name_of(type));
+  auto owned = std::make_unique<Owned>();
+  owned->shape.assign(shape, shape + dims);
+  if (turned) {
+    CHECK(dims == 2, "a tensor of {} dims lies the other way round; wanted a matrix", dims);
+    owned->strides = {1, shape[0]};
+  }
+  const DLDevice where = device.is_cuda() ? DLDevice{2, device.index} : DLDevice{1, 0};
+  const DLDataType element{uint8_t(type == DType::bf16 ? 4 : 2), uint8_t(8 * size_of(type)), 1};
+  owned->managed = {.tensor = {.data = data,
+                               .device = where,
+                               .dims = dims,
+                               .type = element,
+                               .shape = owned->shape.data(),
+                               .strides = turned ? owned->strides.data() : nullptr,
+                               .byte_offset = 0},
+                    .context = owned.get(),
+                    .deleter = [](DLManagedTensor* self) { delete static_cast<Owned*>(self->context); }};
+  return &owned.release()->managed;
+}
+
+}  // namespace cleave::capi

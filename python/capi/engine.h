@@ -1,0 +1,94 @@
+// An engine as the C interface hands it out: one that its caller drives by units, or one that computes a
+// model of a published family itself.
+#pragma once
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "python/capi/cleave_c.h"
+#include "runtime/saved_training.h"
+#include "runtime/unit_engine.h"
+#include "zero/gradient_shards.h"
+
+// What both are. Parameters have the names and shapes of the caller's declaration.
+struct cleave_engine {
+  virtual ~cleave_engine() = default;
+  virtual cleave::runtime::EngineBase& base() = 0;
+
+  virtual void begin_step(int micros) = 0;
+  virtual double scale() = 0;
+  virtual cleave::runtime::StepResult finish_step(std::span<const double> losses,
+                                                  std::span<const cleave::optim::Rates> rates) = 0;
+  virtual std::map<std::string, std::vector<int64_t>> shapes() = 0;  // of all parameters
+  virtual int64_t unforeseen() const { return 0; }
+  virtual int64_t vocabulary() const { return 0; }  // of a model that the engine computes
+  virtual void take_first(int unit, cleave::Tensor value) = 0;
+
+  // Where parameters are (cleave_acquire).
+  virtual void begin_pass(int kind, bool last) = 0;
+  virtual void end_pass() = 0;
+  virtual bool gathers(int unit) = 0;
+  virtual std::vector<void*> acquire(int unit) = 0;
+  virtual void release(int unit) = 0;
+  // Whether a matrix lies the other way round at this address: its columns are the caller's rows.
+  virtual bool lies_turned(const void*) const { return false; }
+  virtual std::vector<float> gradient(const std::string& name) = 0;
+  virtual void write_gradient(const std::string& name, std::span<const float> whole) = 0;
+
+  virtual std::vector<float> parameter(const std::string& name, int kind) = 0;
+  virtual void write_parameter(const std::string& name, std::span<float> whole, int kind) = 0;
+  // A training that was saved, under the names that the engine has for parameters.
+  virtual cleave::runtime::SavedTraining opened(const std::string& folder, const std::string& tag) = 0;
+  // What a checkpoint keeps: what the caller stores, and what the engine adds.
+  virtual std::string kept(const std::string& client) { return client; }
+};
+
+namespace cleave::capi {
+
+struct UnitEngine : cleave_engine {
+  UnitEngine(const config::DsConfig& config, const char* model, std::vector<UnitSpec> its_units,
+             comm::Communicator& world, const runtime::UnitOptions& options);
+
+  runtime::EngineBase& base() override { return engine; }
+  void begin_step(int micros) override { engine.begin_step(micros); }
+  double scale() override { return engine.scale(); }
+  runtime::StepResult finish_step(std::span<const double> losses,
+                                  std::span<const optim::Rates> rates) override {
+    return engine.finish_step(losses, rates);
+  }
+  int64_t unforeseen() const override { return engine.unforeseen(); }
+  std::map<std::string, std::vector<int64_t>> shapes() override;
+  void take_first(int unit, Tensor value) override { engine.take_first(unit, value); }
+  void begin_pass(int kind, bool last) override { engine.begin_pass(kind, last); }
+  void end_pass() override { engine.end_pass(); }
+  bool gathers(int unit) override { return engine.gathers(unit); }
+  std::vector<void*> acquire(int unit) override;
+  void release(int unit) override { engine.release(unit); }
+  std::vector<float> gradient(const std::string& name) override { return engine.gradient(name); }
+  void write_gradient(const std::string& name, std::span<const float> whole) override {
+    engine.write_gradient(name, whole);
+  }
+  std::vector<float> parameter(const std::string& name, int kind) override {
+    return engine.parameter(name, kind);
+  }
+  void write_parameter(const std::string& name, std::span<float> whole, int kind) override {
+    engine.write_parameter(name, whole, kind);
+  }
+  runtime::SavedTraining opened(const std::string& folder, const std::string& tag) override;
+
+  // The slot of a parameter of a unit, whose slots are taken once until it is given.
+  zero::GradientSlot& slot(int unit, int parameter);
+  void give(int unit);
+
+  std::vector<UnitSpec> units;
+  runtime::UnitEngine engine;
+
+ private:
+  std::vector<std::vector<zero::GradientSlot>> slots_;  // by unit; empty: none are out
+};
+
+// The engine that its caller drives; Error(internal) for one that computes by itself.
+UnitEngine& unit_engine(cleave_engine* engine);
+
+}  // namespace cleave::capi

@@ -1,0 +1,144 @@
+// The steps of an engine that the caller drives.
+#include "config_schema/read_config.h"
+#include "kernels/elementwise.h"
+#include "optim/rate_groups.h"
+#include "optim/schedule.h"
+#include "python/capi/call.h"
+#include "python/capi/engine.h"
+
+using namespace cleave;
+using capi::call, capi::given;
+
+namespace cleave::capi {
+
+zero::GradientSlot& UnitEngine::slot(int unit, int parameter) {
+  CHECK(0 <= unit && unit < int(units.size()), "unit {} of {}", unit, units.size());
+  std::vector<zero::GradientSlot>& slots = slots_[size_t(unit)];
+  if (slots.empty()) slots = engine.gradients(unit);
+  CHECK(0 <= parameter && parameter < int(slots.size()), "parameter {} of {} of {}", parameter, slots.size(),
+        units[size_t(unit)].name);
+  return slots[size_t(parameter)];
+}
+
+void UnitEngine::give(int unit) {
+  CHECK(0 <= unit && unit < int(units.size()), "unit {} of {}", unit, units.size());
+  if (slots_[size_t(unit)].empty()) engine.gradients(unit);
+  slots_[size_t(unit)].clear();
+  engine.give(unit);
+  engine.complete(unit);
+}
+
+}  // namespace cleave::capi
+
+namespace {
+
+runtime::UnitEngine& engine_of(cleave_engine* engine) { return capi::unit_engine(engine).engine; }
+
+void add(Stream& stream, const zero::GradientSlot& slot, Tensor gradient) {
+  if (std::exchange(*slot.written, true))
+    kernels::launch(kernels::Axpy{.y = slot.tensor, .x = gradient}, stream);
+  else
+    kernels::launch(kernels::Cast{.y = slot.tensor, .x = gradient}, stream);
+}
+
+cleave_step_result in_c(const runtime::StepResult& r) {
+  return {.step = r.step,
+          .skipped_total = r.skipped_total,
+          .loss = r.loss,
+          .grad_norm = r.grad_norm,
+          .lr = r.lr,
+          .loss_scale = r.loss_scale,
+          .skipped = r.skipped};
+}
+
+std::vector<optim::Rates> from_c(const cleave_rates* rates, int count) {
+  std::vector<optim::Rates> out;
+  for (int g = 0; rates && g < count; ++g)
+    out.push_back({rates[g].lr, rates[g].momentum, rates[g].beta2, rates[g].weight_decay});
+  return out;
+}
+
+cleave_rates in_c(const optim::Rates& r) { return {r.lr, r.momentum, r.beta2, r.weight_decay}; }
+
+}  // namespace
+
+int cleave_begin_step(cleave_engine* engine, int32_t micros) {
+  return call([&] { given(engine, "engine").begin_step(micros); });
+}
+
+int cleave_scale(cleave_engine* engine, double* scale) {
+  return call([&] { given(scale, "scale") = given(engine, "engine").scale(); });
+}
+
+int cleave_gathers(cleave_engine* engine, int32_t unit, int32_t* gathers) {
+  return call([&] { given(gathers, "gathers") = given(engine, "engine").gathers(unit); });
+}
+
+int cleave_begin_pass(cleave_engine* engine, int32_t kind, int32_t last) {
+  return call([&] { given(engine, "engine").begin_pass(kind, last != 0); });
+}
+
+int cleave_end_pass(cleave_engine* engine) {
+  return call([&] { given(engine, "engine").end_pass(); });
+}
+
+int cleave_acquire(cleave_engine* engine, int32_t unit, void** pointers) {
+  return call([&] {
+    void** to = &given(pointers, "pointers");
+    for (void* parameter : given(engine, "engine").acquire(unit)) *to++ = parameter;
+  });
+}
+
+int cleave_release(cleave_engine* engine, int32_t unit) {
+  return call([&] { given(engine, "engine").release(unit); });
+}
+
+int cleave_add_gradient(cleave_engine* engine, int32_t unit, int32_t parameter, const void* gradient,
+                        int32_t dtype) {
+  return call([&] {
+    capi::UnitEngine& its = capi::unit_engine(engine);
+    const zero::GradientSlot& slot = its.slot(unit, parameter);
+    CHECK(slot.written, "a gradient of the frozen unit {}", its.units[size_t(unit)].name);
+    void* data = const_cast<char*>(&given(static_cast<const char*>(gradient), "gradient"));
+    add(engine_of(engine).stream(), slot,
+        Tensor(data, DType(dtype), {slot.tensor.numel()}, MemoryKind::device));
+  });
+}
+
+int cleave_give(cleave_engine* engine, int32_t unit) {
+  return call([&] { capi::unit_engine(engine).give(unit); });
+}
+
+int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count, const cleave_rates* rates,
+                       int32_t groups, cleave_step_result* result) {
+  return call([&] {
+    const std::vector<optim::Rates> brought = from_c(rates, groups);
+    given(result, "result") =
+        in_c(given(engine, "engine").finish_step({losses, size_t(losses ? count : 0)}, brought));
+  });
+}
+
+int cleave_rate_groups(const cleave_rates* began, const cleave_rates* now, int32_t count, int32_t* numbers,
+                       cleave_rates* merged) {
+  return call([&] {
+    const optim::RateGroups groups(from_c(&given(began, "began"), count));
+    std::copy(groups.of_group().begin(), groups.of_group().end(), &given(numbers, "numbers"));
+    cleave_rates* to = &given(merged, "merged");
+    for (const optim::Rates& r : groups.merged(from_c(&given(now, "now"), count))) *to++ = in_c(r);
+  });
+}
+
+int cleave_schedule_rates(const char* scheduler, double lr, int64_t updates, cleave_rates* rates) {
+  return call([&] {
+    const std::string text = fmt::format(
+        R"({{"train_batch_size": 1, "optimizer": {{"type": "AdamW", "params": {{"lr": {}}}}}, "scheduler": {}}})",
+        lr, &given(scheduler, "scheduler"));
+    const config::ReadResult read = config::read_ds_config(text, "the schedule");
+    require(read.ok(), Exit::usage, "{} was refused:\n{}", scheduler, config::format(read.problems));
+    given(rates, "rates") = in_c(optim::LrSchedule(read.config.scheduler, lr).at(updates));
+  });
+}
+
+int cleave_next_rates(cleave_engine* engine, cleave_rates* rates) {
+  return call([&] { given(rates, "rates") = in_c(given(engine, "engine").base().next_rates()); });
+}
