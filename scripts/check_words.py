@@ -22,7 +22,7 @@ SUFFIXES = {".md", ".cpp", ".h", ".cu", ".cuh", ".py"}
 SKIPPED = ("build", "tests/fixtures", "third_party", "benchmarks/results", ".venv")
 GUIDE = ("install", "train", "fine_tune", "configuration", "will_it_fit", "out_of_memory", "slow", "hangs", "resume", "from_deepspeed", "azureml",
          "own_layers")
-REFERENCE = ("numerics", "architecture", "engine", "kernels", "communication", "scaling", "gpu", "performance")
+REFERENCE = ("numerics", "architecture", "engine", "kernels", "communication", "scaling", "gpu", "performance", "python")
 CHECKED = ("README.md", *(f"docs/{name}.md" for name in GUIDE + REFERENCE))
 
 # What not to write, and what to write instead.
