@@ -94,9 +94,9 @@ void describe_own(Keys& k, DsConfig& c) {
              "bits from step to step")
       .inert_if(!c.fp16.enabled && !c.bf16_enabled, "the model is fp32, which does not use cuDNN");
   k.honoured("tune_products", &c.tune_products,
-             "measures eight cuBLASLt algorithms and the fused epilogues when a GPU meets a new matrix "
-             "shape, and takes the fastest; --metrics records the choices, and bits may differ between runs "
-             "unless they are replayed")
+             "measures up to 32 cuBLASLt algorithms and the fused epilogues when a GPU meets a new matrix "
+             "shape, and takes the fastest; --metrics records the choices, and bits may differ between "
+             "runs unless they are replayed")
       .inert_if(c.exact_sums, "cleave.exact_sums is true and requires the same bits in every run");
   k.honoured("product_choices", &c.product_choices,
              "--metrics file of an earlier run; uses its tune_products choices instead of new measurements");

@@ -22,7 +22,8 @@ SUFFIXES = {".md", ".cpp", ".h", ".cu", ".cuh", ".py"}
 SKIPPED = ("build", "tests/fixtures", "third_party", "benchmarks/results", ".venv")
 GUIDE = ("install", "train", "fine_tune", "configuration", "will_it_fit", "out_of_memory", "slow", "hangs", "resume", "from_deepspeed", "azureml",
          "own_layers")
-CHECKED = ("README.md", *(f"docs/{name}.md" for name in GUIDE))
+REFERENCE = ("numerics", "architecture", "engine", "kernels", "communication", "scaling", "gpu", "performance", "python")
+CHECKED = ("README.md", *(f"docs/{name}.md" for name in GUIDE + REFERENCE))
 
 # What not to write, and what to write instead.
 RULES = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in (
