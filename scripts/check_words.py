@@ -22,8 +22,8 @@ SUFFIXES = {".md", ".cpp", ".h", ".cu", ".cuh", ".py"}
 SKIPPED = ("build", "tests/fixtures", "third_party", "benchmarks/results", ".venv")
 GUIDE = ("install", "train", "fine_tune", "configuration", "will_it_fit", "out_of_memory", "slow", "hangs", "resume", "from_deepspeed", "azureml",
          "own_layers")
-REFERENCE = ("launching", "models", "checkpoints", "checkpoint_format", "pipeline", "limits", "data", "text", "hugging_face", "zero", "axes",
-             "memory", "offload", "security", "deepspeed_tests")
+REFERENCE = ("launching", "models", "checkpoints", "checkpoint_format", "pipeline", "limits", "data", "text", "hugging_face", "zero",
+             "axes", "memory", "offload", "security", "deepspeed_tests")
 CHECKED = ("README.md", "CHANGELOG.md", *(f"docs/{name}.md" for name in (*GUIDE, *REFERENCE)))
 
 # What not to write, and what to write instead.
