@@ -23,6 +23,7 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_SHARE_GPU", "1", "1", "for one GPU per rank"},
     {"CLEAVE_DEVICE_MEMORY", "BYTES", "bytes, such as 8GiB", "for what the device has"},
     {"CLEAVE_HOST_MEMORY", "BYTES", "bytes, such as 8GiB", "for what the machine has"},
+    {"CLEAVE_LIBRARY", "FILE", "the file of libcleave_c.so", "for the one of the Python package"},
     // Set for the ranks that cleave launch starts.
     {"CLEAVE_LAUNCHED", "1", "1", "where another launcher starts the ranks"},
     {"CLEAVE_CORES", "CORES", "numbers of cores, such as 0,1", "for all of them"},
