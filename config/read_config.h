@@ -87,7 +87,7 @@ ReadResult read_ds_config_file(const std::string& path, const ReadOptions& optio
 DsConfig require_ds_config_file(const std::string& path, const ReadOptions& options = {},
                                 ReadResult* result = nullptr);
 
-// One line a problem, "file:3:5: error: zero_optimization.stage: wanted ..., got ...".
+// One line a problem, "file:3:5: error: zero_optimization.stage: expected ..., got ...".
 std::string format(const std::vector<Problem>& problems);
 
 // One line a note: where, path, value, origin, what it does.
