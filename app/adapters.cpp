@@ -32,8 +32,7 @@ config::LoraConfig saved_lora(const checkpoint::CheckpointReader& reader) {
   } catch (const json::exception&) {
   }
   fail(Exit::checkpoint,
-       "{}: it holds adapters and does not name their rank (lora.rank); use another copy of the checkpoint",
-       where);
+       "{}: the rank of its adapters (lora.rank) is missing; use another copy of the checkpoint", where);
 }
 
 std::string stem_of(const std::string& weight) {
@@ -67,7 +66,7 @@ void require_adapters(const checkpoint::CheckpointReader& reader) {
     auto weight = tensors.find({"master", stem + std::string(kWeight)});
     if (weight == tensors.end()) weight = tensors.find({"master", stem});
     require(weight != tensors.end() && weight->second.shape.size() == 2, Exit::checkpoint,
-            "{}: the adapter {} belongs to no linear layer; use another copy of the checkpoint",
+            "{}: the adapter {} has no matching linear layer; use another copy of the checkpoint",
             reader.path().string(), in_quotes(stem));
     require_shape(reader, stem + kA, {rank, weight->second.shape[1]});
     require_shape(reader, stem + kB, {weight->second.shape[0], rank});
@@ -174,7 +173,7 @@ checkpoint::WeightNames adapter_names(const checkpoint::CheckpointReader& reader
       if (!shape.empty())
         names.tensors.push_back({tensor, shape, "base_model.model." + stem_of(w.file_name) + end});
     }
-  require(!names.tensors.empty(), Exit::checkpoint, "{} has no adapters: it was trained without cleave.lora",
+  require(!names.tensors.empty(), Exit::checkpoint, "{}: has no adapters; it was trained without cleave.lora",
           reader.path().string());
   return names;
 }

@@ -13,14 +13,16 @@ void add_config_option(CLI::App& app, std::string& config, const std::string& he
          "--deepspeed",
          [&config](const std::string& file) {
            require(file.empty() || config.empty() || file == config, Exit::usage,
-                   "--deepspeed {} and --deepspeed_config {} name two files; give one of them", file, config);
+                   "--deepspeed: conflicts with --deepspeed_config (got {} and {}, expected one file); give "
+                   "one of them",
+                   file, config);
            if (!file.empty()) config = file;
          },
          "same as --deepspeed_config if it has a value; accepted without one")
       ->expected(0, 1);
   if (required)
     app.final_callback([&config] {
-      require(!config.empty(), Exit::usage, "--deepspeed_config is required: the ds_config file");
+      require(!config.empty(), Exit::usage, "--deepspeed_config: missing; give the ds_config file");
     });
 }
 
@@ -74,18 +76,18 @@ void add_options(CLI::App& app, RankOptions& o) {
 CLI::Validator trainers_schedule() {
   const std::vector<std::string> built = {"linear", "cosine", "constant", "constant_with_warmup"};
   constexpr std::pair<const char*, const char*> others[] = {
-      {"polynomial", "with its power of 1 it falls in a line to 1e-7: use linear, which falls to 0"},
-      {"cosine_with_restarts", "with its one cycle it is cosine"},
-      {"cosine_with_min_lr", "write a scheduler WarmupCosineLR with cos_min_ratio in the ds_config"},
-      {"cosine_warmup_with_min_lr", "write a scheduler WarmupCosineLR with cos_min_ratio in the ds_config"},
-      {"inverse_sqrt", "no schedule here falls so"},
-      {"reduce_lr_on_plateau", "no schedule here reads validation losses"},
-      {"warmup_stable_decay", "no schedule here has three parts"}};
+      {"polynomial", "its default power of 1 falls linearly to 1e-7; use linear, which falls to 0"},
+      {"cosine_with_restarts", "its default single cycle equals cosine; use cosine"},
+      {"cosine_with_min_lr", "set scheduler WarmupCosineLR with cos_min_ratio in the ds_config"},
+      {"cosine_warmup_with_min_lr", "set scheduler WarmupCosineLR with cos_min_ratio in the ds_config"},
+      {"inverse_sqrt", "Cleave has no equivalent schedule"},
+      {"reduce_lr_on_plateau", "schedules cannot depend on the validation loss"},
+      {"warmup_stable_decay", "Cleave has no schedule with three phases"}};
   return CLI::Validator(
       [=](std::string& text) {
         for (const auto& [name, advice] : others)
           if (text == name)
-            return fmt::format("{} is not built; {}; there are {}", name, advice, listed(built));
+            return fmt::format("{} is not supported; {} (expected {})", name, advice, listed(built));
         return one_of(built)(text);
       },
       "");

@@ -34,7 +34,7 @@ void refuse_wrong_variables() {
   for (const EnvironmentVariable& v : environment_variables()) known.emplace_back(v.name.substr(kPrefix));
   for (const std::string& name : check_environment(environ))
     if (const std::string near = config::nearest_word(name.substr(kPrefix), known); !near.empty())
-      fail(Exit::usage, "{} is not a variable of this program; did you mean CLEAVE_{}?", name, near);
+      fail(Exit::usage, "{}: unknown variable; did you mean CLEAVE_{}?", name, near);
 }
 
 // DeepSpeed's launchers put --local_rank=N right behind the program, before a command. What it says is in the
@@ -44,7 +44,8 @@ Arguments without_local_rank(Arguments all) {
     return all;
   const std::string said = all[0].substr(all[0].find('=') + 1);
   const char* set = std::getenv("LOCAL_RANK");
-  require(!set || said == set, Exit::usage, "--local_rank is {}, but LOCAL_RANK is {}; leave the option out",
+  require(!set || said == set, Exit::usage,
+          "--local_rank: conflicts with LOCAL_RANK (got {}, but LOCAL_RANK is {}); leave the option out",
           said, set ? set : "");
   all.erase(all.begin());
   return all;
@@ -54,7 +55,7 @@ Arguments without_local_rank(Arguments all) {
 int with_output_written(const Command& command, int code) {
   if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
   constexpr const char* kLost =
-      "standard output cannot be written, and what was printed is lost; is its disk full?";
+      "standard output: cannot be written, and the output is lost; check the free space";
   const bool is_log = command.run == run_train || command.run == run_launch;
   require(is_log || code != 0, Exit::usage, "{}", kLost);
   std::fprintf(stderr, "warning: %s\n", kLost);
@@ -80,7 +81,7 @@ int run(const Arguments& all, bool as_deepspeed) {
     if (all[0] == c.name) return with_output_written(c, c.run({all.begin() + 1, all.end()}));
   std::vector<std::string> names;
   for (const Command& c : kCommands) names.emplace_back(c.name);
-  fail(Exit::usage, "'{}' is not a command{}; there are: {}", all[0], did_you_mean(all[0], names),
+  fail(Exit::usage, "{}: unknown command{} (expected {})", all[0], did_you_mean(all[0], names),
        fmt::join(names, ", "));
 }
 
@@ -93,5 +94,5 @@ int main(int argc, char** argv) {
         const bool as_deepspeed = argc > 0 && std::string_view(basename(argv[0])) == "deepspeed";
         return cleave::app::run(cleave::app::without_local_rank({argv + 1, argv + argc}), as_deepspeed);
       },
-      "a defect of cleave: please report it with the command");
+      "internal error in cleave: please report it with the command");
 }

@@ -29,7 +29,7 @@ void require_inside(const fs::path& file) {
   std::error_code error;
   const fs::path folder = fs::canonical(file.has_parent_path() ? file.parent_path() : ".", error);
   const fs::path real = error ? fs::path() : fs::canonical(file, error);
-  require(!error, Exit::checkpoint, "{} cannot be read: {}", file.string(), error.message());
+  require(!error, Exit::checkpoint, "{}: cannot be read: {}", file.string(), error.message());
   const fs::path root = root_of(folder), below = real.lexically_relative(root);
   require(
       !below.empty() && *below.begin() != "..", Exit::checkpoint,

@@ -17,9 +17,8 @@ std::unique_ptr<text::Tokenizer> tokenizer_of(const ModelOptions& o) {
 
 void require_tokenizer_fits(const text::Tokenizer& tokenizer, int64_t vocab, const std::string& what) {
   require(tokenizer.vocab_size() <= vocab, Exit::usage,
-          "the tokenizer {} has {} ids, but {} has a vocabulary of {}; give the tokenizer of the model, or a "
-          "model "
-          "with a larger vocabulary",
+          "--tokenizer: {} does not fit the model (got {} ids, but {} has a vocabulary of {}); give the "
+          "tokenizer of the model, or a model with a larger vocabulary",
           tokenizer.path(), tokenizer.vocab_size(), what, vocab);
 }
 
@@ -30,8 +29,7 @@ model::ModelConfig config_of(const ModelOptions& o, int64_t data_vocab) {
   config.document_mask = o.document_mask;
   if (config.vocab > 0) return config;
   require(data_vocab < data::TokenFile::kUnknownVocab, Exit::usage,
-          "--model {} takes its vocabulary from the data, and these are 32-bit ids that do not say theirs; "
-          "give a "
+          "--model {}: needs a vocabulary size, because these 32-bit ids do not state theirs; give a "
           "config.json with a vocab_size",
           o.model);
   config.vocab = data_vocab;

@@ -86,9 +86,9 @@ void OutputPaths::require_distinct() const {
       const Named& other = *seen[i].first;
       if (seen[i].second != *id || (out.is_folder && other.is_folder)) continue;
       require(i >= inputs, Exit::usage,
-              "{} {} would overwrite {} {}: they are the same file; give the output another name", out.what,
+              "{} {}: would overwrite {} {}, which is the same file; give the output another name", out.what,
               out.path, other.what, other.path);
-      fail(Exit::usage, "{} {} and {} {} are the same; give one of them another name", other.what, other.path,
+      fail(Exit::usage, "{} {}: is the same as {} {}; give one of them another name", other.what, other.path,
            out.what, out.path);
     }
     seen.emplace_back(&out, *id);

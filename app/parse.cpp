@@ -83,7 +83,7 @@ std::string said(const CLI::ParseError& e) {
   const std::string_view convert = "Could not convert: ";
   const size_t equals = text.find(" = ");
   if (!text.starts_with(convert) || equals == std::string::npos) return text;
-  return fmt::format("{}: {} is not a value it takes", text.substr(convert.size(), equals - convert.size()),
+  return fmt::format("{}: invalid value {}", text.substr(convert.size(), equals - convert.size()),
                      text.substr(equals + 3));
 }
 

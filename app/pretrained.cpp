@@ -47,7 +47,7 @@ void say_layout(const runtime::Engine& engine, const launcher::Job& job) {
       axes += fmt::format("{}{} {}", axes.empty() ? ", " : " x ", name_of(a.axis), size);
   std::fprintf(
       stderr,
-      "%lld parameters in %s on %d rank%s%s, %s a rank; rank 0 needs %s of device and %s of host memory\n",
+      "%lld parameters in %s on %d rank%s%s, %s per rank; rank 0 needs %s of device and %s of host memory\n",
       static_cast<long long>(engine.params()), std::string(name_of(engine.model().dtype)).c_str(),
       mesh.size(), mesh.size() > 1 ? "s" : "", axes.c_str(), job.threads().c_str(),
       format_bytes(memory.total(MemoryKind::device)).c_str(),
@@ -120,8 +120,7 @@ void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
     require(!o.needs_tokenizer || !published_, Exit::usage,
             "{}: contains no tokenizer; pass --tokenizer FILE", o.dir);
     require(!o.needs_tokenizer, Exit::usage, "{}: was trained on token ids, and {}; pass --tokenizer FILE",
-            o.dir,
-            path.empty() ? "does not name their tokenizer" : "its tokenizer " + path + " is not there");
+            o.dir, path.empty() ? "its tokenizer is unknown" : "its tokenizer " + path + " is missing");
     return;
   }
   tokenizer_ = text::open_tokenizer(path);
@@ -132,8 +131,9 @@ void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
   if (const auto end = tokenizer_->end_of_text(); end && end_tokens_.empty()) end_tokens_ = {*end};
   const std::string digest = digest_of(*tokenizer_);
   if (tokenizer_digest_.empty() || digest == tokenizer_digest_) return;
-  const std::string differs = fmt::format(
-      "the tokenizer {} differs from the checkpoint's, {}: its ids mean other texts", path, tokenizer_path_);
+  const std::string differs =
+      fmt::format("the tokenizer {} differs from the checkpoint's tokenizer {}: its ids have other meanings",
+                  path, tokenizer_path_);
   require(!o.strict, Exit::usage, "{}", differs);
   if (says) std::fprintf(stderr, "warning: %s\n", differs.c_str());
 }

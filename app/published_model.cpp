@@ -46,7 +46,7 @@ Described described_in(const checkpoint::CheckpointReader& reader) {
     return of;
   } catch (const json::exception&) {
     fail(Exit::checkpoint,
-         "{}: contains no config of its model; only checkpoints of cleave train and import do",
+         "{}: contains no model config; only checkpoints of cleave train and import have one",
          reader.path().string());
   }
 }
@@ -73,7 +73,8 @@ json config_json_of(const model::ModelConfig& config, const fs::path& kept, DTyp
 void require_all(const checkpoint::CheckpointReader& reader, const checkpoint::WeightNames& names) {
   for (const checkpoint::WeightName& w : names.tensors)
     require(reader.shape("master", w.tensor) == w.shape, Exit::checkpoint,
-            "{}: contains no weights of {} in the shape of its model", reader.path().string(), w.tensor);
+            "{}: weights of {} are missing, or their shape differs from the model", reader.path().string(),
+            w.tensor);
 }
 
 // Files that an export writes.
@@ -95,7 +96,7 @@ void make_folder(const fs::path& target, Replaces replaces,
   const fs::path temporary = last.parent_path() / (".tmp." + last.filename().string());
   checkpoint::require_removed(temporary, is_export_file);
   fs::create_directories(temporary, error);
-  require(!error, Exit::checkpoint, "cannot make {}: {}", temporary.string(), error.message());
+  require(!error, Exit::checkpoint, "{}: cannot be created: {}", temporary.string(), error.message());
   try {
     fill(temporary);
     if (replaces == Replaces::earlier) {
@@ -105,7 +106,7 @@ void make_folder(const fs::path& target, Replaces replaces,
     }
     ::rmdir(last.c_str());  // an empty folder; one that was filled meanwhile stays
     fs::rename(temporary, last, error);
-    require(!error, Exit::checkpoint, "cannot rename {} to {}: {}", temporary.string(), last.string(),
+    require(!error, Exit::checkpoint, "{}: cannot be renamed to {}: {}", temporary.string(), last.string(),
             error.message());
   } catch (...) {
     checkpoint::discard_own(temporary, is_export_file);

@@ -57,7 +57,7 @@ void make_folder(const TokenCache& cache) {
   fs::create_directories(cache.of_user ? fs::path(path).parent_path() : fs::path(path), error);
   if (cache.of_user && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     error = {errno, std::generic_category()};
-  require(!error, Exit::usage, "the folder {} for tokens cannot be made: {}", path, error.message());
+  require(!error, Exit::usage, "{}: the folder for tokens cannot be created: {}", path, error.message());
   if (!cache.of_user) return;
   struct stat folder {};
   const bool is_private = ::stat(path.c_str(), &folder) == 0 && S_ISDIR(folder.st_mode) &&
@@ -92,7 +92,7 @@ TokenizeResult tokenize_into(Writer& writer, const text::Tokenizer& tokenizer, c
   sink.end_document = [&] { writer.end_document(); };
   sink.progress = [&](int64_t bytes) {
     require(!launcher::Job::stop_requested(), Exit::stopped,
-            "stopped on request; {} is not tokenized, and nothing is left of it", o.text);
+            "stopped on request; {} is not tokenized, and its partial output is removed", o.text);
     o.alive();
     progress.at(double(bytes) / double(std::max<int64_t>(result.bytes, 1)), [&](double seconds) {
       return fmt::format("tokenized {} of {}, {:.1f} MB/s", format_bytes(bytes), format_bytes(result.bytes),
@@ -139,7 +139,8 @@ std::string cached_tokens(launcher::Job& job, const text::Tokenizer& tokenizer, 
                 .string();
       make_folder(cache);
       if (is_token_file(out)) {
-        if (!quiet) std::fprintf(stderr, "%s: tokens of an earlier start, %s\n", text.c_str(), out.c_str());
+        if (!quiet)
+          std::fprintf(stderr, "%s: uses tokens of an earlier run, %s\n", text.c_str(), out.c_str());
       } else {
         std::error_code error;
         // Another job may make the same tokens meanwhile.

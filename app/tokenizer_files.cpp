@@ -74,7 +74,7 @@ void write_file(const fs::path& path, const std::string& bytes) {
   std::ofstream out(path, std::ios::binary);
   out << bytes;
   out.close();
-  require(out.good(), Exit::checkpoint, "cannot write {}: is there space?", path.string());
+  require(out.good(), Exit::checkpoint, "{}: cannot be written; check the free space", path.string());
 }
 
 void write_whole(const fs::path& to, const std::string& bytes) {
@@ -82,7 +82,7 @@ void write_whole(const fs::path& to, const std::string& bytes) {
   write_file(temporary, bytes);
   std::error_code error;
   fs::rename(temporary, to, error);
-  require(!error, Exit::checkpoint, "{} cannot be written: {}", to.string(), error.message());
+  require(!error, Exit::checkpoint, "{}: cannot be written: {}", to.string(), error.message());
 }
 
 // A tokenizer of another model came: its ids are not those that these files say.

@@ -35,8 +35,8 @@ BackgroundSave::BackgroundSave(Tensor copy, comm::Communicator& world)
 BackgroundSave::~BackgroundSave() {
   if (std::uncaught_exceptions() == exceptions_) return;
   given_up_ = true;
-  group_->abort(fmt::format("rank {} ends with an error and gives up the checkpoint that it was writing",
-                            group_->rank()));
+  group_->abort(
+      fmt::format("rank {} gives up its unfinished checkpoint because of an error", group_->rank()));
 }
 
 int64_t BackgroundSave::bytes_of(const std::vector<Record>& records) {
@@ -62,7 +62,7 @@ std::vector<Record> BackgroundSave::copied(const std::vector<Record>& records) {
                       r.shape,
                       r.elements,
                       [this, here](Range range, Tensor to) {
-                        require(!given_up_, Exit::checkpoint, "the run ended with an error");
+                        require(!given_up_, Exit::checkpoint, "background save: the run failed");
                         std::memcpy(to.raw(), here.slice(range).raw(), size_t(to.bytes()));
                       },
                       {},

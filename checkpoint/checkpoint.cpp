@@ -26,7 +26,7 @@ void write_text(const fs::path& path, const std::string& text) {
   const bool ok = fd >= 0 && write(fd, text.data(), text.size()) == ssize_t(text.size()) && fsync(fd) == 0;
   const int error = errno;
   if (fd >= 0) close(fd);
-  require(ok, Exit::checkpoint, "cannot write {}: {}", path.string(), std::strerror(error));
+  require(ok, Exit::checkpoint, "{}: cannot be written: {}", path.string(), std::strerror(error));
 }
 
 void sync_folder(const fs::path& path) {
@@ -219,7 +219,7 @@ Announcement announced(const Place& place, comm::Communicator& world) {
 }  // namespace
 
 std::string while_saving(const fs::path& folder, const Error& e) {
-  return fmt::format("saving checkpoint {}, which all ranks do together: {}", folder.string(), e.what());
+  return fmt::format("saving checkpoint {} (all ranks together): {}", folder.string(), e.what());
 }
 
 SavedCheckpoint save_checkpoint(const fs::path& dir, const std::string& tag,
@@ -235,12 +235,12 @@ SavedCheckpoint save_checkpoint(const fs::path& dir, const std::string& tag,
       if (e.exit() == Exit::rank_lost) throw Error(e.exit(), while_saving(dir / tag, e));
       if (!place.folder.empty() && !whole) discard_own(place.folder, is_checkpoint_file);
       throw comm::AgreedError(Exit::checkpoint,
-                              fmt::format("checkpoint {} was not saved; earlier ones are unchanged: {}",
+                              fmt::format("checkpoint {}: not saved, earlier checkpoints are unchanged: {}",
                                           (dir / tag).string(), e.what()));
     }
   };
   step([&] {
-    require(is_plain_name(tag), Exit::checkpoint, "{} is not the name of a folder in it", in_quotes(tag));
+    require(is_plain_name(tag), Exit::checkpoint, "{}: is not a valid folder name", in_quotes(tag));
     if (world.rank() == 0) place = make_place(dir, tag);
   });
   const Announcement told = announced(place, world);
@@ -276,7 +276,7 @@ std::vector<std::string> checkpoint_folders(const fs::path& dir) {
   std::vector<std::string> names;
   if (!fs::exists(dir)) return names;
   require(fs::is_directory(dir), Exit::usage,
-          "{} is a file; wanted a folder of checkpoints: give another name, or move the file away",
+          "{}: is a file (expected a folder of checkpoints); choose another name, or move the file",
           dir.string());
   for (const auto& entry : fs::directory_iterator(dir)) {
     const std::string name = entry.path().filename().string();

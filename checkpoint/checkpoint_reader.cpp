@@ -52,8 +52,8 @@ fs::path pending(const fs::path& pointer) { return pointer.string() + ".tmp"; }
 
 std::string latest_checkpoint(const fs::path& dir, const std::string& pointer) {
   require(is_there(dir), Exit::checkpoint,
-          "there is no folder {}; wanted one of checkpoints, as a training with --output makes it, or for "
-          "eval, generate and digest that of a model with config.json and weights",
+          "{}: does not exist; give the --output folder of a training (eval, generate and digest also accept "
+          "a model folder with config.json and weights)",
           dir.string());
   const fs::path next = pending(dir / pointer);
   if (is_there(next)) {
@@ -61,25 +61,25 @@ std::string latest_checkpoint(const fs::path& dir, const std::string& pointer) {
     if (is_plain_name(name) && is_there(dir / name / "manifest.json")) return name;
   }
   require(is_there(dir / pointer), Exit::checkpoint,
-          "{} has no file '{}', which names a checkpoint; complete ones there: {}{}", dir.string(), pointer,
-          complete_in(dir), near_folder(dir, pointer));
+          "{}: the file '{}', which names the checkpoint to resume from, is missing; complete checkpoints: {}{}",
+          dir.string(), pointer, complete_in(dir), near_folder(dir, pointer));
   const std::string name = name_in(dir / pointer);
-  require(is_plain_name(name), Exit::checkpoint,
-          "{} is damaged: it holds {}, which is not the name of a checkpoint in that folder; complete ones "
-          "there: {}",
-          (dir / pointer).string(), in_quotes(name), complete_in(dir));
+  require(
+      is_plain_name(name), Exit::checkpoint,
+      "{}: is damaged (got {}, expected the name of a checkpoint in this folder); complete checkpoints: {}",
+      (dir / pointer).string(), in_quotes(name), complete_in(dir));
   return name;
 }
 
 CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) {
-  require(is_plain_name(tag), Exit::checkpoint, "{} is not the name of a checkpoint in {}", in_quotes(tag),
+  require(is_plain_name(tag), Exit::checkpoint, "{}: is not the name of a checkpoint in {}", in_quotes(tag),
           dir.string());
   // A checkpoint may be called best, too.
   std::error_code none;
   const bool points = tag == "latest" || (tag == "best" && fs::is_regular_file(dir / tag, none));
   path_ = dir / (points ? latest_checkpoint(dir, tag) : tag);
   if (!is_there(path_ / "manifest.json")) {
-    fail(Exit::checkpoint, "checkpoint {} does not exist or is incomplete; complete ones in {}: {}",
+    fail(Exit::checkpoint, "checkpoint {}: does not exist or is incomplete; complete checkpoints in {}: {}",
          path_.string(), dir.string(), complete_in(dir));
   }
   try {
@@ -155,11 +155,12 @@ void CheckpointReader::require_whole(const std::string& name, const SafetensorsF
   const auto shard = manifest_.shards.find(name);
   if (shard == manifest_.shards.end()) return;  // before version 3
   require(file.bytes() == shard->second.bytes, Exit::checkpoint,
-          "{} has {} bytes and the manifest says {}: it is damaged, or belongs to another checkpoint",
+          "{}: the size differs from the manifest (got {} bytes, expected {}); the file is damaged, or "
+          "belongs to another checkpoint",
           file.path().string(), file.bytes(), shard->second.bytes);
   require(checksum_of(file.header()) == shard->second.header, Exit::checkpoint,
-          "{}: bytes 8 to {}, its header, do not match their checksum: it is damaged, or belongs to another "
-          "checkpoint",
+          "{}: bytes 8 to {}, the header, do not match their checksum; the file is damaged, or belongs to "
+          "another checkpoint",
           file.path().string(), 8 + file.header().size());
 }
 
@@ -172,8 +173,8 @@ void CheckpointReader::require_held(const Manifest::Name& tensor, const Part& pa
   const auto at = shard.tensors().find(name_in_shard(tensor, part.elements));
   require(at != shard.tensors().end() && at->second.dtype == manifest_.tensors.at(tensor).dtype &&
               at->second.end - at->second.begin == part.elements.numel() * element_bytes(tensor),
-          Exit::checkpoint, "{}: {} of {} is not in it as the manifest says", shard.path().string(),
-          tensor.first, tensor.second);
+          Exit::checkpoint, "{}: {} of {} differs from the manifest", shard.path().string(), tensor.first,
+          tensor.second);
 }
 
 // Whole blocks of a part, from element `begin` on.

@@ -25,14 +25,15 @@ struct CheckpointReader::Fetch {
 void CheckpointReader::plan(const Record& record, std::vector<Fetch>& fetches) const {
   const auto at = manifest_.tensors.find({record.kind, record.tensor});
   require(at != manifest_.tensors.end(), Exit::checkpoint,
-          "{} holds no {} of {}; was it written by another model or optimizer, or while that was frozen? "
-          "--reset_optimizer takes the weights alone",
+          "{}: {} of {} is missing; another model or optimizer wrote this checkpoint, or the parameter was "
+          "frozen; --reset_optimizer loads the weights only",
           path_.string(), record.kind, record.tensor);
   require(at->second.shape == record.shape, Exit::checkpoint,
-          "{}: {} of {} has the shape [{}], the model wants [{}]", path_.string(), record.kind, record.tensor,
-          fmt::join(at->second.shape, ", "), fmt::join(record.shape, ", "));
-  require(at->second.dtype == record.dtype, Exit::checkpoint, "{}: {} of {} is {}, the model wants {}",
-          path_.string(), record.kind, record.tensor, name_of(at->second.dtype), name_of(record.dtype));
+          "{}: {} of {} has the wrong shape (got [{}], expected [{}])", path_.string(), record.kind,
+          record.tensor, fmt::join(at->second.shape, ", "), fmt::join(record.shape, ", "));
+  require(at->second.dtype == record.dtype, Exit::checkpoint,
+          "{}: {} of {} has the wrong type (got {}, expected {})", path_.string(), record.kind, record.tensor,
+          name_of(at->second.dtype), name_of(record.dtype));
   const int64_t wanted = record.elements.numel();
   for (Range window{0, 0}; window.begin < wanted; window.begin = window.end) {
     window.end = window_end(record, window.begin, at->second);
@@ -121,7 +122,7 @@ void CheckpointReader::fill(std::span<const Fetch> fetches, ReadAhead& ahead,
                   size_t(both.size() * each));
     });
   }
-  require(filled == window.size(), Exit::checkpoint, "{}: {} of {} elements of {} {} are stored",
+  require(filled == window.size(), Exit::checkpoint, "{}: incomplete (got {} of {} elements of {} {})",
           path_.string(), filled, window.size(), record->kind, record->tensor);
   record->write(window,
                 Tensor(whole ? whole : memory.data(), record->dtype, {window.size()}, MemoryKind::host));

@@ -34,7 +34,7 @@ int64_t count_in(const Pickled& dict, std::string_view name) {
 int64_t padding_of(const Pickled& number) {
   constexpr int64_t kMost = 1 << 20;
   require(number.kind == Pickled::Kind::integer && 0 <= number.integer && number.integer <= kMost,
-          Exit::checkpoint, "param_alignment_paddings has what is no padding");
+          Exit::checkpoint, "param_alignment_paddings: contains an invalid padding");
   return number.integer;
 }
 
@@ -59,7 +59,7 @@ class DeepSpeedCheckpoint::Tensors final : public TensorFile {
   const std::filesystem::path& path() const override { return from_.path(); }
   void read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const override {
     const int64_t size = sizeof(float);
-    CHECK(begin % size == 0 && int64_t(bytes.size()) % size == 0, "{}: a part of a number of {}",
+    CHECK(begin % size == 0 && int64_t(bytes.size()) % size == 0, "{}: only a part of a number of {}",
           path().string(), name);
     const Range wanted{begin / size, (begin + int64_t(bytes.size())) / size};
     for (const Piece& p : from_.parameters_.at(name).pieces.at(kind_)) {
@@ -78,7 +78,7 @@ class DeepSpeedCheckpoint::Tensors final : public TensorFile {
 
 DeepSpeedCheckpoint::DeepSpeedCheckpoint(const std::filesystem::path& dir, const std::string& tag) {
   const std::string name = tag == "latest" ? latest_checkpoint(dir) : tag;
-  require(is_plain_name(name), Exit::checkpoint, "{} is not the name of a checkpoint in {}", in_quotes(name),
+  require(is_plain_name(name), Exit::checkpoint, "{}: is not the name of a checkpoint in {}", in_quotes(name),
           dir.string());
   path_ = dir / name;
   open_files();
@@ -89,7 +89,7 @@ DeepSpeedCheckpoint::DeepSpeedCheckpoint(const std::filesystem::path& dir, const
 }
 
 void DeepSpeedCheckpoint::refuse(const std::string& why) const {
-  fail(Exit::checkpoint, "{} cannot be read as a checkpoint of DeepSpeed: {}", path_.string(), why);
+  fail(Exit::checkpoint, "{}: cannot be read as a DeepSpeed checkpoint: {}", path_.string(), why);
 }
 
 void DeepSpeedCheckpoint::open_files() {
@@ -100,12 +100,12 @@ void DeepSpeedCheckpoint::open_files() {
   if (there("layer_00-model_01-model_states.pt") ||
       (!layers_apart_ &&
        (there("mp_rank_01_model_states.pt") || there("zero_pp_rank_0_mp_rank_01_model_states.pt"))))
-    refuse("its layers are cut over several ranks (tensor parallelism), which is not read");
+    refuse("tensor-parallel checkpoints are not supported");
   stages_.push_back(open_stage(0));
   const Pickled& model = stages_[0].model->root();
   read_facts(model);
   const int64_t stages = layers_apart_ ? count_in(model, "mp_world_size") : 1;
-  if (stages < 1 || stages > 1000) refuse("it does not say how many stages wrote it (mp_world_size)");
+  if (stages < 1 || stages > 1000) refuse("the number of stages (mp_world_size) is missing");
   for (int stage = 1; stage < int(stages); ++stage) stages_.push_back(open_stage(stage));
   stage3_ = within(&stages_[0].ranks[0]->root(), {"optimizer_state_dict", "fp32_flat_groups"}) != nullptr;
 }
@@ -117,20 +117,21 @@ DeepSpeedCheckpoint::Stage DeepSpeedCheckpoint::open_stage(int index) const {
   std::string model = fmt::format("mp_rank_{:02}_model_states.pt", index);
   if (!there(model)) model = fmt::format("zero_pp_rank_0_mp_rank_{:02}_model_states.pt", index);
   if (!there(model))
-    refuse(fmt::format("it has no mp_rank_{:02}_model_states.pt and none of stage 3", index));
+    refuse(fmt::format("mp_rank_{:02}_model_states.pt is missing, and so is the file of stage 3", index));
   if (optimizer_file(path_, index, 0).empty())
-    refuse(fmt::format(
-        "it has no zero_pp_rank_0_mp_rank_{:02}_optim_states.pt; only what ZeRO stages 1 to 3 saved is read",
-        index));
+    refuse(
+        fmt::format("zero_pp_rank_0_mp_rank_{:02}_optim_states.pt is missing; only checkpoints of ZeRO "
+                    "stages 1 to 3 are supported",
+                    index));
   stage.model = std::make_unique<TorchFile>(path_ / model, may_stand);
   const int64_t world = count_in(stage.model->root(), "dp_world_size");
-  if (world < 1 || world > 100'000) refuse("it does not say how many ranks wrote it (dp_world_size)");
+  if (world < 1 || world > 100'000) refuse("the number of ranks (dp_world_size) is missing");
   for (int rank = 0; rank < int(world); ++rank) {
     const std::string file = optimizer_file(path_, index, rank);
     if (file.empty())
       refuse(fmt::format(
-          "{} ranks wrote it, and the file of rank {}, [bf16_]zero_pp_rank_{}_mp_rank_{:02}_optim_states.pt, "
-          "is not there; copy the files of all nodes into the folder",
+          "{} ranks wrote it, but the file of rank {}, [bf16_]zero_pp_rank_{}_mp_rank_{:02}_optim_states.pt, "
+          "is missing; copy the files of all nodes into the folder",
           world, rank, rank, index));
     stage.ranks.push_back(std::make_unique<TorchFile>(path_ / file, may_stand));
   }
@@ -142,38 +143,36 @@ void DeepSpeedCheckpoint::read_facts(const Pickled& model) {
   if (skipped_ > steps_ || steps_ > kMostCounted)
     refuse(fmt::format("it skipped {} of {} steps", skipped_, steps_));
   const Pickled* cut = within(&model, {"checkpoint_parallel_dimensions", "tp_degree"});
-  if (cut && cut->integer > 1)
-    refuse("its layers are cut over several ranks (tensor parallelism), which is not read");
+  if (cut && cut->integer > 1) refuse("tensor-parallel checkpoints are not supported");
 }
 
 void DeepSpeedCheckpoint::read_parameters(size_t stage) {
   const Pickled& model = stages_[stage].model->root();
-  if (holds_something(model.find("frozen_param_shapes")))
-    refuse("it has frozen parameters, which are not read");
+  if (holds_something(model.find("frozen_param_shapes"))) refuse("frozen parameters are not supported");
   const Pickled* groups = model.find("param_shapes");
-  if (!groups || groups->kind != Pickled::Kind::list) refuse("it has no list param_shapes");
+  if (!groups || groups->kind != Pickled::Kind::list) refuse("the list param_shapes is missing");
   constexpr int64_t kMostElements = INT64_MAX / 16;
   int64_t all = 0;
   for (const Pickled* group : groups->items) {
     std::vector<std::string>& names = stages_[stage].groups.emplace_back();
-    if (group->kind != Pickled::Kind::dict) refuse("a group of param_shapes is no dict");
+    if (group->kind != Pickled::Kind::dict) refuse("a group of param_shapes is not a dict");
     for (size_t i = 0; i + 1 < group->items.size(); i += 2) {
       const Pickled &name = *group->items[i], &shape = *group->items[i + 1];
       Parameter p;
       p.stage = stage;
       if (shape.items.size() > kMostDims) refuse(in_quotes(name.text) + " has an impossible shape");
       for (const Pickled* d : shape.items) {
-        if (d->kind != Pickled::Kind::integer || d->integer < 0) refuse("a shape has no sizes");
+        if (d->kind != Pickled::Kind::integer || d->integer < 0) refuse("a shape has invalid sizes");
         p.shape.push_back(d->integer);
       }
       p.numel = numel_of(p.shape);
       if (__builtin_add_overflow(all, p.numel, &all) || all > kMostElements)
-        refuse("its parameters have more elements than any disk");
+        refuse("the parameters have impossibly many elements");
       const std::vector<int64_t> its = p.shape;
       const auto [at, added] = parameters_.emplace(name.text, std::move(p));
       const bool tied = at->second.stage < stage && at->second.shape == its;
       if (name.kind != Pickled::Kind::text || !(added || tied))
-        refuse("a parameter of param_shapes has no name, or is there twice");
+        refuse("param_shapes contains a duplicate or unnamed parameter");
       names.push_back(name.text);
     }
   }
@@ -190,7 +189,7 @@ std::optional<DeepSpeedCheckpoint::RankParts> DeepSpeedCheckpoint::parts_of(cons
       const Pickled* groups =
           within(optimizer, {stage3_ ? "fp32_flat_groups" : "single_partition_of_fp32_groups"});
       if (!groups || groups->kind != Pickled::Kind::list)
-        refuse(rank->path().filename().string() + " has no fp32 weights");
+        refuse(rank->path().filename().string() + " contains no fp32 weights");
       flat = groups->items;
     } else {
       const Pickled* states =
@@ -201,7 +200,7 @@ std::optional<DeepSpeedCheckpoint::RankParts> DeepSpeedCheckpoint::parts_of(cons
         if (!state) return {};
         if (states->items[i]->kind != Pickled::Kind::integer || states->items[i]->integer != int64_t(i / 2))
           refuse(rank->path().filename().string() +
-                 ": the optimizer's state has another order than its groups");
+                 ": the optimizer state and its groups have different orders");
         flat.push_back(state);
       }
     }
@@ -210,8 +209,8 @@ std::optional<DeepSpeedCheckpoint::RankParts> DeepSpeedCheckpoint::parts_of(cons
     for (const Pickled* tensor : flat) {
       parts.push_back({rank.get(), rank->locate(*tensor, kind), at});
       if (parts.back().tensor.dtype != DType::fp32)
-        refuse(fmt::format("{}: {} is in {}; wanted fp32", rank->path().filename().string(), kind,
-                           name_of(parts.back().tensor.dtype)));
+        refuse(fmt::format("{}: {} has the wrong type (got {}, expected fp32)",
+                           rank->path().filename().string(), kind, name_of(parts.back().tensor.dtype)));
       at += parts.back().numel();
     }
   }
@@ -229,7 +228,7 @@ void DeepSpeedCheckpoint::add_kind(const std::string& kind) {
     if (const auto at = p.pieces.find(kind); at != p.pieces.end())
       for (const Piece& piece : at->second) found += piece.elements.size();
     if (found != p.numel)
-      refuse(fmt::format("{} of {} elements of {} of {} are there", found, p.numel, kind, name));
+      refuse(fmt::format("only {} of {} elements of {} of {} exist", found, p.numel, kind, name));
   }
 }
 
@@ -247,7 +246,7 @@ void DeepSpeedCheckpoint::read_optimizer_steps() {
     const StoredTensor t = rank.locate(*step, "step");
     float value = 0;
     if (t.dtype != DType::fp32 || t.end - t.begin != sizeof value)
-      refuse("the optimizer's step is no number");
+      refuse("the step of the optimizer is not a number");
     rank.read(t, 0, std::as_writable_bytes(std::span(&value, 1)));
     optimizer_steps_ = value >= 0 && value < 0x1p24f ? int64_t(value) : 0;
   }
@@ -260,19 +259,19 @@ void DeepSpeedCheckpoint::read_loss_scale() {
     const Pickled* value = scaler->find(name);
     const bool whole = value && value->kind == Pickled::Kind::integer && value->text.empty();
     if (!whole && !(value && value->kind == Pickled::Kind::number))
-      refuse(fmt::format("its loss scaler, a {}, has no number {}", in_quotes(scaler->text, 100), name));
+      refuse(fmt::format("the loss scaler {} has no number {}", in_quotes(scaler->text, 100), name));
     return whole ? double(value->integer) : value->number;
   };
   const auto count = [&](const char* name) {
     const double value = number(name);
     if (!(std::fabs(value) <= double(kMostCounted)))
-      refuse(fmt::format("its loss scaler has {} for {}", value, name));
+      refuse(fmt::format("the loss scaler has an invalid value (got {} for {})", value, name));
     return int64_t(value);
   };
   if (!scaler || scaler->kind != Pickled::Kind::object) return;
   LossScale found{.scale = number("cur_scale"), .moves = scaler->text.ends_with(".DynamicLossScaler")};
   if (!std::isfinite(found.scale) || found.scale <= 0)
-    refuse(fmt::format("its loss scaler has the scale {}", found.scale));
+    refuse(fmt::format("the loss scaler has an invalid scale (got {})", found.scale));
   if (found.moves) {
     found.iteration = std::max<int64_t>(0, count("cur_iter")),
     found.last_overflow = count("last_overflow_iter");
@@ -302,7 +301,7 @@ void DeepSpeedCheckpoint::divide_groups(const std::string& kind, size_t stage, c
     std::vector<Part> parts;
     int64_t at = 0;
     for (const std::vector<Part>& rank : ranks) {
-      if (rank.size() != groups.size()) refuse("its ranks have other groups than param_shapes");
+      if (rank.size() != groups.size()) refuse("the groups of the ranks differ from param_shapes");
       parts.push_back(rank[g]);
       parts.back().begin = at, at += rank[g].numel();
     }
@@ -317,7 +316,8 @@ void DeepSpeedCheckpoint::divide_groups(const std::string& kind, size_t stage, c
     // DeepSpeed aligns a group to twice the ranks: what is left over is padding, and no more than that.
     const int64_t slack = at - begin;
     if (slack < 0 || slack >= 2 * int64_t(ranks.size()))
-      refuse(fmt::format("{} elements of {} in group {}, and its parameters have {}", at, kind, g, begin));
+      refuse(fmt::format("{} elements of {} in group {} do not match its parameters (expected {})", at, kind,
+                         g, begin));
   }
 }
 
@@ -333,7 +333,7 @@ void DeepSpeedCheckpoint::divide_parameters(const std::string& kind, size_t stag
     }
   for (const std::vector<Part>& rank : ranks)
     if (rank.empty() || rank.back().begin + rank.back().numel() != begin)
-      refuse(fmt::format("a rank has not the {} elements of {} that its parameters take", begin, kind));
+      refuse(fmt::format("a rank does not have {} elements of {} for its parameters", begin, kind));
 }
 
 // The parameter's elements stand in the parts from `begin` on.

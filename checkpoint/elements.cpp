@@ -137,8 +137,8 @@ void require_each_once(std::span<const Elements> parts, int64_t numel, std::stri
   int64_t stored = 0;
   for (const Elements& e : parts) {
     require(is_part_of(e, numel), Exit::checkpoint,
-            "elements [{}, {}), {} of every {}, are no part of {}, which has {}", e.range.begin, e.range.end,
-            e.run, e.stride, tensor, numel);
+            "elements [{}, {}), {} of every {}, exceed {}, which has {}", e.range.begin, e.range.end, e.run,
+            e.stride, tensor, numel);
     if (__builtin_add_overflow(stored, e.numel(), &stored)) stored = INT64_MAX;
   }
   Grid grid(parts, numel);

@@ -25,7 +25,7 @@ const json& member(const json& object, const char* name) {
 }
 
 [[noreturn]] void refuse(const char* name, const json& value, std::string_view wanted) {
-  fail(Exit::checkpoint, "\"{}\" is {}; wanted {}", name, in_quotes(value.dump()), wanted);
+  fail(Exit::checkpoint, "\"{}\" is malformed (got {}, expected {})", name, in_quotes(value.dump()), wanted);
 }
 
 std::string text_of(const json& object, const char* name) {
@@ -63,7 +63,7 @@ Range pair_of(const json& object, const char* name) {
 std::string digits(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
 
 uint64_t checksum_in(const json& value, const char* name) {
-  constexpr const char* wanted = "16 hexadecimal digits, letters small";
+  constexpr const char* wanted = "16 lower-case hexadecimal digits";
   if (!value.is_string()) refuse(name, value, wanted);
   const auto text = value.get<std::string>();
   uint64_t sum = 0;
@@ -86,7 +86,7 @@ Elements elements_of(const json& record) {
 
 std::string file_of(const json& record) {
   std::string file = text_of(record, "file");
-  require(is_plain_name(file), Exit::checkpoint, "{} is not the name of a shard", in_quotes(file));
+  require(is_plain_name(file), Exit::checkpoint, "{} is not a valid shard name", in_quotes(file));
   return file;
 }
 
@@ -109,13 +109,14 @@ void add_record(Manifest& m, const json& r) {
   }
   const Manifest::Name name{text_of(r, "kind"), text_of(r, "tensor")};
   if (text_of(r, "name") != name_in_shard(name, part.elements))
-    refuse("name", r["name"], "the name of the record's kind, tensor and elements");
+    refuse("name", r["name"], "the name for the record's kind, tensor and elements");
   Manifest::Whole& whole = m.tensors[name];
   const std::vector<int64_t> shape = numbers_of(r, "shape");
   if (shape.size() > kMostDims) refuse("shape", r["shape"], fmt::format("at most {} numbers", kMostDims));
   const DType type = type_of(r);
-  if (!whole.parts.empty() && whole.shape != shape) refuse("shape", r["shape"], "that of its other parts");
-  if (!whole.parts.empty() && whole.dtype != type) refuse("dtype", r, "that of its other parts");
+  if (!whole.parts.empty() && whole.shape != shape)
+    refuse("shape", r["shape"], "the value of its other parts");
+  if (!whole.parts.empty() && whole.dtype != type) refuse("dtype", r, "the value of its other parts");
   whole.shape = shape, whole.dtype = type;
   whole.parts.push_back(std::move(part));
 }
@@ -178,7 +179,7 @@ void require_sealed(std::string text, const json& manifest) {
     text.replace(text.size() - kBehindDigits - kDigits, kDigits, kDigits, '0');
     same = checksum_of(text) == wanted;
   }
-  require(same, Exit::checkpoint, "its text does not match its own checksum {}", digits(wanted));
+  require(same, Exit::checkpoint, "the text does not match its checksum {}", digits(wanted));
 }
 
 }  // namespace
@@ -193,23 +194,23 @@ int64_t numel_of(const std::vector<int64_t>& shape, DType dtype) {
   for (const int64_t d : shape)
     require(d >= 0 && !__builtin_mul_overflow(numel, std::max<int64_t>(d, 1), &numel) &&
                 numel <= INT64_MAX / size_of(dtype),
-            Exit::checkpoint, "no tensor has the shape [{}]", fmt::join(shape, ", "));
+            Exit::checkpoint, "[{}] is not a valid shape", fmt::join(shape, ", "));
   return std::find(shape.begin(), shape.end(), 0) == shape.end() ? numel : 0;
 }
 
 Manifest Manifest::read(const std::string& text) {
   if (const auto fault = fault_in_json(text))
-    fail(Exit::checkpoint, "{}:{}: {}; it begins with {}", fault->line, fault->column, fault->message,
+    fail(Exit::checkpoint, "{}:{}: {}; the file starts with {}", fault->line, fault->column, fault->message,
          in_quotes(text));
   const json manifest = json::parse(text);
-  require(manifest.is_object(), Exit::checkpoint, "it is no JSON object and begins with {}", in_quotes(text));
+  require(manifest.is_object(), Exit::checkpoint, "it is not a JSON object and starts with {}",
+          in_quotes(text));
   const std::string format = text_of(manifest, "format");
-  require(format == "cleave", Exit::checkpoint, "it is of the format {}; this program reads 'cleave'",
+  require(format == "cleave", Exit::checkpoint, "unknown format (got {}, expected 'cleave')",
           in_quotes(format));
   const json& version = member(manifest, "version");
   if (!version.is_number_integer() || version < 1 || version > kVersion)
-    fail(Exit::checkpoint,
-         "its version {} is not one of 1 to {}, which this program reads; use the one that wrote it",
+    fail(Exit::checkpoint, "unsupported version (got {}, expected 1 to {}); use the version that wrote it",
          in_quotes(version.dump()), kVersion);
   Manifest m;
   m.block = 0;
@@ -253,15 +254,16 @@ void Manifest::require_complete() const {
   int64_t all = 0;
   for (const auto& [name, whole] : tensors) {
     require(!__builtin_add_overflow(all, whole.bytes(), &all), Exit::checkpoint,
-            "its tensors have more bytes than any disk");
+            "its tensors have impossibly many bytes");
     std::vector<Elements> elements;
     for (const Part& p : whole.parts) elements.push_back(p.elements);
     require_each_once(elements, numel_of(whole.shape, whole.dtype), name.first + "/" + name.second);
     for (const Part& p : whole.parts) {
       const auto wanted = block ? size_t(ceil_div(p.elements.numel(), block)) : 1;
-      require(p.checksums.size() == wanted, Exit::checkpoint, "{} of {} has {} checksums; wanted {}",
+      require(p.checksums.size() == wanted, Exit::checkpoint,
+              "{} of {} has the wrong number of checksums (got {}, expected {})",
               name_in_shard(name, p.elements), p.file, p.checksums.size(), wanted);
-      require(block == 0 || shards.contains(p.file), Exit::checkpoint, "{} is not among its shards",
+      require(block == 0 || shards.contains(p.file), Exit::checkpoint, "the shard {} is not listed",
               in_quotes(p.file));
     }
   }

@@ -80,7 +80,7 @@ class Pickle::Machine {
       const auto op = uint8_t(take(1)[0]);
       if (op == '.') return pop();
       if (!(scalar(op) || text(op) || container(op) || memory(op) || call(op)))
-        refuse(fmt::format("the instruction {:#04x} is not one of protocol 2 to 5 that is read here", op));
+        refuse(fmt::format("the instruction {:#04x} is not supported (expected one of protocol 2 to 5)", op));
     }
   }
   size_t at() const { return at_; }
@@ -90,7 +90,7 @@ class Pickle::Machine {
     fail(Exit::checkpoint, "at byte {} of the pickle: {}", place_, why);
   }
   std::string_view take(uint64_t n) {
-    if (n > bytes_.size() - at_) refuse("it ends too early");
+    if (n > bytes_.size() - at_) refuse("the data end too early");
     const auto* begin = reinterpret_cast<const char*>(bytes_.data()) + at_;
     at_ += size_t(n);
     return {begin, size_t(n)};
@@ -104,7 +104,7 @@ class Pickle::Machine {
   std::string_view line() {
     const auto* begin = reinterpret_cast<const char*>(bytes_.data()) + at_;
     const void* end = std::memchr(begin, '\n', bytes_.size() - at_);
-    if (!end) refuse("it ends too early");
+    if (!end) refuse("the data end too early");
     const std::string_view text = take(uint64_t(static_cast<const char*>(end) - begin) + 1);
     return text.substr(0, text.size() - 1);
   }
@@ -115,7 +115,7 @@ class Pickle::Machine {
   void take_room(size_t bytes) {
     if (bytes > room_)
       refuse(
-          fmt::format("its values take more memory than {} times its {} bytes", kRoomPerByte, bytes_.size()));
+          fmt::format("its values need more memory than {} times its {} bytes", kRoomPerByte, bytes_.size()));
     room_ -= bytes;
   }
   Pickled* make(Pickled value) {
@@ -129,15 +129,15 @@ class Pickle::Machine {
   bool push_new(Pickled value) { return push(make(std::move(value))); }
   // Nothing below the last mark.
   Pickled* pop() {
-    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) refuse("it takes a value that is not there");
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) refuse("it takes a value from an empty stack");
     Pickled* value = stack_.back();
     stack_.pop_back();
     return value;
   }
   Pickled* top(Kind kind, Kind other) {
-    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) refuse("it takes a value that is not there");
+    if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) refuse("it takes a value from an empty stack");
     if (stack_.back()->kind != kind && stack_.back()->kind != other)
-      refuse("it adds to what is no container");
+      refuse("it adds to a value that is not a container");
     return stack_.back();
   }
   std::vector<const Pickled*> pop_to_mark() {
@@ -171,7 +171,7 @@ class Pickle::Machine {
     switch (op) {
       case 0x80:  // PROTO
         if (const auto version = number<uint8_t>(); version < 2 || version > 5)
-          refuse(fmt::format("protocol {}; wanted 2 to 5", version));
+          refuse(fmt::format("unsupported protocol (got {}, expected 2 to 5)", version));
         return true;
       case 0x95:
         return take(8), true;  // FRAME
@@ -277,15 +277,15 @@ class Pickle::Machine {
   }
 
   bool put(uint64_t place) {
-    if (stack_.empty()) refuse("it remembers a value that is not there");
-    if (place >= bytes_.size()) refuse("it remembers a value at a place that no pickle has");
+    if (stack_.empty()) refuse("it stores a value from an empty stack");
+    if (place >= bytes_.size()) refuse("it stores a value at an impossible index");
     if (memory_.size() <= place) memory_.resize(place + 1);
     remembered_ += memory_[place] == nullptr;
     memory_[place] = stack_.back();
     return true;
   }
   bool get(uint64_t place) {
-    if (place >= memory_.size() || !memory_[place]) refuse("it recalls a value that was not there");
+    if (place >= memory_.size() || !memory_[place]) refuse("it loads a value that it has not stored");
     return push(memory_[place]);
   }
   bool memory(uint8_t op) {
@@ -319,8 +319,8 @@ class Pickle::Machine {
     std::string all = std::string(module) + "." + std::string(name);
     if (call_of(all) == Makes::none && !is_torch_type(all) && !(inert_ && inert_(all)))
       refuse(
-          fmt::format("it wants {}, which is neither a tensor nor a container; a pickle may run any program, "
-                      "so nothing else is read. Save the model as safetensors",
+          fmt::format("it uses {}, which is neither a tensor nor a container; this is not supported, because "
+                      "a pickle can run any code. Save the model as safetensors",
                       in_quotes(all, 100)));
     return push_new({.kind = Kind::global, .text = std::move(all)});
   }
@@ -332,7 +332,7 @@ class Pickle::Machine {
       }
       case 0x93: {
         const Pickled *name = pop(), *module = pop();
-        if (name->kind != Kind::text || module->kind != Kind::text) refuse("a name is no text");
+        if (name->kind != Kind::text || module->kind != Kind::text) refuse("a name is not a string");
         return global(module->text, name->text);
       }
       case 'Q':
@@ -347,7 +347,8 @@ class Pickle::Machine {
       }
       case 0x92: {
         const Pickled *named = pop(), *arguments = pop();
-        if (named->kind != Kind::dict || !named->items.empty()) refuse("a class is given arguments by name");
+        if (named->kind != Kind::dict || !named->items.empty())
+          refuse("it passes arguments by name to a class");
         return reduce(*pop(), *arguments);
       }
       case 'b':
@@ -362,7 +363,7 @@ class Pickle::Machine {
     Pickled* built = top_any();
     const Kind kind = built->kind;
     if (kind != Kind::dict && kind != Kind::object && kind != Kind::tensor && kind != Kind::list)
-      refuse("it gives attributes to what has none");
+      refuse("it sets attributes of a value that has none");
     if (kind == Kind::object && attributes->kind == Kind::dict) built->items = {attributes};
     return true;
   }
@@ -379,32 +380,33 @@ class Pickle::Machine {
                        i[0]->text == "storage" && i[1]->kind == Kind::global && i[2]->kind == Kind::text &&
                        i[2]->text.size() <= 100 && i[4]->kind == Kind::integer && i[4]->text.empty() &&
                        i[4]->integer >= 0;
-    if (!right) refuse("it refers to something outside of it that is no storage of a tensor");
+    if (!right) refuse("it refers to an object outside the pickle that is not a tensor storage");
     return push_new({.kind = Kind::storage, .integer = i[4]->integer, .text = i[2]->text, .items = {i[1]}});
   }
 
   bool reduce(const Pickled& callee, const Pickled& arguments) {
-    if (callee.kind != Kind::global || arguments.kind != Kind::list) refuse("it calls what is no class");
+    if (callee.kind != Kind::global || arguments.kind != Kind::list)
+      refuse("it calls a value that is not a class");
     const auto& a = arguments.items;
     switch (call_of(callee.text)) {
       case Makes::dict:
         if (!a.empty() && callee.text != "collections.defaultdict")
-          refuse(callee.text + " is given arguments");
+          refuse(callee.text + " has unexpected arguments");
         return list_of({}, Kind::dict);
       case Makes::list:
       case Makes::same:
         if (a.size() > 1 || (a.size() == 1 && a[0]->kind != Kind::list))
-          refuse(callee.text + " is given no list");
+          refuse(callee.text + " has no list as its argument");
         return a.empty() ? list_of({}) : push(a[0]);
       case Makes::tensor:
       case Makes::tensor_v1:
         return tensor(a);
       case Makes::parameter:
-        if (a.empty() || a[0]->kind != Kind::tensor) refuse("a parameter without a tensor");
+        if (a.empty() || a[0]->kind != Kind::tensor) refuse("a parameter has no tensor");
         return push(a[0]);
       case Makes::typed:  // of a class with attributes: how to make it, the class, and what to make it of
         if (a.size() < 3 || a[0]->text != "torch._utils._rebuild_tensor_v2" || a[2]->kind != Kind::list)
-          refuse("a tensor of another class is not made as torch does");
+          refuse("a tensor of another class has an unexpected form");
         return tensor(a[2]->items);
       case Makes::inert:
         return push_new({.kind = Kind::object, .text = callee.text});
@@ -419,7 +421,7 @@ class Pickle::Machine {
     const bool right = a.size() >= 4 && a[0]->kind == Kind::storage && a[1]->kind == Kind::integer &&
                        a[1]->text.empty() && is_list_of_integers(*a[2]) && is_list_of_integers(*a[3]) &&
                        a[2]->items.size() == a[3]->items.size();
-    if (!right) refuse("a tensor has not the parts that torch gives it");
+    if (!right) refuse("a tensor has an unexpected form");
     return push_new({.kind = Kind::tensor, .integer = a[1]->integer, .items = {a[0], a[2], a[3]}});
   }
 

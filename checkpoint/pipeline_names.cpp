@@ -62,15 +62,15 @@ class Matching {
     match(before_, [&](int64_t layer) { return layer < layers_.front(); });
     match(behind_, [&](int64_t layer) { return layer > layers_.back(); });
     for (const auto& [name, shape] : pipeline_)
-      if (!found_.contains(name)) refuse(fmt::format("{} is no parameter of the model", in_quotes(name)));
+      if (!found_.contains(name)) refuse(fmt::format("{} does not exist in the model", in_quotes(name)));
     return found_;
   }
 
  private:
   [[noreturn]] void refuse(const std::string& why) const {
     fail(Exit::checkpoint,
-         "{}: a pipeline's parameters do not fit the model: {}; wanted layers whose parameters end like "
-         "those of the published model",
+         "{}: the parameters of the pipeline do not fit the model: {} (expected layers with the parameter "
+         "names of the published model)",
          where_, why);
   }
 
@@ -83,7 +83,7 @@ class Matching {
           layers.insert(n->number);
     layers_.assign(layers.begin(), layers.end());
     if (layers_.size() != in_blocks_.size() || layers_.empty())
-      refuse(fmt::format("{} of its layers look like blocks, and the model has {}", layers_.size(),
+      refuse(fmt::format("{} of its layers look like blocks, but the model has {}", layers_.size(),
                          in_blocks_.size()));
   }
 
@@ -110,9 +110,10 @@ class Matching {
       }
       std::sort(fits.rbegin(), fits.rend());
       if (fits.empty())
-        refuse(fmt::format("none is {} [{}]", want->file_name, fmt::join(shape_in_file(*want), ", ")));
+        refuse(fmt::format("no parameter matches {} [{}]", want->file_name,
+                           fmt::join(shape_in_file(*want), ", ")));
       if (fits.size() > 1 && fits[0].first == fits[1].first)
-        refuse(fmt::format("{} may be {} or {}", want->file_name, in_quotes(fits[0].second),
+        refuse(fmt::format("{} is ambiguous: {} or {}", want->file_name, in_quotes(fits[0].second),
                            in_quotes(fits[1].second)));
       take(fits[0].second, shape_in_file(*want), *want);
     }
@@ -120,7 +121,7 @@ class Matching {
 
   void take(const std::string& name, const std::vector<int64_t>& shape, const WeightName& wanted) {
     if (shape != shape_in_file(wanted))
-      refuse(fmt::format("{} has the shape [{}], and {} [{}]", in_quotes(name), fmt::join(shape, ", "),
+      refuse(fmt::format("{} has the shape [{}], but {} has [{}]", in_quotes(name), fmt::join(shape, ", "),
                          wanted.file_name, fmt::join(shape_in_file(wanted), ", ")));
     found_[name] = wanted.file_name;
   }

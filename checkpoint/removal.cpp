@@ -116,7 +116,7 @@ void require_removed(const fs::path& folder, OwnName own) {
   const std::vector<std::string> others = others_in(folder, own);
   require(others.empty() && remove_own(folder, own), Exit::checkpoint,
           "{}: is in the way and was not written by cleave{}; move it to another place", folder.string(),
-          others.empty() ? "" : fmt::format(" (it holds {})", in_quotes(others.front())));
+          others.empty() ? "" : fmt::format(" (it contains {})", in_quotes(others.front())));
 }
 
 bool is_checkpoint(const fs::path& folder) {

@@ -36,7 +36,7 @@ const TypeName* type_called(std::span<const TypeName> types, const std::string& 
 int64_t whole_number(const nlohmann::json& value) {
   require(value.is_number_integer() &&
               (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t(INT64_MAX)),
-          Exit::checkpoint, "a {} stands where a whole number belongs", value.type_name());
+          Exit::checkpoint, "a {} is in the place of an integer", value.type_name());
   return value.get<int64_t>();
 }
 
@@ -88,18 +88,19 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
     : path_(std::move(path)), file_(path_.string(), Exit::checkpoint) {
   uint64_t length = 0;
   try {
-    require(file_.size() >= int64_t(sizeof length), Exit::checkpoint, "shorter than 8 bytes");
+    require(file_.size() >= int64_t(sizeof length), Exit::checkpoint, "it is shorter than 8 bytes");
     file_.read(0, std::as_writable_bytes(std::span(&length, 1)));
     require(length <= uint64_t(kMostHeaderBytes) && int64_t(length) + 8 <= file_.size(), Exit::checkpoint,
-            "a header of {} bytes in a file of {}", length, file_.size());
+            "the header has {} bytes in a file of {}", length, file_.size());
     header_.resize(size_t(length));
     file_.read(8, std::as_writable_bytes(std::span(header_)));
     data_ = 8 + int64_t(length);
     read_header();
   } catch (const Error& e) {
-    fail(Exit::checkpoint, "{} is damaged or not a safetensors file: {}", path_.string(), e.what());
+    fail(Exit::checkpoint, "{}: is damaged or not a safetensors file: {}", path_.string(), e.what());
   } catch (const nlohmann::json::exception&) {
-    fail(Exit::checkpoint, "{} is damaged or not a safetensors file: the header lacks a part of a tensor",
+    fail(Exit::checkpoint,
+         "{}: is damaged or not a safetensors file: a part of a tensor is missing in the header",
          path_.string());
   }
 }
@@ -115,7 +116,7 @@ void SafetensorsFile::read_header() {
     const auto type = value.at("dtype").get<std::string>();
     const TypeName* known = type_called(kTypes, type);
     if (!known && (known = type_called(kForeign, type))) t.foreign = type;
-    require(known, Exit::checkpoint, "tensor {} has type {}", in_quotes(name), in_quotes(type));
+    require(known, Exit::checkpoint, "tensor {} has the unknown type {}", in_quotes(name), in_quotes(type));
     t.dtype = known->type;
     const auto& shape = value.at("shape");
     require(shape.is_array() && shape.size() <= kMostDims, Exit::checkpoint, "tensor {} has no shape",
@@ -131,7 +132,7 @@ void SafetensorsFile::read_header() {
     }
     require(t.begin >= 0 && t.end >= t.begin && t.end <= size - data_ &&
                 t.end - t.begin == numel * size_of(t.dtype),
-            Exit::checkpoint, "tensor {} at bytes {}..{} of {}", in_quotes(name), t.begin, t.end,
+            Exit::checkpoint, "tensor {} is at bytes {} to {} of {}", in_quotes(name), t.begin, t.end,
             size - data_);
     ranges.emplace_back(t.begin, t.end);
     tensors_.emplace(name, std::move(t));
@@ -142,16 +143,18 @@ void SafetensorsFile::read_header() {
     require(begin == at, Exit::checkpoint, "hole or overlap at byte {}", at);
     at = end;
   }
-  require(data_ + at == size, Exit::checkpoint, "{} bytes of tensors, {} in the file", at, size - data_);
+  require(data_ + at == size, Exit::checkpoint, "the tensors have {} bytes, but the file has {}", at,
+          size - data_);
 }
 
 int64_t SafetensorsFile::offset(const std::string& name) const { return data_ + tensors_.at(name).begin; }
 
 void SafetensorsFile::read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const {
   const auto at = tensors_.find(name);
-  require(at != tensors_.end(), Exit::checkpoint, "{} has no tensor {}", path_.string(), in_quotes(name));
+  require(at != tensors_.end(), Exit::checkpoint, "{}: the tensor {} is missing", path_.string(),
+          in_quotes(name));
   CHECK(0 <= begin && begin + int64_t(bytes.size()) <= at->second.end - at->second.begin,
-        "{}: {} bytes from {} on of {}", path_.string(), bytes.size(), begin, name);
+        "{}: cannot read {} bytes at {} of {}", path_.string(), bytes.size(), begin, name);
   file_.read(data_ + at->second.begin + begin, bytes);
 }
 

@@ -63,10 +63,9 @@ Directory directory_of(const InputFile& file) {
   const Bytes tail(file, {from, size});
   int64_t at = tail.size() - kEnd;
   while (at >= 0 && tail.at<uint32_t>(at) != 0x06054b50) --at;
-  require(
-      at >= 0, Exit::checkpoint,
-      "it is no ZIP archive, or it is cut short; files of torch before 1.6 are not read: load and save it "
-      "again with a newer one, or as safetensors");
+  require(at >= 0, Exit::checkpoint,
+          "it is not a ZIP archive, or it is truncated; files of PyTorch before 1.6 are not supported: load "
+          "and save it again with a newer version, or as safetensors");
   Directory d{int64_t(tail.at<uint32_t>(at + 16)), int64_t(tail.at<uint32_t>(at + 12))};
   if (at >= kLocator && tail.at<uint32_t>(at - kLocator) == 0x07064b50) {  // ZIP64
     const int64_t record = within(tail.at<uint64_t>(at - kLocator + 8), size - 56);
@@ -122,18 +121,19 @@ TorchFile::TorchFile(std::filesystem::path path, const Pickle::Inert& inert)
 }
 
 TorchFile::TorchFile(std::filesystem::path path) : TorchFile(std::move(path), Pickle::Inert()) {
-  if (root().kind != Pickled::Kind::dict) refuse("it holds no dict of tensors");
+  if (root().kind != Pickled::Kind::dict) refuse("it contains no dict of tensors");
   for (size_t i = 0; i < root().items.size(); i += 2) {
     const Pickled &key = *root().items[i], &value = *root().items[i + 1];
-    if (key.kind != Pickled::Kind::text) refuse("a key of its dict is no text");
+    if (key.kind != Pickled::Kind::text) refuse("a key of its dict is not a string");
     if (value.kind != Pickled::Kind::tensor)
-      refuse(fmt::format("{} in it is no tensor; wanted a model's state_dict", in_quotes(key.text)));
+      refuse(
+          fmt::format("{} in it is not a tensor (expected the state_dict of a model)", in_quotes(key.text)));
     tensors_[key.text] = locate(value, key.text);
   }
 }
 
 void TorchFile::refuse(const std::string& why) const {
-  fail(Exit::checkpoint, "{} cannot be read as a file of torch.save: {}", path_.string(), why);
+  fail(Exit::checkpoint, "{}: cannot be read as a torch.save file: {}", path_.string(), why);
 }
 
 void TorchFile::open_archive() {
@@ -147,17 +147,17 @@ void TorchFile::open_archive() {
     const int64_t header = within(e.header, file_.size() - kHeader);
     const Bytes local(file_, {header, header + kHeader});
     require(local.at<uint32_t>(0) == 0x04034b50, Exit::checkpoint,
-            "{} is not where its table of contents says", in_quotes(e.name));
+            "{} is not at the position in its table of contents", in_quotes(e.name));
     const int64_t begin = header + kHeader + local.at<uint16_t>(26) + local.at<uint16_t>(28);
     require(begin <= file_.size() && e.size <= uint64_t(file_.size() - begin), Exit::checkpoint,
-            "{} ends behind the file's end", in_quotes(e.name));
+            "{} exceeds the end of the file", in_quotes(e.name));
     entries_[e.name] = {begin, int64_t(e.size)};
     if (e.name.ends_with("/data.pkl")) folder_ = e.name.substr(0, e.name.size() - 8);
   }
 }
 
 void TorchFile::unpickle(const Pickle::Inert& inert) {
-  require(!folder_.empty(), Exit::checkpoint, "it has no data.pkl");
+  require(!folder_.empty(), Exit::checkpoint, "data.pkl is missing");
   const auto text = [&](const Entry& e) {
     require(e.size <= kLargestPickle, Exit::checkpoint,
             "its pickle is too large (got {} bytes, expected at most {})", e.size, kLargestPickle);
@@ -168,19 +168,20 @@ void TorchFile::unpickle(const Pickle::Inert& inert) {
   if (const auto order = entries_.find(folder_ + "byteorder"); order != entries_.end()) {
     const std::vector<std::byte> bytes = text(order->second);
     require(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()) == "little",
-            Exit::checkpoint, "its numbers are big-endian");
+            Exit::checkpoint, "its numbers are big-endian, which is not supported");
   }
   pickle_ = std::make_unique<Pickle>(text(entries_.at(folder_ + "data.pkl")), inert);
 }
 
 StoredTensor TorchFile::locate(const Pickled& tensor, const std::string& name) const {
-  if (tensor.kind != Pickled::Kind::tensor) refuse(in_quotes(name) + " is no tensor");
+  if (tensor.kind != Pickled::Kind::tensor) refuse(in_quotes(name) + " is not a tensor");
   const Pickled &storage = *tensor.items[0], &shape = *tensor.items[1], &strides = *tensor.items[2];
   const std::string& wanted = storage.items[0]->text;
   const auto* type = std::find_if(std::begin(kStorages), std::end(kStorages), [&](const StorageType& t) {
     return t.name == std::string_view(wanted).substr(wanted.rfind('.') + 1);
   });
-  if (type == std::end(kStorages)) refuse(fmt::format("{} lies in a {}", in_quotes(name), in_quotes(wanted)));
+  if (type == std::end(kStorages))
+    refuse(fmt::format("{} has the unsupported storage type {}", in_quotes(name), in_quotes(wanted)));
   const auto entry = entries_.find(folder_ + "data/" + storage.text);
   if (entry == entries_.end()) refuse("the elements of " + in_quotes(name) + " are missing");
   StoredTensor t;
@@ -195,11 +196,11 @@ StoredTensor TorchFile::locate(const Pickled& tensor, const std::string& name) c
     t.shape.push_back(d->integer);
   }
   if (tensor.integer < 0 || tensor.integer + numel > room)
-    refuse(fmt::format("{} has more elements than the file has of it", in_quotes(name)));
+    refuse(fmt::format("{} has more elements than the file", in_quotes(name)));
   int64_t stride = 1;
   for (size_t d = t.shape.size(); d-- > 0 && numel > 0;) {
     if (t.shape[d] != 1 && strides.items[d]->integer != stride)
-      refuse(in_quotes(name) + " does not lie in row-major order; save a contiguous copy of it");
+      refuse(in_quotes(name) + " is not in row-major order; save a contiguous copy of it");
     stride *= t.shape[d];
   }
   t.begin = entry->second.begin + tensor.integer * size_of(t.dtype);
@@ -208,14 +209,15 @@ StoredTensor TorchFile::locate(const Pickled& tensor, const std::string& name) c
 }
 
 void TorchFile::read(const StoredTensor& tensor, int64_t begin, std::span<std::byte> bytes) const {
-  CHECK(0 <= begin && begin + int64_t(bytes.size()) <= tensor.end - tensor.begin, "{}: {} bytes from {} on",
-        path_.string(), bytes.size(), begin);
+  CHECK(0 <= begin && begin + int64_t(bytes.size()) <= tensor.end - tensor.begin,
+        "{}: cannot read {} bytes at {}", path_.string(), bytes.size(), begin);
   file_.read(tensor.begin + begin, bytes);
 }
 
 void TorchFile::read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const {
   const auto at = tensors_.find(name);
-  require(at != tensors_.end(), Exit::checkpoint, "{} has no tensor {}", path_.string(), in_quotes(name));
+  require(at != tensors_.end(), Exit::checkpoint, "{}: the tensor {} is missing", path_.string(),
+          in_quotes(name));
   read(at->second, begin, bytes);
 }
 

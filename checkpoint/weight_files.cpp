@@ -29,11 +29,13 @@ std::map<std::string, std::string> weight_map_of(const fs::path& path) {
   const json index = parse_json(text, path.string(), Exit::checkpoint, "download it again");
   const bool has_map = index.is_object() && index.contains("weight_map") && index["weight_map"].is_object();
   require(has_map, Exit::checkpoint,
-          "{} is damaged or no index of weights: wanted a JSON object with a \"weight_map\"", path.string());
+          "{}: is damaged or not an index of weights (expected a JSON object with a \"weight_map\"); "
+          "download it again",
+          path.string());
   std::map<std::string, std::string> map;
   for (const auto& [tensor, file] : index["weight_map"].items()) {
     require(file.is_string() && is_plain_name(file.get_ref<const std::string&>()), Exit::checkpoint,
-            "{}: {} is said to be in {}, which is not the name of a file", path.string(), in_quotes(tensor),
+            "{}: {} refers to {}, which is not a file name", path.string(), in_quotes(tensor),
             in_quotes(file.dump()));
     map[tensor] = file;
   }
@@ -73,10 +75,9 @@ WeightFiles::WeightFiles(const fs::path& folder) : folder_(folder) {
 void WeightFiles::refuse_folder() const {
   const std::string other = weights_in(folder_);
   fail(Exit::checkpoint,
-       "{} has neither model.safetensors nor pytorch_model.bin nor an index of such files{}; wanted a "
-       "model's folder as "
-       "transformers' save_pretrained writes it",
-       folder_.string(), other.empty() ? "" : "; what it has, such as " + other + ", is not read here");
+       "{}: contains neither model.safetensors nor pytorch_model.bin nor an index of such files{}; give a "
+       "model folder from save_pretrained of transformers",
+       folder_.string(), other.empty() ? "" : "; its files, such as " + other + ", are not supported");
 }
 
 WeightFiles::WeightFiles(std::unique_ptr<TensorFile> file) : folder_(file->path()) { add(std::move(file)); }
@@ -92,7 +93,7 @@ void WeightFiles::add(std::unique_ptr<TensorFile> opened) {
   const TensorFile& file = *files_.emplace_back(std::move(opened));
   for (const auto& [name, tensor] : file.tensors()) {
     const auto [at, is_new] = places_.emplace(name, &file);
-    require(is_new, Exit::checkpoint, "{} and {} both have a tensor {}", at->second->path().string(),
+    require(is_new, Exit::checkpoint, "{}: has the same tensor as {}: {}", at->second->path().string(),
             file.path().string(), in_quotes(name));
   }
 }
@@ -102,19 +103,20 @@ void WeightFiles::open_index(const fs::path& index) {
   std::set<std::string> wanted, missing;
   for (const auto& [tensor, file] : map) (stands(folder_ / file) ? wanted : missing).insert(file);
   require(missing.empty(), Exit::checkpoint,
-          "{} names {}, which {} not there; copy all files of the model into the folder", index.string(),
+          "{}: needs {}, which {} missing; copy all files of the model into the folder", index.string(),
           fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are");
   for (const std::string& file : wanted) open(folder_ / file);
   for (const auto& [tensor, file] : map) {
     const auto at = places_.find(tensor);
     require(at != places_.end() && at->second->path() == folder_ / file, Exit::checkpoint,
-            "{} says that {} is in {}, which has no such tensor", index.string(), in_quotes(tensor), file);
+            "{}: lists {} in {}, which does not contain this tensor", index.string(), in_quotes(tensor),
+            file);
   }
   for (const auto& [tensor, file] : places_)
-    require(
-        map.contains(tensor), Exit::checkpoint,
-        "{} does not name {}, which is in {}: the index is of other files; copy all files of the model anew",
-        index.string(), in_quotes(tensor), file->path().filename().string());
+    require(map.contains(tensor), Exit::checkpoint,
+            "{}: does not list {}, which is in {}; the index belongs to other files; copy all files of the "
+            "model again",
+            index.string(), in_quotes(tensor), file->path().filename().string());
 }
 
 std::vector<std::string> WeightFiles::names() const {
@@ -125,7 +127,7 @@ std::vector<std::string> WeightFiles::names() const {
 
 const TensorFile& WeightFiles::file(const std::string& name) const {
   const auto at = places_.find(name);
-  CHECK(at != places_.end(), "{} has no tensor {}", folder_.string(), name);
+  CHECK(at != places_.end(), "{}: the tensor {} is missing", folder_.string(), name);
   return *at->second;
 }
 

@@ -21,7 +21,7 @@ class WeightProblems {
     if (++count_ <= kShown) all_ += "\n  " + std::move(text);
   }
   void require_none(const std::filesystem::path& folder) const {
-    require(count_ == 0, Exit::checkpoint, "{}: the weights are not those of its config.json:{}{}",
+    require(count_ == 0, Exit::checkpoint, "{}: the weights do not match its config.json:{}{}",
             folder.string(), all_, count_ > kShown ? fmt::format("\n  and {} more", count_ - kShown) : "");
   }
 
@@ -116,11 +116,12 @@ WeightReader::WeightReader(const WeightFiles& files, const WeightNames& names) :
     std::vector<int64_t> shape = name.shape;
     if (name.transposed) std::reverse(shape.begin(), shape.end());
     if (stored.shape != shape)
-      problems.add(fmt::format("{} has the shape [{}]; wanted [{}]", where, fmt::join(stored.shape, ", "),
-                               fmt::join(shape, ", ")));
+      problems.add(fmt::format("{} has the wrong shape (got [{}], expected [{}])", where,
+                               fmt::join(stored.shape, ", "), fmt::join(shape, ", ")));
     if (!stored.foreign.empty() || !is_float(stored.dtype))
       problems.add(
-          fmt::format("{} has the type {}; quantized weights are not read, only fp32, bf16, fp16 and fp64",
+          fmt::format("{} has an unsupported type (got {}, expected fp32, bf16, fp16 or fp64); quantized "
+                      "weights are not supported",
                       where, stored.foreign.empty() ? name_of(stored.dtype) : stored.foreign));
     sources_.emplace(name.tensor, source_of(name));
   }
@@ -131,7 +132,7 @@ WeightReader::WeightReader(const WeightFiles& files, const WeightNames& names) :
     Source tied = source_of({tensor, at->second.name.shape, file_name, at->second.name.transposed});
     if (tied.stored.shape != at->second.stored.shape || !tied.stored.foreign.empty() ||
         !is_float(tied.stored.dtype))
-      problems.add(fmt::format("{} is tied to {} and has another shape or type", file_name,
+      problems.add(fmt::format("{} is tied to {} but has another shape or type", file_name,
                                at->second.name.file_name));
     tied_.emplace_back(std::move(tied), tensor);
   }
@@ -139,7 +140,7 @@ WeightReader::WeightReader(const WeightFiles& files, const WeightNames& names) :
     const bool buffer = std::any_of(names.buffers.begin(), names.buffers.end(),
                                     [&](const std::string& end) { return name.ends_with(end); });
     if (!buffer && !known.contains(name))
-      problems.add(fmt::format("{} in {} is no parameter of the model", printable(name),
+      problems.add(fmt::format("{} in {} is not a parameter of the model", printable(name),
                                files.file(name).path().filename().string()));
   }
   problems.require_none(files.folder());
@@ -151,7 +152,7 @@ WeightReader::Source WeightReader::source_of(const WeightName& name) const {
 
 const WeightReader::Source& WeightReader::source(const std::string& tensor) const {
   const auto at = sources_.find(tensor);
-  require(at != sources_.end(), Exit::checkpoint, "{} has no weights of {}", files_.folder().string(),
+  require(at != sources_.end(), Exit::checkpoint, "{}: weights of {} are missing", files_.folder().string(),
           tensor);
   return at->second;
 }
@@ -181,8 +182,8 @@ void WeightReader::refuse_values(const Source& source) const {
     wrong += count_wrong(memory.data(), window.size());
   }
   fail(Exit::checkpoint,
-       "{}: {} of {} values of {} are NaN or infinite in fp32: the training that wrote them diverged, or the "
-       "file is damaged; take another copy or an earlier checkpoint",
+       "{}: {} of {} values of {} are NaN or infinite in fp32; the training diverged, or the file is "
+       "damaged; use another copy or an earlier checkpoint",
        source.file->path().string(), wrong, numel, source.name.file_name);
 }
 
@@ -231,13 +232,12 @@ void WeightReader::require_tied() const {
       window.end = std::min(numel, window.begin + int64_t(mine.size()));
       fill(from, {{0, numel}}, window, mine.data());
       fill(tied, {{0, numel}}, window, other.data());
-      require(
-          std::equal(mine.begin(), mine.begin() + window.size(), other.begin(),
-                     [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }),
-          Exit::checkpoint,
-          "{}: {} and {} differ, but config.json says that they are one (tie_word_embeddings); where they "
-          "are not, say false there",
-          files_.folder().string(), tied.name.file_name, from.name.file_name);
+      require(std::equal(mine.begin(), mine.begin() + window.size(), other.begin(),
+                         [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }),
+              Exit::checkpoint,
+              "{}: {} and {} differ, but config.json ties them (tie_word_embeddings); set it to false if "
+              "they are separate",
+              files_.folder().string(), tied.name.file_name, from.name.file_name);
     }
   }
 }

@@ -26,7 +26,8 @@ class Rounded {
       for (int64_t i = 0; i < n; ++i) {
         to[i] = from_float<T>(values[i]);
         require(std::isfinite(to_float(to[i])) || !std::isfinite(values[i]), Exit::checkpoint,
-                "{} holds {}, which {} cannot; take another --dtype", name_, values[i], name_of(type_));
+                "{}: contains {}, which does not fit {}; choose another --dtype", name_, values[i],
+                name_of(type_));
       }
     });
     sink_(Tensor(bytes_.data(), type_, {n}, MemoryKind::host));
@@ -81,7 +82,7 @@ void write_index(const std::filesystem::path& path, const nlohmann::json& index)
   std::ofstream out(path);
   out << index.dump(2) << "\n";
   out.close();
-  require(out.good(), Exit::checkpoint, "cannot write {}: is there space?", path.string());
+  require(out.good(), Exit::checkpoint, "{}: cannot be written; check the free space", path.string());
 }
 
 }  // namespace

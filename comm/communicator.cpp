@@ -15,24 +15,24 @@ bool overlap(const Tensor& a, const Tensor& b) {
 }
 
 void check_shards(const Communicator& c, const Tensor& full, const Tensor& shard, Collective op) {
-  CHECK(full.dtype() == shard.dtype(), "{} in group '{}': full is {}, shard is {}", name_of(op), c.name(),
-        name_of(full.dtype()), name_of(shard.dtype()));
+  CHECK(full.dtype() == shard.dtype(), "{} in group '{}': different types (full {}, shard {})", name_of(op),
+        c.name(), name_of(full.dtype()), name_of(shard.dtype()));
   CHECK(full.numel() == shard.numel() * c.size(),
-        "{} in group '{}': full has {} elements, wanted {} ranks x {}", name_of(op), c.name(), full.numel(),
-        c.size(), shard.numel());
+        "{} in group '{}': full has the wrong size (got {} elements, expected {} ranks x {})", name_of(op),
+        c.name(), full.numel(), c.size(), shard.numel());
   const Tensor mine = full.slice({c.rank() * shard.numel(), (c.rank() + 1) * shard.numel()});
   CHECK(mine.raw() == shard.raw() || !overlap(full, shard),
-        "{} in group '{}': shard overlaps full but is not its slice {}", name_of(op), c.name(), c.rank());
+        "{} in group '{}': shard overlaps full without being its slice {}", name_of(op), c.name(), c.rank());
 }
 
 void check_blocks(const Communicator& c, const Tensor& out, const Tensor& in) {
   CHECK(out.dtype() == in.dtype() && out.numel() == in.numel(),
-        "all_to_all in group '{}': from {} {} to {} {}; both are wanted alike", c.name(), in.numel(),
+        "all_to_all in group '{}': input and output differ (got {} {} and {} {})", c.name(), in.numel(),
         name_of(in.dtype()), out.numel(), name_of(out.dtype()));
   CHECK(in.numel() % c.size() == 0,
         "all_to_all in group '{}': {} elements are not one block for each of {} ranks", c.name(), in.numel(),
         c.size());
-  CHECK(!overlap(out, in), "all_to_all in group '{}': what comes overlaps what goes", c.name());
+  CHECK(!overlap(out, in), "all_to_all in group '{}': input and output overlap", c.name());
 }
 
 void check_reduction(const Communicator& c, const Tensor& t, Collective op) {
@@ -66,7 +66,7 @@ class SelfCommunicator final : public Communicator {
   void abort(const std::string&) override {}
 
  private:
-  [[noreturn]] void never() { fail(Exit::internal, "group '{}' has one rank and nobody to talk to", name()); }
+  [[noreturn]] void never() { fail(Exit::internal, "group '{}' has one rank, which has no peer", name()); }
   void do_all_gather(Tensor, Tensor, Range, Stream&, const Call&) override { never(); }
   void do_reduce_scatter(Tensor, Tensor, Range, Stream&, const Call&) override { never(); }
   void do_all_reduce(Tensor, Stream&, const Call&) override { never(); }

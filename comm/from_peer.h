@@ -20,7 +20,7 @@ inline std::string text_from_peer(std::span<const char> field) {
 
 inline size_t length_from_peer(int64_t bytes, std::string_view what) {
   require(bytes >= 0 && bytes <= kLongestText, Exit::internal,
-          "{}: a rank sent a wrong length (got {} bytes, expected 0 to {}); restart the job", what, bytes,
+          "{}: a rank sent an invalid length (got {} bytes, expected 0 to {}); restart the job", what, bytes,
           kLongestText);
   return size_t(bytes);
 }

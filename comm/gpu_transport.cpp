@@ -40,14 +40,14 @@ std::string nccl_obstacle(std::span<const RankGpu> ranks, const std::string& pro
       return fmt::format("rank {} has no NCCL{}{}", r, problem.empty() ? "" : ": ", problem);
   for (size_t r = 1; r < ranks.size(); ++r)
     if (ranks[r].nccl / 100 != ranks[0].nccl / 100)
-      return fmt::format("rank 0 has NCCL {} and rank {} has {}; install the same on all hosts",
-                         nccl_version_text(int(ranks[0].nccl)), r, nccl_version_text(int(ranks[r].nccl)));
+      return fmt::format(
+          "NCCL: versions differ (rank 0 has {}, rank {} has {}); install the same version on all hosts",
+          nccl_version_text(int(ranks[0].nccl)), r, nccl_version_text(int(ranks[r].nccl)));
   const auto [a, b] = same_gpu(ranks, true);
   if (a >= 0 && ranks[0].nccl < kSharesGpus)
     return fmt::format(
-        "ranks {} and {} have the same GPU, which NCCL {} refuses; start no more ranks than there are GPUs, "
-        "or "
-        "install NCCL {} or newer",
+        "ranks {} and {} have the same GPU, which NCCL {} does not support; start at most one rank per GPU, "
+        "or install NCCL {} or newer",
         a, b, nccl_version_text(int(ranks[0].nccl)), nccl_version_text(kSharesGpus));
   return {};
 }
@@ -62,7 +62,7 @@ std::string said_of_registering(std::span<const RankGpu> ranks, bool& registers)
                        not_asked - ranks.begin());
   registers = ranks[0].nccl >= kNcclRegisters;
   return registers ? ", buffers registered"
-                   : fmt::format(", no buffers registered (that takes NCCL {} or newer)",
+                   : fmt::format(", no buffers registered (needs NCCL {} or newer)",
                                  nccl_version_text(kNcclRegisters));
 }
 
@@ -71,9 +71,9 @@ std::string ipc_obstacle(std::span<const RankGpu> ranks, const std::string& prob
   if (!problem.empty()) return problem;
   for (size_t r = 1; r < ranks.size(); ++r)
     if (ranks[r].host != ranks[0].host)
-      return fmt::format("ranks 0 and {} are on different hosts, or in containers that share no memory", r);
+      return fmt::format("ranks 0 and {} are on different hosts, or in containers without shared memory", r);
   if (ranks.size() > size_t(kMostIpcRanks))
-    return fmt::format("{} ranks, and it connects at most {}", ranks.size(), kMostIpcRanks);
+    return fmt::format("{} ranks, more than its maximum of {}", ranks.size(), kMostIpcRanks);
   return {};
 }
 
@@ -82,7 +82,7 @@ std::string ipc_obstacle(std::span<const RankGpu> ranks, const std::string& prob
 Device gpu_of_rank(int gpus, int local_rank, int local_size, bool share) {
   require(
       share || local_size <= gpus, Exit::usage,
-      "{} ranks on this host, which has {} GPU{}; start {} (cleave launch -n {}), or add --share_gpu (for a "
+      "{} ranks on this host with {} GPU{}; start {} (cleave launch -n {}), or add --share_gpu (for a "
       "script: CLEAVE_SHARE_GPU=1) so that ranks take turns on a GPU (slow, for tests), or use --device cpu",
       local_size, gpus, gpus == 1 ? "" : "s", gpus, gpus);
   return Device::cuda(local_rank % gpus);
@@ -93,7 +93,7 @@ GpuTransport parse_gpu_transport(std::string_view text) {
   if (text == "nccl") return GpuTransport::nccl;
   if (text == "ipc") return GpuTransport::ipc;
   if (text == "host") return GpuTransport::host;
-  fail(Exit::usage, "--gpu_transport {}: there are auto, nccl, ipc and host", text);
+  fail(Exit::usage, "--gpu_transport: unknown (got {}, expected auto, nccl, ipc or host)", text);
 }
 
 GpuRoute gpu_route(std::span<const RankGpu> ranks, GpuTransport wanted, const GpuProblems& problems) {
@@ -102,7 +102,8 @@ GpuRoute gpu_route(std::span<const RankGpu> ranks, GpuTransport wanted, const Gp
   if (std::all_of(ranks.begin(), ranks.end(), on_cpu)) return route;
   for (size_t r = 1; r < ranks.size(); ++r)
     require(on_cpu(ranks[r]) == on_cpu(ranks[0]), Exit::usage,
-            "rank {} computes on the CPU and rank {} on a GPU; give all ranks --device cpu, or all a GPU",
+            "--device: rank {} computes on the CPU and rank {} on a GPU; use --device cpu on all ranks, or a "
+            "GPU on all",
             on_cpu(ranks[r]) ? r : 0, on_cpu(ranks[r]) ? 0 : r);
   route.shared_gpus = same_gpu(ranks, false).first >= 0;
   const std::string no_nccl = nccl_obstacle(ranks, problems.nccl), no_ipc = ipc_obstacle(ranks, problems.ipc);
@@ -130,11 +131,10 @@ GpuRoute gpu_route(std::span<const RankGpu> ranks, GpuTransport wanted, const Gp
 
 std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted) {
   const bool named = wanted == GpuTransport::nccl || wanted == GpuTransport::ipc;
-  require(
-      device.is_cuda() || !named, Exit::usage,
-      "--gpu_transport {}: this rank computes on the CPU; leave the option out, or see cleave report for why "
-      "there is no GPU",
-      wanted == GpuTransport::nccl ? "nccl" : "ipc");
+  require(device.is_cuda() || !named, Exit::usage,
+          "--gpu_transport {}: has no effect, because this rank computes on the CPU; leave the option out, "
+          "or run cleave report to see why no GPU is available",
+          wanted == GpuTransport::nccl ? "nccl" : "ipc");
   if (world.size() == 1) return {};
   TransportAccess* own = world.transport();
   CHECK(own, "{}: a group of ranks without a transport", world.name());

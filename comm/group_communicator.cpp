@@ -19,7 +19,7 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
   std::unique_ptr<Communicator> split(const Subgroup& part, const std::string& name) override {
     auto turn = collectives_.join();
     const Waiting w =
-        waiting(*group_, rank(), *turn, {.op = Collective::barrier}, "making group '" + name + "'");
+        waiting(*group_, rank(), *turn, {.op = Collective::barrier}, "creating group '" + name + "'");
     first_in_line(*group_, w, *turn);
     const std::vector<int64_t> colors = group_->exchange(w, part.color),
                                ranks = group_->exchange(w, part.rank);
@@ -29,11 +29,12 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
       if (colors[size_t(r)] != part.color) continue;
       const int64_t at = ranks[size_t(r)];
       CHECK(0 <= at && at < part.size && members[size_t(at)] < 0,
-            "group '{}' of {} ranks: rank {} of group '{}' wants place {}", name, part.size, r, this->name(),
-            at);
+            "group '{}' of {} ranks: rank {} of group '{}' expects place {}", name, part.size, r,
+            this->name(), at);
       members[size_t(at)] = r, ++found;
     }
-    CHECK(found == part.size, "group '{}' should have {} ranks, but {} came", name, part.size, found);
+    CHECK(found == part.size, "group '{}': wrong number of ranks (expected {}, got {})", name, part.size,
+          found);
     auto made = std::make_unique<GroupCommunicator>(group_->form(w, members, name), part.rank);
     made->transport_ = transport_;
     return made;
@@ -59,7 +60,7 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
   }
   void open(int from, int to, int64_t bytes) override {
     if (!transport_) return;
-    const Call call{.what = "opening the way"};
+    const Call call{.what = "opening the connection"};
     if (rank() == from)
       message_on_gpus(sends_[size_t(to)], {Collective::send, DType::uint8, to, bytes}, call,
                       [&](auto& g, const Waiting& w) { g.open_to(w, to, bytes); });
@@ -73,7 +74,7 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
     if (!met_ || lent_.empty()) return;
     auto turn = collectives_.join();
     const Waiting w = waiting(*group_, rank(), *turn, {.op = Collective::barrier},
-                              "lending buffers to the GPUs' transport");
+                              "registering buffers with the GPU transport");
     first_in_line(*group_, w, *turn);
     on_gpus_->lend(w, lent_);
   }
@@ -125,7 +126,7 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
 
   void meet_on_gpus(const Post& post) {
     auto turn = collectives_.join();
-    const Waiting w = waiting(*group_, rank(), *turn, post, "meeting on the GPUs");
+    const Waiting w = waiting(*group_, rank(), *turn, post, "connecting the GPUs");
     first_in_line(*group_, w, *turn);
     on_gpus().meet(w);
     met_ = true;

@@ -27,8 +27,7 @@ std::string deadline_report(const Waiting& w, const std::vector<bool>& present,
                                          w.ranks[size_t(w.rank)], double(timeout.count()) / 1000);
   if (missing.empty())
     return waited +
-           ". All ranks are in call of this number, but with other operands or without a connection that "
-           "still carries data";
+           ". All ranks are in the call with this number, but with other operands, or on a broken connection";
   return fmt::format(
       "{}. Present: rank{} {}; missing: rank{} {}. A missing rank has died, hangs, or made another call; if "
       "it "
@@ -38,7 +37,7 @@ std::string deadline_report(const Waiting& w, const std::vector<bool>& present,
 }
 
 std::string mismatch_report(const Waiting& w, int other_rank, const Post& other) {
-  return fmt::format("ranks are in different calls: rank {} is in {}, rank {} is in {}. No data was moved",
+  return fmt::format("ranks make different calls: rank {} is in {}, rank {} is in {}. No data was moved",
                      w.ranks[size_t(w.rank)], describe(w), w.ranks[size_t(other_rank)], describe(other));
 }
 

@@ -215,7 +215,7 @@ class ThreadGroup final : public Group {
   }
 
   void throw_if_poisoned(const Waiting& w) const {
-    if (poisoned_) fail(Exit::rank_lost, "{} was given up: {}", describe(w), reason_);
+    if (poisoned_) fail(Exit::rank_lost, "{} was aborted: {}", describe(w), reason_);
   }
 
   void poison_locked(const std::string& reason) {

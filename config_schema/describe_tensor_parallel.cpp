@@ -27,7 +27,7 @@ void describe_tensor_parallel(Keys& k, TensorParallelConfig& c) {
       .inert_if(waits, "tensor_parallel.tp_overlap_comm is false");
   k.no_effect("injection_policy_tuple", "l?=null", by_layer);
   k.no_effect("keep_module_on_host", "b=false", "a rank allocates its own part only");
-  k.no_effect("replace_with_kernel_inject", "b=false", "there are no modules to replace");
+  k.no_effect("replace_with_kernel_inject", "b=false", "Cleave has no modules to replace");
   k.no_effect("preset_model", "s(llama|bloom|chatglm|mixtral|deepseek_v2|qwen2|phi3)=null", by_layer);
   k.no_effect("vocab_parallel_lm_head", "b?=null",
               "the vocabulary is always split over the tensor-parallel ranks");

@@ -120,7 +120,7 @@ void describe_variants(Keys& k, ZeroConfig& z) {
   k.refused("zenflow", "o?=null", "no such variant of offload", "{}");
   k.refused("legacy_stage1", "b=false", "DeepSpeed no longer has the old form of stage 1 either");
   k.warned("load_from_fp32_weights", "b=true",
-           "a checkpoint always restores its fp32 masters, from which the 16-bit weights are rounded");
+           "a checkpoint always restores its fp32 masters; the 16-bit weights are rounded from them");
   k.honoured("cpu_offload_param", std::monostate{}, "old spelling of offload_param: {\"device\": \"cpu\"}")
       .or_null();
   k.list.back().type = Type::boolean, k.list.back().default_text = "null";
@@ -177,7 +177,7 @@ void describe_zero(Keys& k, ZeroConfig& z) {
   k.no_effect("ignore_unused_parameters", "b=true", "every parameter of the built-in models gets a gradient");
   k.no_effect("memory_efficient_linear", "b=true", "matrix products save only the required tensors");
   k.no_effect("pipeline_loading_checkpoint", "b=false", "a rank reads its own part of a checkpoint only");
-  k.no_effect("override_module_apply", "b=true", "there are no modules to patch");
+  k.no_effect("override_module_apply", "b=true", "Cleave has no modules to patch");
   k.no_effect("log_trace_cache_warnings", "b=false", "the order of the layers is known; nothing is traced");
   k.no_effect("enable_sanity_checks", "b=false", "the checks are always on");
   k.no_effect("save_muon_momentum_buffer_in_memory", "b=false",

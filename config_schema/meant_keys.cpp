@@ -25,7 +25,7 @@ constexpr std::string_view kType =
 constexpr std::string_view kApex = "an Apex argument that neither DeepSpeed nor Cleave reads; remove it";
 constexpr std::string_view kFsdp = R"(ZeRO stage 3 does the same; write {"zero_optimization": {"stage": 3}})";
 constexpr std::string_view kContext =
-    R"(ring attention is not built; write {"sequence_parallel_size": N}, which cuts every sequence over N ranks)";
+    R"(ring attention is not supported; write {"sequence_parallel_size": N} to split every sequence over N ranks)";
 constexpr std::string_view kData = "the remaining ranks are data parallel; remove it";
 constexpr std::string_view kExperts = "no mixture-of-experts models; remove it";
 constexpr std::string_view kSchedule =

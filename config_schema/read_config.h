@@ -87,7 +87,7 @@ ReadResult read_ds_config_file(const std::string& path, const ReadOptions& optio
 DsConfig require_ds_config_file(const std::string& path, const ReadOptions& options = {},
                                 ReadResult* result = nullptr);
 
-// One line a problem, "file:3:5: error: zero_optimization.stage: wanted ..., got ...".
+// One line a problem, "file:3:5: error: zero_optimization.stage: expected ..., got ...".
 std::string format(const std::vector<Problem>& problems);
 // "2 errors (zero_optimization.stage, fp16)": at most three keys, or their positions where an error has no
 // key.

@@ -186,7 +186,7 @@ void check_quantized_gathers(Reading& r) {
   const char* key = "zero_optimization.zero_quantized_weights";
   if (c.tensor_parallel.size() > 1)
     r.error_at(key,
-               "cannot be combined with tensor parallelism, whose ranks would round their copies of a "
+               "cannot be combined with tensor parallelism: its ranks would round their copies of a "
                "parameter differently; remove it, or tensor_parallel");
   if (c.exact_sums)
     r.error_at(key,

@@ -27,16 +27,28 @@ std::string origin_of(const ReadResult& r, const std::string& path) {
   return n->origin.starts_with(kAuto) ? n->origin.substr(kAuto.size()) : n->origin;
 }
 
-std::string optimizer_line(const ReadResult& r) {
+struct ValueFrom {
+  std::string value, origin;  // an empty origin is not shown
+};
+
+std::string joined(const std::vector<ValueFrom>& values) {
+  const bool alike =
+      std::ranges::all_of(values, [&](const ValueFrom& v) { return v.origin == values.front().origin; });
+  std::string line;
+  for (const ValueFrom& v : values)
+    line += (line.empty() ? "" : ", ") + v.value + (alike || v.origin.empty() ? "" : " (" + v.origin + ")");
+  return alike ? fmt::format("{} ({})", line, values.front().origin) : line;
+}
+
+std::string optimizer_value(const ReadResult& r) {
   const OptimizerConfig& o = r.config.optimizer;
-  std::string line = fmt::format("optimizer: {} ({})", o.type, origin_of(r, "optimizer.type"));
-  const auto add = [&](std::string_view name, const std::string& value, const char* path) {
-    line += fmt::format(", {} {} ({})", name, value, origin_of(r, path));
-  };
-  add("lr", fmt::format("{}", o.lr), "optimizer.params.lr");
-  if (o.has_betas()) add("betas", fmt::format("{} {}", o.beta1, o.beta2), "optimizer.params.betas");
-  add("weight_decay", fmt::format("{}", o.weight_decay), "optimizer.params.weight_decay");
-  return line;
+  std::vector<ValueFrom> values{{std::string(name_of(o.type)), origin_of(r, "optimizer.type")},
+                                {fmt::format("lr {}", o.lr), origin_of(r, "optimizer.params.lr")}};
+  if (o.has_betas())
+    values.push_back({fmt::format("betas {} {}", o.beta1, o.beta2), origin_of(r, "optimizer.params.betas")});
+  values.push_back(
+      {fmt::format("weight_decay {}", o.weight_decay), origin_of(r, "optimizer.params.weight_decay")});
+  return joined(values);
 }
 
 // Whether each rank may have its own value: paths of what rank 0 writes, and what belongs to a host's disks.
@@ -46,18 +58,23 @@ bool is_of_rank(std::string_view path) {
          std::ranges::any_of(kSections, [&](std::string_view section) { return path.starts_with(section); });
 }
 
+// Keys of the lines batch, optimizer and schedule.
+bool has_own_line(std::string_view path) {
+  return path.starts_with("optimizer.") || path.starts_with("scheduler.") ||
+         path.find("batch_size") != std::string_view::npos || path == "gradient_accumulation_steps";
+}
+
 std::string steps(int64_t n) { return n > 0 ? fmt::format("step {}", n) : "the last step"; }
 
-std::string schedule_line(const ReadResult& r) {
+std::string schedule_value(const ReadResult& r) {
   const SchedulerConfig& s = r.config.scheduler;
   const std::string origin = origin_of(r, "scheduler.type");
-  if (s.type == SchedulerType::constant) return fmt::format("schedule: constant ({})", origin);
-  std::string line = fmt::format("schedule: {} ({})", s.type, origin);
+  if (s.type == SchedulerType::constant) return fmt::format("constant ({})", origin);
+  std::vector<ValueFrom> values{{std::string(name_of(s.type)), origin}};
   const bool trainers = is_trainers(s.type);
   const TypeRow& row = kSchedulers[size_t(s.type)];
-  const auto add = [&](std::string_view what, const std::string& path) {
-    const std::string from = trainers ? "" : " (" + origin_of(r, "scheduler.params." + path) + ")";
-    line += fmt::format(", {}{}", what, from);
+  const auto add = [&](const std::string& value, const std::string& path) {
+    values.push_back({value, trainers ? "" : origin_of(r, "scheduler.params." + path)});
   };
   if (row.has("warmup_num_steps"))
     add(fmt::format("warm-up of {} steps", s.warmup_num_steps), "warmup_num_steps");
@@ -65,28 +82,51 @@ std::string schedule_line(const ReadResult& r) {
     add(fmt::format("peak {}", *s.warmup_max_lr), "warmup_max_lr");
   if (row.has("total_num_steps")) add("ends at " + steps(s.total_num_steps), "total_num_steps");
   if (s.type == SchedulerType::one_cycle) add(fmt::format("up to {}", s.cycle_max_lr), "cycle_max_lr");
-  return line;
+  return joined(values);
 }
 
 }  // namespace
 
-std::vector<std::string> update_lines(const ReadResult& result) {
-  return {optimizer_line(result), schedule_line(result)};
+std::vector<NamedValue> update_lines(const ReadResult& result) {
+  return {{"optimizer", optimizer_value(result)}, {"schedule", schedule_value(result)}};
 }
 
-std::string differences_line(const ReadResult& result) {
+std::string differences(const ReadResult& result) {
   DsConfig defaults;
   std::string line;
   for (const Key& key : describe(defaults)) {
     const Note* n = note_of(result, key.path);
-    const bool own_line = key.path.starts_with("optimizer.") || key.path.starts_with("scheduler.") ||
-                          key.path.find("batch_size") != std::string::npos ||
-                          key.path == "gradient_accumulation_steps";
-    if (!n || own_line || key.status != Status::honoured || n->status != "honoured") continue;
+    if (!n || has_own_line(key.path) || key.status != Status::honoured || n->status != "honoured") continue;
     if (n->origin == "default" || same_value(read_json_text(n->value).root, key.default_text)) continue;
-    line += fmt::format("{}{} = {}", line.empty() ? "config: " : ", ", n->path, n->value);
+    line += fmt::format("{}{} = {}", line.empty() ? "" : ", ", n->path, n->value);
   }
   return line;
+}
+
+std::string batch_value(const DsConfig& c) {
+  const int64_t samples = c.train_micro_batch_size_per_gpu, micros = c.gradient_accumulation_steps,
+                ranks = c.train_batch_size / (samples * micros);
+  return fmt::format("{} = {} sample{} x {} micro-batch{} x {} data-parallel rank{}", c.train_batch_size,
+                     samples, samples == 1 ? "" : "s", micros, micros == 1 ? "" : "es", ranks,
+                     ranks == 1 ? "" : "s");
+}
+
+std::string decided(const ReadResult& result) {
+  std::string line;
+  for (const Note& n : result.notes) {
+    if (n.status != "honoured" || n.origin == "user" || n.origin == "default" || has_own_line(n.path))
+      continue;
+    line += fmt::format("{}{} = {} ({})", line.empty() ? "" : ", ", n.path, n.value, n.origin);
+  }
+  return line;
+}
+
+std::vector<std::string> unusual(const ReadResult& result) {
+  std::vector<std::string> lines;
+  for (const Note& n : result.notes)
+    if (!n.path.empty() && n.status != "honoured" && n.origin != "default")
+      lines.push_back(fmt::format("{} = {}: {}: {}", n.path, n.value, n.status, n.meaning));
+  return lines;
 }
 
 std::vector<std::pair<std::string, std::string>> compared_values(DsConfig config) {

@@ -8,13 +8,28 @@
 
 namespace cleave::config {
 
-// "optimizer: AdamW (file), lr 0.001 (--learning_rate), ..." and "schedule: ...": what the weights are
-// updated with, and whether the file, an option, the Trainer or a default says so. `result` must be ok().
-std::vector<std::string> update_lines(const ReadResult& result);
+struct NamedValue {
+  std::string name, value;
+};
 
-// "config: zero_optimization.stage = 2, ...": every key that differs from its default, apart from those of
-// the batch, optimizer and schedule, which have lines of their own; empty where none does.
-std::string differences_line(const ReadResult& result);
+// "optimizer": "AdamW (file), lr 0.001 (--learning_rate), ..." and "schedule", each value with its origin:
+// the file, an option, the Trainer or a default. Equal origins are stated once, at the end. `result` must be
+// ok().
+std::vector<NamedValue> update_lines(const ReadResult& result);
+
+// "zero_optimization.stage = 2, ...": every key that differs from its default, without those of the batch,
+// optimizer and schedule; empty if there are none.
+std::string differences(const ReadResult& result);
+
+// "8 = 4 samples x 1 micro-batch x 2 data-parallel ranks".
+std::string batch_value(const DsConfig& config);
+
+// "bf16.enabled = false (auto, Trainer's default), ...": values that neither the file nor a default states,
+// without those of the batch, optimizer and schedule; may be empty.
+std::string decided(const ReadResult& result);
+
+// One line per key that the file or the Trainer sets and that is not simply honoured, with the reason.
+std::vector<std::string> unusual(const ReadResult& result);
 
 // Every honoured key with its effective value, for ranks to compare: all that a resolved configuration must
 // have alike on all ranks. Excludes paths of files that one rank writes and the settings of a host's own

@@ -29,7 +29,7 @@ void unbuilt_top_level(Keys& k) {
   k.no_effect("vocabulary_size", "i?=null", "the model defines the vocabulary size");
   k.no_effect("disable_python_gc", "b=false",
               "the training allocates no objects for Python's garbage collector");
-  k.no_effect("use_data_before_expert_parallelism", "b=false", "there are no expert groups to order");
+  k.no_effect("use_data_before_expert_parallelism", "b=false", "Cleave has no expert groups to order");
 
   k.section("optimizer.params", "");
   const char* others = "belongs to an unsupported optimizer";

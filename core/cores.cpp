@@ -130,7 +130,7 @@ ThreadCount threads_of_process(int asked, int local_ranks) {
   char* end = nullptr;
   const long threads = std::strtol(variable, &end, 10);  // the first of a list, which counts at the top level
   require(end != variable && (*end == 0 || *end == ',') && threads > 0 && threads <= kMostThreads,
-          Exit::usage, "OMP_NUM_THREADS is '{}'; give a number of threads from 1 to {}, or unset it",
+          Exit::usage, "OMP_NUM_THREADS: invalid (got '{}', expected 1 to {}); correct it, or unset it",
           variable, kMostThreads);
   return threads == chosen.threads ? chosen : ThreadCount{int(threads), "OMP_NUM_THREADS"};
 }

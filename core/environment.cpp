@@ -21,13 +21,13 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_NCCL_REGISTER", "on off", "on or off", "for off"},
     {"CLEAVE_GPU_TRANSPORT", "auto nccl ipc host", "auto, nccl, ipc or host", "for auto"},
     {"CLEAVE_SHARE_GPU", "1", "1", "for one GPU per rank"},
-    {"CLEAVE_DEVICE_MEMORY", "BYTES", "bytes, such as 8GiB", "for what the device has"},
-    {"CLEAVE_HOST_MEMORY", "BYTES", "bytes, such as 8GiB", "for what the machine has"},
+    {"CLEAVE_DEVICE_MEMORY", "BYTES", "bytes, such as 8GiB", "for all device memory"},
+    {"CLEAVE_HOST_MEMORY", "BYTES", "bytes, such as 8GiB", "for all host memory"},
     {"CLEAVE_LIBRARY", "FILE", "the file of libcleave_c.so", "for the one of the Python package"},
     // Set for the ranks that cleave launch starts.
     {"CLEAVE_LAUNCHED", "1", "1", "where another launcher starts the ranks"},
     {"CLEAVE_CORES", "CORES", "numbers of cores, such as 0,1", "for all of them"},
-    {"CLEAVE_JOB_ID", "TEXT", "a name of the job", "for one of its own"},
+    {"CLEAVE_JOB_ID", "TEXT", "a name of the job", "for a new one"},
     {"CLEAVE_ATTEMPT", "NUMBER", "a number", "for the first"},
     {"CLEAVE_TOKEN", "TEXT", "a word that the job's ranks share", "for none"},
     {"CLEAVE_MEETING_PORT", "NUMBER", "a port", "where no launcher listens for rank 0"},
@@ -64,7 +64,8 @@ void check(const EnvironmentVariable& v, const std::string& value) {
     known = matches(v, rest.substr(0, end), value);
     rest.remove_prefix(std::min(end + 1, rest.size()));
   }
-  require(known, Exit::usage, "{} is '{}'; give {}, or unset it {}", v.name, value, v.wanted, v.otherwise);
+  require(known, Exit::usage, "{}: invalid value (got '{}', expected {}); correct it, or unset it {}", v.name,
+          value, v.wanted, v.otherwise);
 }
 
 const EnvironmentVariable* find(std::string_view name) {

@@ -99,8 +99,8 @@ void InputFile::require_unchanged() const {
   require(here.st_size == size_, exit_, "{}: has {} bytes and had {} when it was opened", path_,
           int64_t(here.st_size), size_);
   const int64_t modified = modified_ns(here);
-  require(modified == modified_ || (noted_ && digest() == *noted_), exit_,
-          "{}: was written to since it was opened", path_);
+  require(modified == modified_ || (noted_ && digest() == *noted_), exit_, "{}: changed since it was opened",
+          path_);
   modified_ = modified;
   const bool there = ::stat(path_.c_str(), &named) == 0;
   require(there, exit_, "{}: no longer exists: {}", path_, std::strerror(errno));

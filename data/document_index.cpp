@@ -98,7 +98,7 @@ uint8_t DocumentIndex::check_header() {
           path(), entries, file_.size());
   const uint64_t wanted = 12 * sequences + 8 * entries;
   require(room != wanted + sequences || sequences == 0, Exit::data,
-          "{}: has a mode for each sequence, as data of text and images have; only text is read", path());
+          "{}: multimodal data (a mode per sequence) is not supported; use a text data set", path());
   require(room == wanted, Exit::data,
           "{}: {} bytes, but {} sequences and {} entries of the document index make {}; it is {}: copy or "
           "write it again",
@@ -191,8 +191,7 @@ void DocumentIndex::begins(int64_t first, std::span<int64_t> out) const {
   int64_t from = 0, until = 0;
   for (int64_t& entry : sequences) {
     const int64_t sequence = entry;
-    require(0 <= sequence && sequence <= sequences_, Exit::data, "{}: was written to since it was opened",
-            path());
+    require(0 <= sequence && sequence <= sequences_, Exit::data, "{}: changed since it was opened", path());
     if (sequence >= until || sequence < from) {
       from = sequence, until = std::min(sequences_, from + int64_t(pointers.size()));
       file_.read(pointers_at() + 8 * from,

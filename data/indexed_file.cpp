@@ -100,7 +100,7 @@ void IndexedWriter::Files::write_mask(int64_t count, const uint8_t* mask_or_ones
 
 void IndexedWriter::append(std::span<const int32_t> tokens, std::span<const uint8_t> mask) {
   Files& f = *files_;
-  CHECK(!f.finished, "{}: tokens behind the end", f.names.bin);
+  CHECK(!f.finished, "{}: tokens after the end", f.names.bin);
   CHECK(mask.empty() || mask.size() == tokens.size(), "{} tokens with a mask of {}", tokens.size(),
         mask.size());
   if (!mask.empty() && !f.mask) {

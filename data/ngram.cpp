@@ -49,8 +49,8 @@ void NgramModel::Table::grow() {
 NgramModel::NgramModel(std::span<const uint8_t> train, int max_order) {
   CHECK(1 <= max_order && max_order <= kMaxOrder, "an n-gram model of order {}; 1 to {}", max_order,
         kMaxOrder);
-  require(train.size() < UINT32_MAX, Exit::data, "an n-gram model counts at most 4 GiB of text, got {} bytes",
-          train.size());
+  require(train.size() < UINT32_MAX, Exit::data,
+          "n-gram model: text too long (got {} bytes, expected at most 4 GiB)", train.size());
   grams_.resize(size_t(max_order) + 1);
   grams_[0].at(0).count = uint32_t(train.size());
   uint64_t recent = 0;  // the last bytes read, the newest lowest
@@ -87,7 +87,7 @@ void NgramModel::probabilities(std::span<const uint8_t> before, uint8_t next, st
 std::vector<double> ngram_losses(std::span<const uint8_t> train, std::span<const uint8_t> validation,
                                  int max_order) {
   require(!train.empty() && !validation.empty(), Exit::data,
-          "n-gram losses need a training and a validation text, got {} and {} bytes; use a longer text",
+          "n-gram losses: training or validation text too short (got {} and {} bytes); use a longer text",
           train.size(), validation.size());
   const NgramModel model(train, max_order);
   std::vector<double> losses(size_t(max_order), 0.0);

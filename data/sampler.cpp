@@ -33,11 +33,10 @@ int64_t permuted(int64_t index, int64_t samples, uint64_t seed, int64_t epoch) {
 
 void Sampler::check() const {
   CHECK(global_batch > 0, "a global batch of {} samples", global_batch);
-  require(samples > 0, Exit::data, "the data set has no samples; use a longer text");
+  require(samples > 0, Exit::data, "--data: has no samples; use a longer text");
   require(!drop_last || samples >= global_batch, Exit::data,
-          "the data set has {} samples, but one step takes {} and incomplete batches are dropped; use more "
-          "data, a "
-          "smaller train_batch_size, or turn dataloader_drop_last off",
+          "--data: fewer samples than one step (got {}, expected at least {}, because incomplete batches are "
+          "dropped); use more data, a smaller train_batch_size, or turn dataloader_drop_last off",
           samples, global_batch);
 }
 

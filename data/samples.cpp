@@ -6,7 +6,7 @@
 namespace cleave::data {
 
 std::unique_ptr<Samples> samples_of(const TokenFile& file, const SampleOptions& o) {
-  require(o.seq_len >= 1, Exit::usage, "--seq_len is {}; it must be at least 1", o.seq_len);
+  require(o.seq_len >= 1, Exit::usage, "--seq_len: must be at least 1 (got {})", o.seq_len);
   require(file.documents() || !(o.pack || o.document_mask), Exit::data,
           "{}: has no document boundaries ({}), which {} needs; convert it to an indexed data set (NAME.bin "
           "with NAME.idx), or remove the option",

@@ -127,7 +127,7 @@ void TokenFile::choose_width(const Options& o) {
   const int64_t known = o.bound > 0 ? o.bound : o.vocab, bound = known > 0 ? known : kLargestVocab;
   const bool asks = o.token_bytes == 0 && fits<uint32_t>(bound);
   require(!asks || !fits<uint16_t>(bound), Exit::usage,
-          "{}: the width of a token is ambiguous (got a .bin without a header whose uint16 and uint32 values "
+          "{}: the width of a token is ambiguous (got a .bin without a header; its uint16 and uint32 values "
           "both fit {}); set --token_bytes 2 or --token_bytes 4",
           path(), known > 0 ? fmt::format("a vocabulary of {}", known) : "a vocabulary");
   if (o.token_bytes == 4 || asks) kind_ = Kind::u32;

@@ -43,7 +43,7 @@ void Windows::mark_documents(int64_t begin, const SampleRow& row) const {
 }
 
 Windows windows_of(const TokenFile& file, int64_t seq_len, bool fill_last) {
-  require(seq_len >= 1, Exit::usage, "--seq_len is {}; it must be at least 1", seq_len);
+  require(seq_len >= 1, Exit::usage, "--seq_len: must be at least 1 (got {})", seq_len);
   const Windows windows(file, seq_len, fill_last);
   require(windows.size() > 0, Exit::data, "{}: has {} tokens, but one sample needs {}; use a longer text{}",
           file.name(), file.size(),

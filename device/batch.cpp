@@ -22,15 +22,15 @@ Batch with_targets(Tensor input, std::span<const int32_t> targets) {
 
 Batch batch_of(std::span<const int32_t> tokens, std::span<const int32_t> targets) {
   require(!targets.empty() && tokens.size() % targets.size() == 0, Exit::data,
-          "a batch needs a target for each token, or one for each of equal sequences, got {} targets for {} "
-          "tokens",
+          "batch: wrong number of targets (got {} for {} tokens, expected one per token or one per equal "
+          "sequence)",
           targets.size(), tokens.size());
   return with_targets(on_host(tokens, {int64_t(tokens.size())}), targets);
 }
 
 Batch batch_of(std::span<const float> features, std::span<const int32_t> targets) {
   require(!targets.empty() && features.size() % targets.size() == 0, Exit::data,
-          "a batch needs as many features for each target, got {} for {} targets", features.size(),
+          "batch: features not divisible by targets (got {} features, {} targets)", features.size(),
           targets.size());
   const auto rows = int64_t(targets.size());
   return with_targets(on_host(features, {rows, int64_t(features.size()) / rows}), targets);

@@ -70,7 +70,7 @@ class Tensor {
     CHECK(dtype_ == dtype_of<T>(), "tensor is {}, used as {}", name_of(dtype_), name_of(dtype_of<T>()));
     CHECK(
         has_memory() || numel() == 0,
-        "a tensor of {} elements without memory behind it was read or written: this is a dry pass, which "
+        "a tensor of {} elements without memory was read or written: this is a dry pass, which "
         "only plans memory; touch elements in kernels or in tasks given to Stream::enqueue, which a dry pass "
         "leaves out",
         numel());

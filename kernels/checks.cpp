@@ -219,7 +219,7 @@ void CrossEntropyPart::check() const {
   CHECK(vocab >= 0 && vocab <= logits.dim(1) && first >= 0 && first + vocab <= all_vocab,
         "{}: tokens {} to {} of {} do not fit {} columns", op, first, first + vocab, all_vocab,
         logits.dim(1));
-  CHECK(part >= 0 && part < stats.dim(0), "{}: there is no part {} of {}", op, part, stats.dim(0));
+  CHECK(part >= 0 && part < stats.dim(0), "{}: part {} of {} does not exist", op, part, stats.dim(0));
   check_cap(op, cap);
 }
 CLEAVE_LAUNCH(CrossEntropyPart)

@@ -27,7 +27,7 @@ struct Pipe {
   Pipe() {
     int ends[2];
     const bool made = pipe2(ends, O_CLOEXEC) == 0;
-    require(made, Exit::usage, "cannot make a pipe for a rank: {}{}", std::strerror(errno), hint_of(errno));
+    require(made, Exit::usage, "cannot create a pipe for a rank: {}{}", std::strerror(errno), hint_of(errno));
     read = comm::Socket(ends[0]);
     write = comm::Socket(ends[1]);
   }
@@ -113,8 +113,8 @@ ChildProcess start_child(const ChildSpec& spec) {
   if (read(failure.read.fd(), &error, sizeof(error)) == ssize_t(sizeof(error))) {
     waitpid(child.pid, nullptr, 0);
     require(spec.folder.empty() || access(spec.folder.c_str(), X_OK) == 0, Exit::usage,
-            "cannot start '{}' in {}: {}", spec.command[0], spec.folder, std::strerror(error));
-    fail(Exit::usage, "cannot start '{}': {}", spec.command[0], std::strerror(error));
+            "{}: cannot be started in {}: {}", spec.command[0], spec.folder, std::strerror(error));
+    fail(Exit::usage, "{}: cannot be started: {}", spec.command[0], std::strerror(error));
   }
   if (spec.pipe_input) child.input = std::move(in.write);
   if (!spec.inherit_output) {

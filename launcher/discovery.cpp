@@ -13,7 +13,7 @@ namespace {
 
 nlohmann::json parse_json(const Variables& v, const std::string& name) {
   auto json = nlohmann::json::parse(v.text(name), nullptr, false);
-  require(!json.is_discarded(), Exit::usage, "{} is not JSON: {}", name, v.text(name));
+  require(!json.is_discarded(), Exit::usage, "{}: is not JSON: {}", name, v.text(name));
   return json;
 }
 
@@ -58,7 +58,9 @@ std::optional<comm::RankInfo> by_torch_set(const Variables& v) {
   info.job_id = v.text("TORCHELASTIC_RUN_ID");
   const std::string process = v.text("AZUREML_PROCESS_NAME");
   require(!process.starts_with("rank_") || process == fmt::format("rank_{}", info.rank), Exit::usage,
-          "RANK={} and AZUREML_PROCESS_NAME={} contradict each other", info.rank, process);
+          "RANK: conflicts with AZUREML_PROCESS_NAME (got RANK={} and AZUREML_PROCESS_NAME={}); unset one of "
+          "them",
+          info.rank, process);
   const char* who = v.has("TORCHELASTIC_RUN_ID") ? "torchrun"
                     : v.has("AZUREML_RUN_ID")    ? "Azure ML, pytorch distribution"
                     : v.has("CROSS_SIZE")        ? "deepspeed"
@@ -93,8 +95,9 @@ std::optional<comm::RankInfo> by_slurm_step(const Variables& v) {
     info.master_addr = expand_node_list(list).front();
   else
     require(info.local_size == info.world, Exit::usage,
-            "SLURM started rank {} of {}, but SLURM_STEP_NODELIST is missing: where is rank 0?", info.rank,
-            info.world);
+            "SLURM_STEP_NODELIST: missing, so the host of rank 0 is unknown (SLURM started rank {} of {}); "
+            "start the ranks with srun",
+            info.rank, info.world);
   return info;
 }
 
@@ -102,15 +105,15 @@ comm::RankInfo read_tf_config(const Variables& v) {
   const auto config = parse_json(v, "TF_CONFIG");
   const auto task = config.value("task", nlohmann::json::object());
   const std::string type = task.value("type", "");
-  require(type == "chief" || type == "worker", Exit::usage,
-          "TF_CONFIG makes this process a '{}', which Cleave has no use for; it needs workers only: set "
-          "parameter_server_count to 0",
-          type);
+  require(
+      type == "chief" || type == "worker", Exit::usage,
+      "TF_CONFIG: Cleave supports workers only (got a process of type '{}'); set parameter_server_count to 0",
+      type);
   const auto cluster = config.value("cluster", nlohmann::json::object());
   const auto chiefs = cluster.value("chief", std::vector<std::string>());
   std::vector<std::string> hosts = chiefs;
   for (const std::string& w : cluster.value("worker", std::vector<std::string>())) hosts.push_back(w);
-  require(!hosts.empty(), Exit::usage, "TF_CONFIG names no worker: {}", v.text("TF_CONFIG"));
+  require(!hosts.empty(), Exit::usage, "TF_CONFIG: contains no worker: {}", v.text("TF_CONFIG"));
   comm::RankInfo info;
   info.rank = info.node_rank = task.value("index", 0) + (type == "worker" ? int(chiefs.size()) : 0);
   info.world = info.nodes = int(hosts.size());
@@ -126,7 +129,8 @@ std::optional<comm::RankInfo> by_tf_config(const Variables& v) {
   try {
     return read_tf_config(v);
   } catch (const nlohmann::json::exception&) {
-    fail(Exit::usage, "TF_CONFIG has not the form {{cluster: {{worker: [...]}}, task: {{type, index}}}}: {}",
+    fail(Exit::usage,
+         "TF_CONFIG: malformed (expected {{cluster: {{worker: [...]}}, task: {{type, index}}}}): {}",
          v.text("TF_CONFIG"));
   }
 }
@@ -135,9 +139,9 @@ std::optional<comm::RankInfo> by_pod(const Variables& v) {
   if (!v.missing({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}).empty()) return {};
   const int per_pod = v.number("PET_NPROC_PER_NODE", 1);
   require(per_pod <= 1, Exit::usage,
-          "RANK={} counts pods, and PET_NPROC_PER_NODE={} wants that many ranks in each: set it to 1, or let "
-          "a launcher "
-          "(torchrun --no-python) start the ranks of the pod, which gives LOCAL_RANK",
+          "RANK: counts pods, not ranks (got RANK={}, but PET_NPROC_PER_NODE={} ranks per pod); set "
+          "PET_NPROC_PER_NODE to 1, or start the ranks with a launcher that sets LOCAL_RANK (torchrun "
+          "--no-python)",
           v.text("RANK"), per_pod);
   comm::RankInfo info;
   info.rank = info.node_rank = v.number("RANK");
@@ -145,7 +149,7 @@ std::optional<comm::RankInfo> by_pod(const Variables& v) {
   info.master_addr = v.text("MASTER_ADDR");
   info.master_port = v.number("MASTER_PORT");
   info.launched_by = fmt::format("{} (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT)",
-                                 v.has("PET_NNODES") ? "Kubeflow PyTorchJob" : "one process a pod");
+                                 v.has("PET_NNODES") ? "Kubeflow PyTorchJob" : "one process per pod");
   return info;
 }
 
@@ -155,13 +159,13 @@ std::optional<comm::RankInfo> by_sagemaker(const Variables& v) {
   const auto json = parse_json(v, "SM_HOSTS");
   require(
       json.is_array() && std::all_of(json.begin(), json.end(), [](const auto& h) { return h.is_string(); }),
-      Exit::usage, "SM_HOSTS={} is not a list of hosts", v.text("SM_HOSTS"));
+      Exit::usage, "SM_HOSTS: is not a list of hosts (got {})", v.text("SM_HOSTS"));
   const auto hosts = json.get<std::vector<std::string>>();
   if (hosts.size() < 2) return {};
   const auto here = std::find(hosts.begin(), hosts.end(), v.text("SM_CURRENT_HOST"));
   require(here != hosts.end(), Exit::usage,
-          "SM_HOSTS={} has several hosts, and SM_CURRENT_HOST='{}' is none of them", v.text("SM_HOSTS"),
-          v.text("SM_CURRENT_HOST"));
+          "SM_CURRENT_HOST: is not in SM_HOSTS (got SM_HOSTS={} and SM_CURRENT_HOST='{}')",
+          v.text("SM_HOSTS"), v.text("SM_CURRENT_HOST"));
   comm::RankInfo info;
   info.rank = info.node_rank = int(here - hosts.begin());
   info.world = info.nodes = int(hosts.size());
@@ -176,9 +180,8 @@ void refuse_lone_sign(const Variables& v, const std::vector<std::string>& missin
   for (const char* sign : {"AZUREML_NODE_COUNT", "PET_NNODES"})
     require(v.text(sign).find_first_not_of("0123456789") != std::string::npos || v.number(sign, 1) < 2,
             Exit::usage,
-            "{}={} says that this is one of several nodes, but {} are missing, and no launcher of MPI's kind "
-            "and no "
-            "TF_CONFIG says which",
+            "{}={}: this process is one of several nodes, but {} are missing; set them, or use an MPI "
+            "launcher or TF_CONFIG",
             sign, v.text(sign), fmt::join(missing, ", "));
 }
 
@@ -186,7 +189,7 @@ constexpr Rule kRules[] = {by_torch_set,  by_open_mpi,  by_hydra, by_mvapich,
                            by_slurm_step, by_tf_config, by_pod,   by_sagemaker};
 
 comm::RankInfo by_command_line(const Variables& v, const RankOverrides& o) {
-  require(o.rank && o.world, Exit::usage, "--rank and --world-size belong together; --{} is missing",
+  require(o.rank && o.world, Exit::usage, "--rank, --world-size: --{} is missing; give both",
           o.rank ? "world-size" : "rank");
   comm::RankInfo info;
   info.rank = *o.rank;
@@ -200,13 +203,13 @@ comm::RankInfo by_command_line(const Variables& v, const RankOverrides& o) {
 }
 
 void check(const comm::RankInfo& info) {
-  require(info.world >= 1 && info.rank < info.world, Exit::usage, "{}: rank {} of {} ranks does not exist",
-          info.launched_by, info.rank, info.world);
+  require(info.world >= 1 && info.rank < info.world, Exit::usage,
+          "{}: rank {} is out of range (the job has {} ranks)", info.launched_by, info.rank, info.world);
   require(
       info.local_size >= 1 && info.local_rank < std::max(info.local_size, 1) && info.local_size <= info.world,
-      Exit::usage, "{}: local rank {} of {} on this host, in a job of {} ranks, is impossible",
+      Exit::usage, "{}: local rank {} of {} on this host is impossible in a job of {} ranks",
       info.launched_by, info.local_rank, info.local_size, info.world);
-  require(info.master_port >= 1 && info.master_port <= 65535, Exit::usage, "{}: port {} does not exist",
+  require(info.master_port >= 1 && info.master_port <= 65535, Exit::usage, "{}: port {} is out of range",
           info.launched_by, info.master_port);
 }
 
@@ -241,14 +244,14 @@ Discovery discover_ranks(const Environment& env, const RankOverrides& overrides)
   if (!info) {
     const auto missing = v.missing(kTorchSet);
     require(!v.has("RANK") && !v.has("WORLD_SIZE") && !v.has("LOCAL_RANK"), Exit::usage,
-            "some of {} are set, but {} {} missing: set all, or none for a single rank",
-            fmt::join(kTorchSet, ", "), fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are");
+            "{}: {} {} missing; set all of them, or none for a single rank", fmt::join(kTorchSet, ", "),
+            fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are");
     refuse_lone_sign(v, missing);
     info = comm::RankInfo{};
     if (v.number("SLURM_NTASKS", 1) > 1)
       found.warnings.push_back(
-          fmt::format("SLURM_NTASKS={}, but this is the batch script and not a step: running a "
-                      "single rank. Start the ranks with srun",
+          fmt::format("SLURM_NTASKS={}: has no effect in a batch script, which runs as a single rank; start "
+                      "the ranks with srun",
                       v.text("SLURM_NTASKS")));
   }
   azure_attempt(v, *info);

@@ -42,8 +42,8 @@ Exit exit_of(const std::error_code& code) {
 const char* hint_of(const std::error_code& code) {
   if (code == std::errc::too_many_files_open) return "; allow more open files: ulimit -n";
   if (code == std::errc::resource_unavailable_try_again)
-    return ": a thread cannot be started; allow more processes and memory (ulimit -u, ulimit -v), or use "
-           "fewer threads (OMP_NUM_THREADS)";
+    return ": cannot start a thread; allow more processes and memory (ulimit -u, ulimit -v), or use fewer "
+           "threads (OMP_NUM_THREADS)";
   return "";
 }
 
@@ -81,7 +81,7 @@ bool returned_by_itself = false;
     _exit(int(Exit::memory));
   } catch (...) {
     std::fflush(nullptr);
-    report_exception("in a thread of its own: a defect of this program or of cleave");
+    report_exception("in another thread: internal error of this program or of cleave");
   }
   std::abort();
 }
@@ -90,8 +90,8 @@ bool returned_by_itself = false;
 void explain_exit_of_a_library(int status, void*) {
   if (status != EXIT_FAILURE || returned_by_itself) return;
   say_error(
-      "a library ended this program, see the line above; threads that cannot be started need more memory or "
-      "processes (ulimit -v, ulimit -u), or fewer of them (OMP_NUM_THREADS)");
+      "a library ended this program (see the line above); if it could not start threads, allow more memory "
+      "and processes (ulimit -v, ulimit -u), or use fewer threads (OMP_NUM_THREADS)");
   std::fflush(nullptr);
   _exit(int(Exit::memory));
 }

@@ -13,6 +13,6 @@ namespace cleave::launcher {
 // of memory, and so is memory that a thread asks for and does not get. A standard stream that is closed
 // becomes /dev/null.
 int exit_code_of(const std::function<int()>& body,
-                 std::string_view if_a_defect = "a defect of this program or of cleave");
+                 std::string_view if_a_defect = "internal error of this program or of cleave");
 
 }  // namespace cleave::launcher

@@ -56,7 +56,8 @@ Environment parse_environment_file(std::string_view text, const std::string& fil
     const size_t equals = line.find('=');
     const std::string name = without_blanks(line.substr(0, equals));
     require(equals != line.npos && is_variable_name(name), Exit::usage,
-            "{}:{}: {} is not a variable; expected NAME=VALUE", file, number, in_quotes(line));
+            "{}:{}: {} is not a variable (expected NAME=VALUE); correct the line", file, number,
+            in_quotes(line));
     std::string value = without_blanks(line.substr(equals + 1));
     if (value.size() >= 2 && (value[0] == '"' || value[0] == '\'') && value.back() == value[0])
       value = value.substr(1, value.size() - 2);

@@ -39,7 +39,7 @@ Heartbeat::Heartbeat(const std::vector<int>& descriptors) {
   const int highest = *std::max_element(descriptors.begin(), descriptors.end());
   const pid_t parent = getpid();
   pid_ = fork();
-  require(pid_ >= 0, Exit::memory, "cannot start the process that tells other hosts of this one: fork: {}",
+  require(pid_ >= 0, Exit::memory, "cannot start the process that watches the other hosts: fork: {}",
           std::strerror(errno));
   if (pid_ == 0) beat(descriptors, highest, parent);
 }

@@ -65,15 +65,15 @@ std::vector<std::string> names_of(const std::string& word, const std::string& wh
     try {
       names = expand_node_list(word);
     } catch (const Error&) {
-      fail(Exit::usage, "{}: the range of {} is not like worker-[01-04]", where, in_quotes(word));
+      fail(Exit::usage, "{}: malformed range (got {}, expected a form such as worker-[01-04])", where,
+           in_quotes(word));
     }
   }
   for (const std::string& name : names)
-    require(
-        is_host_name(name), Exit::usage,
-        "{}: {} cannot be a host: names have letters, digits, '.', '-' and '_'; for users, ports and IPv6 "
-        "addresses give the host a name in ~/.ssh/config",
-        where, in_quotes(name));
+    require(is_host_name(name), Exit::usage,
+            "{}: {} is not a host name (expected letters, digits, '.', '-' and '_'); give users, ports and "
+            "IPv6 addresses an alias in ~/.ssh/config",
+            where, in_quotes(name));
   return names;
 }
 
@@ -88,14 +88,14 @@ std::vector<Chosen> parse_filter(const std::string& text, const std::string& opt
   for (const std::string& node : cut_at(text, '@')) {
     const size_t colon = node.find(':');
     const std::string host = node.substr(0, colon);
-    require(is_host_name(host), Exit::usage, "{} {}: {} is not a host; expected HOST[:SLOT,...][@HOST...]",
+    require(is_host_name(host), Exit::usage, "{} {}: {} is not a host (expected HOST[:SLOT,...][@HOST...])",
             option, text, in_quotes(host));
     auto at = std::find_if(list.begin(), list.end(), [&](const Chosen& c) { return c.host == host; });
     if (at == list.end()) at = list.insert(list.end(), {host, {}});
     if (colon == node.npos) continue;
     for (const std::string& word : cut_at(node.substr(colon + 1), ',')) {
       const int slot = slot_number(word);
-      require(slot >= 0, Exit::usage, "{} {}: {} is not a slot number; expected HOST[:SLOT,...][@HOST...]",
+      require(slot >= 0, Exit::usage, "{} {}: {} is not a slot number (expected HOST[:SLOT,...][@HOST...])",
               option, text, in_quotes(word));
       at->slots.push_back(slot);
     }
@@ -113,13 +113,13 @@ Hosts filtered(const Hosts& hosts, const std::string& text, bool keep) {
     const auto host = std::find_if(hosts.begin(), hosts.end(), is_it);
     std::vector<std::string> names;
     for (const Host& h : hosts) names.push_back(h.name);
-    require(host != hosts.end(), Exit::usage, "{} {}: there is no host {}; there are: {}", option, text,
+    require(host != hosts.end(), Exit::usage, "{} {}: unknown host {} (expected one of {})", option, text,
             c.host, fmt::join(names, ", "));
     const std::vector<int>& slots = c.slots.empty() ? host->slots : c.slots;
     std::vector<int>& kept = std::find_if(result.begin(), result.end(), is_it)->slots;
     for (const int slot : slots) {
       require(std::count(host->slots.begin(), host->slots.end(), slot) > 0, Exit::usage,
-              "{} {}: {} has no slot {}; it has: {}", option, text, c.host, slot,
+              "{} {}: {} has no slot {} (expected one of {})", option, text, c.host, slot,
               fmt::join(host->slots, ", "));
       std::erase(kept, slot);
       if (keep) kept.push_back(slot);
@@ -127,7 +127,7 @@ Hosts filtered(const Hosts& hosts, const std::string& text, bool keep) {
     std::sort(kept.begin(), kept.end());
   }
   std::erase_if(result, [](const Host& h) { return h.slots.empty(); });
-  require(!result.empty(), Exit::usage, "{} {} leaves no slot on any host", option, text);
+  require(!result.empty(), Exit::usage, "{} {}: leaves no slots", option, text);
   return result;
 }
 
@@ -149,48 +149,49 @@ Hosts parse_hostfile(std::string_view text, const std::string& file) {
     const std::string where = fmt::format("{}:{}", file, i + 1);
     constexpr std::string_view kSlots = "slots=";
     require(words.size() >= 2 && words[1].starts_with(kSlots), Exit::usage,
-            "{}: {} does not say how many slots: {}", where, in_quotes(words[0]), kWanted);
+            "{}: {} has no number of slots; {}", where, in_quotes(words[0]), kWanted);
     const int slots = slot_number(words[1].substr(kSlots.size()));
-    require(slots >= 1 && slots <= kMostSlots, Exit::usage, "{}: {} has {}: {} (N from 1 to {})", where,
-            in_quotes(words[0]), in_quotes(words[1]), kWanted, kMostSlots);
+    require(slots >= 1 && slots <= kMostSlots, Exit::usage,
+            "{}: {} has an invalid number of slots (got {}); {} (N from 1 to {})", where, in_quotes(words[0]),
+            in_quotes(words[1]), kWanted, kMostSlots);
     for (const std::string& name : names_of(words[0], where)) {
       const auto [first, is_new] = lines.emplace(name, int(i) + 1);
-      require(is_new, Exit::usage, "{}: {} is there twice; line {} has it, too", where, name, first->second);
+      require(is_new, Exit::usage, "{}: duplicate host {}, also in line {}", where, name, first->second);
       hosts.push_back({name, first_slots(slots)});
     }
   }
-  require(!hosts.empty(), Exit::usage, "{} names no host: {} a line", file, kWanted);
+  require(!hosts.empty(), Exit::usage, "{}: contains no host; {}, one per line", file, kWanted);
   return hosts;
 }
 
 Hosts read_hostfile(const std::string& file) {
   std::ifstream in(file);
-  require(bool(in), Exit::usage, "the hostfile {} cannot be read: {}", file, std::strerror(errno));
+  require(bool(in), Exit::usage, "{}: the hostfile cannot be read: {}", file, std::strerror(errno));
   return parse_hostfile(std::string(std::istreambuf_iterator<char>(in), {}), file);
 }
 
 Hosts select_hosts(const Hosts& hosts, const HostFilter& f) {
   require(f.include.empty() || f.exclude.empty(), Exit::usage,
-          "--include and --exclude exclude each other: give one");
+          "--include: conflicts with --exclude; give one of them");
   const bool numbers = f.num_nodes >= 0 || f.num_gpus >= 0;
   const bool names = !f.include.empty() || !f.exclude.empty();
   require(!numbers || !names, Exit::usage,
-          "--num_nodes and --num_gpus take the first hosts and slots, --include and --exclude name them: "
-          "give one "
-          "kind");
-  require(f.num_nodes != 0 && f.num_gpus != 0, Exit::usage, "--num_nodes and --num_gpus are at least 1");
+          "--num_nodes, --num_gpus: conflict with --include and --exclude; give one kind");
+  require(f.num_nodes != 0 && f.num_gpus != 0, Exit::usage, "--num_nodes, --num_gpus: must be at least 1");
   if (names) return filtered(hosts, f.include.empty() ? f.exclude : f.include, f.exclude.empty());
   Hosts result = hosts;
   if (f.num_nodes > 0) {
-    require(size_t(f.num_nodes) <= hosts.size(), Exit::usage, "--num_nodes {}: there {} only {} host{}",
-            f.num_nodes, hosts.size() == 1 ? "is" : "are", hosts.size(),
+    require(size_t(f.num_nodes) <= hosts.size(), Exit::usage,
+            "--num_nodes: too large (got {}); there {} only {} host{}", f.num_nodes,
+            hosts.size() == 1 ? "is" : "are", hosts.size(),
             hosts.size() == 1 ? "; a hostfile (-H) names more" : "s");
     result.resize(size_t(f.num_nodes));
   }
   for (Host& h : result) {
     if (f.num_gpus < 0) continue;
-    require(size_t(f.num_gpus) <= h.slots.size(), Exit::usage, "--num_gpus {}: {} has only {} slot{}",
-            f.num_gpus, h.name, h.slots.size(), h.slots.size() == 1 ? "" : "s");
+    require(size_t(f.num_gpus) <= h.slots.size(), Exit::usage,
+            "--num_gpus: too large (got {}, but {} has only {} slot{})", f.num_gpus, h.name, h.slots.size(),
+            h.slots.size() == 1 ? "" : "s");
     h.slots.resize(size_t(f.num_gpus));
   }
   return result;
@@ -219,12 +220,12 @@ std::string encode_world_info(const Hosts& hosts) {
 Hosts decode_world_info(const std::string& text) {
   const auto json = nlohmann::ordered_json::parse(config::decode_base64(text), nullptr, false);
   require(json.is_object() && !json.empty(), Exit::usage,
-          "--world_info is not the base64 of {{\"host\": [slots]}}: {}", in_quotes(text));
+          "--world_info: is not the base64 of {{\"host\": [slots]}}: {}", in_quotes(text));
   Hosts hosts;
   for (const auto& [name, slots] : json.items()) {
     require(is_host_name(name) && slots.is_array() && !slots.empty() &&
                 std::all_of(slots.begin(), slots.end(), [](const auto& s) { return s.is_number_unsigned(); }),
-            Exit::usage, "--world_info: {} is no host with numbers of slots", in_quotes(name));
+            Exit::usage, "--world_info: {} has no slot numbers", in_quotes(name));
     hosts.push_back({name, slots.template get<std::vector<int>>()});
   }
   return hosts;

@@ -57,7 +57,7 @@ void on_signal(int signal) {
   const int64_t ms = int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
   if (stop == signal && signal != SIGINT && ms - stop_ms < kSameWish.count()) return;
   if (stop) {
-    answer("\nkilled by a second signal; what was done since the last save is lost\n");
+    answer("\nkilled by a second signal; the work since the last save is lost\n");
     std::signal(signal, SIG_DFL);
     std::raise(signal);
   }
@@ -74,7 +74,7 @@ void end_by_last_words(int) {
 }
 
 void end_before_training(int) {
-  answer("\nstopped on request before the training began\n");
+  answer("\nstopped on request before the training started\n");
   _exit(int(Exit::stopped));
 }
 
@@ -88,7 +88,8 @@ void require_open_files(const comm::RankInfo& info) {
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
   require(limit.rlim_max >= wanted, Exit::usage,
-          "this process may have {} files open and needs {}; allow more: ulimit -n", limit.rlim_max, wanted);
+          "open files: the limit is too small (got {}, expected at least {}); raise it with ulimit -n",
+          limit.rlim_max, wanted);
 }
 
 // With what this process alone joins: it leaves the environment, so that children, such as workers that load
@@ -131,8 +132,8 @@ Job::Job(const JobOptions& given) : options_(given) {
   if (first())
     for (const std::string& w : found.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
   require(options.local_rank < 0 || options.local_rank == info_.local_rank, Exit::usage,
-          "--local_rank is {}, but {} says {}; leave the option out", options.local_rank, info_.launched_by,
-          info_.local_rank);
+          "--local_rank: conflicts with the launcher (got {}, but {} set {}); leave the option out",
+          options.local_rank, info_.launched_by, info_.local_rank);
   set_cuda_environment(info_.world > 1 ? RanksHere::several : RanksHere::one);
   device_ = refused_once(info_.local_rank, [&] {
     const CudaStatus status = options.device == "cpu" ? CudaStatus{} : cuda_status();
@@ -162,7 +163,7 @@ config::ReadOptions Job::read_options(bool strict, const config::AutoValues& val
           .world_size = info_.world,
           .world_origin =
               info_.launched_by == comm::RankInfo{}.launched_by
-                  ? "a single rank, no launcher's variables are set"
+                  ? "a single rank, without launcher variables"
                   : fmt::format("{} rank{}, {}", info_.world, info_.world == 1 ? "" : "s", info_.launched_by),
           .auto_values = values};
 }
@@ -282,7 +283,7 @@ std::string Job::from_first(const std::string& text) {
   std::copy_n(text.begin(), std::min(text.size(), bytes.size() - 1), bytes.begin());
   Stream stream;
   world().broadcast(Tensor(bytes.data(), DType::uint8, {int64_t(bytes.size())}, MemoryKind::host), 0, stream,
-                    {.what = "the first rank's word"});
+                    {.what = "first rank's decision"});
   stream.synchronize();
   return comm::text_from_peer(bytes);
 }
@@ -299,8 +300,8 @@ void Job::end_when_asked() {
 
 void Job::catch_signals(WhenAsked then) {
   constexpr std::string_view kAnswers[] = {
-      "\nstopping: this step is ended and saved. A second Ctrl-C or signal kills\n",
-      "\nstop requested: the script decides when it stops. A second Ctrl-C or signal kills\n"};
+      "\nstopping: finishing this step and saving. A second Ctrl-C or signal kills\n",
+      "\nstop requested: the script decides when to stop. A second Ctrl-C or signal kills\n"};
   answer_to_stop = kAnswers[int(then)];
   struct sigaction action {};
   action.sa_handler = on_signal;

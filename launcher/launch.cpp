@@ -33,8 +33,10 @@ class Launch {
   Launch(const NodeStart& node, const StayOptions& stay, const LaunchCallbacks& callbacks)
       : node_(node), stay_(stay), callbacks_(callbacks), lines_(int(node.ranks.size())) {
     require(!node.ranks.empty() && node.ranks.size() <= size_t(kMostRanks), Exit::usage,
-            "{} ranks cannot be started on one machine; ask for 1 to {}", int(node.ranks.size()), kMostRanks);
-    for (const RankStart& r : node.ranks) require(!r.command.empty(), Exit::usage, "no command to start");
+            "-n: unsupported number of ranks on one machine (got {}, expected 1 to {})",
+            int(node.ranks.size()), kMostRanks);
+    for (const RankStart& r : node.ranks)
+      require(!r.command.empty(), Exit::usage, "launch: no command; write it after --");
     if (node.ranks.front().rank == 0) ports_ = take_ports(node, stay.place);
     if (stay.control >= 0) fcntl(stay.control, F_SETFL, O_NONBLOCK);
   }
@@ -225,8 +227,8 @@ class Launch {
     if (result.exit == int(Exit::rank_lost) && !stopped_.empty()) {
       result.cause = node_.ranks[size_t(stopped_.front())].rank;
       result.message = fmt::format(
-          "rank {} (pid {}) was stopped by a signal such as SIGSTOP and did nothing any more; the others "
-          "waited for it until the deadline, and it was ended",
+          "rank {} (pid {}) hung: a signal such as SIGSTOP stopped it, and the other ranks waited until the "
+          "deadline; it was killed",
           result.cause, children_[size_t(stopped_.front())].pid);
       return result;
     }
@@ -269,7 +271,8 @@ LaunchResult launch_node(const NodeStart& node, const StayOptions& stay, const L
 
 LaunchResult launch_local(const LaunchOptions& options, const LaunchCallbacks& callbacks) {
   require(options.ranks >= 1 && options.ranks <= kMostRanks, Exit::usage,
-          "{} ranks cannot be started on one machine; ask for 1 to {}", options.ranks, kMostRanks);
+          "-n: unsupported number of ranks on one machine (got {}, expected 1 to {})", options.ranks,
+          kMostRanks);
   NodeStart node;
   node.master_port = options.port;
   node.job_id = options.job_id.empty() ? new_job_id() : options.job_id;

@@ -43,7 +43,7 @@ struct LaunchCallbacks {
   // What the launcher itself has to say meanwhile.
   std::function<void(const std::string& text)> say = {};
   // What it says the ranks do when they were asked to stop.
-  std::string when_asked = "a training stops after this step and saves";
+  std::string when_asked = "a training finishes this step and saves";
 };
 
 // How a launcher stays with the ranks of its host.
@@ -93,8 +93,7 @@ void pass_on(int signal, PassedSignals& passed, const LaunchCallbacks& callbacks
              const std::function<void(int signal)>& send);
 // Why a job ended whose ranks were not given the time to stop.
 inline constexpr std::string_view kKilledOnRequest =
-    "the ranks were killed, because a second Ctrl-C or signal asked to stop before they had; what was done "
-    "since the last save is lost";
+    "a second Ctrl-C or signal killed the ranks before they stopped; the work since the last save is lost";
 
 // Which rank's exit code is the job's: ranks in the order in which they ended. Codes that only say that
 // another rank was lost (6) or that all stopped on request (75) give way to any other.

@@ -33,7 +33,7 @@ void pass_on(int signal, PassedSignals& passed, const LaunchCallbacks& callbacks
   if (sent == 0) return;
   if (callbacks.say && sent == SIGKILL) callbacks.say("killing the ranks");
   if (callbacks.say && (sent == SIGINT || sent == SIGTERM))
-    callbacks.say(fmt::format("the ranks were asked to stop: {}. Another Ctrl-C or signal kills them",
+    callbacks.say(fmt::format("asked the ranks to stop: {}. Another Ctrl-C or signal kills them",
                               callbacks.when_asked));
   send(sent);
 }

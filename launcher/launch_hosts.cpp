@@ -260,7 +260,7 @@ class HostsLaunch {
     result.exit = own ? w.exit : int(Exit::rank_lost);
     result.cause = w.ranks.front();
     result.message = fmt::format("{} {}: {} ended with {} {}{}{}", w.name,
-                                 own ? "refused its part of the job" : "was not reached or was lost",
+                                 own ? "rejected its part of the job" : "is unreachable or was lost",
                                  own || remote_.kind != LauncherKind::ssh ? "the launcher" : "ssh",
                                  w.exit > 128 && w.exit < 255 ? "signal" : "exit code",
                                  w.exit > 128 && w.exit < 255 ? w.exit - 128 : w.exit,

@@ -104,12 +104,13 @@ std::vector<int> cores_of(const NodeStart& node, size_t index, const std::vector
   const std::vector<int>& all = node.binding.cores.empty() ? usable : node.binding.cores;
   const size_t share = all.size() / std::max<size_t>(1, node.ranks.size());
   if (node.binding.how == Binding::How::none || (share < 1 && !asked)) return {};
-  require(share >= 1, Exit::usage, "--bind_cores_to_rank: {} has {} cores for {} ranks; each needs one",
+  require(share >= 1, Exit::usage,
+          "--bind_cores_to_rank: {} has too few cores (got {} cores for {} ranks, expected one each)",
           node.host, all.size(), node.ranks.size());
   const std::vector<int> cores(all.begin() + long(index * share), all.begin() + long((index + 1) * share));
   for (const int core : cores)
     require(std::count(usable.begin(), usable.end(), core) > 0, Exit::usage,
-            "--bind_core_list: core {} cannot be used on {}; these can: {}", core, node.host,
+            "--bind_core_list: core {} is not available on {} (expected one of {})", core, node.host,
             fmt::join(usable, ","));
   return cores;
 }
@@ -121,8 +122,8 @@ std::vector<int> parse_core_list(const std::string& text) {
     int n = -1;
     const auto [next, error] = std::from_chars(at, end, n);
     const bool good = error == std::errc() && n >= 0 && n < 65536;
-    require(good, Exit::usage, "--bind_core_list {}: expected numbers of cores and ranges such as 0,2-5",
-            text);
+    require(good, Exit::usage,
+            "--bind_core_list: malformed (got {}, expected core numbers and ranges such as 0,2-5)", text);
     at = next;
     return n;
   };
@@ -130,7 +131,9 @@ std::vector<int> parse_core_list(const std::string& text) {
     if (!cores.empty()) ++at;
     const int first = read(), last = at < end && *at == '-' ? (++at, read()) : first;
     require(last >= first && (cores.empty() || first > cores.back()) && (at == end || *at == ','),
-            Exit::usage, "--bind_core_list {}: cores ascend and stand once, as in 0,2-5", text);
+            Exit::usage,
+            "--bind_core_list: cores must ascend without duplicates (got {}, expected a form such as 0,2-5)",
+            text);
     for (int core = first; core <= last; ++core) cores.push_back(core);
   } while (at < end);
   return cores;
@@ -141,21 +144,24 @@ std::string encode(const std::vector<NodeStart>& nodes) try {
   for (const NodeStart& n : nodes) list.push_back(as_json(n));
   return json{{"version", build::version}, {"nodes", list}}.dump(-1, ' ', true);
 } catch (const json::exception&) {
-  fail(Exit::usage, "an argument or a variable of the job is not UTF-8, and cannot be handed to other hosts");
+  fail(Exit::usage,
+       "launch: an argument or a variable of the job is not UTF-8, which other hosts cannot receive; rename "
+       "it");
 }
 
 std::vector<NodeStart> decode_nodes(std::string_view text) try {
   const json j = json::parse(text);
   const std::string version = j.at("version");
   require(version == build::version, Exit::usage,
-          "cleave {} on another host started this one, {}: install the same version on all hosts", version,
-          build::version);
+          "version of cleave: the hosts differ (got {} on the starting host, {} here); install the same "
+          "version on all hosts",
+          version, build::version);
   std::vector<NodeStart> nodes;
   for (const json& n : j.at("nodes")) nodes.push_back(read_node(n));
   return nodes;
 } catch (const json::exception&) {
   fail(Exit::usage,
-       "no part of a job was handed to this launcher; a launcher on another host starts it, not people");
+       "--node: no part of a job arrived; this option is for internal use by a launcher on another host");
 }
 
 std::string shown_command(const std::map<std::string, std::string>& environment, const std::string& before,

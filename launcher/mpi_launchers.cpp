@@ -21,8 +21,8 @@ void find_master(const Variables& v, comm::RankInfo& info, const std::string& ho
   const std::string uri = v.text("OMPI_MCA_orte_hnp_uri");
   const size_t at = uri.find("tcp://");
   require(at != std::string::npos, Exit::usage,
-          "rank {} of {} ({}) does not know where rank 0 is: MASTER_ADDR is missing; pass it with {}",
-          info.rank, info.world, info.launched_by, how_to_pass);
+          "MASTER_ADDR: missing, so rank {} of {} ({}) cannot find rank 0; pass it with {}", info.rank,
+          info.world, info.launched_by, how_to_pass);
   info.master_addr = uri.substr(at + 6, uri.find_first_of(":,", at + 6) - at - 6);
 }
 
@@ -45,9 +45,8 @@ void azure_master(const Variables& v, comm::RankInfo& info) {
     return;
   }
   fail(Exit::usage,
-       "Azure ML started rank {} of {} by mpi, but none of AZ_BATCH_MASTER_NODE, AZ_BATCHAI_MPI_MASTER_NODE, "
-       "MASTER_IP "
-       "and MASTER_ADDR says where rank 0 is",
+       "Azure ML (mpi): the address of rank 0 is unknown for rank {} of {} (expected one of "
+       "AZ_BATCH_MASTER_NODE, AZ_BATCHAI_MPI_MASTER_NODE, MASTER_IP and MASTER_ADDR)",
        info.rank, info.world);
 }
 
@@ -55,7 +54,7 @@ void sagemaker_master(const Variables& v, comm::RankInfo& info) {
   info.launched_by = "SageMaker, mpi (OMPI_COMM_WORLD_*, SM_HOSTS)";
   const auto hosts = nlohmann::json::parse(v.text("SM_HOSTS"), nullptr, false);
   require(hosts.is_array() && !hosts.empty() && hosts[0].is_string(), Exit::usage,
-          "SM_HOSTS={} is not a list of hosts", v.text("SM_HOSTS"));
+          "SM_HOSTS: is not a list of hosts (got {})", v.text("SM_HOSTS"));
   info.nodes = int(hosts.size());
   for (size_t i = 0; i < hosts.size(); ++i)
     if (hosts[i] == v.text("SM_CURRENT_HOST")) info.node_rank = int(i);
@@ -69,7 +68,7 @@ std::optional<comm::RankInfo> by_open_mpi(const Variables& v) {
   if (!v.has("OMPI_COMM_WORLD_RANK")) return {};
   const auto missing =
       v.missing({"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"});
-  require(missing.empty(), Exit::usage, "OMPI_COMM_WORLD_RANK is set, but {} is missing",
+  require(missing.empty(), Exit::usage, "{}: missing, although OMPI_COMM_WORLD_RANK is set",
           fmt::join(missing, ", "));
   comm::RankInfo info;
   info.rank = v.number("OMPI_COMM_WORLD_RANK");
@@ -79,11 +78,11 @@ std::optional<comm::RankInfo> by_open_mpi(const Variables& v) {
   info.nodes = std::max(1, info.world / info.local_size);
   info.node_rank = info.rank / info.local_size;
   const int tasks = v.number("SLURM_STEP_NUM_TASKS", 1);
-  require(info.world > 1 || tasks == 1, Exit::usage,
-          "OMPI_COMM_WORLD_SIZE=1 but SLURM_STEP_NUM_TASKS={}: {} lone ranks were started. Open MPI was "
-          "built without "
-          "SLURM's PMI: use mpirun inside the allocation, or srun --mpi=pmix",
-          tasks, tasks);
+  require(
+      info.world > 1 || tasks == 1, Exit::usage,
+      "OMPI_COMM_WORLD_SIZE=1: conflicts with SLURM_STEP_NUM_TASKS={}, so {} separate single ranks were "
+      "started; Open MPI was built without SLURM PMI: use mpirun inside the allocation, or srun --mpi=pmix",
+      tasks, tasks);
   info.launched_by = "Open MPI (OMPI_COMM_WORLD_*)";
   if (v.has("AZUREML_EXPERIMENT_ID") || v.has("AZUREML_RUN_ID")) {
     azure_master(v, info);

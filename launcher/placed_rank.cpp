@@ -39,8 +39,7 @@ Placed placed_rank(const NodeStart& node, size_t index, int port) {
   place_in_slurm(node, rank, env);
   const int gpus = node.set_devices ? gpus_of_machine() : 0;
   require(gpus == 0 || rank.slot < gpus, Exit::usage,
-          "{} has {} GPU{}, and its slot {} was asked for; -n N starts N ranks "
-          "on a machine whatever GPUs it has",
+          "{}: has {} GPU{}, but its slot {} was requested; use -n N to start N ranks without regard to GPUs",
           node.host, gpus, gpus == 1 ? "" : "s", rank.slot);
   if (node.set_devices && gpus == 0) env.erase("CUDA_VISIBLE_DEVICES");
   // The rank's program may start CUDA before it asks for ranks, which would be too late

@@ -23,7 +23,7 @@ RankPorts take_ports(const NodeStart& node, bool meet) {
   ports.master_port = comm::port_of(first);
   if (listens && node.nodes == 1) {
     ports.meeting = comm::listen_at(point, 0);
-    require(bool(ports.meeting), Exit::usage, "{}: the ranks cannot meet there: {}", node.master_addr,
+    require(bool(ports.meeting), Exit::usage, "{}: the ranks cannot connect there: {}", node.master_addr,
             std::strerror(errno));
   }
   if (ports.meeting) ports.meeting_port = comm::port_of(ports.meeting);

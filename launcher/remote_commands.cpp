@@ -22,7 +22,9 @@ constexpr size_t kLongestVariable = 120 << 10;  // the kernel takes 128 KiB
 std::string job_of(const LaunchPlan& plan) {
   std::string job = config::encode_base64(encode(plan.nodes));
   require(job.size() <= kLongestVariable, Exit::usage,
-          "the job has {} bytes, more than a variable may hold; --launcher ssh takes any length", job.size());
+          "--launcher: the job description is too large for an environment variable (got {} bytes); use "
+          "--launcher ssh, which supports any size",
+          job.size());
   return job;
 }
 
@@ -116,7 +118,7 @@ std::vector<RemoteCommand> by_mpi(const LaunchPlan& plan, const RemoteOptions& o
     default:
       break;
   }
-  fail(Exit::internal, "{} is no launcher of ranks", name_of(o.kind));
+  fail(Exit::internal, "{}: unknown launcher", name_of(o.kind));
 }
 
 // A task on each host, whose input is what srun reads. A configuration of the cluster's that ends all tasks
@@ -138,7 +140,7 @@ LauncherKind parse_launcher(std::string_view name) {
   std::string lower(name);
   for (char& c : lower) c = char(std::tolower(uint8_t(c)));
   const auto at = std::find(kNames.begin(), kNames.end(), lower);
-  require(at != kNames.end(), Exit::usage, "--launcher {}: expected one of {}", name,
+  require(at != kNames.end(), Exit::usage, "--launcher: unknown launcher (got {}, expected one of {})", name,
           fmt::join(kNames, ", "));
   return LauncherKind(at - kNames.begin());
 }

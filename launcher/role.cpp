@@ -21,15 +21,15 @@ std::optional<comm::RankInfo> node_of_pod(const Variables& v) {
   const int world = v.number("WORLD_SIZE");
   info.nodes = fixed ? v.number("PET_NNODES") : world;
   require(world == info.nodes || (info.local_size > 0 && world == info.nodes * info.local_size), Exit::usage,
-          "WORLD_SIZE={} is neither PET_NNODES={} nor that many times PET_NPROC_PER_NODE={}", world,
-          info.nodes, wanted);
+          "WORLD_SIZE: invalid (got {}, expected PET_NNODES={} or PET_NNODES times PET_NPROC_PER_NODE={})",
+          world, info.nodes, wanted);
   info.node_rank = v.number("PET_NODE_RANK", v.number("RANK"));
   require(info.node_rank < info.nodes, Exit::usage,
-          "pod {} of {} does not exist (RANK, PET_NODE_RANK, PET_NNODES)", info.node_rank, info.nodes);
+          "RANK, PET_NODE_RANK: pod {} of {} (PET_NNODES) is out of range", info.node_rank, info.nodes);
   info.master_addr = v.text("MASTER_ADDR");
   info.master_port = v.number("MASTER_PORT");
   info.launched_by = v.has("PET_NNODES") ? "Kubeflow PyTorchJob (RANK, WORLD_SIZE, MASTER_ADDR, PET_*)"
-                                         : "one process a pod (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT)";
+                                         : "one process per pod (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT)";
   return info;
 }
 

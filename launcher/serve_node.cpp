@@ -115,10 +115,11 @@ int rank_of_mpi(const Environment& env, int world) {
   for (const auto& [rank, size] : kNames) {
     if (!v.has(rank)) continue;
     require(v.number(size, world) == world && v.number(rank) < world, Exit::usage,
-            "{}={} and {}={}, but the job has {} ranks", rank, v.text(rank), size, v.text(size), world);
+            "{}={} and {}={}: conflict with the job, which has {} ranks", rank, v.text(rank), size,
+            v.text(size), world);
     return v.number(rank);
   }
-  fail(Exit::usage, "no variable of MPI says which rank this is");
+  fail(Exit::usage, "the rank is unknown: no MPI launcher variables are set");
 }
 
 }  // namespace cleave::launcher

@@ -52,7 +52,7 @@ std::vector<std::string> shell_words(std::string_view text, std::string_view wha
     else
       words.back() += c;
   }
-  require(!quote, Exit::usage, "{}: a quote is not closed in: {}", what, text);
+  require(!quote, Exit::usage, "{}: unclosed quote: {}", what, text);
   return words;
 }
 

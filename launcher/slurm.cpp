@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kMostHosts = 100'000;
 
 [[noreturn]] void malformed(const std::string& text) {
-  fail(Exit::usage, "SLURM's list '{}' is malformed", text);
+  fail(Exit::usage, "SLURM: malformed host list (got '{}')", text);
 }
 
 int number(const std::string& digits, const std::string& all) {

@@ -39,8 +39,8 @@ AttentionHalf::Share AttentionHalf::share_of(const Config& c, const tensor_paral
     for (int64_t n = 1; n <= c.heads; ++n)
       if (c.heads % n == 0 && (c.kv_heads % n == 0 || (apart && n % c.kv_heads == 0))) sizes.push_back(n);
     fail(Exit::usage,
-         "{} key/value heads of {} heads are not divisible over {} tensor-parallel ranks{}; "
-         "tensor_parallel.autotp_size can be {}",
+         "tensor_parallel.autotp_size: {} key/value heads of {} heads are not divisible by {} ranks{} "
+         "(expected {})",
          c.kv_heads, c.heads, ranks, apart ? "" : ", because they share one parameter with the queries",
          fmt::join(sizes, ", "));
   }
@@ -97,8 +97,8 @@ double AttentionHalf::flops(int64_t rows) const {
 template <class Args>
 Attention::Call AttentionHalf::call(const Args& a, bool train) const {
   CHECK(!c_.rotary || a.constants.size() >= 2 * c_.rotation + 2,
-        "{}: wanted the model's cosines and sines number {}, got {} constants", c_.name, c_.rotation,
-        a.constants.size());
+        "{}: missing cosines and sines (expected number {} of the model, got {} constants)", c_.name,
+        c_.rotation, a.constants.size());
   return {a.scratch,   a.stream,
           c_.name,     c_.rotary ? a.constants.subspan(2 * c_.rotation, 2) : std::span<const Tensor>(),
           a.documents, train ? &a.position : nullptr};

@@ -54,7 +54,7 @@ ModelConfig read_config_json(const std::string& text, const std::string& origin)
     config = family->read(fields);
   std::string all;
   for (const std::string& p : problems) all += "\n  " + p;
-  require(problems.empty(), Exit::usage, "{} describes a model that cannot be made:{}", origin, all);
+  require(problems.empty(), Exit::usage, "{}: describes an impossible model:{}", origin, all);
   const double parameters = parameters_of(config);
   require(parameters <= kMostParameters, Exit::usage,
           "{} describes a model of about {:.2g} parameters; at most {:.0g} can be planned", origin,

@@ -53,7 +53,7 @@ void Dense::attach(const config::AdapterRule& rule, std::vector<std::string>& li
 
 void Dense::use_fp8(int64_t& layers) {
   require(in_ % kernels::kFp8Terms == 0 && out_ % kernels::kFp8Terms == 0, Exit::usage,
-          "cleave.fp8: {} takes {} columns to {} on a rank, and products in FP8 are of multiples of {}; set "
+          "cleave.fp8: unsupported shape ({} maps {} columns to {} per rank, expected multiples of {}); set "
           "cleave.fp8.scaling to off, or change tensor_parallel.autotp_size",
           stem_of(parts_.front().weight.spec()), in_, out_, kernels::kFp8Terms);
   fp8_ = Fp8Dense(layers++, in_, out_);

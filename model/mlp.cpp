@@ -129,14 +129,15 @@ class DenseLayer final : public Layer {
 
 Model make_mlp(const MlpConfig& c, DType dtype, std::string name, const Axes& axes) {
   require(c.sizes.size() >= 2, Exit::usage,
-          "an MLP needs at least an input size and a number of classes, got {} sizes", c.sizes.size());
+          "MLP: too few sizes (got {}, expected at least an input size and a number of classes)",
+          c.sizes.size());
   Model m;
   m.name = std::move(name), m.dtype = dtype;
   double weights = 0;
   const size_t dense = c.sizes.size() - 2;
   require(
       dense > 0 || axes.tensor.size() == 1, Exit::usage,
-      "an MLP without hidden layers cannot be cut over {} tensor ranks; set tensor_parallel.autotp_size to 1",
+      "tensor_parallel.autotp_size: an MLP without hidden layers cannot be split over {} ranks; set it to 1",
       axes.tensor.size());
   for (size_t i = 0; i < dense; ++i) {
     // The last of all has its inputs cut, so that the head sees whole columns.

@@ -191,10 +191,10 @@ bool is_preset(const std::string& name) { return preset_called(name) != nullptr;
 void require_one_meaning(const std::string& name) {
   std::error_code none;
   const bool both = is_preset(name) && fs::exists(fs::path(name) / "config.json", none);
-  require(!both, Exit::usage,
-          "{0} is a preset, and here also the folder of a model: write ./{0} for the folder, and preset:{0} "
-          "for the preset",
-          name);
+  require(
+      !both, Exit::usage,
+      "{0}: is both a preset and a model folder; write ./{0} for the folder, or preset:{0} for the preset",
+      name);
 }
 
 ModelConfig find_model(const std::string& name) {
@@ -209,11 +209,10 @@ ModelConfig find_model(const std::string& name) {
 }
 
 void check_kernels(const ModelConfig& config, Device device) {
-  require(
-      !device.is_cuda() || config.head_dim <= kernels::kGpuHeadDim, Exit::usage,
-      "the model's heads have {} elements, and the attention kernels of {} go up to {}; use --device cpu or "
-      "a model with more, narrower heads",
-      config.head_dim, name_of(device), kernels::kGpuHeadDim);
+  require(!device.is_cuda() || config.head_dim <= kernels::kGpuHeadDim, Exit::usage,
+          "model: heads too wide (got {} elements; the attention kernels of {} support up to {}); use "
+          "--device cpu or a model with more, narrower heads",
+          config.head_dim, name_of(device), kernels::kGpuHeadDim);
 }
 
 }  // namespace cleave::model

@@ -46,15 +46,15 @@ class FinalNorm final : public Layer {
 
 void check_sizes(const ModelConfig& c, int64_t seq) {
   require(c.vocab > 0 && c.width > 0 && c.layers > 0 && c.mlp_width > 0, Exit::usage,
-          "a model needs a vocabulary, a width, layers and an MLP width above 0, got {}, {}, {} and {}",
-          c.vocab, c.width, c.layers, c.mlp_width);
-  require(c.head_dim > 0, Exit::usage, "a width of {} does not divide by {} heads", c.width, c.heads);
+          "model: vocabulary, width, layers and MLP width must be above 0 (got {}, {}, {} and {})", c.vocab,
+          c.width, c.layers, c.mlp_width);
+  require(c.head_dim > 0, Exit::usage, "model: width {} is not divisible by {} heads", c.width, c.heads);
   require(c.heads > 0 && c.kv_heads > 0 && c.heads % c.kv_heads == 0, Exit::usage,
           "{} heads do not divide into groups over {} key/value heads", c.heads, c.kv_heads);
   require(c.family->names.positions || c.head_dim % 2 == 0, Exit::usage,
-          "a head of {} elements cannot be rotated; head_dim must be even", c.head_dim);
+          "model: head_dim must be even for rotary positions (got {})", c.head_dim);
   require(c.layer_kinds.empty() || int64_t(c.layer_kinds.size()) == c.layers, Exit::usage,
-          "kinds of {} layers are given for {} layers", c.layer_kinds.size(), c.layers);
+          "model: wrong number of layer kinds (got {}, expected {})", c.layer_kinds.size(), c.layers);
   require(0 < seq && seq <= c.positions, Exit::usage, "--seq_len {} is outside 1..{}, the model's positions",
           seq, c.positions);
 }

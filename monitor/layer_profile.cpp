@@ -71,8 +71,7 @@ std::string format_profile(const std::vector<LayerRow>& rows, const std::vector<
   }
   std::string text = "profile of one training step\n";
   for (const std::string& fact : facts) text += "  " + fact + "\n";
-  text +=
-      fmt::format("  step: {:.2f} ms, of which layers compute {:.2f} ms on a rank\n", step_ms, time_of(all));
+  text += fmt::format("  step: {:.2f} ms; the layers of a rank compute {:.2f} ms\n", step_ms, time_of(all));
   text += header();
   if (options.layers)
     for (const LayerRow& r : rows) text += row_text(r, all);

@@ -83,7 +83,7 @@ MetricsFile::MetricsFile(const std::string& path, bool append)
 
 void MetricsFile::event(std::string_view name, std::string_view fields) {
   const auto members = nlohmann::ordered_json::parse(fields, nullptr, /*allow_exceptions=*/false);
-  CHECK(members.is_object(), "metrics event {} needs the text of a JSON object, got: {}", name, fields);
+  CHECK(members.is_object(), "metrics event {}: expected a JSON object, got {}", name, fields);
   nlohmann::ordered_json line{{"event", name}};
   for (const auto& [key, value] : members.items())
     if (key != "event") line[key] = value;
@@ -107,7 +107,7 @@ void MetricsFile::choices(const std::map<std::string, std::string>& made) {
 std::map<std::string, std::string> choices_in(const std::string& path) {
   std::ifstream file(path);
   require(file.is_open(), Exit::usage,
-          "cleave.product_choices: {} cannot be read; it is the --metrics file of a run", path);
+          "cleave.product_choices: {} cannot be read; give the --metrics file of a run", path);
   std::map<std::string, std::string> found;
   for (std::string text; std::getline(file, text);) {
     const auto line = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -117,9 +117,8 @@ std::map<std::string, std::string> choices_in(const std::string& path) {
       if (choice.is_string()) found[name] = choice.get<std::string>();
   }
   require(!found.empty(), Exit::usage,
-          "cleave.product_choices: {} has no line of choices; a run on a GPU with cleave.tune_products and "
-          "--metrics "
-          "writes them",
+          "cleave.product_choices: {} contains no choices; give the --metrics file of a GPU run with "
+          "cleave.tune_products",
           path);
   return found;
 }

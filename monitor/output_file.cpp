@@ -26,8 +26,8 @@ void OutputFile::write(std::string_view record) {
   refused_ = std::fwrite(record.data(), 1, record.size(), file_.get()) != record.size() ||
              std::fflush(file_.get()) != 0;
   if (refused_)
-    std::fprintf(stderr, "warning: %s: cannot be written any more: %s; nothing is added to it from here on\n",
-                 path_.c_str(), std::strerror(errno));
+    std::fprintf(stderr, "warning: %s: writing failed: %s; this run adds nothing more to it\n", path_.c_str(),
+                 std::strerror(errno));
   empty_ = empty_ && record.empty();
 }
 

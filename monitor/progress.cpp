@@ -20,13 +20,6 @@ double steady_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-std::string format_rate(double tokens_per_s) {
-  if (!std::isfinite(tokens_per_s)) return "?";
-  if (tokens_per_s < 999.5) return fmt::format("{:.3g}", tokens_per_s);
-  if (tokens_per_s < 999.5e3) return fmt::format("{:.3g} k", tokens_per_s / 1e3);
-  return fmt::format("{:.3g} M", tokens_per_s / 1e6);
-}
-
 std::string bar(int64_t step, int64_t total, int width) {
   const double part = total > 0 ? std::clamp(double(step) / double(total), 0.0, 1.0) : 0;
   const auto full = size_t(part * width);
@@ -42,6 +35,13 @@ void print(std::FILE* out, std::string_view text) {
 }
 
 }  // namespace
+
+std::string format_rate(double tokens_per_s) {
+  if (!std::isfinite(tokens_per_s)) return "?";
+  if (tokens_per_s < 999.5) return fmt::format("{:.3g}", tokens_per_s);
+  if (tokens_per_s < 999.5e3) return fmt::format("{:.3g} k", tokens_per_s / 1e3);
+  return fmt::format("{:.3g} M", tokens_per_s / 1e6);
+}
 
 std::string format_duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";

@@ -60,5 +60,7 @@ class Progress {
 
 // "0:07", "12:34", "3:02:01", "2 d 3 h".
 std::string format_duration(double seconds);
+// "812", "21.9 k", "1.2 M".
+std::string format_rate(double tokens_per_s);
 
 }  // namespace cleave::monitor

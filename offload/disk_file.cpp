@@ -23,7 +23,7 @@ using Aligned = std::unique_ptr<std::byte, decltype(&std::free)>;
 
 Aligned aligned(int64_t bytes) {
   Aligned p(static_cast<std::byte*>(std::aligned_alloc(size_t(kAlign), size_t(bytes))), &std::free);
-  require(p != nullptr, Exit::memory, "{} of host memory for unaligned disk blocks were refused",
+  require(p != nullptr, Exit::memory, "host memory: {} for unaligned disk blocks are not available",
           format_bytes(bytes));
   return p;
 }
@@ -55,8 +55,7 @@ struct DiskFile::Handle {
     static std::once_flag said;
     file = open_unnamed(folder, O_DIRECT);
     if (file < 0 && errno == EINVAL) file = open_unnamed(folder, 0), direct = false;
-    require(file >= 0, Exit::usage,
-            "{}: no file can be made in {}: {}; name a folder that this user may write to", key,
+    require(file >= 0, Exit::usage, "{}: cannot create a file in {}: {}; choose a writable folder", key,
             folder.string(), std::strerror(errno));
     if (direct && (ftruncate(file, kAlign) != 0 || pread(file, aligned(kAlign).get(), kAlign, 0) != kAlign))
       fcntl(file, F_SETFL, fcntl(file, F_GETFL) & ~O_DIRECT), direct = false;
@@ -161,7 +160,8 @@ void DiskFile::move(bool write, std::byte* data, int64_t bytes, int64_t offset) 
     const auto fault = channel.queue->run(file_->file, writes, requests);
     if (!fault) return;
     const bool full = fault->error == ENOSPC || fault->error == EDQUOT || fault->error == EFBIG;
-    fail(full ? Exit::memory : Exit::training, "{}: {} at byte {}: {} bytes wanted, {} {}: {}; {}", name_,
+    fail(full ? Exit::memory : Exit::training,
+         "{}: {} at byte {}: incomplete (expected {} bytes, {} {}): {}; {}", name_,
          writes ? "writing" : "reading", fault->request.offset, fault->request.bytes, fault->got,
          writes ? "written" : "read",
          fault->error ? std::strerror(fault->error) : "the file is shorter than it was made",
@@ -205,8 +205,7 @@ void DiskFile::move(bool write, std::byte* data, int64_t bytes, int64_t offset) 
 
 DiskSpace disk_space(const std::filesystem::path& folder, const std::string& key) {
   auto refuse = [&](const char* what) {
-    fail(Exit::usage, "{}: {}: {}; name a folder on a local disk that this user may write to", key,
-         folder.string(), what);
+    fail(Exit::usage, "{}: {}: {}; choose a writable folder on a local disk", key, folder.string(), what);
   };
   struct stat s {};
   struct statvfs v {};

@@ -15,7 +15,7 @@ LossScaler::LossScaler(const config::Fp16Config& fp16, bool plain)
       window_(fp16.loss_scale_window),
       hysteresis_(fp16.hysteresis),
       minimum_(fp16.min_loss_scale) {
-  require(window_ > 0, Exit::usage, "fp16.loss_scale_window must be at least 1, got {}", window_);
+  require(window_ > 0, Exit::usage, "fp16.loss_scale_window: must be at least 1 (got {})", window_);
   if (fp16.enabled) state_.scale = dynamic_ ? std::ldexp(1.0, fp16.initial_scale_power) : fp16.loss_scale;
   state_.hysteresis = hysteresis_;
 }

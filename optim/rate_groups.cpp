@@ -34,16 +34,18 @@ RateGroups::RateGroups(std::span<const Rates> began) : began_(began.begin(), beg
 }
 
 std::vector<Rates> RateGroups::merged(std::span<const Rates> now) const {
-  CHECK(now.size() == began_.size(), "rates of {} groups; there are {}", now.size(), began_.size());
+  CHECK(now.size() == began_.size(), "wrong number of rate groups (got {}, expected {})", now.size(),
+        began_.size());
   std::vector<std::optional<Rates>> out;
   out.resize(size_t(count_));
   for (size_t g = 0; g < now.size(); ++g) {
     require(now[g].weight_decay <= 0 || began_[g].weight_decay > 0, Exit::usage,
-            "a parameter group started without weight decay and has {} now; set it from the start",
+            "parameter group: started without weight decay (got {} now); set it from the start",
             now[g].weight_decay);
     std::optional<Rates>& its = out[size_t(of_group_[g])];
     require(!its || agree(*its, now[g]), Exit::usage,
-            "parameter groups that began with the same rates differ now; give them others at the start");
+            "parameter groups: the rates of groups with equal initial rates differ now; give them different "
+            "initial rates");
     if (its)
       join(*its, now[g]);
     else

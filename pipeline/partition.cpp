@@ -138,11 +138,10 @@ std::vector<Range> partition_layers(std::span<const LayerCost> layers, const Lay
                                     const std::string& method) {
   const auto n = int64_t(layers.size());
   if (pieces == 1) return {{0, n}};
-  require(
-      pieces <= n, Exit::usage,
-      "a pipeline of {} pieces (pipeline.stages * pipeline.virtual_stages) for {} layers; each piece needs a "
-      "layer, so use at most {}",
-      pieces, n, n);
+  require(pieces <= n, Exit::usage,
+          "pipeline.stages * pipeline.virtual_stages: too many pieces (got {} for {} layers, expected at "
+          "most {}); each piece needs a layer",
+          pieces, n, n);
   if (method == "uniform") return uniform(n, pieces);
   if (!method.empty() && std::isdigit(static_cast<unsigned char>(method[0])))
     return listed(method, n, pieces);

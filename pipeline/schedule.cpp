@@ -129,10 +129,10 @@ const std::vector<std::string>& schedule_names() {
 
 Schedule make_schedule(std::string_view name, const ScheduleShape& shape) {
   require(shape.stages >= 1 && shape.micros >= 1 && shape.chunks >= 1, Exit::usage,
-          "a pipeline of {} stages with {} chunks a rank and {} micro-batches: each must be at least 1",
+          "pipeline: stages, chunks per rank and micro-batches must be at least 1 (got {}, {} and {})",
           shape.stages, shape.chunks, shape.micros);
   const ScheduleRow* row = name == kForwardOnly.name ? &kForwardOnly : find_schedule(name);
-  require(row != nullptr, Exit::usage, "unknown pipeline schedule \"{}\"; use {}", name,
+  require(row != nullptr, Exit::usage, "pipeline.schedule: unknown (got \"{}\", expected {})", name,
           fmt::join(schedule_names(), ", "));
   require(shape.chunks == 1 || row->chunks, Exit::usage,
           "pipeline.virtual_stages is {}, but the schedule {} has one chunk per rank; use \"interleaved\"",

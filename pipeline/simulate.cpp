@@ -87,7 +87,7 @@ class Run {
   // Whether the instruction could run now; a violation sets the fault.
   bool execute(int r, const Instruction& i) {
     if (i.micro < 0 || i.micro >= s_.micros || i.chunk < 0 || i.chunk >= s_.chunks)
-      return fault(r, i, "there is no such micro-batch or chunk");
+      return fault(r, i, "no such micro-batch or chunk");
     const int piece = s_.piece(r, i.chunk);
     const bool first = piece == 0, last = piece == s_.pieces() - 1;
     const uint8_t state = done(r, i);
@@ -108,7 +108,7 @@ class Run {
         if (!o_.training) --rank(r).frames;
         return mark(r, i, kForward);
       case Op::send_activation:
-        if (last) return fault(r, i, "nobody is behind the last piece");
+        if (last) return fault(r, i, "no piece follows the last one");
         if (!(state & kForward)) return fault(r, i, "there is nothing to send yet");
         if (state & kSent) return fault(r, i, "a second time");
         return send(r, activations_[size_t(s_.up(r))], {i.micro, piece + 1, 0}) && mark(r, i, kSent);
@@ -127,7 +127,7 @@ class Run {
         --rank(r).weights;
         return close(r, i) && mark(r, i, kWeight);
       case Op::send_gradient:
-        if (first) return fault(r, i, "nobody is before the first piece");
+        if (first) return fault(r, i, "no piece precedes the first one");
         if (!(state & kInput)) return fault(r, i, "there is nothing to send yet");
         if (state & kGradientSent) return fault(r, i, "a second time");
         return send(r, gradients_[size_t(s_.down(r))], {i.micro, piece - 1, 0}) && mark(r, i, kGradientSent);
@@ -194,10 +194,10 @@ class Run {
     if (channel.waiting.empty()) return false;
     const Message m = channel.waiting.front();
     if (m.micro != i.micro || m.piece != piece)
-      return fault(
-          r, i,
-          fmt::format("the next message is micro-batch {} for piece {} of the model, wanted piece {}",
-                      m.micro, m.piece, piece));
+      return fault(r, i,
+                   fmt::format("the next message is micro-batch {} for piece {} of the model (expected this "
+                               "micro-batch for piece {})",
+                               m.micro, m.piece, piece));
     channel.waiting.pop_front();
     rank(r).now = std::max(rank(r).now, m.at);
     if (o_.capacity != SimulateOptions::kUnlimited) channel.taken.push_back(rank(r).now);
@@ -253,9 +253,9 @@ Simulation simulate(const Schedule& schedule, const SimulateOptions& options) {
         schedule.shape.stages, schedule.ranks.size());
   CHECK(options.capacity >= 1, "a channel holds at least one message, got {}", options.capacity);
   CHECK(options.work.empty() || int(options.work.size()) == schedule.shape.pieces(),
-        "work of {} pieces, wanted {}", options.work.size(), schedule.shape.pieces());
+        "wrong number of pieces of work (got {}, expected {})", options.work.size(), schedule.shape.pieces());
   CHECK(options.splits.empty() || int(options.splits.size()) == schedule.shape.pieces(),
-        "shares of {} pieces, wanted {}", options.splits.size(), schedule.shape.pieces());
+        "wrong number of shares (got {}, expected {})", options.splits.size(), schedule.shape.pieces());
   return Run(schedule, options).run();
 }
 

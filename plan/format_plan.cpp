@@ -48,7 +48,7 @@ std::string table_of(const RankPlan& r) {
 std::string format_moved(const RankPlan& r) {
   const double all = r.moved(), least = r.least_moved();
   if (all == 0) return "";
-  return fmt::format("  its kernels pass over {} of memory in a step; the least is {} ({:.0f} %)\n",
+  return fmt::format("  its kernels read and write {} of memory per step; the minimum is {} ({:.0f} %)\n",
                      format_bytes(int64_t(all)), format_bytes(int64_t(least)), 100 * least / all);
 }
 

@@ -146,7 +146,7 @@ std::string memory(const JobPlan& plan) {
       names.emplace_back(name_of(Category(c)), kColours[size_t(c)]);
   std::string out =
       "<h2>Device memory over a step</h2>\n<p>Everything is allocated before the first step (the dashed "
-      "line); the height shows what is in use, on the rank of each stage that needs the most." +
+      "line); the height shows the memory in use, on the rank of each stage that needs the most." +
       drawn_of(plan) + "</p>\n" + legend(names);
   for (const RankPlan* r : drawn_ranks(plan)) out += memory_of(plan, *r, top);
   return out;
@@ -230,8 +230,8 @@ std::string traffic(const JobPlan& plan) {
     out += box(kName, y, width, kRow - 4, "#0072B2", fmt::format("{} bytes", bars[b].bytes));
     out += words(kName + width + 6, y + 14, format_bytes(bars[b].bytes));
   }
-  return "<h2>Sent in a step</h2>\n<p>By group and collective, for the same ranks; what is below a "
-         "ten-thousandth of the largest is left out." +
+  return "<h2>Sent in a step</h2>\n<p>By group and collective, for the same ranks; values below a "
+         "ten-thousandth of the largest are left out." +
          drawn_of(plan) + "</p>\n" + svg(end + 24, out);
 }
 

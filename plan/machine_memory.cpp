@@ -101,11 +101,10 @@ int64_t bytes_of(const JobPlan& plan, int first, int count, bool with_device) {
 void require_machine_fit(const JobPlan& plan, int first, int count, bool with_device) {
   const int64_t bytes = bytes_of(plan, first, count, with_device);
   const AvailableMemory there = available_memory();
-  require(
-      bytes <= there.bytes, Exit::memory,
-      "this machine's part of the job, {} of {} ranks, needs {} of its memory, but {} are available ({}); "
-      "start fewer ranks here, or run `cleave plan` with --device_memory and --host_memory for suggestions",
-      count, plan.mesh.size(), format_bytes(bytes), format_bytes(there.bytes), there.source);
+  require(bytes <= there.bytes, Exit::memory,
+          "host memory: {} of {} ranks on this machine need {}, but {} are available ({}); start fewer ranks "
+          "here, or run `cleave plan` with --device_memory and --host_memory for suggestions",
+          count, plan.mesh.size(), format_bytes(bytes), format_bytes(there.bytes), there.source);
 }
 
 }  // namespace cleave::plan

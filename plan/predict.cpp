@@ -68,8 +68,8 @@ DeviceModel read_device_model(const std::string& path) {
   take("per_node", d.per_node);
   for (const auto& [key, value] : rates.items()) wrong.push_back(fmt::format("{}: unknown", key));
   require(wrong.empty(), Exit::usage,
-          "{}: {}; rates are bytes a second, training FLOP/s, and slowdown_fp32 how much slower training in "
-          "fp32 is",
+          "{}: {} (rates are bytes per second and training FLOP/s; slowdown_fp32 is the slowdown of fp32 "
+          "training)",
           path, fmt::join(wrong, "; "));
   return d;
 }

@@ -24,7 +24,8 @@ JobPlan plan_units(const config::DsConfig& config, const std::string& model,
                    const std::vector<std::vector<UnitSpec>>& stages, runtime::UnitOptions options, int world,
                    PlanRanks which) {
   require(int(stages.size()) == config.pipeline.stages, Exit::usage,
-          "pipeline.stages is {}, and {} has its layers in {}: set that, or remove the key",
+          "pipeline.stages: conflicts with the model (got {}, but {} has its layers in {}); set that, or "
+          "remove the key",
           config.pipeline.stages, model, stages.size());
   options.engine.dry = true;
   options.engine.limits = {};

@@ -14,14 +14,13 @@ namespace {
 
 ModelFactory factory_of(model::Model model) {
   return [model = std::make_shared<model::Model>(std::move(model))](const model::Axes& axes) {
-    require(
-        axes.tensor.size() == 1, Exit::usage,
-        "tensor_parallel.autotp_size is {}, but the layers of {} are whole; give the engine a factory that "
-        "cuts them (ModelFactory), or set the size to 1",
-        axes.tensor.size(), model->name);
+    require(axes.tensor.size() == 1, Exit::usage,
+            "tensor_parallel.autotp_size: not supported by this model (got {}, but the layers of {} are "
+            "whole); give the engine a factory that splits them (ModelFactory), or set the size to 1",
+            axes.tensor.size(), model->name);
     require(axes.sequence.size() == 1, Exit::usage,
-            "sequence_parallel_size is {}, but the sequences of {} are whole; give the engine a factory that "
-            "cuts them (ModelFactory), or set the size to 1",
+            "sequence_parallel_size: not supported by this model (got {}, but the sequences of {} are "
+            "whole); give the engine a factory that splits them (ModelFactory), or set the size to 1",
             axes.sequence.size(), model->name);
     return std::move(*model);
   };
@@ -116,7 +115,8 @@ Engine::State::State(const config::DsConfig& c, const ModelFactory& make, comm::
           "fp16.enabled and bf16.enabled",
           model.name, name_of(model.dtype), name_of(settings.dtype));
   require(model.parts == settings.mesh.sequence, Exit::usage,
-          "sequence_parallel_size is {}, but the sequences of {} are whole; set the size to 1",
+          "sequence_parallel_size: not supported by this model (got {}, but the sequences of {} are whole); "
+          "set the size to 1",
           settings.mesh.sequence, model.name);
   notes.pipeline = pipeline.line;
   set_units(rank_units(model, pipeline, settings.place.pipe));

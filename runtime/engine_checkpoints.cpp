@@ -130,7 +130,7 @@ int64_t EngineBase::require_state(const std::string& name, int kind) const {
         require(kind == 0 || !unit.frozen, Exit::usage, "{} is frozen: it has no optimizer state", name);
         return p.whole_numel();
       }
-  fail(Exit::usage, "the model {} has no parameter {}", s.units.model, name);
+  fail(Exit::usage, "{}: has no parameter {}", s.units.model, name);
 }
 
 std::vector<float> EngineBase::parameter(const std::string& name, int kind) {

@@ -126,11 +126,12 @@ std::vector<T> Engine::layer_state(const std::string& name) {
   for (const auto& layer : s.model.layers)
     for (const model::LayerState& spec : layer->states())
       if (spec.name == name) {
-        require(spec.dtype == dtype_of<T>(), Exit::usage, "the state {} of {} is {} and is asked for as {}",
-                name, s.model.name, name_of(spec.dtype), name_of(dtype_of<T>()));
+        require(spec.dtype == dtype_of<T>(), Exit::usage,
+                "state {} of {}: wrong type (it is {}, got a request for {})", name, s.model.name,
+                name_of(spec.dtype), name_of(dtype_of<T>()));
         numel = checkpoint::numel_of(spec.shape);
       }
-  require(numel >= 0, Exit::usage, "no layer of {} has a state {}", s.model.name, name);
+  require(numel >= 0, Exit::usage, "{}: no layer has a state {}", s.model.name, name);
   synchronize();
   std::vector<T> whole(size_t(numel), 0);
   if (const Tensor t = s.layers().stage.states().find(name); t.defined() && s.layers().speaks)

@@ -49,15 +49,13 @@ double Engine::train_micro_batch(const Batch& batch, double items) {
   const auto micro = int(divisors.size());
   // Losses that are parts of a whole step are computed as large as means are, so that 16 bits hold gradients.
   const double parts = items > 0 ? double(s.settings.micros) * s.settings.mesh.data : 1;
-  require(
-      items >= 0 && std::isfinite(items) && (micro == 0 || shares == parts), Exit::usage,
-      "micro-batch {} of a step is divided by {} items; wanted a positive number of all micro-batches, or "
-      "of none",
-      micro, items);
+  require(items >= 0 && std::isfinite(items) && (micro == 0 || shares == parts), Exit::usage,
+          "micro-batch {}: divided by an invalid number of items (got {}, expected a positive number for all "
+          "micro-batches of the step, or for none)",
+          micro, items);
   shares = parts;
   require(micro < s.settings.micros, Exit::usage,
-          "a step has {} micro-batches, as gradient_accumulation_steps says, and this is one more",
-          s.settings.micros);
+          "gradient_accumulation_steps: too many micro-batches in a step (expected {})", s.settings.micros);
   divisors.emplace_back();
   Batch placed = batch;
   placed.position.first_sample = (micro * s.settings.mesh.data + s.settings.place.data) * samples_per_micro();
@@ -80,9 +78,12 @@ void Engine::use_loss(double times) {
   if (std::fabs(times - std::round(times)) <= 1e-6 * times) times = std::round(times);
   std::optional<double>& used = s.begun->used;
   require(times > 0 && std::isfinite(times), Exit::usage,
-          "the loss of a micro-batch is used {} times; wanted a positive number", times);
+          "micro-batch: its loss is used an invalid number of times (got {}, expected a positive number)",
+          times);
   require(!used || std::fabs(*used - times) <= 1e-4 * times, Exit::usage,
-          "the loss of a micro-batch is used {} times, and those before it in the step {}; use all alike",
+          "micro-batch: its loss is used another number of times than earlier ones of the step (got {}, "
+          "expected {}); "
+          "use all in the same way",
           times, used.value_or(1));
   if (!used) used = times;
 }
@@ -91,7 +92,7 @@ void Engine::require_whole_gradients(const std::string& name) {
   State& s = state();
   require(
       s.begun && int64_t(s.begun->divisors.size()) == s.settings.micros, Exit::usage,
-      "the gradient of {} is whole between the last micro-batch of a step and its update: ask for it there",
+      "gradient of {}: complete only between the last micro-batch of a step and its update; read it there",
       name);
   s.agree_on_use(*s.begun);
 }
@@ -124,10 +125,11 @@ StepResult Engine::finish_step(std::span<const optim::Rates> rates) {
   CHECK(s.begun, "finish_step: no step was begun");
   const State::Begun begun = *std::exchange(s.begun, std::nullopt);
   require(int64_t(begun.divisors.size()) == s.settings.micros, Exit::usage,
-          "a step has {} micro-batches, as gradient_accumulation_steps says, and ends behind {}",
+          "gradient_accumulation_steps: wrong number of micro-batches in a step (expected {}, got {})",
           s.settings.micros, begun.divisors.size());
-  CHECK(int(rates.size()) == int(s.options.rates_given), "finish_step: rates of {} groups; wanted {}",
-        rates.size(), int(s.options.rates_given));
+  CHECK(int(rates.size()) == int(s.options.rates_given),
+        "finish_step: wrong number of rate groups (got {}, expected {})", rates.size(),
+        int(s.options.rates_given));
   s.agree_on_use(begun);
   return s.EngineCore::finish_step([&] { return s.mean_over_ranks(begun.terms) * s.uses; }, rates);
 }
@@ -136,11 +138,10 @@ StepResult Engine::finish_step(std::span<const optim::Rates> rates) {
 void Engine::State::agree_on_use(const Begun& step) {
   const double used = step.used.value_or(1) / step.shares;
   uses = ranks.sum(used, "the use of losses") / settings.mesh.size();
-  require(
-      std::fabs(uses - used) <= 1e-4 * used, Exit::usage,
-      "this rank uses the losses of its micro-batches {} times, and all ranks {} times in the mean; use all "
-      "alike",
-      used * step.shares, uses * step.shares);
+  require(std::fabs(uses - used) <= 1e-4 * used, Exit::usage,
+          "loss: used another number of times than on other ranks (got {}, mean of all ranks {}); use it in "
+          "the same way on all ranks",
+          used * step.shares, uses * step.shares);
 }
 
 double Engine::State::mean_targets(const StepBatches& batches) {

@@ -167,7 +167,7 @@ std::vector<std::string> SavedTraining::kinds() const {
 
 const std::map<std::string, SavedTraining::Stored>& SavedTraining::tensors(const std::string& kind) const {
   const auto at = tables_.find(kind);
-  require(at != tables_.end(), Exit::checkpoint, "{} holds no {}; it has {}", path().string(), kind,
+  require(at != tables_.end(), Exit::checkpoint, "{}: contains no {} (it has {})", path().string(), kind,
           fmt::join(kinds(), ", "));
   return at->second;
 }
@@ -196,10 +196,10 @@ void SavedTraining::refuse_names(std::span<const Record> records, const Record& 
                        more ? fmt::format(" and {} more", more) : "");
   };
   fail(Exit::checkpoint,
-       "{} holds no {} of {}{}; was it written by another model or optimizer, or while that was frozen? "
-       "Parameters are found by their names{}",
-       path().string(), first.kind, some(missing),
-       unknown.empty() ? "" : ", and has " + some(unknown) + ", which this model has not",
+       "{}: missing: {} of {}{}; another model or optimizer wrote this checkpoint, or the parameter was "
+       "frozen; "
+       "parameters are matched by name{}",
+       path().string(), first.kind, some(missing), unknown.empty() ? "" : "; extra: " + some(unknown),
        first.kind == "master" ? ""
                               : ". --reset_optimizer (load_optimizer_states=False) takes the weights alone");
 }
@@ -209,11 +209,10 @@ void SavedTraining::require_stored(std::span<const Record> records) const {
     if (!has(r.kind, r.tensor)) refuse_names(records, r);
     const std::vector<int64_t>& shape = tensors(r.kind).at(r.tensor).shape;
     require(shape == r.shape || in_four_dims(shape) == r.shape, Exit::checkpoint,
-            "{}: {} of {} has the shape [{}], the model wants [{}]{}", path().string(), r.kind, r.tensor,
+            "{}: {} of {} has the wrong shape (got [{}], expected [{}]){}", path().string(), r.kind, r.tensor,
             fmt::join(shape, ", "), fmt::join(r.shape, ", "),
             r.kind == "layer_state"
-                ? "; resume with the configuration that it was saved with, of products in "
-                  "FP8 cleave.fp8.history"
+                ? "; resume with the configuration of the saved training (for FP8, cleave.fp8.history)"
                 : "");
   }
 }
@@ -231,7 +230,7 @@ void SavedTraining::read(std::span<const Record> records) const {
 
 void SavedTraining::read_whole(const std::string& kind, const std::string& tensor,
                                std::span<float> to) const {
-  require(has(kind, tensor), Exit::checkpoint, "{} holds no {} of {}", path().string(), kind, tensor);
+  require(has(kind, tensor), Exit::checkpoint, "{}: {} of {} is missing", path().string(), kind, tensor);
   const std::vector<int64_t>& shape = tensors(kind).at(tensor).shape;
   const int64_t numel = checkpoint::numel_of(shape);
   CHECK(int64_t(to.size()) == numel, "{} has {} elements, got {}", tensor, numel, to.size());

@@ -38,8 +38,8 @@ TwinModel::TwinModel(const config::DsConfig& base, const std::string& its_name, 
           "use cleave train",
           config.pipeline.stages);
   require(config.lora.targets.empty(), Exit::usage,
-          "cleave.native: cleave.lora attaches adapters that the module has not; train with cleave train, or "
-          "remove the section");
+          "cleave.native: cleave.lora attaches adapters that the module does not have; train with cleave "
+          "train, or remove the section");
   length = config.sequence_length > 0 ? config.sequence_length : model.positions;
   require(length <= model.positions, Exit::usage, "cleave.sequence_length is {}, and {} has {} positions",
           length, name, model.positions);
@@ -58,7 +58,7 @@ TwinModel::TwinModel(const config::DsConfig& base, const std::string& its_name, 
               p.name);
       const auto at = left.find(p.name);
       require(at != left.end(), Exit::usage,
-              "cleave.native: the module has a parameter {}, which a {} has not; {}", p.name,
+              "cleave.native: the module has a parameter {} that a {} does not have; {}", p.name,
               family.architecture, kInstead);
       const std::vector<int64_t> shape = at->second.its_shape();
       require(shape == p.shape, Exit::usage,
@@ -86,7 +86,7 @@ std::unique_ptr<Engine> TwinModel::engine(comm::Communicator& world, const Engin
 
 const TwinModel::Parameter& TwinModel::known(const std::string& its_name) const {
   const auto at = parameters.find(its_name);
-  require(at != parameters.end(), Exit::usage, "the model {} has no parameter {}", name, its_name);
+  require(at != parameters.end(), Exit::usage, "{}: has no parameter {}", name, its_name);
   return at->second;
 }
 
@@ -97,7 +97,7 @@ SavedTraining TwinModel::opened(const std::string& folder, const std::string& ta
 }
 
 std::string TwinModel::kept(const std::string& client) const {
-  nlohmann::json all = parse_json(client, "what a script stores", Exit::usage);
+  nlohmann::json all = parse_json(client, "the client state", Exit::usage);
   all.update({{"model", name},
               {"config", nlohmann::json::parse(model::to_config_json(model))},
               {"vocab", model.vocab},

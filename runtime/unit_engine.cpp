@@ -45,14 +45,14 @@ struct UnitEngine::State : EngineCore {
     }
     const MeshShape& mesh = settings.mesh;
     require(mesh.sequence * mesh.tensor == 1, Exit::usage,
-            "{} is driven from outside, and its parameters are whole: sequence_parallel_size is {} and "
-            "tensor_parallel.autotp_size {}; set both to 1",
+            "{}: PyTorch modules do not support sequence or tensor parallelism (got sequence_parallel_size "
+            "{} and tensor_parallel.autotp_size {}); set both to 1",
             model, mesh.sequence, mesh.tensor);
     require(config.freeze.empty(), Exit::usage,
             "cleave.freeze: the units of {} define frozen parameters themselves; remove the key", model);
     require(config.lora.targets.empty(), Exit::usage,
-            "cleave.lora: the layers of {}, which is driven from outside, are not known here; give it units "
-            "that are adapters, as peft makes them, and remove the section",
+            "cleave.lora: not supported for {}, because the engine does not know its layers; use PEFT "
+            "adapters, and remove the section",
             model);
     require(!config.fp8, Exit::usage,
             "cleave.fp8: the products of {} run outside the engine; remove the section, or set cleave.native "
@@ -67,11 +67,10 @@ struct UnitEngine::State : EngineCore {
     for (const pipeline::InstructionList& list :
          schedule_of(config.pipeline, shape(int(settings.micros))).ranks)
       for (const pipeline::Instruction& i : list)
-        require(
-            i.op != pipeline::Op::backward_weight, Exit::usage,
-            "pipeline.schedule {} splits backwards, and the layers of {}, which is driven from outside, do "
-            "both parts at once; use 1f1b or interleaved",
-            config.pipeline.schedule, model);
+        require(i.op != pipeline::Op::backward_weight, Exit::usage,
+                "pipeline.schedule {}: splits backwards, which the layers of PyTorch modules such as {} do "
+                "not support; use 1f1b or interleaved",
+                config.pipeline.schedule, model);
     gives.resize(those.size());
     set_units(units_of_stages(ranks, model, those, o.stages, o.gives));
     for (const UnitSpec& u : units.all) groups = std::max(groups, u.group + 1);
@@ -155,7 +154,8 @@ void UnitEngine::receive(Link link, Tensor what) {
 void UnitEngine::send_shape(int chunk, const std::string& shape) {
   State& s = state();
   require(int64_t(shape.size()) <= kShapeBytes, Exit::usage,
-          "what a stage of {} sends is described in {} bytes, and there is room for {}: send fewer tensors",
+          "pipeline stage of {}: its outputs need too many bytes to describe (got {}, expected at most {}); "
+          "send fewer tensors",
           s.units.model, shape.size(), kShapeBytes);
   const std::string& said = s.shape_of(s.sent_shapes, chunk, [&] {
     std::string text = shape;
@@ -166,8 +166,8 @@ void UnitEngine::send_shape(int chunk, const std::string& shape) {
     return shape;
   });
   require(said == shape, Exit::usage,
-          "a micro-batch has the activations {}, the previous ones of the step have {}: drop a smaller last "
-          "batch, or set dynamic_shape",
+          "micro-batch: other activations than earlier ones of the step (got {}, expected {}); drop a "
+          "smaller last batch, or set dynamic_shape",
           shape, said);
 }
 
@@ -189,8 +189,8 @@ void UnitEngine::take_first(int unit, Tensor value) {
 void UnitEngine::begin_step(int micros) {
   State& s = state();
   require(micros <= s.settings.micros || !s.config.exact_sums, Exit::usage,
-          "a step of {} micro-batches; with cleave.exact_sums there are at most the {} of the configuration",
-          micros, s.settings.micros);
+          "cleave.exact_sums: too many micro-batches in a step (got {}, expected at most {})", micros,
+          s.settings.micros);
   s.of_each_micro = micros > 0 ? double(s.settings.micros) / micros : 1;
   CHECK(!s.in_step && !s.in_pass, "begin_step: the {} before has not ended", s.in_step ? "step" : "pass");
   s.in_step = true, s.last = false;
@@ -233,10 +233,9 @@ void UnitEngine::release(int unit) { state().recorded().release(state().known(un
 std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
   State& s = state();
   CHECK(s.in_step && s.in_pass, "gradients: no {} was begun", s.in_step ? "pass" : "step");
-  require(
-      !s.summed, Exit::usage,
-      "a backward of a step whose gradient was asked for: that is whole now and takes no more; ask behind "
-      "the last backward");
+  require(!s.summed, Exit::usage,
+          "backward: the gradient of this step was already read, which completes it; read it after the last "
+          "backward");
   int& gives = s.gives[size_t(s.known(unit))];
   CHECK(s.rank->store.gradient_form().takes_any_number() || gives < s.most_gives,
         "{} is given more often than {} times a step", s.held(unit).name, s.most_gives);
@@ -250,7 +249,7 @@ void UnitEngine::complete(int unit) { state().recorded().complete(state().known(
 void UnitEngine::finish_gradients(const std::string& name) {
   State& s = state();
   require(s.in_step && s.last && !s.in_pass, Exit::usage,
-          "the gradient of {} is whole between the last backward of a step and its update: ask for it there",
+          "gradient of {}: complete only between the last backward of a step and its update; read it there",
           name);
   s.finish_gradients();
 }
@@ -268,7 +267,8 @@ void UnitEngine::write_gradient(const std::string& name, std::span<const float> 
 StepResult UnitEngine::finish_step(std::span<const double> losses, std::span<const optim::Rates> rates) {
   State& s = state();
   const int wanted = s.options.rates_given ? s.groups : 0;
-  CHECK(int(rates.size()) == wanted, "finish_step: rates of {} groups; wanted {}", rates.size(), wanted);
+  CHECK(int(rates.size()) == wanted, "finish_step: wrong number of rate groups (got {}, expected {})",
+        rates.size(), wanted);
   CHECK(s.in_step && !s.in_pass, "finish_step: {}", s.in_pass ? "a pass has not ended" : "no step was begun");
   s.in_step = false;
   s.finish_gradients();

@@ -47,7 +47,7 @@ void require_names(const RankUnits& units) {
   std::set<std::string> names;
   for (const UnitSpec& u : units.all)
     for (const ParamSpec& p : u.params)
-      require(names.insert(p.name).second, Exit::usage, "{} has two parameters {}", units.model, p.name);
+      require(names.insert(p.name).second, Exit::usage, "{}: duplicate parameter {}", units.model, p.name);
 }
 
 // Of the whole model, by name.
@@ -67,10 +67,10 @@ std::vector<Told> together(const std::string& model, const std::vector<std::stri
         continue;
       }
       Told& told = all[known->second];
-      require(told.holders.back() < stage, Exit::usage, "{} has two units {}", model, known->first);
+      require(told.holders.back() < stage, Exit::usage, "{}: duplicate unit {}", model, known->first);
       for (const char* key : {"params", "frozen", "group"})
         require(told.unit[key] == unit[key], Exit::usage,
-                "the stages {} and {} of {} share {}, but their {} differ ({}, {}); make them equal",
+                "pipeline: stages {} and {} of {} share {}, but their {} differ ({}, {}); make them equal",
                 told.holders.back(), stage, model, known->first, key, told.unit[key].dump(),
                 unit[key].dump());
       told.holders.push_back(stage);

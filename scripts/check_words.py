@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the English of the tree against the rules in CONTRIBUTING.md, "Writing".
 
-    scripts/check_words.py                    checks the files in CHECKED from their first line to their last
+    scripts/check_words.py                    checks the files in CHECKED, and the strings of the folders in STRINGS_CHECKED
     scripts/check_words.py --since REVISION   checks the lines that changed since a git revision, in all files
     scripts/check_words.py PATH...            checks files and folders
     scripts/check_words.py --count            prints how often the constructions occur in documents and comments
@@ -21,6 +21,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUFFIXES = {".md", ".cpp", ".h", ".cu", ".cuh", ".py"}
 SKIPPED = ("build", "tests/fixtures", "third_party", "benchmarks/results", ".venv")
 CHECKED = ("README.md", "CHANGELOG.md", "SECURITY.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
+# Folders of C++ whose string literals are checked, but not their comments.
+STRINGS_CHECKED = ("app", "checkpoint", "comm", "config_schema", "core", "data", "device", "kernels", "launcher", "model", "monitor", "offload",
+                   "optim", "pipeline", "plan", "python/capi", "runtime", "tensor_parallel", "zero")
 
 # What not to write, and what to write instead.
 RULES = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in (
@@ -62,15 +65,15 @@ def markdown(text):
             yield number, re.sub(r"`[^`]*`|\]\([^)]*\)|<[^>]*>", " X ", line)
 
 
-def cpp(text):
-    """(line, words) of comments and of string literals with blanks in them."""
+def cpp(text, comments=True):
+    """(line, words) of string literals with blanks in them, and of comments."""
     for number, line in enumerate(text.splitlines(), 1):
         code = line
         for literal in re.findall(r'"((?:[^"\\]|\\.)*)"', line):
             code = code.replace(f'"{literal}"', "")
             if literal.count(" ") > 1:
                 yield number, literal
-        if "//" in code:
+        if comments and "//" in code:
             yield number, code.split("//", 1)[1]
 
 
@@ -88,15 +91,16 @@ def python(text):
 READERS = {".md": markdown, ".py": python}
 
 
-def words_of(path):
-    return READERS.get(path.suffix, cpp)(path.read_text(errors="replace"))
+def words_of(path, comments):
+    text = path.read_text(errors="replace")
+    return READERS[path.suffix](text) if path.suffix in READERS else cpp(text, comments)
 
 
-def findings(path, lines=None):
+def findings(path, lines=None, comments=True):
     """(line, what is written, what to write) in one file, or in some of its lines."""
     if path.name == pathlib.Path(__file__).name:
         return
-    for number, words in words_of(path):
+    for number, words in words_of(path, comments):
         if lines is not None and number not in lines:
             continue
         if "|" in words and "instead of" in words.lower():
@@ -171,12 +175,15 @@ def main():
         print(f"comment blocks that open with Of, What, Where, Whether, The same or As: {100 * opening:.0f} %")
         return 0
     if args.since:
-        places = changed_lines(args.since).items()
+        places = [(path, lines, True) for path, lines in changed_lines(args.since).items()]
+    elif args.files:
+        places = [(path, None, True) for path in files(map(pathlib.Path.resolve, args.files))]
     else:
-        places = [(path, None) for path in files(map(pathlib.Path.resolve, args.files) if args.files else CHECKED)]
+        places = [(path, None, True) for path in files(CHECKED)] + [(path, None, False) for path in files(STRINGS_CHECKED)]
     found = 0
-    for path, lines in places:
-        for number, written, advice in findings(path, lines):
+    for place in places:
+        path = place[0]
+        for number, written, advice in findings(*place):
             found += 1
             print(f"{path.relative_to(ROOT)}:{number}: '{written}': write {advice}")
     return int(found > 0)

@@ -30,7 +30,7 @@ def panel(title, curves, left):
     x = lambda step: begin + (end - begin) * (step - 1) / max(1, steps - 1)
     y = lambda loss: TOP + (HEIGHT - TOP - BOTTOM) * (top - loss) / (top - bottom)
     svg = [f'<text x="{begin}" y="18" font-size="14" font-weight="bold">{title}</text>',
-           f'<text x="{begin}" y="36">loss, nats a token</text>',
+           f'<text x="{begin}" y="36">loss, nats per token</text>',
            f'<text x="{(begin + end) / 2}" y="{HEIGHT - 8}" text-anchor="middle">step</text>']
     for loss in round_ticks(bottom, top):
         svg.append(f'<line x1="{begin}" x2="{end}" y1="{y(loss):.1f}" y2="{y(loss):.1f}" stroke="#ddd"/>'

@@ -121,8 +121,8 @@ void move_rows(Tensor blocks, Tensor twin, const Blocks& b, bool pack, Stream& s
 Range SequenceAxis::positions(int64_t seq) const {
   if (seq % size() != 0)
     fail(Exit::usage,
-         "{} positions of a sequence are not divisible over {} sequence-parallel ranks; "
-         "sequence_parallel_size can be {}, or choose another sequence length",
+         "sequence_parallel_size: {} positions of a sequence are not divisible by {} ranks (expected {}); "
+         "change it, or choose another sequence length",
          seq, size(), sizes_that(seq, [&](int64_t n) { return seq % n == 0; }));
   return Range{0, seq / size()}.shifted(rank() * (seq / size()));
 }
@@ -131,8 +131,8 @@ SequenceAxis::Heads SequenceAxis::heads(int64_t heads, int64_t kv_heads) const {
   const auto fits = [&](int64_t n) { return heads % n == 0 && (kv_heads % n == 0 || n % kv_heads == 0); };
   if (!fits(size()))
     fail(Exit::usage,
-         "{} heads with {} key/value heads cannot be exchanged by {} sequence-parallel ranks; "
-         "sequence_parallel_size can be {}",
+         "sequence_parallel_size: {} heads with {} key/value heads cannot be divided among {} ranks "
+         "(expected {})",
          heads, kv_heads, size(), sizes_that(heads, fits));
   const int64_t shared = std::max<int64_t>(kv_heads, size());
   return {heads / size(), shared / size(), shared / kv_heads};

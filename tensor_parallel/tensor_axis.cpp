@@ -8,12 +8,10 @@ namespace cleave::tensor_parallel {
 
 int64_t TensorAxis::local_rows(int64_t rows) const {
   if (!cut_rows_) return rows;
-  require(
-      rows % size() == 0, Exit::usage,
-      "sequence parallelism cuts the {} rows of a micro-batch over {} tensor ranks, which does not divide; "
-      "choose "
-      "a sequence length or micro-batch size that does, or set tensor_parallel.sequence_parallel to false",
-      rows, size());
+  require(rows % size() == 0, Exit::usage,
+          "tensor_parallel.sequence_parallel: {} rows of a micro-batch are not divisible by {} "
+          "tensor-parallel ranks; choose another sequence length or micro-batch size, or set it to false",
+          rows, size());
   return rows / size();
 }
 
@@ -22,9 +20,8 @@ Range TensorAxis::mine(int64_t count, const char* what) const {
     std::vector<int64_t> sizes;
     for (int64_t n = 1; n <= count && sizes.size() < 12; ++n)
       if (count % n == 0) sizes.push_back(n);
-    fail(Exit::usage,
-         "{} {} are not divisible over {} tensor-parallel ranks; tensor_parallel.autotp_size can be {}",
-         count, what, size(), fmt::join(sizes, ", "));
+    fail(Exit::usage, "tensor_parallel.autotp_size: {} {} are not divisible by {} ranks (expected {})", count,
+         what, size(), fmt::join(sizes, ", "));
   }
   return Range{0, count / size()}.shifted(rank() * (count / size()));
 }
@@ -132,7 +129,7 @@ std::vector<TensorAxis::Summand> TensorAxis::summands(int64_t local_rows) const 
 }
 
 void TensorAxis::exchange(Tensor every, Tensor mine, Stream& stream, std::string_view what) const {
-  CHECK(ranks_, "a rank alone has nobody to exchange {} with", what);
+  CHECK(ranks_, "a single rank has no peer for {}", what);
   if (stream.discards()) return;
   Stream& on = beside_.stream ? *beside_.stream : stream;
   if (beside_.stream) on.wait(stream.record());

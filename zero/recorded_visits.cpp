@@ -78,7 +78,7 @@ void RecordedVisits::commit() {
                       "gradients before rounding");
   if (!alone)
     said_ = memory_.allocate(MemoryKind::device, Category::staging, DType::int64,
-                             {agreement_.size() * std::max<int64_t>(64, store_.units())}, "what ranks say");
+                             {agreement_.size() * std::max<int64_t>(64, store_.units())}, "words of ranks");
 }
 
 void RecordedVisits::begin_step(double unscale, GradientUser* user) {
@@ -216,7 +216,7 @@ std::vector<int64_t> RecordedVisits::from_all(std::vector<int64_t> mine) {
     const Tensor there = said_.tensor().slice({0, count * ranks});
     const Tensor part = there.slice(Range{0, count}.shifted(count * agreement_.rank()));
     copy(part, Tensor(mine.data() + begin, DType::int64, {count}, MemoryKind::host), comm_);
-    agreement_.all_gather(there, part, comm_, {.what = "what ranks need"});
+    agreement_.all_gather(there, part, comm_, {.what = "needs of ranks"});
     const std::vector<int64_t> said = to_host<int64_t>(there, comm_);
     for (int64_t r = 0; r < ranks; ++r)
       std::copy_n(said.begin() + r * count, count, all.begin() + r * size + begin);

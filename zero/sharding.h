@@ -48,7 +48,7 @@ struct Sharding {
 // The only function that makes groups of the number 0 to 3. Which homes a stage allows is a value of
 // runtime/step/settings.h.
 inline Sharding sharding_of_stage(int stage, comm::Communicator& data, comm::Communicator& self) {
-  require(0 <= stage && stage <= 3, Exit::usage, "zero_optimization.stage is {}; it must be 0, 1, 2 or 3",
+  require(0 <= stage && stage <= 3, Exit::usage, "zero_optimization.stage: must be 0, 1, 2 or 3 (got {})",
           stage);
   auto pick = [&](bool yes) { return yes ? &data : &self; };
   return {.reduce_each_micro = pick(stage >= 2),

@@ -56,7 +56,7 @@ bool parse_options(BenchOptions& o, const Arguments& arguments) {
   app.add_flag("--json", o.json, "print one JSON object on stdout, and the table on stderr");
   app.add_option("--compare", o.compare,
                  "list the rows that are slower than in this file of an earlier --json");
-  app.add_option("--filter", o.filter, "measure only kernels whose names contain this word; may be repeated")
+  app.add_option("--filter", o.filter, "measure only kernels with this word in their names; may be repeated")
       ->allow_extra_args(false);
   app.add_option("--folder", o.folder, "folder of the disk to measure, with a file of 1 GiB")
       ->capture_default_str();

@@ -3,6 +3,7 @@
 
 #include "app/add_options.h"
 #include "app/commands.h"
+#include "app/named_line.h"
 #include "app/parse.h"
 #include "config_schema/read_config.h"
 #include "config_schema/summary.h"
@@ -23,9 +24,31 @@ void add_reading(CLI::App& app, config::ReadOptions& options) {
   add_options(app, options.auto_values);
 }
 
-void say_keys(const config::ReadResult& r) {
-  for (const std::string& line : config::update_lines(r)) std::printf("%s\n", line.c_str());
+void say_named(const std::string& name, const std::string& value) {
+  if (!value.empty()) std::printf("%s\n", named_line(name, value).c_str());
+}
+
+void say_updates(const config::ReadResult& r) {
+  say_named("batch", config::batch_value(r.config));
+  for (const config::NamedValue& line : config::update_lines(r)) say_named(line.name, line.value);
+}
+
+void say_all_keys(const config::ReadResult& r) {
+  say_updates(r);
   std::fputs(config::format(r.notes).c_str(), stdout);
+}
+
+// At most 14 lines.
+void say_summary(const config::ReadResult& r) {
+  say_updates(r);
+  say_named("config", config::differences(r));
+  say_named("decided", config::decided(r));
+  constexpr size_t kMost = 8;
+  const std::vector<std::string> lines = config::unusual(r);
+  const size_t shown = lines.size() > kMost ? kMost - 1 : lines.size();
+  for (size_t i = 0; i < shown; ++i) std::printf("%s\n", lines[i].c_str());
+  if (shown < lines.size()) std::printf("%zu more keys have notes\n", lines.size() - shown);
+  say_named("all keys", "add --all");
 }
 
 void say_problems(const config::ReadResult& r) {
@@ -70,14 +93,16 @@ const config::ReadOptions kReading{
 int run_check(const Arguments& arguments) {
   CLI::App app(
       "Lists all errors of ds_config files at once, with file:line:column, key and nearest known "
-      "key.\nExample: cleave check --world_size 8 ds_config.json",
+      "key. For a file without errors, prints the decided values and the notes.\nExample: cleave check "
+      "--world_size 8 ds_config.json",
       "check");
   std::vector<std::string> files;
   config::ReadOptions options = kReading;
-  bool quiet = false;
+  bool quiet = false, all = false;
   app.add_option("file", files, "ds_config files")->required();
   add_reading(app, options);
-  app.add_flag("--quiet", quiet, "print errors and warnings only");
+  auto* every = app.add_flag("--all", all, "print all keys with value, origin and effect");
+  app.add_flag("--quiet", quiet, "print errors and warnings only")->excludes(every);
   if (!parse(app, arguments)) return 0;
   bool good = true;
   for (const std::string& file : files) {
@@ -85,7 +110,7 @@ int run_check(const Arguments& arguments) {
     say_problems(r);
     good = good && r.ok();
     std::printf("%s: %s\n", file.c_str(), r.ok() ? "accepted" : "refused");
-    if (r.ok() && !quiet) say_keys(r);
+    if (r.ok() && !quiet) all ? say_all_keys(r) : say_summary(r);
   }
   return int(good ? Exit::ok : Exit::usage);
 }
@@ -98,17 +123,17 @@ int run_explain(const Arguments& arguments) {
   std::string file;
   config::ReadOptions options = kReading;
   bool as_array = false, every = false;
-  app.add_option("file", file, "a ds_config file");
+  app.add_option("file", file, "ds_config file");
   add_reading(app, options);
   app.add_flag("--json", as_array, "print a JSON array with one object per key");
   app.add_flag("--keys", every, "list all supported keys instead of the keys of a file");
   if (!parse(app, arguments)) return 0;
   if (every) return list_every_key(as_array), 0;
-  require(!file.empty(), Exit::usage, "give a ds_config file, or --keys");
+  require(!file.empty(), Exit::usage, "explain: nothing to explain; give a ds_config file, or --keys");
   const config::ReadResult r = config::read_ds_config_file(file, options);
   say_problems(r);
   if (!r.ok()) return int(Exit::usage);
-  if (!as_array) return say_keys(r), 0;
+  if (!as_array) return say_all_keys(r), 0;
   nlohmann::json keys = nlohmann::json::array();
   for (const config::Note& note : r.notes) keys.push_back(as_json(note));
   std::printf("%s\n", keys.dump(2).c_str());

@@ -28,7 +28,7 @@ namespace {
 std::string read_text(const std::string& path, const std::string& key) {
   const data::TokenFile tokens(path, {.token_bytes = 2});  // any width: it is refused
   require(tokens.kind() == data::TokenFile::Kind::bytes, Exit::data,
-          "{}: holds {} tokens ({}) and not text; give the text that it was made from", path, tokens.size(),
+          "{}: contains {} tokens ({}) instead of text; give the original text", path, tokens.size(),
           data::name_of(tokens.kind()));
   if (!text::is_json_lines(path)) return InputFile(path, Exit::data).text();
   std::string documents;
@@ -63,8 +63,8 @@ constexpr int64_t kValidateEvery = 10;
 int split_documents(const data::TokenFile& data, const std::string& train, const std::string& validation) {
   const data::DocumentIndex& index = *data.documents();
   require(index.documents() >= kValidateEvery, Exit::data,
-          "{}: has {} documents, and every {}th is for validation: too few to split", data.path(),
-          index.documents(), kValidateEvery);
+          "{}: too few documents to split (got {}, expected at least {}); give a larger data set",
+          data.path(), index.documents(), kValidateEvery);
   const int64_t width = index.token_bytes() <= 2 ? 2 : 4;
   const int64_t vocab = width == 2 ? int64_t{1} << 16 : data::TokenFile::kUnknownVocab;
   data::IndexedWriter parts[] = {{train, vocab, width}, {validation, vocab, width}};
@@ -95,10 +95,10 @@ int split_documents(const data::TokenFile& data, const std::string& train, const
 // Documents in lines of JSON, as they stand there.
 int split_lines(const std::string& in, const std::string& train, const std::string& validation) {
   for (const auto& [option, path] : {std::pair{"--train", train}, {"--validation", validation}})
-    require(text::is_json_lines(path), Exit::usage,
-            "{}: a part of {} has documents in lines of JSON (got {}, expected a name that ends in .jsonl); "
-            "rename it",
-            option, in, path);
+    require(
+        text::is_json_lines(path), Exit::usage,
+        "{}: a part of {} must be JSON lines too (got {}, expected a name that ends in .jsonl); rename it",
+        option, in, path);
   const std::string text = InputFile(in, Exit::data).text();
   std::vector<Range> parts[2];
   int64_t documents = 0;
@@ -109,8 +109,8 @@ int split_lines(const std::string& in, const std::string& train, const std::stri
     at = end;
   }
   require(documents >= kValidateEvery, Exit::data,
-          "{}: has {} documents, and every {}th is for validation: too few to split", in, documents,
-          kValidateEvery);
+          "{}: too few documents to split (got {}, expected at least {}); give a larger data set", in,
+          documents, kValidateEvery);
   write_parts(train, text, parts[0]), write_parts(validation, text, parts[1]);
   std::printf("%s: %zu documents for training, %zu for validation (every %lldth)\n", in.c_str(),
               parts[0].size(), parts[1].size(), static_cast<long long>(kValidateEvery));
@@ -135,7 +135,7 @@ int split(const std::string& in, const std::string& train, const std::string& va
   const std::string text = read_text(in, "");
   const data::TextSplit parts = data::split_text(text);
   require(!parts.train.empty() && !parts.validation.empty(), Exit::data,
-          "{} has {} bytes: too short to split", in, text.size());
+          "{}: too short to split (got {} bytes)", in, text.size());
   const int64_t a = write_parts(train, text, parts.train);
   const int64_t b = write_parts(validation, text, parts.validation);
   std::printf("%s: %s for training, %s for validation (every 10th of 20 blocks)\n", in.c_str(),
@@ -146,19 +146,17 @@ int split(const std::string& in, const std::string& train, const std::string& va
 int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
   const std::unique_ptr<text::Tokenizer> tokenizer = text::open_tokenizer(tokenizer_path);
   OutputPaths paths;
-  paths.input("the text", o.text), paths.file("the token file", o.out);
+  paths.input("the text", o.text), paths.file("token file", o.out);
   if (tokenizer_path != "byte") paths.input("--tokenizer", tokenizer->path());
   if (o.format == TokenizeOptions::Format::megatron) paths.file("its index", data::indexed_names(o.out).idx);
   paths.file("its unfinished form", o.out + ".partial");
   paths.require_distinct();
   const data::TokenFile text(o.text, {.token_bytes = 2});  // any width: it is refused
   require(text.kind() == data::TokenFile::Kind::bytes, Exit::data,
-          "{}: holds {} tokens ({}) and not text; give the text that it was made from", o.text, text.size(),
+          "{}: contains {} tokens ({}) instead of text; give the original text", o.text, text.size(),
           data::name_of(text.kind()));
   if (text::is_json_lines(o.text) && !tokenizer->end_of_text())
-    std::fprintf(stderr,
-                 "warning: the tokenizer %s has no token that ends a text: documents follow each other "
-                 "without a mark\n",
+    std::fprintf(stderr, "warning: the tokenizer %s has no end-of-text token: documents are not separated\n",
                  tokenizer_path.c_str());
   launcher::Job::catch_signals();
   const TokenizeResult made = tokenize_file(*tokenizer, o);
@@ -172,7 +170,7 @@ int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
 int ngrams(const std::string& train, const std::string& validation, const std::string& key) {
   const std::string a = read_text(train, key), b = read_text(validation, key);
   const std::vector<double> losses = data::ngram_losses(data::bytes_of(a), data::bytes_of(b));
-  for (size_t n = 0; n < losses.size(); ++n) std::printf("%zu-gram  %.4f nats a byte\n", n + 1, losses[n]);
+  for (size_t n = 0; n < losses.size(); ++n) std::printf("%zu-gram  %.4f nats per byte\n", n + 1, losses[n]);
   return 0;
 }
 

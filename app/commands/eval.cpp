@@ -39,14 +39,14 @@ void print_losses(const runtime::Evaluation& e, const data::TokenFile& file,
                   const text::Tokenizer* tokenizer) {
   const double loss = e.loss;
   const int64_t targets = e.targets;
-  std::printf("loss %.9g nats a token, perplexity %.6g, token accuracy %.6g, %lld targets\n", loss,
+  std::printf("loss %.9g nats per token, perplexity %.6g, token accuracy %.6g, %lld targets\n", loss,
               std::exp(loss), *e.accuracy(), static_cast<long long>(targets));
   if (!tokenizer || targets != file.size() - 1) return;
   const text::WordCount count = words_of_targets(file, targets, *tokenizer);
   for (const auto& [unit, number] : {std::pair{"byte", count.bytes()}, {"word", count.words()}}) {
     if (number == 0) continue;
     const double each = loss * double(targets) / double(number);
-    std::printf("loss %.9g nats a %s, perplexity a %s %.6g (%lld tokens, %lld %ss)\n", each, unit, unit,
+    std::printf("loss %.9g nats per %s, perplexity per %s %.6g (%lld tokens, %lld %ss)\n", each, unit, unit,
                 std::exp(each), static_cast<long long>(targets), static_cast<long long>(number), unit);
   }
 }
@@ -63,7 +63,7 @@ data::TokenFile tokens_of(const EvalOptions& o, const Pretrained& model, data::T
                           launcher::Job& job) {
   const text::Tokenizer* tokenizer = model.tokenizer();
   const bool text = file.kind() == data::TokenFile::Kind::bytes, lines = text && text::is_json_lines(o.data);
-  require(tokenizer || !lines, Exit::usage, "{}: was trained on token ids; pass --tokenizer FILE for {}",
+  require(tokenizer || !lines, Exit::usage, "{}: was trained on token ids; pass --tokenizer FILE to read {}",
           o.model.dir, o.data);
   const std::string tokens =
       lines || (text && tokenizer && !model.bytes())
@@ -99,11 +99,11 @@ void evaluate(const EvalOptions& o, launcher::Job& job) {
                                    .pack = o.pack,
                                    .document_mask = o.model.document_mask});
   const runtime::Evaluation result = evaluate(model.engine(), batches, job.first() && !o.model.quiet);
-  require(result.targets > 0, Exit::data,
-          "{}: no token has a loss: its loss mask or its documents hide every target", o.data);
+  require(result.targets > 0, Exit::data, "{}: no token has a loss; check its loss mask and documents",
+          o.data);
   require(std::isfinite(result.loss), Exit::training,
-          "the loss of {} on {} is {}: its weights or what it computes from them are NaN or infinite",
-          o.model.dir, o.data, result.loss);
+          "{}: the loss on {} is not finite (got {}); use another checkpoint", o.model.dir, o.data,
+          result.loss);
   if (job.first()) print_losses(result, file, model.tokenizer());
 }
 

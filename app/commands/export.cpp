@@ -32,7 +32,7 @@ int run_export(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   require_free(to);
   checkpoint::WeightFormat format{.max_file_size = parse_bytes(size, "--max_shard_size")};
-  require(format.max_file_size > 0, Exit::usage, "--max_shard_size: expected more than 0 bytes");
+  require(format.max_file_size > 0, Exit::usage, "--max_shard_size: must be above 0");
   for (const auto& [name, type] : kTypes)
     if (dtype == name) format.dtype = type;
   const CheckpointName which = named_checkpoint(from, tag);

@@ -28,11 +28,10 @@ struct GenerateOptions {
 
 std::vector<std::string> prompts_of(const GenerateOptions& o) {
   if (o.prompts.empty()) return {o.prompt};
-  require(
-      !text::is_json_lines(o.prompts), Exit::usage,
-      "--prompts: lines of JSON are not prompts (got {}, expected a text with one prompt per line); write "
-      "the prompts to a text",
-      o.prompts);
+  require(!text::is_json_lines(o.prompts), Exit::usage,
+          "--prompts: JSON lines are not supported (got {}, expected a text with one prompt per line); write "
+          "the prompts to a text",
+          o.prompts);
   std::vector<std::string> lines;
   std::ifstream in(o.prompts);
   require(in.good(), Exit::data, "--prompts {}: cannot be read", o.prompts);
@@ -52,7 +51,7 @@ class Text {
         number_(number),
         tokens_(tokenizer_.encode(prompt)),
         decoder_(tokenizer_) {
-    require(!tokens_.empty(), Exit::usage, "the prompt has no token; pass at least one character");
+    require(!tokens_.empty(), Exit::usage, "--prompt: contains no token; pass at least one character");
     for (const int32_t id : tokens_) shown_ += decoder_.add(id);
     if (o_.tokens == 0) finish();
   }
@@ -117,7 +116,7 @@ class Generation {
     int64_t drawn = 0;
     for (const Text& text : texts_) drawn += text.drawn();
     if (prints_ && !o_.quiet)
-      std::fprintf(stderr, "%lld tokens in %.3f s, %.1f a second\n", static_cast<long long>(drawn),
+      std::fprintf(stderr, "%lld tokens in %.3f s, %.1f per second\n", static_cast<long long>(drawn),
                    took.count(), double(drawn) / took.count());
   }
 
@@ -227,7 +226,7 @@ int run_generate(const Arguments& arguments) {
   add_text_options(app, g);
   add_sampling(app, g.sampling);
   if (!parse(app, arguments)) return 0;
-  require(!g.prompt.empty(), Exit::usage, "--prompt is empty; pass at least one character");
+  require(!g.prompt.empty(), Exit::usage, "--prompt: is empty; pass at least one character");
   std::erase(g.stop, "");
 
   launcher::Job job(o.ranks);

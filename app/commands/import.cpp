@@ -57,7 +57,7 @@ struct ImportOptions {
 void make_folder(const ImportOptions& o) {
   std::error_code error;
   fs::create_directories(o.to, error);
-  require(!error, Exit::checkpoint, "cannot make {}: {}", o.to, error.message());
+  require(!error, Exit::checkpoint, "{}: cannot be created: {}", o.to, error.message());
 }
 
 void save(const ImportOptions& o, const model::ModelConfig& config, const runtime::Restored& from,

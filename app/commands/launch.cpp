@@ -35,20 +35,24 @@ void say(const LaunchRequest& r, const std::string& text) {
 // A rank of another launcher's: this process becomes the program.
 int become_rank(const LaunchRequest& r, const launcher::Environment& env, const comm::RankInfo& info) {
   require(r.filter.num_nodes < 0 || r.filter.num_nodes == info.nodes, Exit::usage,
-          "--num_nodes is {}, but {} started this as rank {} of {} on {} nodes", r.filter.num_nodes,
-          info.launched_by, info.rank, info.world, info.nodes);
+          "--num_nodes: conflicts with the launcher (got {}, but {} started this process as rank {} of {} on "
+          "{} nodes); leave it out",
+          r.filter.num_nodes, info.launched_by, info.rank, info.world, info.nodes);
   require(r.filter.num_gpus < 0 || r.filter.num_gpus == info.local_size, Exit::usage,
-          "--num_gpus is {}, but {} started this as one of {} ranks on this host", r.filter.num_gpus,
-          info.launched_by, info.local_size);
-  require(r.filter.include.empty() && r.filter.exclude.empty(), Exit::usage,
-          "--include and --exclude choose where ranks start; {} started this one already", info.launched_by);
+          "--num_gpus: conflicts with the launcher (got {}, but {} started this process as one of {} ranks "
+          "on this host); leave it out",
+          r.filter.num_gpus, info.launched_by, info.local_size);
+  require(
+      r.filter.include.empty() && r.filter.exclude.empty(), Exit::usage,
+      "--include, --exclude: have no effect here, because {} has already placed this rank; leave them out",
+      info.launched_by);
   const launcher::Program program = program_of(r, true);
   std::vector<std::string> command = program.before;
   if (program.local_rank) command.push_back(fmt::format("--local_rank={}", info.local_rank));
   command.insert(command.end(), program.after.begin(), program.after.end());
   const launcher::Environment more = launcher::adopted_environment(env, info);
   if (info.rank == 0 || r.dry_run)
-    say(r, fmt::format("rank {} of {}, of {}: it becomes the program, and nothing else is started", info.rank,
+    say(r, fmt::format("rank {} of {}, started by {}: runs the program in this process", info.rank,
                        info.world, info.launched_by));
   if (r.dry_run) {
     std::printf("%s\n", launcher::shown_command(more, "", command).c_str());
@@ -70,8 +74,9 @@ launcher::RemoteOptions remote_of(const LaunchRequest& r) {
 void print(const LaunchStart& start, const LaunchRequest& r) {
   launcher::LaunchPlan shown = start.plan;
   if (!start.several) shown.nodes = {start.plan.nodes[start.node]};
-  std::printf("%s",
-              start.several ? "# what would be executed here, and what that starts on each host\n" : "");
+  std::printf("%s", start.several
+                        ? "# command to run on this host, and the commands that it runs on each host\n"
+                        : "");
   for (const launcher::RemoteCommand& c : start.several ? launcher::remote_commands(start.plan, remote_of(r))
                                                         : std::vector<launcher::RemoteCommand>())
     std::printf("# %s\n", launcher::shell_quoted(without_secrets(c.command)).c_str());
@@ -93,8 +98,8 @@ class PidFile {
     const bool written = fd >= 0 && ::write(fd, text.data(), text.size()) == ssize_t(text.size());
     const int error = errno;
     if (fd >= 0) path_ = path, ::close(fd);
-    require(written, Exit::usage, "--save_pid: {} cannot be written: {}; remove the file, or the option",
-            path, std::strerror(error));
+    require(written, Exit::usage, "--save_pid: {} cannot be written: {}; remove the file or the option", path,
+            std::strerror(error));
     std::printf("launcher pid: %d\n", getpid());
     std::fflush(stdout);
   }
@@ -128,7 +133,7 @@ launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest
       .say = [](const std::string& text) { std::fprintf(stderr, "launch: %s\n", text.c_str()); }};
   if (start.plan.nodes[start.node].ranks.front().command.front() != this_program())
     callbacks.when_asked =
-        "a script ends, or saves first if it asks engine.stop_requested() or has save_on_stop";
+        "a script exits, or saves first if it checks engine.stop_requested() or sets save_on_stop";
   launcher::StayOptions stay{.leave_grace = 3s, .term_grace = 1500ms};
   if (!start.several) {
     stay.rank0_inherits_output = isatty(STDOUT_FILENO) != 0 && r.log_folder.empty();
@@ -173,11 +178,11 @@ int launch(const Arguments& arguments, bool as_deepspeed) {
   const std::optional<LaunchRequest> parsed = parse_launch(arguments);
   if (!parsed) return 0;
   const LaunchRequest& r = *parsed;
-  require(!r.command.empty(), Exit::usage, "launch: nothing to start; write the command after {}",
+  require(!r.command.empty(), Exit::usage, "launch: no command; write it after {}",
           as_deepspeed ? "the options, as in: deepspeed --num_gpus 2 train.py"
                        : "--, as in: cleave launch -n 2 -- train ...");
   if (!as_deepspeed && !r.dashes && !r.module && !r.no_python && !r.command[0].ends_with(".py"))
-    fail(Exit::usage, "-- is missing before {}; write: cleave launch {} -- {}", r.command[0], r.typed,
+    fail(Exit::usage, "launch: -- is missing before {}; write: cleave launch {} -- {}", r.command[0], r.typed,
          fmt::join(without_secrets(r.command), " "));
   const launcher::Environment env = launcher::environment_of_process();
   const bool makes = r.ranks > 0 || has_hostfile(r) || r.no_ssh || !r.world_info.empty();

@@ -53,7 +53,7 @@ void require_options_of_scripts(const CLI::App& app, const PlanOptions& o) {
                                                     "script"};
   for (const CLI::Option* option : app.get_options())
     require(option->count() == 0 || std::ranges::count(kOfScripts, option->get_name()), Exit::usage,
-            "{} is of models that are built in; leave it out with {}", option->get_name(), o.script);
+            "{}: applies to built-in models only; leave it out with {}", option->get_name(), o.script);
 }
 
 bool parse_options(PlanOptions& o, const Arguments& arguments) {
@@ -96,13 +96,15 @@ bool parse_options(PlanOptions& o, const Arguments& arguments) {
   add_output_options(app, o);
   if (!parse(app, arguments)) return false;
   require(!o.suggest || !o.device.empty(), Exit::usage,
-          "--suggest needs --device, one of {}: what is fastest depends on it", fmt::join(devices, ", "));
-  require(
-      o.trace.empty() || !o.script.empty(), Exit::usage,
-      "--trace {} names a function of FILE.py, and no FILE.py:NAME is given; give one, or leave --trace out",
-      o.trace);
+          "--suggest: needs --device (expected one of {}), because the fastest layout depends on it",
+          fmt::join(devices, ", "));
+  require(o.trace.empty() || !o.script.empty(), Exit::usage,
+          "--trace {}: names a function of FILE.py, but FILE.py:NAME is missing; give FILE.py:NAME, or leave "
+          "--trace out",
+          o.trace);
   if (!o.script.empty()) require_options_of_scripts(app, o);
-  require(o.here <= o.world, Exit::usage, "--ranks_here is {}, but the job has {} ranks", o.here, o.world);
+  require(o.here <= o.world, Exit::usage,
+          "--ranks_here: exceeds the ranks of the job (got {}, expected at most {})", o.here, o.world);
   return true;
 }
 
@@ -132,10 +134,10 @@ int print_suggestion(const plan::Candidate& candidate, const MemoryLimits& limit
   const std::optional<plan::Suggestion> found =
       plan::suggest(candidate, limits, device, announced(planner.candidates()));
   require(found.has_value(), Exit::memory,
-          "no layout of this model on {} ranks fits in {} of device memory; use more ranks, or a device with "
-          "more",
+          "--suggest: no layout of this model on {} ranks fits in {} of device memory; use more ranks, or "
+          "devices with more memory",
           candidate.plan.mesh.size(), format_bytes(limits.device_bytes));
-  std::fprintf(stderr, "%d layouts were planned, the best of %d that fit is below:\n%s%s", found->tried,
+  std::fprintf(stderr, "%d layouts were planned; this is the best of %d that fit:\n%s%s", found->tried,
                found->fitting, plan::format_gain(candidate, *found, limits, device).c_str(),
                plan::format(plan::predict(found->best.config, found->best.plan, device)).c_str());
   std::printf("%s\n", found->best.text.c_str());
@@ -153,7 +155,7 @@ void print(const plan::Candidate& candidate, const std::optional<plan::StepTime>
     std::ofstream page(o.html);
     page << plan::to_html(candidate.plan);
     page.close();
-    require(bool(page), Exit::usage, "{} cannot be written; give a file in a folder that exists", o.html);
+    require(bool(page), Exit::usage, "{}: cannot be written; give a file in an existing folder", o.html);
     std::fprintf(stderr, "wrote %s\n", o.html.c_str());
   }
 }
@@ -185,9 +187,9 @@ runpy.run_module("cleave.planning", run_name="__main__", alter_sys=True)
 [[noreturn]] void plan_script(const PlanOptions& o) {
   const size_t colon = o.script.rfind(".py:");
   require(colon != std::string::npos && colon + 4 < o.script.size(), Exit::usage,
-          "{} is no FILE.py:NAME, where NAME makes a module of PyTorch", o.script);
+          "{}: expected FILE.py:NAME, with NAME a function that returns a PyTorch module", o.script);
   const std::string file = o.script.substr(0, colon + 3), name = o.script.substr(colon + 4);
-  require(std::filesystem::is_regular_file(file), Exit::usage, "{}: there is no such file", file);
+  require(std::filesystem::is_regular_file(file), Exit::usage, "{}: does not exist", file);
   const MemoryLimits limits = memory_limits(o.limits);
   const auto bytes = [](int64_t limit) { return std::to_string(limit == MemoryLimits::kNone ? 0 : limit); };
   const std::string python[] = {"-c",
@@ -207,7 +209,7 @@ runpy.run_module("cleave.planning", run_name="__main__", alter_sys=True)
     words.push_back(nullptr);
     execvp(program, words.data());
   }
-  fail(Exit::usage, "python is not in PATH, and {} is read with it", file);
+  fail(Exit::usage, "python: not found in PATH, but {} needs it; install it, or add it to PATH", file);
 }
 
 }  // namespace
@@ -219,7 +221,7 @@ int run_plan(const Arguments& arguments) {
   require_page_is_no_input(o);
   const bool measured = o.device.ends_with(".json") && bench::holds_report(o.device);
   require(!measured || !o.suggest, Exit::usage,
-          "--suggest takes a GPU or its rates, and {} is a report of cleave bench; leave --suggest out",
+          "--suggest: needs a GPU or its rates (got {}, a cleave bench report); leave --suggest out",
           o.device);
   const auto device =
       o.device.empty() || measured ? std::nullopt : std::optional(plan::device_model(o.device));
@@ -247,7 +249,7 @@ int run_plan(const Arguments& arguments) {
   print(candidate, time, o);
   if (o.simulate) {
     const plan::CallProof proof = plan::prove_calls(int(o.world), planner.maker(read.config));
-    std::fprintf(stderr, "simulated %d ranks: their %lld calls fit together\n", proof.ranks,
+    std::fprintf(stderr, "simulated %d ranks: their %lld calls match\n", proof.ranks,
                  static_cast<long long>(proof.calls));
   }
   planner.require_fit(candidate, limits);

@@ -109,7 +109,7 @@ Json missing(const CudaStatus& status) {
     list.push_back(
         {{"for", "io_uring, the fastest disk access"},
          {"what", problem + (offload::liburing_version().empty() ? "; install liburing-dev and build again"
-                                                                 : "; threads read and write instead")}});
+                                                                 : "; without it, threads read and write")}});
   return list;
 }
 

@@ -30,12 +30,14 @@ std::vector<EvalSet> eval_sets_of(const std::vector<std::string>& given) {
   for (const std::string& text : given) {
     if (text.empty()) continue;
     EvalSet set = eval_set_of(text);
-    require(!set.data.empty(), Exit::usage, "--eval_data {}: no data stand behind the name", text);
+    require(!set.data.empty(), Exit::usage, "--eval_data {}: missing data after the name; give NAME=DATA",
+            text);
     const bool taken =
         std::any_of(sets.begin(), sets.end(), [&](const EvalSet& s) { return s.name == set.name; });
     require(!taken, Exit::usage,
-            "--eval_data: {}; give each a name of its own, as in --eval_data books=books.txt",
-            set.name.empty() ? "two have no name" : fmt::format("two are called {}", set.name));
+            "--eval_data: {}; give each a different name, as in --eval_data books=books.txt",
+            set.name.empty() ? "two data sets have no name"
+                             : fmt::format("two data sets have the name {}", set.name));
     sets.push_back(std::move(set));
   }
   return sets;
@@ -137,7 +139,8 @@ void add_telling_options(CLI::App& app, RunOptions& o) {
   app.add_flag("--ngrams", o.ngrams, "compare the validation loss with byte n-gram models");
   auto* verbose =
       app.add_flag("--verbose", o.verbose, "print every key and the complete memory table at the start");
-  app.add_flag("--quiet", o.quiet, "print only the origin of the weights and the model at the start")
+  app.add_flag("--quiet", o.quiet,
+               "print only the model and its weights at the start, and no summary at the end")
       ->excludes(verbose);
   app.add_flag("--strict", o.strict,
                "treat warnings about the ds_config and about changes since the checkpoint as errors");
@@ -145,26 +148,25 @@ void add_telling_options(CLI::App& app, RunOptions& o) {
 
 // Options that lack another one, or contradict it.
 void require_whole(const RunOptions& o, bool steps_given) {
-  require(!o.epochs || !steps_given, Exit::usage,
-          "--epochs and --steps both say how long the training is; give one of them");
+  require(!o.epochs || !steps_given, Exit::usage, "--epochs: conflicts with --steps; give one of them");
   require(o.resume == "auto" || o.resume == "never" || !o.output.empty(), Exit::usage,
-          "--resume {} needs --output, the folder to resume from", o.resume);
+          "--resume {}: needs --output, the folder to resume from", o.resume);
   for (const auto& [name, given] : {std::pair{"--save_interval", o.save_interval > 0},
                                     {"--save_minutes", o.save_minutes > 0},
                                     {"--keep_every", o.keep_every > 0},
                                     {"--keep_best", o.keep_best}})
-    require(!given || !o.output.empty(), Exit::usage, "{} needs --output, the folder of checkpoints", name);
+    require(!given || !o.output.empty(), Exit::usage, "{}: needs --output, the folder of checkpoints", name);
   require(o.export_to.empty() || !o.output.empty(), Exit::usage,
-          "--export needs --output, the folder of the checkpoint that it is made from");
+          "--export: needs --output, the folder of the checkpoint to export");
   for (const auto& [name, given] :
        {std::pair{"--keep_best", o.keep_best}, {"--early_stopping_patience", o.patience > 0}})
     require(!given || (!o.eval_sets.empty() && o.eval_interval > 0), Exit::usage,
-            "{} needs --eval_data, and --eval_interval, the steps between evaluations", name);
+            "{}: needs --eval_data, and --eval_interval, the steps between evaluations", name);
   require(o.threshold == 0 || o.patience > 0, Exit::usage,
-          "--early_stopping_threshold needs --early_stopping_patience, the evaluations to wait");
+          "--early_stopping_threshold: needs --early_stopping_patience, the evaluations to wait");
   for (const auto& [name, given] :
        {std::pair{"--ngrams", o.ngrams}, {"--eval_interval", o.eval_interval > 0}})
-    require(!given || !o.eval_sets.empty(), Exit::usage, "{} needs --eval_data", name);
+    require(!given || !o.eval_sets.empty(), Exit::usage, "{}: needs --eval_data", name);
 }
 
 }  // namespace

@@ -26,14 +26,14 @@ void verify(const checkpoint::CheckpointReader& reader, const CheckpointOptions&
   for (const std::string& fault : faults) std::printf("%s\n", printable(fault).c_str());
   require(faults.empty(), Exit::checkpoint, "{} has {} fault{}", reader.path().string(), faults.size(),
           faults.size() == 1 ? "" : "s");
-  std::printf("%s is whole: %zu tensors, every element once, %s, all checksums match\n",
+  std::printf("%s is complete: %zu tensors, every element once, %s, all checksums match\n",
               reader.path().c_str(), reader.manifest().tensors.size(),
               format_bytes(reader.manifest().bytes()).c_str());
 }
 
 void verify_all(const CheckpointOptions& o) {
   const std::vector<std::string> names = checkpoint::checkpoint_folders(o.dir);
-  require(!names.empty(), Exit::checkpoint, "{} has no checkpoints", o.dir);
+  require(!names.empty(), Exit::checkpoint, "{}: contains no checkpoints", o.dir);
   size_t faulty = 0;
   for (const std::string& name : names) try {
       verify(checkpoint::CheckpointReader(o.dir, name), o);

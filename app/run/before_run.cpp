@@ -74,20 +74,21 @@ void check_first_loss(RunParts& run) {
   const nlohmann::json& saved = run.folder.resumed_facts();
   const std::string why = run.job.from_first(
       run.job.first() ? not_comparable(saved, run.facts, run.engine.config().train_batch_size) : "");
-  if (!why.empty())
-    return run.watch.say("the first loss is not compared with that of the checkpoint: " + why);
+  if (!why.empty()) return run.watch.say("the first loss is not compared with the checkpoint: " + why);
   const std::optional<FirstLoss> now = FirstLoss::of_next_step(run.engine, run.batches, run.job);
   if (!now)
-    return run.watch.say("the first loss is not compared with that of the checkpoint: it cannot be computed");
+    return run.watch.say(
+        "the first loss is not compared with the checkpoint: it is not finite, or the samples are "
+        "unavailable");
   const FirstLoss then = *FirstLoss::in(saved);
   run.job.together(Exit::checkpoint, [&] {
     const std::string wrong = difference(then, *now, saved, run.facts);
     require(wrong.empty(), Exit::checkpoint,
-            "this is not the training that was saved in {}, and nothing is trained or written: {}. "
-            "--resume_check off goes on all the same",
+            "{}: the checkpoint belongs to another training, so nothing was trained or written: {}; pass "
+            "--resume_check off to continue anyway",
             run.wanted.output, wrong);
   });
-  run.watch.say(fmt::format("the loss of the next step is {:.6g}, as the checkpoint has it", now->loss));
+  run.watch.say(fmt::format("the loss of the next step is {:.6g}, the same as in the checkpoint", now->loss));
 }
 
 }  // namespace cleave::app

@@ -37,22 +37,18 @@ bool Ending::vote_to_save() {
 
 void Ending::save_and_throw(const std::exception_ptr& failure) {
   run_.engine.synchronize();
-  saving_.rescue("data cannot be read: " + saving_.said(fmt::format("after step {}", run_.engine.step())));
+  saving_.rescue("cannot read data: " + saving_.said(fmt::format("after step {}", run_.engine.step())));
   run_.job.together([&] {
     if (failure) std::rethrow_exception(failure);
   });
-  throw Error(Exit::data, "another rank cannot read its data");
+  throw Error(Exit::data, "data: another rank cannot read its part; see its error");
 }
 
-void Ending::say_best() const {
+void Ending::say_early() const {
   const Best& best = run_.best;
   if (best.out_of_patience())
-    run_.watch.say(fmt::format("stopped early after step {}: {} evaluations in a row brought no smaller loss",
+    run_.watch.say(fmt::format("stopped early after step {}: {} evaluations without improvement",
                                run_.engine.step(), best.waited()));
-  if (run_.wanted.judges() && best.step() >= 0)
-    run_.watch.say(fmt::format(
-        "smallest validation loss: {:.6g}, after step {}{}", best.loss(), best.step(),
-        run_.wanted.keep_best ? fmt::format("; {}/best names its checkpoint", run_.wanted.output) : ""));
 }
 
 }  // namespace cleave::app

@@ -24,8 +24,8 @@ class Ending {
   bool vote_to_stop() { return stopped_ = run_.job.any(launcher::Job::stop_requested()); }
   // Where any rank has a failure, and this one perhaps: all save and throw it. Collective.
   [[noreturn]] void save_and_throw(const std::exception_ptr& failure);
-  // Why the run is over, and what was the best of it.
-  void say_best() const;
+  // Reports early stopping.
+  void say_early() const;
 
  private:
   void read_ahead();

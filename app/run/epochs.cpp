@@ -26,8 +26,8 @@ int64_t steps_of(double epochs, const EpochLength& length) {
   return std::max<int64_t>(1, int64_t(std::ceil(steps * (1 - kRounding))));
 }
 
-std::string epoch_line(const RunOptions& o, const EpochLength& length) {
-  return fmt::format("data: {} samples of {} tokens, {} steps an epoch; {} steps are {:.3g} epochs",
+std::string epoch_value(const RunOptions& o, const EpochLength& length) {
+  return fmt::format("{} samples of {} tokens, {} steps per epoch; {} steps are {:.3g} epochs",
                      length.samples, o.model.seq_len, length.steps, o.steps, length.epochs(o.steps));
 }
 

@@ -15,7 +15,7 @@ EpochLength epoch_length(const RunOptions& options, const config::DsConfig& conf
 // Steps of so many epochs, the last one whole.
 int64_t steps_of(double epochs, const EpochLength& length);
 
-// "data: 1234 samples of 64 tokens, 78 steps an epoch; 200 steps are 2.56 epochs".
-std::string epoch_line(const RunOptions& options, const EpochLength& length);
+// "1234 samples of 64 tokens, 78 steps per epoch; 200 steps are 2.56 epochs".
+std::string epoch_value(const RunOptions& options, const EpochLength& length);
 
 }  // namespace cleave::app

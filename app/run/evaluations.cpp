@@ -9,11 +9,11 @@ namespace {
 std::vector<std::string> ngram_lines(const data::DataSources& data, const data::DataSources& eval_data,
                                      const std::string& model, double validation_loss) {
   if (!data.bytes() || data.blended() || !eval_data.bytes() || eval_data.blended())
-    return {"n-grams are compared for one text only"};
+    return {"--ngrams: supports a single text only"};
   const std::string train = InputFile(data.files()[0].path(), Exit::data).text(),
                     validation = InputFile(eval_data.files()[0].path(), Exit::data).text();
   const std::vector<double> losses = data::ngram_losses(data::bytes_of(train), data::bytes_of(validation));
-  std::vector<std::string> lines{"validation loss in nats a byte, on the same split:"};
+  std::vector<std::string> lines{"validation loss in nats per byte, on the same split:"};
   for (size_t n = 0; n < losses.size(); ++n)
     lines.push_back(fmt::format("  {}-gram   {:.4f}{}", n + 1, losses[n],
                                 validation_loss < losses[n] ? "   beaten" : ""));
@@ -72,7 +72,7 @@ std::optional<runtime::Evaluation> Evaluations::evaluate(size_t set) {
     return {};
   }
   require(result.targets > 0, Exit::data,
-          "--eval_data {}: no token has a loss: its loss mask or its documents hide every target",
+          "--eval_data {}: no token has a loss; check its loss mask and documents",
           run_.wanted.named(run_.wanted.eval_sets[set].data));
   return result;
 }

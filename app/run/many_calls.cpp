@@ -45,9 +45,8 @@ std::vector<std::string> warnings_of_many_calls(const config::DsConfig& config, 
   for (const Key& key : keys)
     if (const int64_t calls = key.times * (key.times ? calls_of(model, key.size) : 0); calls > kMany)
       warnings.push_back(
-          fmt::format("zero_optimization.{} is {}: about {} calls in every step, each with its own latency; "
-                      "leave the key out, "
-                      "or give a size of some millions",
+          fmt::format("zero_optimization.{}: too small (got {}, which makes about {} calls per step, each "
+                      "with its own latency); leave the key out, or give a size of some millions",
                       key.name, key.size, calls));
   return warnings;
 }

@@ -42,7 +42,7 @@ Profile::~Profile() {
 
 void Profile::start(const runtime::Engine& engine, const config::ReadResult& config) {
   if (!config_.dump_state) return;
-  say_("every effective value:\n" + block(config::format(config.notes)));
+  say_("effective values:\n" + block(config::format(config.notes)));
   say_(block(engine.describe_units()));
 }
 
@@ -80,7 +80,7 @@ std::optional<monitor::PhaseTimes> Profile::end_step(const runtime::Engine& engi
 void Profile::end() {
   if (steps_ > 0) tell_times();
   if (logs(config_.comms_logger))
-    say_(fmt::format("collectives of rank 0, latencies with the wait for other ranks:\n{}",
+    say_(fmt::format("collectives of rank 0; latencies include the wait for other ranks:\n{}",
                      block(comms_.table())));
 }
 
@@ -139,10 +139,10 @@ void Profile::tell_layers(const runtime::Engine& engine, double seconds) {
   const std::vector<std::string> facts = {
       fmt::format("after {} steps; {} ranks: {}", config_.flops_profiler.profile_step, world_.size(),
                   name_of(mesh)),
-      fmt::format("batch: {} samples, {} a rank at a time; {} parameters", config_.train_batch_size,
+      fmt::format("batch: {} samples, {} per rank and micro-batch; {} parameters", config_.train_batch_size,
                   config_.train_micro_batch_size_per_gpu, format_count(engine.params())),
       fmt::format(
-          "arithmetic of the step: {:.3f} TFLOP on all ranks, {:.3f} TFLOP/s a rank; {:.2f} samples/s",
+          "arithmetic of the step: {:.3f} TFLOP on all ranks, {:.3f} TFLOP/s per rank; {:.2f} samples/s",
           flops / 1e12, flops / 1e12 / seconds / world_.size(), double(config_.train_batch_size) / seconds)};
   const config::FlopsProfilerConfig& c = config_.flops_profiler;
   const std::string text = monitor::format_profile(
@@ -157,9 +157,9 @@ void Profile::write_layers(const std::string& text) {
   const config::FlopsProfilerConfig& c = config_.flops_profiler;
   std::ofstream file(c.output_file);
   if (file << text && file.flush())
-    say_("the profile of a step is in " + c.output_file);
+    say_("wrote the profile of a step to " + c.output_file);
   else
-    say_(fmt::format("warning: flops_profiler.output_file: cannot write {}; the profile follows\n{}",
+    say_(fmt::format("warning: flops_profiler.output_file: cannot be written ({}); this is the profile:\n{}",
                      c.output_file, block(text)));
 }
 

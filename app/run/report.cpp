@@ -3,12 +3,15 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/named_line.h"
+#include "app/run/end_lines.h"
 #include "app/run/matmul_peak.h"
-#include "app/run/start_lines.h"
 #include "core/json_path.h"
 #include "core/printable.h"
 #include "kernels/choices.h"
@@ -23,6 +26,7 @@ namespace cleave::app {
 namespace {
 
 using nlohmann::json;
+using Clock = std::chrono::steady_clock;
 
 int columns_of_terminal() {
   winsize size{};
@@ -52,7 +56,10 @@ struct Report::Sinks {
   std::optional<monitor::CsvMonitor> csv;
   comm::CommBytes sent;
   int ranks = 1;
-  double peak = 0;
+  double peak = 0, loss = 0, step_seconds = 0;
+  int64_t steps = 0, tokens = 0;  // of this run
+  Clock::time_point begin;
+  bool terminal = false;
   int64_t first_step = 0;
 };
 
@@ -78,21 +85,20 @@ void Report::count_epochs(const EpochLength& epoch) {
   if (sinks_) sinks_->epoch = epoch;
 }
 
-void Report::start(const runtime::Engine& engine, int ranks, const std::string& transport,
-                   const std::string& threads) {
+void Report::start(const runtime::Engine& engine, const StartFacts& facts) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
-  s.ranks = ranks, s.sent = engine.comm_bytes(), s.first_step = engine.step();
-  const bool terminal = isatty(STDOUT_FILENO) != 0;
+  s.ranks = engine.mesh().size(), s.sent = engine.comm_bytes(), s.first_step = engine.step();
+  s.begin = Clock::now();
+  s.terminal = isatty(STDOUT_FILENO) != 0;
   s.progress.emplace(monitor::ProgressOptions{.out = stdout,
                                               .total = s.options.steps,
                                               .done = engine.step(),
                                               .epochs_done = s.epoch.epochs(engine.step()),
                                               .steps_per_epoch = s.epoch.steps,
-                                              .is_terminal = terminal,
+                                              .is_terminal = s.terminal,
                                               .columns = columns_of_terminal()});
-  for (const std::string& about : start_lines(engine, transport, threads, s.options, s.epoch, s.config))
-    line(about);
+  named(start_lines(engine, facts, s.options, s.epoch, s.config));
   if (s.options.metrics.empty()) return;
   s.metrics.emplace(s.options.metrics, engine.step() > 0);
   json resolved = json::object();
@@ -100,10 +106,10 @@ void Report::start(const runtime::Engine& engine, int ranks, const std::string& 
     if (!n.path.empty())
       resolved[n.key.empty() ? n.path : n.key] = json::accept(n.value) ? json::parse(n.value) : json(n.value);
   json start = json{{"config", resolved},
-                    {"world_size", ranks},
+                    {"world_size", s.ranks},
                     {"mesh", plan::as_json(engine.mesh())},
                     {"pipeline", engine.notes().pipeline},
-                    {"transport", transport},
+                    {"transport", facts.transport},
                     {"model", path_in_json(engine.model().name)},
                     {"parameters", engine.params()},
                     {"step", engine.step()},
@@ -120,6 +126,7 @@ void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, d
                   const std::optional<monitor::PhaseTimes>& times) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
+  s.loss = r.loss, ++s.steps, s.step_seconds += seconds;
   const config::DsConfig& c = engine.config();
   monitor::StepMetrics m{.step = r.step,
                          .epoch = s.epoch.epochs(r.step),
@@ -130,6 +137,7 @@ void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, d
                          .skipped = r.skipped,
                          .skipped_total = r.skipped_total};
   m.tokens = c.train_batch_size * engine.model().rows_per_sample * engine.model().parts;
+  s.tokens += m.tokens;
   m.tokens_per_s = double(m.tokens) / seconds, m.step_ms = seconds * 1e3;
   m.mfu = double(c.train_batch_size) * engine.model().flops_per_sample / (seconds * s.peak * s.ranks);
   const comm::CommBytes sent = engine.comm_bytes();
@@ -169,18 +177,41 @@ void Report::evaluation(int64_t step, const std::string& data, const runtime::Ev
 
 void Report::line(const std::string& text) {
   if (!sinks_) return;
-  const std::string shown = printable(text);
+  print(printable(text));
+}
+
+void Report::print(const std::string& text) {
   if (sinks_->progress) {
-    sinks_->progress->line(shown);
+    sinks_->progress->line(text);
   } else {
-    std::printf("%s\n", shown.c_str());
+    std::printf("%s\n", text.c_str());
     std::fflush(stdout);
   }
 }
 
-void Report::end(const runtime::Engine& engine) {
+void Report::named(const std::vector<config::NamedValue>& lines) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const bool bold = sinks_->terminal && (!no_color || !*no_color);
+  for (const config::NamedValue& l : lines) {
+    std::string text = printable(l.name.empty() ? l.value : named_line(l.name, l.value));
+    if (bold && !l.name.empty()) text = "\x1b[1m" + text.insert(l.name.size() + 1, "\x1b[0m");
+    print(text);
+  }
+}
+
+void Report::end(const runtime::Engine& engine, const Best& best, bool stopped, bool has_tokenizer) {
   if (!sinks_) return;
-  if (sinks_->progress) sinks_->progress->finish();
+  Sinks& s = *sinks_;
+  if (s.progress) s.progress->finish();
+  const EndFacts facts{.step = engine.step(),
+                       .steps = s.steps,
+                       .loss = s.loss,
+                       .tokens = s.tokens,
+                       .step_seconds = s.step_seconds,
+                       .seconds = std::chrono::duration<double>(Clock::now() - s.begin).count(),
+                       .stopped = stopped,
+                       .has_tokenizer = has_tokenizer};
+  if (!s.options.quiet) named(end_lines(facts, best, s.options));
   if (sinks_->metrics)
     sinks_->metrics->end(
         json{{"step", engine.step()}, {"memory_peak", plan::as_json(engine.memory_peak())}}.dump());

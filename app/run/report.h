@@ -1,12 +1,15 @@
-// What a training run shows and records: lines and a progress bar for people, JSON lines for scripts,
-// TensorBoard and CSV where the ds_config asks for them. Does nothing on any rank but the first.
+// Output of a training run: lines and a progress bar for people, JSON lines for scripts, TensorBoard and CSV
+// if the ds_config enables them. Only the first rank writes.
 #pragma once
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "app/run/best.h"
 #include "app/run/run_options.h"
+#include "app/run/start_lines.h"
 #include "config_schema/read_config.h"
 #include "monitor/step_times.h"
 #include "runtime/engine.h"
@@ -20,8 +23,7 @@ class Report {
 
   // Before start() and before the engine has its memory: the product that is measured takes some for itself.
   void measure_peak(Device device, DType type);
-  void start(const runtime::Engine& engine, int ranks, const std::string& transport,
-             const std::string& threads);
+  void start(const runtime::Engine& engine, const StartFacts& facts);
   void step(const runtime::Engine& engine, const runtime::StepResult& result, double seconds,
             const std::optional<monitor::PhaseTimes>& times);
   // Counts epochs and samples from a resumed position on, before start().
@@ -29,10 +31,14 @@ class Report {
   // `data`: the name of what was evaluated; may be empty.
   void evaluation(int64_t step, const std::string& data, const runtime::Evaluation& result);
   void line(const std::string& text);
-  void end(const runtime::Engine& engine);
+  // Closes the files and prints the summary.
+  void end(const runtime::Engine& engine, const Best& best, bool stopped, bool has_tokenizer);
 
  private:
   struct Sinks;
+  void named(const std::vector<config::NamedValue>& lines);
+  void print(const std::string& text);
+
   std::unique_ptr<Sinks> sinks_;
 };
 

@@ -22,11 +22,11 @@ void put_first(std::vector<FoundCheckpoint>& found, size_t at, const std::string
   const std::string& pointed = found[at].tag;
   if (found[at].step < found[0].step)
     say(fmt::format(
-        "warning: 'latest' names {}, so newer ones are passed over: {}; --resume NAME takes another",
+        "warning: 'latest' names {}, so the resume skips newer checkpoints: {}; --resume NAME selects one",
         in_quotes(pointed), newer));
   else if (fs::exists(checkpoint::pending(fs::path(folder) / "latest")))
     say(fmt::format(
-        "warning: a job was killed before 'latest' named the checkpoint it had saved, {}; it is taken",
+        "warning: a job was killed before 'latest' named its newest checkpoint, {}; the resume uses it",
         in_quotes(pointed)));
   std::rotate(found.begin(), found.begin() + ptrdiff_t(at), found.begin() + ptrdiff_t(at) + 1);
 }
@@ -40,7 +40,7 @@ std::vector<FoundCheckpoint> whole_checkpoints(const std::string& folder, std::v
       const runtime::Restored state = runtime::from_json(reader.state(), reader.path().string());
       found.push_back({tag, state.at.step});
     } catch (const Error& e) {
-      damaged.push_back(fmt::format("{} is passed over: {}", in_quotes(tag), e.what()));
+      damaged.push_back(fmt::format("{} is skipped: {}", in_quotes(tag), e.what()));
     }
   // Behind what replaced it comes ".old.<name>".
   std::sort(found.begin(), found.end(),
@@ -54,10 +54,9 @@ std::vector<FoundCheckpoint> checkpoints_to_resume(const std::string& folder, co
                                                    const Say& say) {
   if (resume == "never") {
     if (!checkpoint::checkpoint_folders(folder).empty())
-      say(
-          fmt::format("warning: {} has checkpoints of another run; those of steps that are reached again are "
-                      "replaced",
-                      folder));
+      say(fmt::format(
+          "warning: {} contains checkpoints of another run; this run replaces those with the same steps",
+          folder));
     return {};
   }
   if (resume != "auto" && resume != "required") return {{resume}};
@@ -75,12 +74,12 @@ std::vector<FoundCheckpoint> checkpoints_to_resume(const std::string& folder, co
   const bool there = at != found.end();
   if (there) put_first(found, size_t(at - found.begin()), folder, say);
   if (!pointed.empty() && !there && damaged.empty())
-    damaged.push_back(fmt::format("{} names {}, which is not there", pointer.string(), in_quotes(pointed)));
+    damaged.push_back(fmt::format("{} names {}, which does not exist", pointer.string(), in_quotes(pointed)));
   if (!there)
     for (const std::string& d : damaged) say("warning: " + d);
   require(!found.empty() || damaged.empty(), Exit::checkpoint,
-          "{} has checkpoints, but none can be used: {}. Restore one, or begin anew in another folder",
-          folder, damaged.empty() ? "" : damaged.front());
+          "{}: no usable checkpoint: {}; restore one, or restart from scratch in another folder", folder,
+          damaged.empty() ? "" : damaged.front());
   return found;
 }
 

@@ -96,9 +96,9 @@ double allowed_difference(const std::string& type, const std::string& other, dou
 
 std::string not_comparable(const json& saved, const json& now, int64_t batch) {
   const std::optional<FirstLoss> first = FirstLoss::in(saved);
-  if (!first) return "the checkpoint was saved without one";
+  if (!first) return "the checkpoint has no first loss";
   if (first->batch != batch)
-    return fmt::format("train_batch_size is {} now and {} in the checkpoint", batch, first->batch);
+    return fmt::format("train_batch_size is {} now and was {} in the checkpoint", batch, first->batch);
   const std::vector<std::string> changes =
       changes_of_facts(without(saved, {"config", "optimizer"}), without(now, {"config", "optimizer"}));
   return changes.empty() ? "" : changes.front();
@@ -107,20 +107,20 @@ std::string not_comparable(const json& saved, const json& now, int64_t batch) {
 std::string difference(const FirstLoss& saved, const FirstLoss& now, const json& saved_facts,
                        const json& facts) {
   if (saved.samples != now.samples)
-    return "the data: the samples of the next step are not those that came next when it was saved, though "
-           "--data has the size, the beginning and the end that it had";
+    return "the data: the samples of the next step differ, although --data has the same size, begin and end "
+           "as in the checkpoint";
   const double allowed = allowed_difference(saved.type, now.type, saved.loss);
   if (std::fabs(saved.loss - now.loss) <= allowed) return "";
   const std::string losses = fmt::format(
-      "the loss of the next step's samples is {:.6g} and was {:.6g} when it was saved; {:.2g} would "
-      "be rounding",
+      "the loss of the next step is {:.6g} and was {:.6g} in the checkpoint; rounding explains at most "
+      "{:.2g}",
       now.loss, saved.loss, allowed);
   const std::vector<std::string> changes =
       changes_of_facts({{"config", saved_facts.value("config", json())}}, facts);
   if (!changes.empty()) return fmt::format("the configuration: {}: {}", losses, changes.front());
   return fmt::format(
-      "the weights, or what computes with them: {}, and samples and model are the same; "
-      "cleave verify reads every checksum",
+      "the weights, or their computation: {}, although samples and model are the same; cleave verify checks "
+      "all checksums",
       losses);
 }
 

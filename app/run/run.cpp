@@ -1,5 +1,6 @@
 #include "app/run/run.h"
 
+#include "app/named_line.h"
 #include "app/run/data_position.h"
 #include "app/run/ending.h"
 #include "app/run/evaluations.h"
@@ -29,10 +30,10 @@ class Loop {
       run_.watch.say("stop requested: " + saving_.said(fmt::format("after step {}", run_.engine.step())));
     save_and_evaluate(true, !ending_.stopped() && evaluations_.due_at_end());
     saving_.finish();
-    if (!ending_.stopped()) ending_.say_best(), saving_.write_export();
+    if (!ending_.stopped()) ending_.say_early(), saving_.write_export();
     run_.profile.end();
-    run_.watch.report().end(run_.engine);
     if (!ending_.stopped()) evaluations_.say_ngrams();
+    run_.watch.report().end(run_.engine, run_.best, ending_.stopped(), run_.facts.at("tokenizer") != "ids");
     return ending_.stopped() ? Exit::stopped : Exit::ok;
   }
 
@@ -45,7 +46,7 @@ class Loop {
     const bool judges = run_.wanted.judges(), keeps = run_.wanted.keep_best;
     if (saves && !judges) saving_.save();
     const bool evaluated = evaluates && evaluations_.evaluate();
-    const bool better = evaluated && judges && run_.best.take(run_.engine.step(), evaluations_.loss());
+    const bool better = evaluated && run_.best.take(run_.engine.step(), evaluations_.loss());
     if (keeps) run_.folder.keep_best(run_.best.step());
     if (judges && (saves || (better && keeps))) saving_.save();
   }
@@ -136,15 +137,15 @@ void Run::begin(RunParts& run) {
   if (resumed) run.best.restore(folder_.resumed_facts());
   if (resumed) continue_data(run);
   if (wanted_.keep_best) folder_.keep_best(run.best.step());
-  if (!resumed) weights_.load(*engine_, job_, watch_);
+  const std::string weights = resumed ? "" : weights_.load(*engine_, job_);
   job_.together([&] {
     if (job_.first() && wanted_.tokenizer && !wanted_.output.empty())
       keep_tokenizer_files(*wanted_.tokenizer, wanted_.output);
   });
-  watch_.report().start(*engine_, watch_.world().size(), job_.transport(), job_.threads());
+  watch_.report().start(*engine_, {job_.transport(), job_.threads(), weights});
   for (const data::TokenFile& file : data_.training().files())
     if (!wanted_.quiet && file.vocab_is_a_guess() && !file.documents())
-      watch_.say("data: " + file.describe());
+      watch_.say(named_line("tokens", file.describe()));
   if (resumed) check_first_loss(run);
   run.profile.start(*engine_, read_);
 }

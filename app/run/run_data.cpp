@@ -17,7 +17,9 @@ RunData::RunData(const RunOptions& wanted)
 void RunData::use_vocab(int64_t vocab) {
   vocab_ = vocab;
   training_.use_vocab(vocab), training_.note_contents();
-  require(training_.vocab() <= vocab, Exit::data, "{} holds ids below {}, but {} has a vocabulary of {}",
+  require(training_.vocab() <= vocab, Exit::data,
+          "{}: contains ids above the vocabulary of the model (got ids below {}, but {} has a vocabulary of "
+          "{}); use the tokenizer of the model",
           wanted_.named(wanted_.data), training_.vocab(), wanted_.model.model, vocab);
 }
 

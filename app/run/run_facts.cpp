@@ -53,7 +53,7 @@ void add_changes(const std::string& name, const json& saved, const json& now,
   if (saved == now) return;
   if (!saved.is_object() || !now.is_object())
     return changes.push_back(
-        fmt::format("{} is {} now and {} in the checkpoint", name, shown(now), shown(saved)));
+        fmt::format("{} is {} now and was {} in the checkpoint", name, shown(now), shown(saved)));
   json all = saved;
   all.update(now);
   for (const auto& [key, value] : all.items())
@@ -65,11 +65,11 @@ std::string change_of_data(const json& saved, const json& now) {
   for (const char* key : {"tokens", "kind", "ends_xxh3"})
     if (saved.value(key, json()) != now.value(key, json()))
       return fmt::format(
-          "--data has other contents: {} with {} tokens now, {} with {} tokens in the checkpoint",
+          "--data: the content changed ({} with {} tokens now, {} with {} tokens in the checkpoint)",
           shown(now["name"]), now["tokens"].dump(), shown(saved.value("name", json())),
           shown(saved.value("tokens", json())));
   if (saved.value("shares", json()) != now.value("shares", json()))
-    return fmt::format("the shares of --data are {} now and {} in the checkpoint",
+    return fmt::format("--data: the weights of the sources changed ({} now, {} in the checkpoint)",
                        shown(now.value("shares", json())), shown(saved.value("shares", json())));
   return {};
 }
@@ -111,7 +111,7 @@ std::vector<std::string> changes_of_facts(const json& saved, const json& now) {
     if (trained && saved.contains(key)) add_changes(name, saved[key], now[key], changes);
   if (saved.value("tokenizer_digest", json()) != now.value("tokenizer_digest", json()) &&
       saved.contains("tokenizer_digest") && now.contains("tokenizer_digest"))
-    changes.push_back(fmt::format("the tokenizer is {} now, with other ids than {} in the checkpoint",
+    changes.push_back(fmt::format("--tokenizer: the ids changed ({} now, {} in the checkpoint)",
                                   shown(now["tokenizer_path"]),
                                   shown(saved.value("tokenizer_path", json()))));
   if (saved.contains("data") && saved["data"].is_object())
@@ -121,7 +121,7 @@ std::vector<std::string> changes_of_facts(const json& saved, const json& now) {
   for (const json& change : json::diff(saved["config"], now["config"])) {
     const json::json_pointer at(change["path"].get<std::string>());
     auto value = [&](const json& config) { return config.contains(at) ? shown(config[at]) : "nothing"; };
-    changes.push_back(fmt::format("{} of the model is not that of the checkpoint: {} now and {} there",
+    changes.push_back(fmt::format("{} of the model differs from the checkpoint: {} now, {} in the checkpoint",
                                   printable(at.to_string().substr(1)), value(now["config"]),
                                   value(saved["config"])));
   }

@@ -46,10 +46,9 @@ void RunFolder::require_something_to_resume() {
   const std::string& what = options_.resume;
   if (options_.dir.empty() || what == "auto" || what == "never") return;
   job_.together([&] {
-    require(
-        !job_.first() || !checkpoint::checkpoint_folders(options_.dir).empty(), Exit::checkpoint,
-        "--resume {}: {} has no checkpoint: no 'latest' and no other; --resume auto begins at step 0 there",
-        in_quotes(what), options_.dir);
+    require(!job_.first() || !checkpoint::checkpoint_folders(options_.dir).empty(), Exit::checkpoint,
+            "--resume {}: {} contains no checkpoint; --resume auto starts at step 0 in this case",
+            in_quotes(what), options_.dir);
   });
 }
 
@@ -83,7 +82,7 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
       if (e.exit() != Exit::checkpoint) throw;
       const bool pass_over = job_.first() && i + 1 < candidates.size() && is_damaged(tag);
       if (job_.from_first(pass_over ? "pass over" : "").empty()) throw;
-      say_(fmt::format("warning: {} is passed over: {}", in_quotes(tag), e.what()));
+      say_(fmt::format("warning: {} is skipped: {}", in_quotes(tag), e.what()));
       passed_over_.push_back(tag);
       continue;
     }
@@ -99,7 +98,7 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
     });
     const bool anew = options_.reset_optimizer || engine.optimizer_is_new();
     say_(fmt::format("resumed from {}/{} at step {}{}", options_.dir, tag, engine.step(),
-                     anew ? "; the optimizer begins anew" : ""));
+                     anew ? "; the optimizer starts from scratch" : ""));
     return true;
   }
 }
@@ -148,7 +147,7 @@ void RunFolder::compare(const std::string& client, const json& facts) {
     all += (all.empty() ? "" : "; ") + c;
   }
   require(changes.empty() || !options_.strict, Exit::checkpoint,
-          "--strict: this is not what {} was trained with: {}", options_.dir, all);
+          "--strict: {} was trained with other settings: {}", options_.dir, all);
 }
 
 // The run that is resumed goes on: it may let go what it saved before.
@@ -178,9 +177,9 @@ void RunFolder::remove_left_overs(const std::string& in_use, int64_t step) try {
     std::erase_if(mine_, [&](const FoundCheckpoint& f) { return f.tag == name; });
   }
   if (!removed.empty())
-    say_(fmt::format("removed from {} what a job that was killed left: {}", options_.dir, removed));
+    say_(fmt::format("removed leftovers of a killed job from {}: {}", options_.dir, removed));
 } catch (const fs::filesystem_error& e) {
-  say_(fmt::format("warning: what a job that was killed left cannot be removed: {}", e.what()));
+  say_(fmt::format("warning: leftovers of a killed job cannot be removed: {}", e.what()));
 }
 
 void RunFolder::save(runtime::Engine& engine, const json& facts) {
@@ -194,8 +193,8 @@ void RunFolder::save(runtime::Engine& engine, const json& facts) {
     const bool folder = fs::create_directories(options_.dir), lock = lock_->require_held();
     if (folder || lock)
       say_(fmt::format(
-          "warning: {} was removed while this run was under way; it is made anew, and what was "
-          "saved before {} gone",
+          "warning: {} was removed during this run; the run created it again, and earlier checkpoints {} "
+          "gone",
           folder ? options_.dir : (fs::path(options_.dir) / "run.lock").string(), folder ? "is" : "may be"));
   });
   best_ = next_best_;  // what was begun before has ended
@@ -204,7 +203,7 @@ void RunFolder::save(runtime::Engine& engine, const json& facts) {
   for (const std::string& tag : passed_over_) client["passed_over"].push_back(path_in_json(tag));
   const std::string tag = fmt::format("global_step{}", step);
   if (engine.config().checkpoint.behind())
-    say_(fmt::format("saving {}/{} behind the training", options_.dir, tag));
+    say_(fmt::format("saving {}/{} in the background", options_.dir, tag));
   engine.save_checkpoint(options_.dir, tag, client.dump(),
                          [this, step, begin = Clock::now(), behind = engine.config().checkpoint.behind()](
                              const checkpoint::SavedCheckpoint& saved) {
@@ -241,10 +240,9 @@ void RunFolder::tell(const std::string& text) {
 // On the first rank; on the thread that saves behind the training, which ends before the next save begins.
 void RunFolder::written(const checkpoint::SavedCheckpoint& saved, int64_t step) {
   if (!saved.renamed && !std::exchange(in_place_, true))
-    tell(
-        fmt::format("{} is on a file system that renames no folders: checkpoints are written in their place, "
-                    "with the manifest behind all else",
-                    options_.dir));
+    tell(fmt::format(
+        "{}: the file system cannot rename folders; checkpoints are written in place, with the manifest last",
+        options_.dir));
   // Where nothing is renamed, one of the same step went under another name.
   std::erase_if(mine_, [&](const FoundCheckpoint& f) { return f.step == step; });
   std::erase(passed_over_, saved.name);  // replaced

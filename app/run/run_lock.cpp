@@ -112,13 +112,13 @@ RunLock::~RunLock() {
 void RunLock::take(const Options& options) {
   for (;;) {
     if (write_text(file_, O_CREAT | O_EXCL, mine_)) return;
-    require(errno == EEXIST, Exit::usage, "--output: {} cannot be made: {}; {}", file_.string(),
+    require(errno == EEXIST, Exit::usage, "--output: {} cannot be created: {}; {}", file_.string(),
             std::strerror(errno), remedy_of_writing(errno));
     const auto holder = read_lock(file_);
     if (!holder) continue;  // given back in this moment
     require(left_behind(holder->first, options), Exit::usage,
-            "--output {} is used by another job: {}. Give this one another folder, or end that one; if it is "
-            "certainly gone, remove {}",
+            "--output {}: another job uses this folder ({}); choose another folder, or end that job; if it "
+            "no longer exists, remove {}",
             file_.parent_path().string(), name_of(holder->first), file_.string());
     // Moved aside and looked at again: of several who found the same lock, only one goes on with it.
     const fs::path aside = file_.string() + fmt::format(".left.{}", ::getpid());
@@ -141,8 +141,8 @@ void RunLock::take(const Options& options) {
       fs::remove(aside, error);
     }
     if (options.say)
-      options.say(fmt::format("took over {}: the job that had it ({}) is gone", file_.string(),
-                              name_of(holder->first)));
+      options.say(
+          fmt::format("took over {}: its job ({}) no longer exists", file_.string(), name_of(holder->first)));
   }
 }
 
@@ -152,10 +152,9 @@ bool RunLock::left_behind(const std::string& holder, const Options& options) con
                     there.value("pid", json()).is_number_integer();
   if (told) return begin_of(there["pid"].get<int64_t>()) != there.value("begin", std::string());
   if (options.say)
-    options.say(
-        fmt::format("{} belongs to {}, which cannot be looked at from here: if nothing is written to it "
-                    "for {:.0f} s, it is taken over",
-                    file_.string(), name_of(holder), double(options.patience.count()) / 1000));
+    options.say(fmt::format(
+        "{} belongs to {}, on another host: if the file does not change for {:.0f} s, this job takes it over",
+        file_.string(), name_of(holder), double(options.patience.count()) / 1000));
   const auto first = read_lock(file_), first_beat = read_lock(beat_file(file_));
   for (const auto until = Clock::now() + options.patience; Clock::now() < until;) {
     require(!launcher::Job::stop_requested(), Exit::stopped, "stopped on request while waiting for {}",
@@ -184,13 +183,14 @@ void RunLock::beat_until_released(std::chrono::milliseconds every) {
 
 bool RunLock::require_held() {
   if (write_text(file_, O_CREAT | O_EXCL, mine_)) return true;
-  require(errno == EEXIST, Exit::checkpoint, "{}: cannot be made: {}", file_.string(), std::strerror(errno));
+  require(errno == EEXIST, Exit::checkpoint, "{}: cannot be created: {}", file_.string(),
+          std::strerror(errno));
   errno = 0;
   const auto holder = read_lock(file_);
   require(holder || errno == 0, Exit::checkpoint, "{}: cannot be read: {}", file_.string(),
           std::strerror(errno));
   require(holder && holder->first == mine_, Exit::checkpoint,
-          "{} was taken over by another job while this one stood still: {}; nothing is written there",
+          "{}: another job took over this folder while this job hung ({}); nothing was written",
           file_.parent_path().string(), holder ? name_of(holder->first) : "unknown");
   return false;
 }

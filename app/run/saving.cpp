@@ -41,8 +41,7 @@ void Saving::write_export() {
   const config::DsConfig& config = run_.engine.config();
   if (o.export_to.empty() && !config.zero.stage3_gather_16bit_weights_on_model_save) return;
   if (o.output.empty())
-    return run_.watch.say(
-        "stage3_gather_16bit_weights_on_model_save: nothing is written, because there is no --output");
+    return run_.watch.say("stage3_gather_16bit_weights_on_model_save: nothing is written without --output");
   const std::string target = o.export_to.empty() ? o.output + "/hugging_face" : o.export_to;
   run_.job.together([&] {
     if (!run_.job.first()) return;
@@ -55,7 +54,7 @@ void Saving::write_export() {
 }
 
 std::string Saving::said(const std::string& what) const {
-  return run_.wanted.output.empty() ? "nothing is saved, because there is no --output" : "saving " + what;
+  return run_.wanted.output.empty() ? "nothing is saved without --output" : "saving " + what;
 }
 
 }  // namespace cleave::app

@@ -1,18 +1,24 @@
-// What a training run says first.
+// The first lines of a training run.
 #pragma once
 #include <string>
 #include <vector>
 
 #include "app/run/run_options.h"
 #include "config_schema/read_config.h"
+#include "config_schema/summary.h"
 #include "runtime/engine.h"
 
 namespace cleave::app {
 
-// One line when quiet, every key and the whole table when verbose, else at most twelve lines with what
-// differs from the defaults. `transport` and `threads` are Job's.
-std::vector<std::string> start_lines(const runtime::Engine& engine, const std::string& transport,
-                                     const std::string& threads, const RunOptions& options,
-                                     const EpochLength& epoch, const config::ReadResult& config);
+// `transport` and `threads` are Job's; `weights`: their origin, empty for a resumed run.
+struct StartFacts {
+  std::string transport, threads, weights;
+};
+
+// Model and weights if quiet, every key and the complete memory table if verbose, else at most 17 lines with
+// the keys that differ from their defaults. A line without a name is a note.
+std::vector<config::NamedValue> start_lines(const runtime::Engine& engine, const StartFacts& facts,
+                                            const RunOptions& options, const EpochLength& epoch,
+                                            const config::ReadResult& config);
 
 }  // namespace cleave::app

@@ -8,9 +8,9 @@ void StartWeights::find() {
     published_.emplace(folder, model_);
 }
 
-void StartWeights::load(runtime::Engine& engine, launcher::Job& job, Watch& watch) {
+std::string StartWeights::load(runtime::Engine& engine, launcher::Job& job) {
   job.together([&] { find(); });
-  if (!published_) return watch.say("weights: " + describe_random(wanted_.model.model, wanted_.seed));
+  if (!published_) return describe_random(wanted_.model.model, wanted_.seed);
   job.together([&] {
     if (!job.first()) return;
     published_->reader().require_tied();
@@ -19,7 +19,7 @@ void StartWeights::load(runtime::Engine& engine, launcher::Job& job, Watch& watc
   engine.load_weights([&](const checkpoint::Record& r) {  // adapters begin as they are made
     if (published_->reader().has(r.tensor)) published_->reader().read(r);
   });
-  watch.say("weights: " + published_->describe());
+  return published_->describe();
 }
 
 }  // namespace cleave::app

@@ -1,10 +1,10 @@
 // Whose weights a training begins with: those of a published model, or random ones.
 #pragma once
 #include <optional>
+#include <string>
 
 #include "app/published_model.h"
 #include "app/run/run_options.h"
-#include "app/run/watch.h"
 #include "launcher/job.h"
 #include "runtime/engine.h"
 
@@ -18,9 +18,9 @@ class StartWeights {
   // Opens what is wanted. Error(usage) for a folder without weights, Error(checkpoint) for others than the
   // model's.
   void find();
-  // Gives them to the engine, unless it has them by its seed, says which, and leaves what belongs to them
-  // beside the checkpoints. Collective. A run that goes on with a checkpoint needs none of this.
-  void load(runtime::Engine& engine, launcher::Job& job, Watch& watch);
+  // Loads them into the engine unless they are random, copies the files that belong to them next to the
+  // checkpoints, and returns their origin for people. Collective. Only for runs that do not resume.
+  std::string load(runtime::Engine& engine, launcher::Job& job);
 
  private:
   const RunOptions& wanted_;

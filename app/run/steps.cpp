@@ -15,7 +15,7 @@ void Steps::take() {
         // A step of a large model may take minutes; whoever waits sees that it goes on.
         if (const auto now = Clock::now(); now - said > std::chrono::seconds(10)) {
           said = now;
-          run_.watch.report().line(fmt::format("step {}: micro-batch {} of {} begins, {:.0f} s so far",
+          run_.watch.report().line(fmt::format("step {}: micro-batch {} of {} starts, {:.0f} s so far",
                                                index + 1, micro + 1,
                                                run_.engine.config().gradient_accumulation_steps,
                                                std::chrono::duration<double>(now - begin).count()));
@@ -33,7 +33,7 @@ runtime::StepResult Steps::train_or_save(const BatchSource& data) {
     return run_.engine.train_batch(data);
   } catch (const Error& e) {
     const int64_t at = run_.engine.step();
-    const std::string before = saving_.said(fmt::format("what was before step {}", at + 1));
+    const std::string before = saving_.said(fmt::format("the state before step {}", at + 1));
     if (e.exit() == Exit::data) {
       saving_.rescue(before);
       fail(Exit::data, "{}; {}", e.what(),
@@ -42,8 +42,8 @@ runtime::StepResult Steps::train_or_save(const BatchSource& data) {
     if (e.exit() != Exit::training) throw;
     if (!run_.engine.state_is_whole()) {
       run_.watch.say(
-          "nothing is saved: this step had begun to update the weights; with gradient_clipping set, the "
-          "state before it would be saved");
+          "nothing is saved: the step failed after it began to update the weights; set gradient_clipping to "
+          "save the state before a failed step");
       throw;
     }
     saving_.rescue(before);

@@ -61,10 +61,8 @@ std::string warning_of_little_space(const RunOptions& o, const config::DsConfig&
   const fs::space_info space = fs::space(o.output, unknown);
   if (unknown || space.available >= uintmax_t(more * wanted)) return {};
   return fmt::format(
-      "a checkpoint takes {}, and {} of them, with the one that is being written, stand in {} at a time "
-      "(--keep, "
-      "--keep_every, --keep_best); it has {} free, which is room for {}: saving will fail unless there is "
-      "more by then",
+      "--output: too little space (a checkpoint takes {}, up to {} are in {} at a time, {} are free); this "
+      "is enough for {} checkpoints; free some space, or reduce --keep, --keep_every or --keep_best",
       format_bytes(wanted), std::max(most, there), o.output, format_bytes(int64_t(space.available)),
       int64_t(space.available) / wanted);
 }

@@ -83,12 +83,12 @@ void add_program(CLI::App& app, Values& v) {
 }
 
 void refuse(const Refused& r) {
-  require(r.autotuning.empty(), Exit::usage,
-          "--autotuning is not built: cleave plan --suggest finds the layout that fits without starting one");
+  require(
+      r.autotuning.empty(), Exit::usage,
+      "--autotuning: not supported; cleave plan --suggest finds a layout that fits without starting a job");
   require(!r.elastic && r.min_nodes.empty() && r.max_nodes.empty(), Exit::usage,
-          "{} is not built: a job keeps its number of ranks while it runs. --max_restarts N starts it again "
-          "from its "
-          "newest checkpoint, and another command can go on with any number of ranks",
+          "{}: not supported, the number of ranks is fixed during a job; --max_restarts N restarts a job "
+          "from its newest checkpoint, and another command can resume on any number of ranks",
           r.elastic             ? "--elastic_training"
           : r.min_nodes.empty() ? "--max_elastic_nodes"
                                 : "--min_elastic_nodes");

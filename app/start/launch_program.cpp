@@ -32,7 +32,8 @@ std::string python(const LaunchRequest& request) {
   for (const char* name : {"python", "python3"})
     if (const std::string file = found_in_path(name); !file.empty()) return file;
   fail(Exit::usage,
-       "python is not in PATH, and {} is started with it; for a program that is no script give --no_python",
+       "python: not found in PATH, but {} needs it; add it to PATH, or pass --no_python for a program that "
+       "is not a script",
        request.command[0]);
 }
 
@@ -56,7 +57,7 @@ void require_program(const LaunchRequest& request, const std::string& word, bool
   std::vector<std::string> names;
   for (const Command& c : kCommands) names.emplace_back(c.name);
   require(!found_in_path(word).empty(), Exit::usage,
-          "'{}' is no command of this program's and no program in PATH{}", word, did_you_mean(word, names));
+          "'{}': neither a command nor a program in PATH{}", word, did_you_mean(word, names));
 }
 
 }  // namespace
@@ -75,8 +76,7 @@ launcher::Program program_of(const LaunchRequest& r, bool here) {
   const std::string& word = r.command[0];
   launcher::Program p;
   p.after.assign(r.command.begin() + 1, r.command.end());
-  require(!r.module || !r.no_python, Exit::usage,
-          "--module is for Python and --no_python against it: give one");
+  require(!r.module || !r.no_python, Exit::usage, "--module: conflicts with --no_python; give one of them");
   if (is_ours(r, word)) {  // its ranks find their places in the environment
     p.before = {this_program()};
     if (word != "cleave") p.after.insert(p.after.begin(), word);
@@ -88,12 +88,14 @@ launcher::Program program_of(const LaunchRequest& r, bool here) {
   } else if (r.module) {
     p.before = {python(r), "-u", "-m", word}, p.local_rank = !r.no_local_rank;
   } else {
-    require(!here || access(word.c_str(), R_OK) == 0, Exit::usage,
-            "the script {} is not there; options of the launcher stand before it, its own after it", word);
+    require(
+        !here || access(word.c_str(), R_OK) == 0, Exit::usage,
+        "{}: the script does not exist; put launcher options before the script and script options after it",
+        word);
     p.before = {python(r), "-u", word}, p.local_rank = !r.no_local_rank;
   }
   if (r.venv_script.empty()) return p;
-  require(!here || access(r.venv_script.c_str(), R_OK) == 0, Exit::usage, "--venv_script: {} is not there",
+  require(!here || access(r.venv_script.c_str(), R_OK) == 0, Exit::usage, "--venv_script: {} does not exist",
           r.venv_script);
   p.before.insert(p.before.begin(), {"bash", "-c", "source \"$0\" && exec \"$@\"",
                                      std::filesystem::absolute(r.venv_script).string()});

@@ -28,7 +28,8 @@ launcher::NodeStart common_of(const LaunchRequest& r) {
   node.job_id = launcher::new_job_id();
   node.token = launcher::new_token();
   node.log_folder = r.log_folder;
-  require(!r.no_bind || !r.bind_cores, Exit::usage, "--bind_cores_to_rank and --no_bind exclude each other");
+  require(!r.no_bind || !r.bind_cores, Exit::usage,
+          "--bind_cores_to_rank: conflicts with --no_bind; give one of them");
   node.binding.how = r.no_bind      ? launcher::Binding::How::none
                      : r.bind_cores ? launcher::Binding::How::asked
                                     : launcher::Binding::How::share;
@@ -47,9 +48,8 @@ Made ranks_asked_for(const LaunchRequest& r) {
   const bool others = r.hostfile_given || !r.filter.include.empty() || !r.filter.exclude.empty() ||
                       r.filter.num_nodes >= 0 || r.filter.num_gpus >= 0 || !r.world_info.empty();
   require(!others, Exit::usage,
-          "-n {} starts ranks on this machine alone; a hostfile, --include, --exclude, --num_nodes, "
-          "--num_gpus and "
-          "--world_info choose hosts and slots: give one kind",
+          "-n {}: starts ranks on this machine only, and conflicts with a hostfile, --include, --exclude, "
+          "--num_nodes, --num_gpus and --world_info; give one kind",
           r.ranks);
   std::vector<int> slots(static_cast<size_t>(r.ranks));
   for (int i = 0; i < r.ranks; ++i) slots[size_t(i)] = i;
@@ -66,9 +66,9 @@ Made slots_here(const LaunchRequest& r, const launcher::Environment& env) {
   Made made{launcher::select_hosts({{"localhost", slots}}, r.filter), gpus > 0 && numbers, r.force_multi, ""};
   made.why = fmt::format(
       "{}{}",
-      gpus == 0   ? "this machine, which has no GPU"
-      : gpus == 1 ? "this machine, which has 1 GPU"
-                  : fmt::format("this machine, which has {} GPUs", gpus),
+      gpus == 0   ? "this machine without a GPU"
+      : gpus == 1 ? "this machine with 1 GPU"
+                  : fmt::format("this machine with {} GPUs", gpus),
       launcher::Variables(env).has("CUDA_VISIBLE_DEVICES") && gpus > 0 ? " (CUDA_VISIBLE_DEVICES)" : "");
   return made;
 }
@@ -81,7 +81,7 @@ Made made_of(const LaunchRequest& r, const launcher::Environment& env) {
             "hostfile " + r.hostfile};
   made.several = (made.hosts.size() > 1 || r.force_multi) && !r.no_ssh;
   if (made.hosts.size() == 1 && !made.several && !r.no_ssh && !launcher::is_this_machine(made.hosts[0].name))
-    made.why += fmt::format("; its one host {} is taken for this machine, --force_multi reaches it",
+    made.why += fmt::format("; its only host {} is assumed to be this machine (--force_multi connects to it)",
                             made.hosts[0].name);
   return made;
 }
@@ -128,7 +128,7 @@ std::string asked_address(const std::string& host, const LaunchRequest& r) {
   const std::vector<std::string> lines = lines_of(command);
   const std::string address = lines.empty() ? "" : lines[0].substr(0, lines[0].find_first_of(" \t"));
   require(!address.empty(), Exit::rank_lost,
-          "{} was not reached, or says no address of its own; give --master_addr, or try: {}", host,
+          "{}: not reachable, or reports no address; give --master_addr, or try: {}", host,
           launcher::shell_quoted(command));
   return address;
 }
@@ -139,7 +139,7 @@ std::string master_of(const Made& made, const LaunchRequest& r) {
   const std::string& host = made.hosts[0].name;
   if (r.no_ssh && made.hosts.size() == 1) return comm::RankInfo{}.master_addr;
   if (const std::string address = launcher::address_of(host); !address.empty()) return address;
-  require(!r.no_ssh, Exit::usage, "--no_ssh: the address of {} is not known here; give --master_addr", host);
+  require(!r.no_ssh, Exit::usage, "--no_ssh: the address of {} is unknown; give --master_addr", host);
   return r.dry_run ? host : asked_address(host, r);
 }
 
@@ -170,7 +170,7 @@ LaunchStart start_of(const LaunchRequest& r, const launcher::Environment& env) {
   }
   if (r.no_ssh || !r.world_info.empty()) {
     require(r.node_rank >= 0 && r.node_rank < int(made.hosts.size()), Exit::usage,
-            "--node_rank is {}, and there {} {} host{} ({}): say which of them this is, from 0 on",
+            "--node_rank: out of range (got {}; there {} {} host{}: {}); give the index of this host, from 0",
             r.node_rank, made.hosts.size() == 1 ? "is" : "are", made.hosts.size(),
             made.hosts.size() == 1 ? "" : "s", made.why);
     start.node = size_t(r.node_rank);
@@ -186,13 +186,14 @@ LaunchStart start_of(const LaunchRequest& r, const launcher::Environment& env) {
 LaunchStart start_of_node(const LaunchRequest& r, const launcher::Environment& env,
                           const comm::RankInfo& info) {
   require(r.filter.num_nodes < 0 || r.filter.num_nodes == info.nodes, Exit::usage,
-          "--num_nodes is {}, but {} started {} nodes", r.filter.num_nodes, info.launched_by, info.nodes);
+          "--num_nodes: conflicts with the launcher (got {}, but {} started {} nodes); leave it out",
+          r.filter.num_nodes, info.launched_by, info.nodes);
   require(r.filter.include.empty() && r.filter.exclude.empty(), Exit::usage,
-          "--include and --exclude choose among the hosts of a hostfile; here {} chose them",
+          "--include, --exclude: select hosts of a hostfile, but {} selected the hosts; leave them out",
           info.launched_by);
   require(r.filter.num_gpus < 0 || info.local_size == 0 || r.filter.num_gpus == info.local_size, Exit::usage,
-          "--num_gpus is {}, but {} wants {} ranks on each node", r.filter.num_gpus, info.launched_by,
-          info.local_size);
+          "--num_gpus: conflicts with the launcher (got {}, but {} expects {} ranks per node); leave it out",
+          r.filter.num_gpus, info.launched_by, info.local_size);
   LaunchRequest one = r;
   one.filter = {.num_gpus = r.filter.num_gpus >= 0 ? r.filter.num_gpus
                             : info.local_size > 0  ? info.local_size
@@ -215,7 +216,7 @@ LaunchStart start_of_node(const LaunchRequest& r, const launcher::Environment& e
   for (int n = 0; n < info.nodes; ++n) hosts.push_back({fmt::format("node-{}", n), here.hosts[0].slots});
   start.plan = launcher::make_plan(hosts, program_of(r, true), common);
   start.plan.why =
-      fmt::format("{} started one launcher on each of {} nodes; this is node {}, and every node has {}",
+      fmt::format("{} started one launcher on each of {} nodes; this is node {}, with {} ranks per node",
                   info.launched_by, info.nodes, info.node_rank, here.hosts[0].slots.size());
   start.node = size_t(info.node_rank);
   return start;

@@ -78,8 +78,8 @@ std::string said_of_rank(const launcher::Environment& env) {
 std::string said_of_launcher(const launcher::Environment& env) {
   try {
     const launcher::LauncherRole role = launcher::role_of_launcher(env);
-    if (role.kind == launcher::LauncherRole::Kind::make) return "makes a job of its own";
-    if (role.kind == launcher::LauncherRole::Kind::adopt) return "is a rank, and becomes the program";
+    if (role.kind == launcher::LauncherRole::Kind::make) return "starts a new job";
+    if (role.kind == launcher::LauncherRole::Kind::adopt) return "is a rank and runs the program";
     return fmt::format("starts the ranks of node {} of {}", role.info.node_rank, role.info.nodes);
   } catch (const Error& e) {
     return fmt::format("error: {}", e.what());

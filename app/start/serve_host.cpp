@@ -30,8 +30,7 @@ std::string read_bytes(size_t bytes) {
   for (size_t at = 0; at < bytes;) {
     const ssize_t n = read(STDIN_FILENO, text.data() + at, bytes - at);
     if (n < 0 && errno == EINTR) continue;
-    require(n > 0, Exit::usage,
-            "the launcher that started this one went away before it had said what to start");
+    require(n > 0, Exit::usage, "--node: the launcher on the first host ended before it sent the job");
     at += size_t(n);
   }
   return text;
@@ -41,7 +40,7 @@ launcher::NodeStart node_from_input() {
   size_t length = 0;
   for (std::string digit; (digit = read_bytes(1)) != "\n";) {
     require(digit[0] >= '0' && digit[0] <= '9' && length < kLongestJob, Exit::usage,
-            "--node reads a job from a launcher on another host; people start cleave launch without it");
+            "--node: for internal use by a launcher on another host; use cleave launch without it");
     length = length * 10 + size_t(digit[0] - '0');
   }
   const std::vector<launcher::NodeStart> nodes = launcher::decode_nodes(read_bytes(length));
@@ -49,14 +48,15 @@ launcher::NodeStart node_from_input() {
   const std::string name = launcher::Variables(env).text("SLURMD_NODENAME");
   for (const launcher::NodeStart& n : nodes)
     if (nodes.size() == 1 || n.host == name) return n;
-  fail(Exit::usage, "this host was handed {} parts of a job, and SLURMD_NODENAME='{}' is the host of none",
+  fail(Exit::usage,
+       "SLURMD_NODENAME: matches no host of the job (got {} parts of a job, and SLURMD_NODENAME='{}')",
        nodes.size(), name);
 }
 
 std::vector<launcher::NodeStart> nodes_from_environment() {
   const char* text = std::getenv(launcher::kJobVariable);
   require(text, Exit::usage,
-          "the job did not arrive: sshd on this host does not take the variable {} (AcceptEnv LC_* in "
+          "the job did not arrive: sshd on this host rejects the variable {} (set AcceptEnv LC_* in "
           "sshd_config); --launcher ssh needs no variable",
           launcher::kJobVariable);
   const std::vector<launcher::NodeStart> nodes = launcher::decode_nodes(config::decode_base64(text));
@@ -82,7 +82,7 @@ int serve_rank(const std::vector<launcher::NodeStart>& nodes) {
       launcher::end_with_all_children();
       become(node.ranks[i].command);
     }
-  fail(Exit::usage, "rank {} is not in the job's plan", number);
+  fail(Exit::usage, "rank {}: not in the plan of the job", number);
 }
 
 }  // namespace
@@ -124,7 +124,7 @@ void become(const std::vector<std::string>& command) {
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   execvp(argv[0], argv.data());
-  fail(Exit::usage, "cannot start '{}': {}", command[0], std::strerror(errno));
+  fail(Exit::usage, "{}: cannot be started: {}", command[0], std::strerror(errno));
 }
 
 }  // namespace cleave::app

@@ -48,7 +48,7 @@ void WatchedGroup::look() {
     for (const auto& link : links_)
       if (given_up_.empty()) given_up_ = link->trouble();
     if (given_up_.empty()) return;
-    loss_->set(told ? fmt::format("group '{}' was given up: {}", group_->name(), given_up_) : given_up_);
+    loss_->set(told ? fmt::format("group '{}' was aborted: {}", group_->name(), given_up_) : given_up_);
   }
   for (const auto& link : links_) link->abort(given_up_);
   if (again || told) return;

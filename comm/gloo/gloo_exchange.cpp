@@ -51,7 +51,7 @@ std::string GlooWires::reason() const {
 
 void GlooWires::throw_if_poisoned(const Waiting& w) {
   std::lock_guard lock(mutex_);
-  if (!reason_.empty()) fail(Exit::rank_lost, "{} was given up: {}", describe(w), reason_);
+  if (!reason_.empty()) fail(Exit::rank_lost, "{} was aborted: {}", describe(w), reason_);
 }
 
 GlooExchange::GlooExchange(Group& group, GlooWires& wires, const Waiting& w, uint64_t step)
@@ -115,7 +115,7 @@ void GlooExchange::wait(Transfer& t, Clock::time_point until) {
     broken(t.peer, until);
   }
   if (!t.done) wires_.throw_if_poisoned(waiting());
-  CHECK(t.done, "gloo: a transfer ended without an end");
+  CHECK(t.done, "gloo: a transfer ended without a result");
 }
 
 // The connection to `peer` failed, or time is up. The first rank whose time is up closes the connections of

@@ -177,9 +177,10 @@ class GlooGroup final : public Group {
                                                           place(place_of(r), link, until), *alarm_, until)
                                            : process_->listener.accept(link, *alarm_, until));
       } catch (const Error& e) {
-        fail(e.exit(), "making group '{}': {}", name(), e.what());
+        fail(e.exit(), "creating group '{}': {}", name(), e.what());
       } catch (const std::exception& e) {
-        fail(Exit::rank_lost, "making group '{}': {} hung up: {}", name(), link.label, e.what());
+        fail(Exit::rank_lost, "creating group '{}': {} closed the connection: {}", name(), link.label,
+             e.what());
       }
     }
     wires_.context = context;
@@ -187,8 +188,8 @@ class GlooGroup final : public Group {
 
   std::string place(const std::string& key, const DataLink& link, Clock::time_point until) {
     const auto where = store_->get(key, until);
-    require(where.has_value(), Exit::rank_lost,
-            "{} did not say before the deadline where it is reached for data", link.label);
+    require(where.has_value(), Exit::rank_lost, "{} did not send its data address before the deadline",
+            link.label);
     return *where;
   }
 

@@ -12,7 +12,7 @@ std::string disagreement(const IpcCalls& mine, const IpcCalls& theirs, int my_ra
     const std::optional<Post> a = mine.call(n), b = theirs.call(n);
     if (a && b && !(*a == *b))
       return fmt::format(
-          "ranks are in different calls: the {}th over the GPUs is {} on rank {}, and {} on rank {}", n,
+          "ranks make different calls: call {} on the GPUs is {} on rank {}, and {} on rank {}", n,
           describe(*a), my_rank, describe(*b), their_rank);
   }
   return {};

@@ -88,7 +88,7 @@ void IpcLink::check(cudaError_t error, const char* call) const { cuda_check(erro
 
 void IpcLink::throw_if_given_up(const Waiting& w) {
   std::lock_guard lock(mutex_);
-  require(given_up_.empty(), Exit::rank_lost, "{} was given up: {}", describe(w), given_up_);
+  require(given_up_.empty(), Exit::rank_lost, "{} was aborted: {}", describe(w), given_up_);
 }
 
 // No lock is held while steps are enqueued, which blocks when the stream has no room: then the watching
@@ -176,7 +176,8 @@ std::string IpcLink::late(const Waiting& w, const Flights::Flight& flight) const
   }
   if (!all) return deadline_report(w, present, group_.options().timeout);
   return fmt::format(
-      "{}: all ranks have come, but it was not done {:.1f} s after this GPU came to it; a rank hangs",
+      "{}: all ranks have arrived, but the call was not done {:.1f} s after this GPU reached it; a rank "
+      "hangs",
       describe(w), double(group_.options().timeout.count()) / 1000);
 }
 

@@ -4,7 +4,7 @@
 namespace cleave::comm {
 
 std::shared_ptr<DeviceTransport> ipc_transport(Device) {
-  fail(Exit::usage, "this build has no CUDA backend");
+  fail(Exit::usage, "CUDA: this build has no CUDA backend; build the preset cuda");
 }
 
 }  // namespace cleave::comm

@@ -40,8 +40,8 @@ IpcMemory IpcMemory::open(int device, const cudaIpcMemHandle_t& handle) {
   const cudaError_t error = cudaIpcOpenMemHandle(&data, handle, cudaIpcMemLazyEnablePeerAccess);
   if (error != cudaSuccess) cudaGetLastError();
   require(error == cudaSuccess, Exit::usage,
-          "cuda:{} does not open the memory of another rank: {} ({}); the GPUs lack peer access, or the "
-          "processes are in containers that do not share IPC",
+          "cuda:{}: cannot open the memory of another rank: {} ({}); the GPUs lack peer access, or the "
+          "processes are in containers without shared IPC",
           device, cudaGetErrorString(error), cudaGetErrorName(error));
   memory.data_ = static_cast<std::byte*>(data);
   return memory;

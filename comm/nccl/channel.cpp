@@ -21,7 +21,8 @@ NcclChannel::~NcclChannel() {
 }
 
 void NcclChannel::send(const Waiting& w, const Tensor& t, CudaQueue& queue) {
-  CHECK(t.bytes() <= room_, "{}: {} bytes in a channel with room for {}", describe(w), t.bytes(), room_);
+  CHECK(t.bytes() <= room_, "{}: a message of {} bytes exceeds the channel's {} bytes", describe(w),
+        t.bytes(), room_);
   check(cudaStreamWaitEvent(queue.use(), sent_, 0), "cudaStreamWaitEvent");
   check(cudaMemcpyAsync(buffers_.back(), t.raw(), size_t(t.bytes()), cudaMemcpyDeviceToDevice, queue.use()),
         "cudaMemcpyAsync");

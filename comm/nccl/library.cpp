@@ -19,7 +19,8 @@ template <class Function>
 bool find(void* handle, const char* name, Function& function, std::string& problem, int since = kOldest) {
   function = reinterpret_cast<Function>(dlsym(handle, name));
   if (!function && problem.empty())
-    problem = fmt::format("libnccl.so.2 has no {}; install NCCL {} or newer", name, nccl_version_text(since));
+    problem =
+        fmt::format("libnccl.so.2: {} is missing; install NCCL {} or newer", name, nccl_version_text(since));
   return function != nullptr;
 }
 
@@ -33,8 +34,8 @@ Loaded load() {
   if (!handle) {
     const char* error = dlerror();
     problem = fmt::format(
-        "NCCL was not loaded ({}); install libnccl2 or pip's nvidia-nccl-cu13, or set CLEAVE_NCCL to the "
-        "file",
+        "NCCL: cannot be loaded ({}); install libnccl2 or nvidia-nccl-cu13 from pip, or set CLEAVE_NCCL to "
+        "the file",
         error ? error : file.c_str());
     return out;
   }

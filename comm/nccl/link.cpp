@@ -21,9 +21,9 @@ NcclLink::NcclLink(Group& group, const Waiting& w, Member member, const ncclUniq
   config.blocking = 0;
   const ncclResult_t result = nccl_.comm_init_rank_config(&comm_, member.size, id, member.rank, &config);
   try {
-    settle(w, result, "making the communicator");
+    settle(w, result, "creating the communicator");
   } catch (...) {
-    abort("it was not made");
+    abort("it does not exist yet");
     throw;
   }
 }
@@ -87,7 +87,7 @@ std::string NcclLink::explain(ncclResult_t result) {
 
 void NcclLink::throw_if_given_up(const Waiting& w) {
   std::lock_guard lock(mutex_);
-  require(given_up_.empty(), Exit::rank_lost, "{} was given up: {}", describe(w), given_up_);
+  require(given_up_.empty(), Exit::rank_lost, "{} was aborted: {}", describe(w), given_up_);
 }
 
 // A call of NCCL that did not block may go on in the background, and the next one has to wait for it.
@@ -96,20 +96,19 @@ void NcclLink::settle(const Waiting& w, ncclResult_t result, const char* doing) 
   for (; result == ncclInProgress; result = state()) {
     throw_if_given_up(w);
     const std::string lost = group_.lost();
-    require(lost.empty(), Exit::rank_lost, "{} was given up: {}", describe(w), lost);
+    require(lost.empty(), Exit::rank_lost, "{} was aborted: {}", describe(w), lost);
     if (Clock::now() > deadline)
-      group_.give_up(w, fmt::format("{}: NCCL was not done {} after {:.1f} s", describe(w), doing,
+      group_.give_up(w, fmt::format("{}: NCCL did not finish {} within {:.1f} s", describe(w), doing,
                                     double(group_.options().timeout.count()) / 1000));
     std::this_thread::sleep_for(50us);
   }
   if (result == ncclSuccess) return;
   throw_if_given_up(w);
-  group_.give_up(
-      w,
-      fmt::format("{}: NCCL failed {}: {}; NCCL_DEBUG=WARN says more, and --gpu_transport host does "
-                  "without NCCL",
-                  describe(w), doing, explain(result)),
-      result == ncclInvalidUsage || result == ncclInvalidArgument ? Exit::usage : Exit::rank_lost);
+  group_.give_up(w,
+                 fmt::format("{}: NCCL failed {}: {}; set NCCL_DEBUG=WARN for details, or use "
+                             "--gpu_transport host instead of NCCL",
+                             describe(w), doing, explain(result)),
+                 result == ncclInvalidUsage || result == ncclInvalidArgument ? Exit::usage : Exit::rank_lost);
 }
 
 void NcclLink::enqueue(const Waiting& w, cudaStream_t stream, const Body& body) {
@@ -142,8 +141,8 @@ std::string NcclLink::trouble() {
         fmt::format("NCCL reports: {}", nccl_.get_error_string(asked ? now : ncclSystemError)));
   return flights_.trouble([&](const Waiting& w, const Flights::Flight&) {
     return fmt::format(
-        "{}: not done {:.1f} s after this GPU came to it; a rank of the group is late or in "
-        "another call (NCCL does not know which: the other ranks' last lines do)",
+        "{}: not done {:.1f} s after this GPU reached it; a rank of the group is late or made another call "
+        "(the last lines of the other ranks show which)",
         describe(w), double(group_.options().timeout.count()) / 1000);
   });
 }

@@ -17,7 +17,7 @@ void give_back(void* data, int64_t) {
   const ncclResult_t result = nccl.mem_free(data);
   if (result == ncclSuccess) return;
   cudaGetLastError();
-  std::fprintf(stderr, "warning: NCCL does not take memory back: %s\n", nccl.get_error_string(result));
+  std::fprintf(stderr, "warning: NCCL cannot free its memory: %s\n", nccl.get_error_string(result));
 }
 
 }  // namespace
@@ -39,7 +39,8 @@ MemoryBlock nccl_allocate(Device device, int64_t bytes) {
   cudaGetLastError();
   refused = true;
   std::fprintf(stderr,
-               "warning: %s: NCCL gives no memory (%s), so buffers are cudaMalloc's and are not registered\n",
+               "warning: %s: NCCL cannot allocate memory (%s), so buffers come from cudaMalloc and are not "
+               "registered\n",
                name_of(device).c_str(), nccl.get_error_string(result));
   return cuda_allocate(device, bytes);
 }

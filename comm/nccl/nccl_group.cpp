@@ -166,8 +166,9 @@ class NcclGroup final : public WatchedGroup {
     if (result != ncclSuccess)
       group().give_up(
           w,
-          fmt::format("{}: NCCL has no address to meet at: {}; NCCL_SOCKET_IFNAME names an interface",
-                      describe(w), nccl_.get_error_string(result)),
+          fmt::format(
+              "{}: NCCL has no address for the connection: {}; set NCCL_SOCKET_IFNAME to an interface",
+              describe(w), nccl_.get_error_string(result)),
           Exit::usage);
     return id;
   }

@@ -5,8 +5,8 @@ namespace cleave::comm {
 
 NcclStatus nccl_status() {
   return {0,
-          "this build has no NCCL: nccl.h was not found when it was configured; install libnccl-dev or pip's "
-          "nvidia-nccl-cu13 and configure again"};
+          "this build has no NCCL, because nccl.h was missing at configuration; install libnccl-dev or "
+          "nvidia-nccl-cu13 from pip, and configure again"};
 }
 
 std::shared_ptr<DeviceTransport> nccl_transport(Device, NcclUse) {

@@ -85,7 +85,7 @@ Socket connect_data(const DataLink& link, int rank, const std::string& where, co
   const std::string address = r.text();
   const int port = r.number<int32_t>();
   const std::string secret = r.text();
-  CHECK(r.good(), "{} gave a malformed address for its data", link.label);
+  CHECK(r.good(), "{} sent a malformed data address", link.label);
   const Writer hello = Writer(Type::hello).put(link.group).put(int32_t(rank));
   for (auto wait = 5ms;; wait = std::min(wait * 3 / 2, 500ms)) {
     std::string why;
@@ -94,11 +94,11 @@ Socket connect_data(const DataLink& link, int rank, const std::string& where, co
       const Answer answer = introduce(socket, {Purpose::data, secret, hello.text(), deadline, &alarm});
       if (answer.from == Answer::From::proven) return socket;
       why = answer.from == Answer::From::stranger ? "the process there does not have the rank's secret"
-                                                  : "it hung up or said nothing";
+                                                  : "it closed the connection or sent nothing";
     }
     throw_if_rung(alarm);
     require(Clock::now() < deadline, Exit::rank_lost,
-            "{} was not reached for data at {}:{} before the deadline: {}", link.label, address, port, why);
+            "{} was not reachable for data at {}:{} before the deadline: {}", link.label, address, port, why);
     std::this_thread::sleep_for(wait);
   }
 }

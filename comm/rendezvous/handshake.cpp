@@ -42,7 +42,7 @@ std::string proof_of(Purpose purpose, Speaker speaker, std::string_view secret, 
 
 std::string framed(std::string_view proof, std::string_view text) {
   const uint32_t size = uint32_t(proof.size() + text.size());
-  CHECK(size <= kHelloLimit, "handshake: a text of {} bytes", text.size());
+  CHECK(size <= kHelloLimit, "handshake: malformed text of {} bytes", text.size());
   std::string frame(reinterpret_cast<const char*>(&size), sizeof(size));
   return frame.append(proof).append(text);
 }

@@ -36,7 +36,7 @@ KeyValueClient::Joined KeyValueClient::join(Socket socket, const Hello& hello, s
   if (answer.from == Answer::From::stranger)
     return {
         .why = std::string(kWrongSecret) + who_has_the_port(socket), .refused = true, .of_other_job = true};
-  Joined nobody{.why = "something answers there, but not rank 0 of this job"};
+  Joined nobody{.why = "another process than rank 0 of this job answers there"};
   if (answer.from == Answer::From::nobody) return nobody;
   Reader r(answer.text);
   switch (Type(r.number<uint8_t>())) {
@@ -51,7 +51,7 @@ KeyValueClient::Joined KeyValueClient::join(Socket socket, const Hello& hello, s
               .of_other_job = of_other_job};
     }
     case Type::wait:
-      return {.why = "rank 0 of an earlier attempt is still there"};
+      return {.why = "rank 0 of an earlier attempt is still running"};
     default:
       return nobody;
   }
@@ -82,7 +82,7 @@ void KeyValueClient::listen() {
     char buffer[16 << 10];
     const ssize_t n = recv(socket_.fd(), buffer, sizeof(buffer), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (n <= 0) return lost("rank 0, which serves the rendezvous, went away");
+    if (n <= 0) return lost("rank 0, which serves the rendezvous, ended");
     in.append(buffer, size_t(n));
     bool bad = false;
     while (const auto frame = take_frame(in, kFrameLimit, bad)) {
@@ -154,9 +154,9 @@ int64_t KeyValueClient::add(const std::string& key, int64_t by, Clock::time_poin
     send(Writer(Type::add).put(request).put(key).put(by).frame());
   }
   const auto sum = await(request, deadline);
-  require(sum.has_value(), Exit::rank_lost, "rank 0 did not answer in time (adding to '{}')", key);
+  require(sum.has_value(), Exit::rank_lost, "rank 0: no answer before the deadline (adding to '{}')", key);
   const auto number = whole_number(*sum);
-  require(number.has_value(), Exit::rank_lost, "rank 0 answered with {}, which is no number",
+  require(number.has_value(), Exit::rank_lost, "rank 0: malformed answer (got {}, expected a number)",
           in_quotes(*sum));
   return *number;
 }

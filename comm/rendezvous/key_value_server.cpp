@@ -167,14 +167,15 @@ void KeyValueServer::get(Connection& c, const std::string& key, uint64_t request
 void KeyValueServer::answer(Connection& c, uint64_t request, const std::string& value) {
   if (c.closing) return;
   c.out += Writer(Type::value).put(request).put(value).frame();
-  if (c.out.size() > kMostUnread) lost(c, "asks and reads no answers");
+  if (c.out.size() > kMostUnread) lost(c, "does not read its answers");
 }
 
 void KeyValueServer::add(Connection& c, const std::string& key, int64_t by) {
   const auto value = values_.find(key);
   const auto before = value == values_.end() ? std::optional<int64_t>(0) : whole_number(value->second);
   int64_t sum = 0;
-  if (!before || __builtin_add_overflow(*before, by, &sum)) return lost(c, "added to what is no number");
+  if (!before || __builtin_add_overflow(*before, by, &sum))
+    return lost(c, "added to a value that is not a number");
   set(c, key, std::to_string(sum));
 }
 
@@ -182,7 +183,7 @@ void KeyValueServer::set(Connection& c, const std::string& key, std::string valu
   const auto old = values_.find(key);
   if (old != values_.end()) stored_ -= key.size() + old->second.size() + kKeyCost;
   stored_ += key.size() + value.size() + kKeyCost;
-  if (stored_ > kMostStored) return lost(c, "stored more than fits");
+  if (stored_ > kMostStored) return lost(c, "exceeded the storage limit");
   values_[key] = std::move(value);
   const auto waiting = wanted_.find(key);
   if (waiting == wanted_.end()) return;
@@ -197,36 +198,36 @@ KeyValueServer::Refusal KeyValueServer::refusal_of(const Hello& h) const {
   constexpr const char* kOtherPort =
       "choose another port for one of the jobs (cleave launch --master_port, or MASTER_PORT)";
   if (!h.job_id.empty() && !self_.job_id.empty() && h.job_id != self_.job_id)
-    return {fmt::format("this is job '{}', not {}; {}", self_.job_id, in_quotes(h.job_id, 200), kOtherPort),
+    return {fmt::format("the port belongs to job '{}', not {}; {}", self_.job_id, in_quotes(h.job_id, 200),
+                        kOtherPort),
             true};
   if (h.port != self_.port)
     return {
-        fmt::format("{} called port {}, and rank 0 listens on port {}: another process passed the call on",
+        fmt::format("{} called port {}, but rank 0 listens on port {}: another process forwarded the call",
                     name_of_rank(h), h.port, self_.port)};
   if (h.attempt < self_.attempt)
-    return {fmt::format("{} is left over from attempt {}; attempt {} is running", name_of_rank(h), h.attempt,
+    return {fmt::format("{} belongs to attempt {}, but attempt {} is running", name_of_rank(h), h.attempt,
                         self_.attempt)};
   if (h.world != self_.world)
-    return {fmt::format("{} was started as one of {} ranks, rank 0 (pid {} on {}) as one of {}",
+    return {fmt::format("number of ranks: {} was started as one of {}, rank 0 (pid {} on {}) as one of {}",
                         name_of_rank(h), h.world, self_.pid, self_.host, self_.world)};
   if (h.rank < 0 || h.rank >= self_.world)
-    return {fmt::format("rank {} of {} does not exist", h.rank, self_.world)};
+    return {fmt::format("rank {} is out of range (the job has {} ranks)", h.rank, self_.world)};
   if (h.version != self_.version)
     return {
-        fmt::format("{} is of cleave {}, rank 0 (pid {} on {}) of {}: install the same version on all hosts",
+        fmt::format("{} has cleave {}, rank 0 (pid {} on {}) has {}; install the same version on all hosts",
                     name_of_rank(h), in_line(h.version), self_.pid, self_.host, self_.version)};
   const Member& member = members_[size_t(h.rank)];
   if (!member.name.empty())
-    return {fmt::format("rank {} is there twice: pid {} on {}, and {}", h.rank, h.pid, in_line(h.host),
-                        member.name)};
+    return {
+        fmt::format("duplicate rank {}: pid {} on {}, and {}", h.rank, h.pid, in_line(h.host), member.name)};
   return {alarm_};
 }
 
 void KeyValueServer::admit(Guest guest) {
   if (!guest.proven)
-    return refuse(
-        guest, fmt::format("a process at {} that does not have the job's token", peer_address(guest.socket)),
-        true);
+    return refuse(guest, fmt::format("a process at {} without the job token", peer_address(guest.socket)),
+                  true);
   const auto hello = decode_hello(guest.greeting.hello());
   if (!hello) return;
   // A later attempt than ours: we are the leftover, and the caller should come again when our successor is

@@ -103,7 +103,7 @@ MeetingPlace meeting_place(const RankInfo& info, const ConnectOptions& options) 
     if (error != EADDRINUSE)
       fail(Exit::usage, "rank 0 cannot listen on port {}: {}", port, problem_of_port(port, error));
     require(Clock::now() < deadline, Exit::usage,
-            "rank 0 cannot listen on port {}: {} listens there. End it, or choose another MASTER_PORT", port,
+            "rank 0 cannot listen on port {}: {} listens there; end it, or choose another MASTER_PORT", port,
             owner_of_port(port));
     std::this_thread::sleep_for(100ms);
   }

@@ -29,8 +29,8 @@ constexpr auto kLastWords = 500ms;
 std::string missing_text(const KeyValueServer& server, int world, const std::string& key) {
   const auto missing = server.missing();
   if (missing.empty())
-    return fmt::format("all {} ranks are here, and one of them has not said '{}'", world, key);
-  return fmt::format("waiting for rank{} {} ({} of {} are here)", missing.size() == 1 ? "" : "s",
+    return fmt::format("all {} ranks have arrived, but one has not confirmed '{}'", world, key);
+  return fmt::format("waiting for rank{} {} ({} of {} have arrived)", missing.size() == 1 ? "" : "s",
                      fmt::join(missing, ", "), world - int(missing.size()), world);
 }
 
@@ -90,10 +90,10 @@ class JoinedWorld final : public World {
     server_ = std::make_unique<KeyValueServer>(std::move(place.listener), hello(ports_.front()), info_.token,
                                                std::move(place.door));
     if (info_.token.empty() && options_.on_wait)
-      options_.on_wait(fmt::format(
-          "warning: the job has no secret: anybody who reaches {}:{} can join it; set CLEAVE_TOKEN "
-          "to the same random word for all ranks",
-          info_.master_addr, ports_.front()));
+      options_.on_wait(
+          fmt::format("warning: the job has no secret: any process that reaches {}:{} can join it; set "
+                      "CLEAVE_TOKEN to the same random word for all ranks",
+                      info_.master_addr, ports_.front()));
   }
 
   // One attempt; false, and why, where nobody of ours answers.
@@ -111,7 +111,7 @@ class JoinedWorld final : public World {
     why = joined.why;
     // Where there are several ports, other jobs may have some of them.
     require(!joined.refused || (joined.of_other_job && ports_.size() > 1), Exit::usage,
-            "rank 0 refused rank {}: {}", info_.rank, why);
+            "rank 0 rejected rank {}: {}", info_.rank, why);
     return bool(keys_);
   }
 
@@ -124,13 +124,13 @@ class JoinedWorld final : public World {
       for (int port : ports_)
         if (call(port, deadline, why)) return;
       require(Clock::now() < deadline, Exit::rank_lost,
-              "rank {} did not reach rank 0 at {}:{} within {:.0f} s: {}. Is rank 0 running, and the address "
-              "right?",
+              "rank {} did not reach rank 0 at {}:{} within {:.0f} s: {}; check that rank 0 runs and that "
+              "the address is right",
               info_.rank, point_.host, ports_.front(), double(options_.rendezvous_timeout.count()) / 1000,
               why);
       if (Clock::now() >= next_report && options_.on_wait) {
-        options_.on_wait(fmt::format("rank {} does not reach rank 0 at {}:{} yet: {}", info_.rank,
-                                     point_.host, ports_.front(), why));
+        options_.on_wait(fmt::format("rank {} cannot reach rank 0 at {}:{} yet: {}", info_.rank, point_.host,
+                                     ports_.front(), why));
         next_report = Clock::now() + options_.report_every;
       }
       std::this_thread::sleep_for(wait + wait * int(jitter() % 100) / 200);
@@ -150,8 +150,8 @@ class JoinedWorld final : public World {
       }
       if (!server_) fail(Exit::rank_lost, "rank {} waited for other ranks until the deadline", info_.rank);
       std::string refused;
-      for (const std::string& r : server_->refusals()) refused += "; turned away: " + r;
-      fail(Exit::rank_lost, "the ranks did not come together within {:.1f} s: {}{}",
+      for (const std::string& r : server_->refusals()) refused += "; rejected: " + r;
+      fail(Exit::rank_lost, "the ranks did not connect within {:.1f} s: {}{}",
            double(options_.rendezvous_timeout.count()) / 1000, missing_text(*server_, info_.world, key),
            refused);
     }
@@ -189,9 +189,9 @@ class JoinedWorld final : public World {
     const bool one_host = info_.nodes == 1;
     const auto transport = TransportChoice(processes[0].transport);
     require(one_host || transport != TransportChoice::shm, Exit::usage,
-            "the shm transport needs all ranks on one host, and these are on {} (rank 0 on {}, rank {} on "
-            "{}); choose "
-            "auto or gloo",
+            "--transport shm: needs all ranks on one host (got {} hosts: rank 0 on {}, rank {} on {}); use "
+            "auto or "
+            "gloo",
             info_.nodes, processes[0].host, info_.rank, processes[size_t(info_.rank)].host);
     const bool shm = one_host && transport != TransportChoice::gloo;
     const auto group = shm ? shm_group(processes, deadline) : gloo_group(processes);
@@ -240,8 +240,8 @@ class JoinedWorld final : public World {
       members.address = processes[size_t(info_.rank)].host_id == processes[0].host_id
                             ? address_towards(other->address)
                             : address_;
-      require(!members.address.empty(), Exit::usage, "rank {} found no address of this machine towards {}",
-              info_.rank, other->address);
+      require(!members.address.empty(), Exit::usage,
+              "rank {} found no address of this machine that reaches {}", info_.rank, other->address);
     }
     return make_gloo_group(std::move(members), keys_, options_.comm, alarm_);
   }
@@ -277,7 +277,7 @@ class LoneWorld final : public World {
 
 std::unique_ptr<World> connect(const RankInfo& info, const ConnectOptions& options) {
   require(info.world >= 1 && info.rank >= 0 && info.rank < info.world, Exit::usage,
-          "rank {} of {} ranks does not exist", info.rank, info.world);
+          "rank {} is out of range (the job has {} ranks)", info.rank, info.world);
   if (info.world == 1) return std::make_unique<LoneWorld>(info);
   return std::make_unique<JoinedWorld>(info, options);
 }
@@ -286,7 +286,7 @@ TransportChoice parse_transport(std::string_view text) {
   if (text == "auto") return TransportChoice::automatic;
   if (text == "shm") return TransportChoice::shm;
   if (text == "gloo") return TransportChoice::gloo;
-  fail(Exit::usage, "transport '{}' is unknown; choose auto, shm or gloo", text);
+  fail(Exit::usage, "--transport: unknown (got {}, expected auto, shm or gloo)", text);
 }
 
 }  // namespace cleave::comm

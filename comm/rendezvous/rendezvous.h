@@ -27,7 +27,7 @@ struct RankInfo {
   std::string job_id = {};     // empty: unknown, agrees with any
   int attempt = 0;
   std::string token = {};
-  std::string launched_by = "nobody: a single rank";
+  std::string launched_by = "no launcher: a single rank";
 };
 
 enum class TransportChoice { automatic, shm, gloo };

@@ -85,13 +85,13 @@ std::string SecretDoor::ask(int port, Clock::time_point deadline, std::string& w
   const Name name(port);
   Socket socket = new_socket();
   if (!socket || connect(socket.fd(), name.raw(), name.bytes) != 0) {
-    why = fmt::format("no process of this user and network hands out a secret for port {} ({}); {}", port,
+    why = fmt::format("no process of this user and network offers the secret for port {} ({}); {}", port,
                       std::strerror(errno), kDo);
     return {};
   }
   std::string secret(kDigits, 0);
   if (is_of_this_user(socket) && socket.recv_all(secret.data(), kDigits, deadline)) return secret;
-  why = fmt::format("the process that hands out a secret for port {} belongs to another user; {}", port, kDo);
+  why = fmt::format("the process that offers the secret for port {} belongs to another user; {}", port, kDo);
   return {};
 }
 

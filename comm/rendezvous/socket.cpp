@@ -257,7 +257,7 @@ std::string owner_of_port(int port) {
 }
 
 std::string problem_of_port(int port, int error) {
-  if (error == EADDRINUSE) return owner_of_port(port) + " has it";
+  if (error == EADDRINUSE) return owner_of_port(port) + " uses it";
   const bool files = error == EMFILE || error == ENFILE;
   return std::strerror(error) + std::string(files ? "; allow more open files: ulimit -n" : "");
 }

@@ -44,11 +44,11 @@ int new_memory() {
 // Why a descriptor that was opened by its path alone is not memory of that size that a rank made; else null.
 const char* problem_of(int path, size_t bytes) {
   struct stat file {};
-  if (fstat(path, &file) != 0 || !S_ISREG(file.st_mode)) return "not a file in memory";
+  if (fstat(path, &file) != 0 || !S_ISREG(file.st_mode)) return "not a memory file";
   char target[64] = {};
   const ssize_t n = readlink(fmt::format("/proc/self/fd/{}", path).c_str(), target, sizeof(target));
   if (std::string_view(target, size_t(std::max<ssize_t>(n, 0))) != fmt::format("/memfd:{} (deleted)", kName))
-    return "not memory that a rank made";
+    return "not created by a rank";
   return file.st_size == off_t(bytes) ? nullptr : "of another size";
 }
 
@@ -79,9 +79,8 @@ SharedMemory SharedMemory::open(int pid, int fd, size_t bytes) {
           fd, problem ? problem : "");
   if (found) memory.fd_ = ::open(fmt::format("/proc/self/fd/{}", found.fd()).c_str(), O_RDWR | O_CLOEXEC);
   require(memory.fd_ >= 0, Exit::usage,
-          "cannot open the shared memory of process {} ({}: {}). Ranks of one host must run as one user, "
-          "with /proc "
-          "mounted and in one pid namespace; choose the gloo transport otherwise",
+          "cannot open the shared memory of process {} ({}: {}). Ranks on one host must run as one user, "
+          "with /proc mounted and in one PID namespace; otherwise use the gloo transport",
           pid, path, std::strerror(errno));
   const int seals = fcntl(memory.fd_, F_GET_SEALS);
   require(seals >= 0 && (seals & kSeals) == kSeals, Exit::internal,

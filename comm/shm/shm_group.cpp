@@ -132,7 +132,7 @@ void ShmGroup::throw_if_gone(const Waiting& w, const std::function<bool(int)>& h
     while (!header().poisoned.load() && Clock::now() < patience)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const int world_rank = ranks()[size_t(r)], pid = pids_[size_t(r)];
-    give_up(w, fmt::format("{}: rank {} (pid {}) went away", describe(w), world_rank, pid), Exit::rank_lost);
+    give_up(w, fmt::format("{}: rank {} (pid {}) ended", describe(w), world_rank, pid), Exit::rank_lost);
   }
 }
 
@@ -145,7 +145,7 @@ void ShmGroup::throw_if_poisoned(const Waiting& w) const {
   if (header().poisoned.load() == 0) return;
   for (int i = 0; i < 100 && header().poisoned.load() != 2; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  fail(Exit::rank_lost, "{} was given up: {}", describe(w), text_from_peer(header().reason));
+  fail(Exit::rank_lost, "{} was aborted: {}", describe(w), text_from_peer(header().reason));
 }
 
 bool ShmGroup::try_poison(const std::string& reason) {

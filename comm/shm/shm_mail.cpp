@@ -41,13 +41,13 @@ void ShmGroup::recv(const Waiting& w, Tensor t, int from) {
   if (record.post.numel != w.post.numel || record.post.dtype != w.post.dtype)
     give_up(w, mismatch_report(w, from, record.post), Exit::internal);
   if (record.letter == 0) {
-    CHECK(t.bytes() <= kInlineBytes, "shared memory: a message of {} bytes came without its letter",
+    CHECK(t.bytes() <= kInlineBytes, "shared memory: a message of {} bytes arrived without its header",
           t.bytes());
     std::memcpy(t.raw(), record.data, size_t(t.bytes()));
   } else {
     SharedMemory& letter = letter_of(from, record);
     CHECK(letter.bytes() >= sizeof(LetterHead) + size_t(t.bytes()),
-          "shared memory: a message of {} bytes came in a letter of {}", t.bytes(), letter.bytes());
+          "shared memory: a message of {} bytes arrived with a header of {}", t.bytes(), letter.bytes());
     std::memcpy(t.raw(), letter.data() + sizeof(LetterHead), size_t(t.bytes()));
     reinterpret_cast<LetterHead*>(letter.data())->unread.store(0);
   }

@@ -133,20 +133,20 @@ class Encoder {
   }
 
   std::string document(std::string_view line, int64_t number) const {
-    constexpr const char* kWanted = "every line of a .jsonl file has to be a JSON object";
+    constexpr const char* kWanted = "each line of a .jsonl file must be a JSON object";
     if (const auto fault = fault_in_json(line))
       fail(Exit::data, "{}:{}:{}: {}; {}", options_.path, number, fault->column, fault->message, kWanted);
     nlohmann::json object = nlohmann::json::parse(line);
-    require(object.is_object(), Exit::data, "{}:{}:1: is no JSON object; {}", options_.path, number, kWanted);
+    require(object.is_object(), Exit::data, "{}:{}:1: expected a JSON object; {}", options_.path, number,
+            kWanted);
     for (const char* chat : {"messages", "conversations", "conversation"})
-      require(
-          object.contains(options_.key) || !object.contains(chat), Exit::data,
-          "{}:{}: is a chat, under the key '{}', and no text under {}: write each chat as one text, as the "
-          "model's template has it (tokenizer.apply_chat_template(chat, tokenize=False)), under a key of "
-          "its own",
-          options_.path, number, chat, in_quotes(options_.key));
+      require(object.contains(options_.key) || !object.contains(chat), Exit::data,
+              "{}:{}: is a chat under the key '{}' (expected a text under {}); write each chat as one text "
+              "with the template of the model (tokenizer.apply_chat_template(chat, tokenize=False)), under a "
+              "key for texts",
+              options_.path, number, chat, in_quotes(options_.key));
     require(object.contains(options_.key) && object[options_.key].is_string(), Exit::data,
-            "{}:{}: has no text under the key {}: {}; name the key of the documents with --jsonl_key",
+            "{}:{}: no text under the key {}: {}; set the key of the documents with --jsonl_key",
             options_.path, number, in_quotes(options_.key), in_quotes(line));
     return std::move(object[options_.key].get_ref<std::string&>());
   }

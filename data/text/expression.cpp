@@ -30,11 +30,10 @@ class Translation {
 
  private:
   [[noreturn]] void stop(size_t bytes) const {
-    fail(
-        Exit::data,
-        "{}: the expression has {} at byte {}, which is not known to mean the same to this program as to the "
-        "tokenizers library; make a token file with that library and give the .bin",
-        where_, in_quotes(in_.substr(at_, bytes)), at_);
+    fail(Exit::data,
+         "{}: unsupported expression: {} at byte {} may have another meaning in the tokenizers library; make "
+         "a token file with that library, and give the .bin",
+         where_, in_quotes(in_.substr(at_, bytes)), at_);
   }
   bool sees(std::string_view text) const { return in_.substr(at_).starts_with(text); }
   void copy(size_t bytes) {
@@ -182,12 +181,12 @@ Expression::Expression(std::string_view oniguruma, const std::string& where)
   code_->where = where;
   code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), PCRE2_UTF | PCRE2_UCP,
                               &error, &at, nullptr);
-  require(code_->code != nullptr, Exit::data, "{}: the expression is wrong at byte {} of {}: {}", where, at,
+  require(code_->code != nullptr, Exit::data, "{}: invalid expression at byte {} of {}: {}", where, at,
           in_quotes(text, 200), pcre2_message(error));
   uint32_t matches_nothing = 0;
   pcre2_pattern_info(code_->code, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
   require(matches_nothing == 0, Exit::data,
-          "{}: the expression {} may match an empty text, which no published tokenizer needs", where,
+          "{}: the expression {} matches empty texts, which is not supported", where,
           in_quotes(oniguruma, 200));
   code_->compiled = pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE) == 0;
 }

@@ -37,7 +37,7 @@ struct Normalizers {
     known.freeze();
     for (const NormalForm form : {NormalForm::nfc, NormalForm::nfd, NormalForm::nfkc, NormalForm::nfkd})
       of.push_back(std::make_unique<icu::FilteredNormalizer2>(instance_of(form, error), known));
-    require(U_SUCCESS(error), Exit::internal, "ICU has no data of normal forms: {}", u_errorName(error));
+    require(U_SUCCESS(error), Exit::internal, "ICU: normalization data are missing: {}", u_errorName(error));
   }
   icu::UnicodeSet known;
   std::vector<std::unique_ptr<icu::FilteredNormalizer2>> of;  // by form
@@ -56,8 +56,7 @@ std::string_view to_normal_form(NormalForm form, std::string_view text, std::str
     return text;
   const icu::Normalizer2& normalizer = normalizer_of(form);
   require(text.size() <= size_t(INT32_MAX), Exit::data,
-          "a text of {} bytes without a line end to cut it at is too long to normalize; most are {}",
-          text.size(), INT32_MAX);
+          "text: a line of {} bytes is too long to normalize (expected at most {})", text.size(), INT32_MAX);
   const icu::StringPiece piece(text.data(), int32_t(text.size()));
   UErrorCode error = U_ZERO_ERROR;
   if (normalizer.isNormalizedUTF8(piece, error) && U_SUCCESS(error)) return text;
@@ -65,7 +64,7 @@ std::string_view to_normal_form(NormalForm form, std::string_view text, std::str
   icu::StringByteSink<std::string> sink(&scratch);
   error = U_ZERO_ERROR;
   normalizer.normalizeUTF8(0, piece, sink, nullptr, error);
-  require(U_SUCCESS(error), Exit::data, "a text of {} bytes cannot be normalized: {}", text.size(),
+  require(U_SUCCESS(error), Exit::data, "text: {} bytes cannot be normalized: {}", text.size(),
           u_errorName(error));
   return scratch;
 }

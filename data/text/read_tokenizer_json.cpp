@@ -22,15 +22,14 @@ class Reader {
  public:
   Reader(std::string_view text, const std::string& path) : path_(path), ids_end_(int64_t(text.size())) {
     root_ = parse_json(text, path, Exit::data, kAgain);
-    require(root_.is_object(), Exit::data, "{}: is no JSON object; give a tokenizer.json", path);
+    require(root_.is_object(), Exit::data, "{}: expected a JSON object (tokenizer.json)", path);
   }
 
   TokenizerParts read(const std::string& end_of_text) {
-    require(
-        root_.contains("model"), Exit::data,
-        "{}: has no \"model\"; give a tokenizer.json of the tokenizers library, which has everything in one "
-        "file",
-        path_);
+    require(root_.contains("model"), Exit::data,
+            "{}: \"model\" is missing; give a tokenizer.json of the tokenizers library, which contains "
+            "everything",
+            path_);
     read_normalizer(member(root_, "normalizer"), 0);
     read_pre_tokenizer(member(root_, "pre_tokenizer"), 0);
     if (!byte_level_) refuse("a pre-tokenizer without ByteLevel");
@@ -46,13 +45,11 @@ class Reader {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    fail(
-        Exit::data,
-        "{}: has {}, which is not built; byte-level BPE is (GPT-2, Llama 3, Qwen2 and 3, newer Mistral). "
-        "Give "
-        "the tokenizer.model if the model has one, or make a token file with the tokenizers library and give "
-        "the .bin",
-        path_, what);
+    fail(Exit::data,
+         "{}: unsupported tokenizer (got {}, expected byte-level BPE as in GPT-2, Llama 3, Qwen2, Qwen3 and "
+         "newer Mistral); give the tokenizer.model if the model has one, or make a token file with the "
+         "tokenizers library and give the .bin",
+         path_, what);
   }
   [[noreturn]] void broken(const std::string& what) const {
     fail(Exit::data, "{}: {}; {}", path_, what, kAgain);
@@ -123,7 +120,7 @@ class Reader {
 
   void read_model(const json& m) {
     const bool says_type = m.contains("type");
-    const std::string type = says_type ? type_of(m) : m.contains("merges") ? "BPE" : "of no type";
+    const std::string type = says_type ? type_of(m) : m.contains("merges") ? "BPE" : "without a type";
     if (type != "BPE") refuse("a model of kind " + shown(type));
     if (!member(m, "dropout").is_null() && m.at("dropout").get<double>() != 0) refuse("a model with dropout");
     if (flag(m, "byte_fallback", false)) refuse("a model with byte_fallback");
@@ -136,11 +133,11 @@ class Reader {
   }
 
   void read_vocab(const json& vocab) {
-    if (!vocab.is_object()) broken("the vocabulary of the model is no object");
+    if (!vocab.is_object()) broken("the vocabulary of the model is not an object");
     for (const auto& [token, value] : vocab.items()) {
       const auto id = value.is_number_integer() ? value.get<int64_t>() : -1;
       if (id < 0 || id >= ids_end_)
-        broken(fmt::format("the token {} has the id {}; the file has room for ids 0 to {}", shown(token),
+        broken(fmt::format("the token {} has the id {} (expected 0 to {})", shown(token),
                            in_quotes(value.dump()), ids_end_ - 1));
       name(int32_t(id), token);
       ids_.emplace(token, int32_t(id));
@@ -157,12 +154,12 @@ class Reader {
   int32_t id_of(const std::string& token, size_t merge) const {
     const auto found = ids_.find(token);
     if (found == ids_.end())
-      broken(fmt::format("merge {} names {}, which the vocabulary lacks", merge, shown(token)));
+      broken(fmt::format("merge {} contains {}, which is not in the vocabulary", merge, shown(token)));
     return found->second;
   }
 
   void read_merges(const json& merges) {
-    if (!merges.is_array()) broken("the merges of the model are no list");
+    if (!merges.is_array()) broken("the merges of the model are not a list");
     size_t number = 0;
     for (const json& merge : merges) {
       std::string left, right;
@@ -171,10 +168,11 @@ class Reader {
         if (text.starts_with("#version")) continue;
         const size_t blank = text.find(' ');
         if (blank == std::string::npos || text.find(' ', blank + 1) != std::string::npos)
-          broken(fmt::format("merge {} is {}, not two tokens with a blank between", number, shown(text)));
+          broken(fmt::format("merge {} is malformed (got {}, expected two tokens with a space between them)",
+                             number, shown(text)));
         left = text.substr(0, blank), right = text.substr(blank + 1);
       } else {
-        if (!merge.is_array() || merge.size() != 2) broken(fmt::format("merge {} is no pair", number));
+        if (!merge.is_array() || merge.size() != 2) broken(fmt::format("merge {} is not a pair", number));
         left = merge[0].get<std::string>(), right = merge[1].get<std::string>();
       }
       parts_.pairs.merges.push_back({id_of(left, number), id_of(right, number), id_of(left + right, number)});
@@ -197,14 +195,14 @@ class Reader {
     if (const auto found = ids_.find(unknown.get<std::string>()); found != ids_.end())
       parts_.pairs.unknown = found->second;
     else if (std::count(parts_.pairs.bytes.begin(), parts_.pairs.bytes.end(), BytePairs::kNone) > 0)
-      broken(fmt::format("the vocabulary lacks some bytes, and the token {} that stands for them",
+      broken(fmt::format("the vocabulary lacks some bytes, and also their substitute token {}",
                          shown(unknown.get<std::string>())));
   }
 
   void read_added() {
     const json& added = member(root_, "added_tokens");
     if (added.is_null()) return;
-    if (!added.is_array()) broken("\"added_tokens\" is no list");
+    if (!added.is_array()) broken("\"added_tokens\" is not a list");
     // The library numbers tokens that the model lacks on, whatever the file says.
     auto next = int64_t(ids_.size());
     for (const json& one : added) {
@@ -217,9 +215,9 @@ class Reader {
       const auto known = ids_.find(token.content);
       const int64_t id = known != ids_.end() ? known->second : next;
       if (const json& said = one.at("id"); !said.is_number_integer() || said.get<int64_t>() != id)
-        broken(fmt::format("the added token {} has the id {} where the tokenizers library gives it {}",
+        broken(fmt::format("the added token {} has the id {}, but the tokenizers library assigns {}",
                            shown(token.content), in_quotes(said.dump()), id));
-      if (id >= ids_end_) broken("there are too many tokens");
+      if (id >= ids_end_) broken("the file has too many tokens");
       if (known == ids_.end()) ++next, ids_.emplace(token.content, int32_t(id));
       token.id = int32_t(id);
       name(token.id, token.content);
@@ -246,7 +244,7 @@ class Reader {
   void frame_token(std::vector<int32_t>& out, const json& id) const {
     const int64_t value = id.is_number_integer() ? id.get<int64_t>() : -1;
     if (value < 0 || value >= int64_t(parts_.bytes.size()))
-      broken(fmt::format("a post-processor adds the id {}, which no token has", in_quotes(id.dump())));
+      broken(fmt::format("a post-processor adds the unknown id {}", in_quotes(id.dump())));
     out.push_back(int32_t(value));
   }
 
@@ -254,14 +252,14 @@ class Reader {
     bool text_was = false;
     for (const json& piece : p.at("single")) {
       if (piece.contains("Sequence")) {
-        if (std::exchange(text_was, true)) broken("a post-processor takes the text twice");
+        if (std::exchange(text_was, true)) broken("a post-processor inserts the text twice");
         continue;
       }
       const auto token = piece.at("SpecialToken").at("id").get<std::string>();
       for (const json& id : p.at("special_tokens").at(token).at("ids"))
         frame_token(text_was ? parts_.after : parts_.before, id);
     }
-    if (!text_was) broken("a post-processor leaves the text out");
+    if (!text_was) broken("a post-processor omits the text");
   }
 
   void find_end_of_text(const std::string& configured) {

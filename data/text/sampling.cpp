@@ -76,11 +76,10 @@ int32_t next_token(std::span<const float> logits, std::span<const int32_t> befor
       scores[size_t(id)] = double(logits[size_t(id)]) *
                            (logits[size_t(id)] < 0 ? s.repetition_penalty : 1 / s.repetition_penalty);
   const auto best = std::max_element(scores.begin(), scores.end());
-  require(
-      std::isfinite(*best) &&
-          std::none_of(scores.begin(), scores.end(), [](double v) { return std::isnan(v); }),
-      Exit::training,
-      "the model's logits are not numbers, so no token can be drawn from them; did its training diverge?");
+  require(std::isfinite(*best) &&
+              std::none_of(scores.begin(), scores.end(), [](double v) { return std::isnan(v); }),
+          Exit::training,
+          "logits: not finite, so sampling is impossible; the training of the model may have diverged");
   if (s.temperature <= 0) return int32_t(best - scores.begin());
   const double top = *best;
   for (double& score : scores) score = std::exp((score - top) / s.temperature);

@@ -148,7 +148,7 @@ class Charsmap {
     const uint32_t unit = units_[i], value = unit & 0x7fffffff;
     if (is_leaf(unit))
       return place_.check(value < texts_.size() && (value == 0 || texts_[value - 1] == '\0'), "trie", value,
-                          "the begin of a replacement");
+                          "the start of a replacement");
     // With all lower bytes, as the size is a multiple of a block.
     const size_t children = i ^ (size_t(unit >> 10) << ((unit & 0x200) >> 6));
     place_.check(children < units_.size(), "trie", children, units_.size() - 1);

@@ -95,9 +95,8 @@ std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& path) {
 #else
 std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& path) {
   fail(Exit::data,
-       "{}: this program was built without the sentencepiece library; install libsentencepiece-dev and build "
-       "it "
-       "again, or give a tokenizer.json",
+       "{}: this build has no sentencepiece library; install libsentencepiece-dev and build again, or give a "
+       "tokenizer.json",
        path);
 }
 #endif

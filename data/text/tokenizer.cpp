@@ -80,15 +80,12 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
   if (fs::is_directory(path)) {
     file = tokenizer_file_in(path);
     require(!file.empty(), Exit::usage,
-            "the folder {} has neither a tokenizer.json nor a tokenizer.model; give the file of the "
-            "tokenizer, or "
-            "\"byte\"",
+            "{}: contains neither a tokenizer.json nor a tokenizer.model; give a tokenizer file, or \"byte\"",
             path);
   }
-  require(
-      fs::exists(file), Exit::usage,
-      "there is no tokenizer {}; give a tokenizer.json, a tokenizer.model, a folder with one, or \"byte\"",
-      path);
+  require(fs::exists(file), Exit::usage,
+          "{}: does not exist; give a tokenizer.json, a tokenizer.model, a folder with one, or \"byte\"",
+          path);
   if (fs::path(file).extension() == ".model") return open_sentencepiece(file);
   return open_json_tokenizer(file);
 }

@@ -74,7 +74,7 @@ bool StreamPoints::mark(uint32_t& value) {
 
 bool StreamPoints::reached(uint32_t value) {
   const std::lock_guard lock(mutex_);
-  cuda_check(lost_, "what a thread of the host waited for", device_);
+  cuda_check(lost_, "the wait of a host thread", device_);
   return !word_ || int32_t(std::atomic_ref(*word_).load(std::memory_order_acquire) - value) >= 0;
 }
 
@@ -88,7 +88,7 @@ void StreamPoints::wait_for_mark(uint32_t value) {
     std::this_thread::sleep_for(kPause);
     // A GPU that was lost writes no word.
     if (std::chrono::steady_clock::now() - begin > 1s)
-      cuda_check(known_loss(device_), "what a thread of the host waited for", device_);
+      cuda_check(known_loss(device_), "the wait of a host thread", device_);
   }
 }
 

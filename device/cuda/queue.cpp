@@ -127,7 +127,7 @@ Event CudaQueue::record() {
 void CudaQueue::wait(const Event& event) {
   if (const auto* point = dynamic_cast<const CudaPoint*>(event.state())) return point->hold(use(), capture_);
   CHECK(!capture_, "cuda:{}: captured work waits for the CPU", device_);
-  CHECK(gates_[0].word, "a CUDA stream waits for the CPU before it was lent a workspace");
+  CHECK(gates_[0].word, "a CUDA stream waits for the CPU before it has a workspace");
   Gate& gate = gates_[next_gate_++ % gates_.size()];
   gate.event.wait();
   gate.event = event;
@@ -174,20 +174,20 @@ void CudaQueue::lend(const Tensor& device, const Tensor& pinned) {
 }
 
 Tensor CudaQueue::pinned() const {
-  CHECK(pinned_.defined(), "values of the host on cuda:{} before its stream was lent a workspace", device_);
+  CHECK(pinned_.defined(), "values of the host on cuda:{} before its stream has a workspace", device_);
   return pinned_;
 }
 
 void* CudaQueue::scratch(int64_t bytes) {
-  CHECK(scratch_.defined(), "a kernel on cuda:{} before its stream was lent a workspace", device_);
+  CHECK(scratch_.defined(), "a kernel on cuda:{} before its stream has a workspace", device_);
   CHECK(bytes <= scratch_bytes(),
-        "a kernel on cuda:{} needs {} bytes of scratch, {} were lent (device/workspace.h)", device_, bytes,
-        scratch_bytes());
+        "a kernel on cuda:{} needs {} bytes of scratch, but its workspace has {} (device/workspace.h)",
+        device_, bytes, scratch_bytes());
   return scratch_.raw();
 }
 
 unsigned long long* CudaQueue::fault(Fault kind, int64_t limit) {
-  CHECK(faults_, "a kernel on cuda:{} before its stream was lent a workspace", device_);
+  CHECK(faults_, "a kernel on cuda:{} before its stream has a workspace", device_);
   limits_[size_t(kind)] = limit;
   armed_ = true;
   return faults_ + size_t(kind);

@@ -19,7 +19,7 @@ emulate() {
 }
 for name in pytorch_per_gpu pytorch_per_node mpi tensorflow; do emulate "$name"; done
 emulate low_priority --lose_node 1
-grep -hE 'renames no folders|resumed' "$work"/jobs/low_priority/start1/node0/user_logs/std_log_process_0.txt | sed "s|$(realpath "$work")/||g"
+grep -hE 'cannot rename folders|resumed' "$work"/jobs/low_priority/start1/node0/user_logs/std_log_process_0.txt | sed "s|$(realpath "$work")/||g"
 
 "$python" - "$work/jobs" <<'PYTHON'
 import json, pathlib, sys

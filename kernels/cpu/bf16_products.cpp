@@ -91,7 +91,7 @@ Bf16Products decide() {
     return {Bf16Way::as_fp32, "AVX2 has no instruction for bf16; operands are multiplied as fp32"};
   if (dots_are_fast()) return {Bf16Way::dots, in_hardware};
   return {Bf16Way::as_fp32,
-          "vdpbf16ps is no faster than fp32's multiply-add on this CPU; operands are multiplied as fp32"};
+          "vdpbf16ps is not faster than fp32 multiply-add on this CPU; operands are multiplied as fp32"};
 }
 
 }  // namespace

@@ -16,8 +16,9 @@ bool has_v4() {
 Isa isa() {
   static const Isa chosen = [] {
     const std::string wanted = environment_value("CLEAVE_ISA");
-    require(wanted != "v4" || has_v4(), Exit::usage,
-            "CLEAVE_ISA is v4, but this CPU has no AVX-512 (F, BW, CD, DQ, VL); give v3 or unset it");
+    require(
+        wanted != "v4" || has_v4(), Exit::usage,
+        "CLEAVE_ISA: v4 is not supported, this CPU has no AVX-512 (F, BW, CD, DQ, VL); set v3 or unset it");
     return wanted == "v3" || !has_v4() ? Isa::v3 : Isa::v4;
   }();
   return chosen;

@@ -63,8 +63,8 @@ Scratch::Scratch(int64_t bytes) {
     return;
   }
   data_ = std::aligned_alloc(size_t(bytes_ < kHugePage ? 4096 : kHugePage), size_t(bytes_));
-  require(data_ != nullptr, Exit::memory, "the machine has no {} bytes left for a kernel's temporary memory",
-          bytes_);
+  require(data_ != nullptr, Exit::memory,
+          "host memory: {} bytes for the temporary memory of a kernel are not available", bytes_);
   if (bytes_ >= kHugePage) madvise(data_, size_t(bytes_), MADV_HUGEPAGE);
 }
 

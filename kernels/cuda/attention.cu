@@ -29,8 +29,9 @@ Attention<T> attention_of(const AttentionForward& op) {
   a.dim = int(op.head_dim);
   a.joined_row = (op.heads + 2 * op.kv_heads) * op.head_dim, a.out_row = op.heads * op.head_dim;
   require(op.head_dim <= kGpuHeadDim, Exit::usage,
-          "attention with heads of {} elements: the GPU's kernels go up to {}; use --device cpu", op.head_dim,
-          kGpuHeadDim);
+          "attention: heads of {} elements are not supported (the GPU kernels support up to {}); use "
+          "--device cpu",
+          op.head_dim, kGpuHeadDim);
   a.scale = op.scale != 0 ? op.scale : 1.0f / std::sqrt(float(op.head_dim));
   a.log2_scale = a.scale * kLog2E;
   a.causal = op.mask.causal, a.window = int(op.mask.window_in(op.seq));

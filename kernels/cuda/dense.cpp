@@ -59,7 +59,7 @@ bool run_together(const DenseWeightGradient& op, Stream& stream) {
   return true;
 }
 
-constexpr const char* kUnmeasured = "together, because there is no room to measure";
+constexpr const char* kUnmeasured = "together, because memory is too small to measure";
 
 // Whether one product with its epilogue is faster than the kernels apart, for this shape; `added_to` is what
 // both would add to. Where nothing is measured: `else_together`.

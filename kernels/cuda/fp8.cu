@@ -312,8 +312,8 @@ void run(const Fp8Matmul& op, Stream& stream) {
   const bool there =
       multiply_with_bias({.op = product, .a_scales = op.a_scales, .b_scales = op.b_scales}, stream);
   require(there, Exit::usage,
-          "cuBLASLt has no product of {} x {} x {} of {} and {} on cuda:{}; FP8 needs compute capability 8.9 "
-          "or more, and scales of rows 9.0; set cleave.fp8.scaling to off",
+          "cleave.fp8.scaling: cuBLASLt has no product of {} x {} x {} of {} and {} on cuda:{}; FP8 needs "
+          "compute capability 8.9 or more, and row scales 9.0; set it to off",
           op.c.dim(0), op.c.dim(1), op.a.dim(1), name_of(op.a.dtype()), name_of(op.b.dtype()),
           cuda_queue(stream).device());
 }

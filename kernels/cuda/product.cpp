@@ -268,7 +268,7 @@ int64_t rows_to_measure(const Shape3& s, const CudaQueue& queue) {
 std::string measured(const std::vector<cublasLtMatmulAlgo_t>& offered, const Shape3& s,
                      const Product& product, cublasLtHandle_t handle, CudaQueue& queue) {
   const int64_t rows = rows_to_measure(s, queue);
-  if (rows == 0) return "the first, because there is no room to measure";
+  if (rows == 0) return "the first, because memory is too small to measure";
   Choice part;
   describe(part, s, rows, queue);
   part.point(product.dbias.defined() ? product.dbias.raw() : product.op.bias.raw(), product.hidden.raw(),

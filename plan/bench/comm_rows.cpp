@@ -85,7 +85,7 @@ void be_rank(int rank, int ranks, int port, int orders) {
     const double seconds = seconds_of(what, world->communicator());
     if (rank == 0)
       require(write(orders, &seconds, sizeof seconds) == ssize_t(sizeof seconds), Exit::internal,
-              "what was measured could not be handed on");
+              "the measurements could not be passed to rank 0");
   }
   world->leave();
 }
@@ -94,13 +94,13 @@ class Ranks {
  public:
   explicit Ranks(int ranks) {
     int ends[2];
-    require(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0, Exit::internal, "no sockets: {}",
+    require(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0, Exit::internal, "cannot create sockets: {}",
             std::strerror(errno));
     const int port = comm::port_of(comm::listen_on(0));
     std::fflush(nullptr);
     for (int rank = 0; rank < ranks; ++rank) {
       const pid_t process = fork();
-      require(process >= 0, Exit::internal, "no process: {}", std::strerror(errno));
+      require(process >= 0, Exit::internal, "cannot start a process: {}", std::strerror(errno));
       if (process == 0) {
         close(ends[0]);
         _exit(run(rank, ranks, port, ends[1]));
@@ -123,7 +123,7 @@ class Ranks {
     double answer = 0;
     if (sent && read(orders_, &answer, sizeof answer) == ssize_t(sizeof answer)) return answer;
     const size_t all = processes_.size();
-    fail(Exit::rank_lost, "{} of {} ranks of the measurement failed; their output is above", end(), all);
+    fail(Exit::rank_lost, "{} of {} ranks of the measurement failed; see their output above", end(), all);
   }
 
  private:
@@ -167,7 +167,7 @@ std::vector<Subject> comm_rows(int ranks) {
                    }};
   };
   const double bytes = double(kBytes / 4 / ranks * ranks * 4) * 1e-9, sent = bytes * (ranks - 1) / ranks;
-  const std::vector<Bound> copies{{copy, "each copies while all do"}};
+  const std::vector<Bound> copies{{copy, "all processes copy at the same time"}};
   return {subject(copy, Exchange::copy, bytes, {}),
           subject("comm/all_reduce" + size, Exchange::all_reduce, 2 * sent, copies),
           subject("comm/reduce_scatter" + size, Exchange::reduce_scatter, sent, copies),

@@ -99,7 +99,7 @@ std::vector<Change> slower(const Report& was, const Report& now) {
 std::string format_comparison(const Report& was, const Report& now) {
   std::string out;
   if (was.cpu != now.cpu || was.instructions != now.instructions || was.threads != now.threads)
-    out += fmt::format("the earlier report is of another machine: {}, {}, {} threads\n", was.cpu,
+    out += fmt::format("the earlier report comes from another machine: {}, {}, {} threads\n", was.cpu,
                        was.instructions, was.threads);
   int compared = 0;
   for (const Row& row : now.rows) compared += row_of(was, row.name) != nullptr;

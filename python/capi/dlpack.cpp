@@ -15,11 +15,12 @@ struct Owned {
 
 DLManagedTensor* managed_tensor(void* data, DType type, const int64_t* shape, int dims, Device device,
                                 bool turned) {
-  CHECK(is_float(type), "a tensor of type {} for another library; wanted a float type", name_of(type));
+  CHECK(is_float(type), "tensor for another library: unsupported type (got {}, expected a float type)",
+        name_of(type));
   auto owned = std::make_unique<Owned>();
   owned->shape.assign(shape, shape + dims);
   if (turned) {
-    CHECK(dims == 2, "a tensor of {} dims lies the other way round; wanted a matrix", dims);
+    CHECK(dims == 2, "transposed tensor: must be a matrix (got {} dimensions)", dims);
     owned->strides = {1, shape[0]};
   }
   const DLDevice where = device.is_cuda() ? DLDevice{2, device.index} : DLDevice{1, 0};

@@ -70,7 +70,7 @@ optim::OutsideUpdate update_of(const cleave_engine_options& o, Device device) {
   std::vector<std::string> states;
   for (int s = 0; s < o.state_count; ++s) states.emplace_back(&given(o.states[s], "a state's name"));
   require(int(states.size()) <= optim::kMostStates, Exit::usage,
-          "the optimizer keeps {} values per element (expected at most {})", states.size(),
+          "optimizer: too many values per element (got {}, expected at most {})", states.size(),
           optim::kMostStates);
   const auto update = [run = o.update, context = o.update_context, device](const optim::UpdateSlice& s,
                                                                            const optim::StepArgs& args) {
@@ -87,7 +87,7 @@ optim::OutsideUpdate update_of(const cleave_engine_options& o, Device device) {
                        .states = {}};
     for (size_t k = 0; k < s.state.size(); ++k)
       if (s.state[k].defined()) part.states[k] = s.state[k].as<float>();
-    require(run(context, &part) == 0, Exit::usage, "the update failed in the program that computes it");
+    require(run(context, &part) == 0, Exit::usage, "optimizer: the update function of the script failed");
   };
   return {std::move(states), update};
 }
@@ -110,7 +110,7 @@ runtime::UnitOptions options_of(const cleave_engine_options& o, Device device) {
 config::DsConfig read(const char* config, const char* name, const config::ReadOptions& options) {
   config::ReadResult read =
       config::read_ds_config(&given(config, "config"), &given(name, "config_name"), options);
-  require(read.ok(), Exit::usage, "{} was refused:\n{}", name, config::format(read.problems));
+  require(read.ok(), Exit::usage, "{}: has errors:\n{}", name, config::format(read.problems));
   return std::move(read.config);
 }
 
@@ -194,8 +194,8 @@ constexpr std::string_view kGradient = "gradient";  // of a step under way
 int kind_of(cleave_engine& e, const char* name) {
   const std::vector<std::string> kinds = e.base().kinds();
   const auto at = std::find(kinds.begin(), kinds.end(), &given(name, "kind"));
-  require(at != kinds.end(), Exit::usage, "a parameter has the states {}; got {}", fmt::join(kinds, ", "),
-          name);
+  require(at != kinds.end(), Exit::usage, "parameter: unknown state (expected one of {}, got {})",
+          fmt::join(kinds, ", "), name);
   return int(at - kinds.begin());
 }
 
@@ -302,7 +302,8 @@ int cleave_plan(const char* config, const char* config_name, const char* model, 
                 int64_t activations, char** plan) {
   return call([&] {
     require(world >= 1 && ranks_per_host >= 1, Exit::usage,
-            "a plan of {} ranks, {} on a host; wanted 1 of each at least", world, ranks_per_host);
+            "plan: too few ranks (got {} ranks, {} per host, expected at least 1 of each)", world,
+            ranks_per_host);
     const capi::Made made(capi::read(config, config_name, {.world_size = world, .world_origin = "the plan"}),
                           model, units, given(options, "options"), Device{});
     plan::JobPlan planned = made.plan(world, plan::PlanRanks::all);

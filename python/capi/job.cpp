@@ -171,7 +171,7 @@ int cleave_job_read_config(cleave_job* job, const char* text, const char* name, 
     const config::ReadResult result = config::read_ds_config(&given(text, "text"), &given(name, "name"),
                                                              given(job, "job").job.read_options());
     std::string problems = config::format(result.problems);
-    require(result.ok(), Exit::usage, "{} was refused:\n{}", name, problems);
+    require(result.ok(), Exit::usage, "{}: has errors:\n{}", name, problems);
     problems += warning_of_deadline(*job, result.config.comm_timeout_s, name);
     problems += warnings_of_reports(result.config, name);
     nlohmann::json values = nlohmann::json::object();

@@ -26,8 +26,8 @@ class Shifted {
   Shifted(const cleave_samples& of, const runtime::TwinModel& twin, int64_t samples)
       : tokens_(size_t(samples * twin.length)), targets_(tokens_.size(), kIgnoredTarget) {
     require(0 < of.samples && of.samples <= samples && 0 < of.length && of.length <= twin.length, Exit::usage,
-            "micro-batch of {} samples with {} tokens is too large; expected at most {} samples with {} "
-            "tokens (train_micro_batch_size_per_gpu, cleave.sequence_length)",
+            "micro-batch: too large (got {} samples with {} tokens, expected at most {} samples with {} "
+            "tokens); raise train_micro_batch_size_per_gpu or cleave.sequence_length",
             of.samples, of.length, samples, twin.length);
     given(of.tokens, "tokens");
     for (int64_t s = 0; s < of.samples; ++s) read(of, twin, s);
@@ -80,8 +80,8 @@ const std::vector<std::string>& ModelEngine::names_of(int unit) const {
 void ModelEngine::begin_step(int micros) {
   const int64_t has = twin.config.gradient_accumulation_steps;
   require(micros == 0 || micros == has, Exit::usage,
-          "a step of {} micro-batches; a model that the engine computes has the {} of "
-          "gradient_accumulation_steps: set that to another number",
+          "gradient_accumulation_steps: wrong number of micro-batches in a step (got {}, expected {}); set "
+          "the key to that number",
           micros, has);
   micros_ = 0;
   engine->begin_step();

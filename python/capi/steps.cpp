@@ -134,7 +134,7 @@ int cleave_schedule_rates(const char* scheduler, double lr, int64_t updates, cle
         R"({{"train_batch_size": 1, "optimizer": {{"type": "AdamW", "params": {{"lr": {}}}}}, "scheduler": {}}})",
         lr, &given(scheduler, "scheduler"));
     const config::ReadResult read = config::read_ds_config(text, "the schedule");
-    require(read.ok(), Exit::usage, "{} was refused:\n{}", scheduler, config::format(read.problems));
+    require(read.ok(), Exit::usage, "{}: has errors:\n{}", scheduler, config::format(read.problems));
     given(rates, "rates") = in_c(optim::LrSchedule(read.config.scheduler, lr).at(updates));
   });
 }

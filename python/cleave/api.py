@@ -67,10 +67,10 @@ def initialize(
     training_data: a Dataset, of which the returned loader gives each rank its share.
     config: a path or a dictionary; or args.deepspeed_config."""
     if model is None:
-        raise UsageError("initialize() wants a model")
+        raise UsageError("initialize: model is missing; pass one")
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
-            raise NotBuilt(f"{name} is not built; tensor and sequence parallelism of a model are the native program's (cleave train)")
+            raise NotBuilt(f"{name}: not supported; use cleave train for tensor and sequence parallelism")
     configuration = chosen(args, config, config_params)
     wait = configuration.section("cleave").get("comm_timeout_s")
     jobs.current(*([float(wait)] if isinstance(wait, int) and wait > 0 else []))

@@ -26,7 +26,7 @@ def configure(
     """Accepted: what is kept is not partitioned (nobody shares a module's layers) and not copied together."""
     global _configured
     if checkpoint_in_cpu and torch.cuda.is_available():
-        raise NotBuilt("checkpoint_in_cpu is not built; use torch.autograd.graph.save_on_cpu around the model's call")
+        raise NotBuilt("checkpoint_in_cpu: not supported; use torch.autograd.graph.save_on_cpu around the call of the model")
     _configured = True
 
 

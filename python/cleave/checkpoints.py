@@ -42,8 +42,8 @@ class SavedModule(SteppedModule):
             self._native.finish_save()
         if self.global_rank == 0:
             after = f"after step {self.global_steps}"
-            saved = f"saved {self._saves_to[0]} {after}; start the same command again" if self._saves_to else None
-            print(f"stop requested: {saved or f'nothing was saved {after}, because save_checkpoint was not called before'}", flush=True)
+            saved = f"saved {self._saves_to[0]} {after}; run the same command again to resume" if self._saves_to else None
+            print(f"stop requested: {saved or f'nothing was saved {after}, because the script has not called save_checkpoint'}", flush=True)
         raise SystemExit(STOPPED)
 
     def _beside(self, client_state: Mapping[str, Any] | None) -> Beside:
@@ -74,7 +74,7 @@ class SavedModule(SteppedModule):
         """Writes SAVE_DIR/TAG from all ranks, as the command line does. Collective; False where it could not be."""
         self._require_training("save_checkpoint")
         if not save_dir:
-            raise UsageError(f"save_checkpoint({save_dir!r}): wanted a folder")
+            raise UsageError(f"save_checkpoint: wrong folder (got {save_dir!r}, expected a path)")
         self._require_no_update_under_way()
         name = str(tag or f"global_step{self.global_steps}")
         self._saves_to = os.fspath(save_dir), client_state
@@ -84,10 +84,12 @@ class SavedModule(SteppedModule):
     def _require_no_update_under_way(self) -> None:
         """Units may be updated during a step's last backward already; what earlier ones added to gradients is no part of a checkpoint."""
         if self._in_step and self._has_gradients and self.is_gradient_accumulation_boundary():
-            raise StepOrderError("save_checkpoint between the last backward of a step and engine.step(); call it after that")
+            raise StepOrderError(
+                "save_checkpoint: called between the last backward of a step and engine.step(); call it after engine.step()"
+            )
         if self._in_step and self.global_rank == 0:
             micros = f"{len(self._losses)} of {self.gradient_accumulation_steps()} micro-batches"
-            print(f"warning: a step is under way; its {micros} are not in the checkpoint, which has what the step before left")
+            print(f"warning: save_checkpoint: called inside a step; the checkpoint has the state before it, without its {micros}")
 
     def load_checkpoint(
         self,
@@ -101,12 +103,12 @@ class SavedModule(SteppedModule):
     ) -> tuple[str | None, dict[str, Any]]:
         """Restores a checkpoint of any layout; returns its path and what the script stored. Collective."""
         if custom_load_fn is not None:
-            raise NotBuilt("custom_load_fn is not built; load what is of your own from the client state that load_checkpoint returns")
+            raise NotBuilt("custom_load_fn: not supported; load your own state from the client state that load_checkpoint returns")
         self._require_no_step("load_checkpoint")
         folder, self.data_iterator = os.fspath(load_dir), None
         if tag is None and not os.path.exists(os.path.join(folder, "latest")):
             if self.global_rank == 0:
-                print(f"warning: {folder} has no file latest, so no checkpoint was loaded; name one by tag")
+                print(f"warning: {folder}: the file 'latest' is missing, so no checkpoint was loaded; select one with tag")
             return None, {}
         with_optimizer = load_optimizer_states and not load_module_only
         loaded = json.loads(self._native.asked("load_checkpoint", folder, tag or "latest", with_optimizer))

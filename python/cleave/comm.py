@@ -17,4 +17,4 @@ def get_local_rank() -> int:
 def __getattr__(name: str) -> Any:
     if hasattr(_dist, name):
         return getattr(_dist, name)
-    raise AttributeError(f"cleave.comm has no {name}, nor has torch.distributed")
+    raise AttributeError(f"cleave.comm: has no {name}, and neither has torch.distributed")

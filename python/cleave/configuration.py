@@ -55,13 +55,15 @@ class Configuration:
         dtype = str(section.get("dtype", "bfloat16")).removeprefix("torch.")
         found = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "half": "fp16", "fp16": "fp16"}.get(dtype)
         if found is None:
-            raise UsageError(f"torch_autocast.dtype is {dtype}; wanted bfloat16 or float16")
+            raise UsageError(f"torch_autocast.dtype: wrong type (got {dtype}, expected bfloat16 or float16)")
         if section.get("lower_precision_safe_modules"):
-            raise NotBuilt("torch_autocast.lower_precision_safe_modules is not built: torch decides what runs in 16 bits; remove the key")
+            raise NotBuilt(
+                "torch_autocast.lower_precision_safe_modules: not supported, PyTorch selects the operations in 16 bits; remove the key"
+            )
         if self.native():
-            raise UsageError("torch_autocast: torch computes nothing of a model that the engine computes (cleave.native); use bf16 or fp16")
+            raise UsageError("torch_autocast: has no effect with cleave.native, where the engine computes the model; use bf16 or fp16")
         if (other := self.precision()) != "fp32":
-            raise NotBuilt(f"torch_autocast beside {other} is not built: a module's parameters are fp32 under it; remove one of the two")
+            raise NotBuilt(f"torch_autocast: cannot be combined with {other}, because it needs fp32 parameters; remove one of the two")
         return found
 
     def precision(self) -> str:
@@ -94,7 +96,7 @@ def _of_file(path: str) -> Configuration:
         try:
             text, name = base64.urlsafe_b64decode(path).decode(), "the configuration in base64"
         except (ValueError, UnicodeDecodeError):
-            raise UsageError(f"{path}: there is no such file, and it is no configuration in base64") from None
+            raise UsageError(f"{path}: neither an existing file nor a configuration in base64") from None
     try:
         given = json.loads(text)
     except ValueError:  # comments, Hjson; of what is neither the engine says what is wrong, and where
@@ -109,11 +111,11 @@ def configuration_of(config: Any) -> Configuration:
         try:
             text = json.dumps(given, indent=2, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"the configuration is no JSON: {error}") from None
+            raise UsageError(f"config: not JSON: {error}") from None
         return Configuration(text, "the configuration", given)
     if isinstance(config, str | os.PathLike):
         return _of_file(os.fspath(config))
-    raise UsageError(f"the configuration is a {type(config).__name__}; wanted a dictionary, or the path of a ds_config.json")
+    raise UsageError(f"config: wrong type (got {type(config).__name__}, expected a dictionary or the path of a ds_config.json)")
 
 
 def chosen(args: Any, config: Any, config_params: Any) -> Configuration:
@@ -121,7 +123,7 @@ def chosen(args: Any, config: Any, config_params: Any) -> Configuration:
     named = config if config is not None else config_params
     from_args = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
     if named is not None and from_args is not None:
-        raise UsageError("the configuration is given twice, as config and as args.deepspeed_config; leave one out")
+        raise UsageError("config: conflicts with args.deepspeed_config; leave one out")
     if named is None and from_args is None:
-        raise UsageError("there is no configuration: give initialize() config, or args with deepspeed_config")
+        raise UsageError("config: missing; give initialize() config, or args with deepspeed_config")
     return configuration_of(from_args if named is None else named)

@@ -86,6 +86,6 @@ class DeepSpeedEngine(SavedModule):
     ) -> None:
         """torch.compile of the module, when it is next called."""
         if schedule is not None or compiled_autograd_enabled:
-            raise NotBuilt("compile(schedule=, compiled_autograd_enabled=) is not built; leave these out")
+            raise NotBuilt("compile: schedule and compiled_autograd_enabled are not supported; leave them out")
         self.module.compile(backend=backend, **(compile_kwargs or {}))
         self.is_compiled = True

@@ -27,11 +27,15 @@ class FamilyEngine(DeepSpeedEngine):
         from transformers.modeling_outputs import CausalLMOutput
 
         if unknown := [name for name, value in others.items() if value is not None and value != _USUAL.get(name)]:
-            raise UsageError(f"cleave.native: {', '.join(unknown)} of a call is not built; wanted input_ids, attention_mask and labels")
+            raise UsageError(
+                f"cleave.native: unsupported arguments of a call (got {', '.join(unknown)}, expected input_ids, attention_mask and labels)"
+            )
         given = [None if t is None else t.detach().to("cpu", torch.int64).contiguous() for t in (input_ids, labels, attention_mask)]
         shapes = [list(t.shape) for t in given if t is not None]
         if any(len(shape) != 2 or shape != shapes[0] for shape in shapes):
-            raise UsageError(f"cleave.native: input_ids, labels and attention_mask are {shapes}; wanted [samples, tokens] each")
+            raise UsageError(
+                f"cleave.native: input_ids, labels and attention_mask have the wrong shapes (got {shapes}, expected [samples, tokens] each)"
+            )
         items = 0.0 if num_items_in_batch is None else float(num_items_in_batch)
         samples = native.Samples(*(None if t is None else t.data_ptr() for t in given), *shapes[0], items)
         if self.training and torch.is_grad_enabled():
@@ -45,9 +49,11 @@ class FamilyEngine(DeepSpeedEngine):
     def _train(self, samples: native.Samples) -> Any:
         self._require_training("a call in training")
         if samples.labels is None:
-            raise UsageError("cleave.native: a call in training without labels; give them, or call under torch.no_grad() for logits")
+            raise UsageError("cleave.native: labels are missing in training; give them, or call under torch.no_grad() for logits")
         if self._waits:
-            raise StepOrderError("a call in training before engine.backward of the loss before; evaluate under torch.no_grad()")
+            raise StepOrderError(
+                "cleave.native: the last loss had no engine.backward yet; call it first, or evaluate under torch.no_grad()"
+            )
         self._begin_step()
         loss = torch.tensor(self._native.loss_by("train_micro_batch", samples), device=self.device, requires_grad=True)
         loss.register_hook(self._used)
@@ -56,6 +62,6 @@ class FamilyEngine(DeepSpeedEngine):
 
     def _used(self, seed: torch.Tensor) -> None:
         if not self._waits:
-            raise UsageError("cleave.native: a loss is used again, whose gradients are taken; call the engine again")
+            raise UsageError("cleave.native: the gradients of this loss were already used; call the engine again")
         self._waits = False
         self._native.use_loss(float(seed) / self._native.scale())

@@ -101,7 +101,7 @@ class HeldModule(torch.nn.Module):
     def parameters_of(self, name: str, kind: str = "master") -> torch.Tensor:
         """One whole state of a parameter in fp32 on the host: "master" is its value, "gradient" that of a step under way. Collective."""
         if name not in self._shapes:
-            raise UsageError(f"{type(self.module).__name__} has no parameter {name}")
+            raise UsageError(f"{name}: not a parameter of {type(self.module).__name__}")
         whole = torch.empty(self._shapes[name], dtype=torch.float32)
         self._native.get_state(kind, name, whole.data_ptr())
         return whole
@@ -160,18 +160,18 @@ class HeldModule(torch.nn.Module):
         Every rank gives the same. Collective.
         """
         if custom_load_fn is not None:
-            raise NotBuilt("custom_load_fn is not built; change what the state_dict has before it is given")
+            raise NotBuilt("custom_load_fn: not supported; change the state_dict before the call")
         given: Mapping[str, torch.Tensor] = checkpoint["module"] if isinstance(checkpoint.get("module"), Mapping) else checkpoint
         wanted = set(self.module.state_dict(keep_vars=True))
         missing, unexpected = sorted(wanted - given.keys()), sorted(given.keys() - wanted - self._shapes.keys())
         if strict and (missing or unexpected):
             what = f"missing {', '.join(missing) or 'nothing'}; unexpected {', '.join(unexpected) or 'nothing'}"
-            raise UsageError(f"load_module_state_dict: {what}; names are those of the module's state_dict")
+            raise UsageError(f"load_module_state_dict: wrong names ({what}); use the names of the state_dict of the module")
         slots = [slot for slot in self._units.slots() if slot.name in given]
         for slot in slots:
             if given[slot.name].shape != slot.shape:
-                shapes = f"{list(given[slot.name].shape)}; wanted {list(slot.shape)}"
-                raise UsageError(f"load_module_state_dict: {slot.name} has the shape {shapes}")
+                shapes = f"(got {list(given[slot.name].shape)}, expected {list(slot.shape)})"
+                raise UsageError(f"load_module_state_dict: {slot.name} has the wrong shape {shapes}")
         for slot in slots:
             self._put(slot.name, given[slot.name])
         self._native.publish()
@@ -206,7 +206,7 @@ class HeldModule(torch.nn.Module):
     save_fp16_model = save_16bit_model
 
     def offload_states(self, *args: Any, **kwargs: Any) -> None:
-        raise NotBuilt("offload_states is not built; zero_optimization.offload_optimizer and offload_param say where state lives")
+        raise NotBuilt("offload_states: not supported; set zero_optimization.offload_optimizer and offload_param")
 
     reload_states = offload_states
 

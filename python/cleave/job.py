@@ -25,7 +25,7 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
     global _job, _owner
     if _job is not None:
         if _owner != os.getpid():
-            raise CleaveError("this process was forked from a rank and is none: workers of a DataLoader cannot use the engine")
+            raise CleaveError("engine: not usable in a process that was forked from a rank, such as a DataLoader worker")
         return _job
     _job, _owner = native.Job(**({"port_is_taken": True} if _torch_has_ranks() else {})), os.getpid()
     for name in ("CLEAVE_TOKEN", "CLEAVE_MEETING_PORT", "CLEAVE_MEETING_FD"):
@@ -111,7 +111,7 @@ def _leave() -> None:
         interrupted = (_failure or "").startswith(KeyboardInterrupt.__name__)
         job.close(_failure, _exit_code or (128 + signal.SIGINT if interrupted else 1))
     except CleaveError as error:
-        print(f"warning: at the end of the job: {error}", file=sys.stderr)
+        print(f"warning: end of the job: {error}", file=sys.stderr)
     if _torch_has_ranks() and _failure is None:
         sys.modules["torch.distributed"].destroy_process_group()
 

@@ -29,7 +29,9 @@ class ProcessTopology:
 
     def get_rank(self, **coord_kwargs: int) -> int:
         if len(found := self.filter_match(**coord_kwargs)) != 1:
-            raise UsageError(f"{coord_kwargs} are {len(found)} ranks of the grid {self.axes} {self.dims}; wanted a place on each axis")
+            raise UsageError(
+                f"{coord_kwargs}: matches {len(found)} ranks of the grid {self.axes} {self.dims} (expected one); give a place on each axis"
+            )
         return found[0]
 
     def get_axis_names(self) -> list[str]:
@@ -81,7 +83,7 @@ class PipelineParallelGrid:
     def __getattr__(self, name: str) -> Any:
         axis, found, what = name.removeprefix("get_").replace("model", "pipe").partition("_parallel_")
         if not found or what not in ("rank", "world_size", "group"):
-            raise AttributeError(f"the grid of a pipeline has no {name}")
+            raise AttributeError(f"{name}: not an attribute of the pipeline grid")
         ranks = next((ranks for ranks in self._topo.get_axis_comm_lists(axis) if self.global_rank in ranks), [self.global_rank])
         if what == "group" and axis not in self._groups:
             self._groups[axis] = dist.new_group(ranks, use_local_synchronization=True)  # they ask for it together
@@ -135,14 +137,17 @@ class PipelineModule(torch.nn.Module):
         """virtual_stages: pieces of a rank, for the schedule "interleaved". partition_method may also be numbers of layers, "3,4,4,3"."""
         super().__init__()
         if zero.Init._depth:
-            raise NotBuilt("zero.Init around a PipelineModule is not built: each rank builds its own layers only, so leave zero.Init out")
+            raise NotBuilt("zero.Init: not supported around a PipelineModule, because each rank builds only its own layers; leave it out")
         world = jobs.world_size()
         self._topo = topology or PipeDataParallelTopology(num_stages or 1, world // (num_stages or 1))
         self.num_stages, replicas, *cut = self._topo.dims
         if self._topo.axes[:2] != ["pipe", "data"] or self.num_stages * replicas != world or num_stages not in (None, self.num_stages):
-            raise UsageError(f"{self._topo.dims} ranks of {self._topo.axes} are not the {world} that there are; give num_stages a divisor")
+            raise UsageError(
+                f"topology: {self._topo.dims} of {self._topo.axes} does not match the job (expected {world} ranks); set "
+                "num_stages to a divisor"
+            )
         if max(cut, default=1) > 1:
-            raise NotBuilt("an axis that cuts the layers of a module of torch's is not built; use PipeDataParallelTopology")
+            raise NotBuilt("topology: tensor parallelism is not supported for PyTorch modules; use PipeDataParallelTopology")
         self.grid = PipelineParallelGrid(self._topo)
         self.stage_id, self.virtual_stages = int(self.grid.stage_id), virtual_stages
         self.loss_fn, self.dynamic_shape, self.checkpointable_layers = loss_fn, dynamic_shape, checkpointable_layers
@@ -194,7 +199,7 @@ class PipelineModule(torch.nn.Module):
         says = {"stages": self.num_stages, "virtual_stages": self.virtual_stages, "partition_method": self.partition_method}
         for key, value in says.items():
             if section.pop(key, None) not in (None, "auto", value):
-                raise UsageError(f"pipeline.{key} of the configuration is not {value}, as PipelineModule has it; remove the key")
+                raise UsageError(f"pipeline.{key}: differs from PipelineModule (expected {value}); remove the key")
         says = {key: value for key, value in says.items() if value != 1 and self.num_stages > 1}
         return config.with_sections(pipeline=section | says)
 

@@ -72,7 +72,7 @@ def library() -> ctypes.CDLL:
     library.cleave_error.restype = library.cleave_version.restype = c_char_p
     version = library.cleave_c_version()
     if version != _C_VERSION:
-        raise CleaveError(f"{path} has version {version} of the C interface, wanted {_C_VERSION}: install the package again")
+        raise CleaveError(f"{path}: wrong version of the C interface (got {version}, expected {_C_VERSION}); install the package again")
     return library
 
 
@@ -134,7 +134,7 @@ class _Handle:
 class Job(_Handle):
     """This process as a rank of its job."""
 
-    _prefix, _gone = "cleave_job_", "the job has ended: nothing can be asked of its ranks any more"
+    _prefix, _gone = "cleave_job_", "the job has ended"
 
     def __init__(self, **options: Any) -> None:
         super().__init__()

@@ -22,7 +22,9 @@ class _HyperparametersOnly(torch.optim.Optimizer):
     """An optimizer whose update runs in the engine: it holds groups and no state."""
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        raise StepOrderError(f"{type(self).__name__}.step() is the engine's: pass the optimizer to initialize() and call engine.step()")
+        raise StepOrderError(
+            f"{type(self).__name__}.step(): only the engine can step; pass the optimizer to initialize(), and call engine.step()"
+        )
 
 
 class FusedAdam(_HyperparametersOnly):
@@ -41,7 +43,7 @@ class FusedAdam(_HyperparametersOnly):
         set_grad_none: bool = True,
     ) -> None:
         if amsgrad:
-            raise UsageError("amsgrad is not built; leave it out")
+            raise UsageError("amsgrad: not supported; leave it out")
         self.adam_w_mode = adam_w_mode
         super().__init__(params, {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
@@ -115,12 +117,12 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
             for group in optimizer.param_groups:
                 for key, off in _OFF.items():
                     if group.get(key, off) != off:
-                        raise NotBuilt(f"{kind.__name__}({key}={group[key]}) is not built; leave it out")
+                        raise NotBuilt(f"{kind.__name__}: {key}={group[key]} is not supported; leave it out")
             decays = {g["weight_decay"] for g in optimizer.param_groups if g["weight_decay"]}
             first = {**optimizer.param_groups[0], "weight_decay": decays.pop() if decays else 0.0}
             return section(optimizer, first)
     raise NotBuilt(
-        f"the engine has no kernel for {type(optimizer).__module__}.{type(optimizer).__qualname__}; wanted Adam, AdamW, SGD or Adagrad of "
+        f"optimizer: {type(optimizer).__module__}.{type(optimizer).__qualname__} is not supported; use Adam, AdamW, SGD or Adagrad of "
         "torch.optim, FusedAdam, DeepSpeedCPUAdam, DeepSpeedCPUAdagrad or DeepSpeedCPULion, or a section `optimizer` in the ds_config"
     )
 
@@ -151,7 +153,9 @@ def check_groups(groups: list[dict[str, Any]]) -> None:
     for group in groups[1:]:
         for key, value in first.items():
             if key not in ("params", "initial_lr", "name", "param_names", *_OF_A_GROUP) and group.get(key, value) != value:
-                raise NotBuilt(f"parameter groups that differ in {key}, {value} and {group[key]}, are not built; give all the same")
+                raise NotBuilt(
+                    f"optimizer: parameter groups with different {key} are not supported (got {value} and {group[key]}); use one value"
+                )
 
 
 def _rates(group: dict[str, Any]) -> native.Rates:
@@ -179,7 +183,7 @@ class EngineOptimizer(torch.optim.Optimizer):
     cur_scale = loss_scale
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        raise StepOrderError("the update is the engine's: call engine.step()")
+        raise StepOrderError("optimizer.step(): only the engine can step; call engine.step()")
 
     def state_dict(self) -> dict[str, Any]:
         """The groups' values: the state is in the engine's checkpoints (engine.save_checkpoint)."""
@@ -268,8 +272,10 @@ def _given(config: Configuration, optimizer: Any, parameters: list[Any]) -> torc
         try:
             return getattr(torch.optim, section["type"])(parameters, **section.get("params", {}))  # type: ignore[no-any-return]
         except TypeError as error:
-            raise NotBuilt(f"optimizer.params of the configuration are those of torch.optim.{section['type']}: {error}") from None
+            raise NotBuilt(f"optimizer.params: not accepted by torch.optim.{section['type']}: {error}") from None
     made = optimizer(parameters) if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer) else optimizer
     if made is None or isinstance(made, torch.optim.Optimizer):
         return made
-    raise UsageError(f"the optimizer is a {type(optimizer).__name__}; wanted a torch.optim.Optimizer, or a callable that makes one")
+    raise UsageError(
+        f"optimizer: wrong type (got {type(optimizer).__name__}, expected a torch.optim.Optimizer or a callable that returns one)"
+    )

@@ -58,13 +58,15 @@ class OutsideOptimizer:
         """Whether halves of parameters are updated as the whole; else one parameter is as all are, and this rank has it whole."""
         together, halves, apart = (self._three_steps(group, cut) for cut in (lambda ts: [ts], _halves, lambda ts: [[t] for t in ts]))
         if isinstance(together, Exception):
-            raise NotBuilt(f"the engine cannot call {self.name}, whose step ended with {type(together).__name__}: {together}")
+            raise NotBuilt(f"{self.name}: its step failed with {type(together).__name__}: {together}")
         by_element, alone = (isinstance(t, torch.Tensor) and torch.allclose(t, together, rtol=1e-5) for t in (halves, apart))
         if not by_element and not alone:
-            raise NotBuilt(f"the engine cannot call {self.name}: it updates a parameter by what others are; use another optimizer")
+            raise NotBuilt(
+                f"{self.name}: not supported, because the update of a parameter depends on other parameters; use another optimizer"
+            )
         if not by_element and stage:
             raise NotBuilt(
-                f"the engine cannot call {self.name} at ZeRO stage {stage}: it updates whole parameters, of which a rank has parts there; "
+                f"{self.name}: not supported at ZeRO stage {stage}, because it updates whole parameters, and a rank has parts of them; "
                 "use stage 0, or another optimizer"
             )
         return by_element
@@ -88,7 +90,7 @@ class OutsideOptimizer:
         """Of a part of a parameter, in the engine's memory."""
         group, numel = self._group_of[id(slot.parameter)], part.end - part.begin
         if not self.by_element and numel != slot.shape.numel():
-            raise NotBuilt(f"{self.name} updates whole parameters; leave out cleave.exact_sums, device nvme and offload_optimizer.ratio")
+            raise NotBuilt(f"{self.name}: updates whole parameters; leave out cleave.exact_sums, device nvme and offload_optimizer.ratio")
 
         def tensor(address: int, dtype: int = native.DTYPES["fp32"]) -> torch.Tensor:
             return torch.from_dlpack(engine.dlpack(address, dtype, (numel,) if self.by_element else slot.shape, bool(part.on_host)))
@@ -113,6 +115,8 @@ class OutsideOptimizer:
     def load(self, saved: dict[str, Any] | None, begins_anew: bool) -> None:
         """What a checkpoint has of it beside the engine's state."""
         if not begins_anew and (saved is None or saved["name"] != self.name):
-            was = f"of {saved['name']}" if saved else "of another optimizer than one of torch's own"
-            raise CheckpointError(f"the checkpoint is {was}; wanted {self.name}, or load_optimizer_states=False")
+            was = saved["name"] if saved else "an optimizer of the engine"
+            raise CheckpointError(
+                f"checkpoint: wrong optimizer (got {was}, expected {self.name}); use that optimizer, or load_optimizer_states=False"
+            )
         self.rest = {} if begins_anew or saved is None else copy.deepcopy(saved["rest"])

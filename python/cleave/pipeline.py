@@ -64,7 +64,9 @@ class _Walk:
     def send_activation(self, at: tuple[int, int]) -> None:
         outputs = self.outputs[at] if self.trains else self.outputs.pop(at)
         if not all(isinstance(t, torch.Tensor) for t in _as_tuple(outputs)):
-            raise UsageError(f"stage {self.engine.stage_id} ends with a {type(outputs).__name__}; wanted a tensor, or a tuple of tensors")
+            raise UsageError(
+                f"stage {self.engine.stage_id}: wrong output (got {type(outputs).__name__}, expected a tensor or a tuple of tensors)"
+            )
         shapes = [(str(t.dtype).partition(".")[2], list(t.shape), t.requires_grad) for t in _as_tuple(outputs)]
         self.native.send_shape(at[1], json.dumps([isinstance(outputs, tuple), shapes]))
         self._send(0, _as_tuple(outputs))
@@ -135,13 +137,15 @@ class PipelineEngine(DeepSpeedEngine):
         found = next(data or self.data_iterator or iter(()), None)
         found = self.batch_fn(found) if self.batch_fn and found is not None else found
         if not isinstance(found, tuple | list) or len(found) != 2:
-            what = "there are no data, or the data end" if found is None else f"a batch is a {type(found).__name__}"
-            raise UsageError(f"{what}; wanted (inputs, labels), {self.micro_batches} times a step: utils.RepeatingLoader begins data anew")
+            got = "no more batches" if found is None else type(found).__name__
+            raise UsageError(
+                f"data: wrong batch (got {got}, expected (inputs, labels), {self.micro_batches} per step); wrap it in utils.RepeatingLoader"
+            )
         return move_to_device(found, self.device)
 
     def _refused(self, *args: Any, **kwargs: Any) -> Any:
         raise StepOrderError(
-            "forward, backward and step of a pipeline are one: call engine.train_batch(data_iter), or eval_batch(data_iter)"
+            "pipeline: separate forward, backward and step are not supported; call engine.train_batch(data_iter) or eval_batch(data_iter)"
         )
 
     forward = backward = step = _refused
@@ -194,7 +198,8 @@ class PipelineEngine(DeepSpeedEngine):
 
     def _by_name(self, *args: Any, **kwargs: Any) -> Any:
         raise NotBuilt(
-            "not built for pipelines, whose ranks have other parameters: call engine.parameters_of(NAME) on all, or save_checkpoint"
+            "PipelineModule: not supported, because ranks have different parameters; call engine.parameters_of(NAME) on all "
+            "ranks, or save_checkpoint"
         )
 
     name_of = _take_over = _zero3_consolidated_16bit_state_dict = _by_name

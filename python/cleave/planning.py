@@ -41,7 +41,7 @@ def plan(
     first, given = _made(model, 0, world_size), configuration_of(config)
     stages = first.num_stages if isinstance(first, PipelineModule) else 1
     if trace is not None and stages > 1:
-        raise UsageError("trace is of a module without stages: of a pipeline a rank keeps several micro-batches, by its schedule")
+        raise UsageError("trace: not supported for pipelines, where a rank keeps several micro-batches; leave it out")
     modules = [first, *(_made(model, stage * world_size // stages, world_size) for stage in range(1, stages))]
     every = [Declared(m.configured(given) if isinstance(m, PipelineModule) else given, m, None) for m in modules]
     declared, units = every[0], [each.units.declared() for each in every]
@@ -61,9 +61,9 @@ def _made(model: Any, rank: int, world: int) -> torch.nn.Module:
         finally:
             jobs.planned = None
     elif isinstance(model, PipelineModule) and model.num_stages > 1:
-        raise UsageError("a rank has its own stage of a PipelineModule; give the plan a function that makes the module")
+        raise UsageError("model: a PipelineModule holds only the stage of its rank; give the plan a function that returns the module")
     if not isinstance(model, torch.nn.Module):
-        raise UsageError(f"a plan is of a torch.nn.Module, or of a function that makes one; got {type(model).__name__}")
+        raise UsageError(f"model: wrong type (got {type(model).__name__}, expected a torch.nn.Module or a function that returns one)")
     return model
 
 
@@ -93,7 +93,7 @@ def _main(path: str, config: str, as_json: str, factory: str, trace: str, *numbe
     made = runpy.run_path(path)
     try:
         if missing := [name for name in (factory, trace) if name and name not in made]:
-            raise UsageError(f"{path} has no {missing[0]}; wanted FILE.py:NAME, where NAME makes the module")
+            raise UsageError(f"{path}: has no {missing[0]} (expected FILE.py:NAME, with NAME a function that returns the module)")
         planned = plan(*(made[factory], config, *map(int, numbers), made.get(trace)))
     except CleaveError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -17,8 +17,10 @@ def installed(file: str, variable: str = "") -> Path:
     for path in candidates:
         if path.exists():
             return path
-    where = ", ".join(map(str, candidates)) + (f"; {variable} may name it" if variable else "")
-    raise CleaveError(f"{Path(file).name} is in none of {where}: install the package again, or in a clone cmake --build --preset release")
+    where = ", ".join(map(str, candidates)) + (f" or {variable}" if variable else "")
+    raise CleaveError(
+        f"{Path(file).name}: not found in {where}; install the package again, or run cmake --build --preset release in a clone"
+    )
 
 
 def main() -> NoReturn:

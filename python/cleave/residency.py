@@ -147,14 +147,14 @@ class Residency:
 
     def _require_whole(self) -> None:
         if self._broken:
-            raise StepOrderError(f"the engine cannot go on: {self._broken}")
+            raise StepOrderError(f"the engine cannot continue: {self._broken}")
 
     @contextlib.contextmanager
     def _broken_by_errors(self, where: str) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            self._broken = self._broken or f"{where} ended with {type(error).__name__}: {error}"
+            self._broken = self._broken or f"{where} failed with {type(error).__name__}: {error}"
             self._in_pass = self.in_backward = False
             if self._saved_hooks is not None:
                 hooks, self._saved_hooks = self._saved_hooks, None
@@ -190,7 +190,7 @@ class Residency:
     def forward(self, call: Callable[[], Any]) -> Any:
         """Runs the module; what goes wrong leaves other ranks in the middle of a pass, so the engine does not go on."""
         if self.in_backward and torch._C._current_graph_task_id() < 0:
-            self._broken = self._broken or "a backward that the script called ended with an error"
+            self._broken = self._broken or "a backward of the script failed"
         self._require_whole()
         with self._broken_by_errors("a forward") if self.any_gathers else contextlib.nullcontext():
             return call()
@@ -275,7 +275,7 @@ class Residency:
     def _weight(self, slot: Slot, size: torch.Size, stride: tuple[int, ...], offset: Any) -> torch.Tensor:
         if not self.in_backward and not self._users[slot.unit]:
             raise StepOrderError(
-                f"the backward needs {slot.name}, which this rank does not have whole: it does not go through an output of the engine; "
+                f"{slot.name}: this rank has only a part of it, because the backward does not start at an output of the engine; "
                 "call the engine, not its module, or engine.backward(loss)"
             )
         if self.in_backward:
@@ -297,7 +297,7 @@ class Residency:
         if gradient is None:
             return
         if not self.in_backward:
-            past = f"{slot.name} got a gradient before a backward came to an output of the engine"
+            past = f"{slot.name}: got a gradient before a backward reached an output of the engine"
             raise StepOrderError(f"{past}; call the engine, not its module, or engine.backward(loss)")
         if gradient.is_sparse:
             gradient = gradient.to_dense()
@@ -328,7 +328,7 @@ class Residency:
         """One that ends with end_backward, whose gradients are to be multiplied with a factor. Collective."""
         self._require_whole()
         if self._in_pass:
-            raise StepOrderError("backward within a forward, or within GatheredParameters: end that first")
+            raise StepOrderError("backward: called inside a forward or GatheredParameters; call it afterwards")
         self.engine.begin_pass(self._kind(None) if self.part else _BACKWARD, last)
         self._in_pass = self.in_backward = True
         self._factor = factor

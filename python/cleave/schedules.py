@@ -31,7 +31,7 @@ class Schedule:
         given = dict(zip([*names, "last_batch_iteration"], args, strict=False))
         last = given.pop("last_batch_iteration", last_batch_iteration)
         if unknown := [name for name in kwargs if name not in names]:
-            raise UsageError(f"{type(self).__name__} has no arguments {', '.join(unknown)}; wanted some of {', '.join(names)}")
+            raise UsageError(f"{type(self).__name__}: unknown arguments {', '.join(unknown)} (expected some of {', '.join(names)})")
         given.update(kwargs)
         self._begin(optimizer, _rates_of(type(self).__name__, given, optimizer.param_groups), given, last)
 
@@ -89,7 +89,9 @@ def _rates_of(name: str, given: dict[str, Any], groups: list[dict[str, Any]]) ->
     own = [float(group["lr"]) for group in groups]
     for key, value in given.items():
         if isinstance(value, list | tuple) and len(value) != len(groups):
-            raise UsageError(f"{name}: {key} has {len(value)} values, and the optimizer {len(groups)} groups")
+            raise UsageError(
+                f"{name}: {key} has the wrong length (got {len(value)} values, expected {len(groups)}, one per parameter group)"
+            )
     sections = [
         json.dumps({"type": name, "params": {key: value[g] if isinstance(value, list | tuple) else value for key, value in given.items()}})
         for g in range(len(groups))

@@ -85,7 +85,7 @@ class Writes(TorchFunctionMode):
     def _write(self, shard: Shard, to: torch.Tensor, func: Any, args: Any, kwargs: Any) -> None:
         if to.shape != shard.shape:
             raise UsageError(
-                f"{func.__name__} of a part of a parameter that zero.Init has shared out; gather it first: "
+                f"{func.__name__}: not supported on a part of a parameter (zero.Init has sharded it); gather it first: "
                 "with zero.GatheredParameters(parameter, modifier_rank=0)"
             )
         whole = shard.gather()

@@ -60,21 +60,20 @@ class SteppedModule(HeldModule):
 
     def _require_training(self, what: str) -> None:
         if self.optimizer is None:
-            raise StepOrderError(
-                f"{what}: this engine has no optimizer, so it trains nothing; give initialize() one, or a section "
-                "`optimizer` in the ds_config"
-            )
+            raise StepOrderError(f"{what}: this engine has no optimizer; give initialize() one, or a section `optimizer` in the ds_config")
 
     def _require_loss(self, what: str, loss: Any) -> None:
         self._require_training(what)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise UsageError(f"{what} of a {type(loss).__name__}{list(getattr(loss, 'shape', []))}; wanted a loss of one element")
+            raise UsageError(
+                f"{what}: wrong loss (got {type(loss).__name__}{list(getattr(loss, 'shape', []))}, expected a tensor of one element)"
+            )
         if not loss.requires_grad:
-            raise UsageError(f"{what} of a loss that has no gradient: nothing that is trained led to it, or it was made under no_grad")
+            raise UsageError(f"{what}: the loss has no gradient; compute it from trained parameters and without no_grad")
 
     def _require_no_step(self, what: str) -> None:
         if self._in_step:
-            raise StepOrderError(f"{what} within a step; call it after a boundary's engine.step()")
+            raise StepOrderError(f"{what}: called inside a step; call it after the engine.step() that updates")
 
     # ---- how many micro-batches a step has ----
 
@@ -91,7 +90,10 @@ class SteppedModule(HeldModule):
         """From the next step on, by other micro-batches of the same size."""
         each = self._micro_batch * self.dp_world_size
         if train_batch_size < 1 or train_batch_size % each:
-            raise UsageError(f"set_train_batch_size({train_batch_size}): wanted a multiple of {each}, the micro-batches of all ranks")
+            raise UsageError(
+                f"set_train_batch_size: not divisible (got {train_batch_size}, expected a multiple of {each}, the "
+                "micro-batches of all ranks)"
+            )
         self._require_no_step("set_train_batch_size")
         self._micro_batches = train_batch_size // each
         self.micro_steps = 0
@@ -99,7 +101,7 @@ class SteppedModule(HeldModule):
     def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
         """From the next step on, as many of them: the batch is another one, too."""
         if micro_batch_size < 1:
-            raise UsageError(f"set_train_micro_batch_size({micro_batch_size}): wanted at least 1")
+            raise UsageError(f"set_train_micro_batch_size: too small (got {micro_batch_size}, expected at least 1)")
         self._require_no_step("set_train_micro_batch_size")
         self._micro_batch = micro_batch_size
 
@@ -109,7 +111,9 @@ class SteppedModule(HeldModule):
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
         if not self._managed:
-            raise UsageError("set_gradient_accumulation_boundary with managed_gradient_accumulation: false, where each step() is one")
+            raise UsageError(
+                "set_gradient_accumulation_boundary: conflicts with managed_gradient_accumulation: false, where each step() is a boundary"
+            )
         self._boundary = is_boundary
 
     def managed_gradient_accumulation(self) -> bool:
@@ -119,7 +123,7 @@ class SteppedModule(HeldModule):
     def no_sync(self) -> Iterator[None]:
         """Passes of a step whose gradients are not summed over ranks yet; the pass behind the context sums them all."""
         if (stage := self._value("zero_optimization.stage")) >= 2:
-            raise UsageError(f"no_sync at ZeRO stage {stage}, whose gradients are summed with each backward; leave it out")
+            raise UsageError(f"no_sync: not supported at ZeRO stage {stage}, which sums gradients in each backward; leave it out")
         before, self._unsynced = self._unsynced, True
         try:
             yield
@@ -146,11 +150,13 @@ class SteppedModule(HeldModule):
             scale = self._native.facts()["loss_scale"]
             if SteppedModule._asked:
                 raise StepOrderError(
-                    f"engine.backward of another engine reaches parameters of {type(self.module).__name__}, which train too: call "
-                    "loss.backward(), which is a backward of both, or module.requires_grad_(False) on what the loss shall not train"
+                    f"engine.backward: reaches trained parameters of {type(self.module).__name__}, which belongs to another engine; call "
+                    "loss.backward() for both engines, or module.requires_grad_(False) on the modules that this loss must not train"
                 )
             if SteppedModule._scaled is None and scale != 1:
-                raise StepOrderError(f"Loss scaling is required, by {scale}: call engine.backward(loss), or engine.scale(loss).backward()")
+                raise StepOrderError(
+                    f"loss: Loss scaling is required, by {scale}; call engine.backward(loss), or engine.scale(loss).backward()"
+                )
             self._begin_step()
             factor = self._native.scale() / (SteppedModule._scaled or 1.0)
         elif not self._residency.any_gathers:
@@ -213,9 +219,11 @@ class SteppedModule(HeldModule):
         self._require_training("step")
         self._applied = False
         if self._unsynced:
-            raise StepOrderError("step within no_sync, before gradients are summed; call it behind the context and a backward there")
+            raise StepOrderError(
+                "engine.step: called inside no_sync, before gradients are summed; call it after the context and another backward"
+            )
         if not self._has_gradients:
-            raise StepOrderError("step without a backward since the last one; call engine.backward(loss) first")
+            raise StepOrderError("engine.step: no backward since the last step; call engine.backward(loss) first")
         updates = not self._managed or self.is_gradient_accumulation_boundary()
         if updates:
             self._update(lr_kwargs or {})
@@ -230,7 +238,7 @@ class SteppedModule(HeldModule):
     def _require_used(self, arrived: set[str]) -> None:
         unused = [slot.name for slot in self._units.slots() if slot.trains and slot.name not in arrived]
         if arrived and unused and self._configuration.values.get("zero_optimization.ignore_unused_parameters") is False:
-            raise UsageError(f"no gradient came to {', '.join(unused)}; zero_optimization.ignore_unused_parameters: true allows that")
+            raise UsageError(f"{', '.join(unused)}: got no gradient; set zero_optimization.ignore_unused_parameters to true to allow this")
         arrived.clear()
 
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
@@ -264,5 +272,5 @@ class SteppedModule(HeldModule):
         """Nothing: gradients are the engine's, which begins each step without any. It cannot take those back that it has."""
         if self._own:
             raise StepOrderError(
-                "zero_grad between loss.backward() and engine.step(): gradients cannot be taken back; call engine.step() first"
+                "zero_grad: called between loss.backward() and engine.step(), which cannot discard gradients; call engine.step() first"
             )

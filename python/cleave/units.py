@@ -43,7 +43,7 @@ class ModuleUnits:
         for path, submodule in module.named_modules():
             self._add(path, submodule, trains, decays)
         if not self.units:
-            raise UsageError(f"{type(module).__name__} has no parameters to train or to keep on this rank")
+            raise UsageError(f"{type(module).__name__}: has no parameters on this rank")
 
     def _add(self, path: str, submodule: torch.nn.Module, trains: dict[int, int], decays: set[int]) -> None:
         groups: dict[int | None, UnitSlots] = {}

@@ -49,7 +49,7 @@ def _tensor(parts: list[Any]) -> torch.Tensor:
     name, shape, data = parts
     raw, dtype = bytearray(base64.b64decode(data)), _DTYPES[name]
     if name.startswith(("torch.q", "torch.bits")):
-        raise ValueError(f"a tensor of {name} is not supported")
+        raise ValueError(f"tensor: {name} is not supported")
     return (torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)).reshape(shape)
 
 
@@ -59,7 +59,7 @@ def _array(parts: list[Any]) -> Any:
     name, shape, data = parts
     dtype = numpy.dtype(name)
     if dtype.kind not in "biufcSUmM":
-        raise ValueError(f"an array of {dtype} is not supported")
+        raise ValueError(f"array: {dtype} is not supported")
     return numpy.ndarray(tuple(shape), dtype, bytearray(base64.b64decode(data)))
 
 

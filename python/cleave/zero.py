@@ -27,7 +27,7 @@ def GatheredParameters(  # noqa: N802
         checked = [(p, p._version) for p in listed if modifier_rank is None and getattr(p, "ds_enable_sanity_checks", False)]
         yield
         if any(p._version != version for p, version in checked):
-            raise UsageError("an in-place modification within GatheredParameters, which is lost without modifier_rank; give the rank's")
+            raise UsageError("GatheredParameters: an in-place change is lost without modifier_rank; set it to the rank of the change")
 
 
 @contextlib.contextmanager
@@ -79,7 +79,7 @@ class Init(contextlib.AbstractContextManager["Init"]):
         zero = configuration_of(given).given.get("zero_optimization", {}) if given is not None else {"stage": 3}
         Init._checks = bool(zero.get("enable_sanity_checks"))
         if (stage := zero.get("stage", 0)) != 3:
-            raise UsageError(f"zero.Init is for ZeRO stage 3, and zero_optimization.stage is {stage}; set 3, or leave zero.Init out")
+            raise UsageError(f"zero.Init: needs ZeRO stage 3 (got zero_optimization.stage {stage}); set 3, or leave zero.Init out")
         jobs.init_torch(None, None)
         for submodule in module.modules() if module is not None else ():
             share_out(submodule, Init._checks)

@@ -17,9 +17,8 @@ void AwayInputs::show_in(Trace& trace) {
 
 int64_t AwayInputs::numel_at_home(int64_t numel) const {
   require(numel % axis_.size() == 0, Exit::usage,
-          "activation_checkpointing.partition_activations cuts the {} elements of a layer's input over {} "
-          "tensor ranks, which does not divide; choose a sequence length or micro-batch size that does, or "
-          "remove the key",
+          "activation_checkpointing.partition_activations: {} elements of a layer input are not divisible by "
+          "{} tensor-parallel ranks; choose another sequence length or micro-batch size, or remove the key",
           numel, axis_.size());
   return numel / axis_.size();
 }

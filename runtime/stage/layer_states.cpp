@@ -18,13 +18,14 @@ double nothing_seen(const model::LayerState& s) {
 
 void require_kept(const model::LayerState& s, const std::string& model) {
   require(!s.shape.empty(), Exit::usage,
-          "the state {} of a layer of {} has no dimension; a single value is of shape {{1}}", s.name, model);
+          "state {} of a layer of {}: has no dimensions; use the shape {{1}} for a single value", s.name,
+          model);
   require(s.dtype == DType::fp32 || s.dtype == DType::int64, Exit::usage,
-          "the state {} of a layer of {} is {}; a state is fp32, or int64 where it counts", s.name, model,
-          name_of(s.dtype));
+          "state {} of a layer of {}: unsupported type (got {}, expected fp32, or int64 for counts)", s.name,
+          model, name_of(s.dtype));
   require(s.dtype == DType::fp32 || (std::abs(s.begin) <= 0x1p53 && std::nearbyint(s.begin) == s.begin),
-          Exit::usage, "the state {} of a layer of {} is int64 and begins with {}; wanted a whole number",
-          s.name, model, s.begin);
+          Exit::usage, "state {} of a layer of {}: its int64 start value is not an integer (got {})", s.name,
+          model, s.begin);
 }
 
 }  // namespace
@@ -36,9 +37,8 @@ LayerStates::LayerStates(const StageLayers& layers)
     for (const model::LayerState& s : layer->states()) {
       require_kept(s, layers.model().name);
       require(names.insert(s.name).second, Exit::usage,
-              "two states of layers of {} are called {}; a checkpoint could not tell them apart: name each "
-              "after its layer",
-              layers.model().name, s.name);
+              "{}: two layer states have the name {}; name each after its layer", layers.model().name,
+              s.name);
     }
   for (int c = 0; c < layers.chunks(); ++c)
     for (int l = 0; l < layers.layers(c); ++l) {

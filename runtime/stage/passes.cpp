@@ -11,8 +11,8 @@ class Writers {
   void add(int unit, const std::string& name, int pass) {
     const auto [at, added] = writer_.try_emplace(unit, pass);
     require(added || at->second == pass, Exit::usage,
-            "two layers share {} and are in two chunks of one rank; use pipeline.virtual_stages 1 and a "
-            "schedule without split backward",
+            "pipeline.virtual_stages: two layers that share {} are in two chunks of one rank; use "
+            "pipeline.virtual_stages 1 and a schedule without split backward",
             name);
   }
 

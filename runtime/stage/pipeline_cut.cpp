@@ -89,10 +89,10 @@ pipeline::Schedule schedule_of(const config::PipelineConfig& c, const pipeline::
   if (shape.stages == 1) return pipeline::make_schedule("1f1b", shape);
   if (!c.schedule.ends_with(".json")) return pipeline::make_schedule(c.schedule, shape);
   pipeline::Schedule s = pipeline::read_schedule(c.schedule);
-  require(
-      s.shape == shape, Exit::usage,
-      "{} is a schedule for {} stages, {} micro-batches and {} virtual stages; this job has {}, {} and {}",
-      c.schedule, s.shape.stages, s.shape.micros, s.shape.chunks, shape.stages, shape.micros, shape.chunks);
+  require(s.shape == shape, Exit::usage,
+          "{}: made for {} stages, {} micro-batches and {} virtual stages; this job has {}, {} and {}",
+          c.schedule, s.shape.stages, s.shape.micros, s.shape.chunks, shape.stages, shape.micros,
+          shape.chunks);
   return s;
 }
 

@@ -28,8 +28,8 @@ void Stage::fail_in_layer(const char* pass, const Frame& f, int l, const Error& 
   const int layer = layers_.in_model(f.chunk, l);
   const bool head = l == layers_.layers(f.chunk);
   const std::string out =
-      head ? "" : fmt::format(", whose output is {}", words_of(layers_.boundary(f.chunk, l + 1)));
-  fail(Exit::internal, "{} of {}, layer \"{}\", whose input is {}{}: {}", pass, model().name,
+      head ? "" : fmt::format(", with output {}", words_of(layers_.boundary(f.chunk, l + 1)));
+  fail(Exit::internal, "{} of {}, layer \"{}\" with input {}{}: {}", pass, model().name,
        model().layer_name(layer), words_of(layers_.boundary(f.chunk, l)), out, e.what());
 }
 

@@ -33,10 +33,9 @@ void Stage::load_documents(int micro, const Tensor& given, Stream& stream) {
   for (int64_t i = 0; given.has_memory() && i < positions; ++i) {
     const int64_t place = i % here.dim(1), begin = given.as<int32_t>()[i];
     const int64_t least = place > 0 ? given.as<int32_t>()[i - 1] : 0;
-    require(
-        least <= begin && begin <= (place > 0 ? place : 0), Exit::data,
-        "position {} of sample {} is said to be of a document that begins at {}; it may begin at {} to {}",
-        place, i / here.dim(1), begin, least, place);
+    require(least <= begin && begin <= (place > 0 ? place : 0), Exit::data,
+            "documents: wrong start at position {} of sample {} (got {}, expected {} to {})", place,
+            i / here.dim(1), begin, least, place);
   }
   copy(here, given.view(here.shape()), stream);
 }
@@ -55,7 +54,7 @@ void Stage::take_part(Tensor to, Tensor whole, Stream& stream) const {
 
 void Stage::load(int micro, const Batch& batch, Stream& stream) {
   if (texts_) {
-    CHECK(micro == 0 && batch.input.numel() == texts_->rows(), "a pass over {} rows of texts, but {} tokens",
+    CHECK(micro == 0 && batch.input.numel() == texts_->rows(), "a pass of {} rows of texts, but {} tokens",
           texts_->rows(), batch.input.numel());
     positions_.resize(std::max<size_t>(1, positions_.size()));
     if (shape().first) copy(open(micro, 0, stream), batch.input, stream);
@@ -65,8 +64,8 @@ void Stage::load(int micro, const Batch& batch, Stream& stream) {
   const int64_t inputs = layers_.input().shape.numel() * model().parts,
                 targets_of = layers_.rows() * model().parts;
   require(batch.input.numel() == inputs && batch.targets.numel() == targets_of, Exit::data,
-          "a batch of {} input elements and {} targets was given; a micro-batch of {} samples of {} has {} "
-          "and {}",
+          "batch: wrong size (got {} input elements and {} targets; a micro-batch of {} samples of {} has {} "
+          "and {})",
           batch.input.numel(), batch.targets.numel(), layers_.samples(), model().name, inputs, targets_of);
   if (positions_.size() <= size_t(micro)) positions_.resize(size_t(micro) + 1);
   positions_[size_t(micro)] = batch.position;
@@ -83,7 +82,7 @@ void Stage::begin_texts(const TextPass* pass, Stream& stream) {
   texts_ = pass;
   if (!pass) return;
   CHECK(shape().texts > 0 && 0 < pass->rows() && pass->rows() <= text_rows(),
-        "a pass over {} rows of texts; this stage has room for {}", pass->rows(),
+        "a pass of {} rows of texts; this stage has room for {}", pass->rows(),
         shape().texts > 0 ? text_rows() : 0);
   for (const auto* values : {&pass->texts, &pass->positions}) {
     const Tensor to =

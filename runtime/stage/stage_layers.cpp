@@ -15,7 +15,7 @@ std::vector<UnitSpec> units_of(const model::Model& model, const StageShape& stag
         continue;
       }
       require(u.frozen == at->frozen, Exit::usage,
-              "two layers share {}, but only one of them freezes it; freeze both or neither", u.name);
+              "{}: two layers share it, but only one of them freezes it; freeze both or neither", u.name);
     }
   };
   for (const Range& chunk : stage.chunks)

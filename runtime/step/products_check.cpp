@@ -48,8 +48,8 @@ void check_products(const Settings& settings, Ranks& ranks) {
   const bool all_have_avx512 =
       std::ranges::all_of(ways, [](const std::string& way) { return way.find("AVX2") == std::string::npos; });
   fail(Exit::usage,
-       "the CPUs of the ranks multiply in different ways, so numbers that are to be the same on all would "
-       "drift apart: {}; set {} for every rank, or take like machines",
+       "CPUs: the ranks compute matrix products in different ways, so equal values would drift apart: {}; "
+       "set {} for every rank, or use equal machines",
        list_ways(ways),
        all_have_avx512 ? "ONEDNN_MAX_CPU_ISA=AVX512_CORE" : "CLEAVE_ISA=v3 and ONEDNN_MAX_CPU_ISA=AVX2");
 }

@@ -15,8 +15,8 @@ bool cut_inside(const UnitSpec& unit) {
   const auto parts = std::count_if(unit.params.begin(), unit.params.end(),
                                    [](const ParamSpec& p) { return p.cut_by().has(Axis::sequence); });
   require(parts == 0 || parts == int64_t(unit.params.size()), Exit::usage,
-          "unit {}: the {} axis cuts {} of its {} parameters; a unit is summed over one group of ranks, so "
-          "declare those that it cuts and those that it does not in two units",
+          "unit {}: the {} axis splits {} of its {} parameters, but a unit is summed over one group of "
+          "ranks; declare split and whole parameters in two units",
           unit.name, name_of(Axis::sequence), parts, unit.params.size());
   return parts > 0;
 }

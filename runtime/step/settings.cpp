@@ -236,7 +236,9 @@ Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, in
              .store = {}};
   const int data = mesh.sharers();
   require(s.near_ranks == 0 || data % s.near_ranks == 0, Exit::usage,
-          "groups of {} near ranks do not divide the {} of the data axis", s.near_ranks, data);
+          "mics_shard_size, zero_hpz_partition_size: groups of {} near ranks do not divide the {} "
+          "data-parallel ranks",
+          s.near_ranks, data);
   s.store = store_of(s, c);
   choose_graphs(s, c, options.trace != nullptr);
   return s;

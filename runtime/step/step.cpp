@@ -69,7 +69,7 @@ int64_t EngineCore::trained_numel(const std::string& name) const {
         require(!unit.frozen, Exit::usage, "{} is frozen: it has no gradient", name);
         return p.whole_numel();
       }
-  fail(Exit::usage, "the model {} has no parameter {}", units.model, name);
+  fail(Exit::usage, "{}: has no parameter {}", units.model, name);
 }
 
 std::vector<float> EngineCore::whole_gradient(const std::string& name) {

@@ -57,11 +57,8 @@ Restored from_json(const std::string& text, const std::string& where) {
     if (was != optim::LossScaler::State{}) r.scaler = was;  // which is what one has that scales nothing
     return r;
   } catch (const json::exception&) {
-    fail(
-        Exit::checkpoint,
-        "{}: the training state in the manifest is damaged: a part of it is missing or has another form than "
-        "it should",
-        where);
+    fail(Exit::checkpoint,
+         "{}: the training state in the manifest is damaged: a part of it is missing or malformed", where);
   }
 }
 

@@ -72,8 +72,10 @@ TEST_F(Adapters, WithAnotherShapeThanTheirWeightAndRankAreRefused) {
   refused({{"h.lora_B.weight", {3, 1}}}, {"got [3, 1], expected [3, 2]"});
   refused({{"h.lora_A.weight", {}}}, {"'h.lora_A.weight' has the wrong shape", "got [], expected [2, 4]"});
   refused({{"h.lora_B.weight", {}}}, {"'h.lora_B.weight' has the wrong shape", "got [], expected [3, 2]"});
-  refused({{"h.weight", {}}}, {"the adapter 'h' belongs to no linear layer"});
-  refused({{"h.weight", {12}}}, {"the adapter 'h' belongs to no linear layer"});
+  refused({{"h.weight", {}}},
+          {": the adapter 'h' has no matching linear layer; use another copy of the checkpoint"});
+  refused({{"h.weight", {12}}},
+          {": the adapter 'h' has no matching linear layer; use another copy of the checkpoint"});
 }
 
 TEST_F(Adapters, OfRanksAndScalesThatNoneHasAreRefused) {

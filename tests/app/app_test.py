@@ -56,11 +56,11 @@ class AppTest(unittest.TestCase):
         self.assertEqual(r.returncode, code, f"{args}\n{r.stdout}\n{r.stderr}")
         return r
 
-    def on_terminal(self, stream, *args):
+    def on_terminal(self, stream, *args, env=None):
         """Runs a command with "stdout" or "stderr" on a terminal; the bytes there, and those of the other stream."""
         terminal, theirs = pty.openpty()
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: theirs}
-        with subprocess.Popen([CLEAVE, *args], **streams, env={**os.environ, "OMP_NUM_THREADS": "1"}) as run:
+        with subprocess.Popen([CLEAVE, *args], **streams, env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}) as run:
             os.close(theirs)
             shown = b""
             try:

@@ -52,8 +52,8 @@ class Best(AppTest):
         self.assertEqual(sorted(losses), [2, 4, 6, 8])
         self.assertEqual(lines[-1]["step"], 8)
         self.assertEqual(r.stdout.count("step 8: validation loss"), 1)  # not once more at the end
-        self.assertIn("stopped early after step 8: 3 evaluations in a row brought no smaller loss", r.stdout)
-        self.assertIn("after step 2", r.stdout.split("smallest validation loss")[1])
+        self.assertIn("stopped early after step 8: 3 evaluations without improvement", r.stdout)
+        self.assertIn("after step 2", r.stdout.split("best:       validation loss")[1])
         # Losses fall, but by less than the threshold.
         _, losses, _ = self.run_with("--early_stopping_patience", 2, "--early_stopping_threshold", 100, every=2)
         self.assertEqual(sorted(losses), [2, 4, 6])
@@ -94,12 +94,12 @@ class Best(AppTest):
         odd.write_text(self.other.read_text())
         self.assertNotIn("validation loss of", self.train("--eval_data", odd, ranks=1).stdout)
         twice = ["--eval_data", f"a={self.other}", "--eval_data", f"a={self.text}"]
-        self.assertIn("two are called a", self.train(*twice, ranks=1, code=2).stderr)
-        self.assertIn("two have no name", self.train("--eval_data", self.other, "--eval_data", self.text, ranks=1, code=2).stderr)
+        self.assertIn("two data sets have the name a", self.train(*twice, ranks=1, code=2).stderr)
+        self.assertIn("two data sets have no name", self.train("--eval_data", self.other, "--eval_data", self.text, ranks=1, code=2).stderr)
 
     def test_options_that_lack_another_one_are_refused(self):
-        for args, says in [(["--keep_best", "--eval_interval", 2, "--eval_data", self.other], "--keep_best needs --output"),
-                           (["--keep_best", "--output", self.dir / "o"], "--keep_best needs --eval_data"),
+        for args, says in [(["--keep_best", "--eval_interval", 2, "--eval_data", self.other], "--keep_best: needs --output"),
+                           (["--keep_best", "--output", self.dir / "o"], "--keep_best: needs --eval_data"),
                            (["--early_stopping_patience", 2, "--eval_data", self.other], "and --eval_interval"),
                            (["--early_stopping_threshold", 0.1], "needs --early_stopping_patience")]:
             self.assertIn(says, self.train(*args, ranks=1, code=2).stderr)

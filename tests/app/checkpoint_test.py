@@ -94,9 +94,9 @@ class CheckpointFormat(AppTest):
         at = len(data) - 100
         data[at] ^= 4
         shard.write_bytes(data)
-        self.assertIn("global_step3 is whole", self.run_cleave("verify", out).stdout)
+        self.assertIn("global_step3 is complete", self.run_cleave("verify", out).stdout)
         every = self.run_cleave("verify", out, "--all", code=4)
-        self.assertIn("global_step3 is whole", every.stdout)
+        self.assertIn("global_step3 is complete", every.stdout)
         self.assertIn(f"{out / 'global_step2'} has 1 fault", every.stdout)
         self.assertIn("1 of the 2 checkpoints in", every.stderr)
         shutil.rmtree(out / "global_step3")
@@ -113,7 +113,7 @@ class CheckpointFormat(AppTest):
         self.assertIn(shard.name, self.run_cleave("verify", out, code=4).stdout)
         self.assertIn(shard.name, self.run_cleave("inspect", out, code=4).stderr)
         for command in ("inspect", "verify", "digest"):
-            self.assertIn("no file 'latest'", self.run_cleave(command, self.dir, code=4).stderr)
+            self.assertIn("the file 'latest'", self.run_cleave(command, self.dir, code=4).stderr)
             self.assertIn("global_step2", self.run_cleave(command, out, "--tag", "global_step3", code=4).stderr)
 
     def test_a_checkpoint_is_meant_by_its_own_folder_as_by_its_tag(self):

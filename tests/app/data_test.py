@@ -88,9 +88,9 @@ class Data(AppTest):
 
     def test_what_changed_since_a_checkpoint_is_said(self):
         self.run_on("@mix.txt", "--output", "run", steps=2)
-        self.assertIn("the shares of --data are '[3,2]' now and '[7,3]'",
+        self.assertIn("--data: the weights of the sources changed ('[3,2]' now, '[7,3]'",
                       self.run_on("0.6 a.bin 0.4 b", "--output", "run", "--strict", code=4))
-        self.assertIn("--pack is 'true' now and 'false'", self.run_on("@mix.txt", "--pack", "--output", "run", "--strict", code=4))
+        self.assertIn("--pack is 'true' now and was 'false'", self.run_on("@mix.txt", "--pack", "--output", "run", "--strict", code=4))
 
     def test_data_are_split_by_documents_and_shown(self):
         self.run_cleave("data", "split", "a", "--train", "t", "--validation", "v.bin")
@@ -121,7 +121,7 @@ class Data(AppTest):
         self.run_cleave("data", "tokenize", "lines.jsonl", "lines.bin", "--format", "megatron")
         self.assertIn(f"{sum(map(len, texts))} tokens in 20 documents", self.run_cleave("data", "inspect", "lines.bin").stdout)
         self.assertIn("99.0 in the mean", self.run_cleave("data", "inspect", "lines.jsonl", "--jsonl_key", "other").stdout)
-        self.assertIn("no text under the key 'none'", self.run_cleave("data", "inspect", "lines.jsonl", "--jsonl_key", "none", code=7).stderr)
+        self.assertIn(": no text under the key 'none'", self.run_cleave("data", "inspect", "lines.jsonl", "--jsonl_key", "none", code=7).stderr)
         self.run_cleave("data", "split", "lines.jsonl", "--train", "t.jsonl", "--validation", "v.jsonl")
         read = lambda name: [json.loads(line)["text"] for line in (self.dir / name).read_text().split("\n") if line]  # noqa: E731
         self.assertEqual(read("v.jsonl"), texts[9::10])

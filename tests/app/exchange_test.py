@@ -95,7 +95,7 @@ class Exchange(AppTest):
             for name in MODELS if number == 0 else [MODELS[number], MODELS[-number]]:
                 losses, r = self.begin(PUBLISHED / name, ranks=ranks, **config)
                 self.assertAlmostEqual(losses[0] / self.expected[name], 1, delta=1e-5, msg=f"{name} {config}")
-                self.assertEqual(r.stdout.count(f"weights: {PUBLISHED / name} ("), 1, r.stdout)
+                self.assertEqual(r.stdout.count(f"weights:    {PUBLISHED / name} ("), 1, r.stdout)
         losses, _ = self.begin(PUBLISHED / "qwen2", bf16={"enabled": True})
         self.assertAlmostEqual(losses[0] / self.expected["qwen2"], 1, delta=1e-2)
 
@@ -112,7 +112,7 @@ class Exchange(AppTest):
     def test_config_json_alone_begins_with_random_weights(self):
         losses, r = self.begin(PUBLISHED / "llama/config.json")
         self.assertGreater(abs(losses[0] / self.expected["llama"] - 1), 1e-3)
-        self.assertIn(f"weights: random, seed 42 (the weights next to {PUBLISHED}/llama/config.json are not read; --model {PUBLISHED}/llama "
+        self.assertIn(f"weights:    random, seed 42 (the weights next to {PUBLISHED}/llama/config.json are not read; --model {PUBLISHED}/llama "
                       "starts from them)", r.stdout)
 
     def test_values_that_are_no_numbers_are_named_when_they_are_read(self):
@@ -131,7 +131,7 @@ class Exchange(AppTest):
                         place = at + i * (of - 1) // max(1, count - 1) * width
                         data = data[:place] + bits + data[place + width:]
                     file.write_bytes(data)
-                    said = f"{count} of {of} values of {stored} are NaN or infinite in fp32"
+                    said = f"{count} of {of} values of {stored} are NaN or infinite in fp32; the training diverged, or the file is damaged; use another copy or an earlier checkpoint"
             self.assertGreater(count, 0)
             self.assertIn(said, self.begin(folder, code=4)[1].stderr)
             r = self.begin(folder, ranks=2, zero_optimization={"stage": 3}, code=4)[1]
@@ -155,9 +155,9 @@ class Exchange(AppTest):
         refused(folder, f"duplicate key '{name}' in one object")
         refused(folder, f"{path}:")
         folder, path = index(lambda text: json.dumps({"weight_map": {**place, name: other}}))
-        refused(folder, f"{path} says that '{name}' is in {other}, which has no such tensor")
+        refused(folder, f"{path}: lists '{name}' in {other}, which does not contain this tensor")
         folder, path = index(lambda text: json.dumps({"weight_map": {k: v for k, v in place.items() if k != name}}))
-        refused(folder, f"{path} does not name '{name}', which is in {place[name]}")
+        refused(folder, f"{path}: does not list '{name}', which is in {place[name]}")
         folder = self.model("mistral")
         data = (folder / "model.safetensors").read_bytes()
         length = struct.unpack("<Q", data[:8])[0]
@@ -166,13 +166,13 @@ class Exchange(AppTest):
         twice = header[:-1] + f',"{name}":{tensor}}}'.encode()
         (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(twice)) + twice + data[8 + length:])
         refused(folder, f"duplicate key '{name}' in one object")
-        refused(folder, "model.safetensors is damaged or not a safetensors file: ")
+        refused(folder, "model.safetensors: is damaged or not a safetensors file: ")
 
     def test_a_name_that_nothing_has_is_said_to_be_missing(self):
         for args in (["eval", "nothing", "--data", self.tokens], ["generate", "nothing"], ["inspect", "nothing"], ["verify", "nothing"],
                      ["digest", "nothing"], ["export", "nothing", self.dir / "out"]):
             r = self.run_cleave(*args, code=4)
-            self.assertIn("there is no folder nothing; wanted one of checkpoints", r.stderr)
+            self.assertIn("nothing: does not exist; give the --output folder", r.stderr)
             self.assertNotIn("'latest'", r.stderr)
         bare = self.model("mistral")
         (bare / "model.safetensors").unlink()
@@ -187,10 +187,10 @@ class Exchange(AppTest):
         self.assertIn("--init random", r.stderr)
         for model in (bare, PUBLISHED / "llama"):
             losses, r = self.begin(model, "--init", "random", "--seed", 7)
-            self.assertTrue(r.stdout.startswith("weights: random, seed 7\n"), r.stdout)
+            self.assertTrue("\nweights:    random, seed 7\n" in r.stdout, r.stdout)
             self.assertEqual(losses, self.begin(bare / "config.json", "--seed", 7)[0])
         r = self.begin("tiny", "--quiet")[1]
-        self.assertTrue(r.stdout.startswith("weights: random, seed 42\n"), r.stdout)
+        self.assertTrue("\nweights:    random, seed 42\n" in r.stdout, r.stdout)
 
     def test_a_name_that_is_a_preset_and_a_folder_is_asked_about_in_every_command(self):
         shutil.copytree(PUBLISHED / "llama", self.dir / "gpt2")
@@ -206,13 +206,13 @@ class Exchange(AppTest):
         plan = ["plan", "--deepspeed_config", config, "--seq_len", LENGTH, "--model"]
         for command in ([*train, "gpt2"], [*plan, "gpt2"], ["eval", "gpt2", "--data", "two.bin"], ["generate", "gpt2"], ["digest", "gpt2"],
                         ["import", "gpt2", "to"], ["import", "--from_deepspeed", DEEPSPEED / "zero1_bf16", "to", "--model", "gpt2"]):
-            self.assertIn("gpt2 is a preset, and here also the folder of a model: write ./gpt2 for the folder, and preset:gpt2 for the preset",
+            self.assertIn("gpt2: is both a preset and a model folder; write ./gpt2 for the folder, or preset:gpt2 for the preset",
                           run(*command, code=2).stderr, command)
-        self.assertIn("weights: ./gpt2 (", run(*train, "./gpt2").stdout)
+        self.assertIn("weights:    ./gpt2 (", run(*train, "./gpt2").stdout)
         run("eval", "./gpt2", "--data", "two.bin")
         run(*plan, "preset:gpt2")
-        self.assertIn("weights: random, seed 42", run(*train, "tiny").stdout)
-        self.assertIn("weights: random, seed 42", run(*train, "preset:tiny").stdout)
+        self.assertIn("weights:    random, seed 42", run(*train, "tiny").stdout)
+        self.assertIn("weights:    random, seed 42", run(*train, "preset:tiny").stdout)
 
     def test_an_import_evaluates_and_exports_the_same_bytes(self):
         for name in MODELS:
@@ -329,7 +329,7 @@ class Exchange(AppTest):
                 (out / "README.md").write_text("mine")
         self.assertEqual((out / "README.md").read_text(), "mine")
         _, r = self.begin(PUBLISHED / "qwen2", zero_optimization=zero)
-        self.assertIn("nothing is written, because there is no --output", r.stdout)
+        self.assertIn("stage3_gather_16bit_weights_on_model_save: nothing is written without --output", r.stdout)
 
     def test_an_import_is_a_beginning_with_a_new_optimizer(self):
         folder = self.dir / "in"
@@ -337,7 +337,7 @@ class Exchange(AppTest):
         whole, _ = self.begin(PUBLISHED / "mistral", steps=3)
         losses, r = self.begin(PUBLISHED / "mistral", "--output", folder, "--strict", steps=3)
         self.assertEqual(losses, whole)
-        self.assertIn("global_step0 at step 0; the optimizer begins anew", r.stdout)
+        self.assertIn("global_step0 at step 0; the optimizer starts from scratch", r.stdout)
         self.assertNotIn("warning", r.stderr)
 
     def test_a_training_of_deepspeed_goes_on_with_its_moments(self):
@@ -374,7 +374,7 @@ class Exchange(AppTest):
         self.assertAlmostEqual(loss / struct.unpack("<f", expected["loss"][2])[0], 1, delta=1e-5)
         r = self.run_cleave("import", "--from_deepspeed", DEEPSPEED / "pipe2_bf16", self.dir / "no", "--model", DEEPSPEED / "zero1_bf16",
                             code=4)
-        self.assertIn("3 of its layers look like blocks, and the model has 2", r.stderr)
+        self.assertIn("3 of its layers look like blocks, but the model has 2", r.stderr)
         none = self.dir / "none"
         shutil.copytree(DEEPSPEED / "zero1_bf16", none)
         (none / "config.json").unlink()
@@ -383,10 +383,10 @@ class Exchange(AppTest):
         self.run_cleave("import", "--from_deepspeed", none, self.dir / "x", "--model", DEEPSPEED / "zero1_bf16/config.json",
                         "--tag", "global_step3")
         r = self.run_cleave("import", "--from_deepspeed", none, self.dir / "y", "--model", PUBLISHED / "qwen2", code=4)
-        self.assertIn("model.embed_tokens.weight in global_step3 has the shape [31, 8]; wanted [61, 16]", r.stderr)
+        self.assertIn("model.embed_tokens.weight in global_step3 has the wrong shape (got [31, 8], expected [61, 16])", r.stderr)
         (none / "global_step3/bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
         r = self.run_cleave("import", "--from_deepspeed", none, self.dir / "y", "--model", DEEPSPEED / "zero1_bf16", code=4)
-        self.assertIn("the file of rank 1", r.stderr)
+        self.assertIn(" ranks wrote it, but the file of rank 1", r.stderr)
         self.assertFalse((self.dir / "y").exists())
 
     def test_nothing_is_overwritten(self):
@@ -425,12 +425,12 @@ class Exchange(AppTest):
         refused(self.model("llama", num_hidden_layers=3), 4, "model.layers.2.mlp.down_proj.weight is missing", ranks=2)
         refused(self.model("llama", num_hidden_layers=1), 4, "model.layers.1.mlp.down_proj.weight in model-",
                 "self_attn.v_proj.weight in model-")
-        refused(self.model("llama", intermediate_size=25), 4, "has the shape [16, 24]; wanted [16, 25]\n  model.layers.1.mlp.gate")
+        refused(self.model("llama", intermediate_size=25), 4, "has the wrong shape (got [16, 24], expected [16, 25])\n  model.layers.1.mlp.gate")
         refused(self.model("llama", tie_word_embeddings=True), 4, "lm_head.weight and model.embed_tokens.weight differ")
         refused(self.model("qwen2", tie_word_embeddings=False), 4, "lm_head.weight is missing")
         gone = self.model("llama")
         (gone / "model-00003-of-00004.safetensors").unlink()
-        refused(gone, 4, "names model-00003-of-00004.safetensors, which is not there")
+        refused(gone, 4, "needs model-00003-of-00004.safetensors, which is missing")
         cut = self.model("mistral")
         (cut / "model.safetensors").write_bytes((cut / "model.safetensors").read_bytes()[:-4])
         refused(cut, 4, "is damaged or not a safetensors file")
@@ -441,16 +441,16 @@ class Exchange(AppTest):
         header["model.norm.weight"].update(dtype="F8_E4M3", shape=[64])
         text = json.dumps(header).encode()
         (quantized / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length:])
-        refused(quantized, 4, "model.norm.weight in model.safetensors has the type F8_E4M3")
+        refused(quantized, 4, "model.norm.weight in model.safetensors has an unsupported type (got F8_E4M3")
         trap = self.model("mistral")
         (trap / "model.safetensors").unlink()
         with zipfile.ZipFile(trap / "pytorch_model.bin", "w") as archive:
             archive.writestr("a/data.pkl", pickle.dumps(Trap(self.dir / "ran"), 2))
-        refused(trap, 4, "it wants 'posix.system', which is neither a tensor nor a container")
+        refused(trap, 4, "it uses 'posix.system', which is neither a tensor nor a container; this is not supported, because a pickle can run any code. Save the model as safetensors")
         self.assertFalse((self.dir / "ran").exists())
         other = self.model("mistral")
         (other / "model.safetensors").rename(other / "model.gguf")
-        refused(other, 4, "has neither model.safetensors", "such as model.gguf, is not read here")
+        refused(other, 4, "contains neither model.safetensors", "such as model.gguf, are not supported")
 
     def test_the_length_is_at_most_the_models_positions(self):
         self.tokens.write_bytes(self.tokens.read_bytes() * 4)

@@ -153,7 +153,7 @@ class Generate(AppTest):
             args = ["--data", data, "--seq_len", 12, "--quiet"]
             losses = [self.run_cleave("eval", folder, *args).stdout for folder in (FIXTURES / "published" / name, self.dir / name)]
             self.assertEqual(losses[0], losses[1], name)
-            self.assertIn("nats a token", losses[0])
+            self.assertIn("nats per token, perplexity", losses[0])
 
 
 if __name__ == "__main__":

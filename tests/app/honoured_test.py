@@ -248,7 +248,7 @@ class Honoured(AppTest):
         found = set()
         kinds = ["AdamW", "Lamb", "Lion", "SGD", "Adagrad", "Adam"]
         for kind, rest in zip(kinds, [WARM, DECAY, COSINE, CYCLE, RANGE, {}]):
-            out = self.run_cleave("check", self.config(**{**BASE, **rest, "optimizer": {"type": kind}})).stdout
+            out = self.run_cleave("check", "--all", self.config(**{**BASE, **rest, "optimizer": {"type": kind}})).stdout
             found |= {m[1] for m in re.finditer(r"^(?:\S+:\d+:\d+: )?(\S+) = .*\): honoured: ", out, re.MULTILINE)}
         return found
 

@@ -96,7 +96,7 @@ class Interrupted(RunTest):
         config = self.config(cleave={"comm_timeout_s": 4})  # half of it is watched
         lock.write_text(text)
         job = self.start(steps=1, config=config, ranks=2)
-        self.until(job, "cannot be looked at from here")
+        self.until(job, "on another host: if the file does not change for")
         for _ in range(100):
             lock.write_text(text)  # its owner is alive
             time.sleep(0.02)

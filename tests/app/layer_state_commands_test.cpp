@@ -124,7 +124,7 @@ TEST(LayerStateCommands, VerifyReadsEveryByteOfAState) {
   Scratch scratch;
   save({2, 1, 1, 2}, scratch.path("run"));
   const std::string whole = said(app::run_verify, {scratch.path("run"), "--quiet"});
-  EXPECT_NE(whole.find("is whole: "), whole.npos) << whole;
+  EXPECT_NE(whole.find("is complete: "), whole.npos) << whole;
   const std::string file = "run/now/shard-00000.safetensors", text = scratch.read(file);
   const checkpoint::SafetensorsFile shard(scratch.path(file));
   for (const std::string name : {"layer_state/data.rows[0:3]", "layer_state/outer.largest[0:1]"}) {

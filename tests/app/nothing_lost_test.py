@@ -17,7 +17,7 @@ class NothingLost(RunTest):
         (self.out / "latest").unlink()
         r = self.train("--output", self.out, "--keep", 2, "--resume", "auto", steps=8)
         self.assertIn("at step 6", r.stdout)
-        self.assertIn("no file 'latest'", r.stderr)
+        self.assertIn("the file 'latest'", r.stderr)
         self.assertEqual(self.saved(), ["global_step6", "global_step8"])
 
     def test_a_kill_before_latest_names_the_newest_checkpoint_does_not_go_back(self):
@@ -27,7 +27,7 @@ class NothingLost(RunTest):
         self.assertIn("global_step6", self.run_cleave("verify", self.out).stdout)
         r = self.train("--output", self.out, "--keep", 0, steps=6)
         self.assertIn("at step 6", r.stdout)
-        self.assertIn("a job was killed before 'latest' named the checkpoint it had saved, 'global_step6'", r.stderr)
+        self.assertIn("warning: a job was killed before 'latest' named its newest checkpoint, 'global_step6'", r.stderr)
         self.assertEqual((self.out / "latest").read_text(), "global_step6\n")
         # Between the two, the folder of the checkpoint has no name yet: the one before is the newest.
         (self.out / "global_step6").rename(self.out / ".tmp.global_step6")
@@ -40,7 +40,7 @@ class NothingLost(RunTest):
         (self.out / "latest").write_text("global_step2\n")
         r = self.train("--output", self.out, "--keep", 0, steps=2)
         self.assertIn("at step 2", r.stdout)
-        self.assertIn("'latest' names 'global_step2', so newer ones are passed over: 'global_step6', 'global_step4'", r.stderr)
+        self.assertIn("warning: 'latest' names 'global_step2', so the resume skips newer checkpoints: 'global_step6', 'global_step4'", r.stderr)
 
     def test_a_damaged_latest_is_named_and_the_newest_whole_checkpoint_is_resumed(self):
         self.train("--output", self.out, "--save_interval", 2, ranks=1, steps=4)
@@ -67,7 +67,7 @@ class NothingLost(RunTest):
             fault(copy / "global_step4")
             r = self.train("--output", copy, ranks=ranks, steps=2)
             self.assertIn("global_step2 at step 2", r.stdout, r.stderr)
-            self.assertEqual(r.stderr.count("'global_step4' is passed over"), 1, r.stderr)
+            self.assertEqual(r.stderr.count("'global_step4' is skipped:"), 1, r.stderr)
             self.assertIn("global_step4", os.listdir(copy))
             fault(copy / "global_step2")
             r = self.train("--output", copy, ranks=ranks, steps=5, code=4)
@@ -112,8 +112,8 @@ class NothingLost(RunTest):
         self.assertIn("resumed", r.stdout)
         self.assertIn("at step 4", r.stdout)
         self.assertEqual(self.saved(), ["global_step4", "global_step6", "global_step8", "global_step9"])
-        self.assertIn("'global_step8' is passed over", r.stderr)
-        self.assertIn("'global_step6' is passed over", r.stderr)
+        self.assertIn("'global_step8' is skipped:", r.stderr)
+        self.assertIn("'global_step6' is skipped:", r.stderr)
         self.train("--output", self.out, "--keep", 2, ranks=1, steps=10)  # two newer ones now
         self.assertEqual(self.saved(), ["global_step10", "global_step6", "global_step8", "global_step9"])
 
@@ -157,11 +157,11 @@ class NothingLost(RunTest):
                 self.assertIn("is not the name of a checkpoint", r.stderr)
                 self.assertNotIn("\x1b", r.stderr)
         (inside / "latest").write_text("../out put/global_step1")
-        self.assertIn("is not the name", self.run_cleave("eval", inside, "--data", self.text, code=4).stderr)
+        self.assertIn("expected the name", self.run_cleave("eval", inside, "--data", self.text, code=4).stderr)
         manifest = version_2(json.loads((self.out / "global_step1/manifest.json").read_text()))
         manifest["records"][0]["file"] = "../../text.txt"
         (self.out / "global_step1/manifest.json").write_text(json.dumps(manifest))
-        self.assertIn("is not the name of a shard", self.run_cleave("eval", self.out, "--data", self.text, code=4).stderr)
+        self.assertIn("is not a valid shard name", self.run_cleave("eval", self.out, "--data", self.text, code=4).stderr)
 
     # What a run was trained with
 
@@ -205,7 +205,7 @@ class NothingLost(RunTest):
                 self.assertIn(part, r.stderr)
             self.assertEqual(self.saved(), ["global_step1"])
             r = self.train("--output", self.out, "--reset_optimizer", ranks=ranks, steps=2)
-            self.assertIn("the optimizer begins anew", r.stdout)
+            self.assertIn("the optimizer starts from scratch", r.stdout)
             self.assertIn("at step 1", r.stdout)
             shutil.rmtree(self.out)
 

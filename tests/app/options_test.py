@@ -2,6 +2,7 @@
 """What the command line says to slips, to values out of range, and at the start of a run."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import unittest
@@ -14,7 +15,7 @@ class Options(AppTest):
         return self.run_cleave(*args, code=2).stderr
 
     def test_unknown_commands_options_and_words_get_the_nearest_in_the_order_typed(self):
-        self.assertIn("'trian' is not a command; did you mean train?", self.refusal("trian"))
+        self.assertIn("trian: unknown command; did you mean train? (expected ", self.refusal("trian"))
         self.assertEqual(self.refusal("train", "--stepz", 3, "--zzz", "x", "--deepspeed-confg", "y"),
                          "error: unknown option --stepz; did you mean --steps?\n  unknown option --zzz\n"
                          "  unknown option --deepspeed_confg; did you mean --deepspeed_config?\n"
@@ -26,9 +27,9 @@ class Options(AppTest):
                       self.refusal("train", "--lr_scheduler_type", "linaer"))
 
     def test_launch_says_that_the_two_dashes_are_missing(self):
-        said = "-- is missing before train; write: cleave launch -n 2 -- train --steps 3"
+        said = "launch: -- is missing before train; write: cleave launch -n 2 -- train --steps 3"
         self.assertIn(said, self.refusal("launch", "-n", 2, "train", "--steps", 3))
-        self.assertIn("-- is missing before ./a.out", self.refusal("launch", "-n", 2, "--no_bind", "./a.out", "-x"))
+        self.assertIn("launch: -- is missing before ./a.out", self.refusal("launch", "-n", 2, "--no_bind", "./a.out", "-x"))
 
     def test_usage_lines_begin_with_the_program(self):
         for command in ("train", "launch", "check", "explain", "plan", "eval", "generate", "data", "report"):
@@ -55,19 +56,19 @@ class Options(AppTest):
             self.assertEqual(self.refusal(command, option, value),
                              f"error: {option}: expected {wanted}, got {value}; cleave {command} --help lists the options\n")
         self.assertIn("--steps: expected a value, got none", self.refusal("train", "--steps"))
-        self.assertIn("--bf16: maybe is not a value", self.refusal("train", "--bf16", "maybe"))
+        self.assertIn("--bf16: invalid value maybe", self.refusal("train", "--bf16", "maybe"))
         self.assertIn("error: --model: given 2 times; give it once; ", self.refusal("train", "--model", "tiny", "--model", "gpt2"))
         self.assertIn("--format: expected one of llmc, megatron, got 1", self.refusal("data", "tokenize", "a", "b", "--format", "1"))
 
     def test_no_checkpoint_that_is_named_is_left_for_random_weights(self):
         for name in ("required", "global_step9"):
             self.assertEqual(self.refusal("train", "--deepspeed_config", self.config(), "--data", self.text, "--resume", name),
-                             f"error: --resume {name} needs --output, the folder to resume from\n")
+                             f"error: --resume {name}: needs --output, the folder to resume from\n")
 
     def test_an_evaluation_without_data_is_not_left_out_without_a_word(self):
         for option in (["--eval_interval", 2], ["--ngrams"]):
             self.assertEqual(self.refusal("train", "--deepspeed_config", self.config(), "--data", self.text, *option),
-                             f"error: {option[0]} needs --eval_data\n")
+                             f"error: {option[0]}: needs --eval_data\n")
 
     def test_a_result_that_cannot_be_written_is_an_error_and_a_log_a_warning(self):
         command = ["--deepspeed_config", str(self.config()), "--model", "tiny", "--seq_len", "32"]
@@ -76,7 +77,7 @@ class Options(AppTest):
             with open("/dev/full", "w") as full:
                 r = subprocess.run([CLEAVE, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
             self.assertEqual(r.returncode, code, r.stderr)
-            self.assertIn(f"{word}: standard output cannot be written", r.stderr)
+            self.assertIn(f"{word}: standard output: cannot be written", r.stderr)
 
     def test_a_path_of_any_bytes_is_saved_and_resumed(self):
         odd = os.fsdecode(b"\xff\xfe \\xff")
@@ -94,7 +95,7 @@ class Options(AppTest):
             out = folder / f"{odd} {number}"
             for steps in (1, 2):
                 said = self.train(*args, "--output", out, "--export", folder / f"exported {number} {steps}", ranks=1 + number % 2, steps=steps).stdout
-            self.assertIn("as the checkpoint has it", said)
+            self.assertIn("the same as in the checkpoint", said)
             self.run_cleave("verify", out), self.run_cleave("inspect", out), self.run_cleave("inspect", out, "--json")
             self.run_cleave("generate", out, "--prompt", "the", "--tokens", 3)
             self.run_cleave("eval", out, "--data", data)
@@ -102,17 +103,17 @@ class Options(AppTest):
         self.run_cleave("plan", "--deepspeed_config", self.config(), "--model", model, "--seq_len", 16, "--world_size", 1, "--json")
         self.run_cleave("data", "inspect", data)
 
-    def test_a_run_starts_with_twelve_lines_all_keys_or_two(self):
+    def test_a_run_starts_with_seventeen_lines_all_keys_or_two(self):
         config = self.config(gradient_accumulation_steps=2, bf16={"enabled": True}, gradient_clipping=0.5, pipeline={"stages": 2},
                              zero_optimization={"stage": 2, "reduce_bucket_size": 1000, "contiguous_gradients": True})
         def start(*args):
             lines = self.train(*args, config=config).stdout.splitlines()
             return [line.split("] ", 1)[-1] for line in lines][:next(i for i, line in enumerate(lines) if "step 1/" in line)]
         lines = start()
-        self.assertLessEqual(len(lines), 12, lines)
-        self.assertIn("config: gradient_clipping = 0.5, bf16.enabled = true, zero_optimization.stage = 2, "
+        self.assertLessEqual(len(lines), 17, lines)
+        self.assertIn("config:     gradient_clipping = 0.5, bf16.enabled = true, zero_optimization.stage = 2, "
                       "zero_optimization.reduce_bucket_size = 1000, pipeline.stages = 2", lines)
-        self.assertTrue(any(line.startswith("optimizer: AdamW (file), lr 0.001 (file)") for line in lines), lines)
+        self.assertTrue(any(line.startswith("optimizer:  AdamW (file), lr 0.001 (file)") for line in lines), lines)
         every = start("--verbose")
         self.assertGreater(len(every), 60)
         self.assertTrue(any("zero_optimization.contiguous_gradients = true (user)" in line for line in every))
@@ -120,10 +121,66 @@ class Options(AppTest):
         self.assertEqual(len(start("--quiet")), 2)
         self.assertIn("excludes", self.refusal("train", "--verbose", "--quiet", "--data", self.text))
 
+    def named(self, text):
+        """The aligned lines of a run, before its first step and after its last: [(name, value), ...] twice."""
+        begin, end = re.split(r"(?m)^(?:\[0\] )?step \d+/.*\n(?:.*\n)*(?:\[0\] )?step \d+/.*\n", text)
+        return [re.findall(r"(?m)^(?:\[0\] )?(?=.{12}\S)([a-z]+): +(.*)$", part) for part in (begin, end)]
+
+    def test_a_run_starts_with_its_facts_and_ends_with_results_and_next_commands(self):
+        out, config = self.dir / "a run", self.config(pipeline={"stages": 2}, bf16={"enabled": True}, train_batch_size=2,
+                                                      zero_optimization={"stage": 1, "offload_optimizer": {"device": "cpu"}})
+        begin, end = self.named(self.train("--output", out, "--save_interval", 2, "--eval_data", self.text, config=config).stdout)
+        self.assertEqual([name for name, _ in begin], ["model", "weights", "ranks", "layout", "precision", "batch", "optimizer", "schedule", "data",
+                                                       "config", "memory", "output", "pipeline"])
+        facts = dict(begin)
+        self.assertEqual(facts["model"], "tiny, 957 K parameters")
+        self.assertRegex(facts["ranks"], r"^2 on cpu; 1 thread .* per rank; shared memory, 2 ranks on ")
+        self.assertEqual(facts["layout"], "ZeRO stage 1, 2 pipeline stages, optimizer state on cpu")
+        self.assertEqual(facts["precision"], "bf16, fp32 master weights")
+        self.assertRegex(facts["batch"], r"^2 = \d samples? x \d micro-batch(es)? x 1 data-parallel rank$")
+        self.assertEqual(facts["output"], f"{out}, checkpoints every 2 steps, and at the end; run the same command again to resume")
+        self.assertEqual([name for name, _ in end], ["loss", "best", "time", "throughput", "output", "next", "next", "next"])
+        results = dict(end[:5])
+        self.assertRegex(results["loss"], r"^\d\.\d+ after step 3$")
+        self.assertRegex(results["best"], r"^validation loss \d\.\d+ after step 3$")
+        self.assertRegex(results["time"], r"^\d+:\d\d for 3 steps$")
+        self.assertRegex(results["throughput"], r"^\S+( k)? tokens/s$")
+        self.assertEqual([value for name, value in end if name == "next"],
+                         [f"cleave generate '{out}'", f"cleave export '{out}' OUT", "run the same command with more --steps to continue"])
+        self.run_cleave("generate", out, "--tokens", 1), self.run_cleave("export", out, self.dir / "OUT")
+        again = self.train("--output", out, "--eval_data", self.text, config=config).stdout
+        self.assertIn("already at step 3 of 3: nothing to train", again)
+        self.assertNotIn("throughput:", again)
+        self.assertIn("output:     none, no checkpoints; add --output DIR to save them", self.train(ranks=1).stdout)
+
+    def test_names_are_bold_on_a_terminal_unless_no_color_is_set(self):
+        command = ["train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", "32", "--steps", "1"]
+        self.assertIn(b"\x1b[1mmodel:\x1b[0m      tiny", self.on_terminal("stdout", *map(str, command), env={"NO_COLOR": ""})[0])
+        plain = self.on_terminal("stdout", *map(str, command), env={"NO_COLOR": "1"})[0]
+        self.assertIn(b"model:      tiny", plain)
+        self.assertNotIn(b"\x1b[1m", plain)
+
+    def test_check_prints_decisions_and_notes_on_one_page_and_all_keys_when_asked(self):
+        config = self.config(train_batch_size="auto", zero_optimization={"stage": 2, "contiguous_gradients": True, "reduce_bucket_size": "auto"})
+        text = self.run_cleave("check", config, "--world_size", 2).stdout
+        self.assertLessEqual(len(text.splitlines()), 15, text)
+        self.assertTrue(text.startswith(f"{config}: accepted\nbatch:      "), text)
+        self.assertIn("\nconfig:     zero_optimization.stage = 2\n", text)
+        self.assertIn("zero_optimization.reduce_bucket_size = 500000000 (auto)", text)
+        self.assertIn("\nzero_optimization.contiguous_gradients = true: no effect here: ", text)
+        self.assertNotIn("gradient_clipping", text)
+        every = self.run_cleave("check", config, "--world_size", 2, "--all").stdout
+        self.assertGreater(len(every.splitlines()), 100)
+        self.assertEqual(every.split("\n", 1)[1], self.run_cleave("explain", config, "--world_size", 2).stdout)
+        many = {key: True for key in ("contiguous_gradients", "round_robin_gradients", "reduce_scatter", "allgather_partitions", "memory_efficient_linear")}
+        crowd = self.config(zero_optimization={"stage": 2, **many}, dump_state=False, zero_allow_untested_optimizer=True,
+                            zero_force_ds_cpu_optimizer=False, disable_allgather=False, checkpoint={"tag_validation": "Warn", "use_node_local_storage": False})
+        self.assertLessEqual(len(self.run_cleave("check", crowd).stdout.splitlines()), 15)
+
     def test_eval_says_how_far_it_is_and_is_silent_when_quiet(self):
         out = self.dir / "out"
         self.train("--output", out, ranks=1)
-        self.assertIn("parameters in fp32 on 1 rank", self.run_cleave("eval", out, "--data", self.text).stderr)
+        self.assertIn(" parameters in fp32 on 1 rank", self.run_cleave("eval", out, "--data", self.text).stderr)
         self.assertIn("optimizer", self.run_cleave("eval", out, "--data", self.text, "--verbose", "--deepspeed_config",
                                                    self.config()).stderr)
         quiet = self.run_cleave("eval", out, "--data", self.text, "--quiet")

@@ -150,7 +150,7 @@ class Plan(AppTest):
             "compute", "pipeline_idle", "communication", "update")))
         self.assertIn("use more ranks", self.run_cleave("plan", *shape, "--device", "a100-40", "--suggest",
                                                         "--device_memory", "1MiB", code=3).stderr)
-        self.assertIn("this machine's part", self.run_cleave("plan", *shape, "--ranks_here", "4", code=3).stderr)
+        self.assertIn("host memory", self.run_cleave("plan", *shape, "--ranks_here", "4", code=3).stderr)
 
     def test_a_plan_that_does_not_fit_is_refused_with_the_table(self):
         r = self.train("--device_memory", "5MiB", code=3)

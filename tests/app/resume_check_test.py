@@ -9,7 +9,7 @@ import unittest
 
 from app_test import AppTest, version_2
 
-SAME = "as the checkpoint has it"
+SAME = "the same as in the checkpoint"
 SKIPPED = "the first loss is not compared"
 MODEL = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 32, "n_layer": 4, "n_head": 4, "attn_pdrop": 0.0,
          "activation_function": "gelu_new"}
@@ -56,16 +56,16 @@ class ResumeCheck(AppTest):
         swap_tensors(self.out / "global_step2", "h.0.mlp.c_fc.weight", "h.3.mlp.c_fc.weight")
         self.run_cleave("verify", self.out)
         said = self.goes_on(ranks=1, steps=3, code=4)
-        for part in ("this is not the training that was saved", "the weights", "verify", "--resume_check off"):
+        for part in ("the checkpoint belongs to another training", "the weights", "verify", "--resume_check off"):
             self.assertIn(part, said)
         self.assertNotIn("step 3/3", said)
         self.assertFalse((self.out / "global_step3").exists())
         said = self.goes_on(ranks=2, steps=3, code=4, config=self.config(train_micro_batch_size_per_gpu=1))
-        self.assertEqual(self.times_said("this is not the training", said), 1, said)
+        self.assertEqual(self.times_said("the checkpoint belongs to another training", said), 1, said)
         said = self.goes_on("--resume_check", "off", ranks=1, steps=3)
         self.assertNotIn(SAME, said)
         self.assertNotIn(SKIPPED, said)
-        self.assertIn("was saved without one", self.goes_on(ranks=1, steps=4))
+        self.assertIn("the checkpoint has no first loss", self.goes_on(ranks=1, steps=4))
 
     def test_every_layout_and_type_continues(self):
         base = {"train_batch_size": 4, "train_micro_batch_size_per_gpu": "absent"}
@@ -100,7 +100,7 @@ class ResumeCheck(AppTest):
         longer.write_text(self.text.read_text() + "and the deep")
         for part, args, config in (("--seed", ["--seed", 7], {}),
                                    ("train_batch_size", [], {"train_micro_batch_size_per_gpu": 1}),
-                                   ("--data has other contents", [], {})):
+                                   ("--data: the content changed (", [], {})):
             self.text = longer if "--data" in part else self.text
             said = self.goes_on(*args, out=self.copy(), ranks=1, steps=3, config=self.config(**config))
             self.assertIn(SKIPPED, said)
@@ -149,7 +149,7 @@ class ResumeCheck(AppTest):
     def test_another_batch_is_a_warning_and_epochs_then_need_steps(self):
         self.train("--output", self.out, ranks=1, steps=3, config=self.config(train_micro_batch_size_per_gpu=2))
         other = self.config(train_micro_batch_size_per_gpu=4)
-        self.assertIn("train_batch_size is '4' now and '2' in the checkpoint", self.goes_on(ranks=1, steps=3, config=other))
+        self.assertIn("train_batch_size is '4' now and was '2' in the checkpoint", self.goes_on(ranks=1, steps=3, config=other))
         self.assertIn("train_batch_size is '4'", self.goes_on("--strict", ranks=1, steps=4, config=other, code=4))
         said = self.goes_on("--epochs", 2, ranks=1, config=other, code=2)
         self.assertIn("--epochs: the checkpoint was trained with another number of samples per step", said)
@@ -184,7 +184,7 @@ class ResumeCheck(AppTest):
         self.train("--output", diverged, ranks=1, steps=20, config=self.config(**lost), code=5)
         saved, = [p for p in diverged.iterdir() if p.name.startswith("global_step")]
         self.assertNotIn("first_loss", json.loads((saved / "manifest.json").read_text())["state"]["client"])
-        self.assertIn("was saved without one", self.goes_on(out=diverged, ranks=1, steps=20, config=self.config(**lost), code=5))
+        self.assertIn("the checkpoint has no first loss", self.goes_on(out=diverged, ranks=1, steps=20, config=self.config(**lost), code=5))
 
 
 if __name__ == "__main__":

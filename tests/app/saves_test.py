@@ -55,11 +55,11 @@ class Saves(AppTest):
             if name == "waits":
                 want = losses, digests
                 self.assertEqual(list(digests), ["global_step10", "global_step4", "global_step8"])
-                self.assertNotIn("behind the training", said)
+                self.assertNotIn("in the background", said)
                 continue
             self.assertEqual(losses, want[0])
             self.assertEqual({tag: digests[tag] for tag in want[1]}, want[1])
-            self.assertEqual(said.count("behind the training"), 5, said)
+            self.assertEqual(said.count("in the background"), 5, said)
             self.assertEqual(sum(" in " in line and "saved " in line for line in said.splitlines()), 5, said)
             self.assertEqual(len(digests), 3 if name == "behind" else 4)  # of step 6, too
             self.run_cleave("verify", out)
@@ -85,7 +85,7 @@ class Saves(AppTest):
                 said = self.until(job, "error: ") + job.stdout.read()
                 self.assertEqual(job.wait(60), 4, said)
             self.assertIn("No space left on device", said)
-            self.assertIn("global_step40 was not saved; earlier ones are unchanged", said)
+            self.assertIn("global_step40: not saved, earlier checkpoints are unchanged:", said)
             self.assertIn("global_step20", (disk / "latest").read_text())
             self.assertEqual(self.saved(disk), ["global_step20"])
             self.run_cleave("verify", disk)
@@ -107,10 +107,10 @@ class Saves(AppTest):
                 moved = self.dir / "moved"
                 self.out.rename(moved)
                 shutil.rmtree(moved)
-                self.until(job, f"{self.out} was removed while this run was under way")
+                self.until(job, f"{self.out} was removed during this run; the run created it again, and earlier checkpoints")
                 self.until(job, "saved ")
                 (self.out / "run.lock").unlink()
-                self.until(job, "run.lock was removed while this run was under way")
+                self.until(job, "run.lock was removed during this run; the run created it again, and earlier checkpoints")
                 self.until(job, "saved ")
                 job.send_signal(signal.SIGTERM)
                 rest = job.stdout.read()

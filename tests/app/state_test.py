@@ -58,7 +58,7 @@ class State(AppTest):
         self.train("--output", rarely, "--save_minutes", 60, "--keep", 0, steps=4)
         self.assertEqual(self.steps_in(rarely), [4])
         for option in ("--save_minutes", "--save_interval", "--keep_every"):
-            self.assertIn(f"{option} needs --output", self.train(option, 2, ranks=1, code=2).stderr)
+            self.assertIn(f"{option}: needs --output", self.train(option, 2, ranks=1, code=2).stderr)
 
     def test_a_file_save_now_is_taken_as_a_request(self):
         out = self.dir / "out"
@@ -87,16 +87,16 @@ class State(AppTest):
         one, out = self.dir / "one", self.dir / "out"
         self.train("--output", one, steps=1, config=config)
         r = self.train("--output", out, steps=5, config=config, code=5)
-        self.assertIn("saving what was before step 2", r.stdout + r.stderr)
+        self.assertIn("saving the state before step 2", r.stdout + r.stderr)
         self.assertEqual(self.steps_in(out), [1])
         self.assertEqual(self.run_cleave("digest", out).stdout, self.run_cleave("digest", one).stdout)
         r = self.train(steps=5, config=config, code=5)
-        self.assertIn("nothing is saved, because there is no --output", r.stdout + r.stderr)
+        self.assertIn("nothing is saved without --output", r.stdout + r.stderr)
         self.assertNotIn("saving what was before", r.stdout + r.stderr)
         # Without clipping the update goes along with the backward.
         config = self.config(gradient_clipping=0, optimizer={"type": "AdamW", "params": {"lr": 1e30}})
         r = self.train("--output", self.dir / "none", steps=5, config=config, code=5)
-        self.assertIn("nothing is saved: this step had begun to update the weights", r.stdout + r.stderr)
+        self.assertIn("nothing is saved: the step failed after it began to update the weights; set gradient_clipping to save the state before a failed step", r.stdout + r.stderr)
         self.assertEqual(self.steps_in(self.dir / "none"), [])
 
     def test_a_killed_rank_ends_all_names_the_cause_and_leaves_nothing(self):

@@ -15,7 +15,7 @@ class Threads(AppTest):
     def line(self, *args, env=None, ranks=1):
         """What a training says about its threads; the tests' own OMP_NUM_THREADS is taken away."""
         out = self.train(*args, ranks=ranks, steps=1, env={"OMP_NUM_THREADS": "", **(env or {})}).stdout
-        found = re.search(r"threads: (\d+) threads? \((.*)\) a rank", out)
+        found = re.search(r"ranks: .*; (\d+) threads? \((.*)\) per rank", out)
         self.assertTrue(found, out)
         return int(found.group(1)), found.group(2)
 
@@ -41,7 +41,7 @@ class Threads(AppTest):
         out = self.dir / "checkpoints"
         self.train("--output", out, ranks=1)
         for command in (["eval", out, "--data", self.text], ["generate", out, "--tokens", 2]):
-            self.assertIn("3 threads (--threads) a rank", self.run_cleave(*command, "--threads", 3).stderr)
+            self.assertIn("3 threads (--threads) per rank", self.run_cleave(*command, "--threads", 3).stderr)
             self.assertIn("1 thread (", self.run_cleave(*command).stderr)
 
     def test_numbers_that_are_none_are_refused(self):
@@ -62,13 +62,13 @@ class Instructions(AppTest):
     def test_a_wrong_instruction_set_is_refused_by_every_command(self):
         for command in (["report"], ["check", self.config()], ["plan", self.config()]):
             err = self.run_cleave(*command, code=2, env={"CLEAVE_ISA": "avx9"}).stderr
-            self.assertIn("CLEAVE_ISA is 'avx9'; give v3 (AVX2) or v4 (AVX-512)", err)
+            self.assertIn("CLEAVE_ISA: invalid value (got 'avx9', expected v3 (AVX2) or v4 (AVX-512)", err)
 
     def test_variables_are_checked_by_every_command_and_listed_by_the_report(self):
-        for env, words in [({"CLEAVE_WGMMA": "on"}, "CLEAVE_WGMMA is 'on'; give off"),
-                           ({"CLEAVE_NCCL": "/no/such/libnccl.so.2"}, "CLEAVE_NCCL is '/no/such/libnccl.so.2'; give the file"),
+        for env, words in [({"CLEAVE_WGMMA": "on"}, "CLEAVE_WGMMA: invalid value (got 'on', expected off)"),
+                           ({"CLEAVE_NCCL": "/no/such/libnccl.so.2"}, "CLEAVE_NCCL: invalid value (got '/no/such/libnccl.so.2', expected the file"),
                            ({"CLEAVE_DEVICE_MEMORY": "much"}, "CLEAVE_DEVICE_MEMORY: 'much' is not a size"),
-                           ({"CLEAVE_CUDN": "off"}, "CLEAVE_CUDN is not a variable of this program; did you mean CLEAVE_CUDNN?")]:
+                           ({"CLEAVE_CUDN": "off"}, "CLEAVE_CUDN: unknown variable; did you mean CLEAVE_CUDNN?")]:
             for command in (["report"], ["check", self.config()], ["launch", "-n", 1, "--", "report"]):
                 err = self.run_cleave(*command, code=2, env=env).stderr
                 self.assertIn(words, err)
@@ -94,9 +94,9 @@ class Instructions(AppTest):
             cpu = f.read()
         if "avx512vl" in cpu:
             err = launch(2, "CLEAVE_ISA=v3,CLEAVE_ISA=v4").stderr
-            self.assertRegex(err, r"error: rank \d: the CPUs of the ranks multiply in different ways.*: rank 0 \(fp32: own product with AVX2; .*\) and "
+            self.assertRegex(err, r"error: rank \d: CPUs: the ranks compute matrix products in different ways.*: rank 0 \(fp32: own product with AVX2; .*\) and "
                                   r"rank 1 \(fp32: own product with AVX-512; .*\); set CLEAVE_ISA=v3 and ONEDNN_MAX_CPU_ISA=AVX2 for every rank")
-            self.assertEqual(self.times_said("multiply in different ways", err), 1, err)
+            self.assertEqual(self.times_said("compute matrix products in different ways", err), 1, err)
         if "avx512_bf16" in cpu and "AuthenticAMD" in cpu:
             err = launch(2, "A=1,ONEDNN_MAX_CPU_ISA=AVX512_CORE").stderr
             self.assertIn("set ONEDNN_MAX_CPU_ISA=AVX512_CORE for every rank", err)

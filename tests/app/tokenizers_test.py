@@ -74,7 +74,7 @@ class Tokenizers(AppTest):
         self.assertIn("tokenized in", run())
         cache = self.dir / "cache" / "cleave"
         self.assertEqual(cache.stat().st_mode & 0o777, 0o700)
-        self.assertIn("tokens of an earlier start", run())
+        self.assertIn("uses tokens of an earlier run", run())
         for tokens in cache.glob("*.bin"):
             tokens.chmod(0o666)
         self.assertIn("tokenized in", run())
@@ -88,7 +88,7 @@ class Tokenizers(AppTest):
         self.assertIn(made, run(GPT2))
         again = run(GPT2)
         self.assertNotIn(made, again)
-        self.assertIn("tokens of an earlier start", again)
+        self.assertIn("uses tokens of an earlier run", again)
         self.assertIn(made, run(QWEN2))
         with self.text.open("a") as text:
             text.write("more of it\n")
@@ -198,9 +198,9 @@ class Tokenizers(AppTest):
 
     def test_losses_of_eval_are_those_of_a_token_a_byte_and_a_word(self):
         out = self.run_cleave("eval", self.saved(), "--data", self.text, "--quiet").stdout
-        token = float(re.search(r"^loss (\S+) nats a token", out, re.M)[1])
+        token = float(re.search(r"^loss (\S+) nats per token", out, re.M)[1])
         rows = {unit: (float(loss), float(p), int(tokens), int(n)) for loss, unit, p, tokens, n in
-                re.findall(r"^loss (\S+) nats a (byte|word), perplexity a \w+ (\S+) \((\d+) tokens, (\d+)", out, re.M)}
+                re.findall(r"^loss (\S+) nats per (byte|word), perplexity per \w+ (\S+) \((\d+) tokens, (\d+)", out, re.M)}
         self.tokenize(self.text, "--tokenizer", LLAMA3)
         ids, _ = ids_of(self.dir / "out.bin")
         targets = len(ids) - 1
@@ -221,16 +221,16 @@ class Tokenizers(AppTest):
         self.assertIn("differs from the checkpoint's", r.stderr)
         self.run_cleave("generate", run, "--tokenizer", path, "--tokens", 1, "--strict", code=2)
         more = ["--tokenizer", path, "--output", run]
-        self.assertIn("the tokenizer is", self.train(*more, "--strict", steps=4, code=4).stderr)
-        self.assertIn("warning: the tokenizer is", self.train(*more, steps=4).stderr)
+        self.assertIn("--tokenizer: the ids changed (", self.train(*more, "--strict", steps=4, code=4).stderr)
+        self.assertIn("warning: --tokenizer: the ids changed", self.train(*more, steps=4).stderr)
 
     def test_a_tokenizer_that_is_too_large_or_not_there_is_refused_before_anything_starts(self):
         shutil.copy(FIXTURES / "llama_tiny.config.json", self.dir / "config.json")
         vocab = json.loads((self.dir / "config.json").read_text())["vocab_size"]
         r = self.train("--tokenizer", LLAMA3, model=self.dir / "config.json", code=2)
-        self.assertIn(f"has 902 ids, but --model {self.dir / 'config.json'} has a vocabulary of {vocab}", r.stderr)
+        self.assertIn(f"got 902 ids, but --model {self.dir / 'config.json'} has a vocabulary of {vocab}", r.stderr)
         self.assertFalse((self.dir / "cache").exists())
-        self.assertIn("there is no tokenizer", self.train("--tokenizer", "nowhere.json", code=2).stderr)
+        self.assertIn("does not exist; give a tokenizer.json", self.train("--tokenizer", "nowhere.json", code=2).stderr)
         run = self.dir / "bytes"
         self.train("--output", run, ranks=1)
         self.assertIn("vocabulary of 256", self.run_cleave("generate", run, "--tokenizer", GPT2, code=2).stderr)
@@ -245,7 +245,7 @@ class Tokenizers(AppTest):
 
     def test_chats_have_no_text_and_are_refused_with_their_line(self):
         chats = self.write("chats.jsonl", json.dumps({"messages": [{"role": "user", "content": "light"}]}) + "\n")
-        said = "chats.jsonl:1: is a chat, under the key 'messages', and no text under 'text'"
+        said = "chats.jsonl:1: is a chat under the key 'messages' (expected a text under 'text'"
         r = self.tokenize(chats, "--tokenizer", GPT2, code=7)
         self.assertIn(said, r.stderr)
         self.assertFalse((self.dir / "out.bin").exists() or (self.dir / "out.bin.partial").exists())

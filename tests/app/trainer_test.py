@@ -45,7 +45,7 @@ class Trainer(AppTest):
             steps = -(-samples // batch)  # the last step of an epoch is filled from its beginning
             r, lines = self.lines("--epochs", 1.5, config=config, ranks=ranks)
             wanted = -(-3 * steps // 2)
-            self.assertIn(f"data: {samples} samples of 32 tokens, {steps} steps an epoch; {wanted} steps are", r.stdout)
+            self.assertIn(f"data:       {samples} samples of 32 tokens, {steps} steps per epoch; {wanted} steps are", r.stdout)
             self.assertEqual((lines[0]["steps"], lines[0]["steps_per_epoch"], lines[0]["samples_per_epoch"]), (wanted, steps, samples))
             self.assertEqual([line["step"] for line in lines[1:-1]], list(range(1, wanted + 1)))
             for line in lines[1:-1]:
@@ -75,7 +75,7 @@ class Trainer(AppTest):
         rest = [line for line in rest if "loss" in line][-3:]
         self.assertEqual([line["epoch"] for line in rest], [line["epoch"] for line in whole[-4:-1]])
         r, _ = self.lines("--epochs", 1, "--steps", 3, code=2)
-        self.assertIn("--epochs and --steps both say how long the training is", r.stderr)
+        self.assertIn("--epochs: conflicts with --steps; give one of them", r.stderr)
 
     def test_the_start_of_the_metrics_has_the_ranks_and_their_grid(self):
         _, lines = self.lines("--steps", 1, config=self.config(pipeline={"stages": 2}), ranks=2)
@@ -92,7 +92,7 @@ class Trainer(AppTest):
         drop = lambda lines: [{k: line[k] for k in ("step", "loss", "validation_loss") if k in line} for line in lines]
         self.assertEqual(drop(one), drop(two))
         self.assertEqual(sorted(p.name for p in (self.dir / "a").glob("global_step*")), sorted(p.name for p in (self.dir / "b").glob("global_step*")))
-        self.assertIn("note: --logging_steps changes nothing here: ", r.stderr)
+        self.assertIn("note: --logging_steps has no effect: ", r.stderr)
         _, lines = self.lines("--max_steps", 2, "--num_train_epochs", 3)
         self.assertEqual(lines[-1]["step"], 2)
 
@@ -110,12 +110,12 @@ class Trainer(AppTest):
         self.assertEqual(rates.index(max(rates)), 4 if rates[0] == 0 else 3)
 
     def test_what_is_not_built_is_translated(self):
-        for args, says in [(["--gradient_checkpointing"], '"activation_checkpointing": {"interval": 1} in the ds_config'),
+        for args, says in [(["--gradient_checkpointing"], 'set "activation_checkpointing": {"interval": 1} in the ds_config'),
                            (["--gradient-checkpointing", "True"], "activation_checkpointing"),
-                           (["--activation_checkpointing"], '"activation_checkpointing": {"interval": 1} in the ds_config'),
+                           (["--activation_checkpointing"], 'set "activation_checkpointing": {"interval": 1} in the ds_config'),
                            (["--load_best_model_at_end"], "--keep_best"), (["--optim", "adafactor"], "optimizer.type"),
                            (["--lr_scheduler_type", "polynomial"], "use linear"), (["--fsdp", "full_shard"], "zero_optimization.stage 3"),
-                           (["--report_to=wandb"], "tensorboard and csv_monitor"), (["--eval_strategy", "epoch"], "--eval_interval")]:
+                           (["--report_to=wandb"], "tensorboard or csv_monitor"), (["--eval_strategy", "epoch"], "--eval_interval")]:
             r, _ = self.lines(*args, "--steps", 1, code=2)
             self.assertIn(says, r.stderr)
             self.assertNotIn("unknown option", r.stderr)

@@ -125,7 +125,8 @@ TEST(BackgroundSave, TellsEveryRankWhatWentWrongOnOne) {
     save.begin(scratch.folder() / "file", "a", state.records(), "{}",
                [](const checkpoint::SavedCheckpoint&) { ADD_FAILURE() << "nothing was saved"; });
     while (!save.failed()) std::this_thread::yield();
-    expect_error(Exit::checkpoint, {"was not saved", "file"}, [&] { save.finish(); });
+    expect_error(Exit::checkpoint, {"not saved, earlier checkpoints are unchanged", "file"},
+                 [&] { save.finish(); });
     EXPECT_FALSE(save.failed());
     save.finish();  // said once
     save.begin(scratch.folder(), "a", state.records(), "{}", {});
@@ -163,7 +164,9 @@ TEST(BackgroundSave, IsGivenUpByARunThatEndsWithAnException) {
         ADD_FAILURE() << "saved without rank 1";
       } catch (const Error& e) {
         EXPECT_EQ(e.exit(), Exit::rank_lost);
-        EXPECT_NE(std::string(e.what()).find("rank 1 ends with an error"), std::string::npos) << e.what();
+        EXPECT_NE(std::string(e.what()).find("rank 1 gives up its unfinished checkpoint because of an error"),
+                  std::string::npos)
+            << e.what();
       } catch (const std::runtime_error&) {
       }
     });

@@ -124,7 +124,7 @@ TEST(Checkpoint, KeepsIntegersAsTheyAreBesideFloats) {
   const std::vector<std::string> faults = checkpoint::CheckpointReader(scratch.folder(), "a").faults(1);
   ASSERT_EQ(faults.size(), 1u);
   EXPECT_NE(faults[0].find("of layer_state/n["), faults[0].npos) << faults[0];
-  expect_error(Exit::checkpoint, {"layer_state of n is int64, the model wants fp32"}, [&] {
+  expect_error(Exit::checkpoint, {"layer_state of n has the wrong type (got int64, expected fp32"}, [&] {
     read(reader, "layer_state", "n", {rows, width}, {{0, 1}});
   });
 }
@@ -171,7 +171,7 @@ TEST(Checkpoint, GivesManyRecordsAtOnceAndNoneWhereOneIsNotStored) {
 
   records.push_back(given("master", "other", {600}, {{0, 600}}));
   for (std::vector<float>& g : got) std::fill(g.begin(), g.end(), -1.0f);
-  expect_error(Exit::checkpoint, {"holds no master of other"}, [&] { reader.read(records); });
+  expect_error(Exit::checkpoint, {": master of other"}, [&] { reader.read(records); });
   for (const std::vector<float>& g : got) EXPECT_EQ(g, std::vector<float>(g.size(), -1.0f));
 }
 
@@ -191,9 +191,10 @@ TEST(Checkpoint, IsNotSavedWhenRecordsLeaveAnElementOutOrHaveItTwice) {
     EXPECT_FALSE(fs::exists(scratch.folder() / "after"));
     EXPECT_FALSE(fs::exists(scratch.folder() / ".tmp.after"));
   };
-  refused({{{0, 6}}, {{7, 12}}},
-          {"after was not saved", "11 of 12 elements of master/w", "element 6 not at all"});
-  refused({{{0, 7}}, {{6, 12}}}, {"after was not saved", "13 of 12", "element 6 more than once"});
+  refused({{{0, 6}}, {{7, 12}}}, {"after: not saved, earlier checkpoints are unchanged:",
+                                  "11 of 12 elements of master/w", "element 6 not at all"});
+  refused({{{0, 7}}, {{6, 12}}},
+          {"after: not saved, earlier checkpoints are unchanged:", "13 of 12", "element 6 more than once"});
   refused({{{0, 6}}, {{0, 6}}}, {"12 of 12", "element 0 more than once"});
 }
 
@@ -202,7 +203,7 @@ TEST(Checkpoint, IsNotSavedByAnyRankWhenOneCannotGiveItsElements) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     checkpoint::Record mine = given("master", "w", {12}, {part(12, 2, world.rank())});
     if (world.rank() == 1) mine.read = [](Range, Tensor) { fail(Exit::training, "the disk is gone"); };
-    expect_error(Exit::checkpoint, {"the disk is gone", "earlier ones are unchanged"},
+    expect_error(Exit::checkpoint, {"the disk is gone", "not saved, earlier checkpoints are unchanged"},
                  [&] { checkpoint::save_checkpoint(scratch.folder(), "a", {mine}, "{}", world); });
   });
   EXPECT_TRUE(checkpoint::list_checkpoints(scratch.folder()).empty());
@@ -231,12 +232,12 @@ TEST(Checkpoint, NamesTheFolderOneLevelBelowOrAboveWhenItIsThere) {
 
 TEST(Checkpoint, SaysWhichAreThereWhenTheOneThatIsWantedIsNot) {
   const Scratch scratch;
-  expect_error(Exit::checkpoint, {"no file 'latest'"},
+  expect_error(Exit::checkpoint, {"the file 'latest'"},
                [&] { checkpoint::CheckpointReader(scratch.folder(), "latest"); });
   expect_error(Exit::checkpoint, {"does not exist", "none"},
                [&] { checkpoint::CheckpointReader(scratch.folder(), "b"); });
   save(scratch.folder(), "a", 1);
-  expect_error(Exit::checkpoint, {"b does not exist", ": a"},
+  expect_error(Exit::checkpoint, {"b: does not exist", ": a"},
                [&] { checkpoint::CheckpointReader(scratch.folder(), "b"); });
   for (const char* name : {"../a", "", ".", "..", "a/b", "a\n"})
     expect_error(Exit::checkpoint, {"is not the name of"},
@@ -250,15 +251,17 @@ TEST(Checkpoint, NamesATensorThatIsNotStoredOrHasAnotherShape) {
   const auto wants = [&](const char* kind, const char* tensor, std::vector<int64_t> shape, Range range) {
     read(reader, kind, tensor, shape, {range});
   };
-  expect_error(Exit::checkpoint, {"no master of gate", "another model"}, [&] {
+  expect_error(Exit::checkpoint, {"master of gate is missing", "another model"}, [&] {
     wants("master", "gate", {4}, {0, 4});
   });
-  expect_error(Exit::checkpoint, {"no momentum of w"}, [&] { wants("momentum", "w", {4, 6}, {0, 4}); });
-  expect_error(Exit::checkpoint, {"master of w has the shape [4, 6], the model wants [6, 4]"}, [&] {
+  expect_error(Exit::checkpoint, {"momentum of w is missing"}, [&] {
+    wants("momentum", "w", {4, 6}, {0, 4});
+  });
+  expect_error(Exit::checkpoint, {"master of w has the wrong shape (got [4, 6], expected [6, 4])"}, [&] {
     wants("master", "w", {6, 4}, {0, 4});
   });
-  expect_error(Exit::checkpoint, {"the model wants [24]"}, [&] { wants("master", "w", {24}, {0, 24}); });
-  expect_error(Exit::checkpoint, {"3 of 4 elements of master bias are stored"}, [&] {
+  expect_error(Exit::checkpoint, {"], expected [24])"}, [&] { wants("master", "w", {24}, {0, 24}); });
+  expect_error(Exit::checkpoint, {"3 of 4 elements of master bias)"}, [&] {
     wants("master", "bias", {5}, {2, 6});
   });
 }
@@ -357,7 +360,7 @@ TEST(Checkpoint, KnowsAShardWhoseTensorsHaveOtherSizes) {
   }
   checkpoint::write_safetensors(scratch.folder() / "a" / shard(1), shorter);
   const checkpoint::CheckpointReader reader(scratch.folder(), "a");
-  expect_error(Exit::checkpoint, {"shard-00001", "the manifest says"}, [&] { reader.check_files(); });
+  expect_error(Exit::checkpoint, {"shard-00001", "bytes, expected"}, [&] { reader.check_files(); });
   expect_error(Exit::checkpoint, {"shard-00001", "damaged"}, [&] {
     read(reader, "master", "bias", {5}, {{0, 5}});
   });

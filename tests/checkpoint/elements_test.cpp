@@ -121,7 +121,7 @@ TEST(EachOnce, RefusesPartsThatNoTensorOfThatSizeHas) {
                                       {{0, 12}, 1, 0},  {{0, 12}, 0, 3}, {{0, 12}, 4, 3}, {{0, 12}, 2, 3},
                                       {{0, 10}, -1, 3}, {{0, 2}, 3, 5}};
   for (const checkpoint::Elements& e : bad)
-    expect_error(Exit::checkpoint, {"are no part of w, which has 12"},
+    expect_error(Exit::checkpoint, {", exceed w, which has 12"},
                  [&] { checkpoint::require_each_once(std::span(&e, 1), 12, "w"); });
 }
 

@@ -61,11 +61,11 @@ TEST_F(Manifest, OfAnotherVersionOrFormatIsRefusedWithBoth) {
   for (const json& version : {json(0), json(5), json(-1), json("1"), json(1.0), json(true), json(nullptr)}) {
     json m = whole_;
     m["version"] = version;
-    refused(m, {"its version '" + version.dump() + "' is not one of 1 to 4"});
+    refused(m, {"unsupported version (got '" + version.dump() + "', expected 1 to 4"});
   }
   json m = whole_;
   m["format"] = "other";
-  refused(m, {"'other'", "this program reads 'cleave'"});
+  refused(m, {"'other'", "expected 'cleave')"});
 }
 
 // Only a tensor that older programs cannot read makes a checkpoint one that they refuse.
@@ -88,7 +88,7 @@ TEST_F(Manifest, IsOfVersion4WhereATensorIsOfIntegersAndOfVersion3Otherwise) {
   }
   m = whole_;
   record(m, "w", 2)["dtype"] = "int64";
-  refused(m, {"\"dtype\"", "that of its other parts"});
+  refused(m, {"\"dtype\"", "the value of its other parts"});
 }
 
 // Every part, missing or of each other type, is named.
@@ -133,9 +133,9 @@ TEST_F(Manifest, WithoutAPartOrWithOneOfAnotherTypeIsRefusedByThatPart) {
 TEST_F(Manifest, ThatIsNotJsonIsShownWhereItBegins) {
   for (const auto& [text, says] : {std::pair{"", "1:1: it is empty"},
                                    {"{\n", "2:1: it is not JSON"},
-                                   {"[1]", "is no JSON object and begins with '[1]'"},
-                                   {"7", "is no JSON object"},
-                                   {"\x1b[31m", "begins with '\\x1b[31m'"}}) {
+                                   {"[1]", "it is not a JSON object and starts with '[1]'"},
+                                   {"7", "it is not a JSON object and starts with"},
+                                   {"\x1b[31m", "; the file starts with '\\x1b[31m'"}}) {
     scratch_.write("a/manifest.json", text);
     expect_error(Exit::checkpoint, {"damaged manifest", says}, [&] { open(); });
   }
@@ -160,7 +160,7 @@ TEST_F(Manifest, ThatListsAnElementTwiceOrNotAtAllIsRefusedByThatElement) {
   record(m, "bias", 0)["shape"] = {7};
   refused(m, {"5 of 7 elements of master/bias", "element 5 not at all"});
   record(m, "bias", 0)["shape"] = {2, 2};
-  refused(m, {"are no part of master/bias, which has 4"});
+  refused(m, {", exceed master/bias, which has 4"});
 }
 
 TEST_F(Manifest, WithAnyOtherByteIsNotTheOneThatWasWritten) {
@@ -201,10 +201,10 @@ TEST_F(Manifest, OfVersions1And2HasAChecksumForAllOfARecord) {
 TEST_F(Manifest, WhosePartsContradictEachOtherIsRefused) {
   json m = whole_;
   record(m, "w", 0)["shape"] = {6, 4};
-  refused(m, {"\"shape\"", "that of its other parts"});
+  refused(m, {"\"shape\"", "the value of its other parts"});
   m = whole_;  // w's second piece says that it is the first
   record(m, "w", 2)["range"] = {0, 22};
-  refused(m, {"\"name\"", "the name of the record's kind, tensor and elements"});
+  refused(m, {"\"name\"", "the name for the record's kind, tensor and elements"});
   m = whole_;
   record(m, "bias", 0)["tensor"] = "other";
   refused(m, {"\"name\""});
@@ -218,18 +218,18 @@ TEST_F(Manifest, WithImpossibleNumbersIsRefused) {
     if (!name.empty()) r["name"] = name;
     refused(m, {word});
   };
-  with("shape", {int64_t{1} << 40, int64_t{1} << 40}, "", "no tensor has the shape");
+  with("shape", {int64_t{1} << 40, int64_t{1} << 40}, "", "is not a valid shape");
   with("shape", {uint64_t{1} << 63}, "", "whole numbers");
   with("shape", {-5}, "", "whole numbers");
   with("range", {0, 5, 6}, "", "two whole numbers");
-  with("range", {5, 0}, "master/bias[5:0]", "are no part of master/bias");
+  with("range", {5, 0}, "master/bias[5:0]", ", exceed master/bias");
   with("every", {1, 0}, "", "a distance above 0");
-  with("every", {2, 1}, "master/bias[0:5:2/1]", "are no part of master/bias");
+  with("every", {2, 1}, "master/bias[0:5:2/1]", ", exceed master/bias");
   for (const char* sum :
        {"", "12", "0123456789abcdeg", "0123456789abcdef0", "-123456789abcdef", "0123456789ABCDEF"})
-    with("xxh3", json::array({sum}), "", "16 hexadecimal digits");
-  with("xxh3", json::array(), "", "has 0 checksums; wanted 1");
-  with("file", "../shard", "", "is not the name of a shard");
+    with("xxh3", json::array({sum}), "", "16 lower-case hexadecimal digits");
+  with("xxh3", json::array(), "", " has the wrong number of checksums (got 0, expected 1");
+  with("file", "../shard", "", "is not a valid shard name");
   with("shape", std::vector<int64_t>(33, 1), "", "at most 32 numbers");
   json m = whole_;  // runs that no memory can list
   json& r = record(m, "bias", 0);
@@ -245,7 +245,7 @@ TEST_F(Manifest, WithImpossibleNumbersIsRefused) {
   }
   for (json& r2 : m["records"]) r2["xxh3"] = r2["xxh3"][0];
   m["version"] = 2;
-  refused(m, {"more bytes than any disk"});
+  refused(m, {"its tensors have impossibly many bytes"});
 }
 
 TEST_F(Manifest, WithAnotherChecksumIsNotWhatTheShardHolds) {

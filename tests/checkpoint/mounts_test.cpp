@@ -81,11 +81,11 @@ TEST(Mounts, WithACutLatestNameTheCompleteCheckpoints) {
   fs::remove(scratch.folder() / "two" / "manifest.json");
   for (const char* left : {"", "t\x01"}) {
     scratch.write("latest", left);
-    expect_error(Exit::checkpoint, {"latest is damaged", "complete ones there: one"},
+    expect_error(Exit::checkpoint, {"latest: is damaged (got", "complete checkpoints: one"},
                  [&] { checkpoint::CheckpointReader(scratch.folder(), "latest"); });
   }
   fs::remove(scratch.folder() / "latest");
-  expect_error(Exit::checkpoint, {"no file 'latest'", "complete ones there: one"},
+  expect_error(Exit::checkpoint, {"the file 'latest'", "complete checkpoints: one"},
                [&] { checkpoint::CheckpointReader(scratch.folder(), "latest"); });
 }
 
@@ -98,7 +98,7 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
   {
     app::RunLock lock(file, {});
     mine = scratch.read("run.lock");
-    expect_error(Exit::usage, {"is used by another job"}, [&] { app::RunLock(file, {}); });
+    expect_error(Exit::usage, {"another job uses this folder ("}, [&] { app::RunLock(file, {}); });
     EXPECT_FALSE(lock.require_held());
     fs::remove(file);
     EXPECT_TRUE(lock.require_held());  // made anew
@@ -113,7 +113,7 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
     EXPECT_NE(said.find("took over"), said.npos);
     EXPECT_FALSE(lock.require_held());
     scratch.write("run.lock", dead);
-    expect_error(Exit::checkpoint, {"was taken over"}, [&] { lock.require_held(); });
+    expect_error(Exit::checkpoint, {"took over this folder"}, [&] { lock.require_held(); });
     fs::remove(file);
   }
   {
@@ -133,7 +133,7 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       }
     });
-    expect_error(Exit::usage, {"is used by another job"},
+    expect_error(Exit::usage, {"another job uses this folder ("},
                  [&] { app::RunLock(other, {.patience = std::chrono::seconds(20)}); });
     leaving = true;
     beats.join();
@@ -145,7 +145,7 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
 TEST(Mounts, AreNotBlamedForAFullDisk) {
   const Scratch scratch;
   mount_files(scratch.folder().c_str(), Mount::renames_files, ENOSPC);
-  expect_error(Exit::checkpoint, {"was not saved", "cannot rename"},
+  expect_error(Exit::checkpoint, {"not saved, earlier checkpoints are unchanged", "cannot rename"},
                [&] { save_eight(scratch.folder(), "a", 1); });
   mount_files("", Mount::local, 0);
   EXPECT_TRUE(checkpoint::checkpoint_folders(scratch.folder()).empty());

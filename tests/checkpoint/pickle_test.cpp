@@ -115,20 +115,20 @@ TEST(Pickle, WhatWouldRunAProgramIsRefusedByName) {
   refused(
       "\x80\x02"
       "ccollections\nOrderedDict\n]\x85R.",
-      "is given arguments");
+      "has unexpected arguments");
   refused(
       "\x80\x02"
       "K\x01)R.",
-      "calls what is no class");
+      "it calls a value that is not a class");
   refused(
       "\x80\x02"
       "K\x01}b.",
-      "gives attributes to what has none");
+      "it sets attributes of a value that has none");
   refused(
       "\x80\x02"
       "X\x01" +
           std::string(3, '\0') + "aQ.",
-      "no storage");
+      "not a tensor storage");
   refused(
       "\x80\x02"
       "P1\n.",
@@ -158,28 +158,28 @@ TEST(Pickle, ObjectsOfNamedClassesMayStandInItWithTheirAttributes) {
 }
 
 TEST(Pickle, DamageIsRefused) {
-  refused("", "ends too early");
-  refused("\x80\x02", "ends too early");
-  refused("\x80\x01.", "protocol 1");
-  refused("\x80\x09.", "protocol 9");
-  refused("\x80\x02.", "not there");
-  refused("\x80\x02(.", "not there");
+  refused("", "the data end too early");
+  refused("\x80\x02", "the data end too early");
+  refused("\x80\x01.", "protocol (got 1");
+  refused("\x80\x09.", "protocol (got 9");
+  refused("\x80\x02.", "from an empty stack");
+  refused("\x80\x02(.", "from an empty stack");
   refused("\x80\x02t.", "a mark is missing");
   refused(
       "\x80\x02X\xff\xff\xff\xff"
       "a.",
-      "ends too early");
-  refused("\x80\x02\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", "ends too early");
-  refused("\x80\x02h\x05.", "recalls");
+      "the data end too early");
+  refused("\x80\x02\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", "the data end too early");
+  refused("\x80\x02h\x05.", "has not stored");
   refused(
       "\x80\x02K\x01K\x02"
       "a.",
-      "no container");
+      "not a container");
   refused("\x80\x02}(K\x01u.", "a key has no value");
   refused(
       "\x80\x02"
       "cno line end",
-      "ends too early");
+      "the data end too early");
 }
 
 // A list of the instruction many times.
@@ -191,13 +191,13 @@ std::string many(const std::string& instruction, size_t times) {
 
 TEST(Pickle, OfAFewBytesTakesLittleMemory) {
   constexpr size_t kMany = 1 << 20;
-  refused(many("]", kMany), "more memory than 32 times its");
+  refused(many("]", kMany), "its values need more memory than 32 times its");
   // One name of a storage, and that storage many times.
   const std::string zeros(3, '\0');
   const std::string storage = "(X\x07" + zeros + "storagectorch\nFloatStorage\nX\x64" + zeros +
                               std::string(100, 'k') + "NK\x01tq\x01";
-  refused(many("h\x01Q", kMany).insert(4, storage), "more memory than 32 times its");
-  refused("\x80\x02Nr\xff\xff\xff\x7f.", "at a place that no pickle has");
+  refused(many("h\x01Q", kMany).insert(4, storage), "its values need more memory than 32 times its");
+  refused("\x80\x02Nr\xff\xff\xff\x7f.", "it stores a value at an impossible index");
   for (const std::string instruction : {"N", "\x88", "K\x07", "M\x01\x02"}) {
     const checkpoint::Pickle pickle(bytes_of(many(instruction, kMany)));
     EXPECT_EQ(pickle.root().items.size(), kMany);
@@ -302,7 +302,7 @@ std::string torch_file_with(const std::string& shape) {
 TEST(TorchFile, OfImpossibleSizesIsRefused) {
   const Scratch scratch;
   const auto refused_file = [&](const std::string& bytes, std::string_view why) {
-    expect_error(Exit::checkpoint, {"cannot be read as a file of torch.save", why},
+    expect_error(Exit::checkpoint, {"cannot be read as a torch.save file", why},
                  [&] { checkpoint::TorchFile file(write_new(scratch, bytes)); });
   };
   const checkpoint::TorchFile good(write_new(scratch, torch_file_with("K\x01\x85")));
@@ -310,7 +310,7 @@ TEST(TorchFile, OfImpossibleSizesIsRefused) {
   std::string dims = "(";
   for (int i = 0; i < 33; ++i) dims += "K\x01";
   refused_file(torch_file_with(dims + "t"), "'w' has an impossible shape");
-  refused_file(torch_file_with("K\x05\x85"), "more elements than the file has");
+  refused_file(torch_file_with("K\x05\x85"), "has more elements than the file");
   // Its record of ZIP64 would begin before the file.
   refused_file(
       "PK\x06\x07" + little(uint32_t{0}) + little(uint64_t{10}) + little(uint32_t{1}) + end_record(0, 0, 0),
@@ -322,7 +322,7 @@ TEST(TorchFile, CutShortAtAnyPlaceItIsRefused) {
   const std::string good = torch_file_of("llama_torch/pytorch_model.bin");
   for (size_t size = 0; size < good.size(); size += 97) {
     const std::string path = write_new(scratch, good.substr(0, size));
-    expect_error(Exit::checkpoint, {path, "cannot be read as a file of torch.save"},
+    expect_error(Exit::checkpoint, {path, "cannot be read as a torch.save file"},
                  [&] { checkpoint::TorchFile file(path); });
   }
 }

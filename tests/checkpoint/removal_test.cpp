@@ -20,7 +20,7 @@ void save(const fs::path& dir, const std::string& tag, const std::string& state 
 
 void expect_not_saved(const fs::path& dir, const std::string& tag, std::string_view why) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
-    expect_error(Exit::checkpoint, {"was not saved", why}, [&] {
+    expect_error(Exit::checkpoint, {"not saved, earlier checkpoints are unchanged", why}, [&] {
       checkpoint::save_checkpoint(dir, tag, {given("master", "w", {12}, {part(12, 2, world.rank())})}, "{}",
                                   world);
     });

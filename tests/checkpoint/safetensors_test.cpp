@@ -49,25 +49,25 @@ TEST(Safetensors, BytesThatBelongToNoTensorOrToTwoAreRefused) {
   EXPECT_NO_THROW(checkpoint::SafetensorsFile(scratch.write("x", file_of(good, 8))));
   refused("", "shorter than 8 bytes");
   refused("1234567", "shorter than 8 bytes");
-  refused(file_of(good, 8).substr(0, 30), "a header of");
-  refused(std::string(8, '\xff') + good, "a header of");
+  refused(file_of(good, 8).substr(0, 30), "the header has");
+  refused(std::string(8, '\xff') + good, "the header has");
   refused(file_of("[]", 0), "not a JSON object");
   refused(file_of("{\"a\" 1}", 0), "the header:1:6: it is not JSON");
   refused(file_of(good.substr(0, good.size() - 1) + "," + good.substr(1), 8), "duplicate key 'a'");
-  refused(file_of(good, 7), "tensor 'a' at bytes 0..8 of 7");
-  refused(file_of(good, 9), "8 bytes of tensors, 9 in the file");
+  refused(file_of(good, 7), "tensor 'a' is at bytes 0 to 8 of 7");
+  refused(file_of(good, 9), "8 bytes, but the file has 9");
   const auto with = [](const char* dtype, const char* shape, const char* offsets) {
     return fmt::format(R"({{"a":{{"dtype":"{}","shape":{},"data_offsets":{}}}}})", dtype, shape, offsets);
   };
   refused(file_of(with("F7", "[2]", "[0,8]"), 8), "type 'F7'");
-  refused(file_of(with("F32", "[3]", "[0,8]"), 8), "at bytes 0..8");
+  refused(file_of(with("F32", "[3]", "[0,8]"), 8), " is at bytes 0 to 8");
   refused(file_of(with("F32", "[-2]", "[0,8]"), 8), "impossible shape");
   refused(file_of(with("F32", "[4294967296,4294967296,4]", "[0,8]"), 8), "impossible shape");
-  refused(file_of(with("F32", "[2]", "[8,0]"), 8), "at bytes 8..0");
+  refused(file_of(with("F32", "[2]", "[8,0]"), 8), " is at bytes 8 to 0");
   refused(file_of(with("F32", "[2]", "[1,9]"), 9), "hole or overlap at byte 0");
-  refused(file_of(with("F32", "[2]", "[0]"), 8), "lacks a part");
-  refused(file_of(R"({"a":{"dtype":"F32","shape":[2]}})", 8), "lacks a part");
-  refused(file_of(R"({"a":5})", 8), "lacks a part");
+  refused(file_of(with("F32", "[2]", "[0]"), 8), "a part of a tensor is missing in the header");
+  refused(file_of(R"({"a":{"dtype":"F32","shape":[2]}})", 8), "a part of a tensor is missing in the header");
+  refused(file_of(R"({"a":5})", 8), "a part of a tensor is missing in the header");
   refused(file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},)"
                   R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})",
                   12),
@@ -79,8 +79,8 @@ TEST(Safetensors, ReadingWhatIsNotThereIsRefused) {
   const checkpoint::SafetensorsFile file(
       scratch.write("x", file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8)));
   std::vector<std::byte> bytes(8);
-  expect_error(Exit::checkpoint, {"has no tensor 'b'"}, [&] { file.read("b", 0, bytes); });
-  expect_error(Exit::internal, {"8 bytes from 1 on of a"}, [&] { file.read("a", 1, bytes); });
+  expect_error(Exit::checkpoint, {": the tensor 'b'"}, [&] { file.read("b", 0, bytes); });
+  expect_error(Exit::internal, {"8 bytes at 1 of a"}, [&] { file.read("a", 1, bytes); });
 }
 
 }  // namespace

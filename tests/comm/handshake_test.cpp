@@ -155,7 +155,7 @@ TEST(Handshake, DoesNotHoldWhenItIsReplayed) {
   rank.join();
   const auto refused = served.server.refusals();
   ASSERT_EQ(refused.size(), 1u);
-  EXPECT_TRUE(has(refused[0], "another process passed the call on")) << refused[0];
+  EXPECT_TRUE(has(refused[0], "another process forwarded the call")) << refused[0];
   // Nor does the record itself, to the byte.
   Socket again = connect_to("127.0.0.1", served.port, shortly(), why);
   again.send_all(recorded, shortly());

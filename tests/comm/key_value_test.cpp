@@ -25,24 +25,23 @@ TEST(Hello, IsRefusedWithTheReason) {
   EXPECT_FALSE(has(stranger, "host-a") || has(stranger, "pid 100")) << stranger;  // of rank 0's own words
   other = hello_of(2, 3);
   other.job_id = "yesterday";
-  EXPECT_TRUE(has(served.refusal(other), "this is job 'test', not 'yesterday'"));
+  EXPECT_TRUE(has(served.refusal(other), "the port belongs to job 'test', not 'yesterday'"));
   const std::string twice = served.refusal(hello_of(1, 3));
-  EXPECT_TRUE(has(twice, "rank 1 is there twice: pid 101 on host-a, and rank 1 (pid 101 on host-a)"))
-      << twice;
+  EXPECT_TRUE(has(twice, "duplicate rank 1: pid 101 on host-a, and rank 1 (pid 101 on host-a)")) << twice;
   const std::string world = served.refusal(hello_of(2, 8));
-  EXPECT_TRUE(has(world, "as one of 8 ranks") && has(world, "as one of 3")) << world;
-  EXPECT_TRUE(has(served.refusal(hello_of(5, 3)), "rank 5 of 3 does not exist"));
+  EXPECT_TRUE(has(world, "as one of 8") && has(world, "as one of 3")) << world;
+  EXPECT_TRUE(has(served.refusal(hello_of(5, 3)), "rank 5 is out of range (the job has 3 ranks)"));
   other = hello_of(2, 3);
   other.attempt = -1;
-  EXPECT_TRUE(has(served.refusal(other), "left over from attempt -1; attempt 0 is running"));
+  EXPECT_TRUE(has(served.refusal(other), " belongs to attempt -1, but attempt 0 is running"));
   other = hello_of(2, 3);
   other.version = "0.0.9";
   const std::string version = served.refusal(other);
-  EXPECT_TRUE(has(version, "rank 2 (pid 102 on host-a) is of cleave 0.0.9, rank 0 (pid 100 on host-a) of "))
+  EXPECT_TRUE(has(version, "rank 2 (pid 102 on host-a) has cleave 0.0.9, rank 0 (pid 100 on host-a) has "))
       << version;
   other = hello_of(2, 3);
   other.port = served.port + 1;
-  EXPECT_TRUE(has(served.refusal(other), "another process passed the call on"));
+  EXPECT_TRUE(has(served.refusal(other), "another process forwarded the call"));
   EXPECT_EQ(served.server.missing(), (std::vector<int>{0, 2}));
   EXPECT_EQ(served.server.refusals().size(), 8u);
   EXPECT_EQ(served.alarm->reason(), "");
@@ -113,17 +112,17 @@ TEST(KeyValueServer, DropsAMemberThatAsksForTooMuch) {
   EXPECT_EQ(reason_after([&](KeyValueClient& member, const Alarm& alarm) {
               for (int i = 0; i < 1000 && alarm.reason().empty(); ++i) member.set(std::to_string(i), large);
             }),
-            "rank 1 (pid 101 on host-a) stored more than fits");
+            "rank 1 (pid 101 on host-a) exceeded the storage limit");
   EXPECT_EQ(reason_after([](KeyValueClient& member, const Alarm& alarm) {
               for (int i = 0; i < 2'000'000 && alarm.reason().empty(); ++i) member.set(std::to_string(i), "");
             }),
-            "rank 1 (pid 101 on host-a) stored more than fits");
+            "rank 1 (pid 101 on host-a) exceeded the storage limit");
   for (const char* no_number : {"abc", "", "9223372036854775807", "99999999999999999999"})
     EXPECT_EQ(reason_after([&](KeyValueClient& member, const Alarm&) {
                 member.set("x", no_number);
                 member.add("x", 1, Clock::now() + 5s);
               }),
-              "rank 1 (pid 101 on host-a) added to what is no number")
+              "rank 1 (pid 101 on host-a) added to a value that is not a number")
         << no_number;
   EXPECT_EQ(reason_after([](KeyValueClient& member, const Alarm& alarm) {
               for (int i = 0; i < 20'000 && alarm.reason().empty(); ++i)
@@ -147,7 +146,7 @@ TEST(KeyValueServer, DropsAMemberThatReadsNoAnswers) {
     if (!one.send_all(ask, Clock::now() + 5s)) break;
   const auto until = Clock::now() + 10s;
   while (served.alarm->reason().empty() && Clock::now() < until) std::this_thread::sleep_for(5ms);
-  EXPECT_EQ(served.alarm->reason(), "rank 1 (pid 101 on host-a) asks and reads no answers");
+  EXPECT_EQ(served.alarm->reason(), "rank 1 (pid 101 on host-a) does not read its answers");
 }
 
 TEST(KeyValueClient, SetsGetsAddsAndWaits) {

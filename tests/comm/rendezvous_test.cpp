@@ -86,9 +86,9 @@ TEST(Rendezvous, NamesTheRanksThatDidNotCome) {
   options.on_wait = [&](const std::string& text) { waits.push_back(text); };
   Child one = join(rank_of(1, 4, port), options);
   const std::string message = test::error_of([&] { connect(rank_of(0, 4, port), options); }, Exit::rank_lost);
-  EXPECT_TRUE(has(message, "waiting for ranks 2, 3 (2 of 4 are here)")) << message;
+  EXPECT_TRUE(has(message, "waiting for ranks 2, 3 (2 of 4 have arrived)")) << message;
   ASSERT_FALSE(waits.empty());
-  EXPECT_TRUE(has(waits.back(), "waiting for ranks 2, 3 (2 of 4 are here)")) << waits.back();
+  EXPECT_TRUE(has(waits.back(), "waiting for ranks 2, 3 (2 of 4 have arrived)")) << waits.back();
   EXPECT_EQ(one.wait().exit, int(Exit::rank_lost));
 }
 
@@ -100,7 +100,7 @@ TEST(Rendezvous, NamesTheAddressThatDoesNotAnswer) {
   options.on_wait = [&](const std::string& text) { reported = text; };
   const std::string message = test::error_of([&] { connect(rank_of(1, 2, port), options); }, Exit::rank_lost);
   EXPECT_TRUE(has(message, std::to_string(port)) && has(message, "Connection refused")) << message;
-  EXPECT_TRUE(has(reported, "does not reach rank 0") && has(reported, "Connection refused")) << reported;
+  EXPECT_TRUE(has(reported, "cannot reach rank 0 at") && has(reported, "Connection refused")) << reported;
 }
 
 TEST(Rendezvous, NamesWhoHoldsThePort) {
@@ -108,7 +108,9 @@ TEST(Rendezvous, NamesWhoHoldsThePort) {
   const std::string message =
       test::error_of([&] { connect(rank_of(0, 2, port_of(dummy)), quick()); }, Exit::usage);
   EXPECT_TRUE(has(message, fmt::format("port {}: ", port_of(dummy)))) << message;
-  EXPECT_TRUE(has(message, fmt::format("(pid {}) listens there", getpid()))) << message;
+  EXPECT_TRUE(
+      has(message, fmt::format("(pid {}) listens there; end it, or choose another MASTER_PORT", getpid())))
+      << message;
 }
 
 TEST(Rendezvous, WaitsForAPortThatIsGivenBack) {
@@ -151,7 +153,7 @@ TEST(Rendezvous, RefusesAnAttemptThatIsOver) {
   Child old = join(stale), server = join(zero);
   const Ended e = old.wait();
   EXPECT_EQ(e.exit, int(Exit::usage));
-  EXPECT_TRUE(has(e.message, "left over from attempt 0; attempt 1 is running")) << e.message;
+  EXPECT_TRUE(has(e.message, " belongs to attempt 0, but attempt 1 is running")) << e.message;
   Child fresh = join(now);
   EXPECT_EQ(fresh.wait().exit, 0);
   EXPECT_EQ(server.wait().exit, 0);
@@ -269,7 +271,7 @@ TEST(Rendezvous, TakesNoSecretFromAnotherUserOnThisHost) {
   RankInfo one = rank_of(1, 2, port);
   one.token = "";
   const std::string message = test::error_of([&] { connect(one, quick(1500ms)); }, Exit::rank_lost);
-  EXPECT_TRUE(has(message, "belongs to another user; set CLEAVE_TOKEN")) << message;
+  EXPECT_TRUE(has(message, " belongs to another user; set CLEAVE_TOKEN")) << message;
   RankInfo zero = rank_of(0, 2, port);
   zero.token = "";
   EXPECT_TRUE(
@@ -321,7 +323,7 @@ TEST(Rendezvous, NamesWhatIsMissingWhereNobodyIs) {
     }
   ASSERT_TRUE(mute);
   const Ended e = zero.wait();
-  EXPECT_TRUE(has(e.message, "all 2 ranks are here, and one of them has not said 'process/1'")) << e.message;
+  EXPECT_TRUE(has(e.message, "all 2 ranks have arrived, but one has not confirmed 'process/1'")) << e.message;
 }
 
 TEST(DeadlineReport, NamesNoRankAsMissingWhereAllAreThere) {

@@ -55,11 +55,11 @@ TEST(SharedMemory, IsNothingElseThatAPeerNames) {
   const auto problem = [](int fd) {
     return error_of([&] { SharedMemory::open(getpid(), fd, kBytes); }, Exit::internal);
   };
-  EXPECT_TRUE(has(problem(fileno(file.get())), "not memory that a rank made"));
-  EXPECT_TRUE(has(problem(reads.fd()), "not a file in memory"));
-  EXPECT_TRUE(has(problem(writes.fd()), "not a file in memory"));
-  EXPECT_TRUE(has(problem(device.fd()), "not a file in memory"));
-  EXPECT_TRUE(has(problem(other.fd()), "not memory that a rank made"));
+  EXPECT_TRUE(has(problem(fileno(file.get())), "not created by a rank"));
+  EXPECT_TRUE(has(problem(reads.fd()), "not a memory file"));
+  EXPECT_TRUE(has(problem(writes.fd()), "not a memory file"));
+  EXPECT_TRUE(has(problem(device.fd()), "not a memory file"));
+  EXPECT_TRUE(has(problem(other.fd()), "not created by a rank"));
   EXPECT_TRUE(has(problem(small.fd()), "of another size"));
   EXPECT_TRUE(has(problem(open_size.fd()), "can change"));
   EXPECT_TRUE(has(problem(open_seals.fd()), "can change"));

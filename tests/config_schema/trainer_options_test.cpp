@@ -30,16 +30,17 @@ ReadOptions trainer(std::set<std::string> given = {}) {
 
 std::string lines(const ReadResult& r) {
   EXPECT_TRUE(r.ok()) << format(r.problems);
-  return update_lines(r)[0] + "\n" + update_lines(r)[1];
+  const std::vector<NamedValue> lines = update_lines(r);
+  return lines[0].name + ": " + lines[0].value + "\n" + lines[1].name + ": " + lines[1].value;
 }
 
 TEST(TrainerOptions, AFileWithoutOptimizerAndWithoutAnySignOfATrainerKeepsTheDefault) {
   const ReadResult r = read_ds_config(R"({"train_batch_size": 4})", "f", trainer());
   EXPECT_EQ(r.config.optimizer.lr, 1e-3);
   EXPECT_EQ(r.config.scheduler.type, SchedulerType::constant);
-  EXPECT_EQ(lines(r),
-            "optimizer: AdamW (default), lr 0.001 (default), betas 0.9 0.999 (default), weight_decay 0 "
-            "(default)\nschedule: constant (default)");
+  EXPECT_EQ(
+      lines(r),
+      "optimizer: AdamW, lr 0.001, betas 0.9 0.999, weight_decay 0 (default)\nschedule: constant (default)");
 }
 
 TEST(TrainerOptions, AnyAutoMakesTheTrainersDefaultsCount) {
@@ -50,8 +51,7 @@ TEST(TrainerOptions, AnyAutoMakesTheTrainersDefaultsCount) {
   EXPECT_EQ(r.config.scheduler.total_num_steps, 200);
   EXPECT_EQ(r.config.scheduler.warmup_num_steps, 0);
   EXPECT_EQ(lines(r),
-            "optimizer: AdamW (Trainer's default), lr 5e-05 (Trainer's default), betas 0.9 0.999 (Trainer's "
-            "default), weight_decay 0 (Trainer's default)\n"
+            "optimizer: AdamW, lr 5e-05, betas 0.9 0.999, weight_decay 0 (Trainer's default)\n"
             "schedule: linear (Trainer's default), warm-up of 0 steps, ends at step 200");
 }
 
@@ -173,8 +173,26 @@ TEST(Differences, AreTheKeysThatTheBatchOptimizerAndScheduleLinesDoNotShow) {
       R"({"train_batch_size": 4, "gradient_clipping": 1.0, "steps_per_print": 5, "prescale_gradients": false,
           "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 2, "contiguous_gradients": false}})",
       "f", {});
-  EXPECT_EQ(differences_line(r), "config: steps_per_print = 5, zero_optimization.stage = 2");
-  EXPECT_EQ(differences_line(read_ds_config(R"({"train_batch_size": 4})", "f", {})), "");
+  EXPECT_EQ(differences(r), "steps_per_print = 5, zero_optimization.stage = 2");
+  EXPECT_EQ(differences(read_ds_config(R"({"train_batch_size": 4})", "f", {})), "");
+}
+
+TEST(Summary, ListsTheBatchDecidedValuesAndKeysWithoutEffect) {
+  ReadOptions options;
+  options.world_size = 2;
+  const ReadResult r = read_ds_config(
+      R"({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 2, "zero_optimization":
+          {"stage": 3, "contiguous_gradients": true, "overlap_comm": true, "reduce_bucket_size": "auto"}})",
+      "f", options);
+  ASSERT_TRUE(r.ok()) << format(r.problems);
+  EXPECT_EQ(batch_value(r.config), "12 = 2 samples x 3 micro-batches x 2 data-parallel ranks");
+  EXPECT_NE(decided(r).find("zero_optimization.reduce_bucket_size = "), std::string::npos) << decided(r);
+  EXPECT_EQ(decided(r).find("gradient_accumulation_steps"), std::string::npos) << "in the line of the batch";
+  EXPECT_EQ(decided(r).find("overlap_comm"), std::string::npos) << "the file states it";
+  const std::vector<std::string> lines = unusual(r);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(lines[0].starts_with("zero_optimization.contiguous_gradients = true: no effect here: "))
+      << lines[0];
 }
 
 TEST(TrainerOptions, ComparedValuesAreThoseThatAllRanksMustHaveAlike) {

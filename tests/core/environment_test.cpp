@@ -46,7 +46,8 @@ TEST(Environment, KnowsTheValuesOfEveryVariableAndRefusesOthersInOneLine) {
     }
   }
   EXPECT_EQ(refusal("CLEAVE_WGMMA=on"),
-            "CLEAVE_WGMMA is 'on'; give off, or unset it for the attention kernels of Hopper");
+            "CLEAVE_WGMMA: invalid value (got 'on', expected off); correct it, or unset it for the attention "
+            "kernels of Hopper");
   EXPECT_EQ(refusal("CLEAVE_NCCL=libnccl.so.2"), "");
 }
 

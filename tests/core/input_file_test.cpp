@@ -40,7 +40,7 @@ TEST(InputFile, NoticesThatItWasWrittenTo) {
   scratch.write("a", "behind");  // the same size
   std::filesystem::last_write_time(path,
                                    std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
-  expect_error(Exit::data, {path, "written to"}, [&] { file.require_unchanged(); });
+  expect_error(Exit::data, {path, "changed since"}, [&] { file.require_unchanged(); });
 }
 
 TEST(InputFile, ATimeAloneIsNoChangeOfNotedContents) {
@@ -57,7 +57,7 @@ TEST(InputFile, ATimeAloneIsNoChangeOfNotedContents) {
     if (size == 0) continue;
     scratch.write("a", std::string(size - 1, 'a') + "b");
     std::filesystem::last_write_time(path, Clock::now() + std::chrono::hours(3));
-    expect_error(Exit::data, {path, "written to"}, [&] { file.require_unchanged(); });
+    expect_error(Exit::data, {path, "changed since"}, [&] { file.require_unchanged(); });
   }
 }
 

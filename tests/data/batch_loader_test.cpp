@@ -86,7 +86,7 @@ TEST(Windows, RefuseATextShorterThanOne) {
   const Counting data(4);
   expect_error(Exit::data, {data.file().path(), "has 4 tokens", "needs 5", "--seq_len 3"},
                [&] { windows_of(data.file(), 4); });
-  expect_error(Exit::usage, {"--seq_len is 0"}, [&] { windows_of(data.file(), 0); });
+  expect_error(Exit::usage, {"--seq_len: must be at least 1 (got 0"}, [&] { windows_of(data.file(), 0); });
 }
 
 TEST(TokenBatches, HoldWhatTheSamplerSaysInOrderOnEveryRank) {

@@ -237,13 +237,15 @@ TEST(IndexedFile, DamageIsNamedWithFileAndByte) {
        [](std::string& s) { put(s, 38, int32_t{-2}); }},
       {"long", {"a.idx: byte 34", "8 tokens", "10 bytes"}, [](std::string& s) { s[38] = 5; }},
       {"pointer", {"a.idx: byte 50", "sequence 1", "byte 4", "end at 6"}, [](std::string& s) { s[50] = 4; }},
-      {"first", {"a.idx: byte 58", ": the first document starts with sequence 1"}, [](std::string& s) { s[58] = 1; }},
+      {"first",
+       {"a.idx: byte 58", ": the first document starts with sequence 1"},
+       [](std::string& s) { s[58] = 1; }},
       {"backwards", {"a.idx: byte 66", "document 1", "-1"}, [](std::string& s) { put(s, 66, int64_t{-1}); }},
       {"too far", {"a.idx: byte 74", "document 2", "sequence 3"}, [](std::string& s) { s[74] = 3; }},
       {"cut", {"a.idx: 81 bytes", "82", "truncated"}, [](std::string& s) { s.pop_back(); }},
       {"header", {"a.idx: is truncated", "33 bytes", "34"}, [](std::string& s) { s.resize(33); }},
       {"longer", {"a.idx: 83 bytes", "too long"}, [](std::string& s) { s.push_back(0); }},
-      {"modes", {"a.idx", "text and images"}, [](std::string& s) { s.append(2, '\0'); }},
+      {"modes", {"a.idx", "multimodal data"}, [](std::string& s) { s.append(2, '\0'); }},
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.what);

@@ -37,7 +37,7 @@ TEST_F(IsaDeathTest, TakesTheLowerOneWhenAskedAndTheBestWhenNot) {
 
 TEST_F(IsaDeathTest, RefusesEveryOtherWord) {
   for (const char* word : {"V3", "v5", "avx2", "v3 ", "0"})
-    EXPECT_EXIT(choose_with(word), ::testing::ExitedWithCode(int(Exit::usage)), "give v3 .AVX2. or v4")
+    EXPECT_EXIT(choose_with(word), ::testing::ExitedWithCode(int(Exit::usage)), "expected v3 .AVX2. or v4")
         << word;
 }
 

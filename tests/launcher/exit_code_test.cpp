@@ -27,7 +27,7 @@ TEST(ExitCodeDeathTest, OfAThreadThatGetsNoMemoryIsThatOfALackOfMemory) {
 
 TEST(ExitCodeDeathTest, OfAnyOtherExceptionOfAThreadIsASignalAndItsWords) {
   EXPECT_EXIT(in_a_thread([] { throw std::runtime_error("of its own"); }), testing::KilledBySignal(SIGABRT),
-              "error: of its own .in a thread");
+              "error: of its own .in another thread");
 }
 
 }  // namespace

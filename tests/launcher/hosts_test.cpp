@@ -25,16 +25,19 @@ TEST(Hostfile, HasAHostALineWithItsSlots) {
 }
 
 TEST(Hostfile, RefusesALineWithItsNumber) {
-  EXPECT_EQ(refused("a slots=1\n\na slots=2\n"), "hosts:3: a is there twice; line 1 has it, too");
-  EXPECT_EQ(refused("w-2 slots=1\nw-[1-3] slots=2\n"), "hosts:2: w-2 is there twice; line 1 has it, too");
+  EXPECT_EQ(refused("a slots=1\n\na slots=2\n"), "hosts:3: duplicate host a, also in line 1");
+  EXPECT_EQ(refused("w-2 slots=1\nw-[1-3] slots=2\n"), "hosts:2: duplicate host w-2, also in line 1");
   EXPECT_EQ(refused("a\n"),
-            "hosts:1: 'a' does not say how many slots: expected NAME slots=N, such as worker-0 slots=4");
+            "hosts:1: 'a' has no number of slots; expected NAME slots=N, such as worker-0 slots=4");
   for (const char* slots : {"0", "-1", "x", "", "4x", "99999999999", "5000"})
-    EXPECT_NE(refused("a slots=" + std::string(slots)).find("hosts:1: 'a' has 'slots="), std::string::npos)
+    EXPECT_NE(refused("a slots=" + std::string(slots))
+                  .find("hosts:1: 'a' has an invalid number of slots (got 'slots="),
+              std::string::npos)
         << slots;
   EXPECT_EQ(refused("# nothing\n"),
-            "hosts names no host: expected NAME slots=N, such as worker-0 slots=4 a line");
-  EXPECT_EQ(refused("w-[3-1] slots=1"), "hosts:1: the range of 'w-[3-1]' is not like worker-[01-04]");
+            "hosts: contains no host; expected NAME slots=N, such as worker-0 slots=4, one per line");
+  EXPECT_EQ(refused("w-[3-1] slots=1"),
+            "hosts:1: malformed range (got 'w-[3-1]', expected a form such as worker-[01-04])");
 }
 
 TEST(Hostfile, TakesNoNameThatAShellOrAnOptionParserWouldTakeForMore) {
@@ -57,15 +60,19 @@ TEST(Hosts, AreIncludedAndExcludedInTheHostfilesOrder) {
 }
 
 TEST(Hosts, ThatAreNotThereAreRefused) {
-  EXPECT_EQ(unselected({.include = "d"}), "--include d: there is no host d; there are: a, b, c");
-  EXPECT_EQ(unselected({.include = "b:2"}), "--include b:2: b has no slot 2; it has: 0, 1");
-  EXPECT_EQ(unselected({.exclude = "b:7"}), "--exclude b:7: b has no slot 7; it has: 0, 1");
-  EXPECT_EQ(unselected({.exclude = "a@b@c"}), "--exclude a@b@c leaves no slot on any host");
-  EXPECT_NE(unselected({.include = "a:x"}).find("'x' is not a slot number"), std::string::npos);
-  EXPECT_NE(unselected({.include = "a@"}).find("is not a host; expected HOST"), std::string::npos);
-  EXPECT_EQ(unselected({.num_nodes = 4}), "--num_nodes 4: there are only 3 hosts");
-  EXPECT_EQ(unselected({.num_gpus = 3}), "--num_gpus 3: b has only 2 slots");
-  EXPECT_NE(unselected({.include = "a", .exclude = "b"}).find("exclude each other"), std::string::npos);
+  EXPECT_EQ(unselected({.include = "d"}), "--include d: unknown host d (expected one of a, b, c)");
+  EXPECT_EQ(unselected({.include = "b:2"}), "--include b:2: b has no slot 2 (expected one of 0, 1)");
+  EXPECT_EQ(unselected({.exclude = "b:7"}), "--exclude b:7: b has no slot 7 (expected one of 0, 1)");
+  EXPECT_EQ(unselected({.exclude = "a@b@c"}), "--exclude a@b@c: leaves no slots");
+  EXPECT_NE(
+      unselected({.include = "a:x"}).find("'x' is not a slot number (expected HOST[:SLOT,...][@HOST...])"),
+      std::string::npos);
+  EXPECT_NE(unselected({.include = "a@"}).find("is not a host (expected HOST[:SLOT,...][@HOST...])"),
+            std::string::npos);
+  EXPECT_EQ(unselected({.num_nodes = 4}), "--num_nodes: too large (got 4); there are only 3 hosts");
+  EXPECT_EQ(unselected({.num_gpus = 3}), "--num_gpus: too large (got 3, but b has only 2 slots)");
+  EXPECT_NE(unselected({.include = "a", .exclude = "b"}).find("--include: conflicts with --exclude"),
+            std::string::npos);
   EXPECT_NE(unselected({.include = "a", .num_gpus = 1}).find("give one kind"), std::string::npos);
   EXPECT_NE(unselected({.num_gpus = 0}).find("at least 1"), std::string::npos);
 }

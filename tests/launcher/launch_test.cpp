@@ -233,7 +233,9 @@ TEST(Launch, NamesAProgramThatDoesNotExist) {
     ADD_FAILURE();
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), Exit::usage);
-    EXPECT_NE(std::string(e.what()).find("'./no-such-program': No such file"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("./no-such-program: cannot be started: No such file"),
+              std::string::npos)
+        << e.what();
   }
   EXPECT_THROW(launch_local(LaunchOptions{.ranks = 0, .command = {"true"}}), Error);
   EXPECT_THROW(launch_local(LaunchOptions{}), Error);

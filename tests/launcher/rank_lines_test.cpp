@@ -47,13 +47,13 @@ TEST(RankLines, OfAProgramThatMarksNoErrorsTheLastLineCounts) {
 
 TEST(RankLines, WhatARankSaidBeforeItWasKilledIsNotWhy) {
   RankLines lines(2);
-  lines.take(0, "text.txt: tokens of an earlier start\n", true);
+  lines.take(0, "text.txt: uses tokens of an earlier run\n", true);
   lines.take(1, "error: no space left\n", true);
   for (const int signal : {SIGKILL, SIGTERM, SIGINT}) {
     EXPECT_EQ(lines.error_of(0, 128 + signal), "");
     EXPECT_EQ(lines.error_of(1, 128 + signal), "no space left");
   }
-  EXPECT_EQ(lines.error_of(0, 128 + SIGABRT), "text.txt: tokens of an earlier start");
+  EXPECT_EQ(lines.error_of(0, 128 + SIGABRT), "text.txt: uses tokens of an earlier run");
 }
 
 // All ranks agree on an error, which one of them says; another one may end first.

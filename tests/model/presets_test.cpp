@@ -210,8 +210,10 @@ TEST(Presets, ANameThatIsAlsoAModelsFolderIsNeitherUntilItIsWrittenOut) {
   scratch.write("gpt2/config.json", to_config_json(other));
   EXPECT_EQ(find_model("./gpt2").layers, 3);
   EXPECT_EQ(find_model("preset:gpt2").layers, 12);
-  expect_error(Exit::usage, {"./gpt2 for the folder, and preset:gpt2 for the preset"},
-               [] { find_model("gpt2"); });
+  expect_error(
+      Exit::usage,
+      {"is both a preset and a model folder; write ./gpt2 for the folder, or preset:gpt2 for the preset"},
+      [] { find_model("gpt2"); });
   std::filesystem::current_path(before);
 }
 

@@ -200,7 +200,9 @@ TEST(TensorLayers, RefuseHeadsThatTheAxisDoesNotDivide) {
       FAIL() << "accepted";
     } catch (const Error& e) {
       EXPECT_EQ(e.exit(), Exit::usage);
-      EXPECT_NE(std::string(e.what()).find("4 heads are not divisible over 3 tensor-parallel ranks; tensor_parallel.autotp_size can be"), std::string::npos)
+      EXPECT_NE(
+          std::string(e.what()).find("tensor_parallel.autotp_size: 4 heads are not divisible by 3 ranks"),
+          std::string::npos)
           << e.what();
     }
   });

@@ -77,7 +77,7 @@ TEST(Metrics, WithoutChoicesAreRefusedByTheirPath) {
   const Scratch folder;
   const std::string none = folder.path("none.jsonl"), empty = folder.path("empty.jsonl");
   MetricsFile(empty).start("{}");
-  for (const auto& [path, why] : {std::pair{none, "cannot be read"}, {empty, "has no line of choices"}}) try {
+  for (const auto& [path, why] : {std::pair{none, "cannot be read"}, {empty, "contains no choices"}}) try {
       choices_in(path);
       FAIL() << path << " was accepted";
     } catch (const Error& e) {

@@ -40,7 +40,7 @@ class Multinode(OnHosts):
         self.assertIn("error: rank 3 on node-b was killed by signal 9 (Killed)", err)
         self.assertIn("[0] asked", out)
         _, err = self.end(cut, 6)
-        self.assertIn("error: node-b was not reached or was lost: ssh ended with exit code 255", err)
+        self.assertIn("error: node-b is unreachable or was lost: ssh ended with exit code 255", err)
         self.nothing_left()
 
     def test_a_rank_that_hangs_ends_the_job_soon_after_the_deadline(self):
@@ -100,7 +100,7 @@ class Multinode(OnHosts):
         self.hosts.pull_cable("node-b")
         start = time.monotonic()
         _, err = self.end(p, 6)
-        self.assertIn("error: node-b was not reached or was lost: ssh ended with exit code 255: Timeout, server", err)
+        self.assertIn("error: node-b is unreachable or was lost: ssh ended with exit code 255: Timeout, server", err)
         while any(not command.startswith("sshd: ") for command in self.hosts.processes("node-b").values()):
             self.assertLess(time.monotonic() - start, 2 * (10 + 1.5))  # without a word, to ask, to kill
             time.sleep(0.1)
@@ -154,7 +154,7 @@ class Multinode(OnHosts):
         elif what == "rank":
             self.assertRegex(error, rf"error: rank \d on {host} was killed by signal 9")
         elif what != "launcher":
-            self.assertRegex(error, rf"error: {host} was not reached or was lost: ssh ended with exit code 255")
+            self.assertRegex(error, rf"error: {host} is unreachable or was lost: ssh ended with exit code 255")
         self.nothing_left(besides=[host] if what == "cable" else [])
 
 

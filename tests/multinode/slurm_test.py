@@ -94,13 +94,13 @@ class OnSlurm(OnHosts):
             if command.startswith("srun "):
                 os.kill(pid, signal.SIGKILL)
         _, err = self.end(p, 6)
-        self.assertIn("error: slurm was not reached or was lost: the launcher ended with signal 9", err)
+        self.assertIn("error: slurm is unreachable or was lost: the launcher ended with signal 9", err)
         self.nothing_left(seconds=10 + 5)  # without a word
 
     def test_a_host_that_slurm_does_not_have_is_refused_by_it(self):
         self.hostfile.write_text("node-a slots=2\nnode-z slots=2\n")
         _, err = self.end(self.start("wait.py", launcher="slurm"), 6)
-        self.assertRegex(err, "error: slurm was not reached or was lost: the launcher ended with exit code 1: srun: error: .*node")
+        self.assertRegex(err, "error: slurm is unreachable or was lost: the launcher ended with exit code 1: srun: error: .*node")
         self.nothing_left()
 
     def test_the_example_is_saved_on_a_signal_queued_again_and_goes_on(self):

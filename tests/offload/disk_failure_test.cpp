@@ -57,8 +57,8 @@ TEST(DiskFailure, a_file_cut_short_behind_our_back_is_named_with_offset_and_byte
     Stream stream(Stream::Mode::worker);
     file.read(Tensor(to.data(), DType::uint8, {1 << 20}), 0, stream);
     expect_error(Exit::training,
-                 {"the optimizer state of rank 3", scratch.folder().string(), "bytes wanted", "shorter",
-                  "at byte", "nvme_path"},
+                 {"the optimizer state of rank 3", scratch.folder().string(), "incomplete (expected",
+                  "shorter", "at byte", "nvme_path"},
                  [&] { stream.synchronize(); });
   }
 }

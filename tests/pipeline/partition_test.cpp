@@ -103,10 +103,9 @@ TEST(Partition, BadMethodsAreRefusedWithWhatWorks) {
   EXPECT_NE(refusal("type:transformer", 2).find("they are called h.0, ..., h.4"), std::string::npos);
   for (const char* list : {"2,2", "1,2,2", "5", "0,5", "2,3,", "2;3", "2,3x", "9999999999999999999,1"})
     EXPECT_NE(refusal(list, 2).find("add up to 5"), std::string::npos) << list;
-  EXPECT_EQ(
-      refusal("balanced", 6),
-      "a pipeline of 6 pieces (pipeline.stages * pipeline.virtual_stages) for 5 layers; each piece needs a "
-      "layer, so use at most 5");
+  EXPECT_EQ(refusal("balanced", 6),
+            "pipeline.stages * pipeline.virtual_stages: too many pieces (got 6 for 5 layers, expected at "
+            "most 5); each piece needs a layer");
 }
 
 TEST(Partition, TheReportSaysWhoHasWhatAndHowMuchIdleTimeToExpect) {

@@ -157,7 +157,7 @@ TEST(Schedule, ShapesThatAScheduleDoesNotHaveAreRefused) {
   EXPECT_NE(message("interleaved", {1, 4, 2}), "");
   EXPECT_NE(message("gpipe", {0, 4, 1}), "");
   EXPECT_EQ(message("2f2b", {2, 4, 1}),
-            "2: unknown pipeline schedule \"2f2b\"; use gpipe, 1f1b, interleaved, zb-h1");
+            "2: pipeline.schedule: unknown (got \"2f2b\", expected gpipe, 1f1b, interleaved, zb-h1)");
 }
 
 }  // namespace

@@ -40,8 +40,7 @@ TEST(Simulate, MicroBatchesSentInAnotherOrderThanReceivedAreFound) {
                                    {2, 2, 1}, 1)}};
   EXPECT_EQ(simulate(s).fault,
             "rank 1: recv_activation of micro-batch 0, chunk 0: the next message is micro-batch 1 for piece "
-            "1 of the "
-            "model, wanted piece 1");
+            "1 of the model (expected this micro-batch for piece 1)");
 }
 
 TEST(Simulate, ACircleOfWaitsIsReportedWithEveryRankInIt) {

@@ -125,7 +125,7 @@ class Checkpoints(unittest.TestCase):
                 self.expect_close(got["losses"][:1], want[:1], f"{name} at stage {stage}", 4e-3)
 
     def test_names_that_do_not_match_are_said(self) -> None:
-        for words in ("holds no master of ", "h.0.attn.c_attn.bias", "and has transformer.h.0", "found by their names"):
+        for words in (": master of ", "h.0.attn.c_attn.bias", "and has transformer.h.0", "found by their names"):
             self.assertIn(words, self.said)
 
     def test_whole_weights_of_deepspeeds_checkpoints(self) -> None:
@@ -172,7 +172,7 @@ class Checkpoints(unittest.TestCase):
             self.assertTrue(torch.equal(safetensors.torch.load_file(many / file)[key], state[key]), key)
 
     def test_a_checkpoint_that_is_missing_or_cut_short_is_named(self) -> None:
-        with self.assertRaisesRegex(CheckpointError, "global_step9 does not exist or is incomplete; complete ones"):
+        with self.assertRaisesRegex(CheckpointError, "global_step9: does not exist or is incomplete; complete checkpoints in"):
             zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(self.folder / "gpt2", "global_step9")
         with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as ended:
             zero_to_fp32.main([str(self.folder / "nowhere"), str(self.folder / "out")])
@@ -188,7 +188,7 @@ class Faults(unittest.TestCase):
         """These checkpoints and nothing else are in the folder, and each byte of the last is what its checksum says."""
         self.assertEqual(sorted(p.name for p in pathlib.Path(self.folder).iterdir()), sorted(["latest", *names]))
         verified = subprocess.run([ranks.CLEAVE, "verify", self.folder], capture_output=True, text=True)
-        self.assertIn(f"{names[-1]} is whole", verified.stdout + verified.stderr)
+        self.assertIn(f"{names[-1]} is complete", verified.stdout + verified.stderr)
 
     def test_a_training_goes_on_behind_a_save_without_space_and_a_checkpoint_that_is_cut_short(self) -> None:
         for seen in ranks.answers(2, "fault_cases", "survives", self.folder):

@@ -307,7 +307,7 @@ INSIDE = re.compile(
     r"AttributeError: ('EngineOptimizer'|'Parameter'|'Residency'|the engine and its module|module 'cleave|type object 'DeepSpeedEngine')"
     r"|Error: .* has no (attribute )?'?_[a-z]|Absent: |_Kind|_Standing|deepspeed_tests|zero_linear\."
 )
-REFUSED = re.compile(r"NotBuilt: |UsageError: the configuration was refused")
+REFUSED = re.compile(r"NotBuilt: |UsageError: the configuration: has errors")
 
 
 def _answer(line: dict[str, Any]) -> None:

@@ -71,7 +71,7 @@ class Engine(unittest.TestCase):
                         self.assertAlmostEqual(a, b, delta=1e-5 * max(1, abs(b)), msg=f"{count} ranks, stage {stage}")
             verified = subprocess.run([ranks.CLEAVE, "verify", folder], capture_output=True, text=True)
             self.assertEqual(verified.returncode, 0, verified.stderr)
-            self.assertIn("is whole", verified.stdout)
+            self.assertIn("is complete", verified.stdout)
 
     def test_modules_and_blocks_may_be_compiled(self) -> None:
         for case, far in ranks.answers(2, CASES, "compiled", [1, 3])[0].items():
@@ -98,11 +98,11 @@ class Engine(unittest.TestCase):
         for stage in (1, 3):
             said = ranks.answers(1, CASES, "scaled_backwards", stage)[0]
             self.assertEqual(said["norms"][:2], said["norms"][2:])
-            self.assertIn("StepOrderError: Loss scaling is required", said["unscaled"])
-            self.assertIn("StepOrderError: engine.backward of another engine reaches parameters of Mlp", said["another's"])
+            self.assertIn("StepOrderError: loss: Loss scaling is required", said["unscaled"])
+            self.assertIn("StepOrderError: engine.backward: reaches trained parameters of Mlp", said["another's"])
             self.assertIn("zero_grad between loss.backward() and engine.step()", said["taken back"])
             self.assertEqual(said["failed"], "ValueError: a hook of the script")
-            self.assertIn("the engine cannot go on: a backward that the script called ended with an error", said["after"])
+            self.assertIn("the engine cannot continue: a backward of the script failed", said["after"])
 
     def test_backwards_of_one_step_are_added(self) -> None:
         for case, far in ranks.answers(2, CASES, "added_backwards", [0, 1, 2, 3])[0].items():

@@ -96,7 +96,7 @@ class Habits(unittest.TestCase):
                 job.send_signal(asked)
                 said, _ = job.communicate(timeout=60)
                 self.assertEqual(job.returncode, 75, said)
-                self.assertNotIn("a training stops after this step and saves", said)
+                self.assertNotIn("a training finishes this step and saves", said)
                 self.assertEqual("stop requested: saved" in said, saves, said)
                 step = int(pathlib.Path(folder, "latest").read_text().strip().removeprefix("global_step"))
                 self.assertGreater(step, 5)

@@ -64,7 +64,7 @@ class Names(unittest.TestCase):
                 with self.subTest(f"{module}.{name}"):
                     found = importlib.import_module(f"cleave.{module}".rstrip("."))
                     if row.startswith("!"):
-                        self.assertRaisesRegex(cleave.NotBuilt, "not built", getattr, found, name)
+                        self.assertRaisesRegex(cleave.NotBuilt, "not supported", getattr, found, name)
                     else:
                         self.assertIsNotNone(getattr(found, name))
 
@@ -72,7 +72,7 @@ class Names(unittest.TestCase):
         for name in (name for name, row in MODULES[""].items() if row.startswith("!")):
             with self.assertRaises(cleave.NotBuilt) as raised:
                 getattr(cleave, name)
-            self.assertRegex(str(raised.exception), "not built; ")
+            self.assertRegex(str(raised.exception), "not supported; ")
 
     def test_schedules_that_scripts_make_have_deepspeeds_rates(self) -> None:
         lines = (pathlib.Path(__file__).resolve().parents[1] / "fixtures/lr_schedules.txt").read_text().splitlines()[1:]
@@ -88,7 +88,7 @@ class Names(unittest.TestCase):
                 for got, expected in zip([group["lr"], *group["betas"]], want, strict=True):
                     self.assertAlmostEqual(got, expected, delta=1e-12 + 1e-9 * abs(expected), msg=f"{described}, step {step}")
                 schedule.step()
-        with self.assertRaisesRegex(cleave.UsageError, "has no arguments warmup; wanted some of total_num_steps"):
+        with self.assertRaisesRegex(cleave.UsageError, "unknown arguments warmup .expected some of total_num_steps"):
             cleave.runtime.lr_schedules.WarmupDecayLR(optimizer, 10, warmup=3)
 
     def test_schedules_keep_a_rate_that_is_a_tensor_and_say_where_they_are(self) -> None:

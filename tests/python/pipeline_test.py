@@ -91,17 +91,17 @@ class Pipelines(unittest.TestCase):
             self.assertRegex(self.every[0]["mistakes"][call], r"StepOrderError: .*call engine.train_batch\(data_iter\)")
         for call, words in {
             "by parameter": "NotBuilt: .*engine.parameters_of",
-            "layers": "4 pieces .* for 3 layers; each piece needs a layer, so use at most 3",
-            "world": r"\[3, 1\] ranks of .* are not the 4 that there are; give num_stages a divisor",
+            "layers": "too many pieces .got 4 for 3 layers, expected at most 3",
+            "world": r"\[3, 1\] of .* does not match the job .expected 4 ranks.; set num_stages to a divisor",
             "method": 'partition_method "profile": use balanced, parameters, uniform',
-            "stages": "pipeline.stages of the configuration is not 2, as PipelineModule has it; remove the key",
-            "init": "zero.Init around a PipelineModule is not built",
-            "schedule": "zb-h1 splits backwards.*use 1f1b or interleaved",
+            "stages": "pipeline.stages: differs from PipelineModule .expected 2.; remove the key",
+            "init": "zero.Init: not supported around a PipelineModule",
+            "schedule": "zb-h1: splits backwards.*use 1f1b or interleaved",
         }.items():
             self.assertRegex(self.every[0]["mistakes"][call], words)
         ended = ranks.run(2, CASES, "ends_early")
         self.assertNotEqual(ended.code, 0)
-        self.assertIn("the data end; wanted (inputs, labels), 3 times a step: utils.RepeatingLoader begins", ended.output)
+        self.assertIn("data: wrong batch (got no more batches, expected (inputs, labels), 3 per step)", ended.output)
 
     def test_half_precision_loaders_buffers_and_lengths_that_change(self) -> None:
         loss, norm = self.every[0]["resumed"]["2"]["losses"][0][0], 0.0

@@ -51,9 +51,9 @@ class Planned(unittest.TestCase):
         whole = cleave.plan(lambda: pipeline_cases.module(1), CONFIG, 2)
         self.assertEqual([whole.parameters, len(whole.ranks[0]["ranks"])], [planned.parameters, 2])
         for words, call in {
-            "trace is of a module without stages": lambda: cleave.plan(plan_cases.make_stages, CONFIG, 2, trace=plan_cases.loss),
-            r"\[2, 1\] ranks of .* are not the 3 that there are": lambda: cleave.plan(plan_cases.make_stages, CONFIG, 3),
-            "pipeline.stages is 2, and Sequential has its layers in 1": lambda: cleave.plan(
+            "trace: not supported for pipelines": lambda: cleave.plan(plan_cases.make_stages, CONFIG, 2, trace=plan_cases.loss),
+            r"\[2, 1\] of .* does not match the job .expected 3 ranks": lambda: cleave.plan(plan_cases.make_stages, CONFIG, 3),
+            "pipeline.stages: conflicts with the model .got 2, but Sequential has its layers in 1": lambda: cleave.plan(
                 plan_cases.make_mlp, {**CONFIG, "pipeline": {"stages": 2}}, 2
             ),
         }.items():
@@ -92,15 +92,15 @@ class Planned(unittest.TestCase):
             self.assertEqual((small.returncode, "the plan does not fit" in small.stderr), (3, True), small.stderr)
             for factory, code, words in (
                 ("make_mlp", 0, f"{same}\n"),
-                ("make", 2, "has no make; wanted FILE.py:NAME, where NAME makes the module"),
-                ("HOMES", 2, "of a function that makes one; got list"),
+                ("make", 2, "has no make (expected FILE.py:NAME, with NAME a function that returns the module)"),
+                ("HOMES", 2, "wrong type (got list, expected a torch.nn.Module"),
             ):
                 with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
                     self.assertEqual(planning._main(FILE, str(config), "", factory, "loss", "2", "8", "0", "0"), code)
                 self.assertIn(words, out.getvalue())
             for target, words in (
-                (f"{folder}/a.py:make", "a.py: there is no such file"),
-                (folder, "is no FILE.py:NAME, where NAME makes a module of PyTorch"),
+                (f"{folder}/a.py:make", "a.py: does not exist"),
+                (folder, "expected FILE.py:NAME, with NAME a function that returns a PyTorch module"),
             ):
                 refused = run(target)
                 self.assertEqual((refused.returncode, words in refused.stderr), (2, True), refused.stderr)
@@ -109,14 +109,14 @@ class Planned(unittest.TestCase):
             self.assertEqual((bare.returncode, words in bare.stderr), (2, True), bare.stderr)
             for options in (["--model", "gpt2"], ["--seq_len", "8"], ["--strict"], ["--learning_rate", "1"], ["--html", "a.html"]):
                 refused = run(f"{FILE}:make_mlp", *options)
-                words = f"{options[0]} is of models that are built in; leave it out with {FILE}:make_mlp"
+                words = f"{options[0]}: applies to built-in models only; leave it out with {FILE}:make_mlp"
                 self.assertEqual((refused.returncode, words in refused.stderr), (2, True), refused.stderr)
 
     def test_a_module_that_does_not_fit_is_refused_before_anything_is_allocated(self) -> None:
         ended = ranks.run(2, CASES, "too_large", timeout=60)
         self.assertEqual(ended.code, 3, ended.output)
-        self.assertIn("this machine's part of the job, 2 of 2 ranks, needs", ended.output)
-        self.assertIn("of its memory, but", ended.output)
+        self.assertIn("host memory: 2 of 2 ranks on this machine need", ended.output)
+        self.assertIn("but", ended.output)
 
 
 if __name__ == "__main__":

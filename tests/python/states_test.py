@@ -24,7 +24,7 @@ class States(unittest.TestCase):
                 self.assertEqual(seen["lost"], [], "what a script took on a CPU is its own")
 
     def test_sanity_checks_find_a_change_that_is_lost(self) -> None:
-        lost = "UsageError: an in-place modification within GatheredParameters, which is lost without modifier_rank; give the rank's"
+        lost = "UsageError: GatheredParameters: an in-place change is lost without modifier_rank; set it to the rank of the change"
         self.assertEqual(ranks.answers(2, CASES, "checked"), [[lost, "nothing"] * 2] * 2)
 
     def test_an_engine_takes_the_memory_of_a_module_with_its_values(self) -> None:
@@ -63,9 +63,9 @@ class States(unittest.TestCase):
             self.assertEqual(seen["shown"], 0)
             self.assertLess(abs(seen["norm"]), 1e-6, "of the gradients that a function made")
             self.assertEqual(seen["frozen"], [None] * 6)
-            self.assertIn("at ZeRO stage 2, where ranks have it whole; wanted stage 3", seen["stage"])
-            self.assertIn("a rank's part of first.weight [12, 8] has 48 elements; got 1", seen["size"])
-            self.assertIn("belongs to no engine", seen["no engine"])
+            self.assertIn("ranks have no parts of it at ZeRO stage 2 (expected stage 3)", seen["stage"])
+            self.assertIn("first.weight [12, 8]: wrong size of a rank's part (got 1 elements, expected 48)", seen["size"])
+            self.assertIn("does not belong to an engine", seen["no engine"])
 
     def test_states_of_the_optimizer_may_be_changed(self) -> None:
         for case, far in ranks.answers(2, CASES, "changed_moments", [0, 2, 3])[0].items():

@@ -23,14 +23,14 @@ class Surface(unittest.TestCase):
             with self.subTest(stage=stage):
                 self.assertTrue(seen["loaded"] and seen["compiled"])
                 self.assertLess(seen["far"], 1e-5, "three micro-batches by engine.scale(loss).backward()")
-                self.assertIn("UsageError: load_module_state_dict: missing blocks.0", seen["missing"])
-                self.assertIn("embed.weight has the shape [1]; wanted [5, 12]", seen["shape"])
-                self.assertIn("wanted a multiple of 8", seen["batch"])
-                self.assertIn("NotBuilt: offload_states is not built; zero_optimization.offload_optimizer", seen["offload"])
+                self.assertIn("UsageError: load_module_state_dict: wrong names (missing blocks.0", seen["missing"])
+                self.assertIn("embed.weight has the wrong shape (got [1], expected [5, 12])", seen["shape"])
+                self.assertIn("expected a multiple of 8", seen["batch"])
+                self.assertIn("NotBuilt: offload_states: not supported; set zero_optimization.offload_optimizer", seen["offload"])
                 self.assertIn("between the last backward of a step and its update", seen["early"])
                 self.assertRegex(seen["tags"], "tag differs between ranks .this rank: of rank [01]")
                 self.assertIn("head.bias may be updated already", seen["ahead"])
-                self.assertIn("step within no_sync" if stage == "1" else "leave it out", seen["within"])
+                self.assertIn("called inside no_sync" if stage == "1" else "leave it out", seen["within"])
                 for case, far in seen["gradients"].items():
                     self.assertLess(far, 1e-6, f"gradients, {case}")
                 self.assertLess(seen["autocast"], 1e-5)
@@ -76,8 +76,8 @@ class Surface(unittest.TestCase):
             self.assertEqual(rank["sampled"], [[107, 101], [103]])
             self.assertEqual(rank["loose"], "RMSprop", "1 is as good as true")
             for name in ("mpu", "mesh_param", "custom_load_fn"):
-                self.assertRegex(rank[name], f"NotBuilt: {name} is not built; ")
-            self.assertIn("NotBuilt: custom_load_fn is not built; change what the state_dict has", rank["of a module"])
+                self.assertRegex(rank[name], f"NotBuilt: {name}: not supported; ")
+            self.assertIn("NotBuilt: custom_load_fn: not supported; change the state_dict", rank["of a module"])
         self.assertEqual(sorted(seen[0]["train"] + seen[1]["train"]), list(range(10)))
         self.assertEqual(sorted(seen[0]["collate_fn"] + seen[1]["collate_fn"]), list(range(100, 110)))
 
@@ -108,30 +108,30 @@ class Surface(unittest.TestCase):
         expected = {
             "unknown key": ["UsageError", 'gradient_cliping: unknown key; did you mean "gradient_clipping"?'],
             "no section": ["UsageError", "cleave: expected an object, or null, got 5"],
-            "no file": ["UsageError", "nowhere.json: there is no such file"],
-            "twice": ["UsageError", "given twice"],
+            "no file": ["UsageError", "nowhere.json: neither an existing file nor a configuration in base64"],
+            "twice": ["UsageError", "config: conflicts with args.deepspeed_config"],
             "groups": [
                 "NotBuilt",
-                'differ in momentum, 0.0 and 0.1, are not built; give all the same, or "zero_allow_untested_optimizer": true',
+                'with different momentum are not supported (got 0.0 and 0.1); use one value, or "zero_allow_untested_optimizer": true',
             ],
-            "scale": ["UsageError", "scale of a Tensor[4, 5]; wanted a loss of one element"],
-            "backward": ["UsageError", "backward of a list[]; wanted a loss of one element"],
-            "no gradient": ["UsageError", "scale of a loss that has no gradient: nothing that is trained led to it"],
-            "arguments": ["NotBuilt", "are those of torch.optim.NAdam: ", "unexpected keyword argument 'speed'"],
-            "unused": ["UsageError", "no gradient came to never.weight, never.bias; ", "ignore_unused_parameters: true allows that"],
-            "stage 3: unused": ["UsageError", "no gradient came to never.weight, never.bias; "],
-            "boundary": ["UsageError", "set_gradient_accumulation_boundary with managed_gradient_accumulation: false"],
-            "no sync": ["StepOrderError", "step within no_sync"],
-            "step alone": ["StepOrderError", "step without a backward"],
+            "scale": ["UsageError", "scale: wrong loss (got Tensor[4, 5], expected a tensor of one element)"],
+            "backward": ["UsageError", "backward: wrong loss (got list[], expected a tensor of one element)"],
+            "no gradient": ["UsageError", "scale: the loss has no gradient"],
+            "arguments": ["NotBuilt", "not accepted by torch.optim.NAdam: ", "unexpected keyword argument 'speed'"],
+            "unused": ["UsageError", "never.weight, never.bias: got no gradient; ", "ignore_unused_parameters to true"],
+            "stage 3: unused": ["UsageError", "never.weight, never.bias: got no gradient; "],
+            "boundary": ["UsageError", "set_gradient_accumulation_boundary: conflicts with managed_gradient_accumulation: false"],
+            "no sync": ["StepOrderError", "called inside no_sync"],
+            "step alone": ["StepOrderError", "no backward since the last step"],
             "past the engine": ["StepOrderError", "call the engine, not its module, or engine.backward(loss)"],
             "stage 3: past the engine": ["StepOrderError", "call the engine, not its module, or engine.backward(loss)"],
             "backward twice": ["RuntimeError", "second time"],
             "in place": ["RuntimeError", "modified by an inplace operation"],
             "stage 3: in place": ["RuntimeError", "modified by an inplace operation"],
-            "other model": ["CheckpointError", "holds no master of positions"],
-            "no folder": ["UsageError", "save_checkpoint(''): wanted a folder"],
+            "other model": ["CheckpointError", "missing: master of positions"],
+            "no folder": ["UsageError", "save_checkpoint: wrong folder (got ''"],
             "save within": ["StepOrderError", "between the last backward of a step and engine.step()"],
-            "load within": ["StepOrderError", "load_checkpoint within a step"],
+            "load within": ["StepOrderError", "load_checkpoint: called inside a step"],
         }
         with tempfile.TemporaryDirectory() as folder:
             said = ranks.answers(1, CASES, "refusals", list(expected), folder)[0]

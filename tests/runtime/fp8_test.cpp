@@ -253,7 +253,7 @@ TEST(Fp8Training, BeginsAnewBehindATrainingWithoutItAndMayEnd) {
   longer.fp8.history = 2 * kHistory;
   runtime::Engine other(longer, wide_gpt(), *alone, {});
   expect_error(Exit::checkpoint,
-               {"h.0.fp8 has the shape [12, 4], the model wants [12, 8]", "cleave.fp8.history"},
+               {"h.0.fp8 has the wrong shape (got [12, 4], expected [12, 8])", "cleave.fp8.history"},
                [&] { other.load_checkpoint(scratch.folder(), "with"); });
 }
 
@@ -283,9 +283,10 @@ void expect_refused(const config::DsConfig& c, const runtime::ModelFactory& make
 
 TEST(Fp8Training, IsRefusedWhereItsProductsWouldNotBeWholeMultiples) {
   const config::DsConfig c = fp8_config({}, config::Fp8Scaling::delayed);
-  expect_refused(c, wide_gpt(24), {"cleave.fp8: h.0.attn.c_attn takes 24 columns to 72", "multiples of 16"});
+  expect_refused(c, wide_gpt(24),
+                 {"cleave.fp8: unsupported shape (h.0.attn.c_attn maps 24 columns to 72", "multiples of 16"});
   expect_refused(fp8_config({.tensor = 2}, config::Fp8Scaling::row), wide_gpt(48),
-                 {"h.0.attn.c_attn takes 48 columns to 72 on a rank", "autotp_size"});
+                 {"h.0.attn.c_attn maps 48 columns to 72 per rank", "autotp_size"});
   expect_refused(c,
                  [](const model::Axes&) {
                    return model::make_mlp({{16, 16, 16}}, DType::bf16, "perceptron");

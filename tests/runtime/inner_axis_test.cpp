@@ -153,7 +153,7 @@ TEST(InnerAxis, ThatCutsAUnitIsNotSeenInACheckpoint) {
 TEST(InnerAxis, CutsAllOfAUnitOrNoneAndKnowsNoNearRanks) {
   const Layout l{.data = 2, .zero = 3, .sequence = 2};
   comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
-    expect_error(Exit::usage, {"unit spread", "cuts 1 of its 2 parameters", "two units"},
+    expect_error(Exit::usage, {"unit spread", "splits 1 of its 2 parameters", "two units"},
                  [&] { runtime::Engine(config_of(l, 2), spread(true), world, {}); });
     config::DsConfig c = config_of(l, 2);
     c.zero.mics_shard_size = 2;

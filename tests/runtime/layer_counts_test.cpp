@@ -90,9 +90,9 @@ TEST(LayerCounts, AreReadAsTheTypeThatTheyHaveAndInNoOther) {
   runtime::Engine engine(c, counted(), *alone, {});
   EXPECT_EQ(engine.memory_planned().at(MemoryKind::device, Category::layer_state),
             2 * (2 * (1 + 2) * 4 + (Count::kKinds + 1) * 8));
-  expect_error(Exit::usage, {"data.rows", "is int64 and is asked for as fp32"},
+  expect_error(Exit::usage, {"data.rows", "wrong type (it is int64, got a request for fp32"},
                [&] { engine.layer_state("data.rows"); });
-  expect_error(Exit::usage, {"outer.largest", "is fp32 and is asked for as int64"},
+  expect_error(Exit::usage, {"outer.largest", "wrong type (it is fp32, got a request for int64"},
                [&] { engine.layer_state<int64_t>("outer.largest"); });
   model::check_gradients(Count("alone"), {DType::fp32, {4, 5}});
 }
@@ -127,12 +127,13 @@ TEST(LayerCounts, OfATypeThatNobodyKeepsOrThatTheCheckpointDoesNotHaveAreRefused
     expect_error(Exit::usage, words, [&] { runtime::Engine(c, with(std::move(state)), *alone, {}); });
   };
   refused({.name = "half", .shape = {1}, .dtype = DType::bf16}, {"half", "bf16", "fp32, or int64"});
-  refused({.name = "part", .shape = {1}, .dtype = DType::int64, .begin = 0.5}, {"part", "0.5", "whole"});
+  refused({.name = "part", .shape = {1}, .dtype = DType::int64, .begin = 0.5},
+          {"part", "0.5", "not an integer"});
   refused({.name = "flat", .shape = {}}, {"flat", "no dimension", "{1}"});
   Scratch scratch;
   trained({}, 0, 1, "", scratch.path("run"));
   runtime::Engine other(c, with({.name = "data.key", .shape = {1}}), *alone, {});
-  expect_error(Exit::checkpoint, {"layer_state of data.key is int64, the model wants fp32"},
+  expect_error(Exit::checkpoint, {"layer_state of data.key has the wrong type (got int64, expected fp32)"},
                [&] { other.load_checkpoint(scratch.path("run")); });
 }
 

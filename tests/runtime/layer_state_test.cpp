@@ -170,7 +170,7 @@ TEST(LayerStates, AreCountedByThePlanAndNamedOnce) {
   twice.layers.push_back(std::make_unique<Watch>("outer"));
   expect_error(Exit::usage, {"outer.largest", "watched"},
                [&] { runtime::Engine(c, std::move(twice), *alone, {}); });
-  expect_error(Exit::usage, {"no layer of watched has a state other"}, [&] { engine.layer_state("other"); });
+  expect_error(Exit::usage, {"watched: no layer has a state other"}, [&] { engine.layer_state("other"); });
 }
 
 }  // namespace

@@ -193,10 +193,9 @@ TEST(PackedBatches, BeginningsOfDocumentsAreChecked) {
         EXPECT_NE(std::string_view(e.what()).find(what), std::string_view::npos) << e.what();
       }
     };
-    refused(0, 1, "position 0 of sample 0");
-    refused(9, 2, "position 1 of sample 1");
-    refused(6, 0,
-            "position 6 of sample 0 is said to be of a document that begins at 0; it may begin at 3 to 6");
+    refused(0, 1, "documents: wrong start at position 0 of sample 0");
+    refused(9, 2, "documents: wrong start at position 1 of sample 1");
+    refused(6, 0, "documents: wrong start at position 6 of sample 0 (got 0, expected 3 to 6");
     EXPECT_THROW(train([](Batch& b) { b.documents = {}; }), Error);
   });
 }

@@ -217,11 +217,10 @@ TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
   EXPECT_EQ(refusal(4, pipelined(config(1, 0, 1), 3, "1f1b")),
             "2: pipeline.stages is 3, which does not divide the 4 ranks of this job; use 1, 2, 4");
   EXPECT_EQ(refusal(9, pipelined(config(1, 0, 1), 9, "1f1b")),
-            "2: a pipeline of 9 pieces (pipeline.stages * pipeline.virtual_stages) for 8 layers; each piece "
-            "needs a "
-            "layer, so use at most 8");
+            "2: pipeline.stages * pipeline.virtual_stages: too many pieces (got 9 for 8 layers, expected at "
+            "most 8); each piece needs a layer");
   EXPECT_EQ(refusal(2, pipelined(config(1, 0, 1), 2, "2f2b")),
-            "2: unknown pipeline schedule \"2f2b\"; use gpipe, 1f1b, interleaved, zb-h1");
+            "2: pipeline.schedule: unknown (got \"2f2b\", expected gpipe, 1f1b, interleaved, zb-h1)");
 }
 
 TEST(Pipeline, PromisesFromSplitBackwardsOnlyWhatTheModelsLayersCanSplit) {

@@ -164,20 +164,21 @@ TEST_F(Damaged, WhatIsMissingSuperfluousOrMisshapenIsNamedAtOnce) {
     header.erase("model.layers.0.mlp.gate_proj.weight");
     header["model.layers.1.mlp.down_proj.weight"]["shape"] = {24, 16};
   });
-  expect(
-      {at().string(), "model.layers.0.mlp.gate_proj.weight is missing",
-       "model.layers.0.mlp.gate.weight in model.safetensors is no parameter",
-       "model.layers.1.mlp.down_proj.weight in model.safetensors has the shape [24, 16]; wanted [16, 24]"});
+  expect({at().string(), "model.layers.0.mlp.gate_proj.weight is missing",
+          "model.layers.0.mlp.gate.weight in model.safetensors is not a parameter",
+          "model.layers.1.mlp.down_proj.weight in model.safetensors has the wrong shape (got [24, 16], "
+          "expected [16, 24])"});
 }
 
 TEST_F(Damaged, AModelWithAnotherNumberOfLayersIsRefusedBothWays) {
   copy("llama");
   config_.layers = 1;
-  expect({"model.layers.1.input_layernorm.weight in model-", "is no parameter of the model"});
+  expect({"model.layers.1.input_layernorm.weight in model-", "is not a parameter of the model"});
   config_.layers = 3;
   expect({"model.layers.2.input_layernorm.weight is missing"});
   config_.layers = 2, config_.vocab = 62;
-  expect({"model.embed_tokens.weight", "[61, 16]; wanted [62, 16]", "lm_head.weight"});
+  expect({"model.embed_tokens.weight", " has the wrong shape (got [61, 16], expected [62, 16])",
+          "lm_head.weight"});
 }
 
 TEST_F(Damaged, AHeadThatIsTiedMayBeStoredAndMustBeEqual) {
@@ -196,13 +197,13 @@ TEST_F(Damaged, QuantizedWeightsAreNamed) {
     auto& t = header["model.norm.weight"];
     t["dtype"] = "F8_E4M3", t["shape"] = {64};
   });
-  expect({"model.norm.weight in model.safetensors has the type F8_E4M3", "quantized"});
+  expect({"has an unsupported type (got F8_E4M3", "quantized"});
   copy("mistral");
   edit("model.safetensors", [](auto& header) {
     auto& t = header["model.norm.weight"];
     t["dtype"] = "I32", t["shape"] = {16};
   });
-  expect({"model.norm.weight in model.safetensors has the type int32"});
+  expect({"has an unsupported type (got int32"});
 }
 
 TEST_F(Damaged, AnIndexThatNamesWhatIsNotThereIsRefused) {
@@ -210,35 +211,36 @@ TEST_F(Damaged, AnIndexThatNamesWhatIsNotThereIsRefused) {
   fs::remove(at() / "model-00002-of-00004.safetensors"),
       fs::remove(at() / "model-00004-of-00004.safetensors");
   expect(
-      {"model.safetensors.index.json names model-00002-of-00004.safetensors, "
+      {"model.safetensors.index.json: needs model-00002-of-00004.safetensors, "
        "model-00004-of-00004.safetensors, "
-       "which are not there"});
+       "which are missing"});
   copy("llama");
   fs::copy_file(at() / "model-00001-of-00004.safetensors", at() / "model-00002-of-00004.safetensors",
                 fs::copy_options::overwrite_existing);
-  expect({"model-00002-of-00004.safetensors both have a tensor"});
+  expect({"model-00001-of-00004.safetensors: has the same tensor as"});
   copy("llama");
   const auto with_map = [&](const nlohmann::json& map) {
     scratch_.write("model/model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
   };
   with_map({{"lm_head.weight", "../model-00001-of-00004.safetensors"}});
-  expect({"which is not the name of a file"});
+  expect({"which is not a file name"});
   with_map({{"lm_head.weight", 7}});
-  expect({"which is not the name of a file"});
+  expect({"which is not a file name"});
   with_map({{"other.weight", "model-00001-of-00004.safetensors"}});
-  expect({"'other.weight' is in model-00001-of-00004.safetensors, which has no such tensor"});
+  expect({"'other.weight' in model-00001-of-00004.safetensors, which does not contain this tensor"});
   scratch_.write("model/model.safetensors.index.json", "[]");
-  expect({"is damaged or no index of weights"});
+  expect({"is damaged or not an index of weights"});
 }
 
 TEST_F(Damaged, AFolderWithoutWeightsOrWithOthersIsRefused) {
   copy("mistral");
   fs::remove(at() / "model.safetensors");
-  expect({"has neither model.safetensors nor"});
+  expect({"contains neither model.safetensors nor pytorch_model.bin nor an index of such files"});
   scratch_.write("model/model.gguf", "x");
-  expect({"has neither model.safetensors nor pytorch_model.bin", "such as model.gguf"});
+  expect({"contains neither model.safetensors nor pytorch_model.bin nor an index of such files",
+          "such as model.gguf"});
   scratch_.write("model/model.safetensors", "short");
-  expect({"model.safetensors is damaged or not a safetensors file"});
+  expect({"model.safetensors: is damaged or not a safetensors file:"});
 }
 
 TEST(WeightWriter, AValueThatTheTypeCannotHoldIsRefused) {
@@ -250,7 +252,8 @@ TEST(WeightWriter, AValueThatTheTypeCannotHoldIsRefused) {
       r.write({0, 2}, Tensor(values, DType::fp32, {2}, MemoryKind::host));
     });
   };
-  expect_error(Exit::checkpoint, {"big holds 70000, which fp16 cannot"}, [&] { write(DType::fp16); });
+  expect_error(Exit::checkpoint, {"big: contains 70000, which does not fit fp16; choose another --dtype"},
+               [&] { write(DType::fp16); });
   EXPECT_NO_THROW(write(DType::bf16));
 }
 

@@ -104,7 +104,7 @@ TEST(SaveWeights, ThatCannotBeWrittenAreAnErrorOnEveryRankAndTheOldOnesStay) {
         world, {});
     half.set_parameters(
         [&](const ParamSpec& p) { return std::vector<float>(size_t(p.whole_numel()), 1e6f); });
-    expect_error(Exit::checkpoint, {"holds 1000000", "fp16"},
+    expect_error(Exit::checkpoint, {"contains 1000000", "fp16"},
                  [&] { half.save_16bit_model(saved.string(), names); });
     EXPECT_EQ(bytes_in(saved), before);
     EXPECT_EQ(engine.parameter("model.norm.weight").size(), 16u) << "the ranks are in step";

@@ -269,17 +269,18 @@ TEST(SequenceRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
   };
   EXPECT_EQ(refusal(cut(4), 6, llama()),
             "2: sequence_parallel_size is 4, which does not divide the 6 ranks of this job; use 1, 2, 3, 6");
-  EXPECT_EQ(
-      refusal(cut(3), 3, llama()),
-      "2: 8 positions of a sequence are not divisible over 3 sequence-parallel ranks; sequence_parallel_size can be 1, 2, 4, 8, or choose another sequence length");
-  EXPECT_EQ(
-      refusal(cut(8), 8, cut_gpt(true)),
-      "2: 4 heads with 4 key/value heads cannot be exchanged by 8 sequence-parallel ranks; sequence_parallel_size can be 1, 2, 4");
+  EXPECT_EQ(refusal(cut(3), 3, llama()),
+            "2: sequence_parallel_size: 8 positions of a sequence are not divisible by 3 ranks (expected 1, "
+            "2, 4, 8); change it, or choose another sequence length");
+  EXPECT_EQ(refusal(cut(8), 8, cut_gpt(true)),
+            "2: sequence_parallel_size: 4 heads with 4 key/value heads cannot be divided among 8 ranks "
+            "(expected 1, 2, 4)");
   const runtime::ModelFactory mlp = [](const model::Axes&) {
     return model::make_mlp({{4, 4, 2}}, DType::fp32);
   };
   EXPECT_EQ(refusal(cut(2), 2, mlp),
-            "2: sequence_parallel_size is 2, but the sequences of mlp are whole; set the size to 1");
+            "2: sequence_parallel_size: not supported by this model (got 2, but the sequences of mlp are "
+            "whole); set the size to 1");
 }
 
 }  // namespace

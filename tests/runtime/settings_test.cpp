@@ -183,7 +183,9 @@ TEST(Settings, ShareShardsAmongNearRanksInTheAskedWay) {
     ADD_FAILURE();
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), Exit::usage);
-    EXPECT_STREQ(e.what(), "groups of 2 near ranks do not divide the 3 of the data axis");
+    EXPECT_STREQ(e.what(),
+                 "mics_shard_size, zero_hpz_partition_size: groups of 2 near ranks do not divide the 3 "
+                 "data-parallel ranks");
   }
 }
 

@@ -85,11 +85,14 @@ TEST(TensorMlp, WhatDoesNotFitIsRefusedWithWhatWorks) {
     return "accepted";
   };
   EXPECT_EQ(refusal({kFeatures, 10, 12, 5}, 3),
-            "2: 10 outputs of dense.0 are not divisible over 3 tensor-parallel ranks; tensor_parallel.autotp_size can be 1, 2, 5, 10");
+            "2: tensor_parallel.autotp_size: 10 outputs of dense.0 are not divisible by 3 ranks (expected 1, "
+            "2, 5, 10)");
   EXPECT_EQ(refusal({kFeatures, 10, 5}, 5),
-            "2: 12 inputs of dense.0 are not divisible over 5 tensor-parallel ranks; tensor_parallel.autotp_size can be 1, 2, 3, 4, 6, 12");
+            "2: tensor_parallel.autotp_size: 12 inputs of dense.0 are not divisible by 5 ranks (expected 1, "
+            "2, 3, 4, 6, 12)");
   EXPECT_NE(refusal({kFeatures, 5}, 2).find("without hidden layers"), std::string::npos);
-  EXPECT_NE(refusal({kFeatures, 8, 8, 5}, 4).find("cuts the 6 rows"), std::string::npos);
+  EXPECT_NE(refusal({kFeatures, 8, 8, 5}, 4).find("6 rows of a micro-batch are not divisible"),
+            std::string::npos);
   EXPECT_NE(refusal({kFeatures, 8, 8, 5}, 2, true).find("partition_activations"), std::string::npos);
   EXPECT_EQ(refusal({kFeatures, 10, 5}, 2), "accepted");
 }

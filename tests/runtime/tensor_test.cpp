@@ -208,10 +208,10 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
             "2: tensor_parallel.autotp_size is 4, which does not divide the 2 ranks of a pipeline stage; use "
             "1, 2");
   EXPECT_EQ(refusal({.tensor = 3}, 3, cut_gpt(true)),
-            "2: 4 heads are not divisible over 3 tensor-parallel ranks; tensor_parallel.autotp_size can be 1, 2, 4");
-  EXPECT_EQ(
-      refusal({.tensor = 8}, 8, cut_llama(true)),
-      "2: 20 columns of the MLP are not divisible over 8 tensor-parallel ranks; tensor_parallel.autotp_size can be 1, 2, 4, 5, 10, 20");
+            "2: tensor_parallel.autotp_size: 4 heads are not divisible by 3 ranks (expected 1, 2, 4)");
+  EXPECT_EQ(refusal({.tensor = 8}, 8, cut_llama(true)),
+            "2: tensor_parallel.autotp_size: 20 columns of the MLP are not divisible by 8 ranks (expected 1, "
+            "2, 4, 5, 10, 20)");
   const runtime::ModelFactory groups = [](const model::Axes& axes) {
     return model::make_model(model::kLlama,
                              {.vocab = 5,
@@ -224,14 +224,14 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
                               .mlp_width = 12},
                              DType::fp32, 6, "groups", axes);
   };
-  EXPECT_EQ(
-      refusal({.tensor = 6}, 6, groups),
-      "2: 4 key/value heads of 12 heads are not divisible over 6 tensor-parallel ranks; tensor_parallel.autotp_size can be 1, 2, 4, 12");
+  EXPECT_EQ(refusal({.tensor = 6}, 6, groups),
+            "2: tensor_parallel.autotp_size: 4 key/value heads of 12 heads are not divisible by 6 ranks "
+            "(expected 1, 2, 4, 12)");
   const runtime::ModelFactory rows = [](const model::Axes& axes) {
     return model::make_model(model::kGpt2, {.vocab = 5, .positions = 8, .width = 4, .layers = 1, .heads = 2},
                              DType::fp32, 7, "odd", axes);
   };
-  EXPECT_NE(refusal({.tensor = 2}, 2, rows).find("2: sequence parallelism cuts the 7 rows"),
+  EXPECT_NE(refusal({.tensor = 2}, 2, rows).find("2: tensor_parallel.sequence_parallel: 7 rows"),
             std::string::npos);
   EXPECT_EQ(refusal({.tensor = 2, .cut_rows = false}, 2, rows), "accepted");
   try {
@@ -242,7 +242,7 @@ TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
     ADD_FAILURE() << "whole layers over two ranks";
   } catch (const Error& e) {
     EXPECT_EQ(e.exit(), Exit::usage);
-    EXPECT_NE(std::string(e.what()).find("the layers of mlp are whole"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("the layers of mlp are whole)"), std::string::npos) << e.what();
   }
 }
 

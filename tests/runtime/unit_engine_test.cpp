@@ -294,8 +294,8 @@ TEST(UnitEngine, RefusesWhatItCannotBeDrivenBy) {
     return runtime::UnitEngine(config_for(1), "mine", units, *alone, {.gives = gives});
   };
   const UnitSpec one{"one", {{"weight", {4}, {}, false}}}, other{"other", {{"weight", {4}, {}, false}}};
-  expect_error(Exit::usage, {"two units one"}, [&] { with({one, one}, 1); });
-  expect_error(Exit::usage, {"two parameters weight"}, [&] { with({one, other}, 1); });
+  expect_error(Exit::usage, {"duplicate unit one"}, [&] { with({one, one}, 1); });
+  expect_error(Exit::usage, {"duplicate parameter weight"}, [&] { with({one, other}, 1); });
   expect_error(Exit::internal, {"gives is 0"}, [&] { with({one}, 0); });
   config::DsConfig exact = config_for(1);
   exact.exact_sums = true;  // its integers have room for so many gives
@@ -316,7 +316,7 @@ TEST(UnitEngine, IsRefusedWhereTheConfigurationCutsLayers) {
     const model::Model layers = small_gpt();
     config::DsConfig c = config_for(1);
     c.tensor_parallel.autotp_size = 2;
-    expect_error(Exit::usage, {"driven from outside", "autotp_size 2"},
+    expect_error(Exit::usage, {"do not support sequence or tensor", "autotp_size 2"},
                  [&] { runtime::UnitEngine(c, layers.name, layers.units(), world, {.gives = kGives}); });
   });
 }

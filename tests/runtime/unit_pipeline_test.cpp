@@ -134,14 +134,16 @@ TEST(UnitPipeline, RefusesStagesThatDoNotFitTogether) {
     return runtime::UnitEngine(c, "layers", units, world, {});
   };
   comm::run_ranks(2, [&](comm::Communicator& world) {
-    expect_error(Exit::usage,
-                 {"found by rank 1", "on the first rank with the same layers; build the same model on every rank", "[\"a.weight\",[4]"},
-                 [&] { make(world, staged(1, 0), {unit("a", {3 + world.rank()})}); });
-    expect_error(Exit::usage, {"the stages 0 and 1", "share a", "); make them equal"},
+    expect_error(
+        Exit::usage,
+        {"found by rank 1", "on the first rank with the same layers; build the same model on every rank",
+         "[\"a.weight\",[4]"},
+        [&] { make(world, staged(1, 0), {unit("a", {3 + world.rank()})}); });
+    expect_error(Exit::usage, {"pipeline: stages 0 and 1", "share a", "); make them equal"},
                  [&] { make(world, staged(2, 0), {unit("a", {3 + world.rank()})}); });
     config::DsConfig split = staged(2, 0);
     split.pipeline.schedule = "zb-h1";
-    expect_error(Exit::usage, {"zb-h1 splits backwards", "use 1f1b"},
+    expect_error(Exit::usage, {"zb-h1: splits backwards", "use 1f1b"},
                  [&] { make(world, split, {unit("a", {3})}); });
   });
 }

@@ -135,7 +135,7 @@ TrainedOnce run_engine(const Layout& l, config::DsConfig c, const runtime::Model
     mine.logits = engine.predict(tokens.at(3, 0));
     if (!save.empty()) engine.save_checkpoint(save, "saved");
     EXPECT_EQ(engine.memory_planned(), engine.memory_peak()) << l.text();
-    EXPECT_EQ(engine.params(), kTokensKnown * kWidth + 3) << "padding is no parameter";
+    EXPECT_EQ(engine.params(), kTokensKnown * kWidth + 3) << "padding does not exist in the model";
     if (world.rank() == 0) out = std::move(mine);
   });
   return out;

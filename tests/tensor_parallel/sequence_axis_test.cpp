@@ -106,13 +106,13 @@ TEST(SequenceAxis, NamesTheSizesThatWouldWork) {
   comm::run_ranks(4, [](comm::Communicator& world) {
     const SequenceAxis axis(world);
     EXPECT_EQ(axis.heads(8, 4).kv_heads, 1);
-    expect_error(Exit::usage, {"10 positions", "4 sequence-parallel ranks", "1, 2, 5, 10"},
+    expect_error(Exit::usage, {"10 positions", "4 ranks (expected", "1, 2, 5, 10"},
                  [&] { axis.positions(10); });
     EXPECT_EQ(axis.heads(8, 2).kv_heads, 1);
     EXPECT_EQ(axis.heads(8, 2).copies, 2);
     expect_error(Exit::usage,
-                 {"12 heads with 6 key/value heads cannot be exchanged by", "4 sequence-parallel ranks",
-                  "can be 1, 2, 3, 6, 12"},
+                 {"12 heads with 6 key/value heads cannot be divided among", "4 ranks (expected",
+                  "expected 1, 2, 3, 6, 12"},
                  [&] { axis.heads(12, 6); });
   });
 }

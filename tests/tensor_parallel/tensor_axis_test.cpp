@@ -104,7 +104,8 @@ TEST(TensorAxis, NamesTheSizesThatWouldWork) {
   comm::run_ranks(2, [](comm::Communicator& world) {
     const TensorAxis axis(world);
     EXPECT_EQ(axis.mine(6, "heads"), (Range{0, 3}.shifted(3 * world.rank())));
-    expect_error(Exit::usage, {"15 heads", "2 tensor-parallel ranks", "1, 3, 5, 15"}, [&] { axis.mine(15, "heads"); });
+    expect_error(Exit::usage, {"15 heads", "2 ranks (expected", "1, 3, 5, 15"},
+                 [&] { axis.mine(15, "heads"); });
     expect_error(Exit::usage, {"7 rows", "sequence_parallel"}, [&] { axis.local_rows(7); });
   });
 }

@@ -22,14 +22,14 @@ def name_of(below: str, name: str) -> Any:
         return getattr(importlib.import_module(f"cleave.{module}"), attribute)
     if name in SUBMODULES.get(below, ()) or f"{below}.{name}" in MODULES:
         return importlib.import_module(f"{of}.{name}")
-    raise AttributeError(f"{of} has no {name}: it is not built; docs/python.md lists what of DeepSpeed's names is")
+    raise AttributeError(f"{of}: has no {name}; docs/python.md lists the supported DeepSpeed names")
 
 
 class _Names(ModuleType):
     """A module of the table."""
 
     def __init__(self, below: str) -> None:
-        super().__init__(f"cleave.{below}", "Names of DeepSpeed's (cleave/compat/names.py).")
+        super().__init__(f"cleave.{below}", "DeepSpeed names (cleave/compat/names.py).")
         self._below, self.__path__ = below, list[str]()
         self.__spec__ = importlib.machinery.ModuleSpec(self.__name__, None, is_package=True)
 

@@ -41,7 +41,7 @@ class Accelerator:
     def __getattr__(self, name: str) -> Any:
         if (found := self._own.get(name) or getattr(self._torch, name, None)) is not None:
             return found
-        raise AttributeError(f"the accelerator of {self.device_name()} has no {name}, nor has {self._torch.__name__}")
+        raise AttributeError(f"accelerator {self.device_name()}: has no {name}, and neither has {self._torch.__name__}")
 
 
 @functools.cache

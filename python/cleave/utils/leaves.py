@@ -25,7 +25,7 @@ def set_z3_leaf_modules(
     named = {module: {type(module).__name__, f"{type(module).__module__}.{type(module).__qualname__}"} for module in model.modules()}
     found = [m for m in named if any(k in named[m] if isinstance(k, str) else isinstance(m, k) for k in leaf_module_classes)]
     if not found and raise_if_not_found:
-        raise ValueError(f"no module of {type(model).__name__} is a {', '.join(map(str, leaf_module_classes))}")
+        raise ValueError(f"{type(model).__name__}: contains no {', '.join(map(str, leaf_module_classes))}")
     for module in found:
         set_z3_leaf_module(module, flag)
     return found

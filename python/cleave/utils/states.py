@@ -13,9 +13,11 @@ from .loading import mapped
 def _engine_of(parameter: torch.nn.Parameter, part: bool) -> Any:
     engine = getattr(parameter, "ds_engine", None)
     if engine is None:
-        raise UsageError("this parameter belongs to no engine; give one of engine.module")
+        raise UsageError("parameter: does not belong to an engine; give one of engine.module")
     if part and (stage := engine.zero_optimization_stage()) != 3:
-        raise UsageError(f"a rank's part of a parameter is asked for at ZeRO stage {stage}, where ranks have it whole; wanted stage 3")
+        raise UsageError(
+            f"parameter: ranks have no parts of it at ZeRO stage {stage} (expected stage 3); use the function for whole values"
+        )
     return engine
 
 
@@ -23,7 +25,9 @@ def _whole(engine: Any, parameter: Any, part: torch.Tensor) -> torch.Tensor:
     """What the parts of all ranks are together."""
     shape, ranks = torch.Size(parameter.ds_shape), range(0, engine.world_size, engine.world_size // engine.dp_world_size)
     if part.numel() != (each := -(-shape.numel() // len(ranks))):
-        raise UsageError(f"a rank's part of {engine.name_of(parameter)} {list(shape)} has {each} elements; got {part.numel()}")
+        raise UsageError(
+            f"{engine.name_of(parameter)} {list(shape)}: wrong size of a rank's part (got {part.numel()} elements, expected {each})"
+        )
     return joined(part.detach().to("cpu", torch.float32).reshape(-1), shape, ranks)
 
 

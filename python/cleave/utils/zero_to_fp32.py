@@ -105,13 +105,13 @@ def _write(path: Path, state: dict[str, torch.Tensor], safe: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="zero_to_fp32", description="Writes whole fp32 weights of a checkpoint.")
-    parser.add_argument("checkpoint_dir", help="folder of checkpoints, with a file latest")
-    parser.add_argument("output_dir", help="where the files go")
-    parser.add_argument("--max_shard_size", default="5GB", help="of a file, such as 500MB (default: %(default)s)")
-    parser.add_argument("--safe_serialization", action="store_true", help="safetensors instead of files of torch.save")
-    parser.add_argument("-t", "--tag", default=None, help="which checkpoint (default: the one that latest names)")
-    parser.add_argument("--exclude_frozen_parameters", action="store_true", help="leave out what was not trained")
+    parser = argparse.ArgumentParser(prog="zero_to_fp32", description="Writes the complete fp32 weights of a checkpoint.")
+    parser.add_argument("checkpoint_dir", help="folder of checkpoints, with a file 'latest'")
+    parser.add_argument("output_dir", help="output folder")
+    parser.add_argument("--max_shard_size", default="5GB", help="largest file, such as 500MB (default: %(default)s)")
+    parser.add_argument("--safe_serialization", action="store_true", help="write safetensors instead of torch.save files")
+    parser.add_argument("-t", "--tag", default=None, help="checkpoint to read (default: the one in the file 'latest')")
+    parser.add_argument("--exclude_frozen_parameters", action="store_true", help="leave out frozen parameters")
     parser.add_argument("-d", "--debug", action="store_true", help="accepted")
     o = parser.parse_args(arguments)
     try:

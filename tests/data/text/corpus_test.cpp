@@ -97,13 +97,15 @@ TEST(Corpus, ALineThatIsNoDocumentIsNamed) {
   const auto read = [&](const std::string& lines) {
     read_corpus(*tokenizer, {.path = scratch.write("a.jsonl", lines), .threads = 2});
   };
-  expect_error(Exit::data, {"a.jsonl:3: has no text under the key 'text'", "content", "--jsonl_key"},
+  expect_error(Exit::data, {"a.jsonl:3: no text under the key 'text'", "content", "--jsonl_key"},
                [&] { read("{\"text\": \"a\"}\n\n{\"content\": \"b\"}\n"); });
-  expect_error(Exit::data, {"a.jsonl:1: is a chat, under the key 'messages'", "apply_chat_template"},
-               [&] { read("{\"messages\": []}\n"); });
-  expect_error(Exit::data, {"a.jsonl:2:11: it is not JSON", "missing closing quote", "every line"},
+  expect_error(
+      Exit::data,
+      {"a.jsonl:1: is a chat under the key 'messages' (expected a text under", "apply_chat_template"},
+      [&] { read("{\"messages\": []}\n"); });
+  expect_error(Exit::data, {"a.jsonl:2:11: it is not JSON", "missing closing quote", "each line"},
                [&] { read("{\"text\": \"a\"}\n{\"text\": \"\n"); });
-  expect_error(Exit::data, {"a.jsonl:1:1: is no JSON object"}, [&] { read("[1]\n"); });
+  expect_error(Exit::data, {"a.jsonl:1:1: expected a JSON object;"}, [&] { read("[1]\n"); });
 }
 
 TEST(Corpus, BytesHaveNoMarkOfAnEnd) {

@@ -85,7 +85,7 @@ TEST(Sampling, DrawsNothingFromLogitsThatAreNoNumbers) {
                   kInfinite = std::numeric_limits<float>::infinity();
   for (const double temperature : {0.0, 1.0})
     for (const float bad : {kNan, kInfinite})
-      expect_error(Exit::training, {"logits are not numbers"}, [&] {
+      expect_error(Exit::training, {"logits: not finite"}, [&] {
         next_token(std::vector<float>{1, bad, 2}, {}, {.temperature = temperature}, 0);
       });
   EXPECT_EQ(next_token(std::vector<float>{-kInfinite, 1}, {}, {.temperature = 1}, 0), 1) << "never drawn";

@@ -81,8 +81,8 @@ TEST(SentencePieceFile, WithReplacementsThatLeadOutOfItIsRefused) {
   refused(broken([](Charsmap& m) { m.units[7] = uint32_t{256} << 10; }),
           {"trie is wrong (got 263, expected 255)"});
   refused(broken([](Charsmap& m) { m.units['A'] ^= 1 << 10; }), {"a text without a replacement"});
-  refused(broken([](Charsmap& m) { m.units[200] |= 2; }), {"trie is wrong (got 2, expected the begin"});
-  refused(broken([](Charsmap& m) { m.units[200] |= 1; }), {"trie is wrong (got 1, expected the begin"});
+  refused(broken([](Charsmap& m) { m.units[200] |= 2; }), {"trie is wrong (got 2, expected the start"});
+  refused(broken([](Charsmap& m) { m.units[200] |= 1; }), {"trie is wrong (got 1, expected the start"});
   refused(broken([](Charsmap& m) { m.texts = "a"; }), {name + ".replacements", "no zero byte"});
   refused(broken([](Charsmap& m) { m.texts = std::string("\xF0\0", 2); }),
           {"replacements", "expected UTF-8"});

@@ -138,7 +138,7 @@ TEST(Bench, NamesRowsWhoseRangesLieBelowTheEarlierOnes) {
   Report other = was;
   other.threads = 1;
   EXPECT_TRUE(format_comparison(other, now)
-                  .starts_with("the earlier report is of another machine: a, b, 1 threads\n"));
+                  .starts_with("the earlier report comes from another machine: a, b, 1 threads\n"));
 }
 
 TEST(Bench, ReadsTheReportsThatItWrites) {
