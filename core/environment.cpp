@@ -21,17 +21,17 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_NCCL_REGISTER", "on off", "on or off", "for off"},
     {"CLEAVE_GPU_TRANSPORT", "auto nccl ipc host", "auto, nccl, ipc or host", "for auto"},
     {"CLEAVE_SHARE_GPU", "1", "1", "for one GPU per rank"},
-    {"CLEAVE_DEVICE_MEMORY", "BYTES", "bytes, such as 8GiB", "for what the device has"},
-    {"CLEAVE_HOST_MEMORY", "BYTES", "bytes, such as 8GiB", "for what the machine has"},
-    // Set for the ranks that cleave launch starts.
+    {"CLEAVE_DEVICE_MEMORY", "BYTES", "bytes, such as 8GiB", "for the full device memory"},
+    {"CLEAVE_HOST_MEMORY", "BYTES", "bytes, such as 8GiB", "for the full host memory"},
+    // Set by cleave launch for its ranks.
     {"CLEAVE_LAUNCHED", "1", "1", "where another launcher starts the ranks"},
     {"CLEAVE_CORES", "CORES", "numbers of cores, such as 0,1", "for all of them"},
-    {"CLEAVE_JOB_ID", "TEXT", "a name of the job", "for one of its own"},
+    {"CLEAVE_JOB_ID", "TEXT", "a name of the job", "for a generated one"},
     {"CLEAVE_ATTEMPT", "NUMBER", "a number", "for the first"},
     {"CLEAVE_TOKEN", "TEXT", "a word that the job's ranks share", "for none"},
     {"CLEAVE_MEETING_PORT", "NUMBER", "a port", "where no launcher listens for rank 0"},
     {"CLEAVE_MEETING_FD", "NUMBER", "a descriptor", "where no launcher listens for rank 0"},
-    // Of tests.
+    // For tests.
     {"CLEAVE_FULL_PRODUCT", "1", "1", "for a sample"},
     {"CLEAVE_KILLS", "NUMBER", "a number", "for a few"},
     {"CLEAVE_TEST_HOST", "TEXT", "a name", "for the host that this is"},
