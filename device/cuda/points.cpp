@@ -58,7 +58,7 @@ StreamPoints::~StreamPoints() {
 }
 
 void StreamPoints::tell_by(uint32_t* word) {
-  // Those that were marked are told by the word that was there.
+  // Earlier marks are signaled by the old word.
   if (marks_ > 0) cuda_check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", device_);
   const std::lock_guard lock(mutex_);
   std::atomic_ref(*word).store(marks_, std::memory_order_release);
@@ -74,7 +74,7 @@ bool StreamPoints::mark(uint32_t& value) {
 
 bool StreamPoints::reached(uint32_t value) {
   const std::lock_guard lock(mutex_);
-  cuda_check(lost_, "what a thread of the host waited for", device_);
+  cuda_check(lost_, "wait of a host thread for the GPU", device_);
   return !word_ || int32_t(std::atomic_ref(*word_).load(std::memory_order_acquire) - value) >= 0;
 }
 
@@ -86,9 +86,9 @@ void StreamPoints::wait_for_mark(uint32_t value) {
   const auto begin = std::chrono::steady_clock::now();
   while (!reached(value)) {
     std::this_thread::sleep_for(kPause);
-    // A GPU that was lost writes no word.
+    // A lost GPU does not write its word.
     if (std::chrono::steady_clock::now() - begin > 1s)
-      cuda_check(known_loss(device_), "what a thread of the host waited for", device_);
+      cuda_check(known_loss(device_), "wait of a host thread for the GPU", device_);
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Folders as /proc/self and /sys/fs/cgroup of a machine.
+// Folders that mimic /proc/self and /sys/fs/cgroup.
 class Machine {
  public:
   Machine() {
@@ -51,7 +51,7 @@ TEST(CpuQuota, IsTheLeastOfAllGroupsAbove) {
   EXPECT_DOUBLE_EQ(m.quota(), 0.5);
 }
 
-// A container is told its path on the host, and finds its own group at the mount.
+// A container reports its path on the host, and finds its own group at the mount.
 TEST(CpuQuota, IsFoundAtTheMountWhereThePathIsTheHosts) {
   EXPECT_DOUBLE_EQ(Machine().groups("0::/kubepods/pod1/x").file("cpu.max", "300000 100000").quota(), 3);
 }

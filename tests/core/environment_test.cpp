@@ -26,7 +26,7 @@ std::string refusal(const std::string& entry) {
   return "";
 }
 
-// One value for every form that is right, and one that is wrong for all forms but TEXT.
+// A valid value for every form, and a value that is invalid for all forms except TEXT.
 TEST(Environment, KnowsTheValuesOfEveryVariableAndRefusesOthersInOneLine) {
   const std::map<std::string_view, std::string> right{
       {"FILE", "/proc/self/exe"}, {"BYTES", "8GiB"}, {"NUMBER", "3"}, {"CORES", "0,1"}, {"TEXT", "what?"}};
@@ -67,7 +67,7 @@ TEST(Environment, GivesTheValueOfAVariableOfTheTableOnly) {
   EXPECT_THROW(environment_value("CLEAVE_NO_SUCH"), Error);
 }
 
-// Whoever reads a variable of ours goes through the table, and the table has nothing that nobody reads.
+// All readers of CLEAVE_ variables use the table, and every table entry has a reader.
 TEST(Environment, IsReadInOnePlace) {
   const std::filesystem::path root = SOURCES;
   std::set<std::string> known, read;

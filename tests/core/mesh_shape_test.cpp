@@ -1,4 +1,4 @@
-// The arithmetic of the grid against its definition: members of a group differ in one coordinate only.
+// Compares the grid arithmetic with its definition: members of a group differ in one coordinate only.
 #include "core/mesh_shape.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ std::vector<int> ranks_of(const RankRun& run) {
   return ranks;
 }
 
-// Ranks whose place is that of `rank` but for what `forget` sets to zero.
+// Ranks with the place of `rank`, except for the coordinates that `forget` sets to zero.
 template <class Forget>
 std::vector<int> alike(const MeshShape& shape, int rank, Forget forget) {
   const auto key = [&](int r) {
@@ -74,8 +74,7 @@ TEST(MeshShape, NearRanksAreConsecutiveOnesOfTheDataAxisAndAcrossAreOneOfEach) {
   EXPECT_EQ(ranks_of(s.members(across, p, 2)), (std::vector<int>{13, 17, 21}));
 }
 
-// Of 2 x 3 x 2 x 2 ranks, pipe outermost: those that differ in the data axis alone, and not in the one inside
-// it.
+// 2 x 3 x 2 x 2 ranks, pipe outermost: ranks that differ in the data axis only, not in the axis inside it.
 TEST(MeshShape, RanksWithTheSamePartsStandAtOnePlaceOfTheAxesInsideTheDataAxis) {
   const MeshShape shape{.pipe = 2, .data = 3, .sequence = 2, .tensor = 2};
   const RankRun run = shape.members({Axis::data, RankGroup::Purpose::parts},
@@ -107,7 +106,7 @@ TEST(MeshCut, NamesTheFirstAxisThatDoesNotDivideAndWhatWasLeftForIt) {
   EXPECT_EQ(refused(cut_world(6, 4, 5, 7)), std::pair(std::optional(Axis::pipe), int64_t{6}));
   EXPECT_EQ(refused(cut_world(6, 3, 4, 7)), std::pair(std::optional(Axis::tensor), int64_t{2}));
   EXPECT_EQ(refused(cut_world(12, 3, 2, 3)), std::pair(std::optional(Axis::sequence), int64_t{2}));
-  EXPECT_EQ(cut_world(6, 0, 1, 1).refused, Axis::pipe);  // no division by it
+  EXPECT_EQ(cut_world(6, 0, 1, 1).refused, Axis::pipe);  // no division by zero
 }
 
 TEST(Divisors, AreAllOfThem) {

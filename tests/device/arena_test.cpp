@@ -5,7 +5,7 @@
 namespace cleave {
 namespace {
 
-// The same requests against a dry arena and a real one.
+// The same requests for a dry and a real arena.
 void take_some(Arena& arena) {
   arena.take(DType::fp32, {3, 5});
   const int64_t mark = arena.mark();

@@ -1,4 +1,4 @@
-// Batches of values that somebody else keeps.
+// Batches of values that the caller owns.
 #include "device/batch.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What is said of a driver that cannot be used. Compiled where there is a backend for a GPU.
+// Messages about an unusable driver. Compiled in builds with a GPU backend.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -20,7 +20,7 @@ TEST(Driver, EveryRefusalOfTheRuntimeThatAUserMeetsHasAFix) {
   }
 }
 
-// The owner's work before and behind ours is in one order with it, and the stream is theirs at the end.
+// Our work is ordered with the owner's work before and after it, and the owner keeps the stream.
 TEST(ForeignStream, IsSharedWithItsOwnerInOneOrderAndGivenBack) {
   const CudaStatus status = cuda_status();
   if (status.gpus.empty()) GTEST_SKIP() << "no GPU: " << status.problem;

@@ -1,4 +1,4 @@
-// What a process asks of CUDA before CUDA starts.
+// Environment variables that a process sets before CUDA starts.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char *kChannels = "CUDA_DEVICE_MAX_CONNECTIONS", *kLoading = "CUDA_MODULE_LOADING";
 
-// As it was when it ends.
+// Restores the environment at its end.
 class CudaEnvironment : public testing::Test {
  protected:
   void SetUp() override {
@@ -61,8 +61,8 @@ TEST_F(CudaEnvironment, OfTooFewChannelsIsAWarning) {
   }
 }
 
-// In a process of its own, where nothing else has set it: whoever asks for GPUs has it, a program of one's
-// own, too.
+// In a separate process, where no other code has set it: every process that lists GPUs has it, including user
+// programs.
 TEST_F(CudaEnvironment, IsThereBeforeGpusAreLookedFor) {
   if constexpr (!build::cuda) GTEST_SKIP() << "a build without CUDA";
   GTEST_FLAG_SET(death_test_style, "threadsafe");

@@ -1,4 +1,4 @@
-// What a CUDA rank promises: without a GPU as far as that goes, and on one where there is one.
+// Guarantees of a CUDA rank; GPU cases are skipped if the machine has no GPU.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -122,7 +122,7 @@ TEST_P(CudaStream, IsOrderedWithAWorkerInBothDirections) {
   Stream worker(Stream::Mode::worker);
   const Buffer value = make(MemoryKind::pinned, 1), gpu = make(MemoryKind::device, 1);
   int32_t* x = value.tensor().as<int32_t>();
-  // More rounds than there are gates between the two.
+  // More rounds than gates between the two streams.
   for (int32_t round = 1; round <= 1000; ++round) {
     worker.enqueue([x, round] { *x = *x == round - 1 ? round : -1; });
     stream().wait(worker.record());
@@ -171,8 +171,8 @@ TEST_P(CudaStream, RefusesScratchOfTheHostThatIsNotPageLocked) {
   }
 }
 
-// Every stream's part of a graph comes behind what was given before the graph, and before what is given later
-// to any of its streams, also where no task waits for another.
+// The captured part of every stream comes after the work enqueued before the graph, and before later work of
+// any of its streams, even if no task waits for another.
 TEST_P(CudaStream, JoinsTheStreamsOfAGraphAtItsBeginAndEnd) {
   constexpr int kTimes = 16, kNumel = 1000;
   Stream other(GetParam());
@@ -200,7 +200,7 @@ TEST_P(CudaStream, JoinsTheStreamsOfAGraphAtItsBeginAndEnd) {
   other.synchronize();
 }
 
-// A chain over two streams: every time `from` holds other values and goes to another place of `to`.
+// A chain over two streams: each time `from` has other values and goes to another place in `to`.
 TEST_P(CudaStream, RunsWorkAsAGraphAsItRunsItPlainly) {
   constexpr int kTimes = 24, kNumel = 1000;
   for (const Graphs::Use use : {Graphs::Use::always, Graphs::Use::measured}) {
@@ -220,7 +220,7 @@ TEST_P(CudaStream, RunsWorkAsAGraphAsItRunsItPlainly) {
       const Event before = other.record();
       graphs->run({7}, [&] {
         stream().wait(before);
-        other.wait(inside);  // of the graph before
+        other.wait(inside);  // recorded in the previous graph
         copy(between, from.tensor().slice(here), stream());
         other.wait(stream().record());
         copy(to.tensor().slice(here), between, other);

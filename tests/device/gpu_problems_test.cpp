@@ -58,7 +58,8 @@ TEST(GpuProblem, OfAWrongListNamesTheEntryAndIsInTheWay) {
     EXPECT_TRUE(p.meant) << list;
   }
   const GpuProblem slices = gpu_problem(report(1, "MIG-a,MIG-b"));
-  expect_line(slices.text, {"2 MIG slices", "MIG slices, but a process can use only the first; give each process one slice"});
+  expect_line(slices.text, {"2 MIG slices",
+                            "MIG slices, but a process can use only the first; give each process one slice"});
   EXPECT_TRUE(slices.meant);
 }
 
@@ -76,7 +77,7 @@ TEST(GpuProblem, OfTheDriverHasBothVersionsAndTheFix) {
   EXPECT_FALSE(gpu_problem(report(0)).meant);
 }
 
-// What was meant is an error with "auto", too; a machine without a GPU computes on its processor.
+// A meant GPU is an error also with "auto"; a machine without a GPU uses its CPU.
 TEST(Device, IsNotSilentlyTheProcessorWhereAGpuWasMeant) {
   const CudaStatus none{.problem = "there is none"}, wrong{.problem = "the list is wrong", .meant = true};
   CudaStatus partly = wrong;

@@ -39,7 +39,7 @@ TEST(Memory, DryRunCountsWithoutAllocating) {
   const Buffer b =
       memory.allocate(MemoryKind::device, Category::weights, DType::fp32, {int64_t{1} << 40}, "huge");
   EXPECT_EQ(memory.live().total(Category::weights), int64_t{4} << 40);
-  // Addresses that differ, as real code compares them, and that nobody can touch.
+  // Addresses are distinct, as real code compares them, and inaccessible.
   const Buffer c = memory.allocate(MemoryKind::device, Category::weights, DType::fp32, {1}, "small");
   EXPECT_GE(static_cast<std::byte*>(c.tensor().raw()) - static_cast<std::byte*>(b.tensor().raw()),
             b.tensor().bytes());
@@ -70,7 +70,7 @@ TEST(Memory, MovedBuffersAreReturnedOnce) {
   EXPECT_EQ(memory.live().total(Category::weights), 32);
 }
 
-// An allocator of somebody else's, which counts what is out.
+// A custom allocator that counts the outstanding bytes.
 int64_t out_there = 0;
 MemoryBlock give(Device, int64_t bytes) {
   out_there += bytes;
@@ -121,7 +121,7 @@ TEST(Memory, ThatCollectivesMoveIsTheDevicesWhereTheyHaveNoAllocator) {
   EXPECT_EQ(b.tensor().numel(), kGranule + 1);
   EXPECT_TRUE(memory.moved().empty());
   EXPECT_THROW(memory.allocate(MemoryKind::device, Category::weights, DType::uint8, {1}, "one more"), Error)
-      << "what a granule takes counts against the limit";
+      << "the whole granule counts against the limit";
   Memory without({}, Memory::Mode::real, {}, {kGranule, [](Device, int64_t) { return MemoryBlock{}; }});
   EXPECT_THROW(without.allocate(MemoryKind::device, Category::weights, DType::uint8, {1}, "refused"), Error);
   EXPECT_TRUE(without.moved().empty());

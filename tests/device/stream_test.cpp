@@ -49,7 +49,7 @@ TEST(Stream, ErrorLeavesBySynchronizeAndSkipsLaterTasks) {
   std::atomic<bool> skipped = true;
   stream.enqueue([] { fail(Exit::data, "token out of range"); });
   stream.enqueue([&] { skipped = false; });
-  stream.record().wait();  // fires all the same
+  stream.record().wait();  // fires after a failure
   try {
     stream.synchronize();
     FAIL() << "the error was lost";

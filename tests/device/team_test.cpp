@@ -66,7 +66,7 @@ TEST(Team, ComputesEveryPieceOnceWhateverTheNumbers) {
   }
 }
 
-// A helper that has begun and is held up, as by another process on its core, keeps only what it has in hand.
+// A running helper that is delayed, as by another process on its core, keeps only its current piece.
 TEST(Team, TakesOverWhatAThreadThatIsHeldUpHasNotBegun) {
   const Threads set(2);
   const auto until = [](const auto& holds) {
@@ -141,7 +141,7 @@ TEST(Team, TakesUpAChangedNumberOfThreads) {
   }).join();
 }
 
-// A helper that spins would use a core's time for as long as the caller does something else.
+// A spinning helper would use a whole core while the caller does something else.
 TEST(Team, SleepsWhileThereIsNothingToDo) {
   const Threads set(3);
   const auto once = [] { shares(3, [](int, int64_t, int64_t) {}); };
@@ -153,10 +153,10 @@ TEST(Team, SleepsWhileThereIsNothingToDo) {
     once();
   }
   EXPECT_GE(team_statistics().sleeps - before, 20);
-  EXPECT_LT(cpu_seconds() - cpu, 0.05);  // of 0.4 s that two helpers would spin
+  EXPECT_LT(cpu_seconds() - cpu, 0.05);  // of 0.4 s that two spinning helpers would use
 }
 
-// The caller that waits for a late helper sleeps as well.
+// The caller also sleeps while it waits for a late helper.
 TEST(Team, SleepsWhileAHelperIsLate) {
   const Threads set(2);
   const double cpu = cpu_seconds();
@@ -164,10 +164,10 @@ TEST(Team, SleepsWhileAHelperIsLate) {
     shares(2, [](int thread, int64_t, int64_t) {
       if (thread == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     });
-  EXPECT_LT(cpu_seconds() - cpu, 0.05);  // of 0.2 s that the caller would spin
+  EXPECT_LT(cpu_seconds() - cpu, 0.05);  // of 0.2 s that a spinning caller would use
 }
 
-// Without a pause in between, a helper often wakes when its share is taken and the next loop has begun.
+// Without a pause, a helper often wakes after its share was taken and the next loop has begun.
 TEST(Team, ComputesEveryPieceOnceWhenTheCallerTakesSharesOver) {
   const Threads set(4);
   std::vector<std::atomic<int>> seen(64);
@@ -184,8 +184,7 @@ TEST(Team, WorksInAChildOfForkAndLetsItEnd) {
   GTEST_SKIP() << "ThreadSanitizer allows no new threads in a child of a process with threads";
 #endif
   const Threads set(2);
-  // A thread that is only just starting may hold a lock of the address sanitizer, which the child would wait
-  // for.
+  // A starting thread may hold an address sanitizer lock that the child would wait for.
   std::atomic<bool> helped{false};
   shares(2, [&](int thread, int64_t, int64_t) {
     if (thread == 1) helped = true;
