@@ -175,7 +175,7 @@ TEST_P(TrialKernel, MeasuresTheRowsOfAProductThatACopyHasRoomForAndSaysSo) {
   const struct {
     int64_t room;
     const char* says;
-  } cases[] = {{512 * row + 512, " by 512 of 700 rows"}, {200 * row, "no room to measure"}, {m * row, ""}};
+  } cases[] = {{512 * row + 512, " by 512 of 700 rows"}, {200 * row, "too small to measure"}, {m * row, ""}};
   int64_t k = 32;
   Choices::Map chosen;
   const auto measure = [&](int64_t room) {
