@@ -1,4 +1,4 @@
-// What users read when a disk is missing, full or broken.
+// Error messages for a missing, full or broken disk.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -24,7 +24,7 @@ namespace {
 using Engine = DiskOptions::Engine;
 namespace fs = std::filesystem;
 
-// The one open file of this process that was made in the folder.
+// The only open file of this process in the folder.
 int descriptor_in(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
@@ -34,7 +34,8 @@ int descriptor_in(const fs::path& folder) {
   return -1;
 }
 
-// Runs the body in a child, which may change limits and mounts; its test failures become one here.
+// Runs the body in a child process, which may change limits and mounts; its test failures become one failure
+// here.
 bool in_child(const std::function<void()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -120,7 +121,7 @@ TEST(DiskFailure, folders_that_cannot_be_used_are_named_with_their_key) {
                [&] { disk_space(scratch.path("file"), "x.nvme_path"); });
 }
 
-// From here on this process is refused io_uring, and files past the page cache.
+// Blocks io_uring and O_DIRECT for this process from now on.
 void refuse_io_uring_and_direct_files() {
   constexpr uint16_t kLoad = BPF_LD | BPF_W | BPF_ABS, kEqual = BPF_JMP | BPF_JEQ | BPF_K;
   sock_filter filter[] = {

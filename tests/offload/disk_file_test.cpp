@@ -1,4 +1,4 @@
-// Files as memory: every byte against a plain array, with both engines.
+// Files as memory: compares every byte with a plain array, for both engines.
 #include "offload/disk_file.h"
 
 #include <gtest/gtest.h>
