@@ -30,7 +30,7 @@ struct Operands {
   }
 };
 
-// Adam in double precision, straight from the papers.
+// Adam in double precision, directly from the papers.
 struct DoubleAdam {
   double lr, b1, b2, eps, wd;
   bool decoupled, correct;
@@ -189,7 +189,8 @@ TEST(AdagradOptimizer, FollowsPyTorchsRule) {
     ASSERT_NEAR(x.param[i], p[i], 2e-6 * (1 + std::fabs(p[i]))) << i;
 }
 
-// Two parameters of one slice each, with and without decay; a third whose values are 0 moves at a ratio of 1.
+// Two parameters of one slice each, with and without decay; a third one with zero values moves at a ratio
+// of 1.
 TEST(LambOptimizer, FollowsItsRuleInDoublePrecisionOverTwentySteps) {
   for (const bool bias : {true, false})
     for (const double most : {10.0, 0.5}) {

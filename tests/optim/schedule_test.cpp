@@ -13,7 +13,7 @@
 namespace cleave::optim {
 namespace {
 
-// Assigns the words "name=value" of a fixture line to the fields of the same names.
+// Assigns the words "name=value" of a fixture line to the fields with these names.
 config::SchedulerConfig config_of(const std::string& type, std::istringstream& words) {
   config::SchedulerConfig c;
   c.type = choice_of<config::SchedulerType>(type).value();
@@ -99,7 +99,7 @@ TEST(LrSchedule, TheFirstTwoStepsOfALogarithmicWarmUpUseTheMinimum) {
   EXPECT_EQ(s.at(11).lr, 1.0);
 }
 
-// The multipliers that Hugging Face documents for its schedules, step by step, of 10 steps with 4 of warm-up.
+// Documented multipliers of the Hugging Face schedules, step by step, for 10 steps with 4 warm-up steps.
 TEST(LrSchedule, OfATrainerHasItsMultipliersAtEveryStep) {
   const double half = 0.5, r = std::sqrt(3.0) / 2;
   const std::map<config::SchedulerType, std::vector<double>> expected = {
