@@ -27,16 +27,15 @@ struct Message {
 
 struct Channel {
   std::deque<Message> waiting;
-  std::deque<double>
-      taken;  // when the messages before these were received, for the time of a send that waits
+  std::deque<double> taken;  // receive times of earlier messages, for the time of a waiting send
 };
 
 struct Rank {
   size_t next = 0;
   double now = 0;
   int frames = 0, weights = 0, loaded = 0;
-  std::vector<uint8_t> done;  // by chunk and micro-batch
-  std::vector<int> uses;      // by micro-batch: forwards and backwards still to come
+  std::vector<uint8_t> done;  // per chunk and micro-batch
+  std::vector<int> uses;      // per micro-batch: remaining forwards and backwards
   int oldest = 0;
 };
 
@@ -84,10 +83,10 @@ class Run {
     return false;
   }
 
-  // Whether the instruction could run now; a violation sets the fault.
+  // Returns true if the instruction can run now; a violation sets the fault.
   bool execute(int r, const Instruction& i) {
     if (i.micro < 0 || i.micro >= s_.micros || i.chunk < 0 || i.chunk >= s_.chunks)
-      return fault(r, i, "there is no such micro-batch or chunk");
+      return fault(r, i, "unknown micro-batch or chunk");
     const int piece = s_.piece(r, i.chunk);
     const bool first = piece == 0, last = piece == s_.pieces() - 1;
     const uint8_t state = done(r, i);
@@ -104,11 +103,11 @@ class Run {
         if (first) open(r);
         work(r, i, piece, o_.forward);
         use(r, i.micro);
-        // Nothing of a micro-batch stays behind when there is no backward.
+        // Without a backward, the forward ends the micro-batch.
         if (!o_.training) --rank(r).frames;
         return mark(r, i, kForward);
       case Op::send_activation:
-        if (last) return fault(r, i, "nobody is behind the last piece");
+        if (last) return fault(r, i, "the last piece has no next piece");
         if (!(state & kForward)) return fault(r, i, "there is nothing to send yet");
         if (state & kSent) return fault(r, i, "a second time");
         return send(r, activations_[size_t(s_.up(r))], {i.micro, piece + 1, 0}) && mark(r, i, kSent);
@@ -127,7 +126,7 @@ class Run {
         --rank(r).weights;
         return close(r, i) && mark(r, i, kWeight);
       case Op::send_gradient:
-        if (first) return fault(r, i, "nobody is before the first piece");
+        if (first) return fault(r, i, "the first piece has no previous piece");
         if (!(state & kInput)) return fault(r, i, "there is nothing to send yet");
         if (state & kGradientSent) return fault(r, i, "a second time");
         return send(r, gradients_[size_t(s_.down(r))], {i.micro, piece - 1, 0}) && mark(r, i, kGradientSent);
@@ -168,7 +167,7 @@ class Run {
     return true;
   }
 
-  // Counts a use of a micro-batch on the rank: its first loads it, its last lets it go.
+  // Counts a use of a micro-batch on the rank: the first use loads it, the last use frees it.
   void use(int r, int micro) {
     Rank& k = rank(r);
     k.loaded = std::max(k.loaded, micro + 1);
@@ -237,7 +236,7 @@ class Run {
   const std::vector<InstructionList>& lists_;
   const SimulateOptions& o_;
   std::vector<Rank> ranks_;
-  std::vector<Channel> activations_, gradients_;  // by receiver, who has one sender
+  std::vector<Channel> activations_, gradients_;  // per receiver; it has one sender
   Simulation out_;
 };
 

@@ -51,14 +51,14 @@ TEST(Partition, TypeCountsTheLayersWhoseNameMatches) {
 
 TEST(Partition, TheHeadAndTheEmbeddingCount) {
   std::vector<LayerCost> l = layers({0, 10, 10, 10, 10, 0});
-  // A head worth two blocks: the last stage has one block beside it.
+  // The head costs as much as two blocks, so the last stage has one other block.
   EXPECT_EQ(sizes(partition_layers(l, {"head", 20, 20, 0}, 2, "balanced")), (Sizes{4, 2}));
   EXPECT_EQ(sizes(partition_layers(l, {"head", 20, 20, 0}, 2, "parameters")), (Sizes{4, 2}));
-  l[0].bytes = 4;  // as heavy as four blocks
+  l[0].bytes = 4;  // as expensive as four blocks
   EXPECT_EQ(sizes(partition_layers(l, {"head", 20, 20, 0}, 2, "balanced")), (Sizes{2, 4}));
 }
 
-// The optimum by trying every cut.
+// Optimum by trying every cut.
 double best_of_all(const std::vector<double>& w, double head, size_t begin, int pieces) {
   double sum = 0;
   if (pieces == 1) {

@@ -1,4 +1,4 @@
-// Every generator against the proof, and the proof's measurements against the papers' closed forms.
+// Proves every generator, and compares the measurements of the proof with the closed forms of the papers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ TEST(Schedule, OneForwardOneBackwardNeverHoldsMoreThanStagesMinusRankMicroBatche
     }
 }
 
-// A batch is loaded for its first forward and let go, in order, after the last use of it on the rank.
+// A batch is loaded for its first forward and freed, in order, after its last use on the rank.
 TEST(Schedule, LoadedBatchesAreThoseBetweenTheirFirstAndLastUse) {
   for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1"})
     for (int stages : {2, 4})
@@ -64,7 +64,7 @@ TEST(Schedule, LoadedBatchesAreThoseBetweenTheirFirstAndLastUse) {
             make_schedule(name, {stages, micros, name == std::string("interleaved") ? 2 : 1});
         const Simulation s = simulate(schedule);
         for (int r = 0; r < stages; ++r) {
-          InstructionList uses;  // a split backward uses its batch until its weights' part
+          InstructionList uses;  // a split backward uses its batch until the weight gradients
           for (const Instruction& i : schedule.ranks[size_t(r)])
             if (i.op == Op::forward || i.op == Op::backward || i.op == Op::backward_weight) uses.push_back(i);
           int most = 0, loaded = 0;
@@ -108,7 +108,7 @@ TEST(Schedule, BubblesAreThoseOfTheClosedForms) {
     }
 }
 
-// A layer that cannot split its backward makes the input's gradient as late as 1f1b does.
+// A layer without split backward computes the input gradient as late as 1f1b does.
 TEST(Schedule, GainsFromSplitBackwardsOnlyWhatItsLayersCanSplit) {
   for (int p = 2; p <= 6; ++p)
     for (int m = 2 * p; m <= 24; m += 3) {

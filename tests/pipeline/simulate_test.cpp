@@ -1,4 +1,4 @@
-// The proof must fail when anything is wrong: schedules that are right but for one change.
+// The proof must fail for any error: these schedules are correct except for one change.
 #include "pipeline/simulate.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(Simulate, MicroBatchesSentInAnotherOrderThanReceivedAreFound) {
 }
 
 TEST(Simulate, ACircleOfWaitsIsReportedWithEveryRankInIt) {
-  // Rank 0 wants micro-batch 0's gradient before it sends micro-batch 1, rank 1 takes both forwards first.
+  // Rank 0 needs micro-batch 0's gradient before it sends micro-batch 1; rank 1 runs both forwards first.
   const Schedule s{{2, 2, 1},
                    {with_transfers({{Op::forward, 0}, {Op::backward, 0}, {Op::forward, 1}, {Op::backward, 1}},
                                    {2, 2, 1}, 0),
@@ -73,7 +73,7 @@ TEST(Simulate, AWeightGradientWithoutItsInputGradientIsFound) {
 }
 
 TEST(Simulate, ASlowStageSetsThePace) {
-  // Piece 1 takes twice the time: the others wait for it in every micro-batch.
+  // Piece 1 takes twice the time, so the others wait for it in every micro-batch.
   const Simulation s = simulate(make_schedule("1f1b", {2, 8, 1}), {.work = {1, 2}});
   EXPECT_DOUBLE_EQ(s.makespan, 8 * 6 + 1 + 2);
   EXPECT_DOUBLE_EQ(s.busy[0], 24);
@@ -84,7 +84,8 @@ TEST(Simulate, AChannelThatHoldsOneMessageMakesAFastSenderWait) {
   const Simulation free = simulate(make_schedule("gpipe", {2, 8, 1}), {.work = {1, 2}});
   EXPECT_EQ(free.peak_messages, 8);
   EXPECT_EQ(simulate(make_schedule("gpipe", {2, 8, 1}), {.capacity = 1, .work = {1, 2}}).peak_messages, 1);
-  // The second stage takes messages at 1, 11 and 21, so the third waits at the sender from 3 to 11.
+  // The second stage receives messages at 1, 11 and 21, so the third message waits at the sender from 3
+  // to 11.
   const auto begins = [](int64_t capacity) {
     const Simulation s =
         simulate(make_schedule("gpipe", {2, 4, 1}), {.capacity = capacity, .work = {1, 10}, .record = true});
