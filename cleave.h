@@ -6,7 +6,7 @@
 //   DsConfig, read_ds_config          reads and checks a ds_config.json (config_schema/read_config.h)
 //   make_mlp, find_model, make_model  library models (model/mlp.h, presets.h, family.h)
 //   Model, Layer, Axes                custom models (model/layer.h, axes.h)
-//   Linear, Norm, Block, MlpHalf, ... parts of models (model/)
+//   Linear, Norm, Block, Dense, Half  parts of models; also AttentionHalf, MlpHalf, ClassifierHead (model/)
 //   check_gradients                   tests a custom layer (model/check_gradients.h)
 //   Engine                            steps, evaluation, checkpoints, generation (runtime/engine.h)
 //   UnitEngine                        steps with passes outside the engine (runtime/unit_engine.h)

@@ -80,7 +80,7 @@ TEST_P(ToBlockInt8Kernel, HasZerosAndTheSmallestNumbers) {
   EXPECT_EQ(none.scales.at(0), 0);
   for (size_t i = 0; i < 64; ++i) EXPECT_EQ(code_of(none.codes, i), 0);
   Guarded small(DType::fp32, {2},
-                {0x1p-149 * 190, -0x1p-149 * 190});  // its scale is 1.496 times the smallest
+                {0x1p-149 * 190, -0x1p-149 * 190});  // its scale is 1.496 times the smallest number
   const Encoded ends({2, 2}, small);
   EXPECT_EQ(ends.scales.at(0), 0x1p-149);
   EXPECT_EQ(code_of(ends.codes, 0), 127);

@@ -1,4 +1,4 @@
-// check() refuses what the contracts exclude.
+// check() rejects operands outside the contracts.
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"

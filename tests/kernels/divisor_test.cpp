@@ -17,7 +17,7 @@ TEST(Divisor, DividesAsTheProcessorDoes) {
     if (d <= 0 || d >= Divisor::kMost) continue;
     const Divisor divisor(d);
     EXPECT_EQ(divisor.value(), d);
-    std::set<int64_t> dividends = numbers;  // and those around multiples
+    std::set<int64_t> dividends = numbers;  // and numbers around multiples
     for (int64_t times : {int64_t{1}, int64_t{2}, int64_t{1000}, Divisor::kMost / d - 1, Divisor::kMost / d})
       for (int64_t near : {-1, 0, 1}) dividends.insert(times * d + near);
     for (const int64_t n : dividends) {

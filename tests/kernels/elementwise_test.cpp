@@ -76,7 +76,7 @@ TEST_P(FillKernel, SetsEveryElement) {
   }
 }
 
-// Turns [outer, inner, width] into [inner, outer, width], between rows that are wider than the runs.
+// Transposes [outer, inner, width] to [inner, outer, width], between rows wider than the runs.
 TEST_P(CopyRunsKernel, MovesEachRunAndNothingElse) {
   const int64_t outer = 3, inner = 5, width = 7, row = 9;
   for (DType type : {DType::fp32, DType::bf16, DType::fp16, DType::fp64, DType::int32, DType::uint8}) {

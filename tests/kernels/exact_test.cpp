@@ -86,7 +86,7 @@ TEST_P(SumIntegerSquaresKernel, IsExactInFourWords) {
     Values v = random_values(70001, 3, scale);
     for (double& e : v) e = std::clamp(e, -0x1p62, 0x1p62);
     Guarded x = integers(v), out = integers(Values(4, 9));
-    unsigned __int128 low = 0, high = 0;  // of 96 bits and the rest
+    unsigned __int128 low = 0, high = 0;  // low 96 bits and the rest
     for (const int64_t e : bits_of(x)) {
       const auto size = static_cast<unsigned __int128>(e < 0 ? -e : e);
       const unsigned __int128 square = size * size,

@@ -1,4 +1,4 @@
-// The choice of the bodies' instruction set. It is made once a process, so each case is a run of its own.
+// Selection of the instruction set. It happens once per process, so each case is a separate run.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,7 +9,7 @@
 namespace cleave::kernels {
 namespace {
 
-// The exit code and the words of a process in which CLEAVE_ISA is `value`.
+// Exits with the code and message of a process with CLEAVE_ISA=value.
 void choose_with(const char* value) {
   setenv("CLEAVE_ISA", value, 1);
   try {

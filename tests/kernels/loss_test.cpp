@@ -55,7 +55,7 @@ TEST_P(CrossEntropyKernel, LossAndGradientEqualDoublePrecision) {
         }
 }
 
-// 16 numbers are one thread's each on a GPU, and 8208 more than one pack of each.
+// On a GPU, a thread has at most one of 16 numbers, and more than one pack of 8208.
 TEST_P(CrossEntropyKernel, LogitsOfMinusInfinityTakeNoPart) {
   for (const int columns : {16, 8208}) {
     Values row(size_t(columns), -INFINITY);
@@ -88,8 +88,8 @@ TEST_P(CrossEntropyKernel, ALogitThatIsNotANumberReachesTheLossFromAnywhere) {
       }
 }
 
-// Logits of three values only, so that most rows have equal ones, and padding that is larger than all; the
-// oracle is std::max_element, which returns the first. 8208 columns are more than one pack a thread on a GPU.
+// Logits of three values only, so most rows have ties, and padding larger than all of them. The oracle is
+// std::max_element, which returns the first. 8208 columns are more than one pack per GPU thread.
 TEST_P(CrossEntropyKernel, HitsAreTargetsThatComeFirstAmongTheLargestLogits) {
   for (const DType type : {DType::fp32, DType::bf16, DType::fp16})
     for (auto [rows, columns, vocab] : {std::tuple{300, 7, 5}, {64, 8208, 8203}})

@@ -13,7 +13,7 @@ SIXTEEN = re.compile(r"__half|__nv_bfloat16")
 
 
 def named(functor):
-    """The kernels of a functor, whose name follows its length in a mangled one."""
+    """Returns the kernels of a functor; a mangled name contains the functor's name after its length."""
     return {name: body for name, body in KERNELS.items() if f"{len(functor)}{functor}I" in name}
 
 

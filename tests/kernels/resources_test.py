@@ -70,7 +70,7 @@ class Table(unittest.TestCase):
     def test_wants_a_build_with_cuda(self):
         shutil.rmtree(self.build / "CMakeFiles")
         r = self.run_script()
-        self.assertEqual((r.returncode, r.stderr), (1, f"kernel_resources.py: {self.build} is no CUDA build\n"))
+        self.assertEqual((r.returncode, r.stderr), (1, f"kernel_resources.py: {self.build} is not a CUDA build\n"))
 
 
 if __name__ == "__main__":
