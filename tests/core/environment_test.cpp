@@ -27,7 +27,7 @@ std::string refusal(const std::string& entry) {
 }
 
 // A valid value for every form, and a value that is invalid for all forms except TEXT.
-TEST(Environment, KnowsTheValuesOfEveryVariableAndRefusesOthersInOneLine) {
+TEST(Environment, AcceptsValidValuesAndRejectsOthersInOneLine) {
   const std::map<std::string_view, std::string> right{
       {"FILE", "/proc/self/exe"}, {"BYTES", "8GiB"}, {"NUMBER", "3"}, {"CORES", "0,1"}, {"TEXT", "what?"}};
   ASSERT_GT(environment_variables().size(), 10u);
@@ -50,13 +50,13 @@ TEST(Environment, KnowsTheValuesOfEveryVariableAndRefusesOthersInOneLine) {
   EXPECT_EQ(refusal("CLEAVE_NCCL=libnccl.so.2"), "");
 }
 
-TEST(Environment, LeavesOtherNamesAloneAndSaysWhichLookLikeOurs) {
+TEST(Environment, IgnoresOtherNamesAndReportsUnknownCleaveNames) {
   const char* const environment[] = {"CLEAVE_HOME=/opt", "NCCL_DEBUG=INFO", "CLEAVE_TEST_ANY=thing",
                                      "CLEAVE_CUDN=off", nullptr};
   EXPECT_EQ(check_environment(environment), (std::vector<std::string>{"CLEAVE_HOME", "CLEAVE_CUDN"}));
 }
 
-TEST(Environment, GivesTheValueOfAVariableOfTheTableOnly) {
+TEST(Environment, ReturnsValuesOfTableVariablesOnly) {
   unsetenv("CLEAVE_NCCL_REGISTER");
   EXPECT_EQ(environment_value("CLEAVE_NCCL_REGISTER"), "");
   setenv("CLEAVE_NCCL_REGISTER", "on", 1);
@@ -68,7 +68,7 @@ TEST(Environment, GivesTheValueOfAVariableOfTheTableOnly) {
 }
 
 // All readers of CLEAVE_ variables use the table, and every table entry has a reader.
-TEST(Environment, IsReadInOnePlace) {
+TEST(Environment, IsReadOnlyThroughTheTable) {
   const std::filesystem::path root = SOURCES;
   std::set<std::string> known, read;
   for (const EnvironmentVariable& v : environment_variables()) known.emplace(v.name);

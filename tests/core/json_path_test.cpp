@@ -8,7 +8,7 @@
 namespace cleave {
 namespace {
 
-TEST(PathInJson, LeavesTextsAndEscapesOtherBytes) {
+TEST(PathInJson, KeepsUtf8AndEscapesOtherBytes) {
   EXPECT_EQ(path_in_json("/a b/Größe/模型.txt"), "/a b/Größe/模型.txt");
   EXPECT_EQ(path_in_json("a\xff\xfe.txt"), "a\\xff\\xfe.txt");
   EXPECT_EQ(path_in_json("a\\b"), "a\\b");
@@ -21,7 +21,7 @@ TEST(PathInJson, LeavesTextsAndEscapesOtherBytes) {
 }
 
 // The JSON library defines valid UTF-8: it throws for an invalid string.
-TEST(PathInJson, GivesEveryPathBackThroughJson) {
+TEST(PathInJson, RoundTripsEveryPath) {
   std::mt19937 random(5);
   const std::string parts[] = {"\\",           "x",    "f", "5c",      "/", "\xff", "\xc3", "\xa9",
                                "\xe6\xa8\xa1", "\xed", "a", "\xf0\x9f"};

@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-TEST(Driver, EveryRefusalOfTheRuntimeThatAUserMeetsHasAFix) {
+TEST(Driver, EveryUserVisibleRuntimeErrorHasAnAction) {
   for (cudaError_t error : {cudaErrorInsufficientDriver, cudaErrorNoDevice, cudaErrorSystemDriverMismatch,
                             cudaErrorNoKernelImageForDevice, cudaErrorDevicesUnavailable}) {
     const std::string text = advice(error);
@@ -21,7 +21,7 @@ TEST(Driver, EveryRefusalOfTheRuntimeThatAUserMeetsHasAFix) {
 }
 
 // Our work is ordered with the owner's work before and after it, and the owner keeps the stream.
-TEST(ForeignStream, IsSharedWithItsOwnerInOneOrderAndGivenBack) {
+TEST(ForeignStream, SharesOrderWithItsOwnerWhoKeepsIt) {
   const CudaStatus status = cuda_status();
   if (status.gpus.empty()) GTEST_SKIP() << "no GPU: " << status.problem;
   cudaStream_t theirs;

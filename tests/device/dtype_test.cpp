@@ -21,7 +21,7 @@ void expect_round_trip() {
   }
 }
 
-TEST(DType, SixteenBitFloatsSurviveTheWayThroughFloat) {
+TEST(DType, SixteenBitFloatsRoundTripThroughFloat) {
   expect_round_trip<bf16>();
   expect_round_trip<fp16>();
 }
@@ -53,7 +53,7 @@ TEST(DType, OverflowBecomesInfinityAndNaNStaysNaN) {
   EXPECT_TRUE(std::isnan(to_float(from_float<fp16>(std::bit_cast<float>(0x7f800001u)))));
 }
 
-TEST(DType, KnowsSizesAndNames) {
+TEST(DType, HasSizesAndNames) {
   EXPECT_EQ(size_of(DType::fp32), 4);
   EXPECT_EQ(size_of(DType::bf16), 2);
   EXPECT_EQ(size_of(DType::fp64), 8);

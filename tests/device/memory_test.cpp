@@ -22,7 +22,7 @@ TEST(Memory, CountsLiveAndPeakBytesByKindAndCategory) {
   EXPECT_EQ(memory.peak().at(MemoryKind::device, Category::weights), 40);
 }
 
-TEST(Memory, GivesZeroedAlignedMemoryOfAnySize) {
+TEST(Memory, ReturnsZeroedAlignedMemoryOfAnySize) {
   Memory memory;
   for (int64_t bytes :
        {int64_t{0}, int64_t{1}, int64_t{63}, int64_t{4097}, int64_t{2} << 20, (int64_t{3} << 20) + 5}) {
@@ -45,7 +45,7 @@ TEST(Memory, DryRunCountsWithoutAllocating) {
             b.tensor().bytes());
 }
 
-TEST(Memory, RefusesBeyondALimitAndNamesTheLargestCategory) {
+TEST(Memory, FailsBeyondALimitAndNamesTheLargestCategory) {
   Memory memory({.device_bytes = 1000, .host_bytes = 100});
   const Buffer a = memory.allocate(MemoryKind::device, Category::gradients, DType::uint8, {900}, "a");
   try {
@@ -82,7 +82,7 @@ MemoryBlock give(Device, int64_t bytes) {
 
 constexpr int64_t kGranule = 4096;
 
-TEST(Memory, ThatCollectivesMoveComesFromTheirAllocatorInItsGranules) {
+TEST(Memory, MovedCategoriesUseTheTransportsAllocatorAndGranularity) {
   Memory memory({}, Memory::Mode::real, {}, {kGranule, give});
   Memory plan({}, Memory::Mode::dry, {}, {kGranule});
   std::vector<Buffer> buffers, planned;
@@ -114,7 +114,7 @@ TEST(Memory, ThatCollectivesMoveComesFromTheirAllocatorInItsGranules) {
   EXPECT_EQ(out_there, 0);
 }
 
-TEST(Memory, ThatCollectivesMoveIsTheDevicesWhereTheyHaveNoAllocator) {
+TEST(Memory, MovedCategoriesUseTheDeviceWithoutATransportAllocator) {
   Memory memory({.device_bytes = 2 * kGranule}, Memory::Mode::real, {}, {kGranule});
   const Buffer b = memory.allocate(MemoryKind::device, Category::weights, DType::uint8, {kGranule + 1}, "b");
   EXPECT_EQ(memory.live().total(Category::weights), 2 * kGranule);

@@ -44,7 +44,7 @@ TEST(Stream, WaitingForAnEventOrdersTwoStreams) {
   }
 }
 
-TEST(Stream, ErrorLeavesBySynchronizeAndSkipsLaterTasks) {
+TEST(Stream, SynchronizeThrowsTheFirstErrorAndLaterTasksAreSkipped) {
   Stream stream(Stream::Mode::worker);
   std::atomic<bool> skipped = true;
   stream.enqueue([] { fail(Exit::data, "token out of range"); });
@@ -68,7 +68,7 @@ TEST(Stream, StartTaskRunsFirstAndDestructorFinishesTheWork) {
   EXPECT_EQ(done, 50);
 }
 
-TEST(Event, OfNothingIsOver) {
+TEST(Event, DefaultConstructedIsReached) {
   EXPECT_EQ(Event().state(), nullptr);
   Event().wait();
   Stream stream(Stream::Mode::worker);

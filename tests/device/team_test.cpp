@@ -48,7 +48,7 @@ double cpu_seconds() {
          1e-6 * double(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-TEST(Team, ComputesEveryPieceOnceWhateverTheNumbers) {
+TEST(Team, ComputesEveryPieceOnceForAllCounts) {
   for (const int threads : {1, 2, 3, 7}) {
     const Threads set(threads);
     for (const int64_t count : {0, 1, 2, 6, 7, 8, 1000})
@@ -67,7 +67,7 @@ TEST(Team, ComputesEveryPieceOnceWhateverTheNumbers) {
 }
 
 // A running helper that is delayed, as by another process on its core, keeps only its current piece.
-TEST(Team, TakesOverWhatAThreadThatIsHeldUpHasNotBegun) {
+TEST(Team, TakesOverUnstartedPiecesOfADelayedThread) {
   const Threads set(2);
   const auto until = [](const auto& holds) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -100,7 +100,7 @@ TEST(Team, SeesWhatTheCallerWroteAndShowsWhatItWrites) {
   }
 }
 
-TEST(Team, RunsALoopWithinAShareOnThatThread) {
+TEST(Team, RunsANestedLoopOnItsThread) {
   const Threads set(2);
   std::atomic<int64_t> sum{0};
   shares(2, [&](int, int64_t, int64_t) {
@@ -129,7 +129,7 @@ TEST(Team, IsOneForEachCallingThread) {
   EXPECT_EQ(sum, 4 * 200 * 64);
 }
 
-TEST(Team, TakesUpAChangedNumberOfThreads) {
+TEST(Team, AdoptsAChangedNumberOfThreads) {
   std::thread([] {
     for (const int threads : {2, 4, 3}) {
       const Threads set(threads);
@@ -142,7 +142,7 @@ TEST(Team, TakesUpAChangedNumberOfThreads) {
 }
 
 // A spinning helper would use a whole core while the caller does something else.
-TEST(Team, SleepsWhileThereIsNothingToDo) {
+TEST(Team, SleepsWhileIdle) {
   const Threads set(3);
   const auto once = [] { shares(3, [](int, int64_t, int64_t) {}); };
   once();
@@ -179,7 +179,7 @@ TEST(Team, ComputesEveryPieceOnceWhenTheCallerTakesSharesOver) {
   }
 }
 
-TEST(Team, WorksInAChildOfForkAndLetsItEnd) {
+TEST(Team, WorksInAForkedChildWhichCanExit) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer allows no new threads in a child of a process with threads";
 #endif

@@ -64,7 +64,7 @@ TEST_P(ActivationKernel, ForwardAndBackwardEqualDoublePrecision) {
       }
 }
 
-TEST_P(ActivationKernel, OfWhatIsNotANumberIsNone) {
+TEST_P(ActivationKernel, PropagatesNan) {
   for (Activation kind : kKinds)
     for (DType type : {DType::fp32, DType::bf16, DType::fp16}) {
       Guarded x(type, {33}, Values(33, NAN)), y(type, {33});
@@ -76,7 +76,7 @@ TEST_P(ActivationKernel, OfWhatIsNotANumberIsNone) {
 
 // A subnormal result costs a CPU more than a hundred cycles per vector, even if it is discarded. The
 // underflow flag belongs to the calling thread, which computes so few elements alone.
-TEST(CpuActivation, ComputesNoSubnormalNumbersOnTheWay) {
+TEST(CpuActivation, ComputesNoSubnormalIntermediates) {
   const Guarded x(DType::fp32, {64}, Values(64, 30.0)), y(DType::fp32, {64});
   for (const Activation kind : {Activation::gelu_tanh, Activation::silu}) {
     _mm_setcsr(_mm_getcsr() & ~unsigned{_MM_EXCEPT_MASK});
@@ -153,7 +153,7 @@ TEST_P(AddKernel, SumsInPlace) {
   }
 }
 
-TEST_P(DropoutKernel, KeepsExactlyWhatPhiloxSays) {
+TEST_P(DropoutKernel, KeepsExactlyTheElementsChosenByPhilox) {
   const Philox philox{.seed = 77, .stream = hash_name("mask")};
   for (DType type : kTrainingTypes)
     for (int64_t offset : {int64_t{0}, int64_t{1}, int64_t{4099}, int64_t{1} << 34, (int64_t{1} << 34) - 7})

@@ -210,7 +210,7 @@ void expect_numbers_from_384(int64_t poisoned, const AttentionMask& mask, DType 
     }
 }
 
-TEST_P(AttentionKernel, PassesOverBlocksThatAreHidden) {
+TEST_P(AttentionKernel, SkipsHiddenBlocks) {
   Guarded documents(DType::int32, {1, 768}, document_starts(1, 768, 2));
   for (DType type : kTrainingTypes) {
     SCOPED_TRACE(name_of(type));
@@ -221,7 +221,7 @@ TEST_P(AttentionKernel, PassesOverBlocksThatAreHidden) {
 }
 
 // A window over all positions has no effect: the same kernels, the same bits.
-TEST_P(AttentionKernel, GivesTheBitsOfNoWindowWhereTheWindowHoldsAll) {
+TEST_P(AttentionKernel, AWindowOverAllPositionsHasTheBitsOfNoWindow) {
   const int64_t seq = 150, heads = 2, dim = 64, narrow = heads * dim;
   for (DType type : kTrainingTypes) {
     Guarded qkv(type, {seq, 3 * narrow}, random_values(seq * 3 * narrow, 1)),
@@ -238,7 +238,7 @@ TEST_P(AttentionKernel, GivesTheBitsOfNoWindowWhereTheWindowHoldsAll) {
   }
 }
 
-TEST(AttentionFlops, CountThePairsThatAreSeen) {
+TEST(AttentionFlops, CountVisiblePairs) {
   for (const auto& [seq, window] :
        {std::pair<int64_t, int64_t>{1, 0}, {7, 0}, {7, 1}, {7, 3}, {7, 7}, {7, 9}, {100, 31}}) {
     int64_t pairs = 0;
@@ -254,7 +254,7 @@ TEST(AttentionFlops, CountThePairsThatAreSeen) {
 }
 
 // On the CPU the kernel itself reads the documents; a start before the sequence would be an invalid address.
-TEST(AttentionDocuments, ThatBeginOutsideTheirSequenceAreRefused) {
+TEST(AttentionDocuments, RejectStartsOutsideTheirSequence) {
   Guarded qkv(DType::fp32, {4, 12}), y(DType::fp32, {4, 4}), lse(DType::fp32, {8});
   AttentionForward op{.y = y, .lse = lse, .qkv = qkv, .seq = 4, .heads = 2, .kv_heads = 2, .head_dim = 2};
   for (const Values& starts : {Values{0, 0, 3, 3}, {0, -1, 0, 0}, {1, 1, 1, 1}, {0, 1, 0, 0}}) {

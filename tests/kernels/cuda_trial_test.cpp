@@ -20,7 +20,7 @@ class TrialKernel : public OnDevice {};
 INSTANTIATE_TEST_SUITE_P(On, TrialKernel, testing::Values(Device::cuda(0)),
                          [](const auto&) { return std::string("cuda"); });
 
-TEST_P(TrialKernel, SeesOneElementThatDiffersAndOneThatIsNoNumber) {
+TEST_P(TrialKernel, DetectsADifferentElementAndANan) {
   TestStream stream;
   for (DType type : kTrainingTypes)
     for (double wrong : {1.5, std::nan("")}) {
@@ -33,7 +33,7 @@ TEST_P(TrialKernel, SeesOneElementThatDiffersAndOneThatIsNoNumber) {
     }
 }
 
-TEST_P(TrialKernel, IsMadeOnceAndItsFailureIsOneLine) {
+TEST_P(TrialKernel, RunsOnceAndReportsAFailureInOneLine) {
   TestStream stream;
   int trials = 0;
   auto fails = [&] { return ++trials, gpu::Verdict("it gives 1, not 2"); };
@@ -47,7 +47,7 @@ TEST_P(TrialKernel, IsMadeOnceAndItsFailureIsOneLine) {
   EXPECT_TRUE(gpu::proved("a fact", "CLEAVE_TEST_SWITCH", stream.get(), [] { return gpu::Verdict(); }));
 }
 
-TEST_P(TrialKernel, IsNotMadeWhereTheLibraryIsSwitchedOff) {
+TEST_P(TrialKernel, IsSkippedIfTheLibraryIsOff) {
   TestStream stream;
   setenv("CLEAVE_TEST_SWITCH", "off", 1);
   testing::internal::CaptureStderr();
@@ -61,7 +61,7 @@ TEST_P(TrialKernel, IsNotMadeWhereTheLibraryIsSwitchedOff) {
 
 // Without this, the other tests would pass on the separate kernels. A GPU or library without one of these
 // kernels fails here but trains correctly.
-TEST_P(TrialKernel, LetsTheLibraryDoGeluItsGradientAndTheBiasGradient) {
+TEST_P(TrialKernel, UsesTheLibraryForGeluItsGradientAndTheBiasGradient) {
   const DType t = DType::bf16;
   Guarded x(t, {64, 32}, random_values(64 * 32, 1)), w(t, {48, 32}, random_values(48 * 32, 2)), bias(t, {48});
   Guarded y(t, {64, 48}), hidden(t, {64, 48}), dx(t, {64, 32}), inner(t, {64, 32}), db(DType::fp32, {48});
@@ -84,7 +84,7 @@ TEST_P(TrialKernel, LetsTheLibraryDoGeluItsGradientAndTheBiasGradient) {
 }
 
 // Both implementations of both directions agree, and the choice was measured.
-TEST_P(TrialKernel, LetsCudnnDoSwigluBehindItsProducts) {
+TEST_P(TrialKernel, UsesCudnnForSwigluFusedWithProducts) {
   const DType t = DType::bf16;
   const int64_t m = 256, n = 128, k = 192;
   TestStream stream;
@@ -120,7 +120,7 @@ TEST_P(TrialKernel, LetsCudnnDoSwigluBehindItsProducts) {
 constexpr int kShapes = 4;
 
 // Measuring runs a product many times; the accumulated result must be that of one run.
-TEST_P(TrialKernel, MeasuresAProductOnceAndLeavesItsSumAsOneProductMakesIt) {
+TEST_P(TrialKernel, MeasuresAProductOnceAndPreservesItsSum) {
   Choices::Map chosen;
   for (int shape = 0; shape < kShapes && chosen.empty(); ++shape) {
     const int64_t m = 320, n = 192 + 8 * shape, k = 256;
@@ -147,7 +147,7 @@ TEST_P(TrialKernel, MeasuresAProductOnceAndLeavesItsSumAsOneProductMakesIt) {
 }
 
 // The address of an operand must not select another algorithm, which could have other bits.
-TEST_P(TrialKernel, MeasuresAProductOnceWhereverItsOperandsAre) {
+TEST_P(TrialKernel, MeasuresAProductOnceForAllAddresses) {
   size_t measured = 0;
   for (int shape = 0; shape < kShapes && measured == 0; ++shape) {
     const int64_t m = 96, n = 64 + 8 * shape, k = 56, room = m * k + 256;
@@ -170,7 +170,7 @@ TEST_P(TrialKernel, MeasuresAProductOnceWhereverItsOperandsAre) {
 }
 
 // A sum too large for a copy, such as the gradient of a wide head.
-TEST_P(TrialKernel, MeasuresTheRowsOfAProductThatACopyHasRoomForAndSaysSo) {
+TEST_P(TrialKernel, MeasuresTheRowsThatFitACopyAndSaysSo) {
   const int64_t m = 700, n = 64, row = n * 4;
   const struct {
     int64_t room;
@@ -206,7 +206,7 @@ TEST_P(TrialKernel, MeasuresTheRowsOfAProductThatACopyHasRoomForAndSaysSo) {
   }
 }
 
-TEST_P(TrialKernel, MeasuresWhetherAnEpilogueIsFasterAndComputesTheSameEitherWay) {
+TEST_P(TrialKernel, MeasuresEpiloguesAndComputesTheSameEitherWay) {
   const DType t = DType::bf16;
   Guarded dy(t, {256, 64}, random_values(256 * 64, 1)), x(t, {256, 128}, random_values(256 * 128, 2));
   Guarded measured(DType::fp32, {64, 128}, random_values(64 * 128, 3)),
@@ -234,7 +234,7 @@ TEST_P(TrialKernel, MeasuresWhetherAnEpilogueIsFasterAndComputesTheSameEitherWay
 
 // The own kernels compute this shape, because cuDNN's plans do not support it. attention_test.cpp compares
 // every shape with double precision; this test fails if Hopper cannot use its own matrix instructions.
-TEST_P(TrialKernel, LetsTheWarpgroupsDoAttentionOfEveryLength) {
+TEST_P(TrialKernel, UsesWarpgroupsForAttentionOfEveryLength) {
   const int64_t seq = 200, heads = 4, kv = 2, dim = 128, narrow = heads * dim, wide = (heads + 2 * kv) * dim;
   Guarded documents(DType::int32, {1, seq}, document_starts(1, seq, 3));
   const AttentionMask causal, window{.window = 90}, packed{.documents = documents};
@@ -264,7 +264,7 @@ TEST_P(TrialKernel, LetsTheWarpgroupsDoAttentionOfEveryLength) {
 
 // Prints one line if cuDNN is present and rejects the mask, no line otherwise; the next implementation
 // computes it.
-TEST_P(TrialKernel, NamesTheMaskThatCudnnDoesNotTake) {
+TEST_P(TrialKernel, NamesMasksThatCudnnDoesNotSupport) {
   const int64_t seq = 256, heads = 2, dim = 64, width = heads * dim;
   const DType t = DType::bf16;
   Guarded qkv(t, {seq, 3 * width}, random_values(seq * 3 * width, 1)), y(t, {seq, width});
@@ -284,7 +284,7 @@ TEST_P(TrialKernel, NamesTheMaskThatCudnnDoesNotTake) {
 // On Hopper with cuDNN, its workspace holds two of these sequences at a time; the own kernels also take short
 // ones. The trial compares one sequence with these kernels; this test compares each sequence of the batch
 // with itself alone.
-TEST_P(TrialKernel, LetsCudnnDoAttentionForEverySequenceAsForOneAlone) {
+TEST_P(TrialKernel, UsesCudnnForAttentionWithTheSameResultPerSequence) {
   const int64_t batch = 4, seq = build::cudnn_version.empty() ? 256 : 2048, heads = 4, kv = 2, dim = 64,
                 narrow = heads * dim, wide = (heads + 2 * kv) * dim;
   const DType t = DType::bf16;

@@ -60,7 +60,7 @@ TEST_P(CudnnGraphs, AreRecognizedAsAttentionOnHopper) {
     EXPECT_GT(engines(attention_gradient_graph(GetParam(), sums)), 0u) << int(sums);
 }
 
-TEST_P(CudnnGraphs, ThatNoEngineKnowsAreRefusedInWords) {
+TEST_P(CudnnGraphs, FailWithAMessageIfNoEngineSupportsThem) {
   AttentionShape odd = GetParam();
   odd.dim = 63;
   try {

@@ -78,7 +78,7 @@ TEST_P(DenseKernel, ActivationEqualsDoublePrecision) {
         }
 }
 
-TEST_P(DenseKernel, ActivationsGradientEqualsDoublePrecision) {
+TEST_P(DenseKernel, ActivationGradientEqualsDoublePrecision) {
   for (const auto& [m, n, k] : kProducts)
     for (DType type : kTrainingTypes)
       for (Activation kind : kEpilogues) {
@@ -136,7 +136,7 @@ TEST_P(DenseKernel, GatedUnitEqualsDoublePrecision) {
       }
 }
 
-TEST_P(DenseKernel, GatedUnitsGradientEqualsDoublePrecision) {
+TEST_P(DenseKernel, GatedUnitGradientEqualsDoublePrecision) {
   for (const auto& [m, n, k] : kProducts)
     for (DType type : kTrainingTypes) {
       Guarded dy(type, {m, k}, random_values(m * k, 1)), w(type, {k, n}, random_values(n * k, 2, 0.1));
@@ -195,7 +195,7 @@ TEST_P(DenseKernel, WeightGradientAndItsBiasEqualDoublePrecision) {
 }
 
 // A layer's results do not depend on its division into ops.
-TEST(Dense, IsItsTwoKernelsBitForBitOnTheCpu) {
+TEST(Dense, EqualsItsTwoKernelsBitForBitOnTheCpu) {
   const int64_t m = 53, n = 77, k = 39;
   for (DType type : kTrainingTypes) {
     Guarded x(type, {m, k}, random_values(m * k, 1)), w(type, {n, k}, random_values(n * k, 2)),
@@ -234,7 +234,7 @@ TEST(Dense, IsItsTwoKernelsBitForBitOnTheCpu) {
   }
 }
 
-TEST(Dense, RefusesWrongOperands) {
+TEST(Dense, RejectsInvalidOperands) {
   const DType t = DType::fp32;
   Guarded x(t, {3, 4}), w(t, {5, 4}), bias(t, {5}), y(t, {3, 5}), hidden(t, {3, 5}), narrow(t, {3, 4}),
       half(DType::bf16, {3, 5});

@@ -7,7 +7,7 @@
 namespace cleave::kernels {
 namespace {
 
-TEST(Divisor, DividesAsTheProcessorDoes) {
+TEST(Divisor, EqualsIntegerDivision) {
   std::set<int64_t> numbers;  // around all powers of two, and small and odd ones
   for (int bit = 0; bit < 31; ++bit)
     for (int64_t near : {-2, -1, 0, 1, 2}) numbers.insert((int64_t{1} << bit) + near);
@@ -28,7 +28,7 @@ TEST(Divisor, DividesAsTheProcessorDoes) {
   }
 }
 
-TEST(Divisor, RefusesWhatItCannotDivideBy) {
+TEST(Divisor, RejectsInvalidDivisors) {
   for (const int64_t d : {int64_t{0}, int64_t{-1}, Divisor::kMost}) EXPECT_THROW(Divisor{d}, Error) << d;
 }
 

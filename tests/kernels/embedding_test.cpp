@@ -77,7 +77,7 @@ TEST_P(EmbeddingKernel, BackwardAddsEveryRowToItsTokenAndPosition) {
         }
 }
 
-TEST_P(EmbeddingKernel, PositionsMayBeGiven) {
+TEST_P(EmbeddingKernel, UsesGivenPositions) {
   for (DType type : kTrainingTypes) {
     Guarded tokens(DType::int32, {5}, {1, 0, 2, 2, 1}), positions(DType::int32, {5}, {3, 0, 1, 3, 2});
     Guarded wte(type, {3, 20}, random_values(60, 1)), wpe(type, {4, 20}, random_values(80, 2));

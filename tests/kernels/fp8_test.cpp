@@ -50,7 +50,7 @@ int nearest(const Paper& f, double x) {
   return int(best) | (std::signbit(x) ? 0x80 : 0);
 }
 
-TEST(Fp8, HasTheNumbersOfItsFormats) {
+TEST(Fp8, HasTheValuesOfItsFormats) {
   for (const Paper& f : kPapers)
     for (int code = 0; code < 256; ++code) {
       const double got = fp8_values(f.type)[size_t(code)], want = value_of(f, code);
@@ -119,7 +119,6 @@ double element(const Sums& c, const Guarded& x, int64_t row, int64_t term) {
 }
 
 // Largest power of two at or below the magnitude, divided by half the format's largest power of two.
-// over 2.
 double scale_for(const Paper& f, double largest) {
   const int top = f.type == DType::fp8_e4m3 ? 8 : 15;
   return largest == 0 ? 0x1p-100 : std::exp2(std::floor(std::log2(largest)) - (top - 1));
@@ -150,7 +149,7 @@ TEST_P(ToFp8Kernel, ScalesEveryRowByItsLargestAndRoundsOnce) {
       }
 }
 
-TEST_P(ToFp8Kernel, TakesItsScaleFromTheLargestOfTheLastSteps) {
+TEST_P(ToFp8Kernel, TakesItsScaleFromTheMaximumOfTheHistory) {
   for (const Paper& f : kPapers)
     for (const Sums& c : kSums) {
       const Guarded x = operand(c, DType::bf16, random_values(c.rows * c.terms, 4, 3));
@@ -170,7 +169,7 @@ TEST_P(ToFp8Kernel, TakesItsScaleFromTheLargestOfTheLastSteps) {
     }
 }
 
-TEST_P(ToFp8Kernel, KeepsWhatIsNotFiniteAndDoesNotSeeIt) {
+TEST_P(ToFp8Kernel, KeepsNonFiniteValuesOutOfTheScale) {
   for (const double broken : {kInf, -kInf, std::nan("")})
     for (const bool transposed : {false, true}) {
       Values v(48, 1);
@@ -247,7 +246,7 @@ TEST_P(Fp8MatmulKernel, EqualsDoublePrecisionOfWhatTheCodesStandFor) {
           }
 }
 
-TEST_P(PushFp8HistoryKernel, MovesTheRowsOfWhichSomethingWasSeen) {
+TEST_P(PushFp8HistoryKernel, ShiftsOnlyRowsWithANewMaximum) {
   Guarded history(DType::fp32, {3, 4}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}),
       seen(DType::fp32, {3, 4}, {20, -kInf, -kInf, -kInf, -kInf, 99, 99, 99, 0, -kInf, -kInf, -kInf});
   TestStream stream;
@@ -258,7 +257,7 @@ TEST_P(PushFp8HistoryKernel, MovesTheRowsOfWhichSomethingWasSeen) {
   EXPECT_EQ(one.at(0), 4);
 }
 
-TEST(Fp8, RefusesOperandsThatDoNotFit) {
+TEST(Fp8, RejectsOperandsThatDoNotFit) {
   Stream stream;
   Guarded x(DType::bf16, {4, 20}), codes(DType::fp8_e4m3, {4, 32}), short_ones(DType::fp8_e4m3, {4, 20}),
       one(DType::fp32, {1}), four(DType::fp32, {4}), c(DType::bf16, {4, 4}), other(DType::fp8_e5m2, {4, 32});

@@ -98,7 +98,7 @@ TEST_P(KvCacheAttentionKernel, EqualsDoublePrecision) {
 }
 
 // Every key and value is stored at its text and position, and nothing else changes.
-TEST_P(KvCacheAttentionKernel, KeepsKeysAndValuesWhereTheyBelong) {
+TEST_P(KvCacheAttentionKernel, StoresKeysAndValuesAtTheirTextAndPosition) {
   for (const CacheCase& c : kCacheCases)
     for (const DType type : kTrainingTypes) {
       const Rows rows = rows_of(c);
@@ -158,7 +158,7 @@ TEST_P(KvCacheAttentionKernel, ARowAloneHasTheSameBits) {
   }
 }
 
-TEST(KvCacheAttention, RefusesRowsThatAreNotKept) {
+TEST(KvCacheAttention, RejectsRowsOutsideTheCache) {
   std::vector<float> memory(1024);
   std::vector<int32_t> texts{0, 2}, positions{3, 1};
   const auto floats = [&](int64_t at, Shape shape) {

@@ -61,7 +61,7 @@ void expect_product(const Product& p) {
 
 // Independent of the library's algorithm and of the measured product: a later stream and other buffers change
 // nothing.
-TEST_P(MatmulKernel, GivesAShapeTheSameBitsOnEveryStreamAndInEveryPlace) {
+TEST_P(MatmulKernel, GivesAShapeTheSameBitsOnEveryStreamAndAtEveryAddress) {
   constexpr int64_t kRows = 192, kApart = 64;  // bytes that arenas and buckets align to, and more
   for (const auto& [columns, terms] : {std::pair<int64_t, int64_t>{96, 320}, {40, 1024}})
     for (const DType type : {DType::fp32, DType::bf16, DType::fp16})
@@ -94,7 +94,7 @@ TEST_P(MatmulKernel, GivesAShapeTheSameBitsOnEveryStreamAndInEveryPlace) {
 }
 
 // A tensor axis divides products into pieces of at least 64 rows.
-TEST_P(MatmulKernel, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
+TEST_P(MatmulKernel, GivesARowTheSameBitsIndependentOfOtherRows) {
   if (GetParam().is_cuda()) GTEST_SKIP() << "promised on CPUs only (docs/numerics.md)";
   constexpr int64_t kRows = 1024;
   struct Width {
@@ -123,7 +123,7 @@ TEST_P(MatmulKernel, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
       }
 }
 
-TEST_P(MatmulKernel, RoundsOperandsOfFp32ToElevenBitsAtMostAndOnlyWhenAllowed) {
+TEST_P(MatmulKernel, RoundsFp32OperandsToElevenBitsOnlyIfAllowed) {
   const int64_t n = 96;
   Guarded a(DType::fp32, {n, n}, random_values(n * n, 1)), b(DType::fp32, {n, n}, random_values(n * n, 2)),
       plain(DType::fp32, {n, n}), rounded(DType::fp32, {n, n}), bf16(DType::bf16, {n, n}),
@@ -181,7 +181,7 @@ TEST_P(MatmulKernel, RoundsALarge16BitResultBlockByBlock) {
                       .accumulate = accumulate});
 }
 
-TEST(Matmul, RefusesWrongOperands) {
+TEST(Matmul, RejectsInvalidOperands) {
   Guarded a(DType::fp32, {3, 4}), b(DType::fp32, {4, 5}), c(DType::fp32, {3, 5}), bias(DType::fp32, {5});
   Guarded ints(DType::int32, {3, 4}), narrow(DType::fp32, {4});
   EXPECT_NO_THROW((Matmul{.c = c, .a = a, .b = b, .bias = bias}.check()));
@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(Types, OnednnGemm, ::testing::Values(DType::fp32, DType
                          [](const auto& type) { return std::string(name_of(type.param)); });
 
 // Its threads belong to another runtime, which by default would spin for milliseconds after each product.
-TEST(OnednnTeam, SleepsWhileThereIsNothingToDo) {
+TEST(OnednnTeam, SleepsWhileIdle) {
   const int before = team_threads();
   set_team_threads(2);
   const int64_t n = 128;
@@ -251,7 +251,7 @@ TEST(OnednnTeam, SleepsWhileThereIsNothingToDo) {
 }
 
 // ONEDNN_MAX_CPU_ISA makes a CPU look like one without the feature.
-TEST(OnednnAbility, FollowsTheLimitOfTheEnvironment) {
+TEST(OnednnAbility, FollowsTheLimitInTheEnvironment) {
   const char* limit = std::getenv("ONEDNN_MAX_CPU_ISA");
   const std::string_view level = limit ? limit : "ALL";
   const bool within = level == "ALL" || level == "DEFAULT" || level.starts_with("AVX512_CORE_BF16") ||
@@ -260,7 +260,7 @@ TEST(OnednnAbility, FollowsTheLimitOfTheEnvironment) {
   EXPECT_TRUE(!cpu::onednn_ability().native_bf16 || cpu::onednn_multiplies(DType::bf16));
 }
 
-TEST(MatmulWays, NameTheWayOfEachTypeAndItsReason) {
+TEST(MatmulWays, NameImplementationAndReasonPerType) {
   const std::vector<MatmulWay> ways = matmul_ways();
   ASSERT_EQ(ways.size(), 3u);
   const std::string own = fmt::format("own product with {}", cpu::isa() == cpu::Isa::v4 ? "AVX-512" : "AVX2");
@@ -277,7 +277,7 @@ TEST(MatmulWays, NameTheWayOfEachTypeAndItsReason) {
 
 // Checks the assumptions about CPUs in bf16_products.h for this one. Instructions differ by at least a factor
 // of two, and other load only slows a loop down, so the fastest of many attempts counts.
-TEST(RegisterLoops, AgreeWithTheWayThatTheCpuDecides) {
+TEST(RegisterLoops, ConfirmTheChoiceForThisCpu) {
   const auto seconds = [](const cpu::RegisterLoop& loop) {
     timespec begin, end;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
@@ -376,7 +376,7 @@ TEST_P(PackedProduct, EqualsDoublePrecisionForEveryShapeAndTransposition) {
 
 // Order of the instruction in the SDM: even and odd terms separately, from zero; their sum; then c. 2^24 + 1
 // is 2^24 in fp32, so every other order has another result.
-TEST_P(TileProduct, AddsUpInTheOrderOfTheInstruction) {
+TEST_P(TileProduct, SumsInTheOrderOfTheInstruction) {
   constexpr float kLarge = 0x1p24f;
   Guarded ones(DType::bf16, {1, 32}, Values(32, 1.0)), c(DType::fp32, {1, 1}, Values(1, 1.0));
   const auto sum = [&](Values terms, float from) {
@@ -397,12 +397,12 @@ TEST_P(TileProduct, AddsUpInTheOrderOfTheInstruction) {
       sum({std::numeric_limits<double>::infinity(), -1, -std::numeric_limits<double>::infinity()}, 0)));
 }
 
-TEST_P(TileProduct, IsTriedBeforeItIsTrusted) {
+TEST_P(TileProduct, IsValidatedBeforeUse) {
   EXPECT_TRUE(cpu::has_the_models_bits(GetParam().gemm));
   EXPECT_FALSE(cpu::has_the_models_bits(cpu::v4::gemm));  // which sums in another order
 }
 
-TEST_P(PackedProduct, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
+TEST_P(PackedProduct, GivesARowTheSameBitsIndependentOfOtherRows) {
   const int64_t m = 96, n = 70, k = 600;
   Guarded a(DType::bf16, {m, k}, random_values(m * k, 1)), b(DType::bf16, {k, n}, random_values(n * k, 2)),
       c(DType::fp32, {m, n}, random_values(m * n, 3)), pieces(DType::fp32, {m, n}, random_values(m * n, 3));
@@ -412,7 +412,7 @@ TEST_P(PackedProduct, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
   EXPECT_EQ(pieces.values(), c.values());
 }
 
-TEST_P(MatmulKernel, TakesEveryMixOfStorageTypes) {
+TEST_P(MatmulKernel, SupportsEveryMixOfStorageTypes) {
   for (DType c : kTrainingTypes)
     for (DType a : kTrainingTypes)
       for (DType b : kTrainingTypes)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What nvcc makes of kernels that move data: no divisions of integers, none of IEEE's where the result has 16 bits, stores of 16 bytes
-a thread. usage: ptx_test.py PTX..."""
+"""PTX of kernels that move data: no integer divisions, no IEEE divisions for 16-bit results, 16-byte stores per thread.
+
+usage: ptx_test.py PTX..."""
 import pathlib
 import re
 import sys

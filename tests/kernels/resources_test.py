@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of what kernels take of a multiprocessor. usage: resources_test.py BUILD"""
+"""Table of the multiprocessor resources that kernels use. usage: resources_test.py BUILD"""
 import pathlib
 import shutil
 import subprocess

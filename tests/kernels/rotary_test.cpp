@@ -58,7 +58,7 @@ Rotary op_of(const Sizes& s, const Guarded& qkv, const Angles& table, bool inver
           .inverse = inverse};
 }
 
-TEST_P(RotaryKernel, TurnsQueriesAndKeysAsComplexNumbersAndLeavesValuesAlone) {
+TEST_P(RotaryKernel, RotatesQueriesAndKeysAsComplexNumbersAndKeepsValues) {
   for (DType type : kTrainingTypes)
     for (const Sizes& s : kRotations)
       for (bool inverse : {false, true}) {
@@ -76,7 +76,7 @@ TEST_P(RotaryKernel, TurnsQueriesAndKeysAsComplexNumbersAndLeavesValuesAlone) {
       }
 }
 
-TEST_P(RotaryKernel, InverseTurnsBack) {
+TEST_P(RotaryKernel, InverseRotatesBack) {
   const Sizes s{12, 6, 4, 2, 20, 3};
   const int64_t stride = (s.heads + 2 * s.kv_heads) * s.head_dim;
   Guarded qkv(DType::fp32, {s.rows, stride}, random_values(s.rows * stride, 1));
@@ -115,7 +115,7 @@ TEST_P(RotaryKernel, DocumentsBeginAtPositionZero) {
 }
 
 // Rows at arbitrary positions.
-TEST_P(RotaryKernel, PlacesSayWhereRowsStand) {
+TEST_P(RotaryKernel, PositionsSelectTheRotation) {
   const std::vector<double> positions{5, 0, 6, 6, 3};
   const Sizes s{5, 5, 4, 2, 20, 0};
   const int64_t stride = (s.heads + 2 * s.kv_heads) * s.head_dim;

@@ -70,7 +70,7 @@ TEST_P(VocabPartKernel, LossAndGradientOfThePartsEqualDoublePrecision) {
 
 // Logits of three values only, so ties occur within one part and across parts. The oracle is std::max_element
 // of the whole row, which returns the first.
-TEST_P(VocabPartKernel, HitsOfThePartsAreThoseOfTheWholeOnceEach) {
+TEST_P(VocabPartKernel, HitsOfThePartsAddUpToThoseOfTheWhole) {
   const int64_t rows = 400;
   Values whole(size_t(rows * kVocab));
   std::mt19937 random(3);
@@ -116,7 +116,7 @@ TEST_P(VocabPartKernel, HitsOfThePartsAreThoseOfTheWholeOnceEach) {
   EXPECT_EQ(sum, want);
 }
 
-TEST_P(VocabPartKernel, ALogitThatIsNotANumberReachesTheLossFromAnyPart) {
+TEST_P(VocabPartKernel, PropagatesANanLogitFromAnyPart) {
   Guarded bad(DType::fp32, {1, 2}, {0, NAN}), good(DType::fp32, {1, 2}, {1, 2}), losses(DType::fp32, {1});
   Guarded targets(DType::int32, {1}, {3}), stats(DType::fp32, {2, 1, 3});
   TestStream stream;
@@ -154,7 +154,7 @@ TEST_P(VocabPartKernel, NamesATargetOutsideTheWholeVocabulary) {
 
 // The sum of the parts' rows is the row of the whole table; the gradient of a part is its rows of the whole
 // gradient.
-TEST_P(VocabPartKernel, EmbeddingOfThePartsAddsUpAndItsGradientIsCut) {
+TEST_P(VocabPartKernel, EmbeddingsOfThePartsAddUpAndTheGradientIsDivided) {
   const int64_t rows = 9, width = 21;
   Guarded wte(DType::fp32, {kVocab, width}, random_values(kVocab * width, 1));
   Guarded dy(DType::fp32, {rows, width}, random_values(rows * width, 2));

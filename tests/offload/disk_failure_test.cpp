@@ -47,7 +47,7 @@ bool in_child(const std::function<void()>& body) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-TEST(DiskFailure, a_file_cut_short_behind_our_back_is_named_with_offset_and_bytes) {
+TEST(DiskFailure, NamesATruncatedFileWithOffsetAndBytes) {
   for (const Engine engine : {Engine::any, Engine::threads}) {
     const Scratch scratch;
     Memory memory;
@@ -64,7 +64,7 @@ TEST(DiskFailure, a_file_cut_short_behind_our_back_is_named_with_offset_and_byte
   }
 }
 
-TEST(DiskFailure, a_disk_that_answers_with_an_error_is_quoted) {
+TEST(DiskFailure, QuotesTheErrorOfADisk) {
   for (const Engine engine : {Engine::any, Engine::threads}) {
     const Scratch scratch;
     Memory memory;
@@ -79,7 +79,7 @@ TEST(DiskFailure, a_disk_that_answers_with_an_error_is_quoted) {
   }
 }
 
-TEST(DiskFailure, a_file_larger_than_the_disk_is_refused_before_training_with_both_sizes) {
+TEST(DiskFailure, RejectsAFileLargerThanTheDiskBeforeTrainingWithBothSizes) {
   const Scratch scratch;
   Memory memory;
   const int64_t available = disk_space(scratch.folder(), "nvme_path").available;
@@ -93,7 +93,7 @@ TEST(DiskFailure, a_file_larger_than_the_disk_is_refused_before_training_with_bo
   EXPECT_TRUE(fs::is_empty(scratch.folder()));
 }
 
-TEST(DiskFailure, a_limit_on_file_sizes_is_an_error_and_not_a_signal) {
+TEST(DiskFailure, ReportsAFileSizeLimitAsAnErrorInsteadOfASignal) {
   const Scratch scratch;
   EXPECT_TRUE(in_child([&] {
     const rlimit small{1 << 16, 1 << 16};
@@ -107,7 +107,7 @@ TEST(DiskFailure, a_limit_on_file_sizes_is_an_error_and_not_a_signal) {
   }));
 }
 
-TEST(DiskFailure, folders_that_cannot_be_used_are_named_with_their_key) {
+TEST(DiskFailure, NamesUnusableFoldersWithTheirKey) {
   const Scratch scratch;
   Memory memory;
   auto make = [&](const std::string& folder) {
@@ -139,7 +139,7 @@ void refuse_io_uring_and_direct_files() {
   ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
 }
 
-TEST(DiskFailure, without_io_uring_and_direct_files_threads_and_the_page_cache_do_and_say_so_once) {
+TEST(DiskFailure, FallsBackToThreadsAndThePageCacheAndSaysSoOnce) {
   const Scratch scratch;
   EXPECT_TRUE(in_child([&] {
     refuse_io_uring_and_direct_files();
@@ -162,7 +162,7 @@ TEST(DiskFailure, without_io_uring_and_direct_files_threads_and_the_page_cache_d
   EXPECT_TRUE(fs::is_empty(scratch.folder()));
 }
 
-TEST(DiskFailure, small_and_read_only_file_systems_are_refused) {
+TEST(DiskFailure, RejectsSmallAndReadOnlyFileSystems) {
   const Scratch scratch;
   if (!in_child([] { _exit(unshare(CLONE_NEWNS) == 0 ? 0 : 1); })) GTEST_SKIP() << "needs to mount";
   EXPECT_TRUE(in_child([&] {

@@ -75,28 +75,28 @@ config::OptimizerConfig config_of(config::OptimizerType type) {
   return c;
 }
 
-TEST(AdamOptimizer, DecaysApartFromTheGradientUnderBothNames) {
+TEST(AdamOptimizer, DecouplesDecayUnderBothNames) {
   expect_adam(config_of(config::OptimizerType::adamw), true, true);
   expect_adam(config_of(config::OptimizerType::adam), true, true);
 }
 
-TEST(AdamOptimizer, DecaysThroughTheGradientWhenTold) {
+TEST(AdamOptimizer, DecaysThroughTheGradientOnRequest) {
   config::OptimizerConfig c = config_of(config::OptimizerType::adam);
   c.decoupled = false;
   expect_adam(c, true, false);
 }
 
-TEST(AdamOptimizer, LeavesSlicesWithoutDecayAlone) {
+TEST(AdamOptimizer, DoesNotDecaySlicesWithoutDecay) {
   expect_adam(config_of(config::OptimizerType::adamw), false, true);
 }
 
-TEST(AdamOptimizer, TakesTheBetasOfASchedule) {
+TEST(AdamOptimizer, UsesTheBetasOfASchedule) {
   StepArgs args;
   args.rates.momentum = 0.5, args.rates.beta2 = 0.99;
   expect_adam(config_of(config::OptimizerType::adamw), true, true, args);
 }
 
-TEST(AdamOptimizer, TakesTheWeightDecayOfAStep) {
+TEST(AdamOptimizer, UsesTheWeightDecayOfAStep) {
   StepArgs args;
   args.rates.weight_decay = 0.7;
   expect_adam(config_of(config::OptimizerType::adamw), true, true, args);
@@ -109,7 +109,7 @@ TEST(AdamOptimizer, WorksWithoutBiasCorrection) {
   expect_adam(c, true, true);
 }
 
-TEST(AdamOptimizer, NamesItsStatesAsCheckpointsDo) {
+TEST(AdamOptimizer, NamesItsStatesLikeCheckpoints) {
   EXPECT_EQ(make_optimizer(config_of(config::OptimizerType::adamw))->states(),
             (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
 }

@@ -84,7 +84,7 @@ TEST(LrSchedule, HasDeepSpeedsValuesAtEveryStep) {
   EXPECT_EQ(cases, 150);
 }
 
-TEST(LrSchedule, WithoutATypeTheRateIsTheOptimizers) {
+TEST(LrSchedule, UsesTheOptimizersRateWithoutAType) {
   const LrSchedule s(config::SchedulerConfig{}, 0.25);
   for (const int64_t applied : {0, 1, 1000000}) EXPECT_EQ(s.at(applied), (Rates{.lr = 0.25}));
 }
@@ -100,7 +100,7 @@ TEST(LrSchedule, TheFirstTwoStepsOfALogarithmicWarmUpUseTheMinimum) {
 }
 
 // Documented multipliers of the Hugging Face schedules, step by step, for 10 steps with 4 warm-up steps.
-TEST(LrSchedule, OfATrainerHasItsMultipliersAtEveryStep) {
+TEST(LrSchedule, HasTheTrainersMultipliersAtEveryStep) {
   const double half = 0.5, r = std::sqrt(3.0) / 2;
   const std::map<config::SchedulerType, std::vector<double>> expected = {
       {config::SchedulerType::trainer_linear,

@@ -38,11 +38,11 @@ TEST(Partition, UniformGivesTheFirstPiecesOneMore) {
   EXPECT_EQ(sizes(partition_layers(layers({1, 1, 1}), {}, 3, "uniform")), (Sizes{1, 1, 1}));
 }
 
-TEST(Partition, AListIsTakenAsItIs) {
+TEST(Partition, UsesAListUnchanged) {
   EXPECT_EQ(sizes(partition_layers(layers(std::vector<double>(7, 1)), {}, 3, "1,4,2")), (Sizes{1, 4, 2}));
 }
 
-TEST(Partition, TypeCountsTheLayersWhoseNameMatches) {
+TEST(Partition, TypeCountsLayersWithAMatchingName) {
   std::vector<LayerCost> l = layers({1, 1, 1, 1});
   l.insert(l.begin(), {"wte", 1000, 1000, 0});
   l.push_back({"ln_f", 1, 1, 0});
@@ -73,7 +73,7 @@ double best_of_all(const std::vector<double>& w, double head, size_t begin, int 
   return best;
 }
 
-TEST(Partition, NoOtherCutHasASmallerLargestPiece) {
+TEST(Partition, NoOtherDivisionHasASmallerLargestPiece) {
   for (uint64_t round = 0; round < 60; ++round) {
     const Philox random{7, round};
     std::vector<double> w;
@@ -97,7 +97,7 @@ TEST(Partition, NoOtherCutHasASmallerLargestPiece) {
   }
 }
 
-TEST(Partition, BadMethodsAreRefusedWithWhatWorks) {
+TEST(Partition, RejectsInvalidMethodsAndNamesValidOnes) {
   EXPECT_NE(refusal("best", 2).find("use balanced, parameters, uniform, type:REGEX"), std::string::npos);
   EXPECT_NE(refusal("type:(", 2).find("\": invalid regular expression"), std::string::npos);
   EXPECT_NE(refusal("type:transformer", 2).find("they are called h.0, ..., h.4"), std::string::npos);
@@ -109,7 +109,7 @@ TEST(Partition, BadMethodsAreRefusedWithWhatWorks) {
       "layer, so use at most 5");
 }
 
-TEST(Partition, TheReportSaysWhoHasWhatAndHowMuchIdleTimeToExpect) {
+TEST(Partition, TheReportNamesTheLayersOfEachPieceAndTheIdleShare) {
   const std::vector<LayerCost> l = layers({10, 10, 10, 10});
   const LayerCost head{"head", 20, 20, 0};
   const std::vector<Range> pieces = partition_layers(l, head, 2, "balanced");
@@ -125,7 +125,7 @@ TEST(Partition, TheReportSaysWhoHasWhatAndHowMuchIdleTimeToExpect) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
-TEST(Partition, TheReportSaysWhichLayersAScheduleCannotSplit) {
+TEST(Partition, TheReportNamesLayersWithoutASplitBackward) {
   std::vector<LayerCost> l = layers({10, 10, 10, 10});
   const LayerCost head{"head", 20, 20, 0};
   const std::vector<Range> pieces = {{0, 2}, {2, 4}};

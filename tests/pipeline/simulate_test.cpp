@@ -8,7 +8,7 @@ namespace {
 
 Schedule good() { return make_schedule("1f1b", {3, 4, 1}); }
 
-TEST(Simulate, LeavingOutAnyInstructionOfAnyGeneratorIsFound) {
+TEST(Simulate, DetectsAnyMissingInstruction) {
   for (const std::string& name : schedule_names()) {
     const Schedule whole = make_schedule(name, {3, 4, name == "interleaved" ? 2 : 1});
     for (size_t r = 0; r < whole.ranks.size(); ++r)
@@ -20,7 +20,7 @@ TEST(Simulate, LeavingOutAnyInstructionOfAnyGeneratorIsFound) {
   }
 }
 
-TEST(Simulate, DoingAnyInstructionTwiceIsFound) {
+TEST(Simulate, DetectsAnyDuplicateInstruction) {
   for (const std::string& name : schedule_names()) {
     const Schedule whole = make_schedule(name, {3, 4, name == "interleaved" ? 2 : 1});
     for (size_t r = 0; r < whole.ranks.size(); ++r)
@@ -32,7 +32,7 @@ TEST(Simulate, DoingAnyInstructionTwiceIsFound) {
   }
 }
 
-TEST(Simulate, MicroBatchesSentInAnotherOrderThanReceivedAreFound) {
+TEST(Simulate, DetectsADifferentOrderOfSendsAndReceives) {
   const Schedule s{{2, 2, 1},
                    {with_transfers({{Op::forward, 1}, {Op::forward, 0}, {Op::backward, 0}, {Op::backward, 1}},
                                    {2, 2, 1}, 0),
@@ -44,7 +44,7 @@ TEST(Simulate, MicroBatchesSentInAnotherOrderThanReceivedAreFound) {
             "model, wanted piece 1");
 }
 
-TEST(Simulate, ACircleOfWaitsIsReportedWithEveryRankInIt) {
+TEST(Simulate, ReportsADeadlockWithAllItsRanks) {
   // Rank 0 needs micro-batch 0's gradient before it sends micro-batch 1; rank 1 runs both forwards first.
   const Schedule s{{2, 2, 1},
                    {with_transfers({{Op::forward, 0}, {Op::backward, 0}, {Op::forward, 1}, {Op::backward, 1}},
@@ -57,7 +57,7 @@ TEST(Simulate, ACircleOfWaitsIsReportedWithEveryRankInIt) {
       "micro-batch 1, chunk 0");
 }
 
-TEST(Simulate, ABackwardBeforeItsForwardIsFound) {
+TEST(Simulate, DetectsABackwardBeforeItsForward) {
   Schedule s = good();
   for (InstructionList& list : s.ranks)
     for (Instruction& i : list)
@@ -65,7 +65,7 @@ TEST(Simulate, ABackwardBeforeItsForwardIsFound) {
   EXPECT_NE(simulate(s).fault, "");
 }
 
-TEST(Simulate, AWeightGradientWithoutItsInputGradientIsFound) {
+TEST(Simulate, DetectsAWeightGradientBeforeItsInputGradient) {
   Schedule s = good();
   for (Instruction& i : s.ranks[0])
     if (i.op == Op::backward) i.op = Op::backward_weight;
@@ -80,7 +80,7 @@ TEST(Simulate, ASlowStageSetsThePace) {
   EXPECT_DOUBLE_EQ(s.busy[1], 48);
 }
 
-TEST(Simulate, AChannelThatHoldsOneMessageMakesAFastSenderWait) {
+TEST(Simulate, AChannelOfOneMessageMakesAFastSenderWait) {
   const Simulation free = simulate(make_schedule("gpipe", {2, 8, 1}), {.work = {1, 2}});
   EXPECT_EQ(free.peak_messages, 8);
   EXPECT_EQ(simulate(make_schedule("gpipe", {2, 8, 1}), {.capacity = 1, .work = {1, 2}}).peak_messages, 1);
