@@ -25,15 +25,15 @@ class Ptx(unittest.TestCase):
         for name, body in found.items():
             self.assertEqual(re.findall(pattern, body), [], name)
 
-    def test_rows_and_columns_are_found_without_dividing(self):
+    def test_rows_and_columns_need_no_integer_division(self):
         for functor in ("Gate", "GateGradient", "Turn"):
             self.none_of(functor, r"\b(?:div|rem)\.[su]\d\d\b")
 
-    def test_what_is_rounded_to_16_bits_is_not_divided_to_the_last_of_32(self):
+    def test_16_bit_results_use_approximate_division(self):
         for functor in ("Gate", "GateGradient", "Turn", "Forward", "Backward"):
             self.none_of(functor, r"\b(?:div|rcp|sqrt)\.rn\.f32|\bdiv\.full", SIXTEEN)
 
-    def test_adam_writes_16_bytes_a_thread_and_neighbours_side_by_side(self):
+    def test_adam_writes_16_contiguous_bytes_per_thread(self):
         kernels = named("AdamStep")
         self.assertGreaterEqual(len(kernels), 9)  # gradients and copies of three types
         for name, body in kernels.items():
