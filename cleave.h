@@ -47,7 +47,8 @@ using model::Axes, model::Family, model::Model, model::ModelConfig, model::find_
 using model::BackwardArgs, model::BackwardPart, model::DeclaredUnit, model::ForwardArgs, model::Head,
     model::HeadArgs, model::Layer, model::ParamGradient, model::Parameter, model::TensorSpec;
 using model::check_gradients, model::GradientCheck;
-using model::kGpt2, model::kLlama, model::kMistral, model::kPhi3, model::kQwen2, model::kQwen3;
+using model::kGemma2, model::kGemma3, model::kGpt2, model::kLlama, model::kMistral, model::kPhi3,
+    model::kQwen2, model::kQwen3;
 using monitor::MetricsFile, monitor::Progress, monitor::ProgressOptions, monitor::StepMetrics;
 using plan::JobPlan, plan::plan_job;
 using runtime::Engine, runtime::EngineOptions, runtime::Evaluation, runtime::ModelFactory,

@@ -8,7 +8,7 @@
 #include "core/input_file.h"
 #include "core/json.h"
 #include "data/text/sentencepiece_file.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace cleave::app {
 namespace fs = std::filesystem;
@@ -40,7 +40,7 @@ void require_inside(const fs::path& file) {
 
 bool is_plain_text(std::string_view bytes) {
   std::string scratch;
-  return bytes.find('\0') == bytes.npos && text::valid_utf8(bytes, scratch).data() == bytes.data();
+  return bytes.find('\0') == bytes.npos && valid_utf8(bytes, scratch).data() == bytes.data();
 }
 
 }  // namespace

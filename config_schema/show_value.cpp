@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "config_schema/json_text.h"
-#include "config_schema/utf8.h"
+#include "core/utf8.h"
 
 namespace cleave::config {
 std::string json_string(std::string_view text) {

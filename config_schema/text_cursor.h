@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "config_schema/json_text.h"
-#include "config_schema/utf8.h"
+#include "core/utf8.h"
 
 namespace cleave::config {
 

@@ -23,6 +23,7 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_SHARE_GPU", "1", "1", "for one GPU per rank"},
     {"CLEAVE_DEVICE_MEMORY", "BYTES", "bytes, such as 8GiB", "for the full device memory"},
     {"CLEAVE_HOST_MEMORY", "BYTES", "bytes, such as 8GiB", "for the full host memory"},
+    {"CLEAVE_LIBRARY", "FILE", "the file of libcleave_c.so", "for the one of the Python package"},
     // Set by cleave launch for its ranks.
     {"CLEAVE_LAUNCHED", "1", "1", "where another launcher starts the ranks"},
     {"CLEAVE_CORES", "CORES", "numbers of cores, such as 0,1", "for all of them"},

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "data/text/expression.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace cleave::text {
 namespace {

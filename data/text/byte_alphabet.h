@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace cleave::text {
 

@@ -13,7 +13,7 @@
 #include "core/input_file.h"
 #include "core/json.h"
 #include "core/printable.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace cleave::text {
 namespace {

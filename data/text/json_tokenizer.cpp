@@ -8,7 +8,7 @@
 #include "core/input_file.h"
 #include "core/json.h"
 #include "data/text/read_tokenizer_json.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace cleave::text {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "core/printable.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace cleave::text {
 namespace {

@@ -10,7 +10,7 @@
 #include "core/input_file.h"
 #include "core/printable.h"
 #include "data/text/sentencepiece_file.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 #endif
 
 namespace cleave::text {

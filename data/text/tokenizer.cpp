@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "data/text/json_tokenizer.h"
 #include "data/text/sentencepiece_tokenizer.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace cleave::text {
 namespace {

@@ -1,6 +1,6 @@
 #include "data/text/word_count.h"
 
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 namespace cleave::text {
 

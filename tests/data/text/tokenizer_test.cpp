@@ -8,7 +8,7 @@
 
 #include "core/input_file.h"
 #include "data/text/json_tokenizer.h"
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 #include "tests/scratch.h"
 
 namespace cleave::text {

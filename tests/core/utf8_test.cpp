@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
-namespace cleave::text {
+namespace cleave {
 namespace {
 
 constexpr std::string_view kReplaced = "\xEF\xBF\xBD";
@@ -60,5 +60,18 @@ TEST(Utf8, AppendingAndReadingACharacterAreInverse) {
   }
 }
 
+TEST(Utf8, HasTheLengthOfTheFirstCharacter) {
+  for (const auto& [text, length] : {std::pair<std::string_view, size_t>{"", 0},
+                                     {"ab", 1},
+                                     {"\xC3\xA9z", 2},
+                                     {"\xE2\x82\xAC", 3},
+                                     {"\xF0\x9D\x84\x9E", 4},
+                                     {"\xC0\x80", 0},
+                                     {"\xED\xA0\x80", 0},
+                                     {"\xE2\x82", 0},
+                                     {"\x80", 0}})
+    EXPECT_EQ(utf8_length(text), length) << text;
+}
+
 }  // namespace
-}  // namespace cleave::text
+}  // namespace cleave

@@ -1,11 +1,11 @@
-// UTF-8 that nobody vouches for.
+// UTF-8 (RFC 3629) of any origin.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-namespace cleave::text {
+namespace cleave {
 
 // The text itself where it is UTF-8. Otherwise `scratch`, with U+FFFD instead of every longest run of
 // bytes that begins a character and does not end it, and of every other byte that belongs to none: what
@@ -27,4 +27,8 @@ bool is_white_space(char32_t code);
 
 void append_utf8(std::string& out, char32_t code);
 
-}  // namespace cleave::text
+// Length of the character at the beginning of the text; 0 if the text is empty or begins with an overlong
+// form, a surrogate or a part of a character.
+size_t utf8_length(std::string_view text);
+
+}  // namespace cleave

@@ -1,9 +1,9 @@
-#include "data/text/utf8.h"
+#include "core/utf8.h"
 
 #include <algorithm>
 #include <cstring>
 
-namespace cleave::text {
+namespace cleave {
 namespace {
 
 struct Run {
@@ -103,4 +103,11 @@ void append_utf8(std::string& out, char32_t c) {
   }
 }
 
-}  // namespace cleave::text
+size_t utf8_length(std::string_view text) {
+  if (text.empty()) return 0;
+  const auto* at = reinterpret_cast<const uint8_t*>(text.data());
+  const Run run = run_at(at, at + text.size());
+  return run.whole ? size_t(run.bytes) : 0;
+}
+
+}  // namespace cleave
