@@ -50,7 +50,7 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
-// Computations of one rank in order, without transfers. The first, second and last support one chunk only.
+// Computations of one rank in order, without transfers. GPipe, 1F1B and ZB-H1 support one chunk only.
 InstructionList gpipe(const ScheduleShape& shape, int rank);                     // arXiv 1811.06965
 InstructionList one_forward_one_backward(const ScheduleShape& shape, int rank);  // arXiv 1806.03377
 // arXiv 2104.04473, section 2.2. The paper requires micros to be a multiple of stages. Here the order is that
