@@ -1,20 +1,19 @@
-// All that a training program includes: a job, its configuration, models, the engine and data; their names
-// stand in `cleave`, and the rest of the library in a namespace a folder. A whole program is
-// examples/train_mlp/main.cpp; one with a layer of its own is examples/own_layer/main.cpp,
-// and an encoder examples/encoder/main.cpp.
+// Single include of a training program: job, configuration, models, engine and data. Their names are in
+// `cleave`; the rest of the library has one namespace per folder. Examples: examples/train_mlp/main.cpp (a
+// complete program), examples/own_layer/main.cpp (a custom layer), examples/encoder/main.cpp (an encoder).
 //
-//   Job, run_job                      this process as a rank: device, other ranks, exit code   launcher/job.h
-//   DsConfig, read_ds_config          a ds_config.json, read and checked       config_schema/read_config.h
-//   make_mlp, find_model, make_model  models of the library   model/mlp.h, model/presets.h, model/family.h
-//   Model, Layer, Axes                models of one's own                       model/layer.h, model/axes.h
-//   Linear, Norm, Block, AttentionHalf, MlpHalf, ClassifierHead      what they may be made of         model/
-//   check_gradients                   a test of a layer of one's own     model/check_gradients.h
-//   Engine                            steps, evaluation, checkpoints, texts     runtime/engine.h
-//   UnitEngine                        a step whose passes run elsewhere  runtime/unit_engine.h
-//   weight_names                      what published files call parameters      runtime/weight_names.h
-//   Batch, batch_of, TokenBatches     what steps are fed with       device/batch.h, data/batch_loader.h
-//   plan_job                          what a job will take                 plan/job_plan.h
-//   Progress, MetricsFile             what it tells      monitor/progress.h, monitor/metrics.h
+//   Job, run_job                      this process as a rank: device, other ranks, exit code (launcher/job.h)
+//   DsConfig, read_ds_config          reads and checks a ds_config.json (config_schema/read_config.h)
+//   make_mlp, find_model, make_model  library models (model/mlp.h, presets.h, family.h)
+//   Model, Layer, Axes                custom models (model/layer.h, axes.h)
+//   Linear, Norm, Block, Dense, Half  parts of models; also AttentionHalf, MlpHalf, ClassifierHead (model/)
+//   check_gradients                   tests a custom layer (model/check_gradients.h)
+//   Engine                            steps, evaluation, checkpoints, generation (runtime/engine.h)
+//   UnitEngine                        steps with passes outside the engine (runtime/unit_engine.h)
+//   weight_names                      parameter names in published files (runtime/weight_names.h)
+//   Batch, batch_of, TokenBatches     input of a step (device/batch.h, data/batch_loader.h)
+//   plan_job                          memory plan of a job (plan/job_plan.h)
+//   Progress, MetricsFile             output of a training (monitor/progress.h, metrics.h)
 #pragma once
 #include "data/batch_loader.h"
 #include "launcher/job.h"

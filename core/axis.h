@@ -1,4 +1,4 @@
-// The axes of the grid of a job's ranks, and sets of them.
+// Axes of the grid of ranks, and sets of axes.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -25,7 +25,7 @@ class AxisSet {
     left.bits_ = bits_ & ~others.bits_;
     return left;
   }
-  // An order without meaning, in which the empty set is the first.
+  // Arbitrary order with the empty set first.
   constexpr auto operator<=>(const AxisSet&) const = default;
 
  private:

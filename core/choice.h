@@ -1,6 +1,5 @@
-// Choices: enumerations whose values people write by name, in configurations, options and checkpoints. The
-// table stands beside the enumeration, in the order of its values; whatever reads, prints, documents or makes
-// one goes through it.
+// Choices: enumerations with named values for configurations, options and checkpoints. The table of names
+// stands next to the enumeration, in the order of its values. All readers, printers and documents use it.
 //
 //   enum class Side : uint8_t { left, right };
 //   constexpr auto choice_names(Side) { return std::to_array<std::string_view>({"left", "right"}); }
@@ -30,7 +29,7 @@ constexpr std::string_view name_of(E choice) {
   return kNamesOf<E>[size_t(choice)];
 }
 
-// The choice that is called exactly so.
+// Returns the choice with exactly this name.
 template <Choice E>
 constexpr std::optional<E> choice_of(std::string_view name) {
   for (size_t i = 0; i < kNamesOf<E>.size(); ++i)
@@ -43,7 +42,7 @@ std::vector<std::string> names_of() {
   return {kNamesOf<E>.begin(), kNamesOf<E>.end()};
 }
 
-// For messages: "a, b or c".
+// Formats a list for messages: "a, b or c".
 inline std::string listed(const std::vector<std::string>& names) {
   std::string text;
   for (size_t i = 0; i < names.size(); ++i)

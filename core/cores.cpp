@@ -17,7 +17,7 @@ namespace cleave {
 namespace {
 
 std::vector<int> cores_of(pid_t process) {
-  // A mask for so many cores that no machine has more.
+  // Larger than the number of cores of any machine.
   constexpr int kMost = 1 << 14;
   std::vector<int> found;
   cpu_set_t* set = CPU_ALLOC(kMost);
@@ -29,7 +29,7 @@ std::vector<int> cores_of(pid_t process) {
   return found;
 }
 
-// The first numbers of a file; "max" and what is missing are -1.
+// First two numbers of a file; -1 for "max" and for missing numbers.
 struct Pair {
   double first = -1, second = -1;
 };
@@ -42,7 +42,7 @@ Pair numbers_in(const std::string& path) {
   return p;
 }
 
-// Of one group's folder, version 2 in one file or version 1 in two; 0 where there is none.
+// Quota of one group folder (version 2: one file, version 1: two files); 0 if it has none.
 double quota_of(const std::string& folder) {
   Pair p = numbers_in(folder + "/cpu.max");
   if (p.second <= 0)
@@ -50,8 +50,8 @@ double quota_of(const std::string& folder) {
   return p.first > 0 && p.second > 0 ? p.first / p.second : 0;
 }
 
-// The least over the group and those above it, up to the mount. A process in a container may be told a path
-// that only the host has; its own group is then at the mount itself.
+// Minimum over the group and its parents, up to the mount. A container may report a path that exists on the
+// host only; its group is then the mount itself.
 double least_quota(const std::string& mount, std::string group) {
   double least = 0;
   for (;;) {
@@ -128,7 +128,7 @@ ThreadCount threads_of_process(int asked, int local_ranks) {
   const char* variable = std::getenv("OMP_NUM_THREADS");
   if (!variable || !*variable) return chosen;
   char* end = nullptr;
-  const long threads = std::strtol(variable, &end, 10);  // the first of a list, which counts at the top level
+  const long threads = std::strtol(variable, &end, 10);  // the first of a list is the top level
   require(end != variable && (*end == 0 || *end == ',') && threads > 0 && threads <= kMostThreads,
           Exit::usage, "OMP_NUM_THREADS: invalid (got '{}', expected 1 to {}); correct it, or unset it",
           variable, kMostThreads);

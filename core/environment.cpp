@@ -24,7 +24,7 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_DEVICE_MEMORY", "BYTES", "bytes, such as 8GiB", "for all device memory"},
     {"CLEAVE_HOST_MEMORY", "BYTES", "bytes, such as 8GiB", "for all host memory"},
     {"CLEAVE_LIBRARY", "FILE", "the file of libcleave_c.so", "for the one of the Python package"},
-    // Set for the ranks that cleave launch starts.
+    // Set by cleave launch for its ranks.
     {"CLEAVE_LAUNCHED", "1", "1", "where another launcher starts the ranks"},
     {"CLEAVE_CORES", "CORES", "numbers of cores, such as 0,1", "for all of them"},
     {"CLEAVE_JOB_ID", "TEXT", "a name of the job", "for a new one"},
@@ -32,7 +32,7 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_TOKEN", "TEXT", "a word that the job's ranks share", "for none"},
     {"CLEAVE_MEETING_PORT", "NUMBER", "a port", "where no launcher listens for rank 0"},
     {"CLEAVE_MEETING_FD", "NUMBER", "a descriptor", "where no launcher listens for rank 0"},
-    // Of tests.
+    // For tests.
     {"CLEAVE_FULL_PRODUCT", "1", "1", "for a sample"},
     {"CLEAVE_KILLS", "NUMBER", "a number", "for a few"},
     {"CLEAVE_TEST_HOST", "TEXT", "a name", "for the host that this is"},

@@ -1,5 +1,5 @@
-// The environment variables of this program, CLEAVE_*, in one table: what each is for and what it may be.
-// Whoever reads one asks here, so that a value that nobody knows is an error and never the same as none.
+// Table of the environment variables of this program (CLEAVE_*) with purpose and valid values. All code reads
+// them through environment_value(), so an invalid value is always an error.
 #pragma once
 #include <span>
 #include <string>
@@ -10,21 +10,21 @@ namespace cleave {
 
 struct EnvironmentVariable {
   std::string_view name;
-  // The values that it may have, separated by blanks: words, FILE (one that can be read, or a library's name,
-  // which the system looks for), BYTES, NUMBER, CORES (numbers and commas) or TEXT.
+  // Valid values, separated by blanks: words, FILE (a readable file, or a library name that the system
+  // resolves), BYTES, NUMBER, CORES (numbers and commas) or TEXT.
   std::string_view values;
-  std::string_view wanted;     // the same for people
-  std::string_view otherwise;  // what it means to leave it out, as the end of a sentence
+  std::string_view wanted;     // `values` in words for messages
+  std::string_view otherwise;  // effect of an unset variable, as the end of a sentence
 };
 
 std::span<const EnvironmentVariable> environment_variables();
 
-// The value of a variable of the table, empty where it is not set or set to nothing. Error(usage) names the
-// variable, its value and what it may be. Names that begin with CLEAVE_TEST_ are free for tests.
+// Returns the value of a variable of the table; empty if it is unset or empty. Throws Error(usage) with the
+// variable, its value and the valid values. Tests may use any name that begins with CLEAVE_TEST_.
 std::string environment_value(std::string_view name);
 
-// The same check of every variable in an environment (entries NAME=value, the last one null); before anything
-// starts. Returns the names that begin with CLEAVE_ and are none of the table's.
+// Checks all variables of an environment (entries NAME=value, null-terminated) before anything starts.
+// Returns unknown names that begin with CLEAVE_.
 std::vector<std::string> check_environment(const char* const* environment);
 
 }  // namespace cleave

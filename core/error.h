@@ -1,5 +1,5 @@
-// How the library fails: one exception type that carries what a user needs to read and the process exit code
-// that scripts rely on. Messages say what was wanted, what was got, and what to do.
+// Errors of the library: one exception type with a message for the user and the process exit code that
+// scripts rely on. A message states the expected value, the actual value and the action.
 #pragma once
 #include <fmt/core.h>
 
@@ -10,15 +10,15 @@
 
 namespace cleave {
 
-// Process exit codes; the numbers are the command line's contract.
+// Process exit codes; the numbers are part of the command-line contract.
 enum class Exit : int {
   ok = 0,
-  internal = 1,    // a broken invariant: a defect of the program
+  internal = 1,    // a broken invariant: a bug in the program
   usage = 2,       // command line or configuration: nothing was started
   memory = 3,      // does not fit
   checkpoint = 4,  // missing, damaged or incompatible
-  training = 5,    // cannot go on: loss scale at its minimum, non-finite loss
-  rank_lost = 6,   // a rank did not arrive before the communication deadline
+  training = 5,    // cannot continue: loss scale at its minimum, non-finite loss
+  rank_lost = 6,   // a rank missed the communication deadline
   data = 7,        // unreadable, too short, token out of range
   stopped = 75,    // stopped on request after saving
 };
@@ -37,14 +37,15 @@ template <class... Args>
   throw Error(exit, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// A user's mistake or the machine's refusal. The message is built only on failure.
+// Fails if the condition is false, for errors of the user or the machine. Formats the message only on
+// failure.
 template <class... Args>
 void require(bool condition, Exit exit, fmt::format_string<Args...> format, Args&&... args) {
   if (!condition) [[unlikely]]
     fail(exit, format, std::forward<Args>(args)...);
 }
 
-// A source file's folder and name, without the path that it had where it was compiled.
+// Folder and name of a source file, without its build path.
 constexpr std::string_view source_name(std::string_view path) {
   const size_t name = path.find_last_of('/');
   if (name == std::string_view::npos || name == 0) return path;
@@ -53,7 +54,7 @@ constexpr std::string_view source_name(std::string_view path) {
 
 }  // namespace cleave
 
-// An invariant of the program, on in every build: CHECK(a == b, "gemm: {} rows into {}", a, b).
+// Checks an invariant of the program in every build: CHECK(a == b, "gemm: {} rows into {}", a, b).
 #define CHECK(condition, ...)                                                                              \
   do {                                                                                                     \
     if (!(condition)) [[unlikely]]                                                                         \

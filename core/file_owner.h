@@ -4,8 +4,9 @@
 
 namespace cleave {
 
-// Whether only this user, root and the owner of its folder could have written the file. Files in folders that
-// everyone may write without restriction pass, because such mounts have no owners. false if there is no file.
+// Returns true if only this user, root and the owner of the file's folder could have written the file.
+// A world-writable file passes in a world-writable folder without a sticky bit, because such mounts have no
+// owners. Returns false if the file does not exist.
 bool is_trusted_file(const std::string& path);
 
 }  // namespace cleave

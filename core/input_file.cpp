@@ -31,7 +31,7 @@ InputFile::InputFile(std::string path, Exit exit) : path_(std::move(path)), exit
     size_ = status.st_size, modified_ = modified_ns(status);
     return;
   }
-  ::close(fd_);  // the destructor of what was not constructed does not run
+  ::close(fd_);  // the destructor does not run if the constructor throws
   require(examined, exit, "{}: cannot be examined: {}", path_, std::strerror(error));
   require(!S_ISDIR(status.st_mode), exit, "{}: is a directory; name one file in it", path_);
   fail(exit, "{}: is not a regular file; save its contents to a file first", path_);
@@ -76,7 +76,7 @@ std::string InputFile::text(int64_t most) const {
   return all;
 }
 
-// FNV-1a of 64 pieces.
+// FNV-1a over 64 pieces.
 uint64_t InputFile::digest() const {
   constexpr int64_t kPiece = 1 << 16, kPieces = 64;
   std::vector<std::byte> piece(size_t(std::min(kPiece, size_)));

@@ -1,5 +1,5 @@
-// A regular file that is read by offsets. It is read with system calls and never mapped into memory: a file
-// that somebody cuts short or that its disk cannot deliver is an error with words here, and a signal there.
+// A regular file that is read by offset. Uses system calls instead of a memory map: a truncated file or a
+// disk error then raises an Error instead of a signal.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,25 +13,25 @@ namespace cleave {
 
 class InputFile {
  public:
-  // Everything that goes wrong with the file is an Error with this exit code that names it. A folder, a named
-  // pipe, a device or a socket is refused, and nothing waits for a writer.
+  // All failures throw an Error with this exit code and the file's name. Folders, named pipes, devices and
+  // sockets are errors; the open never waits for a writer.
   InputFile(std::string path, Exit exit);
   InputFile(InputFile&& other) noexcept;
   InputFile& operator=(InputFile&& other) noexcept;
   ~InputFile();
 
   const std::string& path() const { return path_; }
-  int64_t size() const { return size_; }  // when it was opened
+  int64_t size() const { return size_; }  // when the file was opened
 
   // Bytes [offset, offset + out.size()) of the file. Safe from several threads.
   void read(int64_t offset, std::span<std::byte> out) const;
-  // All of it; a file of more than `most` bytes is refused.
+  // The whole file; throws if it has more than `most` bytes.
   std::string text(int64_t most = INT64_MAX) const;
-  // Throws when the path names another file by now, or this one was written to since it was opened. After
-  // note_contents() a file whose time alone changed passes: what was noted decides.
+  // Throws if the path names another file, or if the file was modified since it was opened. After
+  // note_contents(), the digest decides: a file with a new time and the same digest passes.
   void require_unchanged() const;
   void note_contents();
-  // A digest of a file of up to 4 MiB, and of pieces from the first byte to the last of a larger one.
+  // Digest of the whole file up to 4 MiB, and of evenly spaced pieces of a larger file.
   uint64_t digest() const;
 
  private:
@@ -39,7 +39,7 @@ class InputFile {
   Exit exit_;
   int fd_ = -1;
   int64_t size_ = 0;              // bytes
-  mutable int64_t modified_ = 0;  // nanoseconds; the latest time at which the contents were the noted ones
+  mutable int64_t modified_ = 0;  // nanoseconds; last time at which the contents matched
   std::optional<uint64_t> noted_;
 };
 

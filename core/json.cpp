@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// Bytes that say how far somebody has read them.
+// Input iterator that records the read position.
 class Counted {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -36,7 +36,7 @@ class Counted {
   const char** read_;
 };
 
-// The quote that opens the string whose closing one is text[close].
+// Position of the quote that opens the string closed by text[close].
 size_t opening_quote(std::string_view text, size_t close) {
   for (size_t at = close; at-- > 0;) {
     if (text[at] != '"') continue;
@@ -51,7 +51,7 @@ struct Span {
   size_t begin, end;
 };
 
-// The token that text[at] belongs to; inside a string that is none, the character alone.
+// The token at text[at]; inside a string, the single character.
 Span token_at(std::string_view text, size_t at, bool in_string) {
   const auto in_word = [&](size_t i) {
     const char c = text[i];
@@ -66,7 +66,7 @@ Span token_at(std::string_view text, size_t at, bool in_string) {
   return word;
 }
 
-// Builds nothing; stops at what is wrong.
+// Checks without building a value; stops at the first fault.
 class Judge : public nlohmann::json_sax<json> {
  public:
   explicit Judge(std::string_view text) : text_(text), read_(text.data()) {}
@@ -129,7 +129,7 @@ class Judge : public nlohmann::json_sax<json> {
 
   const std::string_view text_;
   const char* read_;
-  std::vector<std::set<std::string>> keys_;  // of the containers that are open
+  std::vector<std::set<std::string>> keys_;  // of the open containers
   std::optional<JsonFault> fault_;
 };
 

@@ -1,6 +1,5 @@
-// JSON of files that somebody else has made. What is wrong with one is said in words of this program, with
-// its position. Parsers put up with any depth, but what prints a value, or looks through it, takes a frame of
-// the stack for each level: a few hundred kilobytes of [ would end the program.
+// JSON of untrusted files. Errors are in words of this program and have a position. Nesting is limited
+// because printing or searching a value recurses: a few hundred kilobytes of [ would overflow the stack.
 #pragma once
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -12,7 +11,7 @@
 
 namespace cleave {
 
-// Containers stand no deeper in each other in any file that is read here.
+// Maximum nesting of containers in any file.
 inline constexpr int kDeepestJson = 64;
 
 struct JsonFault {
@@ -20,26 +19,25 @@ struct JsonFault {
   std::string message;   // "expected a value, got '}'"
 };
 
-// Where and why the text is not JSON that is read here: what is not JSON, a key that an object has twice, and
-// what nests too deep. Nothing where it is.
+// Returns position and reason if the text is not valid JSON, an object has a duplicate key, or nesting is too
+// deep; otherwise nothing.
 std::optional<JsonFault> fault_in_json(std::string_view text);
 
-// The value of the text, or Error(exit) "FILE:LINE:COLUMN: ...", where `file` says whose text it is, and with
-// `advice` behind it where there is some.
+// Parses the text, or throws Error(exit) "FILE:LINE:COLUMN: ..." with `file` as FILE, followed by `advice` if
+// given.
 nlohmann::json parse_json(std::string_view text, const std::string& file, Exit exit,
                           std::string_view advice = "");
 
-// Whole numbers that files count steps and samples with: sums and products of a few of them do not wrap
-// around.
+// Maximum of step and sample counts in files. Sums and products of a few of them do not overflow.
 inline constexpr int64_t kMostCounted = int64_t{1} << 40;
-// The value as one of [least, kMostCounted]. nlohmann::json::exception if it is anything else, such as 1e300,
-// whose conversion C++ does not define.
+// Converts the value to an integer in [least, kMostCounted]. Throws nlohmann::json::exception for anything
+// else, such as 1e300, because C++ does not define its conversion.
 int64_t counted(const nlohmann::json& value, int64_t least = 0);
 
-// What an exception of the JSON library says, without the number that it begins with.
+// Message of a JSON library exception without its leading number.
 std::string without_number(std::string_view what);
 
-// The value of the text, discarded (is_discarded()) where it is none: for what need not be JSON.
+// Parses the text; the result is discarded (is_discarded()) if the text is not JSON. For optional JSON.
 nlohmann::json json_or_nothing(std::string_view text);
 
 }  // namespace cleave

@@ -9,14 +9,14 @@
 namespace cleave {
 namespace {
 
-// Bytes of the UTF-8 character that the text begins with (Unicode 15, table 3-7); 0 if it begins with none.
+// Length in bytes of the UTF-8 character at the start of the text (Unicode 15, table 3-7); 0 if invalid.
 size_t character_at(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? uint8_t(text[i]) : uint8_t{0}; };
   const uint8_t lead = byte(0);
   if (lead < 0x80) return 1;
   const size_t bytes = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
-  const uint8_t least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;  // no longer form than needed
-  const uint8_t most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;   // no surrogate; a code point
+  const uint8_t least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;  // no overlong form
+  const uint8_t most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;   // no surrogate; at most U+10FFFF
   if (bytes == 0 || byte(1) < least || byte(1) > most) return 0;
   for (size_t i = 2; i < bytes; ++i)
     if ((byte(i) & 0xC0) != 0x80) return 0;

@@ -1,6 +1,6 @@
-// Paths in JSON. A path is bytes, and a string in JSON is UTF-8. So a byte that is not part of UTF-8 is
-// written as \xNN with two lower-case hexadecimal digits, and a backslash before an x as \x5c; everything
-// else stands as it is. Reading turns every \xNN into its byte, which gives the path back.
+// File paths in JSON. A path is bytes; a JSON string is UTF-8. A byte outside UTF-8 is written as \xNN with
+// two lower-case hexadecimal digits, and a backslash before an x as \x5c; everything else is unchanged.
+// Reading replaces every \xNN by its byte, so a round trip returns the same path.
 #pragma once
 #include <string>
 #include <string_view>

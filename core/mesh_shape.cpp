@@ -35,8 +35,8 @@ MeshPlace MeshShape::place(int rank) const {
   return p;
 }
 
-// The axes that a group is along stand side by side, so its ranks are as far apart as those inside them have
-// places.
+// The axes of a group are adjacent, so the distance of its ranks is the number of places of the axes inside
+// them.
 RankRun MeshShape::members(Axis axis, const MeshPlace& p) const {
   MeshPlace first = p;
   RankRun run;

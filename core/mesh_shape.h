@@ -1,5 +1,5 @@
-// The grid of a job's ranks, pipe x data x sequence x tensor, as arithmetic: who stands where, who is in a
-// group with whom, and how a number of ranks divides. Nobody else computes a rank.
+// The grid of ranks, pipe x data x sequence x tensor, as arithmetic: places, groups, and divisions of a
+// number of ranks. All code that computes a rank calls this.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -9,24 +9,24 @@
 
 namespace cleave {
 
-// A group of ranks: along which axis its members stand, and what they meet for.
+// A group of ranks: the axis of its members and its purpose.
 struct RankGroup {
   enum class Purpose : uint8_t {
-    axis,         // whatever the axis is for
-    activations,  // pipe: these travel up
-    gradients,    // pipe: these travel down
-    near,         // data: ranks that gather parameters among themselves
-    across,       // data: those of the same index among their near ranks
-    parts,        // data: those at the same place of the axes inside it, which cut what they have
+    axis,         // all traffic of the axis
+    activations,  // pipe: activations to later stages
+    gradients,    // pipe: gradients to earlier stages
+    near,         // data: consecutive ranks that gather parameters from each other
+    across,       // data: ranks with equal index among their near ranks
+    parts,        // data: ranks at equal places of the inner axes, which divide parameters
     tied,         // pipe: stages that share a unit
   };
   Axis axis = Axis::world;
   Purpose purpose = Purpose::axis;
-  std::string unit = {};  // that is tied
+  std::string unit = {};  // the tied unit
 
   bool operator==(const RankGroup&) const = default;
 };
-// For people and for files: "pipe", "data near", "tied wte".
+// For messages and files: "pipe", "data near", "tied wte".
 std::string name_of(const RankGroup& group);
 
 // Ranks at equal distances.
@@ -36,7 +36,8 @@ struct RankRun {
   int operator[](int i) const { return first + i * stride; }
   int last() const { return (*this)[count - 1]; }
   int index_of(int rank) const { return (rank - first) / stride; }
-  // Cut into pieces of n members: the piece that has member i, and the members of i's index in every piece.
+  // Divided into pieces of n members: the piece that contains member i, and the members of all pieces with
+  // i's index.
   RankRun piece(int i, int n) const { return {(*this)[i - i % n], n, stride}; }
   RankRun across(int i, int n) const { return {(*this)[i % n], count / n, stride * n}; }
   bool operator==(const RankRun&) const = default;
@@ -51,25 +52,26 @@ struct MeshShape {
   int pipe = 1, data = 1, sequence = 1, tensor = 1;
 
   int size() const;
-  // Ranks that have the same layers of the same parameters: to whoever shards over them, those of an axis
-  // inside the data axis are ranks of the data axis like others.
+  // Number of ranks that hold the same layers and parameters. For sharding, the axes inside the data axis
+  // count as part of the data axis.
   int sharers() const;
   int rank(const MeshPlace& p) const;
   MeshPlace place(int rank) const;
-  // The group along an axis that the rank at `p` is in, in the group's order; of the data axis the sharers.
+  // The group along an axis that contains the rank at `p`, in group order. The group of the data axis is the
+  // sharers.
   RankRun members(Axis axis, const MeshPlace& p) const;
-  // The same of any group, with groups of `near` ranks; of stages that share a unit, which only the model
-  // knows, all ranks.
+  // The same for any group, with groups of `near` ranks. For stages that share a unit it returns all ranks,
+  // because only the model knows the stages.
   RankRun members(const RankGroup& group, const MeshPlace& p, int near) const;
   bool operator==(const MeshShape&) const = default;
 };
 
-// The axes of the grid, the outermost first. Tensor is innermost, so that its neighbours share a node.
+// Axes of the grid, outermost first. Tensor is innermost, so its neighbors share a node.
 struct MeshAxis {
   Axis axis;
   int MeshShape::*size;
   int MeshPlace::*place;
-  bool shares = false;  // the data axis and, next to it, those inside it
+  bool shares = false;  // the data axis and the axes inside it, which follow it
 };
 inline constexpr MeshAxis kMeshAxes[] = {
     {Axis::pipe, &MeshShape::pipe, &MeshPlace::pipe},
@@ -77,18 +79,18 @@ inline constexpr MeshAxis kMeshAxes[] = {
     {Axis::sequence, &MeshShape::sequence, &MeshPlace::sequence, true},
     {Axis::tensor, &MeshShape::tensor, &MeshPlace::tensor},
 };
-// "pipe 2 x data 3 x tensor 1"; of the axes inside the data axis those of several ranks.
+// "pipe 2 x data 3 x tensor 1"; axes inside the data axis only if they have several ranks.
 std::string name_of(const MeshShape& shape);
-// The axes along which a rank is not the first.
+// Axes along which the rank is not the first.
 AxisSet axes_behind(const MeshPlace& place);
-// The axes whose ranks divide a unit's slices among them, when `cuts` have parts of its parameters each.
+// Axes that divide a unit's slices among their ranks, if `cuts` are the axes that divide its parameters.
 AxisSet sharing_axes(AxisSet cuts);
 
-// A number of ranks, cut by three axes: what is left is data parallel.
+// Divides a number of ranks by three axes; the quotient is the data-parallel size.
 struct MeshCut {
-  int64_t data = 0;             // where all divide
-  std::optional<Axis> refused;  // the first of pipe, tensor and sequence that does not divide ...
-  int64_t ranks = 0;            // ... what the axes before it left of the world
+  int64_t data = 0;             // if all axes divide the world
+  std::optional<Axis> refused;  // first of pipe, tensor and sequence that does not divide `ranks`
+  int64_t ranks = 0;            // quotient of the world and the axes before `refused`
 };
 MeshCut cut_world(int64_t world, int64_t pipe, int64_t tensor, int64_t sequence);
 

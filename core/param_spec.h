@@ -1,5 +1,4 @@
-// The shared vocabulary of model, zero and checkpoint: what a parameter is, before anyone decides where it
-// lives.
+// Vocabulary of model, zero and checkpoint: describes a parameter independently of its placement.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,32 +11,31 @@
 
 namespace cleave {
 
-// Initial value as a function of the element's index in the whole tensor, so that any shard can be filled
-// alone.
+// Initial value as a function of the element index in the whole tensor, so any shard can be filled alone.
 struct Init {
   enum class Kind { zeros, ones, normal, uniform } kind = Kind::zeros;
   float scale = 0;  // standard deviation, or half width of the interval around 0
 };
 
-// Which part of a tensor a rank of an axis holds. One dim is cut: it is blocks of these extents one after
-// another (fused queries, keys and values), and of each the rank has the rank-th of `ranks` equal parts.
-// Parts of a single block may be longer than they must be: what of them is behind the block's end is padding,
-// also where one rank holds all of it.
+// The part of a tensor that a rank of an axis holds. One dim is split: it consists of consecutive blocks of
+// these extents (fused queries, keys and values), and the rank holds part `rank` of `ranks` equal parts of
+// each block. Parts of a single block may be longer than necessary; elements past the block's end are
+// padding, also if one rank holds the whole block.
 struct Split {
   int dim = 0;
-  std::vector<int64_t> extents = {};  // in the tensor that is cut; none: every rank has all of it
+  std::vector<int64_t> extents = {};  // of the whole tensor; empty: every rank holds all of it
   int rank = 0, ranks = 1;
 
   explicit operator bool() const { return !extents.empty(); }
   int64_t extent() const { return std::accumulate(extents.begin(), extents.end(), int64_t{0}); }
-  // The elements that are not padding, of a block of this extent that the rank's part has `each` of.
+  // The range without padding, for a block of this extent and parts of `each` elements.
   Range real(int64_t extent, int64_t each) const {
     return intersect({0, extent}, Range{0, each}.shifted(std::min(extent, rank * each)));
   }
 };
 
-// What the ranks of an axis have of a parameter: parts, or, without a split, all of it, of which each uses
-// some. Then the gradients that they compute are parts of a sum.
+// Distribution of a parameter over the ranks of an axis. With a split, each rank holds a part. Without a
+// split, all ranks hold the whole parameter and each uses some of it; their gradients are partial sums.
 struct Cut {
   Axis axis = Axis::tensor;
   Split split = {};
@@ -45,14 +43,14 @@ struct Cut {
 
 struct ParamSpec {
   std::string name;            // global: "h.3.attn.qkv.weight"
-  std::vector<int64_t> shape;  // of what this rank holds
+  std::vector<int64_t> shape;  // of this rank's part
   Init init;
   bool decay = false;  // weight decay applies by default (config_schema/decay_rule.h)
-  // Cuts of different axes; each cuts what the ones before it left. Along every other axis all ranks have the
-  // same.
+  // Cuts of different axes; each cuts the result of the cuts before it. Along all other axes the ranks hold
+  // equal parts.
   std::vector<Cut> cuts = {};
 
-  AxisSet cut_by() const {  // axes whose ranks have different parts
+  AxisSet cut_by() const {  // axes along which ranks have different parts
     AxisSet axes;
     for (const Cut& c : cuts)
       if (c.split) axes.add(c.axis);
@@ -61,7 +59,7 @@ struct ParamSpec {
   bool used_in_part(Axis axis) const {
     return std::any_of(cuts.begin(), cuts.end(), [&](const Cut& c) { return c.axis == axis && !c.split; });
   }
-  // The way from the rank's part to the whole: the last cut first.
+  // Splits that lead from the rank's part to the whole tensor: the last cut comes first.
   std::vector<Split> splits() const {
     std::vector<Split> all;
     for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut)
@@ -82,16 +80,16 @@ struct ParamSpec {
   }
 };
 
-// The parameters that are gathered, reduced, moved and saved together: those of one layer. Layers that name
-// the same unit share it (a tied embedding).
+// Parameters of one layer, which are gathered, reduced, moved and saved together. Layers that name the same
+// unit share it (a tied embedding).
 struct UnitSpec {
   std::string name;
   std::vector<ParamSpec> params;
-  // Training leaves the values as they are: there are no gradients, no masters and no optimizer state of
-  // them. They are sharded, gathered, moved and saved as others. A layer that trains some of its parameters
-  // only has the others in a unit of their own.
+  // Training does not change the values: the unit has no gradients, masters or optimizer state. It is
+  // sharded, gathered, moved and saved like other units. A partly trained layer declares its frozen
+  // parameters as a separate unit.
   bool frozen = false;
-  int group = 0;  // whose rates its updates take, where a step brings several (optim::StepArgs)
+  int group = 0;  // selects the rates of its updates if a step has several groups (optim::StepArgs)
 };
 
 }  // namespace cleave

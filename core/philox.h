@@ -1,6 +1,6 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 // SC11). A value is a function of (seed, stream, index), so initial weights, dropout masks and sample order
-// do not depend on how many ranks share the work or in which order they do it.
+// do not depend on how many ranks share the work or the order of the work.
 #pragma once
 #include <array>
 #include <cmath>
@@ -12,7 +12,7 @@ namespace cleave {
 
 struct Philox {
   uint64_t seed = 0;
-  uint64_t stream = 0;  // which sequence: the hash of a parameter's name, a layer and step of dropout, ...
+  uint64_t stream = 0;  // selects the sequence: hash of a parameter name, a dropout layer and step, ...
 
   // Four independent 32-bit words; index is the 64-bit block counter.
   constexpr std::array<uint32_t, 4> block(uint64_t index) const {
@@ -34,7 +34,8 @@ struct Philox {
   // Uniform in [0, 1) with 24 bits.
   constexpr float uniform(uint64_t index) const { return float(word(index) >> 8) * 0x1p-24f; }
 
-  // Standard normal, Box-Muller: two words give the cosine branch and the sine branch, a block gives four.
+  // Standard normal by Box-Muller: two words give the cosine branch and the sine branch, a block gives four
+  // values.
   double normal(uint64_t index) const {
     const auto w = block(index / 4);
     const size_t pair = index / 2 % 2 * 2;
@@ -44,7 +45,7 @@ struct Philox {
   }
 };
 
-// FNV-1a; names a stream after a parameter.
+// FNV-1a; names the stream of a parameter.
 constexpr uint64_t hash_name(std::string_view name) {
   uint64_t h = 0xcbf29ce484222325ull;
   for (char c : name) h = (h ^ uint8_t(c)) * 0x100000001b3ull;

@@ -8,7 +8,7 @@
 namespace cleave {
 namespace {
 
-// Bytes of the UTF-8 sequence that the text begins with; 0 when it begins with none.
+// Length in bytes of the UTF-8 sequence at the start of the text; 0 if invalid.
 size_t sequence_at(std::string_view text) {
   const auto lead = uint8_t(text[0]);
   const size_t bytes = lead < 0x80   ? 1
@@ -29,7 +29,7 @@ std::string escaped(std::string_view text, std::string_view kept, std::string_vi
     const char c = text[0];
     const size_t bytes = sequence_at(text);
     const bool control = uint8_t(c) < 0x20 || c == 0x7f;
-    // C1 controls, two bytes in UTF-8, move a terminal's cursor as well.
+    // C1 controls (two bytes in UTF-8) also move a terminal's cursor.
     const bool control_of_two = bytes == 2 && uint8_t(c) == 0xC2 && uint8_t(text[1]) < 0xA0;
     if (bytes == 0 || (control && kept.find(c) == kept.npos) || also_escaped.find(c) != also_escaped.npos)
       out += fmt::format("\\x{:02x}", uint8_t(c));

@@ -1,4 +1,4 @@
-// Half-open index ranges and the few rounding rules that partitioning is made of.
+// Half-open index ranges and the rounding rules of partitioning.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -16,7 +16,7 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-// Empty (begin == end) when the ranges do not meet.
+// Returns an empty range (begin == end) if the ranges do not overlap.
 constexpr Range intersect(Range a, Range b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
@@ -30,8 +30,8 @@ inline int64_t div_exact(int64_t a, int64_t b) {
   return a / b;
 }
 
-// The index-th of `parts` contiguous pieces of [0, numel); every piece but the last ones has ceil(numel /
-// parts) elements, the last ones are short or empty.
+// Returns the index-th of `parts` contiguous pieces of [0, numel). Pieces have ceil(numel / parts) elements;
+// the last ones are shorter or empty.
 constexpr Range part(int64_t numel, int64_t parts, int64_t index) {
   const int64_t length = ceil_div(numel, parts);
   return {std::min(numel, index * length), std::min(numel, (index + 1) * length)};

@@ -1,12 +1,12 @@
-// How ranks' values of an element become one.
+// Reductions of an element over ranks.
 #pragma once
 #include <cstdint>
 
 namespace cleave {
 
-// sum: added in rank order; 16-bit floats are added in fp32 and rounded once, integers wrap.
-// max: the largest, and of equal ones the first. A NaN counts as missing, so that the result is one only
-// where every rank has one: that is what NCCL computes, and no order of the ranks changes it.
+// sum: adds in rank order; 16-bit floats are added in fp32 and rounded once, integers wrap.
+// max: the largest value; the first of equal values. NaN counts as missing, so the result is NaN only if all
+// ranks have NaN. NCCL computes the same, and rank order does not change the result.
 enum class Reduction : uint8_t { sum, max };
 
 }  // namespace cleave

@@ -13,7 +13,7 @@ bool is_one_of(std::span<const std::string_view> words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// HF_TOKEN, hf-token and hfToken are HF and TOKEN.
+// Splits HF_TOKEN, hf-token and hfToken into HF and TOKEN.
 std::vector<std::string> words_of(std::string_view name) {
   std::vector<std::string> words;
   bool begins = true, was_lower = false;
@@ -26,7 +26,7 @@ std::vector<std::string> words_of(std::string_view name) {
   return words;
 }
 
-// Words that begin as the keys of well-known services do.
+// Words with the prefix of a well-known service's keys.
 bool is_key_of_service(std::string_view word) {
   constexpr std::string_view kBegins[] = {"hf_",   "sk-",   "ghp_", "gho_", "ghs_", "github_pat_", "glpat-",
                                           "xoxb-", "xoxp-", "AKIA", "ASIA", "AIza", "eyJ"};
@@ -48,7 +48,7 @@ std::string without_keys(std::string_view text) {
   return out;
 }
 
-// The part of a URL behind "://".
+// Masks the part of a URL after "://".
 std::string shown_url(std::string_view rest) {
   const std::string_view place = rest.substr(0, rest.find_first_of("/?#"));
   const size_t user = place.find(':'), host = place.rfind('@');
@@ -68,11 +68,11 @@ std::string shown_url(std::string_view rest) {
 }  // namespace
 
 bool is_secret(std::string_view name) {
-  // In the name without its separators, wherever they are.
+  // Matched anywhere in the name without its separators.
   constexpr std::string_view kParts[] = {
       "PASSW",     "PASSPHRASE", "SECRET", "CREDENTIAL",       "APIKEY",
       "ACCESSKEY", "PRIVATEKEY", "SSHKEY", "CONNECTIONSTRING", "ACCOUNTKEY"};
-  // Whole words, unless a word beside them says that they mean something else.
+  // Matched as whole words, unless an adjacent word changes the meaning.
   constexpr std::string_view kWords[] = {"TOKEN", "KEY",   "PASS", "PWD", "AUTH",   "PAT",
                                          "CRED",  "CREDS", "DSN",  "SAS", "BEARER", "JWT"};
   constexpr std::string_view kBefore[] = {"PAD",       "EOS",      "BOS",    "UNK",   "CLS",   "SEP",
@@ -86,7 +86,7 @@ bool is_secret(std::string_view name) {
   const std::vector<std::string> words = words_of(name);
   std::string joined;
   for (const std::string& w : words) joined += w;
-  if (joined == "PWD" || joined == "OLDPWD") return false;  // of a shell
+  if (joined == "PWD" || joined == "OLDPWD") return false;  // shell variables
   for (const std::string_view part : kParts)
     if (joined.find(part) != joined.npos) return true;
   for (size_t i = 0; i < words.size(); ++i) {
@@ -118,7 +118,7 @@ std::string without_secrets(std::string_view text) {
 
 std::vector<std::string> without_secrets(const std::vector<std::string>& words) {
   std::vector<std::string> shown;
-  bool hides = false;  // the value that follows its option
+  bool hides = false;  // masks the value after its option
   for (const std::string& word : words) {
     const bool option = word.starts_with("-");
     const size_t equals = word.find('=');

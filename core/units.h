@@ -1,4 +1,4 @@
-// Quantities as people write them: "2GiB", "512 MiB", 1.2e9 bytes.
+// Human-readable quantities: "2GiB", "512 MiB", 1.2e9 bytes.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace cleave {
 
-// Bytes of "123", "64KiB", "1.5 GiB", "2GB" (powers of 1000 without the i). Throws Error(usage) naming
+// Parses "123", "64KiB", "1.5 GiB", "2GB" (without the i: powers of 1000). Throws Error(usage) with the name
 // `what`.
 int64_t parse_bytes(std::string_view text, std::string_view what);
 

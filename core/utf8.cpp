@@ -7,8 +7,8 @@ namespace cleave {
 namespace {
 
 struct Run {
-  int bytes = 0;       // that belong together, at least 1
-  bool whole = false;  // they are a character
+  int bytes = 0;       // length of the run, at least 1
+  bool whole = false;  // the run is a complete character
 };
 
 // Table 3-7 of the Unicode standard: the second byte's range depends on the first.
@@ -27,7 +27,7 @@ Run run_at(const uint8_t* at, const uint8_t* end) {
   return {wanted, true};
 }
 
-// From `at` to the first byte that belongs to no whole character.
+// Returns the first byte at or after `at` that is not part of a complete character.
 const uint8_t* end_of_valid(const uint8_t* at, const uint8_t* end) {
   constexpr uint64_t kHighBits = 0x8080808080808080;
   while (at < end) {

@@ -1,11 +1,11 @@
-// What a user can do where a file cannot be made or written.
+// Advice for failures to create or write a file.
 #pragma once
 #include <cerrno>
 #include <string_view>
 
 namespace cleave {
 
-// By the errno of the call; the end of a sentence.
+// Returns the advice for an errno, as the end of a sentence.
 constexpr std::string_view remedy_of_writing(int error) {
   switch (error) {
     case ENOSPC:

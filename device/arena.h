@@ -1,5 +1,5 @@
-// Bump allocation for what lives and dies in stack order: activations and the scratch space of a call. Code
-// that takes tensors from an arena runs first against a dry one, which only finds the size to commit.
+// Bump allocator for stack-ordered memory: activations and the scratch of a call. Code that takes tensors
+// from an arena first runs against a dry arena, which only measures the required size.
 #pragma once
 #include "device/memory.h"
 
@@ -7,14 +7,14 @@ namespace cleave {
 
 class Arena {
  public:
-  // Dry: hands out tensors without memory behind them and measures.
+  // Dry: returns tensors without memory and measures.
   Arena() = default;
-  // Real: carves `bytes` (one-dimensional uint8), which must outlive every tensor taken.
+  // Real: divides `bytes` (one-dimensional uint8), which must outlive all taken tensors.
   explicit Arena(Tensor bytes) : base_(static_cast<std::byte*>(bytes.raw())), capacity_(bytes.bytes()) {
     memory_ = bytes.memory();
   }
 
-  // 64-byte aligned, uninitialized.
+  // Returns a 64-byte aligned, uninitialized tensor.
   Tensor take(DType dtype, Shape shape) {
     const int64_t begin = used_;
     used_ = round_up(used_ + shape.numel() * size_of(dtype), 64);

@@ -1,4 +1,4 @@
-// What a step is fed with: micro-batches in host memory, from a loader of data/ or from anywhere else.
+// Input of a step: micro-batches in host memory, from a loader of data/ or from the user.
 #pragma once
 #include <functional>
 #include <optional>
@@ -8,37 +8,36 @@
 
 namespace cleave {
 
-// A target without a loss.
+// Target that is excluded from the loss.
 inline constexpr int32_t kIgnoredTarget = -100;
 
-// Where a micro-batch stands in the training run, so that random numbers (dropout) are functions of it.
+// Position of a micro-batch in the training run; dropout's random numbers are functions of it.
 struct Position {
   uint64_t seed = 0;
   int64_t step = 0;
-  int64_t first_sample = 0;  // index, within the step's global batch, of the micro-batch's first sample
+  int64_t first_sample = 0;  // index of the micro-batch's first sample within the step's global batch
 };
 
-// One micro-batch of whole samples on this rank. Views into memory of the host that somebody else owns.
+// One micro-batch of whole samples on this rank. The tensors are views of host memory that others own.
 struct Batch {
-  Tensor input;    // as Model::input, in fp32 where the model's type is a float; int32 tokens otherwise
+  Tensor input;    // shape of Model::input; fp32 if the model's input type is a float, else int32 tokens
   Tensor targets;  // [rows] int32
-  int64_t valid_targets = 0;  // how many are not kIgnoredTarget
-  // Where samples are packed documents: for each position of every whole sample the one in it at which its
-  // document begins, int32, as AttentionMask has it. A model with a document mask wants it, others do not
-  // look.
+  int64_t valid_targets = 0;  // number of targets other than kIgnoredTarget
+  // For samples of packed documents: the start of the document at each position of every whole sample, int32,
+  // as in AttentionMask. Models with a document mask require it; others ignore it.
   Tensor documents = {};
-  Position position = {};  // seed and step are the engine's to fill in
+  Position position = {};  // the engine sets seed and step
 };
 
-// The micro-batches of this rank in one step.
+// Micro-batches of this rank in one step.
 class BatchSource {
  public:
-  // next(micro) makes them: it is called once for each, in order, and micro counts from 0. A batch's memory
-  // must stay valid until the next call.
+  // Calls next(micro) once per micro-batch, in order, with micro from 0. The memory of a batch must stay
+  // valid until the next call.
   template <class Next>
   requires std::is_invocable_r_v<Batch, Next&, int> BatchSource(Next next) : next_(std::move(next)) {}
-  // The same, where the sum of their valid_targets is known before the first is made. Where it is not,
-  // training asks for all micro-batches before it computes the first, and keeps copies.
+  // With a known sum of valid_targets over the micro-batches. If it is unknown, training requests all
+  // micro-batches before it computes the first, and keeps copies.
   BatchSource(std::function<Batch(int micro)> next, int64_t valid_targets)
       : next_(std::move(next)), valid_targets_(valid_targets) {}
 
@@ -50,10 +49,11 @@ class BatchSource {
   std::optional<int64_t> valid_targets_;
 };
 
-// A batch of values that the caller keeps, and that are only read: a token for each target, or as many tokens
-// for each (a label of a sequence), ...
+// Makes a batch of read-only values that the caller owns. The number of tokens must be a multiple of the
+// number of targets (1: a target per token; more: a label per sequence). Throws Error(data) otherwise.
 Batch batch_of(std::span<const int32_t> tokens, std::span<const int32_t> targets);
-// ... or a row of features for each. Error(data) where their number is not a multiple of the targets'.
+// The same for a row of features per target. The number of features must be a multiple of the number of
+// targets.
 Batch batch_of(std::span<const float> features, std::span<const int32_t> targets);
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-// Movement of bytes between memories, in stream order.
+// Copies between memories, in stream order.
 #pragma once
 #include <vector>
 
@@ -7,11 +7,12 @@
 
 namespace cleave {
 
-// dst = src, equal types and numel, any memory kinds. Both must live until the work is done.
+// Copies src to dst. Types and numel must be equal; memory kinds may differ. Both must live until the work is
+// done.
 void copy(Tensor dst, Tensor src, Stream& stream);
 
-// The elements as the stream's work so far leaves them, in memory of the host; waits for that work, and
-// throws what went wrong in it. From a GPU they go by way of what the stream was lent.
+// Copies to host memory after the earlier work of the stream. Blocks until the copy is done and throws the
+// stream's errors. Copies from a GPU use the stream's pinned workspace.
 void copy_to_host(const Tensor& dst, const Tensor& src, Stream& stream);
 template <class T>
 std::vector<T> to_host(const Tensor& x, Stream& stream) {

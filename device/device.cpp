@@ -11,13 +11,13 @@ namespace cleave {
 std::string name_of(Device device) { return device.is_cuda() ? fmt::format("cuda:{}", device.index) : "cpu"; }
 
 void set_cuda_environment(RanksHere ranks) {
-  constexpr int kKeep = 0;  // what the user set
+  constexpr int kKeep = 0;  // keeps the user's value
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
   if (ranks == RanksHere::several) setenv("CUDA_MODULE_LOADING", "EAGER", kKeep);
 }
 
 std::string problem_of_channels() {
-  constexpr int kStreams = 8;  // more than a rank has
+  constexpr int kStreams = 8;  // more than the streams of a rank
   const char* set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   if (!set || atoi(set) >= kStreams) return {};
   return fmt::format(

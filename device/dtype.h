@@ -1,5 +1,5 @@
-// Element types and their conversions. Sixteen-bit floats are storage: arithmetic on the CPU is in float, and
-// a conversion rounds to nearest, ties to even.
+// Element types and their conversions. 16-bit floats are storage types: the CPU computes in float, and a
+// conversion rounds to nearest, ties to even.
 #pragma once
 #include <immintrin.h>
 
@@ -106,8 +106,7 @@ constexpr DType dtype_of<uint8_t>() {
   return DType::uint8;
 }
 
-// Calls body with a value of the C++ type behind a 16- or 32-bit float type: with_float(t, [&](auto zero)
-// {...}).
+// Calls body with a zero of the C++ type of a 16- or 32-bit float type: with_float(t, [&](auto zero) {...}).
 template <class Body>
 decltype(auto) with_float(DType type, Body&& body) {
   switch (type) {

@@ -1,4 +1,4 @@
-// Errors of CPU streams that nobody synchronizes: they go to the GPU's streams that wait for their work.
+// Forwards errors of unsynchronized CPU streams to the GPU streams that wait for their work.
 #pragma once
 #include <exception>
 
@@ -6,8 +6,8 @@
 
 namespace cleave {
 
-// What work of a CPU stream before this point, which was reached, failed with; null: nothing, or it is
-// another kind of stream.
+// Returns the error of a CPU stream's work before this reached point; null if there is none or the stream is
+// not a CPU stream.
 std::exception_ptr failure_before(const Event::State& point);
 
 }  // namespace cleave

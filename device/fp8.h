@@ -1,6 +1,6 @@
-// Floats of eight bits ("FP8 Formats for Deep Learning", arXiv 2209.05433): E4M3 with four bits of exponent
-// and three of mantissa, up to 448, without an infinity; E5M2 with five and two, up to 57,344. Storage, as
-// the 16-bit floats are (device/dtype.h).
+// 8-bit floats ("FP8 Formats for Deep Learning", arXiv 2209.05433). E4M3: 4 exponent bits, 3 mantissa bits,
+// maximum 448, no infinity. E5M2: 5 exponent bits, 2 mantissa bits, maximum 57,344. Storage types like the
+// 16-bit floats (device/dtype.h).
 #pragma once
 #include <algorithm>
 #include <array>
@@ -11,13 +11,13 @@
 
 namespace cleave {
 
-// What tells the two formats apart.
+// Parameters of a format.
 struct Fp8Format {
-  int mantissa, bias;  // bits of the one, exponent of 1.0
+  int mantissa, bias;  // mantissa bits, exponent of 1.0
   float largest;
-  bool has_infinity;  // the codes of the largest exponent are no numbers
+  bool has_infinity;  // codes with the largest exponent are infinity or NaN
 
-  // Of 1.0: the exponent of the largest power of two.
+  // Exponent of the largest power of two, relative to 1.0.
   constexpr int top() const {
     return has_infinity ? (1 << (7 - mantissa)) - 2 - bias : (1 << (7 - mantissa)) - 1 - bias;
   }
@@ -28,7 +28,7 @@ inline constexpr uint8_t kFp8NaN = 0x7f;
 constexpr bool is_fp8(DType t) { return t == DType::fp8_e4m3 || t == DType::fp8_e5m2; }
 constexpr const Fp8Format& fp8_format(DType t) { return t == DType::fp8_e5m2 ? kE5M2 : kE4M3; }
 
-// What every code stands for; exact in bf16, too.
+// Value of every code; also exact in bf16.
 constexpr std::array<float, 256> fp8_values(const Fp8Format& f) {
   std::array<float, 256> values{};
   for (int code = 0; code < 256; ++code) {
@@ -55,12 +55,12 @@ constexpr const std::array<float, 256>& fp8_values(DType t) {
   return t == DType::fp8_e5m2 ? kE5M2Values : kE4M3Values;
 }
 
-// The nearest code, ties to even. What is larger than the largest number becomes it; what is not finite
-// becomes a NaN, so that an overflow stays one.
+// Returns the nearest code, ties to even. Saturates finite values. Infinity and NaN become NaN, so an
+// overflow stays visible.
 inline uint8_t to_fp8(float x, const Fp8Format& f) {
   const uint32_t word = std::bit_cast<uint32_t>(x), sign = word >> 24 & 0x80u;
   const float magnitude = std::min(std::fabs(x), f.largest);
-  // Below the normal numbers, adding a number whose last bit is the smallest step rounds to such steps.
+  // For subnormal results: adding a number with an ulp of the smallest step rounds to multiples of this step.
   const float coarse = std::bit_cast<float>(uint32_t(127 + 23 + 1 - f.bias - f.mantissa) << 23);
   const uint32_t small = std::bit_cast<uint32_t>(magnitude + coarse) - std::bit_cast<uint32_t>(coarse);
   const uint32_t bits = std::bit_cast<uint32_t>(magnitude), shift = uint32_t(23 - f.mantissa);
@@ -71,9 +71,9 @@ inline uint8_t to_fp8(float x, const Fp8Format& f) {
   return uint8_t((word & 0x7fffffffu) >= 0x7f800000u ? kFp8NaN : code | sign);
 }
 
-// A power of two with which `largest`, over it, has the exponent below the format's top one: whatever is up
-// to 1.75 times as large still has a code. Between 2^-100 and 2^100, so that elements stay normal numbers of
-// bf16.
+// Returns a power of two s so that `largest` / s has the exponent below the format's maximum; values up
+// to 1.75 times as large remain representable. Clamped to [2^-100, 2^100], so that scaled elements are normal
+// numbers of bf16.
 inline float fp8_scale(float largest, const Fp8Format& f) {
   const int exponent = int(std::bit_cast<uint32_t>(largest) >> 23 & 0xff) - 127 - (f.top() - 1);
   return std::bit_cast<float>(uint32_t(std::clamp(exponent, -100, 100) + 127) << 23);

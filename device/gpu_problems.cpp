@@ -11,8 +11,8 @@ namespace {
 
 std::string version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
 
-// The entries of CUDA_VISIBLE_DEVICES. CUDA ends the list at the first that it does not know; a number below
-// 0 is how people end it on purpose.
+// Entries of CUDA_VISIBLE_DEVICES. CUDA ends the list at the first unknown entry; users end it on purpose
+// with a negative number.
 std::vector<std::string> entries_of(std::string_view list) {
   std::vector<std::string> out;
   while (!list.empty()) {
@@ -50,7 +50,7 @@ GpuProblem problem_of_list(const std::string& list, int gpus) {
   }
   const int named = int(std::find(entries.begin(), entries.end(), "-1") - entries.begin());
   if (gpus >= named) return {};
-  // A process sees one part of a GPU, however many are named.
+  // A process sees a single slice, even if the list names several.
   const bool slices =
       std::all_of(entries.begin(), entries.end(), [](const std::string& e) { return e.starts_with("MIG-"); });
   if (slices && gpus == 1)
@@ -116,7 +116,7 @@ std::string fp8_problem(const Gpu& gpu, Device device, bool scales_of_rows) {
 }
 
 std::string memory_problem(const Gpu& gpu, Device device, int64_t needed) {
-  // Of the context, of kernels' code and of the libraries' own memory: 602 MiB on an H100.
+  // Context, kernel code and library memory: 602 MiB on an H100.
   constexpr int64_t kOfCuda = int64_t{1} << 30;
   if (needed + kOfCuda <= gpu.free_bytes) return {};
   const std::string found = fmt::format("{} ({}) has {} of its {} free", name_of(device), gpu.name,

@@ -1,5 +1,5 @@
-// What is wrong with the GPUs of a machine, from what its driver and its environment say: pure functions, so
-// that every answer can be tried without a GPU. Texts are one line: what was found, and what to do.
+// Diagnoses GPU problems from the reports of driver and environment. Pure functions, so every case can be
+// tested without a GPU. Messages are one line with finding and action.
 #pragma once
 #include <optional>
 #include <string>
@@ -8,36 +8,35 @@
 
 namespace cleave {
 
-// What the driver says before any GPU is used.
+// Report of the driver before any GPU is used.
 struct DriverReport {
   enum class Answer : uint8_t { gpus, no_driver, old_driver, no_gpu, other };
   Answer answer = Answer::gpus;
   int driver = 0, runtime = 0;              // as in CudaStatus
-  int gpus = 0;                             // that it shows to this process
-  std::string words = {};                   // of another error, and what to do about it
+  int gpus = 0;                             // number visible to this process
+  std::string words = {};                   // another error, with an action
   std::optional<std::string> visible = {};  // CUDA_VISIBLE_DEVICES
 };
 
-// Empty, or why GPUs cannot be used as they were meant to be. `meant`: somebody has a GPU here and it does
-// not work, or asked for others than there are, so that computing on the CPU instead would be a surprise.
+// Text is empty, or the reason why GPUs do not work as intended. `meant`: the machine has a GPU that does not
+// work, or other GPUs were requested than exist, so computing on the CPU would be a surprise.
 struct GpuProblem {
   std::string text = {};
   bool meant = false;
 };
 GpuProblem gpu_problem(const DriverReport& report);
 
-// A part of a GPU, to its owner a GPU of its own (MIG).
+// A GPU slice (MIG), which its owner sees as a GPU.
 bool is_slice(const Gpu& gpu);
-// Empty for a whole GPU; else what a rank has of it.
+// Empty for a whole GPU; else describes the slice of a rank.
 std::string slice_note(const Gpu& gpu, Device device);
-// Why this rank of a job cannot use the GPU, which is a part, as `transport` wants (--gpu_transport).
+// Returns why this rank cannot use its MIG slice with `transport` (--gpu_transport); empty if it can.
 std::string slice_problem(const Gpu& gpu, Device device, int ranks, std::string_view transport);
 
-// Why its libraries have no products in FP8, with a scale for an operand or for each of its rows; empty where
-// they have.
+// Returns why the GPU does not support FP8 products with a scale per operand or per row; empty if it does.
 std::string fp8_problem(const Gpu& gpu, Device device, bool scales_of_rows);
 
-// Why `needed` more bytes, with what CUDA takes for itself, are not free on the GPU.
+// Returns why `needed` bytes plus CUDA's own memory are not free on the GPU; empty if they are.
 std::string memory_problem(const Gpu& gpu, Device device, int64_t needed);
 
 }  // namespace cleave

@@ -1,11 +1,12 @@
-// When CUDA loads kernels.
+// Kernel loading of CUDA.
 #pragma once
 #include <string>
 
 namespace cleave {
 
-// Empty, or that CUDA loads kernels when they are first launched, where several ranks wait for each other:
-// because it had started before set_cuda_environment, or the user wants it so. Starts CUDA where it is there.
+// Empty, or a warning that CUDA loads kernels at their first launch although several ranks wait for each
+// other: CUDA started before set_cuda_environment, or the user configured it. Starts CUDA if the machine has
+// it.
 std::string problem_of_loading();
 
 }  // namespace cleave

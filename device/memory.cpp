@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
 
-// Small blocks come from the heap; large ones are mapped on a huge-page boundary, because alignment and huge
-// pages are worth up to a factor of two in matrix products.
+// Small blocks come from the heap. Large blocks are mapped on a huge-page boundary, because alignment and
+// huge pages speed up matrix products by up to 2x.
 void* map_zeroed(int64_t bytes) {
   if (bytes < kHugePage) {
     void* p = std::aligned_alloc(64, size_t(round_up(std::max<int64_t>(bytes, 1), 64)));
@@ -32,7 +32,7 @@ void* map_zeroed(int64_t bytes) {
   if (aligned > begin) munmap(begin, size_t(aligned - begin));
   if (const size_t tail = size_t(begin + length + kHugePage - (aligned + length)))
     munmap(aligned + length, tail);
-  madvise(aligned, length, MADV_HUGEPAGE);  // a hint; refused where huge pages are off
+  madvise(aligned, length, MADV_HUGEPAGE);  // a hint; fails if huge pages are off
   return aligned;
 }
 
@@ -43,7 +43,7 @@ void unmap(void* data, int64_t bytes) {
     munmap(data, size_t(round_up(bytes, kHugePage)));
 }
 
-// Where the machine refuses to lock so much memory, training goes on with slower copies.
+// Falls back to ordinary memory, with slower copies, if the machine cannot lock so much.
 MemoryBlock allocate_pinned(Device device, int64_t bytes) {
   const MemoryBlock pinned = cuda_allocate_pinned(device, bytes);
   if (pinned.data) return pinned;
@@ -71,8 +71,8 @@ constexpr bool moves(MemoryKind kind, Category c) {
 
 int64_t host_total(const MemoryTable& t) { return t.total(MemoryKind::pinned) + t.total(MemoryKind::host); }
 
-// What makes less of it whatever the job looks like; how to divide it over ranks is the plan's to say, which
-// knows how many there are and how they share already.
+// Advice that shrinks a category for any job. Advice on dividing it over ranks comes from the plan, which
+// knows the ranks and the current sharding.
 std::string_view remedy(Category category, MemoryKind kind) {
   const bool on_device = kind == MemoryKind::device;
   switch (category) {
@@ -105,7 +105,7 @@ std::string_view remedy(Category category, MemoryKind kind) {
   return "";
 }
 
-// "largest: weights (1.2 GiB); what to do".
+// "largest: weights (1.2 GiB); <action>".
 std::string advice(const MemoryTable& table, MemoryKind kind) {
   Category largest = Category::weights;
   for (int c = 0; c < kCategories; ++c)

@@ -1,7 +1,6 @@
-// Memory that is counted. Every long-lived byte of a rank comes from its Memory, under a category and a
-// memory kind, so that a plan can be compared with what really happened, to the byte. A dry Memory counts
-// without allocating: running the real allocation code against it is how a plan is made. Its buffers have
-// addresses that differ and that nobody may touch.
+// Counted memory. Every long-lived byte of a rank comes from its Memory, with a category and a memory kind,
+// so a plan matches the actual use to the byte. A dry Memory counts without allocating; plans run the real
+// allocation code against it. Its buffers have distinct addresses that must not be accessed.
 #pragma once
 #include <array>
 #include <limits>
@@ -48,7 +47,7 @@ struct MemoryTable {
   bool operator==(const MemoryTable&) const = default;
 };
 
-// A table for people: one row a category, one column a kind that is used.
+// Formats a table with one row per category and one column per used kind.
 std::string format(const MemoryTable& planned, const MemoryTable* now = nullptr);
 
 struct MemoryLimits {
@@ -57,11 +56,11 @@ struct MemoryLimits {
   int64_t host_bytes = kNone;  // pinned and pageable together
 };
 
-// Of device memory in the categories that collectives move (weights, gradients, buckets, gathered): its sizes
-// are multiples of this, and a transport may have an allocator of its own for it.
+// Allocator of device memory in the categories that collectives move (weights, gradients, buckets, gathered).
+// Sizes are multiples of `granularity`; a transport may supply `allocate`.
 struct MovedMemory {
   int64_t granularity = 1;
-  DeviceAllocator allocate = nullptr;  // none: the device's
+  DeviceAllocator allocate = nullptr;  // null: the device's allocator
 };
 
 class Buffer;
@@ -70,29 +69,29 @@ class Memory {
  public:
   enum class Mode { real, dry };
 
-  // Device memory of a CUDA rank is the GPU's, and its pinned memory is locked; where the machine refuses to
-  // lock, it is ordinary memory and a warning goes to stderr once. A dry memory needs no GPU.
+  // For a CUDA device, device memory is on the GPU and pinned memory is page-locked. If the machine cannot
+  // lock it, ordinary memory is used, with one warning on stderr. A dry memory needs no GPU.
   explicit Memory(MemoryLimits limits = {}, Mode mode = Mode::real, Device device = {},
                   MovedMemory moved = {})
       : limits_(limits), mode_(mode), device_(device), moved_(moved) {}
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // Zero-filled, 64-byte aligned; from 2 MiB on, 2 MiB aligned and on huge pages where the kernel grants
-  // them. Throws Error(memory) with the category table when a limit or the machine refuses. The buffer must
-  // not outlive this Memory. `name` appears in messages. Disk memory is only counted, and its tensor has no
-  // address: the bytes are in a file (offload/disk_file.h).
+  // Returns zero-filled memory, 64-byte aligned; from 2 MiB on it is 2 MiB aligned and uses huge pages if the
+  // kernel grants them. Throws Error(memory) with the category table if a limit or the machine is exceeded.
+  // The buffer must not outlive this Memory. Messages contain `name`. Disk memory is only counted; its tensor
+  // has no address, because the bytes are in a file (offload/disk_file.h).
   Buffer allocate(MemoryKind kind, Category category, DType dtype, Shape shape, std::string_view name);
 
   bool dry() const { return mode_ == Mode::dry; }
   Device device() const { return device_; }
-  // What now comes from the allocator for moved memory, each piece whole, in the order of allocation.
+  // Live blocks of the allocator for moved memory, each as a whole, in allocation order.
   std::vector<Tensor> moved() const;
-  // What will be allocated, for the report when the machine refuses.
+  // Sets the planned use, for the report of a failed allocation.
   void expect(const MemoryTable& planned) { planned_ = planned; }
   const MemoryLimits& limits() const { return limits_; }
   MemoryTable live() const;
-  MemoryTable peak() const;  // the largest live value of each entry
+  MemoryTable peak() const;  // maximum of each entry over time
 
  private:
   friend class Buffer;
@@ -107,14 +106,14 @@ class Memory {
   mutable std::mutex mutex_;
   std::vector<Tensor> moved_now_;
   MemoryTable live_, peak_, planned_;
-  intptr_t next_ = kNoMemory;  // of a dry buffer
+  intptr_t next_ = kNoMemory;  // next address of a dry buffer
 };
 
-// Throws Error(memory) with the category table and the config keys that shrink the largest category when
-// `planned` exceeds `limits`.
+// Throws Error(memory) if `planned` exceeds `limits`, with the category table and the config keys that shrink
+// the largest category.
 void check_fits(const MemoryTable& planned, const MemoryLimits& limits);
 
-// Owns memory; move-only. Converts to a tensor over all of it.
+// Owns memory; move-only. Converts to a tensor of all elements.
 class Buffer {
  public:
   Buffer() = default;
@@ -133,8 +132,8 @@ class Buffer {
   Memory* memory_ = nullptr;
   Tensor tensor_;
   Category category_{};
-  int64_t bytes_ = 0;                                     // that were taken: at least the tensor's
-  void (*release_)(void* data, int64_t bytes) = nullptr;  // how the bytes go back; none: there are none
+  int64_t bytes_ = 0;                                     // allocated bytes: at least those of the tensor
+  void (*release_)(void* data, int64_t bytes) = nullptr;  // frees the bytes; null: nothing to free
 };
 
 }  // namespace cleave

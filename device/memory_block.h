@@ -1,4 +1,4 @@
-// Bytes and how they go back, from whoever has some.
+// Allocated bytes with their release function.
 #pragma once
 #include <cstdint>
 
@@ -11,7 +11,7 @@ struct MemoryBlock {
   void (*release)(void* data, int64_t bytes) = nullptr;
 };
 
-// Gives zeroed memory of a device; without data when it has none left.
+// Returns zeroed device memory; without data if the device is out of memory.
 using DeviceAllocator = MemoryBlock (*)(Device device, int64_t bytes);
 
 }  // namespace cleave

@@ -1,4 +1,4 @@
-// What a stream that does not run its work at once is made of; device/ and the bodies of kernels only.
+// Implementation interface of asynchronous streams; for device/ and kernel bodies only.
 #pragma once
 #include <functional>
 #include <memory>
@@ -12,22 +12,22 @@ namespace cleave {
 struct Event::State {
   virtual ~State() = default;
   virtual void wait() = 0;  // blocks the calling thread
-  // The same on a thread beside the one that launches work, without a call of CUDA.
+  // The same on a thread other than the launching one, without CUDA calls.
   virtual void wait_beside() { wait(); }
-  // Calls `action` once, from any thread, when the point is reached; at once if it was.
+  // Calls `action` once, on any thread, when the point is reached; immediately if it already was.
   virtual void then(std::function<void()> action) = 0;
 };
 
-// The contract of each member is that of Stream's.
+// Members have the contract of the Stream functions.
 class Queue {
  public:
   virtual ~Queue() = default;
   virtual void enqueue(std::function<void()> task) = 0;
-  // Copies from or to memory of a GPU; what is of the host is page-locked.
+  // Copies from or to GPU memory; host memory must be page-locked.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
-  // From pageable memory of the host, which may change when this has returned.
+  // Copies from pageable host memory, which may change after the return.
   virtual void upload(void* to, const void* from, int64_t bytes) = 0;
-  // To pageable memory of the host. Blocks until the bytes are there.
+  // Copies to pageable host memory; blocks until done.
   virtual void download(void* to, const void* from, int64_t bytes) = 0;
   virtual Event record() = 0;
   virtual void wait(const Event& event) = 0;
@@ -40,7 +40,7 @@ class Queue {
   bool measures = false;   // Stream::measure_choices
 };
 
-// Throws Error(usage) where this build or this machine cannot have one.
+// Throw Error(usage) if this build or machine does not support CUDA streams.
 std::unique_ptr<Queue> make_cuda_queue(Device device, Stream::Turn turn);
 std::unique_ptr<Queue> adopt_cuda_queue(Stream::Foreign foreign);
 

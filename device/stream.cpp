@@ -14,7 +14,7 @@
 namespace cleave {
 namespace {
 
-// A point in the work of a worker thread.
+// A point in a worker thread's work.
 class WorkerPoint final : public Event::State {
  public:
   void wait() override {
@@ -85,8 +85,8 @@ class Worker final : public Queue {
           true});
   }
   void synchronize() override {
-    // This point holds no failure: the worker may let go of it after the caller has caught the exception,
-    // and the exception is then freed on a thread that never waited for the caller.
+    // This point holds no failure: the worker could release it after the caller has caught the exception, and
+    // would then free the exception on a thread that is not synchronized with the caller.
     auto point = std::make_shared<WorkerPoint>();
     push({[point] { point->fire(nullptr); }, true});
     point->wait();
@@ -100,7 +100,7 @@ class Worker final : public Queue {
   struct Task {
     std::function<void()> body;
     bool always =
-        false;  // bookkeeping that must run even after a failure, or another stream would wait forever
+        false;  // bookkeeping that also runs after a failure; otherwise another stream would wait forever
   };
 
   std::exception_ptr failure() {
@@ -176,7 +176,7 @@ void Stream::enqueue(std::function<void()> task) {
     task();
 }
 
-Event Stream::record() { return queue_ ? queue_->record() : Event(); }  // inline work is done by now
+Event Stream::record() { return queue_ ? queue_->record() : Event(); }  // inline work is already done
 
 void Stream::wait(const Event& event) {
   if (!event.state()) return;

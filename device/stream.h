@@ -1,7 +1,6 @@
-// Order of work: streams and events with the CUDA contract, and nothing else. Work on one stream runs in
-// order; between streams only events order it. A CPU stream is a worker thread, so that a missing event is a
-// data race that ThreadSanitizer sees on a machine without a GPU; an inline stream runs each task at once in
-// the caller.
+// Order of work: streams and events with the CUDA contract. Work on one stream runs in order; only events
+// order work between streams. A CPU stream is a worker thread, so ThreadSanitizer sees a missing event as a
+// data race without a GPU. An inline stream runs each task immediately in the caller.
 #pragma once
 #include <functional>
 #include <memory>
@@ -29,33 +28,33 @@ class Event {
 
 class Stream {
  public:
-  // discard drops every task: running real code against it, with a dry arena, only measures what the code
-  // takes. dry drops them as well, but what is enqueued counts: a whole training step without data.
+  // discard drops every task: real code runs against it, with a dry arena, to measure memory. dry also drops
+  // tasks, but counts the enqueued work: a whole training step without data.
   enum class Mode { inline_, worker, discard, dry };
 
-  // on_start runs first on the worker thread, to bind it, name it or size its thread team; other modes ignore
-  // it.
+  // on_start runs first on the worker thread, for binding, naming or setting its thread team; other modes
+  // ignore it.
   explicit Stream(Mode mode = Mode::inline_, std::function<void()> on_start = {});
-  // A stream of that GPU, or `otherwise` where the device is the CPU. Its tasks run on a thread of the driver
-  // in stream order and must not call CUDA. Events order CPU and CUDA streams in both directions without
-  // blocking the host, except that an inline stream blocks its caller.
-  // Blocks of kernels of a stream that is `first` start before waiting ones of streams that are not: for what
-  // other ranks wait for.
+  // A stream of the GPU, or of mode `otherwise` on the CPU. Tasks run on a driver thread in stream order and
+  // must not call CUDA. Events order CPU and CUDA streams in both directions without blocking the host,
+  // except that an inline stream blocks its caller. Turn::first gives kernel blocks priority over waiting
+  // blocks of other streams, for work that other ranks wait for.
   enum class Turn { usual, first };
   explicit Stream(Device device, Mode otherwise = Mode::inline_, Turn turn = Turn::usual);
-  // A stream of that GPU which somebody else made and ends later than this: work is enqueued between theirs.
+  // A stream of the GPU that the caller created and that outlives this object. Work is enqueued between the
+  // caller's work.
   struct Foreign {
     Device device;
     void* handle;  // cudaStream_t
   };
   explicit Stream(Foreign foreign);
-  ~Stream();  // finishes what was enqueued; errors not yet seen by synchronize() are dropped
+  ~Stream();  // finishes the enqueued work; drops errors that synchronize() did not throw yet
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
   // Tasks must be self-contained values. If a task throws, later tasks are skipped (events still fire) and
-  // the error leaves by synchronize(); an inline stream throws from enqueue itself. Kernels on a CUDA stream
-  // run all the same; one that finds bad data in its operands leaves its error by synchronize(), too.
+  // synchronize() throws the error; an inline stream throws from enqueue. Kernels on a CUDA stream always
+  // run; synchronize() also throws faults that they find in their operands.
   void enqueue(std::function<void()> task);
   Event record();
   void wait(const Event& event);  // later work on this stream starts after the event
@@ -64,23 +63,23 @@ class Stream {
   bool dry() const { return mode_ == Mode::dry; }
 
   bool on_cuda() const { return cuda_; }
-  // Scratch for kernels and for staging (device/workspace.h), which must outlive the stream; a CUDA stream
-  // needs it before its first kernel, others ignore it.
+  // Sets the scratch of kernels and copies (device/workspace.h), which must outlive the stream. A CUDA stream
+  // needs it before its first kernel; other streams ignore it.
   void lend(Tensor device, Tensor pinned);
-  // Lets matrix products of fp32 on a CUDA stream round their operands to TF32 from now on.
+  // Allows fp32 matrix products on a CUDA stream to round their operands to TF32.
   void allow_tf32();
-  // Lets a library on a CUDA stream add in an order that differs from time to time from now on.
+  // Allows libraries on a CUDA stream to sum in an order that varies between runs.
   void allow_any_order();
-  // Lets a CUDA stream measure what its libraries offer, and take the fastest, where it meets a shape for the
-  // first time in this process from now on (kernels/choices.h).
+  // Allows a CUDA stream to measure library algorithms and use the fastest for each new shape in this process
+  // (kernels/choices.h).
   void measure_choices();
-  Tensor pinned() const;                         // what was lent; undefined on a CPU stream
-  Queue* queue() const { return queue_.get(); }  // for the bodies of kernels
+  Tensor pinned() const;                         // pinned part of the workspace; undefined on a CPU stream
+  Queue* queue() const { return queue_.get(); }  // for kernel bodies
 
  private:
   Mode mode_;
   bool cuda_ = false;
-  std::unique_ptr<Queue> queue_;  // none: inline, discard or dry
+  std::unique_ptr<Queue> queue_;  // null: inline, discard or dry
 };
 
 }  // namespace cleave

@@ -18,12 +18,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Longer than a loop's threads usually end apart, shorter than a time slice of the kernel, which a neighbour
-// that shares the core would have to wait for.
+// Longer than the usual difference between the threads of a loop; shorter than a time slice of the kernel, so
+// that another process on the core does not wait for a spinning thread.
 constexpr auto kWatch = std::chrono::microseconds(100);
 
-// A thread takes its share in so many parts, and what it has not begun is taken by those that are done with
-// theirs: a thread that loses its core to another process holds up no more than one part.
+// A thread takes its share in this many parts, and idle threads take its unstarted parts. A thread that loses
+// its core to another process delays only one part.
 constexpr int kTakesOfAShare = 16;
 
 std::atomic<int>& wanted() {
@@ -31,7 +31,7 @@ std::atomic<int>& wanted() {
   return threads;
 }
 
-// A child of fork has none of its parent's helpers.
+// The child of a fork has none of its parent's helpers.
 std::atomic<int> forks{0};
 
 thread_local bool within_share = false;
@@ -63,7 +63,7 @@ class Team {
     loop_ = {share, context, grain > 0 ? grain : std::max<int64_t>(1, count / (threads * kTakesOfAShare)),
              threads};
     for (int t = 0; t < threads; ++t) {
-      // In turn, everything is in the first queue.
+      // With a grain, all pieces are in the first queue.
       queues_[size_t(t)].next = grain > 0 ? 0 : count * t / threads;
       queues_[size_t(t)].end = grain > 0 ? (t == 0 ? count : 0) : count * (t + 1) / threads;
     }
@@ -91,16 +91,16 @@ class Team {
   struct Loop {
     Share share;
     const void* context;
-    int64_t grain;  // pieces that are taken at a time
+    int64_t grain;  // pieces taken at a time
     int threads;
   };
-  // The pieces of a thread's share that nobody has taken.
+  // The untaken pieces of a thread's share.
   struct alignas(64) Queue {
     std::atomic<int64_t> next{0};
     int64_t end = 0;
   };
 
-  // The thread's own share, then what is left of the others'.
+  // Takes the thread's own share, then remaining pieces of others.
   void take_part(int thread) {
     const Loop loop = loop_;
     for (int t = 0; t < loop.threads; ++t) {
@@ -119,14 +119,14 @@ class Team {
       wait_for_change(round_, seen);
       seen = round_;
       if (leaving_) return;
-      // A loop that was closed before this helper came may have ended long ago.
+      // A loop that was closed before this helper arrived may have ended long ago.
       if (!open.exchange(false)) continue;
       take_part(number);
       if (--working_ == 0) working_.notify_one();
     }
   }
 
-  // Returns when the word is, or for a moment was, another one.
+  // Returns when the word differs or differed for a moment.
   template <class Word>
   void wait_for_change(const std::atomic<Word>& word, Word old) {
     const auto begin = Clock::now();
@@ -140,12 +140,11 @@ class Team {
     word.wait(old);
   }
 
-  alignas(64) std::atomic<uint32_t> round_{0};  // counts loops; helpers wait for the next
-  alignas(64) std::atomic<int> working_{
-      0};  // helpers that may come or are at work; the caller waits for none
+  alignas(64) std::atomic<uint32_t> round_{0};  // counts loops; helpers wait for a change
+  alignas(64) std::atomic<int> working_{0};  // helpers that may join or are working; the caller waits for 0
   alignas(64) Loop loop_{};
   std::deque<Queue> queues_;  // by thread
-  // For each helper, whether it may still come to this loop: not when the caller found nothing left to do.
+  // True if the helper may still join this loop; false if the caller found no work left.
   std::deque<std::atomic<bool>> open_;
   std::atomic<bool> leaving_{false};
   std::atomic<int64_t> sleeps_{0};
@@ -154,8 +153,8 @@ class Team {
   std::vector<std::thread> helpers_;
 };
 
-// The calling thread's, made when it first shares a loop. One that was copied by fork is left as it is: its
-// helpers are threads of another process, which nobody here can end.
+// Team of the calling thread, created at its first shared loop. After a fork it is abandoned, because its
+// helpers are threads of the parent process.
 struct Own {
   std::unique_ptr<Team> team;
 

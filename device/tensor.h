@@ -1,5 +1,5 @@
-// Views. A tensor knows where its bytes are, their type, their shape and the kind of memory they live in, and
-// owns nothing: buffers own, tensors view.
+// Tensor views. A tensor has an address, type, shape and memory kind, and owns nothing: buffers own, tensors
+// view.
 #pragma once
 #include <array>
 #include <initializer_list>
@@ -10,8 +10,8 @@
 
 namespace cleave {
 
-// Where bytes live. On the CPU backend device, pinned and host are all ordinary memory, but they are counted
-// and capped apart, so that an offload plan can be tried on any machine.
+// Location of bytes. On the CPU backend, device, pinned and host are all ordinary memory, but with separate
+// counts and limits, so any machine can test an offload plan.
 enum class MemoryKind : uint8_t { device, pinned, host, disk };
 inline constexpr int kMemoryKinds = 4;
 
@@ -20,8 +20,7 @@ constexpr std::string_view name_of(MemoryKind kind) {
   return names[size_t(kind)];
 }
 
-// Where the addresses of a dry run begin, which are told apart and compared but never followed: no processor
-// or GPU has memory there.
+// First address of dry runs. Dry addresses are distinct and comparable, but no processor or GPU maps them.
 inline constexpr intptr_t kNoMemory = intptr_t{1} << 60;
 
 // Up to four dims, row major and contiguous.
@@ -55,16 +54,16 @@ class Tensor {
   int64_t dim(int i) const { return shape_[i]; }
   int64_t numel() const { return shape_.numel(); }
   int64_t bytes() const { return numel() * size_of(dtype_); }
-  // False for a default-constructed tensor, which stands for an operand left out. In a dry run tensors are
-  // defined without memory behind them.
+  // False for a default-constructed tensor, which means an omitted operand. In a dry run, tensors are defined
+  // without memory.
   bool defined() const { return shape_.rank > 0; }
   void* raw() const { return data_; }
-  // False in a dry run, and for a tensor that is not defined.
+  // False in a dry run, and for an undefined tensor.
   bool has_memory() const { return data_ && intptr_t(data_) < kNoMemory; }
 
-  // The elements as T, which must be the tensor's type. In a dry run, where there is no memory behind a
-  // tensor, it throws: whoever touches elements does so inside a kernel or a task of a stream
-  // (Stream::enqueue), which a dry stream counts and does not run.
+  // Returns the elements as T, which must be the tensor's type. Throws in a dry run, which has no memory.
+  // Access elements only in kernels or in stream tasks (Stream::enqueue); a dry stream counts these without
+  // running them.
   template <class T>
   T* as() const {
     CHECK(dtype_ == dtype_of<T>(), "tensor is {}, used as {}", name_of(dtype_), name_of(dtype_of<T>()));
@@ -81,13 +80,13 @@ class Tensor {
     return {as<T>(), size_t(numel())};
   }
 
-  // One-dimensional view of elements [r.begin, r.end) of the flat order.
+  // One-dimensional view of elements [r.begin, r.end) in flat order.
   Tensor slice(Range r) const {
     CHECK(0 <= r.begin && r.begin <= r.end && r.end <= numel(), "slice [{}, {}) of {} elements", r.begin,
           r.end, numel());
     return {at(r.begin * size_of(dtype_)), dtype_, {r.size()}, memory_};
   }
-  // The same elements in another shape.
+  // View of the same elements with another shape.
   Tensor view(Shape shape) const {
     CHECK(shape.numel() == numel(), "view of {} elements as {}", numel(), shape.numel());
     return {data_, dtype_, shape, memory_};
@@ -103,7 +102,7 @@ class Tensor {
   }
 
  private:
-  // A view of a tensor without an address has none either.
+  // A view of a tensor without an address has no address.
   std::byte* at(int64_t bytes) const { return data_ ? data_ + bytes : nullptr; }
 
   std::byte* data_ = nullptr;

@@ -1,14 +1,14 @@
-// Names for what the host's thread does, which Nsight Systems and other tools show (NVTX): builds with the
-// CUDA backend have them, on a CPU's ranks, too.
+// Named ranges of host work for Nsight Systems and other tools (NVTX). Builds with the CUDA backend have
+// them, also on CPU ranks.
 #pragma once
 #include <string_view>
 
 namespace cleave {
 
-// Whether a tool has attached itself to this process. Asked before a name is made.
+// Returns true if a tool is attached to this process; check it before formatting a name.
 bool a_tool_listens();
 
-// From here to end_tool_range() of the same thread, what it does is called "category: name". Ranges nest.
+// Names this thread's work until end_tool_range() "category: name". Ranges nest.
 void begin_tool_range(std::string_view category, std::string_view name);
 void end_tool_range();
 

@@ -27,7 +27,7 @@ std::string json_string(std::string_view text) {
   return out + '"';
 }
 
-// Written by the stream that the event is of.
+// The stream of the event writes the end time.
 bool is_done(const TraceEvent& e) {
   return std::atomic_ref<double>(const_cast<double&>(e.end_us)).load(std::memory_order_acquire) != 0;
 }
@@ -55,7 +55,7 @@ std::string Trace::file_of(const std::string& path, int rank, int ranks) {
                                        p.has_extension() ? p.extension().string() : ".json");
 }
 
-// A file that was cut off by a killed run lacks the bracket, which viewers do not mind.
+// The file of a killed run lacks the bracket; viewers accept this.
 Trace::~Trace() {
   if (!file_.is_open()) return;
   for (const TraceEvent& e : events_)
@@ -73,7 +73,7 @@ const std::string& Trace::track_of(const TraceEvent& event) const {
 }
 
 TraceEvent* Trace::begin(TraceEvent event) {
-  bool exact = false;  // the track is of this category alone
+  bool exact = false;  // the track is for this category only
   for (size_t i = 0; i < tracks_.size() && !exact; ++i) {
     const Track& t = tracks_[i];
     exact = t.stream == event.stream && t.category == event.category;
@@ -109,7 +109,7 @@ void Trace::end_step() {
   file_.flush();
   --steps_left_;
   if (file_.good()) return;
-  // Whoever watches a training must not end it.
+  // A tracing failure must not end the training.
   std::fprintf(stderr, "warning: --trace: writing %s failed, the rest is not traced; is the disk full?\n",
                path_.c_str());
   steps_left_ = 0;
@@ -145,7 +145,7 @@ TraceSpan::~TraceSpan() {
       e->cpu_us += thread_cpu_us();
       std::atomic_ref<double>(e->end_us).store(Trace::now_us(), std::memory_order_release);
     });
-  } catch (...) {  // the step was given up, and with it its events
+  } catch (...) {  // the step was abandoned with its events
   }
 }
 

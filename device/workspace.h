@@ -1,4 +1,4 @@
-// Scratch of a CUDA stream, allocated once and counted with everything else, so that no kernel allocates.
+// Scratch of a CUDA stream, allocated once and counted like other memory, so kernels do not allocate.
 #pragma once
 #include "device/memory.h"
 #include "device/stream.h"
@@ -11,16 +11,17 @@ struct Workspace {
   void lend_to(Stream& stream) const { stream.lend(device, pinned); }
 };
 
-// Kernels have this much of a stream's scratch, half of it where there is less; the rest is for libraries.
+// Kernels use this much of a stream's scratch, or half of a smaller one; libraries use the rest.
 inline constexpr int64_t kOwnScratch = int64_t{128} << 20;
-// Matrix products need 128 MiB at most. Attention's backward works on as many sequences at a time as fit, and
-// keeps two bytes a score: 25 MB a sequence of GPT-2 124M, 73 MB of a 7B model.
+// Matrix products need at most 128 MiB. The attention backward processes as many sequences at a time as fit
+// and keeps 2 bytes per score: 25 MB per sequence of GPT-2 124M, 73 MB of a 7B model.
 inline constexpr int64_t kKernelScratch = kOwnScratch + (int64_t{512} << 20);
 inline constexpr int64_t kCopyScratch = int64_t{1} << 20;     // enough for casts and sums
-inline constexpr int64_t kPinnedScratch = int64_t{16} << 20;  // values that the host sees on their way
-inline constexpr int64_t kEventScratch = int64_t{64} << 10;   // pinned: enough to wait for the CPU's events
+inline constexpr int64_t kPinnedScratch = int64_t{16} << 20;  // staging of values for the host
+inline constexpr int64_t kEventScratch = int64_t{64} << 10;   // pinned: enough to wait for CPU events
 
-// Empty for the memory of a CPU rank. The workspace must outlive the stream it is lent to.
+// Returns an empty workspace for the memory of a CPU rank. The workspace must outlive the streams that use
+// it.
 inline Workspace allocate_workspace(Memory& memory, int64_t device_bytes,
                                     int64_t pinned_bytes = kPinnedScratch) {
   if (!memory.device().is_cuda()) return {};

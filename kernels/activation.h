@@ -1,5 +1,5 @@
-// Elementwise activations, residual sums and dropout. x, y, dx, dy have equal numel and one float type each
-// op.
+// Elementwise activations, residual sums and dropout. x, y, dx and dy of an op have equal numel and one float
+// type.
 #pragma once
 #include "core/philox.h"
 #include "kernels/launch.h"
@@ -19,7 +19,7 @@ struct ActivationForward {
 };
 CLEAVE_KERNEL(ActivationForward)
 
-// dx = dy * f'(x), x being the forward's input. dx may alias dy.
+// dx = dy * f'(x) with the forward's input x. dx may alias dy.
 struct ActivationBackward {
   Tensor dx, dy, x;
   Activation kind = Activation::gelu_tanh;
@@ -29,8 +29,8 @@ struct ActivationBackward {
 };
 CLEAVE_KERNEL(ActivationBackward)
 
-// A gated unit (Shazeer, arXiv 2002.05202; with silu it is SwiGLU, with a gelu GEGLU): y = f(gate) * up. A
-// row of x [rows, 2 * width] holds gate, then up; y: [rows, width], apart from x.
+// Gated unit (Shazeer, arXiv 2002.05202; silu: SwiGLU, gelu: GEGLU): y = f(gate) * up. A row of x [rows, 2 *
+// width] holds gate, then up. y: [rows, width], must not overlap x.
 struct GatedForward {
   Tensor y, x;
   Activation kind = Activation::silu;
@@ -40,8 +40,8 @@ struct GatedForward {
 };
 CLEAVE_KERNEL(GatedForward)
 
-// dx [rows, 2 * width], of both halves, from dy [rows, width] and the forward's input x. dx may alias x, not
-// dy.
+// dx [rows, 2 * width], of gate and up, from dy [rows, width] and the forward's input x. dx may alias x, but
+// not dy.
 struct GatedBackward {
   Tensor dx, dy, x;
   Activation kind = Activation::silu;
@@ -51,8 +51,8 @@ struct GatedBackward {
 };
 CLEAVE_KERNEL(GatedBackward)
 
-// A soft cap (Gemma 2, arXiv 2408.00118): y = cap * tanh(x / cap), so |y| <= cap. May be in place. Its slope
-// at x is 1 - (y / cap)^2.
+// Soft cap (Gemma 2, arXiv 2408.00118): y = cap * tanh(x / cap), so |y| <= cap. May be in place. Its slope at
+// x is 1 - (y / cap)^2.
 struct SoftCap {
   Tensor y, x;
   float cap = 1;
@@ -71,9 +71,9 @@ struct Add {
 };
 CLEAVE_KERNEL(Add)
 
-// y = keep(i) ? x / (1 - p) : 0, where keep(i) = philox.uniform(offset + i) >= p. Forward and backward are
-// the same op: the mask is recomputed, never stored. `offset` is the global index of the first element, so
-// the mask does not depend on how the batch is split. May be in place. p = 0 copies.
+// y = keep(i) ? x / (1 - p) : 0 with keep(i) = philox.uniform(offset + i) >= p. Forward and backward are the
+// same op: the mask is recomputed, never stored. `offset` is the global index of the first element, so the
+// mask does not depend on how the batch is split. May be in place. p = 0 copies.
 struct Dropout {
   Tensor y, x;
   float p = 0;

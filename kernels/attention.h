@@ -1,5 +1,4 @@
-// Multi-head attention that never stores a T x T matrix (online softmax as in FlashAttention, arXiv
-// 2205.14135).
+// Multi-head attention without a T x T matrix (online softmax as in FlashAttention, arXiv 2205.14135).
 #pragma once
 #include <algorithm>
 
@@ -8,26 +7,26 @@
 
 namespace cleave::kernels {
 
-// The widest head of the GPU's bodies; the CPU's have no limit.
+// Maximum head dim of the GPU kernels; CPU kernels have no limit.
 inline constexpr int64_t kGpuHeadDim = 256;
 
-// Which keys a query sees: of its sequence all up to its own position, or fewer of these. What a query sees
-// is an unbroken run of keys that ends with its own and begins no earlier than that of the query before, so
-// the kernels pass over whole blocks of hidden keys.
+// Visible keys of a query: all keys of its sequence up to its own position, or fewer. They are consecutive,
+// end with the query's own key, and start no earlier than those of the previous query, so kernels skip whole
+// blocks of hidden keys.
 struct AttentionMask {
-  // False: a query sees every key of its sequence, as in an encoder; then there is neither of the others.
+  // False: a query sees all keys of its sequence, as in an encoder; requires no window and no documents.
   bool causal = true;
-  // The last `window` positions, the query's own among them; 0: all of them.
+  // A query sees the last `window` positions, including its own; 0: all.
   int64_t window = 0;
-  // int32 [batch, seq], or undefined. A query sees keys of its own document only: for each position that
-  // one of its sequence at which its document begins, which is 0 at the first position, never falls from one
-  // position to the next, and is never behind the position itself.
+  // int32 [batch, seq], or undefined. A query sees keys of the same document only. The value at a position is
+  // the start of its document within the sequence: 0 at the first position, non-decreasing, and at most the
+  // position itself.
   Tensor documents = {};
 
-  // The window where it hides anything of `seq` positions, else 0.
+  // The window if it hides any of `seq` positions, else 0.
   int64_t window_in(int64_t seq) const { return window < seq ? window : 0; }
-  // Pairs of a query and a key that it sees in one sequence. Documents lie in memory that need not be written
-  // yet; they count as one.
+  // Pairs of a query and a visible key in one sequence. Counts all documents as one, because their memory may
+  // not be written yet.
   double pairs(int64_t seq) const {
     if (!causal) return double(seq) * double(seq);
     const double all = double(seq), seen = double(window > 0 ? std::min(window, seq) : seq);
@@ -35,25 +34,24 @@ struct AttentionMask {
   }
 };
 
-// Dropout of what the softmax gives: a query's weight of a key becomes 0 where philox.uniform(i) < p, and is
-// divided by 1 - p elsewhere, with i = ((sample * all_heads + head) * seq + query) * seq + key. Sample and
-// head are counted over all ranks, so the mask does not depend on how they are dealt out; forward and
-// backward make it anew.
+// Dropout of softmax results: a weight becomes 0 if philox.uniform(i) < p, else it is divided by 1 - p, with
+// i = ((sample * all_heads + head) * seq + query) * seq + key. Sample and head are global over the ranks, so
+// the mask does not depend on their distribution. Forward and backward recompute it.
 struct AttentionDropout {
   float p = 0;  // 0: none
   Philox philox = {};
   int64_t first_sample = 0, first_head = 0, all_heads = 1;
 
-  // The number of the first key of query 0 of sample b and query head h of the op.
+  // Index i of key 0 and query 0 of the op's sample b and query head h.
   constexpr uint64_t first_of(int64_t b, int64_t h, int64_t seq) const {
     return uint64_t(((first_sample + b) * all_heads + first_head + h) * seq * seq);
   }
 };
 
-// qkv: [batch * seq, (heads + 2 * kv_heads) * head_dim], a row holding all queries, then all keys, then all
-// values; y: [batch * seq, heads * head_dim]; lse: [batch, heads, seq] fp32, the log of the softmax
-// denominator for backward. Query head h reads key/value head h / (heads / kv_heads). scale is applied to q
-// k^T; 1 / sqrt(head_dim) when 0. A score s that is seen becomes cap * tanh(s / cap) where cap is not 0.
+// qkv: [batch * seq, (heads + 2 * kv_heads) * head_dim], a row holds all queries, then all keys, then all
+// values. y: [batch * seq, heads * head_dim]. lse: [batch, heads, seq] fp32, log of the softmax denominator
+// for the backward. Query head h reads key/value head h / (heads / kv_heads). `scale` multiplies q k^T; 0
+// means 1 / sqrt(head_dim). If cap is not 0, a visible score s becomes cap * tanh(s / cap).
 struct AttentionForward {
   Tensor y, lse;
   Tensor qkv;
@@ -64,21 +62,20 @@ struct AttentionForward {
   void check() const;
   Traffic traffic() const { return {y, qkv}; }
   int64_t variant() const { return head_dim; }
-  // Two products of a multiplication and an addition.
+  // Two products, each with a multiplication and an addition.
   double flops() const { return 4.0 * double(batch * heads) * mask.pairs(seq) * double(head_dim); }
 };
 CLEAVE_KERNEL(AttentionForward)
 
-// dqkv (every element overwritten) from dy and the forward that ran: its output y, lse and input qkv are
-// read, and its mask and the like are meant. Sums run in an order that does not depend on the number of
-// threads. dqkv must not alias qkv.
+// Computes dqkv (overwrites every element) from dy and the forward's y, lse, qkv and parameters. The order of
+// sums does not depend on the number of threads. dqkv must not alias qkv.
 struct AttentionBackward {
   Tensor dqkv, dy;
   AttentionForward forward;
   void check() const;
   Traffic traffic() const { return {dqkv, dy, forward.qkv, forward.y}; }
   int64_t variant() const { return forward.head_dim; }
-  double flops() const { return 2.5 * forward.flops(); }  // five products to two
+  double flops() const { return 2.5 * forward.flops(); }  // five products instead of two
 };
 CLEAVE_KERNEL(AttentionBackward)
 

@@ -1,13 +1,13 @@
-// Floats as bytes: blocks of elements share a scale, and an element is a multiple of it.
+// Block-quantized floats: an element is a byte times the scale of its block.
 #pragma once
 #include "kernels/launch.h"
 
 namespace cleave::kernels {
 
-// For each block of `block` consecutive elements of x (float type; the last block may be shorter): its scale
-// is its largest magnitude / 127, and codes (uint8, the bits of a signed byte) has the integers nearest to
-// x / scale, ties to even, between -127 and 127; all are zero where the scale is. In a block with an Inf or a
-// NaN the scale is NaN and the codes are zero. scales: fp32, one a block. The same bits on every device.
+// Quantizes blocks of `block` consecutive elements of x (float type; the last block may be shorter). scale =
+// largest magnitude / 127; codes (uint8, the bits of a signed byte) = the integers nearest to x / scale, ties
+// to even, in [-127, 127]. Codes are 0 if the scale is 0. A block with Inf or NaN has scale NaN and codes 0.
+// scales: fp32, one per block. All devices return the same bits.
 struct ToBlockInt8 {
   Tensor codes, scales;
   Tensor x;
@@ -17,8 +17,8 @@ struct ToBlockInt8 {
 };
 CLEAVE_KERNEL(ToBlockInt8)
 
-// y (float type) = code * scale in fp32, rounded once. So an element differs from what it was by half a scale
-// at most, before that is rounded to y's type.
+// y (float type) = code * scale in fp32, rounded once. Before this rounding, an element differs from the
+// original by at most half a scale.
 struct FromBlockInt8 {
   Tensor y;
   Tensor codes, scales;

@@ -25,7 +25,7 @@ CLEAVE_LAUNCH(ActivationBackward)
 
 namespace {
 
-// A gated unit's input: rows of two halves as wide as `narrow`.
+// Checks the input of a gated unit: rows of two halves with the width of `narrow`.
 void check_halves(const char* op, const char* name, const Tensor& wide, const Tensor& narrow) {
   Operand(op, name, wide).is(narrow.dtype()).has({narrow.dim(0), 2 * narrow.dim(1)});
 }
@@ -219,7 +219,8 @@ void CrossEntropyPart::check() const {
   CHECK(vocab >= 0 && vocab <= logits.dim(1) && first >= 0 && first + vocab <= all_vocab,
         "{}: tokens {} to {} of {} do not fit {} columns", op, first, first + vocab, all_vocab,
         logits.dim(1));
-  CHECK(part >= 0 && part < stats.dim(0), "{}: part {} of {} does not exist", op, part, stats.dim(0));
+  CHECK(part >= 0 && part < stats.dim(0), "{}: part is out of range (got {}, expected below {})", op, part,
+        stats.dim(0));
   check_cap(op, cap);
 }
 CLEAVE_LAUNCH(CrossEntropyPart)

@@ -1,5 +1,5 @@
-// What the ops' check() functions are made of. A broken operand is a defect of the caller, so these throw
-// Error(internal) with the op, the operand, what was wanted and what was got.
+// Building blocks of the ops' check() functions. An invalid operand is a bug of the caller, so these throw
+// Error(internal) with op, operand, expected and actual value.
 #pragma once
 #include <string>
 
@@ -20,7 +20,7 @@ inline void check_cap(const char* op, float cap) {
 
 inline bool trains(DType t) { return t == DType::fp32 || t == DType::bf16 || t == DType::fp16; }
 
-// A named operand of a named op, checked link by link: operand("Add", "y", y).is_float().has(shape).
+// A named operand of a named op, with chained checks: operand("Add", "y", y).is_float().has(shape).
 class Operand {
  public:
   Operand(const char* op, const char* name, const Tensor& tensor) : op_(op), name_(name), tensor_(tensor) {
@@ -51,7 +51,7 @@ class Operand {
           text_of(tensor_.shape()));
     return *this;
   }
-  // Shares no byte with the other one.
+  // Checks that the tensors share no byte.
   const Operand& apart_from(const char* other_name, const Tensor& other) const {
     const auto* a = static_cast<const std::byte*>(tensor_.raw());
     const auto* b = static_cast<const std::byte*>(other.raw());

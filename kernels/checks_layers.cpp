@@ -1,4 +1,4 @@
-// The operands of dense layers, norms and attention.
+// Operand checks of dense layers, norms and attention.
 #include "kernels/attention.h"
 #include "kernels/checks.h"
 #include "kernels/dense.h"

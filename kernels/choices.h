@@ -1,5 +1,5 @@
-// What was measured on a GPU and decided once in a process, so that all its streams decide alike, and so that
-// another run can be told to: by the name of the question, what was chosen.
+// Algorithm choices measured on a GPU, made once per process, so that all streams decide alike and another
+// run can replay them. Maps the name of a decision to the chosen value.
 #pragma once
 #include <map>
 #include <mutex>
@@ -15,11 +15,12 @@ class Choices {
   static Choices& of_process();
 
   std::optional<std::string> find(const std::string& name) const;
-  // Two streams may measure the same at once: the first answer stays and is returned.
+  // Stores and returns the choice. If two streams measure at the same time, the first choice stays and is
+  // returned.
   std::string keep(const std::string& name, const std::string& choice);
-  // What an earlier run chose stands before anything that is measured.
+  // Presets the choices of an earlier run; these are not measured again.
   void replay(const Map& earlier);
-  // What was kept since the last call; nothing of what was replayed.
+  // Choices stored since the last call, without replayed ones.
   Map take_new();
 
  private:

@@ -1,7 +1,6 @@
-// Matrix products of a dense layer together with what a library can do in the same pass over their result:
-// the activation function, its gradient, the gradient of the bias. Each op is the same as the two ops that
-// its members name, one after the other; a GPU may round less often between them in 16-bit types, where its
-// f(x) and f'(x) see the product before it is rounded.
+// Matrix products of dense layers, fused with work that a library can do in the same pass: the activation
+// function, its gradient, the bias gradient. Each op equals the sequence of the two ops that its members
+// return. In 16-bit types a GPU may round less often: its f(x) and f'(x) see the product before rounding.
 #pragma once
 #include "kernels/activation.h"
 #include "kernels/matmul.h"
@@ -9,7 +8,7 @@
 namespace cleave::kernels {
 
 // hidden = x @ weight^T + bias; y = f(hidden). x: [rows, in], weight: [out, in], bias (may be undefined):
-// [out]; y and hidden: [rows, out] of one type, apart from each other.
+// [out]; y and hidden: [rows, out] of one type, not overlapping.
 struct DenseActivation {
   Tensor y, hidden;
   Tensor x, weight, bias;
@@ -25,8 +24,8 @@ struct DenseActivation {
 };
 CLEAVE_KERNEL(DenseActivation)
 
-// dhidden = (dy @ weight) * f'(hidden), the gradient of the layer's input through the activation before it.
-// dy: [rows, out], weight: [out, in], dhidden and hidden: [rows, in] of one type, apart from each other.
+// dhidden = (dy @ weight) * f'(hidden): gradient of the layer's input through the preceding activation. dy:
+// [rows, out], weight: [out, in], dhidden and hidden: [rows, in] of one type, not overlapping.
 struct DenseActivationGradient {
   Tensor dhidden;
   Tensor dy, weight, hidden;
@@ -43,8 +42,7 @@ struct DenseActivationGradient {
 CLEAVE_KERNEL(DenseActivationGradient)
 
 // hidden = x @ weight^T + bias, gate and up side by side; y = f(gate) * up. x: [rows, in], weight: [2 out,
-// in], bias (may be undefined): [2 out]; hidden: [rows, 2 out], y: [rows, out], of one type, apart from each
-// other.
+// in], bias (may be undefined): [2 out]; hidden: [rows, 2 out], y: [rows, out], of one type, not overlapping.
 struct DenseGated {
   Tensor y, hidden;
   Tensor x, weight, bias;
@@ -60,9 +58,9 @@ struct DenseGated {
 };
 CLEAVE_KERNEL(DenseGated)
 
-// dhidden [rows, 2 in], of gate and up, from dy @ weight, for which dactive [rows, in] is room: what is in it
-// afterwards is nobody's. dy: [rows, out], weight: [out, in]; dhidden and hidden of one type, apart from each
-// other and from dactive.
+// dhidden [rows, 2 in], of gate and up, from dy @ weight. dactive [rows, in] is scratch; its contents are
+// unspecified afterwards. dy: [rows, out], weight: [out, in]. dhidden and hidden have one type; dhidden,
+// hidden and dactive must not overlap.
 struct DenseGatedGradient {
   Tensor dhidden, dactive;
   Tensor dy, weight, hidden;
@@ -79,8 +77,8 @@ struct DenseGatedGradient {
 CLEAVE_KERNEL(DenseGatedGradient)
 
 // dweight [out, in] = (accumulate_weight ? dweight : 0) + dy^T @ x; dbias [out] = (accumulate_bias ? dbias :
-// 0) + column sums of dy. dy: [rows, out], x: [rows, in]. dbias and dweight are apart. On a GPU a sum
-// may be rounded to 16 bits before it is added to a gradient of 16 bits.
+// 0) + column sums of dy. dy: [rows, out], x: [rows, in]. dbias and dweight must not overlap. A GPU may round
+// a sum to 16 bits before it adds the sum to a 16-bit gradient.
 struct DenseWeightGradient {
   Tensor dweight, dbias;
   Tensor dy, x;

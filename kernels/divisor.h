@@ -1,5 +1,5 @@
-// Division of a number below 2^31 by one that a whole launch has in common, as a multiplication (Granlund and
-// Montgomery, PLDI 1994): a GPU divides integers in dozens of instructions.
+// Division of numbers below 2^31 by a launch constant, as a multiplication (Granlund and Montgomery, PLDI
+// 1994), because an integer division takes dozens of GPU instructions.
 #pragma once
 #include <cstdint>
 
@@ -9,9 +9,9 @@ namespace cleave::kernels {
 
 class Divisor {
  public:
-  static constexpr int64_t kMost = int64_t{1} << 31;  // both numbers lie below
+  static constexpr int64_t kMost = int64_t{1} << 31;  // both numbers must be below
 
-  // Error(internal) for what is not in 1 .. kMost - 1.
+  // Throws Error(internal) if the divisor is outside 1 .. kMost - 1.
   explicit Divisor(int64_t divisor) : value_(uint32_t(divisor)) {
     CHECK(divisor > 0 && divisor < kMost, "nothing is divided by {} on a GPU", divisor);
     while ((uint64_t{1} << shift_) < value_) ++shift_;

@@ -5,7 +5,7 @@
 
 namespace cleave::kernels {
 
-// y = x converted; float types among each other, equal numel. Same type copies.
+// y = x converted between float types; equal numel. Equal types copy.
 struct Cast {
   Tensor y, x;
   void check() const;
@@ -14,7 +14,7 @@ struct Cast {
 };
 CLEAVE_KERNEL(Cast)
 
-// Every element of a float or integer tensor = value.
+// Sets every element of a float or integer tensor to value.
 struct Fill {
   Tensor y;
   double value = 0;
@@ -44,9 +44,9 @@ struct Scale {
 };
 CLEAVE_KERNEL(Scale)
 
-// Moves runs of `width` elements that lie side by side: for o < outer.count, i < inner.count and j < width,
-// y[o * outer.y + i * inner.y + j] = x[o * outer.x + i * inner.x + j]. Equal types, apart from each other;
-// the runs of y do not overlap (the caller's duty).
+// Copies strided runs of `width` consecutive elements: for o < outer.count, i < inner.count and j < width,
+// y[o * outer.y + i * inner.y + j] = x[o * outer.x + i * inner.x + j]. x and y have equal types and must not
+// overlap; the caller must ensure that the runs of y do not overlap.
 struct CopyRuns {
   struct Step {
     int64_t count = 1, y = 0, x = 0;  // strides in elements
@@ -63,8 +63,8 @@ struct CopyRuns {
 CLEAVE_KERNEL(CopyRuns)
 
 // out[0] (fp64) = sum of squares of x (float type). The order of additions depends only on numel and on the
-// position of an element, not on threads or instruction set; appending zeros does not change the bits. Inf or
-// NaN in x, or an overflow of the sum, gives a non-finite result: that is the overflow test.
+// position of an element, not on threads or instruction set; appended zeros do not change the bits. Inf or
+// NaN in x, or an overflow of the sum, gives a non-finite result, which serves as the overflow test.
 struct SumSquares {
   Tensor out;
   Tensor x;
@@ -84,7 +84,7 @@ struct Sum {
 };
 CLEAVE_KERNEL(Sum)
 
-// y[i] (fp32) = a draw that belongs to the element's index first + i in the whole tensor. normal: scale *
+// y[i] (fp32) = random value of the element with index first + i in the whole tensor. normal: scale *
 // philox.normal(index), within 1e-6 of scale; uniform: scale * (2 philox.uniform(index) - 1).
 struct RandomFill {
   Tensor y;

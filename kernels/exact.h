@@ -1,13 +1,13 @@
-// Sums whose bits do not depend on their order: values are rounded once to multiples of a fixed grid and
-// added as 64-bit integers.
+// Sums with bits independent of their order: values are rounded once to multiples of a fixed grid and added
+// as 64-bit integers.
 #pragma once
 #include "kernels/launch.h"
 
 namespace cleave::kernels {
 
-// y (int64) = (accumulate ? y : 0) + the integer nearest to x * factor (ties to even), x being fp32; the
-// product is taken in fp64. Where the result's magnitude exceeds `limit`, or x is not finite, nothing is
-// added and bad[0] (int64) becomes 1; otherwise bad is left alone. limit: below 2^63.
+// y (int64) = (accumulate ? y : 0) + the integer nearest to x * factor (ties to even); x is fp32, the product
+// fp64. If the result's magnitude exceeds `limit`, or x is not finite, adds nothing and sets bad[0] (int64)
+// to 1; otherwise leaves bad unchanged. limit: below 2^63.
 struct RoundToGrid {
   Tensor y, bad;
   Tensor x;
@@ -18,7 +18,7 @@ struct RoundToGrid {
 };
 CLEAVE_KERNEL(RoundToGrid)
 
-// y (fp32) = x (int64), rounded to nearest, times scale, rounded again unless scale is a power of two.
+// y (fp32) = x (int64), rounded to nearest, times scale; rounded again unless scale is a power of two.
 struct FromGrid {
   Tensor y, x;
   float scale = 1;
@@ -35,10 +35,9 @@ struct AddIntegers {
 };
 CLEAVE_KERNEL(AddIntegers)
 
-// out[0..3] (int64) = the sum of x^2 of an int64 tensor in four parts: each square, below 2^126, is cut into
-// words of 32 bits, the lowest first, and word i is summed in out[i]. So the sum is out[0] + out[1] 2^32 +
-// out[2] 2^64 + out[3] 2^96, and parts can be added element by element; exact for up to 2^31 elements
-// altogether.
+// out[0..3] (int64) = sum of x^2 of an int64 tensor in four parts: each square, below 2^126, is split into
+// 32-bit words, lowest first, and out[i] sums word i. The sum is out[0] + out[1] 2^32 + out[2] 2^64 + out[3]
+// 2^96. Parts can be added elementwise; exact for up to 2^31 elements in total.
 struct SumIntegerSquares {
   Tensor out;
   Tensor x;

@@ -1,28 +1,27 @@
-// Products of 8-bit floats (device/fp8.h). An operand is codes and scales: an element is its code's value
-// times a scale, which is a power of two, so that scaling rounds nothing and the element is exact in bf16,
-// too. Rows of codes lie along the sums, and both operands of a product do: that is the one layout of
-// Hopper's FP8 products in cuBLASLt.
+// Products of 8-bit floats (device/fp8.h). An operand has codes and scales: an element is its code's value
+// times a scale. Scales are powers of two, so scaling is exact and elements are also exact in bf16. The
+// summed dim of both operands is the inner one, the only layout of Hopper's FP8 products in cuBLASLt.
 #pragma once
 #include "device/fp8.h"
 #include "kernels/launch.h"
 
 namespace cleave::kernels {
 
-// Terms of a sum of codes come in whole multiples of this.
+// The summed dim must be a multiple of this.
 inline constexpr int64_t kFp8Terms = 16;
 
-// codes [rows, terms], of E4M3 or E5M2, are the nearest to x / scale, with zeros behind the elements of x: x
-// is [rows, up to terms], transposed [up to terms, rows], of a float type. What is larger than the type's
-// largest number becomes it, what is not finite a NaN.
+// Quantizes x to codes [rows, terms] of E4M3 or E5M2: the codes nearest to x / scale, followed by zeros up to
+// `terms`. x: [rows, up to terms], or transposed [up to terms, rows], of a float type. Finite values
+// saturate; Inf and NaN become NaN.
 //
-// A scale takes a magnitude between 1 and 2 times a power of two to the same in [top / 2, top), where top is
-// the largest power of two of the type: what grows by 1.75 is not cut off yet. history defined: scales has
-// one element, for the largest of `history` (fp32, at most 1,024 elements), times unit; otherwise one a row,
-// for the row itself.
+// The scale maps the power of two of a magnitude so that the magnitude is in [top / 2, top), with the type's
+// largest power of two `top`; values that grow by 1.75 still do not saturate. With a defined history, scales
+// has one element: the scale of the maximum of `history` (fp32, at most 1,024 elements) times unit. Otherwise
+// there is one scale per row, for the row's largest magnitude.
 struct ToFp8 {
   Tensor codes, scales;  // scales: fp32 [1] or [rows]
-  // fp32 [1]: becomes the largest magnitude of x over unit, where that is more. A NaN counts as missing.
-  // Undefined: nobody asks.
+  // fp32 [1]: becomes max(seen, largest magnitude of x / unit). NaN counts as missing. Undefined: not
+  // computed.
   Tensor seen = {};
   Tensor x;
   Tensor history = {};
@@ -35,11 +34,10 @@ struct ToFp8 {
 };
 CLEAVE_KERNEL(ToFp8)
 
-// c = a @ b^T [+ bias] [+ c] with a [m, terms] and b [n, terms] of codes, not both of E5M2, and their scales:
-// one, or for both one a row. c [m, n] is bf16, fp16 or fp32, rounded once from sums in fp32 (a GPU library
-// may round the product before it adds bias or c, too); bias [n] is of a float type, not together with
-// accumulate. Its numbers are those of Matmul over what the codes stand for, on a GPU but for the order of
-// sums.
+// c = a @ b^T [+ bias] [+ c] with codes a [m, terms] and b [n, terms], not both E5M2. Both have one scale, or
+// both have one per row. c [m, n] is bf16, fp16 or fp32, rounded once from fp32 sums (a GPU library may also
+// round the product before it adds bias or c). bias [n] has a float type; not together with accumulate.
+// Equals Matmul of the decoded operands; on a GPU except for the order of sums.
 struct Fp8Matmul {
   Tensor c, a, b, a_scales, b_scales;
   Tensor bias = {};
@@ -51,9 +49,9 @@ struct Fp8Matmul {
 };
 CLEAVE_KERNEL(Fp8Matmul)
 
-// The largest magnitudes of a row's last steps, the newest first: every row of history [rows, steps] (fp32)
-// moves by one, and its first is the first of the row of seen (of the same shape), unless that is below 0:
-// nobody saw any.
+// Pushes a step's largest magnitudes: shifts every row of history [rows, steps] (fp32; newest first) by one,
+// and sets its first element to the first element of the row in `seen` (same shape), unless that is negative
+// (not measured).
 struct PushFp8History {
   Tensor history, seen;
   void check() const;

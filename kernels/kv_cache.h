@@ -1,20 +1,19 @@
-// Attention of texts that grow: keys and values of all positions are kept, and only the rows of new ones are
-// computed.
+// Attention of text generation with a KV cache: only the rows of new positions are computed.
 #pragma once
 #include "kernels/launch.h"
 
 namespace cleave::kernels {
 
-// Where rows belong, in any order: row r is position positions[r] of text texts[r]. int32 [rows] each. A row
-// of text -1 is padding: nothing of it is kept, and it attends to nothing.
+// Assignment of rows, in any order: row r is position positions[r] of text texts[r]. int32 [rows] each. A row
+// of text -1 is padding: it is not stored and attends to nothing.
 struct TextRows {
   Tensor texts, positions;
 };
 
-// Keeps the keys and values of rows: keys[t, h, p, :] and values[t, h, p, :] become what row r of qkv has of
-// key/value head h, where t = texts[r] and p = positions[r]. qkv: [rows, (heads + 2 * kv_heads) * head_dim]
-// as AttentionForward has it; keys, values: [texts, kv_heads, positions, head_dim] of its type. No two rows
-// have the same text and position.
+// Stores keys and values: with t = texts[r] and p = positions[r], keys[t, h, p, :] and values[t, h, p, :]
+// become the key and value of head h in row r of qkv. qkv: [rows, (heads + 2 * kv_heads) * head_dim] as in
+// AttentionForward; keys, values: [texts, kv_heads, positions, head_dim] of its type. Two rows must not have
+// the same text and position.
 struct WriteKvCache {
   Tensor keys, values;
   Tensor qkv;
@@ -25,10 +24,10 @@ struct WriteKvCache {
 };
 CLEAVE_KERNEL(WriteKvCache)
 
-// y [rows, heads * head_dim]: the queries of each row of qkv, over the kept keys and values of its text, from
-// the first position on, or of the last `window` ones where that is not 0, up to the row's own; zero for
-// padding. Query head h reads key/value head h / (heads / kv_heads). Scale and cap are AttentionForward's. A
-// row has the same bits whichever rows are beside it.
+// y [rows, heads * head_dim]: attention of each query row of qkv over the cached keys and values of its text
+// up to its own position; only over the last `window` positions if window is not 0; zero for padding. Query
+// head h reads key/value head h / (heads / kv_heads). Scale and cap are those of AttentionForward. The bits
+// of a row do not depend on the other rows.
 struct KvCacheAttention {
   Tensor y;
   Tensor qkv, keys, values;

@@ -1,10 +1,10 @@
-// What launching is: included where an op's check() is, so that who launches it is compiled without the
-// backends.
+// Implementation of launch(). Included by the files of the check() functions, so that callers of launch() are
+// compiled without the backends.
 #pragma once
 #include "core/build.h"
 #include "kernels/launch.h"
 
-// Behind an op's check(): defines launch(op, stream). Here alone is known that there are several backends.
+// Follows an op's check(): defines launch(op, stream). The only code that selects a backend.
 #define CLEAVE_LAUNCH(Op)                                \
   void launch(const Op& op, Stream& stream) {            \
     op.check();                                          \
@@ -16,7 +16,7 @@
 
 namespace cleave::kernels {
 
-// A launch on a dry stream. An op that is several on a CPU counts as these.
+// Counts a launch on a dry stream. An op that is several ops on a CPU counts as these.
 template <class Op>
 void count(std::string_view name, const Op& op) {
   Tally* tally = Tally::current();

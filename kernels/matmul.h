@@ -7,9 +7,9 @@
 namespace cleave::kernels {
 
 // c = op(a) @ op(b) [+ bias] [+ c]. Row major: c is [m, n], op(a) is [m, k], op(b) is [k, n]; transpose_x
-// says that the operand is stored transposed. a, b: fp32, bf16 or fp16; c: any of them, rounded once from
-// fp32 sums. bias [n], when defined, is added to every row (not together with accumulate). c must not overlap
-// a or b. A linear layer with weight [out, in] is y = x @ w^T (transpose_b), dx = dy @ w, dw += dy^T @ x
+// means that the operand is stored transposed. a, b: fp32, bf16 or fp16; c: any of them, rounded once from
+// fp32 sums. bias [n], if defined, is added to every row (not together with accumulate). c must not overlap a
+// or b. A linear layer with weight [out, in] is y = x @ w^T (transpose_b), dx = dy @ w, dw += dy^T @ x
 // (transpose_a).
 struct Matmul {
   Tensor c, a, b;
@@ -22,9 +22,9 @@ struct Matmul {
   int64_t k() const { return a.dim(transpose_a ? 0 : 1); }
   void check() const;
   Traffic traffic() const { return accumulate ? Traffic{a, b, c, c} : Traffic{a, b, c}; }
-  // Which of its operands is turned - b in a forward, none in an input's gradient, a in a weight's - and 3
-  // more where a side is so short that it does not fill the blocks, or 6 where then the other two are so long
-  // that the matrix between them is in no cache, as the logits of a narrow model.
+  // Class of similar speed. 0: b transposed (forward), 1: none (input gradient), 2: a transposed (weight
+  // gradient). Plus 3 if a side is too short to fill the blocks; plus 6 if, in addition, the matrix of the
+  // other two sides exceeds the caches, as with the logits of a narrow model.
   int64_t variant() const {
     constexpr int64_t kShort = 256, kInCaches = int64_t{1} << 21;
     const int64_t turned = transpose_a ? 2 : transpose_b ? 0 : 1, shortest = std::min({m(), n(), k()});
@@ -35,8 +35,8 @@ struct Matmul {
 };
 CLEAVE_KERNEL(Matmul)
 
-// db[n] = (accumulate ? db : 0) + column sums of dy [rows, n], added in row order in fp32 (in blocks of rows
-// whose size does not depend on the number of threads).
+// db[n] = (accumulate ? db : 0) + column sums of dy [rows, n], added in row order in fp32, in blocks of rows.
+// The block size does not depend on the number of threads.
 struct BiasGradient {
   Tensor db, dy;
   bool accumulate = false;

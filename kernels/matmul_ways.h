@@ -1,4 +1,4 @@
-// Which way matrix products go on this machine's CPU, for people who wonder about their speed.
+// Reports the implementation of matrix products on this machine's CPU.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,13 +10,13 @@ namespace cleave::kernels {
 struct MatmulWay {
   DType type;       // of both operands
   std::string way;  // "oneDNN 2.6.3 with AVX512_BF16", "own product with AVX2"
-  std::string why;  // one sentence without its full stop
+  std::string why;  // reason: one sentence without its full stop
 };
 
-// For fp32, bf16 and fp16. Error(usage) as cpu::isa().
+// For fp32, bf16 and fp16. Throws Error(usage) like cpu::isa().
 std::vector<MatmulWay> matmul_ways();
 
-// "fp32: own product with AVX-512; bf16: ...": equal in processes whose products and passes add up alike, and
+// "fp32: own product with AVX-512; bf16: ...". Processes with equal descriptions sum in the same order, and
 // so have the same bits.
 std::string describe_matmul_ways();
 

@@ -1,14 +1,13 @@
 // Layer normalization (Ba et al., arXiv 1607.06450) and root-mean-square normalization (Zhang and Sennrich,
-// arXiv 1910.07467), with the residual sum before them fused in.
+// arXiv 1910.07467), fused with the preceding residual sum.
 #pragma once
 #include "kernels/launch.h"
 
 namespace cleave::kernels {
 
-// sum = x + residual (when residual is defined; else sum is not written and x itself is normalized);
-// y = (s - mean) * rstd * weight + bias per row, s being sum or x. x, residual, sum, y: [rows, width];
-// weight, bias: [width] of the same type; mean, rstd: [rows] fp32, rstd = 1 / sqrt(variance + eps).
-// sum may alias x or residual.
+// sum = x + residual if residual is defined; else sum is not written and x is normalized. y = (s - mean) *
+// rstd * weight + bias per row, with s = sum or x. x, residual, sum, y: [rows, width]; weight, bias: [width]
+// of the same type; mean, rstd: [rows] fp32, rstd = 1 / sqrt(variance + eps). sum may alias x or residual.
 struct LayerNormForward {
   Tensor y, sum = {}, mean, rstd;
   Tensor x, residual = {}, weight, bias;
@@ -19,10 +18,9 @@ struct LayerNormForward {
 };
 CLEAVE_KERNEL(LayerNormForward)
 
-// dx = (dresidual if defined, else 0) + gradient through the normalization; dweight, dbias [width] are added
-// to when accumulate, else overwritten; they are fp32, bf16 or fp16. x is what was normalized. dx may alias
-// dy or dresidual. The sums over rows run in blocks of rows whose size does not depend on the number of
-// threads.
+// dx = (dresidual if defined, else 0) + gradient through the normalization. dweight, dbias: [width] fp32,
+// bf16 or fp16; added to if accumulate, else overwritten. x is the normalized tensor. dx may alias dy or
+// dresidual. Sums over rows run in blocks of rows; the block size does not depend on the number of threads.
 struct LayerNormBackward {
   Tensor dx, dweight, dbias;
   Tensor dy, x, mean, rstd, weight, dresidual = {};
@@ -33,8 +31,8 @@ struct LayerNormBackward {
 };
 CLEAVE_KERNEL(LayerNormBackward)
 
-// y = s * rstd * (offset + weight) per row, rstd = 1 / sqrt(mean of s^2 + eps), where s and the operands are
-// as in LayerNormForward. With an offset of 1 weights are what is added to a gain of 1 (Gemma).
+// y = s * rstd * (offset + weight) per row, rstd = 1 / sqrt(mean of s^2 + eps); s and operands as in
+// LayerNormForward. With offset 1, weights are added to a gain of 1 (Gemma).
 struct RmsNormForward {
   Tensor y, sum = {}, rstd;
   Tensor x, residual = {}, weight;
@@ -45,7 +43,7 @@ struct RmsNormForward {
 };
 CLEAVE_KERNEL(RmsNormForward)
 
-// Computes as LayerNormBackward does, without mean and bias, with the forward's offset.
+// Same as LayerNormBackward without mean and bias, with the forward's offset.
 struct RmsNormBackward {
   Tensor dx, dweight;
   Tensor dy, x, rstd, weight, dresidual = {};

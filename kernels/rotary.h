@@ -4,17 +4,16 @@
 
 namespace cleave::kernels {
 
-// Turns the queries and keys of qkv, a tensor as AttentionForward reads it, in place. Row r stands at
-// position p = first_position + r % seq, or where documents are given so many positions behind
-// documents[r], that of its sequence at which its document begins, as AttentionMask has it, or where
-// positions are given (and documents are not) at positions[r]; elements i and i + head_dim / 2 of a head are
-// a point in the plane, turned by the angle whose cosine and sine are cos[p, i] and sin[p, i] (the pairing of
-// Hugging Face's rotate_half). Values are left alone. inverse turns back, which is also the gradient's way
-// through the op. cos, sin: fp32 [positions, head_dim / 2], positions > every p.
+// Rotates the queries and keys of qkv (layout of AttentionForward) in place. The position p of row r is
+// first_position + r % seq; if documents are given, minus documents[r], the start of its document as in
+// AttentionMask; if positions are given instead, positions[r]. Elements i and i + head_dim / 2 of a head are
+// a point in the plane, rotated by the angle with cosine cos[p, i] and sine sin[p, i] (the pairing of Hugging
+// Face's rotate_half). Values are unchanged. `inverse` rotates back, which is also the gradient of the op.
+// cos, sin: fp32 [positions, head_dim / 2], positions > every p.
 struct Rotary {
   Tensor qkv;
   Tensor cos, sin;
-  Tensor documents = {}, positions = {};  // int32, one a row, or undefined
+  Tensor documents = {}, positions = {};  // int32, one per row, or undefined
   int64_t seq = 1, heads = 1, kv_heads = 1, head_dim = 2, first_position = 0;
   bool inverse = false;
   void check() const;

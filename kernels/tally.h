@@ -1,5 +1,4 @@
-// What launches take of a machine, counted where nothing runs: in a dry pass (Stream::Mode::dry). A plan
-// predicts times from it.
+// Counts the work of launches in a dry pass (Stream::Mode::dry). Plans predict times from it.
 #pragma once
 #include <initializer_list>
 #include <string_view>
@@ -9,37 +8,35 @@
 
 namespace cleave::kernels {
 
-// The memory that a launch reads and writes, each operand as often as it is passed over when no cache helps,
-// and the type of the elements that most of it is.
+// Memory traffic of a launch without caches: bytes of each operand, counted once per access, and the element
+// type of most of the traffic.
 struct Traffic {
   DType type = DType::fp32;
   double bytes = 0;
 
   Traffic(DType t, double b) : type(t), bytes(b) {}
-  // The first one's type; operands that are left out count nothing.
+  // Uses the type of the first operand; undefined operands count nothing.
   Traffic(std::initializer_list<Tensor> operands) : type(operands.begin()->dtype()) {
     for (const Tensor& t : operands) bytes += t.defined() ? double(t.bytes()) : 0;
   }
 };
 
-// The least that a step has to move: every pass between two products - a norm, an activation, a sum - is done
-// while one of them has its operand on registers. Then its result is written in place of the product's, and
-// what it reads beside is all that it adds; an op that can be such a pass says how much by least(), which is
-// negative where it makes the product's result smaller. Products, attention, embeddings and updates pass over
-// each operand once, whatever is beside them.
+// Minimum traffic of a step: each pass between two products (a norm, an activation, a sum) runs while a
+// product has its operand in registers. Its result replaces the result of the product, so it adds only its
+// other inputs. An op that can be such a pass reports this by least(), which is negative if it makes the
+// product's result smaller. Products, attention, embeddings and updates always access each operand once.
 
-// Launches of one op that go at one rate: of one type, and of matrix products and attention of one variant,
-// which is what the op's variant() says.
+// Launches of one op with one rate: the same type and, for matrix products and attention, the same variant().
 struct Work {
   std::string_view op;  // "Matmul"
   DType type = DType::fp32;
   int64_t variant = 0;
   int64_t launches = 0;
   double flops = 0, bytes = 0;
-  double least = 0;  // of the bytes, what remains with such passes on registers
+  double least = 0;  // part of `bytes` that remains with such passes in registers
 };
 
-// While it lives, counts what the calling thread launches on dry streams; one at a time.
+// Counts the calling thread's launches on dry streams during its lifetime. At most one per thread.
 class Tally {
  public:
   Tally();
@@ -47,7 +44,7 @@ class Tally {
   Tally(const Tally&) = delete;
   Tally& operator=(const Tally&) = delete;
 
-  const std::vector<Work>& work() const { return work_; }  // in the order of their first launch
+  const std::vector<Work>& work() const { return work_; }  // in the order of the first launch
   static Tally* current();
   void add(const Work& launch);
 

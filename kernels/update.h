@@ -1,13 +1,13 @@
-// Optimizer updates of any slice of any parameters. All but LAMB's are elementwise, so they neither know nor
-// care how the slices were cut.
+// Optimizer updates of parameter slices. All except LAMB are elementwise, so they do not depend on the
+// division into slices.
 #pragma once
 #include "kernels/launch.h"
 #include "kernels/update_numbers.h"
 
 namespace cleave::kernels {
 
-// Adam and AdamW (arXiv 1412.6980, 1711.05101), with the gradient's scale and the cast to the working copy
-// fused in:
+// Adam and AdamW (arXiv 1412.6980, 1711.05101), fused with the gradient scale and the cast to the working
+// copy:
 //   g = grad * grad_scale; without decoupled: g += weight_decay * param
 //   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //   param -= lr * ((m / c1) / (sqrt(v / c2) + eps) + (decoupled ? weight_decay * param : 0));  copy = param
@@ -25,8 +25,8 @@ struct Adam {
 };
 CLEAVE_KERNEL(Adam)
 
-// Stochastic gradient descent as in PyTorch: g = grad * grad_scale + weight_decay * param; when momentum !=
-// 0: buffer = first ? g : momentum * buffer + (1 - dampening) * g, g = nesterov ? g + momentum * buffer :
+// Stochastic gradient descent as in PyTorch: g = grad * grad_scale + weight_decay * param; if momentum != 0:
+// buffer = first ? g : momentum * buffer + (1 - dampening) * g, g = nesterov ? g + momentum * buffer :
 // buffer; param -= lr * g; copy = param. buffer is undefined without momentum.
 struct Sgd {
   Tensor param, buffer = {}, copy = {};
@@ -40,9 +40,9 @@ struct Sgd {
 CLEAVE_KERNEL(Sgd)
 
 // Lion (arXiv 2302.06675): g = grad * grad_scale;
-//   param = (1 - lr * weight_decay) param - lr * sign(beta1 m + (1 - beta1) g), where sign(0) is 0;
+//   param = (1 - lr * weight_decay) param - lr * sign(beta1 m + (1 - beta1) g) with sign(0) = 0;
 //   m = beta2 m + (1 - beta2) g;  copy = param
-// Operands as Adam's.
+// Operands as in Adam.
 struct Lion {
   Tensor param, m, copy = {};
   Tensor grad;
@@ -55,7 +55,7 @@ CLEAVE_KERNEL(Lion)
 
 // Adagrad (JMLR 12, 2011) as in PyTorch: g = grad * grad_scale + weight_decay * param;
 //   sum += g^2;  param -= lr * g / (sqrt(sum) + eps);  copy = param
-// Operands as Adam's.
+// Operands as in Adam.
 struct Adagrad {
   Tensor param, sum, copy = {};
   Tensor grad;
@@ -66,10 +66,11 @@ struct Adagrad {
 };
 CLEAVE_KERNEL(Adagrad)
 
-// LAMB (arXiv 1904.00962) as DeepSpeed's FusedLamb, in two passes: how far a parameter moves depends on norms
-// over all of it, which may be cut into many slices. With g = grad * grad_scale,
-//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2;  u = m / (sqrt(v) + eps) + weight_decay *
-//   param squares[0] += sum of param^2;  squares[1] += sum of u^2
+// LAMB (arXiv 1904.00962) as in DeepSpeed's FusedLamb, in two passes, because a step depends on norms of the
+// whole parameter, which may be divided into many slices. With g = grad * grad_scale,
+//   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//   u = m / (sqrt(v) + eps) + weight_decay * param
+//   squares[0] += sum of param^2;  squares[1] += sum of u^2
 // m, v: fp32, updated in place; squares: fp64 [2], added to; grad: any float type. The order of the sums
 // depends on numel only.
 struct LambMoments {
@@ -82,7 +83,7 @@ struct LambMoments {
 };
 CLEAVE_KERNEL(LambMoments)
 
-// The second pass, with u of the first: param -= rate * u;  copy = param. Operands as Adam's.
+// Second pass, with u of the first: param -= rate * u;  copy = param. Operands as in Adam.
 struct LambStep {
   Tensor param, copy = {};
   Tensor m, v;

@@ -1,18 +1,18 @@
-// What an element's update takes beside its operands: said once for the bodies of both devices, which have
-// the same bits where they compute with the same numbers. Nothing here has functions, because the CPU's
-// bodies are compiled for each instruction set and may share none.
+// Scalar parameters of an element's update, shared by the bodies of both devices, which return the same bits
+// for the same scalars. Contains no functions, because the CPU bodies are compiled per instruction set and
+// must not share any.
 #pragma once
 
 namespace cleave::kernels {
 
-// Moving averages of the gradient and of its square: rest is 1 - beta.
+// Moving averages of the gradient and of its square; rest is 1 - beta.
 struct AverageNumbers {
   float beta1, beta2, rest1, rest2;
 };
 struct AdamNumbers {
   AverageNumbers averages;
   float lr, eps, scale;
-  float inside, outside;  // weight decay: in the gradient, and beside the step
+  float inside, outside;  // weight decay: in the gradient; decoupled
   float c1, c2;           // 1 / (1 - beta^step)
 };
 struct SgdNumbers {

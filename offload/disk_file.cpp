@@ -23,7 +23,7 @@ using Aligned = std::unique_ptr<std::byte, decltype(&std::free)>;
 
 Aligned aligned(int64_t bytes) {
   Aligned p(static_cast<std::byte*>(std::aligned_alloc(size_t(kAlign), size_t(bytes))), &std::free);
-  require(p != nullptr, Exit::memory, "host memory: {} for unaligned disk blocks are not available",
+  require(p != nullptr, Exit::memory, "allocation of {} of host memory for unaligned disk blocks failed",
           format_bytes(bytes));
   return p;
 }
@@ -32,7 +32,7 @@ void say_once(std::once_flag& flag, const std::string& text) {
   std::call_once(flag, [&] { std::fprintf(stderr, "warning: %s\n", text.c_str()); });
 }
 
-// A file that no folder lists. Where the file system has no such files, one that is removed at once.
+// Opens an unnamed file. On file systems without O_TMPFILE, creates and unlinks a file.
 int open_unnamed(const std::filesystem::path& folder, int flags) {
   const int file = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
   if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return file;
@@ -50,7 +50,7 @@ struct DiskFile::Handle {
   ~Handle() {
     if (file >= 0) close(file);
   }
-  // Past the page cache if the file system can: some refuse when the file is opened, some at the first read.
+  // Uses O_DIRECT if possible. Some file systems reject it at the open, others at the first read.
   void open_in(const std::filesystem::path& folder, const std::string& key) {
     static std::once_flag said;
     file = open_unnamed(folder, O_DIRECT);
@@ -64,7 +64,7 @@ struct DiskFile::Handle {
                                  "slower, and with memory outside the plan",
                                  folder.string()));
   }
-  // Now, so that a full disk is found before training.
+  // Reserves now, so that a full disk is detected before training.
   void reserve(int64_t bytes, const std::filesystem::path& folder, const std::string& name,
                const std::string& key) {
     rlimit most{};
@@ -73,8 +73,9 @@ struct DiskFile::Handle {
               "{}: {} in {} needs a file of {} ({} bytes), and files may have {} bytes here; raise ulimit -f",
               key, name, folder.string(), format_bytes(bytes), bytes, most.rlim_cur);
     const DiskSpace space = disk_space(folder, key);
-    int error =
-        space.available < bytes ? ENOSPC : 0;  // asked first: a failing fallocate fills the disk for others
+    int error = space.available < bytes
+                    ? ENOSPC
+                    : 0;  // checked first, because a failing fallocate fills the disk for other users
     if (error == 0 && fallocate(file, 0, 0, bytes) != 0) error = errno;
     if (error == EOPNOTSUPP) error = ftruncate(file, bytes) == 0 ? 0 : errno;
     require(error == 0, Exit::memory,
@@ -86,7 +87,7 @@ struct DiskFile::Handle {
   }
 };
 
-// One direction of movement: a queue, and one run at a time.
+// One direction of transfer: a queue with one run at a time.
 struct DiskFile::Channel {
   explicit Channel(const DiskOptions& o) {
     static std::once_flag said;
@@ -152,7 +153,7 @@ void DiskFile::write(Tensor from, int64_t offset, Stream& stream) {
 void DiskFile::move(bool write, std::byte* data, int64_t bytes, int64_t offset) {
   Channel& channel = write ? *writes_ : *reads_;
   std::lock_guard lock(channel.mutex);
-  // What is aligned in the file and in memory goes directly, in blocks.
+  // Ranges aligned in the file and in memory are transferred directly, in blocks.
   auto direct = [&](bool writes, std::byte* at, int64_t begin, int64_t n) {
     std::vector<DiskRequest> requests;
     for (int64_t done = 0; done < n; done += options_.block_bytes)
@@ -171,7 +172,7 @@ void DiskFile::move(bool write, std::byte* data, int64_t bytes, int64_t offset) 
                     "from the last checkpoint",
                     key_));
   };
-  // Everything else goes through aligned memory; a written edge keeps its neighbours.
+  // Other ranges go through aligned memory; writes preserve the bytes next to their edges.
   auto bounced = [&](std::byte* at, int64_t begin, int64_t n) {
     if (n == 0) return;
     const int64_t from = begin / kAlign * kAlign, to = round_up(begin + n, kAlign);

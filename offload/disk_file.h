@@ -1,4 +1,5 @@
-// A file on disk as memory for tensors: read and written in large blocks past the page cache, many in flight.
+// Files as memory for tensors: reads and writes large blocks without the page cache, with many requests in
+// flight.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -12,22 +13,22 @@
 namespace cleave::offload {
 
 struct DiskOptions {
-  int64_t block_bytes = int64_t{1} << 20;  // of one request; rounded up to DiskFile::kAlignment
+  int64_t block_bytes = int64_t{1} << 20;  // per request; rounded up to DiskFile::kAlignment
   int queue_depth = 32;                    // requests in flight
-  int threads = 8;                         // that make requests where there is no io_uring
+  int threads = 8;                         // used without io_uring
   enum class Engine : uint8_t { any, io_uring, threads } engine = Engine::any;
 };
 
 class DiskFile {
  public:
-  static constexpr int64_t kAlignment = 4096;  // reads and writes are fastest from multiples of it
+  static constexpr int64_t kAlignment = 4096;  // reads and writes are fastest at its multiples
 
-  // A zero-filled file without a name in `folder`: however the process ends, the system frees its space. The
-  // space is reserved now and counted as disk memory, by category; the sum is `bytes()`. A dry memory counts
-  // and touches nothing. `key` is the configuration's key of the folder, for messages.
-  // Throws Error(usage) when no file can be made there, Error(memory) with wanted and available bytes when it
-  // does not fit. A file system that cannot pass by the page cache (O_DIRECT) is used through it, a kernel
-  // without io_uring with threads: both are said on stderr once.
+  // Creates a zero-filled, unnamed file in `folder`; the OS frees its space however the process ends.
+  // Reserves the space immediately and counts it as disk memory, by category; the sum is `bytes()`. A dry
+  // memory only counts. `key` is the configuration key of the folder, for messages. Throws Error(usage) if
+  // the file cannot be created, Error(memory) with required and available bytes if it does not fit. Falls
+  // back to the page cache if the file system does not support O_DIRECT, and to threads if the kernel has no
+  // io_uring; each fallback prints one line to stderr.
   DiskFile(Memory& memory, const std::filesystem::path& folder, std::string name,
            const std::vector<std::pair<Category, int64_t>>& bytes, const DiskOptions& options = {},
            std::string key = "nvme_path");
@@ -35,16 +36,16 @@ class DiskFile {
   DiskFile(const DiskFile&) = delete;
   DiskFile& operator=(const DiskFile&) = delete;
 
-  // Enqueue the movement of a tensor in memory of the host from or to this byte of the file, any alignment,
-  // on a CPU stream: as its work, a worker drives the disk while others compute. Reads run beside writes;
-  // reads of two streams one after the other, and so do writes. Overlapping bytes are ordered by events only.
-  // A fault throws from the task: file, offset, bytes wanted and got, the system's words and what to do;
+  // Enqueue the transfer between a host tensor and the file at this byte offset (any alignment) on a CPU
+  // stream; a worker stream does it in the background. Reads and writes run concurrently; reads of two
+  // streams run one after the other, and so do writes. Only events order overlapping ranges. Failures throw
+  // from the task, with file, offset, expected and actual bytes, the system's message and an action:
   // Error(memory) for a full disk, else Error(training).
   void read(Tensor to, int64_t offset, Stream& stream);
   void write(Tensor from, int64_t offset, Stream& stream);
 
   int64_t bytes() const { return bytes_; }
-  // "io_uring, 32 x 1.0 MiB in flight, O_DIRECT", for people; empty when dry.
+  // "io_uring, 32 x 1.0 MiB in flight, O_DIRECT"; empty if dry. For messages.
   std::string engine() const;
 
  private:
@@ -56,20 +57,19 @@ class DiskFile {
   DiskOptions options_;
   int64_t bytes_ = 0;
   std::vector<Buffer> counted_;
-  std::unique_ptr<Handle> file_;  // none: dry
+  std::unique_ptr<Handle> file_;  // null: dry
   std::unique_ptr<Channel> reads_, writes_;
 };
 
-// Bytes that a user may still write to the file system of `folder`, and a number that tells file systems of
-// one host apart. Throws Error(usage) with `key` when the folder is missing, is no folder, or cannot be
-// written to.
+// Bytes that a user may still write to the file system of `folder`, and an ID of the file system on this
+// host. Throws Error(usage) with `key` if the folder does not exist, is not a folder, or is not writable.
 struct DiskSpace {
   int64_t available, file_system;
 };
 DiskSpace disk_space(const std::filesystem::path& folder, const std::string& key);
 
-// Bytes a second, measured in some tenths of a second with at most `bytes` in a file of its own in `folder`;
-// what was written is compared with what is read back. Throws as DiskFile does.
+// Bytes per second. The measurement takes some tenths of a second and uses at most `bytes` in a temporary
+// file in `folder`; it compares the read data with the written data. Throws like DiskFile.
 struct DiskRates {
   double read, write;
   std::string engine;  // DiskFile::engine()

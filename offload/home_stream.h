@@ -1,6 +1,6 @@
-// Kernels whose operands live in a home. A CPU rank's streams compute on every kind of memory, so nothing
-// happens here; a GPU's do not compute on the host's memory, so that work runs on a worker thread, in the
-// order of the stream it belongs to.
+// Runs kernels on operands in a home. Streams of a CPU rank compute on all memory kinds, so this class does
+// nothing there. GPU streams do not compute on host memory, so a worker thread does this work, in the order
+// of the stream that it belongs to.
 #pragma once
 #include <memory>
 
@@ -16,11 +16,11 @@ class HomeStream {
       worker_ = std::make_unique<Stream>(memory.dry() ? Stream::Mode::dry : Stream::Mode::worker);
   }
 
-  // Whether kernels and collectives on the rank's own streams may use memory of this kind.
+  // Returns true if kernels and collectives on the rank's own streams may use memory of this kind.
   bool reaches(MemoryKind kind) const { return !worker_ || kind == MemoryKind::device; }
 
-  // Calls body(stream) with a stream that computes on memory of this kind; what it enqueues there runs after
-  // the work of `order` so far and before what `order` is given later.
+  // Calls body(stream) with a stream that computes on memory of this kind. The work enqueued there runs after
+  // the earlier work of `order` and before its later work.
   template <class Body>
   void run(MemoryKind kind, Stream& order, Body body) {
     if (reaches(kind)) return body(order);

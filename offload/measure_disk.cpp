@@ -8,9 +8,9 @@ namespace cleave::offload {
 namespace {
 
 constexpr int64_t kMost = int64_t{64} << 20;
-constexpr double kSeconds = 0.15;  // each way
+constexpr double kSeconds = 0.15;  // per direction
 
-// Moves the tensor a few times; bytes a second.
+// Repeats the transfer and returns bytes per second.
 double rate(const Tensor& tensor, Stream& stream, const std::function<void()>& move) {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
@@ -28,7 +28,7 @@ double rate(const Tensor& tensor, Stream& stream, const std::function<void()>& m
 
 DiskRates measure_disk(const std::filesystem::path& folder, int64_t bytes, const DiskOptions& options,
                        const std::string& key) {
-  Memory memory;  // of its own: gone before training starts
+  Memory memory;  // separate: freed before training starts
   const int64_t n = std::min(kMost, round_up(std::max<int64_t>(bytes, 1), DiskFile::kAlignment));
   DiskFile file(memory, folder, "a measurement", {{Category::staging, n}}, options, key);
   const Buffer out = memory.allocate(MemoryKind::host, Category::staging, DType::uint8, {n}, "a measurement");

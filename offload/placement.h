@@ -1,5 +1,4 @@
-// Where each kind of training state has its home. Offload is a value of this struct, not a way to optimize:
-// no optimizer and no layer knows the word.
+// Homes of the training state. Offload is a value of this struct; optimizers and layers do not depend on it.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -9,31 +8,31 @@
 
 namespace cleave::offload {
 
-// How state that lives on disk gets there and back.
+// Transfer of state with its home on disk.
 struct DiskHome {
   std::filesystem::path folder;
-  std::string name = "optimizer state";  // in messages
-  std::string key = "nvme_path";         // of the folder, in messages
+  std::string name = "optimizer state";  // for messages
+  std::string key = "nvme_path";         // of the folder, for messages
   MemoryKind staging = MemoryKind::pinned;
   int buffers = 4;                        // tiles in memory at a time
-  int64_t tile_numel = int64_t{1} << 21;  // elements of a tile, at most
+  int64_t tile_numel = int64_t{1} << 21;  // maximum elements per tile
   DiskOptions options;
 };
 
-// Where a unit's shards live between their uses.
+// Homes of a unit's shards between their uses.
 struct ShardHome {
-  MemoryKind parameters = MemoryKind::device;  // of the working copy
-  MemoryKind gradients = MemoryKind::device;   // when they are reduced
+  MemoryKind parameters = MemoryKind::device;  // working copy
+  MemoryKind gradients = MemoryKind::device;   // reduced gradients
 };
 
-// Which of a rank's two processors updates state whose home is not the device.
+// Processor that updates state with a home other than the device.
 enum class UpdateSide : uint8_t { host, device };
 
 struct Placement {
   MemoryKind optimizer = MemoryKind::device;  // master weights and moments
-  double ratio = 1;                           // of every slice's elements live there, the rest on the device
-  UpdateSide update = UpdateSide::host;       // of those elements; the rest is updated where it is
-  DiskHome disk;                              // where optimizer is disk
+  double ratio = 1;  // share of each slice's elements with this home; the rest is on the device
+  UpdateSide update = UpdateSide::host;  // for those elements; the device updates the rest
+  DiskHome disk;                         // if optimizer is disk
 };
 
 }  // namespace cleave::offload

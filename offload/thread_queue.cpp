@@ -24,7 +24,7 @@ std::optional<DiskFault> transfer(int file, bool write, const DiskRequest& r) {
   return std::nullopt;
 }
 
-// Threads live for one run: starting them costs microseconds, a run of several requests milliseconds.
+// Threads live for one run: starting them takes microseconds, a run of several requests milliseconds.
 class ThreadQueue final : public DiskQueue {
  public:
   explicit ThreadQueue(int threads) : threads_(threads) {}
@@ -46,7 +46,7 @@ class ThreadQueue final : public DiskQueue {
                                      (requests.empty() ? 0 : 1));
     for (std::jthread& t : others) t = std::jthread(work);
     work();
-    others.clear();  // joins
+    others.clear();  // joins the threads
     return first;
   }
 

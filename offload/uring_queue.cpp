@@ -10,14 +10,14 @@
 namespace cleave::offload {
 namespace {
 
-// Held while rings come and go. The kernel gives the pages of one ring to the next, by calls that
-// ThreadSanitizer does not see: this is the order between their users that it needs.
+// Held during creation and destruction of rings. The kernel reuses the pages of a ring for the next one, by
+// calls that ThreadSanitizer does not see; this lock provides the order between their users.
 std::mutex& rings() {
   static std::mutex mutex;
   return mutex;
 }
 
-// See io_uring(7). A request that comes back short is submitted again for the rest, as after a short pread.
+// See io_uring(7). A short request is submitted again for the rest, like a short pread.
 class UringQueue final : public DiskQueue {
  public:
   UringQueue(int depth, int& error) : depth_(size_t(depth)) {
@@ -34,7 +34,7 @@ class UringQueue final : public DiskQueue {
   std::optional<DiskFault> run(int file, bool write, std::span<const DiskRequest> requests) override {
     if (!alive_ && !requests.empty()) return DiskFault{requests[0], 0, EIO};
     std::vector<int64_t> done(requests.size(), 0);
-    std::vector<size_t> waiting;  // indices, the next one last
+    std::vector<size_t> waiting;  // indices; the last one is next
     for (size_t i = requests.size(); i-- > 0;) waiting.push_back(i);
     std::optional<DiskFault> first;
     size_t flying = 0;
@@ -43,7 +43,7 @@ class UringQueue final : public DiskQueue {
         submit(file, write, requests[waiting.back()], done[waiting.back()], waiting.back());
       const int submitted = io_uring_submit_and_wait(&ring_, 1);
       if (submitted < 0 && submitted != -EINTR && submitted != -EAGAIN && submitted != -EBUSY) {
-        close();  // cancels what is in flight, and waits for it
+        close();  // cancels and waits for requests in flight
         return DiskFault{requests[0], 0, -submitted};
       }
       io_uring_cqe* completed = nullptr;
@@ -64,7 +64,7 @@ class UringQueue final : public DiskQueue {
 
  private:
   void submit(int file, bool write, const DiskRequest& r, int64_t done, size_t i) {
-    io_uring_sqe* entry = io_uring_get_sqe(&ring_);  // there is one: at most depth_ are in flight
+    io_uring_sqe* entry = io_uring_get_sqe(&ring_);  // never null: at most depth_ are in flight
     const auto bytes = unsigned(r.bytes - done);
     if (write)
       io_uring_prep_write(entry, file, r.data + done, bytes, uint64_t(r.offset + done));

@@ -23,7 +23,7 @@ LossScaler::LossScaler(const config::Fp16Config& fp16, bool plain)
 LossScaler LossScaler::of_fp32() {
   config::Fp16Config fp16;
   fp16.enabled = true, fp16.loss_scale = 0;
-  fp16.initial_scale_power = 16, fp16.loss_scale_window = 1999;  // it grows one step behind its window
+  fp16.initial_scale_power = 16, fp16.loss_scale_window = 1999;  // the scale grows one step after its window
   fp16.hysteresis = 1, fp16.min_loss_scale = std::numeric_limits<double>::min();
   return LossScaler(fp16, true);
 }

@@ -1,7 +1,6 @@
-// The scale of the loss in fp16 training: a small state machine that only sees whether a step's gradients
-// were finite. It tolerates `hysteresis` overflows and ends the training at the minimum; the plain rule does
-// neither, as DeepSpeed at ZeRO stage 0. Whoever unscales a step's gradients takes the scale from before
-// update().
+// Loss scale of fp16 training: a small state machine driven by gradient overflows. It tolerates `hysteresis`
+// overflows and stops the training at the minimum; the plain rule does neither, like DeepSpeed at ZeRO stage
+// 0. Unscale the gradients of a step with the scale from before update().
 #pragma once
 #include <cstdint>
 
@@ -11,7 +10,7 @@ namespace cleave::optim {
 
 class LossScaler {
  public:
-  // Everything that changes; a checkpoint stores it.
+  // The mutable state, stored in checkpoints.
   struct State {
     double scale = 1;
     int64_t iteration = 0;
@@ -20,22 +19,22 @@ class LossScaler {
     bool operator==(const State&) const = default;
   };
 
-  enum class Update { ok, at_minimum };  // at_minimum: overflow at the lowest scale, training cannot go on
+  enum class Update { ok, at_minimum };  // at_minimum: overflow at the lowest scale, training cannot continue
 
-  // A scale of 1 that never changes: every type but fp16.
+  // Constant scale 1: for all types except fp16.
   LossScaler() = default;
   explicit LossScaler(const config::Fp16Config& fp16, bool plain = false);
-  // Of parameters in fp32 whose passes run in fp16, as autocast has them: what torch.amp.GradScaler does,
-  // from 2^16 on, halved by each overflow and doubled behind 2000 steps without one.
+  // For fp32 parameters with fp16 passes (autocast): like torch.amp.GradScaler, starts at 2^16, halves at
+  // each overflow and doubles after 2000 steps without one.
   static LossScaler of_fp32();
 
   double scale() const { return state_.scale; }
 
-  // After the gradients of a step are complete. On at_minimum nothing has changed.
+  // Call after the gradients of a step are complete. at_minimum leaves the state unchanged.
   [[nodiscard]] Update update(bool overflow);
 
   const State& state() const { return state_; }
-  // A hysteresis of 0 is as it is at the start.
+  // A hysteresis of 0 resets it to its initial value.
   void restore(const State& state) {
     state_ = state;
     if (state.hysteresis <= 0) state_.hysteresis = hysteresis_;

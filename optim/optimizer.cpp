@@ -51,7 +51,7 @@ class SgdOptimizer final : public Optimizer {
     return config_.momentum != 0 ? std::vector<std::string>{"momentum_buffer"} : std::vector<std::string>{};
   }
 
-  // Schedules move betas only, which this optimizer has none of, so args.rates.momentum is not read.
+  // Ignores args.rates.momentum: schedules set betas only, and this optimizer has none.
   void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
     kernels::launch(kernels::Sgd{.param = s.param,
                                  .buffer = s.state[0],
@@ -178,7 +178,7 @@ class OutsideOptimizer final : public Optimizer {
   std::vector<std::string> states() const override { return outside_.states; }
   bool by_parameter() const override { return true; }
 
-  // A task of a CUDA stream may not call CUDA, which the update does there.
+  // A CUDA stream task must not call CUDA, but the update may.
   void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
     if (stream.on_cuda()) {
       stream.synchronize();

@@ -1,5 +1,5 @@
-// What an optimizer is to the rest of the program: how many fp32 states it keeps a parameter, and an update
-// of any slice of it. It knows nothing of ranks, stages or where the slices live.
+// Interface of optimizers: the number of fp32 states per parameter, and the update of any slice. Optimizers
+// do not depend on ranks, stages or homes.
 #pragma once
 #include <array>
 #include <functional>
@@ -20,29 +20,28 @@ namespace cleave::optim {
 
 struct StepArgs {
   Rates rates = {};
-  std::vector<Rates> groups = {};  // of each UnitSpec::group, in place of `rates`; empty: none differs
-  double grad_scale = 1;  // multiplies every gradient: unscaling, averaging and clipping in one factor
-  int64_t step = 1;       // 1-based count of updates really applied
+  std::vector<Rates> groups = {};  // per UnitSpec::group, instead of `rates`; empty: all groups use `rates`
+  double grad_scale = 1;           // factor of every gradient: unscaling, averaging and clipping
+  int64_t step = 1;                // 1-based count of applied updates
 
-  // The same for the units of a group.
+  // Arguments for the units of a group.
   StepArgs of(int group) const {
     return {
         .rates = groups.empty() ? rates : groups.at(size_t(group)), .grad_scale = grad_scale, .step = step};
   }
 };
 
-// Of an optimizer, at most.
+// Maximum per optimizer.
 inline constexpr int kMostStates = 3;
 
-// Equal numel. param and state are fp32; grad any float type; copy is the working copy to refresh, or
-// undefined.
+// Tensors have equal numel. param and state are fp32; grad has any float type; copy is the working copy to
+// update, or undefined.
 struct UpdateSlice {
   Tensor param, grad, copy;
   std::array<Tensor, kMostStates> state;
-  bool decay = false;  // weight decay applies to these elements
-  std::array<double, 2> squares =
-      {};  // what prepare added up over the whole parameter, where it is asked for
-  // Where slices are of one parameter each: the unit, the parameter's index in it, and which of its elements.
+  bool decay = false;                  // weight decay applies to these elements
+  std::array<double, 2> squares = {};  // sums of prepare over the whole parameter, if used
+  // For slices of a single parameter: unit, index of the parameter in it, and its elements.
   int unit = -1, parameter = -1;
   Range elements = {};
 
@@ -60,26 +59,25 @@ struct UpdateSlice {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  virtual std::vector<std::string> states()
-      const = 0;  // names as checkpoints spell them: {"exp_avg", "exp_avg_sq"}
+  virtual std::vector<std::string> states() const = 0;  // names in checkpoints: {"exp_avg", "exp_avg_sq"}
   virtual void update(const UpdateSlice& slice, const StepArgs& args, Stream& stream) const = 0;
 
-  // Whether an update depends on sums over the whole parameter that a slice is of. Then every slice of it
-  // goes through prepare first, which adds its part to squares (fp64 [2], where state is) and has the last
-  // use of grad, and through update when they were added up.
+  // Returns true if updates depend on sums over the whole parameter. Then prepare runs on all its slices
+  // first; it adds their parts to squares (fp64 [2], in the memory kind of state) and is the last use of
+  // grad. Updates follow after the sums are complete.
   virtual bool prepares() const { return false; }
   virtual void prepare(const UpdateSlice&, const StepArgs&, Tensor /*squares*/, Stream&) const {}
-  // Whether every slice is of one parameter, which it names.
+  // Returns true if every slice must belong to one parameter, with unit, parameter and elements set.
   virtual bool by_parameter() const { return prepares(); }
 };
 
 std::unique_ptr<Optimizer> make_optimizer(const config::OptimizerConfig& config);
 
-// An optimizer that is computed elsewhere, one slice of one parameter at a time, by whoever holds it.
+// An optimizer implemented by the caller, called with one slice of one parameter at a time.
 struct OutsideUpdate {
-  std::vector<std::string> states = {};  // as Optimizer::states(), at most kMostStates
-  // On memory that nothing uses meanwhile, and done when it returns; it may overwrite grad, and leaves copy
-  // alone. What it throws ends the step.
+  std::vector<std::string> states = {};  // like Optimizer::states(), at most kMostStates
+  // Synchronous, with exclusive use of the memory. May overwrite grad; must not change copy. An exception
+  // ends the step.
   std::function<void(const UpdateSlice& slice, const StepArgs& args)> update = {};
 };
 std::unique_ptr<Optimizer> outside_optimizer(OutsideUpdate update);

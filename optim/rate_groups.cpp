@@ -8,7 +8,7 @@
 namespace cleave::optim {
 namespace {
 
-// Whether one number says both: the same but for a weight decay that one of them has not.
+// Returns true if the rates are equal, except that one of them may have no weight decay.
 bool agree(const Rates& a, const Rates& b) {
   return a.lr == b.lr && a.momentum == b.momentum && a.beta2 == b.beta2 &&
          (a.weight_decay <= 0 || b.weight_decay <= 0 || a.weight_decay == b.weight_decay);

@@ -1,4 +1,4 @@
-// Parameters whose rates change together.
+// Groups of parameters that share their rates.
 #pragma once
 #include <span>
 #include <vector>
@@ -7,18 +7,15 @@
 
 namespace cleave::optim {
 
-// A script's groups of parameters, of which those with the same rates are one here, where weight decay may
-// leave some of them out: so a layer's weights and biases stay together, although scripts give them groups of
-// their own for the decay's sake.
+// Merges a script's parameter groups with the same rates. Groups without weight decay merge with groups that
+// have it, because scripts often split a layer's weights and biases by decay; so a layer stays in one group.
 class RateGroups {
  public:
   explicit RateGroups(std::span<const Rates> began);
 
-  const std::vector<int>& of_group() const {
-    return of_group_;
-  }  // the number of each of the script's, from 0
-  // By number, what the script's groups say now. Error(usage) where those that began as one are so no more,
-  // or one begins to decay.
+  const std::vector<int>& of_group() const { return of_group_; }  // merged index of each script group, from 0
+  // Returns the current rates per merged group. Throws Error(usage) if merged groups no longer agree, or if a
+  // group starts to decay.
   std::vector<Rates> merged(std::span<const Rates> now) const;
 
  private:

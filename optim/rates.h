@@ -1,4 +1,4 @@
-// What an optimizer is told anew for a step, by a schedule or from outside.
+// Optimizer parameters that may change per step, set by a schedule or by the caller.
 #pragma once
 
 namespace cleave::optim {
@@ -6,9 +6,9 @@ namespace cleave::optim {
 struct Rates {
   double lr = 0;
   double momentum =
-      -1;  // the first beta (or SGD's momentum) where a schedule moves it; negative: the optimizer's own
-  double beta2 = -1;         // likewise
-  double weight_decay = -1;  // of what decays; negative: the optimizer's own
+      -1;  // first beta (or SGD's momentum) if a schedule changes it; negative: the optimizer's value
+  double beta2 = -1;         // second beta, likewise
+  double weight_decay = -1;  // for decaying parameters; negative: the optimizer's value
   bool operator==(const Rates&) const = default;
 };
 

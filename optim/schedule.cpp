@@ -9,11 +9,11 @@
 namespace cleave::optim {
 namespace {
 
-// Below, `i` counts as DeepSpeed does: -1 before the first applied step, 0 after it, and so on.
+// `i` counts like DeepSpeed: -1 before the first applied step, 0 after it, and so on.
 
 int64_t warmup_steps(const config::SchedulerConfig& c) { return std::max<int64_t>(2, c.warmup_num_steps); }
 
-// Share of the warm-up done at i < warmup_steps; the logarithmic one is 0 at i = 0 as well.
+// Finished share of the warm-up at i < warmup_steps; the logarithmic share is also 0 at i = 0.
 double warmup_share(const config::SchedulerConfig& c, int64_t i) {
   const double n = double(warmup_steps(c));
   return c.warmup_type == config::WarmupType::linear ? double(i) / n
@@ -47,7 +47,7 @@ double range_test_lr(const config::SchedulerConfig& c, int64_t i) {
          (1 + c.lr_range_test_step_rate * (c.lr_range_test_staircase ? std::floor(intervals) : intervals));
 }
 
-// Hugging Face's Trainer counts from the first step, which a warm-up therefore begins with a rate of 0.
+// The Hugging Face Trainer counts from the first step, so a warm-up starts with rate 0.
 double trainers_ratio(const config::SchedulerConfig& c, int64_t step) {
   const double warmup = double(std::max<int64_t>(1, c.warmup_num_steps));
   if (step < c.warmup_num_steps) return double(step) / warmup;
@@ -82,7 +82,7 @@ double cycle_height(const config::SchedulerConfig& c, int64_t i) {
 }
 
 Rates one_cycle(const config::SchedulerConfig& c, int64_t i) {
-  constexpr double kSecondBeta = 0.99;  // DeepSpeed forces it whenever it moves the first
+  constexpr double kSecondBeta = 0.99;  // DeepSpeed always sets it together with the first
   const double total = cycle_of(c).total;
   Rates r;
   const bool cycling = double(i) < total;

@@ -1,6 +1,5 @@
-// Learning-rate schedules with the values of DeepSpeed's, and of a Hugging Face Trainer's own: pure functions
-// of the number of optimizer steps that were really applied. Skipped steps do not count, so a schedule has no
-// state to save.
+// Learning-rate schedules with the values of DeepSpeed and of the Hugging Face Trainer: pure functions of the
+// number of applied optimizer steps. Skipped steps do not count, so a schedule has no state to save.
 #pragma once
 #include <cstdint>
 
@@ -11,7 +10,7 @@ namespace cleave::optim {
 
 class LrSchedule {
  public:
-  // optimizer_lr is the rate without a schedule, and the peak of those that name none.
+  // optimizer_lr is the rate without a schedule, and the peak of schedules that do not set one.
   LrSchedule(const config::SchedulerConfig& config, double optimizer_lr);
 
   // Rates of the step that follows `applied_steps` successful ones (0 before the first).

@@ -24,8 +24,8 @@ std::vector<Range> uniform(int64_t layers, int64_t pieces) {
   return out;
 }
 
-// The cuts that minimize the sum over pieces of f(weight), with no piece above `most`, by dynamic programming
-// over (pieces, layers): O(layers^2 * pieces).
+// Finds the division that minimizes the sum of f(weight) over pieces, with no piece above `most`, by dynamic
+// programming over (pieces, layers): O(layers^2 * pieces).
 class Cuts {
  public:
   // weights: of the layers; extra: of the head, in the last piece.
@@ -34,7 +34,7 @@ class Cuts {
     std::partial_sum(weights.begin(), weights.end(), sums_.begin() + 1);
   }
 
-  // The least possible largest piece.
+  // Returns the minimum of the largest piece.
   double least_maximum() {
     return solve([](double so_far, double piece) { return std::max(so_far, piece); });
   }
@@ -97,7 +97,7 @@ std::vector<Range> listed(const std::string& method, int64_t layers, int pieces)
 std::vector<double> weights_of(std::span<const LayerCost> layers, const std::string& method) {
   std::vector<double> weights;
   if (method.starts_with("type:")) {
-    // POSIX's: libstdc++ compiles its own through a cache that all threads share.
+    // Uses POSIX, because libstdc++ compiles its expressions through a cache shared by all threads.
     regex_t pattern;
     const int error = regcomp(&pattern, method.substr(5).c_str(), REG_EXTENDED | REG_ICASE | REG_NOSUB);
     char reason[128] = {};
@@ -116,7 +116,7 @@ std::vector<double> weights_of(std::span<const LayerCost> layers, const std::str
   return weights;
 }
 
-// What a schedule that splits backwards finds: layers that cannot be split do both parts at once.
+// Describes layers without split backward, which compute both parts at once.
 std::string describe_split(std::span<const LayerCost> layers) {
   std::string whole;
   int64_t count = 0;

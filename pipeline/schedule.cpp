@@ -36,8 +36,8 @@ InstructionList one_forward_one_backward(const ScheduleShape& shape, int rank) {
 
 namespace {
 
-// The k-th forward of a rank: groups of `stages` micro-batches go through one chunk after the other.
-// Backwards have the same order with the chunks reversed.
+// The k-th forward of a rank: groups of `stages` micro-batches pass through one chunk after the other.
+// Backwards have the same order with reversed chunks.
 Instruction nth_forward(const ScheduleShape& s, int k) {
   const int group = k / s.pieces(), within = k % s.pieces();
   return {Op::forward, group * s.stages + within % s.stages, within / s.stages};
@@ -62,8 +62,8 @@ InstructionList interleaved(const ScheduleShape& s, int rank) {
   return list;
 }
 
-// Later stages hold back their first `rank` weight gradients, so that input gradients run down the pipe
-// without waiting for them; the held ones fill the end of the step.
+// Later stages delay their first `rank` weight gradients, so that input gradients pass down the pipe without
+// waiting for them; the delayed ones fill the end of the step.
 InstructionList zero_bubble_h1(const ScheduleShape& s, int rank) {
   const int warm_up = std::min(s.stages - rank - 1, s.micros);
   InstructionList list;

@@ -81,7 +81,7 @@ Schedule schedule_from_json(const std::string& text, const std::string& where) {
       file.contains("ranks") && file["ranks"].is_array() && int(file["ranks"].size()) == s.shape.stages;
   require(lists, Exit::usage, "{}: \"ranks\" must be a list of {} strings, one per stage", where,
           s.shape.stages);
-  // Every one of them is a word, and the proof has a place for each.
+  // Each computation is a word in the file and takes memory in the proof.
   const auto computations = int64_t(s.shape.micros) * s.shape.chunks;
   require(computations <= int64_t(text.size()), Exit::usage,
           "{}: \"ranks\" is too short (got {} bytes, expected the forwards of {} micro-batches in {} chunks)",

@@ -27,16 +27,15 @@ struct Message {
 
 struct Channel {
   std::deque<Message> waiting;
-  std::deque<double>
-      taken;  // when the messages before these were received, for the time of a send that waits
+  std::deque<double> taken;  // receive times of earlier messages, for the time of a waiting send
 };
 
 struct Rank {
   size_t next = 0;
   double now = 0;
   int frames = 0, weights = 0, loaded = 0;
-  std::vector<uint8_t> done;  // by chunk and micro-batch
-  std::vector<int> uses;      // by micro-batch: forwards and backwards still to come
+  std::vector<uint8_t> done;  // per chunk and micro-batch
+  std::vector<int> uses;      // per micro-batch: remaining forwards and backwards
   int oldest = 0;
 };
 
@@ -84,7 +83,7 @@ class Run {
     return false;
   }
 
-  // Whether the instruction could run now; a violation sets the fault.
+  // Returns true if the instruction can run now; a violation sets the fault.
   bool execute(int r, const Instruction& i) {
     if (i.micro < 0 || i.micro >= s_.micros || i.chunk < 0 || i.chunk >= s_.chunks)
       return fault(r, i, "no such micro-batch or chunk");
@@ -104,7 +103,7 @@ class Run {
         if (first) open(r);
         work(r, i, piece, o_.forward);
         use(r, i.micro);
-        // Nothing of a micro-batch stays behind when there is no backward.
+        // Without a backward, the forward ends the micro-batch.
         if (!o_.training) --rank(r).frames;
         return mark(r, i, kForward);
       case Op::send_activation:
@@ -168,7 +167,7 @@ class Run {
     return true;
   }
 
-  // Counts a use of a micro-batch on the rank: its first loads it, its last lets it go.
+  // Counts a use of a micro-batch on the rank: the first use loads it, the last use frees it.
   void use(int r, int micro) {
     Rank& k = rank(r);
     k.loaded = std::max(k.loaded, micro + 1);
@@ -237,7 +236,7 @@ class Run {
   const std::vector<InstructionList>& lists_;
   const SimulateOptions& o_;
   std::vector<Rank> ranks_;
-  std::vector<Channel> activations_, gradients_;  // by receiver, who has one sender
+  std::vector<Channel> activations_, gradients_;  // per receiver; it has one sender
   Simulation out_;
 };
 

@@ -89,7 +89,7 @@ def kernels(tool, path):
 def table(tool, build):
     compiler = next(build.glob("CMakeFiles/*/CMakeCUDACompiler.cmake"), None)
     if not compiler:
-        sys.exit(f"kernel_resources.py: {build} is no CUDA build")
+        sys.exit(f"kernel_resources.py: {build} is not a CUDA build")
     version = re.search(r'CMAKE_CUDA_COMPILER_VERSION "(.+)"', compiler.read_text())[1]
     rows = [(path.name.removesuffix(".o"), *kernel) for path in sorted(build.rglob("*.cu.o")) for kernel in kernels(tool, path)]
     names = subprocess.run(["c++filt", "-p"], input="\n".join(row[1] for row in rows), capture_output=True, text=True, check=True).stdout

@@ -26,7 +26,7 @@ std::string advice(cudaError_t error) {
 }
 
 void cuda_fail(cudaError_t error, const char* call, int device) {
-  cudaGetLastError();  // or the next call would report it again
+  cudaGetLastError();  // otherwise the next call would report it again
   const std::string what =
       fmt::format("{} on cuda:{}: {} ({})", call, device, cudaGetErrorString(error), cudaGetErrorName(error));
   if (error == cudaErrorMemoryAllocation)

@@ -1,4 +1,4 @@
-// CUDA's errors as this project's.
+// Converts CUDA errors to Error.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -7,13 +7,13 @@
 
 namespace cleave {
 
-// Why CUDA cannot be used on this machine and what to do; empty when the error is of another kind.
+// Returns the reason why CUDA is unusable on this machine and an action; empty for other kinds of errors.
 std::string advice(cudaError_t error);
 
 [[noreturn]] void cuda_fail(cudaError_t error, const char* call, int device);
 
-// Throws Error naming the call, the device and what to do: usage where the machine lacks a driver or a GPU,
-// memory where it is full, internal otherwise.
+// Throws Error with the call, the device and an action: usage if the machine has no driver or GPU, memory if
+// it is out of memory, else internal.
 inline void cuda_check(cudaError_t error, const char* call, int device) {
   if (error != cudaSuccess) [[unlikely]]
     cuda_fail(error, call, device);

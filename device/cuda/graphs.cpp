@@ -14,7 +14,7 @@
 namespace cleave {
 namespace {
 
-// How long work took on the GPU, read when it is long done.
+// GPU time of work, read without blocking.
 class Timing {
  public:
   explicit Timing(int device) : device_(device) {
@@ -26,7 +26,7 @@ class Timing {
 
   void begin(cudaStream_t stream) { cuda_check(cudaEventRecord(begin_, stream), "cudaEventRecord", device_); }
   void end(cudaStream_t stream) { cuda_check(cudaEventRecord(end_, stream), "cudaEventRecord", device_); }
-  // Milliseconds; none while it runs.
+  // Milliseconds; empty while the work is running.
   std::optional<float> taken() const {
     float ms = 0;
     const cudaError_t asked = cudaEventElapsedTime(&ms, begin_, end_);
@@ -41,13 +41,13 @@ class Timing {
   int device_;
 };
 
-// Decides for one key whether a graph pays: after a first time in either way, kTimes of each in turn.
+// Decides for one key if a graph is faster: after one warm-up of each way, kTimes alternating measurements.
 class Comparison {
  public:
   enum class Way { plain, graph };
   struct Next {
     Way way;
-    Timing* timing = nullptr;  // around this time
+    Timing* timing = nullptr;  // measures this run
   };
 
   Next next(Graphs::Use use, int device) {
@@ -113,7 +113,7 @@ class CudaGraphs final : public Graphs {
 
   void check(cudaError_t error, const char* call) const { cuda_check(error, call, device_); }
 
-  // Later work on the first stream comes after what the others were given.
+  // Makes later work of the first stream wait for the others.
   void join() {
     for (CudaQueue* queue : queues_)
       if (queue != queues_.front()) queues_.front()->wait(queue->record());
@@ -128,8 +128,7 @@ class CudaGraphs final : public Graphs {
     const auto capture = std::make_shared<CudaPoint::Capture>();
     for (CudaQueue* queue : queues_) capture->streams.push_back(queue->use());
     join();
-    // Relaxed: what other threads and libraries ask the driver meanwhile has nothing to do with these
-    // streams.
+    // Relaxed, because driver calls of other threads and libraries are independent of these streams.
     check(cudaStreamBeginCapture(first_, cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
     try {
       for (CudaQueue* queue : queues_) queue->set_capture(capture);
@@ -162,7 +161,7 @@ class CudaGraphs final : public Graphs {
     return Captured(graph);
   }
 
-  // After a failure, whose reason is on its way and must not be replaced by what it breaks.
+  // Ends the capture after a failure; must not replace the original error.
   void give_up(CudaPoint::Capture& capture) {
     try {
       end_capture();
@@ -175,7 +174,7 @@ class CudaGraphs final : public Graphs {
     }
   }
 
-  // The executable graph becomes that of `graph`, in place where their shapes are equal.
+  // Updates the executable graph to `graph`, in place if the shapes are equal.
   void take_over(cudaGraphExec_t& known, cudaGraph_t graph) {
     cudaGraphExecUpdateResultInfo result;
     if (known && cudaGraphExecUpdate(known, graph, &result) == cudaSuccess) return;
@@ -187,7 +186,7 @@ class CudaGraphs final : public Graphs {
     check(cudaGraphInstantiate(&known, graph, 0), "cudaGraphInstantiate");
   }
 
-  // What was captured lies before this point, and whatever comes next behind it.
+  // Orders the captured work before this point and later work after it.
   void close(CudaPoint::Capture& capture) {
     for (CudaQueue* queue : queues_) queue->set_capture(nullptr);
     capture.end = std::make_shared<CudaPoint>(queues_.front()->points());

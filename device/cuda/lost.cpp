@@ -21,13 +21,13 @@ struct Questions {
   std::map<int, Question> of;  // by device
 };
 
-// Threads may ask until the process ends.
+// Never destroyed, because threads may ask until the process ends.
 Questions& questions() {
   static auto* const all = new Questions;
   return *all;
 }
 
-// Any call returns such an error; this one does nothing else.
+// Any call returns a sticky error; this one has no other effect.
 cudaError_t ask(int device) {
   cudaEvent_t event = nullptr;
   cudaError_t answer = cudaSetDevice(device);

@@ -1,12 +1,12 @@
-// Whether a GPU was lost, asked so that nobody waits for the answer.
+// Detects a lost GPU without blocking.
 #pragma once
 #include <cuda_runtime_api.h>
 
 namespace cleave {
 
-// The error that every call of CUDA returns since a kernel or the device failed, as far as it is known;
-// cudaSuccess otherwise. At most once a second, and never twice at a time, a thread of its own asks the
-// driver, because the answer may have to wait for a lock that the caller must not wait for: ask again.
+// Returns the sticky error of CUDA calls after a failure of a kernel or the device, as far as known; else
+// cudaSuccess. A background thread asks the driver, at most once per second and one query at a time, because
+// the query may wait for a lock that the caller must not wait for. Poll this function.
 cudaError_t known_loss(int device);
 
 }  // namespace cleave

@@ -31,7 +31,7 @@ MemoryBlock cuda_allocate(Device device, int64_t bytes) {
 
 void cuda_clear(Device device, void* data, int64_t bytes) {
   cuda_check(cudaMemset(data, 0, size_t(bytes)), "cudaMemset", device.index);
-  // Streams of this project do not wait for the default stream.
+  // The engine's streams do not wait for the default stream.
   cuda_check(cudaStreamSynchronize(nullptr), "cudaMemset", device.index);
 }
 
@@ -54,12 +54,12 @@ int64_t cuda_identity(Device device) {
   int64_t halves[2];
   static_assert(sizeof p.uuid == sizeof halves);
   std::memcpy(halves, &p.uuid, sizeof halves);
-  return (halves[0] ^ halves[1]) | 1;  // random but for a few bits; never 0
+  return (halves[0] ^ halves[1]) | 1;  // random except for a few bits; never 0
 }
 
 namespace {
 
-// What is known without starting CUDA on the GPU, and with `free_memory` what is known then.
+// Facts available without starting CUDA on the GPU; with `free_memory`, also its free memory.
 cudaError_t look_at(Gpu& gpu, int index, int count, bool free_memory) {
   cudaDeviceProp p;
   if (const cudaError_t error = cudaGetDeviceProperties(&p, index); error != cudaSuccess) return error;

@@ -4,20 +4,20 @@
 
 namespace cleave {
 
-// set_cuda_environment(RanksHere::one), once in a process.
+// Calls set_cuda_environment(RanksHere::one) once per process.
 void before_cuda_starts();
 
-// Zeroed memory of that GPU; without data when the GPU has none left. Throws Error(usage) where it cannot be
-// used.
+// Returns zeroed memory of the GPU; without data if the GPU is out of memory. Throws Error(usage) if the GPU
+// is unusable.
 MemoryBlock cuda_allocate(Device device, int64_t bytes);
-// Waits until memory of that GPU, wherever it came from, is zero. Error(usage) where it cannot be.
+// Blocks until memory of the GPU from any allocator is zero. Throws Error(usage) if the GPU is unusable.
 void cuda_clear(Device device, void* data, int64_t bytes);
 
-// Zeroed page-locked host memory that every GPU can reach; without data when the machine refuses to lock so
-// much.
+// Returns zeroed page-locked host memory that all GPUs can access; without data if the machine cannot lock so
+// much memory.
 MemoryBlock cuda_allocate_pinned(Device device, int64_t bytes);
 
-// A number that only this GPU has, on this and every host, and its part of it under MIG; 0 for the CPU.
+// Returns a number that identifies this GPU (or its MIG slice) on all hosts; 0 for the CPU.
 int64_t cuda_identity(Device device);
 
 }  // namespace cleave

@@ -58,7 +58,7 @@ StreamPoints::~StreamPoints() {
 }
 
 void StreamPoints::tell_by(uint32_t* word) {
-  // Those that were marked are told by the word that was there.
+  // Earlier marks are signaled by the old word.
   if (marks_ > 0) cuda_check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", device_);
   const std::lock_guard lock(mutex_);
   std::atomic_ref(*word).store(marks_, std::memory_order_release);
@@ -86,7 +86,7 @@ void StreamPoints::wait_for_mark(uint32_t value) {
   const auto begin = std::chrono::steady_clock::now();
   while (!reached(value)) {
     std::this_thread::sleep_for(kPause);
-    // A GPU that was lost writes no word.
+    // A lost GPU does not write its word.
     if (std::chrono::steady_clock::now() - begin > 1s)
       cuda_check(known_loss(device_), "the wait of a host thread", device_);
   }

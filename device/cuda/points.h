@@ -1,4 +1,4 @@
-// Points in the work of a GPU's streams.
+// Events on GPU streams.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -18,42 +18,42 @@ class CudaPoint final : public Event::State {
  public:
   struct Capture;
 
-  // Records it, for `capture` while the stream is part of one.
+  // Records the point, for `capture` if the stream is being captured.
   CudaPoint(std::shared_ptr<StreamPoints> stream, std::shared_ptr<const Capture> capture = nullptr);
   ~CudaPoint() override;
 
   void wait() override;
   void wait_beside() override;
   void then(std::function<void()> action) override;
-  // Later work on `stream`, which is part of `now` where there is one, starts after the point.
+  // Makes later work of `stream` wait for the point. `now` is the capture of `stream`, or null.
   void hold(cudaStream_t stream, const std::shared_ptr<const Capture>& now) const;
 
  private:
-  // The point itself, or the end of the graph it became part of.
+  // Returns this point, or the end of the graph that it was captured into.
   const CudaPoint& outside() const;
 
   std::shared_ptr<StreamPoints> stream_;
   cudaEvent_t event_ = nullptr;
   bool marked_ = false;
-  uint32_t mark_ = 0;  // what the stream's word comes to at the point
+  uint32_t mark_ = 0;  // value of the stream's word at the point
   std::shared_ptr<const Capture> capture_;
 };
 
 struct CudaPoint::Capture {
-  // All were joined before the first task and are again after the last one.
+  // All streams are joined before the first task and after the last one.
   std::vector<cudaStream_t> streams;
-  std::shared_ptr<const CudaPoint> end;  // once the graph was launched
+  std::shared_ptr<const CudaPoint> end;  // set after the graph launch
 
   bool has(cudaStream_t stream) const {
     return std::find(streams.begin(), streams.end(), stream) != streams.end();
   }
 };
 
-// What the points of a stream need. Streams of the GPU wait for CUDA's events, threads that work beside the
-// one that launches for a word that the stream writes: CUDA holds a launch back while a stream's queue is
-// full, with a lock that every other call needs, and until such a thread is done the queue may stay full. So
-// these threads call nothing of CUDA: events, too, are used again instead of destroyed. From any thread but
-// where something else is said.
+// Resources of a stream's points. GPU streams wait for CUDA events; host threads other than the launching one
+// wait for a word that the stream writes. Reason: CUDA blocks a launch while a stream's queue is full, and
+// holds a lock that every other call needs; the queue may stay full until such a thread is done. So these
+// threads never call CUDA, and events are reused instead of destroyed. Members may be called from any thread
+// unless stated otherwise.
 class StreamPoints {
  public:
   StreamPoints(cudaStream_t stream, int device) : stream_(stream), device_(device) {}
@@ -64,15 +64,16 @@ class StreamPoints {
   cudaStream_t stream() const { return stream_; }
   int device() const { return device_; }
 
-  // Points from now on are told by this word in page-locked memory. On the thread that launches.
+  // Signals later points by this word in page-locked memory. Launching thread only.
   void tell_by(uint32_t* word);
-  // What the word comes to behind the stream's work until now; false where there is none. On the thread that
-  // launches.
+  // Sets `value` to the word's value after the stream's work so far; false if the stream has no word.
+  // Launching thread only.
   bool mark(uint32_t& value);
   uint32_t marks() const { return marks_; }
-  // Blocks until then. Throws where the GPU is lost.
+  // Blocks until the word reaches the value. Throws if the GPU is lost.
   void wait_for_mark(uint32_t value);
-  // All of the stream's work has ended, with this error where it failed; its word and the stream may go.
+  // Called when all work of the stream has ended, with its error. The word and the stream may be freed
+  // afterwards.
   void close(cudaError_t error) noexcept;
 
   cudaEvent_t take_event();
@@ -84,7 +85,7 @@ class StreamPoints {
   const cudaStream_t stream_;
   const int device_;
   uint32_t marks_ = 0;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   uint32_t* word_ = nullptr;
   cudaError_t lost_ = cudaSuccess;
   std::vector<cudaEvent_t> events_;

@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-// At the start of what was lent, before the scratch.
+// At the start of the workspace, before the scratch.
 constexpr int64_t kFaultBytes = 256, kTellsAt = 2048, kGateBytes = 4096;
 constexpr int64_t kLeastForSlots = int64_t{1} << 20;
 constexpr unsigned long long kNoFault = ~0ull;
@@ -93,8 +93,7 @@ void CudaQueue::copy(void* to, const void* from, int64_t bytes) {
   check(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDefault, use()), "cudaMemcpyAsync");
 }
 
-// CUDA's own way with pageable memory waits for the stream, and keeps a lock meanwhile that other threads
-// need.
+// CUDA's own copy from pageable memory waits for the stream while it holds a lock that other threads need.
 void CudaQueue::upload(void* to, const void* from, int64_t bytes) {
   if (slot_bytes_ == 0 || capture_) {
     if (!capture_) check(cudaStreamSynchronize(use()), "cudaStreamSynchronize");
@@ -121,9 +120,9 @@ Event CudaQueue::record() {
   return Event(std::make_shared<CudaPoint>(points_, capture_));
 }
 
-// An event of a CPU stream opens a gate: a word in pinned memory that the GPU polls, so that neither the host
-// nor a thread of the driver is blocked. A gate is used again only when its last event has happened. What the
-// CPU stream failed with leaves by this one, because its own may never be asked.
+// A CPU stream's event opens a gate, which is a word in pinned memory that the GPU polls. This blocks neither
+// the host nor a driver thread. A gate is reused only after its last event has happened. This stream also
+// throws the CPU stream's failure, because the CPU stream may never be synchronized.
 void CudaQueue::wait(const Event& event) {
   if (const auto* point = dynamic_cast<const CudaPoint*>(event.state())) return point->hold(use(), capture_);
   CHECK(!capture_, "cuda:{}: captured work waits for the CPU", device_);
@@ -132,7 +131,7 @@ void CudaQueue::wait(const Event& event) {
   gate.event.wait();
   gate.event = event;
   const uint32_t value = ++gate.value;
-  // First what may throw: an event must not open a gate that is gone by then.
+  // Throwing calls come first: an event must not open a gate that no longer exists.
   wait_for_word(use(), gate.word, value, device_);
   event.state()->then([point = event.state(), failure = failure_, word = gate.word, value] {
     if (std::exception_ptr failed = failure_before(*point)) {
@@ -204,7 +203,7 @@ void CudaQueue::synchronize() {
     check(cudaMemcpyAsync(seen_, faults_, kFaults * sizeof *faults_, cudaMemcpyDefault, use()),
           "cudaMemcpyAsync");
   const cudaError_t ended = cudaStreamSynchronize(use());
-  if (ended != cudaSuccess)  // a loss is the reason for what it breaks
+  if (ended != cudaSuccess)  // a lost peer is the cause of later errors
     for (const auto& [key, rethrow] : checks_) rethrow();
   check(ended, "cudaStreamSynchronize");
   {

@@ -1,4 +1,4 @@
-// A stream's CUDA side, as the bodies of kernels see it.
+// CUDA side of a stream, for kernel bodies.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -14,18 +14,18 @@
 
 namespace cleave {
 
-// What a kernel may find wrong in its operands. It keeps the first index with its value in one 64-bit word,
-// so that atomicMin decides and the answer does not depend on timing.
+// Faults that a kernel may find in its operands. The first index and its value are packed into a 64-bit word,
+// so atomicMin selects the first fault independently of timing.
 enum class Fault : uint8_t { token, target };
 inline constexpr int kFaults = 2;
 
-// A stream that does not wait for the default one, of the highest priority where its turn is first.
+// Creates a stream that does not synchronize with the default stream; highest priority for Turn::first.
 cudaError_t make_stream(cudaStream_t* stream, Stream::Turn turn);
 
 class CudaQueue final : public Queue {
  public:
-  CudaQueue(Device device, Stream::Turn turn);  // with a stream of its own
-  explicit CudaQueue(Stream::Foreign foreign);  // Error(usage) where it is no stream of the device
+  CudaQueue(Device device, Stream::Turn turn);  // creates its own stream
+  explicit CudaQueue(Stream::Foreign foreign);  // Error(usage) if it is not a stream of the device
   ~CudaQueue() override;
 
   void enqueue(std::function<void()> task) override;
@@ -39,35 +39,34 @@ class CudaQueue final : public Queue {
   Tensor pinned() const override;
 
   int device() const { return device_; }
-  int64_t shared_of_block() const { return shared_of_block_; }  // bytes that a block can have at most
-  // The stream, with its GPU made current on the calling thread.
+  int64_t shared_of_block() const { return shared_of_block_; }  // maximum shared memory of a block in bytes
+  // Returns the stream and makes its GPU current on the calling thread.
   cudaStream_t use();
-  // Scratch until the op that asks for it ends, 256-byte aligned; Error(internal) when it is larger than what
-  // was lent.
+  // Returns 256-byte aligned scratch, valid until the calling op ends. Error(internal) if it exceeds the
+  // workspace.
   void* scratch(int64_t bytes);
   int64_t scratch_bytes() const { return std::min(kOwnScratch, scratch_.numel() / 2) / 256 * 256; }
-  // The rest of it, for libraries.
+  // The remaining scratch, for libraries.
   Tensor product_scratch() const { return scratch_.slice({scratch_bytes(), scratch_.numel()}); }
-  // Where a kernel reports: atomicMin of (index << 32 | value). `limit` is for the message.
+  // Address where a kernel reports a fault: atomicMin of (index << 32 | value). `limit` is for the message.
   unsigned long long* fault(Fault kind, int64_t limit);
-  // synchronize() calls `check` last, which throws what was lost on the way of this stream's work. Once for
-  // each key.
+  // Registers `check` once per key. synchronize() calls it last; it throws errors of libraries that work on
+  // this stream.
   void also_rethrow(const void* key, std::function<void()> check);
-  // Throws what the last kernel launch on this thread left.
+  // Throws the error of this thread's last kernel launch.
   void launched(const char* op) { check(cudaGetLastError(), op); }
 
-  // Points recorded from now on belong to the capture that this stream is part of, until it is none.
+  // Assigns later points to this stream's capture; null ends this.
   void set_capture(std::shared_ptr<const CudaPoint::Capture> capture) { capture_ = std::move(capture); }
 
-  // What points of this stream are made of.
+  // Resources of this stream's points.
   const std::shared_ptr<StreamPoints>& points() const { return points_; }
 
   bool capturing() const { return capture_ != nullptr; }
 
-  // Bytes behind the matrix products' scratch that hold what is measured and restored
-  // (kernels/cuda/measure.h).
+  // Bytes after the scratch of matrix products that hold measured and restored data (kernels/cuda/measure.h).
   int64_t held = 0;
-  // Where kernels/cuda/product.cpp and cudnn_stream.cpp keep their handles, choices and plans.
+  // Handles, choices and plans of kernels/cuda/product.cpp and cudnn_stream.cpp.
   std::shared_ptr<void> products, cudnn;
 
  private:
@@ -75,15 +74,15 @@ class CudaQueue final : public Queue {
     std::mutex mutex;
     std::exception_ptr first;
   };
-  struct Gate {  // a word on which the GPU waits until a CPU stream's event
+  struct Gate {  // a word that the GPU polls until a CPU stream's event
     uint32_t* word = nullptr;
     uint32_t value = 0;
     Event event;
   };
 
-  struct Slot {  // page-locked memory through which pageable memory goes
+  struct Slot {  // page-locked staging memory for copies of pageable memory
     std::byte* bytes = nullptr;
-    uint32_t free_at = 0;  // the stream's mark
+    uint32_t free_at = 0;  // mark of the stream
   };
 
   void look_at_device();
@@ -109,7 +108,7 @@ class CudaQueue final : public Queue {
   size_t next_slot_ = 0;
 };
 
-// The queue of a stream that is on_cuda().
+// Returns the queue of a stream that is on_cuda().
 inline CudaQueue& cuda_queue(Stream& stream) { return static_cast<CudaQueue&>(*stream.queue()); }
 
 }  // namespace cleave

@@ -1,5 +1,5 @@
-// By NVTX 3, "NVIDIA Tools Extension Library": headers alone, which look for a tool when the first of their
-// functions is called.
+// Uses NVTX 3 ("NVIDIA Tools Extension Library"), a header-only library that looks for a tool at its first
+// call.
 #include "device/tool_ranges.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace cleave {
 namespace {
 
 nvtxDomainHandle_t domain() {
-  static const nvtxDomainHandle_t ours = nvtxDomainCreateA("cleave");  // null where no tool listens
+  static const nvtxDomainHandle_t ours = nvtxDomainCreateA("cleave");  // null if no tool is attached
   return ours;
 }
 

@@ -7,7 +7,7 @@
 namespace cleave {
 namespace {
 
-// cuStreamWaitValue32 and cuStreamWriteValue32, found at run time, so that the program starts without a
+// cuStreamWaitValue32 and cuStreamWriteValue32 are loaded at run time, so the program starts without a
 // driver.
 using WordCall = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
 WordCall find(const char* name, int device) {

@@ -1,6 +1,6 @@
-// Words in memory that a GPU's streams write and wait for. The streams may be of other processes, and the
-// other side may be the host; CUDA's events know nothing of this order, so streams that wait must not share a
-// channel of the GPU with what they wait for (set_cuda_environment).
+// Memory words that GPU streams write and wait for. The streams may belong to other processes, and the other
+// side may be the host. CUDA does not know this order, so a waiting stream must not share a GPU channel with
+// the stream that it waits for (set_cuda_environment).
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -8,10 +8,10 @@
 
 namespace cleave {
 
-// `word` is an address that the stream's GPU reaches.
-// Later work of the stream starts when int32(*word - value) >= 0.
+// Delays later work of the stream until int32(*word - value) >= 0. The stream's GPU must be able to access
+// `word`.
 void wait_for_word(cudaStream_t stream, uint32_t* word, uint32_t value, int device);
-// *word = value when the stream's earlier work is done and can be seen by everybody.
+// Sets *word = value when the earlier work of the stream is done and visible system-wide.
 void write_word(cudaStream_t stream, uint32_t* word, uint32_t value, int device);
 
 }  // namespace cleave

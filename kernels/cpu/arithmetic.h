@@ -1,9 +1,9 @@
-// What products on vector registers are made of. An arithmetic has
+// Arithmetics of products in vector registers. An arithmetic has
 //   Element                          of packed operands: a number, or a pair of terms
-//   Row                              sixteen of them in a register
-//   row(const Element*)              a Row
-//   step(Element a, Row b, F16 sum)  sum + a b, lane by lane
-//   elements(terms)                  that so many terms of a sum take
+//   Row                              16 elements in a register
+//   row(const Element*)              loads a Row
+//   step(Element a, Row b, F16 sum)  sum + a b per lane
+//   elements(terms)                  number of elements for this number of terms
 #pragma once
 #include "kernels/cpu/simd.h"
 
@@ -18,7 +18,7 @@ struct MultiplyAdd {
 };
 
 #ifdef __AVX512F__
-// bf16 terms in pairs, the earlier one in the lower half.
+// Pairs of bf16 terms, the earlier term in the lower half.
 struct PairsOfTerms {
   using Element = uint32_t;
   using Row = __m512i;
@@ -27,7 +27,7 @@ struct PairsOfTerms {
 };
 
 #ifdef __AVX512BF16__
-// By AVX512_BF16's vdpbf16ps.
+// Uses vdpbf16ps of AVX512_BF16.
 struct Dot : PairsOfTerms {
   CLEAVE_MEMBER F16 step(uint32_t a, __m512i b, F16 sum) {
     return {_mm512_dpbf16_ps(sum.v, __m512bh(_mm512_set1_epi32(int(a))), __m512bh(b))};
@@ -36,8 +36,8 @@ struct Dot : PairsOfTerms {
 };
 #endif
 
-// By fp32's multiply-add, for CPUs without the instruction: the same packing, but for subnormals the same
-// rounding, and sums as good.
+// Uses fp32 multiply-adds, for CPUs without the instruction: the same packing, the same rounding except for
+// subnormals, and equally accurate sums.
 struct DotModel : PairsOfTerms {
   CLEAVE_MEMBER F16 step(uint32_t a, __m512i b, F16 sum) {
     const __m512i x = _mm512_set1_epi32(int(a)), upper = _mm512_set1_epi32(int(0xffff0000u));

@@ -11,7 +11,7 @@
 namespace cleave::kernels::cpu {
 namespace {
 
-// A wrong place would hide a query from itself, or reach for keys before the sequence.
+// An invalid start would hide a query from itself, or read keys before the sequence.
 void check_documents(const int32_t* starts, int64_t batch, int64_t seq) {
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t i = 0, before = 0; i < seq; before = starts[b * seq + i++])
@@ -38,7 +38,7 @@ AttentionArgs args_of(const AttentionForward& op) {
   return args;
 }
 
-// The way of its products: that of products of bf16 by bf16 where operands are such.
+// Implementation of the op's products: that of bf16 x bf16 products for bf16 operands.
 Bf16Way way_of(const AttentionForward& op) {
   return op.qkv.dtype() == DType::bf16 ? bf16_products().way : Bf16Way::as_fp32;
 }

@@ -1,4 +1,4 @@
-// Attention on the CPU by one of its bodies, which run(op) chooses.
+// Attention on the CPU; run(op) selects the body.
 #pragma once
 #include "kernels/attention.h"
 
@@ -7,7 +7,7 @@ namespace cleave::kernels::cpu {
 struct AttentionArgs;
 using AttentionBody = void (*)(const AttentionArgs& args);
 
-// The op by a body of the forward, or of the backward, for its type of operands.
+// Runs the op with a forward or backward body for its operand type.
 void run_by(AttentionBody body, const AttentionForward& op);
 void run_by(AttentionBody body, const AttentionBackward& op);
 

@@ -1,20 +1,20 @@
-// Blocked attention backward: probabilities are computed again from the forward's log-sum-exp.
+// Blocked attention backward; recomputes probabilities from the forward's log-sum-exp.
 #pragma once
 #include "kernels/cpu/attention_dropout.h"
 
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 
-// What backward holds of one query head, and the sums for its key/value head.
+// Packed operands of a query head, and the sums of its key/value head.
 template <class Element>
 struct Gradients {
-  Element *k, *k_t, *v_t;  // keys over themselves; keys and values over the head's width, by blocks
-  Element *q, *q_rows, *dy, *dy_rows;  // of the query head at work: right and left operands
+  Element *k, *k_t, *v_t;  // right operands over keys; keys and values over the head dim, in blocks
+  Element *q, *q_rows, *dy, *dy_rows;  // current query head: right and left operands
   Element* weights;                    // a block as left operand
   float *lse, *delta;
   float *dq, *dk, *dv;
   float *p, *ds;  // one block of queries x kKeys each
   int64_t wide;
-  float factor;  // of scores, to units of log2
+  float factor;  // converts scores to log2 units
 };
 
 // p = softmax, ds = p (dy v^T - delta), in place of the two products.
@@ -36,7 +36,7 @@ CLEAVE_INLINE void weigh(const AttentionArgs& a, int64_t b, const Gradients<Elem
   }
 }
 
-// What a cap multiplies the gradients of the scores before it with, from those behind it.
+// Computes the slopes of the cap from capped scores; they multiply the gradients of the scores.
 [[gnu::noipa]] static void cap_slopes(float* slopes, const float* scores, int64_t count, float cap) {
   const S16 inverse = splat(1.0f / cap), one = splat(1.0f);
   for (int64_t i = 0; i < count; i += 16) {
@@ -45,8 +45,8 @@ CLEAVE_INLINE void weigh(const AttentionArgs& a, int64_t b, const Gradients<Elem
   }
 }
 
-// The same with a cap of the scores and dropout of the weights. A function of its own, so that the loops
-// without keep their registers.
+// The same with score caps and weight dropout. A separate function, so that the plain loops keep their
+// registers.
 template <class Element>
 [[gnu::noinline]] static void weigh_more(const AttentionArgs& a, int64_t b, int64_t h,
                                          const Gradients<Element>& g, int64_t first, int64_t key,
@@ -120,7 +120,7 @@ static void store_rows(T* out, int64_t stride, const float* x, int64_t rows, int
     });
 }
 
-// The carved scratch of a key/value head. A left and a right operand of the same rows are one where the
+// Divides the scratch of a key/value head. Left and right operands of the same rows share memory if the
 // blocks pack them alike.
 template <class Blocks>
 static Gradients<typename Blocks::Element> gradients_in(float* scratch, const AttentionArgs& a) {
@@ -169,7 +169,7 @@ static void backward_kv_head(const AttentionArgs& a, int64_t b, int64_t kv, floa
     load_query_head<Blocks>(a, g, b, h);
     for (int64_t j = 0; j < blocks; ++j)
       for (int64_t first = a.causal ? j * kKeys / kQueries * kQueries : 0; first < a.seq; first += kQueries) {
-        if (first_key(a, b, first) >= (j + 1) * kKeys) break;  // no later query sees these keys either
+        if (first_key(a, b, first) >= (j + 1) * kKeys) break;  // later queries do not see these keys either
         backward_block<Blocks>(a, b, h, g, first, j);
       }
     store_rows(dq + h * dim, head.stride, g.dq, a.seq, dim, a.scale);
@@ -179,7 +179,7 @@ static void backward_kv_head(const AttentionArgs& a, int64_t b, int64_t kv, floa
   Blocks::end();
 }
 
-// The op for operands of one type.
+// Runs the op for operands of one type.
 template <class Blocks>
 CLEAVE_INLINE void backward_heads(const AttentionArgs& args) {
   const int64_t items = args.batch * args.kv_heads;

@@ -1,17 +1,17 @@
-// What attention forward and backward share. Queries come in blocks of Blocks::kQueries, keys in blocks of
-// kKeys; a block is packed once, so the products run on contiguous rows whatever the storage type. How that
-// is done and how they are multiplied, Blocks says:
-//   Stored, Element                           operands in memory, and packed
-//   elements(terms)                           that so many terms of a sum take
-//   whole_rows(n)                             of a left operand and of its product, for n of them
-//   begin(), end()                            around a head's products
+// Shared parts of attention forward and backward. Queries come in blocks of Blocks::kQueries, keys in blocks
+// of kKeys. A block is packed once, so products run on contiguous rows for every storage type. Blocks defines
+// packing and products:
+//   Stored, Element                           type of operands in memory; packed
+//   elements(terms)                           number of elements for this number of terms
+//   whole_rows(n)                             rows of a left operand and of its product, for n rows
+//   begin(), end()                            called around the products of a head
 //   product(p)                                c (+)= a b (tile.h)
-//   rows(out, x, stride, valid, all, width)   a left operand: whole_rows(all) of elements(padded(width))
-//   across(out, x, stride, valid, width)      a right operand of kKeys columns, the rows of x, over x's
-//   columns along(out, x, stride, valid, all, width)  a right operand of padded(width) columns, over `all`
-//   rows of x by_query(block, room, queries)            queries x kKeys numbers as left operand, over keys
-//   by_key(block, room, queries)              the same turned, over queries
-// from `valid` rows of x, `stride` apart; beyond them and beyond `width` there are zeros. `room` is for
+//   rows(out, x, stride, valid, all, width)   left operand: whole_rows(all) x elements(padded(width))
+//   across(out, x, stride, valid, width)      right operand: kKeys columns = rows of x, over columns of x
+//   along(out, x, stride, valid, all, width)  right operand: padded(width) columns, over `all` rows of x
+//   by_query(block, room, queries)            left operand of queries x kKeys numbers, over keys
+//   by_key(block, room, queries)              the transposed block, over queries
+// x has `valid` rows with distance `stride`; operands are zero beyond them and beyond `width`. `room` holds
 // kQueries x kKeys elements.
 #pragma once
 #include "kernels/cpu/parallel.h"
@@ -38,7 +38,8 @@ struct Carver {
   }
 };
 
-// rows x width of T at `x` (row stride `stride`) to fp32 rows of padded width; rows up to `all` are zero.
+// Converts rows x width of T at `x` (row stride `stride`) to fp32 rows of padded width; rows up to `all` are
+// zero.
 template <class T>
 static void copy_rows(float* out, const T* x, int64_t stride, int64_t rows, int64_t all, int64_t width) {
   const int64_t wide = padded(width);
@@ -51,7 +52,7 @@ static void copy_rows(float* out, const T* x, int64_t stride, int64_t rows, int6
   }
 }
 
-// One block of kKeys rows transposed: out[d * kKeys + key]; rows from `rows` on are zero.
+// Transposes one block of kKeys rows: out[d * kKeys + key]; rows from `rows` on are zero.
 template <class T>
 static void copy_transposed(float* out, const T* x, int64_t stride, int64_t rows, int64_t width) {
   const auto row = [=](int64_t key, int64_t d, auto n) {
@@ -69,7 +70,7 @@ static void copy_transposed(float* out, const T* x, int64_t stride, int64_t rows
     });
 }
 
-// What blocks have whose products run on vector registers, by this arithmetic.
+// Common part of blocks with register products of an arithmetic.
 template <class Arithmetic>
 struct RegisterBlocks : Arithmetic {
   static constexpr int64_t kQueries = attention_blocks::kQueries;
@@ -79,7 +80,7 @@ struct RegisterBlocks : Arithmetic {
   CLEAVE_MEMBER void product(const Product<typename Arithmetic::Element>& p) { run_product<Arithmetic>(p); }
 };
 
-// Numbers in fp32.
+// Blocks of fp32 numbers.
 template <class T>
 struct FloatBlocks : RegisterBlocks<MultiplyAdd> {
   using Stored = T;
@@ -111,7 +112,7 @@ CLEAVE_INLINE Head<T> head_of(const AttentionArgs& a, int64_t b, int64_t h) {
           row + (a.heads + a.kv_heads + kv) * a.head_dim, stride};
 }
 
-// The first key that a query of sequence b sees; it never falls from one query to the next.
+// First visible key of a query of sequence b; non-decreasing in the query.
 CLEAVE_INLINE int64_t first_key(const AttentionArgs& a, int64_t b, int64_t query) {
   const int64_t in_window = a.window && query >= a.window ? query - a.window + 1 : 0;
   const int64_t in_document = a.documents ? a.documents[b * a.seq + query] : 0;
@@ -130,18 +131,18 @@ CLEAVE_INLINE void multiply_add(Result c, Matrix<Element> a, Matrix<Element> b, 
   Blocks::product({c, a, b, size, true});
 }
 
-// The scores of 16 keys from `key` on for a query that sees the keys first .. last; minus infinity for the
-// others.
+// Masks the scores of 16 keys from `key` on with minus infinity, except keys first .. last.
 CLEAVE_INLINE F16 visible(F16 score, int64_t first, int64_t last, int64_t key) {
-  const int64_t hidden = first - key, seen = last - key + 1;  // lanes before the first, and up to the last
+  const int64_t hidden = first - key,
+                seen = last - key + 1;  // hidden lanes before the first key; lanes up to the last
   const S16 never = splat(-__builtin_inff());
   if (hidden > 0) score = select(lane_index() < splat(float(hidden)), never, score);
   if (seen >= 16) return score;
   return select(lane_index() < splat(float(seen)), score, never);
 }
 
-// Scores times `scale`, which then have the units of the cap, capped. A function of its own, so that the
-// loops of attention keep their registers.
+// Caps scores: `scale` converts them to the units of the cap. A separate function, so that the loops of
+// attention keep their registers.
 [[gnu::noipa]] static void cap_scores(float* scores, int64_t count, float scale, float cap) {
   const S16 whole = splat(cap), inverse = splat(scale / cap);
   for (int64_t i = 0; i < count; i += 16) store(scores + i, tanh(load(scores + i) * inverse) * whole);

@@ -1,18 +1,18 @@
-// Dropout of attention's weights, for the bodies that train.
+// Dropout of attention weights, for training.
 #pragma once
 #include "kernels/cpu/attention_blocks.h"
 
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 
-// The random numbers of a row of kKeys weights, of which the first is number `index`; words has room for one
-// more block. A function of its own, so that the loops of attention keep their registers.
+// Random numbers of a row of kKeys weights; the first has number `index`. `words` must have space for one
+// more Philox block. A separate function, so that the loops of attention keep their registers.
 [[gnu::noinline]] static void row_of_words(int* words, PhiloxKey generator, uint64_t index) {
   for (uint64_t w = 0; w < uint64_t(kKeys) + index % 4; w += 64)
     philox_words(generator, (index + w) / 4, words + w);
 }
 
-// For a block of weights of `queries` queries from `first` and kKeys keys from `key`: what dropout multiplies
-// each with, 0 or 1 / (1 - p).
+// Dropout factors, 0 or 1 / (1 - p), of a block of weights: `queries` queries from `first`, kKeys keys from
+// `key`.
 [[gnu::noinline]] static void dropout_factors(float* factors, const AttentionArgs& a, int64_t b, int64_t h,
                                               int64_t first, int64_t key, int64_t queries) {
   const auto& d = a.dropout;

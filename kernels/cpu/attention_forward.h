@@ -1,4 +1,4 @@
-// Blocked attention with the softmax kept on line.
+// Blocked attention with online softmax.
 #pragma once
 #include "kernels/cpu/attention_dropout.h"
 
@@ -7,14 +7,14 @@ namespace cleave::kernels::cpu::CLEAVE_ISA {
 struct Softmax {
   float *scores, *sums, *top, *sum, *shrink, *out;
   int64_t wide;
-  float factor;                                             // of scores, to units of log2
-  int64_t first_key[kMostQueries], last_key[kMostQueries];  // that each query sees
+  float factor;                                             // converts scores to log2 units
+  int64_t first_key[kMostQueries], last_key[kMostQueries];  // visible keys per query
 };
 
-// Scores become 2^(factor score - top); earlier sums and outputs shrink to the new top. A query that has seen
-// no key so far keeps a top of minus infinity and a sum of zero.
+// Replaces scores by 2^(factor score - top), and rescales earlier sums and outputs to the new top. A query
+// without a visible key so far keeps a top of minus infinity and a sum of zero.
 CLEAVE_INLINE void soften(const Softmax& s, int64_t key, int64_t queries) {
-  const float factor = s.factor;  // no store through s may change it
+  const float factor = s.factor;  // a local copy, because stores through s could alias it
   for (int64_t q = 0; q < queries; ++q) {
     float* row = s.scores + q * kKeys;
     F16 top = splat(s.top[q]);
@@ -43,11 +43,11 @@ CLEAVE_INLINE void soften(const Softmax& s, int64_t key, int64_t queries) {
   }
 }
 
-// What a query head's forward holds.
+// Packed operands of a query head.
 template <class Element>
 struct Forward {
-  Element *keys, *values;    // of the whole sequence
-  Element *query, *weights;  // of a block of queries
+  Element *keys, *values;    // whole sequence
+  Element *query, *weights;  // a block of queries
 };
 
 template <class Blocks>
@@ -60,7 +60,7 @@ CLEAVE_INLINE void forward_block(const AttentionArgs& a, int64_t b, int64_t h,
                    {queries, kKeys, terms});
   if (a.cap > 0) cap_scores(s.scores, queries * kKeys, a.scale * kLog2E, a.cap * kLog2E);
   soften(s, j * kKeys, queries);
-  if (a.dropout.p > 0) {  // behind the sums, which are of all weights
+  if (a.dropout.p > 0) {  // after the sums, which include all weights
     float factors[kMostQueries * kKeys];
     dropout_factors(factors, a, b, h, first, j * kKeys, queries);
     multiply_by(s.scores, factors, queries);
@@ -118,7 +118,7 @@ static void forward_head(const AttentionArgs& a, int64_t b, int64_t h, float* sc
   Blocks::end();
 }
 
-// The op for operands of one type.
+// Runs the op for operands of one type.
 template <class Blocks>
 CLEAVE_INLINE void forward_heads(const AttentionArgs& args) {
   const int64_t items = args.batch * args.heads;

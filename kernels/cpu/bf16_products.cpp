@@ -17,7 +17,7 @@
 namespace cleave::kernels::cpu {
 namespace {
 
-// One product of bf16 by bf16, [m, k] by [n, k] turned, of drawn values.
+// A bf16 product, [m, k] by transposed [n, k], of random values.
 class Trial {
  public:
   Trial(int64_t m, int64_t n, int64_t k)
@@ -63,7 +63,7 @@ class Trial {
   Matmul product_;
 };
 
-// Why oneDNN does not multiply bf16 by an instruction of the CPU's.
+// Reason why oneDNN does not multiply bf16 by a CPU instruction.
 std::string without_instruction(const OnednnAbility& library) {
   for (const char* variable : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"})
     if (const char* limit = std::getenv(variable); limit && __builtin_cpu_supports("avx512bf16"))
@@ -72,8 +72,9 @@ std::string without_instruction(const OnednnAbility& library) {
                      library.instructions);
 }
 
-// vdpbf16ps has twice the FLOPs of fp32's multiply-add on AMD's cores, and half of them on Intel's. A table
-// and no trial, which a moment's load could turn: another way adds up in another order.
+// vdpbf16ps has twice the FLOPs of the fp32 multiply-add on AMD cores, and half of them on Intel cores. A
+// table instead of a measurement, which momentary load could change: the implementations sum in different
+// orders.
 bool dots_are_fast() { return __builtin_cpu_is("amd"); }
 
 Bf16Products decide() {
@@ -91,13 +92,13 @@ Bf16Products decide() {
     return {Bf16Way::as_fp32, "AVX2 has no instruction for bf16; operands are multiplied as fp32"};
   if (dots_are_fast()) return {Bf16Way::dots, in_hardware};
   return {Bf16Way::as_fp32,
-          "vdpbf16ps is not faster than fp32 multiply-add on this CPU; operands are multiplied as fp32"};
+          "vdpbf16ps does not beat fp32's multiply-add on this CPU; operands are multiplied as fp32"};
 }
 
 }  // namespace
 
 bool has_the_models_bits(void (*tiles)(const GemmArgs&)) {
-  Trial trial(72, 104, 544);  // edges both ways, and two blocks of sums
+  Trial trial(72, 104, 544);  // edges in both dims, and two blocks of sums
   const std::span<const float> sums = trial.by(tiles);
   const std::vector<float> kept(sums.begin(), sums.end());
   return std::ranges::equal(trial.by(v4::gemm_tiles_by_model), kept);

@@ -35,7 +35,7 @@ CLEAVE_LAUNCH(FromBlockInt8)
 namespace cpu {
 namespace {
 
-constexpr int64_t kSerialNumel = 1 << 15;  // elements that are not worth a team of threads
+constexpr int64_t kSerialNumel = 1 << 15;  // elements; fewer run on one thread
 
 float wide(float x) { return x; }
 float wide(bf16 x) { return to_float(x); }
@@ -53,7 +53,7 @@ void encode(const T* x, uint8_t* codes, float* scale, int64_t numel) {
   *scale = finite ? largest / 127 : std::numeric_limits<float>::quiet_NaN();
   const bool zero = !(*scale > 0);
   for (int64_t i = 0; i < numel; ++i) {
-    // A scale that is rounded to few bits, near the smallest number, takes the quotient above 127.
+    // Near the smallest number a scale has few bits, and its rounding can raise the quotient above 127.
     const float quotient = zero ? 0 : std::clamp(wide(x[i]) / *scale, -127.0f, 127.0f);
     codes[i] = uint8_t(int8_t(std::nearbyint(quotient)));
   }
@@ -77,7 +77,7 @@ void with_type(DType type, Body body) {
   body(fp16{});
 }
 
-// body(first element, elements, block) for every block.
+// Calls body(first element, elements, block) for every block.
 template <class Body>
 void each_block(int64_t numel, int64_t block, const Body& body) {
   team_loop(ceil_div(numel, block), numel > kSerialNumel, [&](int64_t begin, int64_t end) {

@@ -1,5 +1,5 @@
-// The bodies that exist once per instruction set. Arguments are plain pointers and numbers, because the
-// sources in isa/ may not touch anything whose inline functions the rest of the program shares.
+// Bodies that are compiled once per instruction set. Arguments are plain pointers and numbers, because the
+// sources in isa/ must not instantiate inline functions that the rest of the program shares.
 #pragma once
 #include "device/dtype.h"
 #include "kernels/update_numbers.h"
@@ -8,8 +8,8 @@ namespace cleave::kernels::cpu {
 
 enum class Isa : uint8_t { v3, v4 };  // x86-64-v3 (AVX2, FMA, F16C) and x86-64-v4 (AVX-512)
 
-// The best one this machine has; the environment variable CLEAVE_ISA=v3 forces the lower one. Asked once.
-// Error(usage) when the variable is another word than v3 and v4, or v4 where the CPU has none.
+// Returns the best instruction set of this machine; CLEAVE_ISA=v3 selects the lower one. Decides once. Throws
+// Error(usage) if the variable is neither v3 nor v4, or is v4 on a CPU without it.
 Isa isa();
 
 struct Vec {
@@ -83,7 +83,7 @@ struct RmsNormGradArgs {
   float* scratch;  // rms_norm_grad_scratch(rows, width) floats
 };
 enum class GateKind : uint8_t { silu, gelu_tanh, gelu_erf, relu };
-struct GatedArgs {  // forward: y from x; backward: x's gradient y from dy and x
+struct GatedArgs {  // forward: y from x; backward: gradient y of x, from dy and x
   Vec y, x, dy;
   int64_t rows, width;  // of one half of x
   GateKind kind;
@@ -100,7 +100,7 @@ struct BiasArgs {
   int64_t rows, width;
   bool accumulate;
 };
-struct RoundArgs {  // y = round(x (+ y)), x being fp32 sums
+struct RoundArgs {  // y = round(x (+ y)) with fp32 sums x
   Vec y;
   const float* x;
   int64_t y_stride, rows, width;
@@ -110,40 +110,40 @@ struct EmbeddingArgs {
   Vec y, wte, wpe;
   const int32_t *tokens, *positions;  // positions or null
   int64_t rows, width, seq, first_position;
-  int64_t first_token, table_rows;  // tokens that the rows of wte stand for
+  int64_t first_token, table_rows;  // tokens of the rows of wte
 };
 struct EmbeddingGradArgs {
   Vec dwte, dwpe, dy;
   int64_t rows, width, seq, first_row;
   int64_t first_token;
-  const int32_t* order;   // rows sorted by token, equal tokens in their order, tokens of the part only
-  const int32_t* groups;  // starts of the runs of equal tokens in `order`, group_count + 1 of them
+  const int32_t* order;   // rows sorted by token, stable, only tokens of the part
+  const int32_t* groups;  // starts of the runs of equal tokens in `order`, group_count + 1 elements
   const int32_t* tokens;
   int64_t group_count;
   bool accumulate_wte, accumulate_wpe;
 };
 struct CrossEntropyArgs {
-  Vec logits, dlogits;   // the same when the gradient replaces the logits
+  Vec logits, dlogits;   // equal if the gradient replaces the logits
   float *losses, *hits;  // hits may be null
   const int32_t* targets;
   int64_t rows, columns, vocab;
   float scale, cap;  // cap 0: none
 };
 struct SoftmaxPartArgs {
-  Vec logits, dlogits;  // the second and what follows `stats` for the gradient only
+  Vec logits, dlogits;  // dlogits and the fields after `stats`: gradient only
   const int32_t* targets;
   int64_t rows, columns, vocab, first;
-  float* stats;          // of this part, or of all of them
-  int64_t parts, part;   // part: for hits
+  float* stats;          // of this part, or of all parts
+  int64_t parts, part;   // part: index for hits
   float *losses, *hits;  // hits may be null
   float scale, cap;
 };
 struct AttentionArgs {
-  Vec y, qkv, dy, dqkv;  // the last two for backward
+  Vec y, qkv, dy, dqkv;  // dy, dqkv: backward only
   float* lse;
   int64_t batch, seq, heads, kv_heads, head_dim;
   float scale, cap;          // cap 0: none
-  bool causal;               // AttentionMask's, as the two behind it
+  bool causal;               // these three: AttentionMask
   int64_t window;            // 0: no bound
   const int32_t* documents;  // [batch, seq], or null
   struct {
@@ -152,16 +152,16 @@ struct AttentionArgs {
     int64_t first_sample, first_head, all_heads;
   } dropout;              // AttentionDropout
   float* scratch;         // threads * attention_scratch(...) floats
-  int64_t scratch_numel;  // a thread
+  int64_t scratch_numel;  // per thread
 };
 struct KvCacheAttentionArgs {
   Vec y, qkv, keys, values;
-  const int32_t *texts, *positions;  // of rows
+  const int32_t *texts, *positions;  // per row
   int64_t rows, cached_positions, heads, kv_heads, head_dim;
   int64_t window;         // 0: no bound
   float scale, cap;       // cap 0: none
   float* scratch;         // threads * kv_cache_attention_scratch(head_dim) floats
-  int64_t scratch_numel;  // a thread
+  int64_t scratch_numel;  // per thread
 };
 template <class Numbers>
 struct UpdateArgs {
@@ -175,10 +175,9 @@ struct LambMomentsArgs {
   double* squares;
 };
 
-struct GemmArgs {  // c = op(a) op(b) [+ bias] [+ c], as Matmul describes its operands
+struct GemmArgs {  // c = op(a) op(b) [+ bias] [+ c], operands as in Matmul
   float* c;
-  Vec rounded;  // or, with data, rounded = round(op(a) op(b) [+ bias] [+ rounded]), and c is room for the
-                // sums
+  Vec rounded;  // if set: rounded = round(op(a) op(b) [+ bias] [+ rounded]), and c is scratch for the sums
   Vec a, b;
   const float* bias;  // n floats, or null
   int64_t c_stride, rounded_stride, a_stride, b_stride;
@@ -194,21 +193,21 @@ struct PackRange {
   int64_t begin, end, k, depth;
 };
 }  // namespace gemm_blocks
-// A thread's part of the scratch: a block of b, and in front of it in a line of its own which one.
+// Scratch of a thread: a cache line with the block's index, then a packed block of b.
 inline constexpr int64_t kGemmThread = 16 + gemm_blocks::kDepth * gemm_blocks::kColumnBlock;
-// Room for a chunk of a at one depth, padded to whole strips and, for tiles, to a whole tile's depth.
+// Scratch for a chunk of a at one depth, padded to whole strips and, for tiles, to a whole tile's depth.
 constexpr int64_t gemm_chunk_floats(int64_t m, int64_t k) {
   using namespace gemm_blocks;
   constexpr int64_t kStrip = 32, kTileDepth = 32;
   const int64_t depth = k < kTileDepth ? kTileDepth : k < kDepth ? k : kDepth;
   return (depth * ((m < kChunkRows ? m : kChunkRows) + kStrip) + 15) / 16 * 16;
 }
-// The same with a block of b for each thread.
+// The same plus a block of b per thread.
 constexpr int64_t gemm_scratch(int64_t m, int64_t k, int threads) {
   return gemm_chunk_floats(m, k) + threads * kGemmThread;
 }
 
-inline constexpr int64_t kNormRowBlock = 64;  // rows whose weight gradients are summed together
+inline constexpr int64_t kNormRowBlock = 64;  // rows per partial sum of weight gradients
 constexpr int64_t rms_norm_grad_scratch(int64_t rows, int64_t width) {
   return (rows + kNormRowBlock - 1) / kNormRowBlock * ((width + 15) / 16 * 16);
 }
@@ -217,12 +216,12 @@ constexpr int64_t layer_norm_grad_scratch(int64_t rows, int64_t width) {
 }
 
 namespace attention_blocks {
-inline constexpr int64_t kQueries = 48, kMostQueries = 64, kKeys = 64;  // of a block
+inline constexpr int64_t kQueries = 48, kMostQueries = 64, kKeys = 64;  // per block
 constexpr int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
 constexpr int64_t keys(int64_t seq) { return (seq + kKeys - 1) / kKeys * kKeys; }
 }  // namespace attention_blocks
 
-// Floats of scratch a thread needs: keys and values in fp32, one block of everything else.
+// Floats of scratch per thread: keys and values in fp32, one block of everything else.
 constexpr int64_t attention_scratch(int64_t seq, int64_t head_dim) {
   using namespace attention_blocks;
   return 2 * keys(seq) * padded(head_dim) + kMostQueries * (2 * padded(head_dim) + 2 * kKeys + 64);
@@ -235,7 +234,7 @@ constexpr int64_t kv_cache_attention_scratch(int64_t head_dim) {
   return 2 * attention_blocks::padded(head_dim) + attention_blocks::kKeys;
 }
 
-// Declares name(args) for both instruction sets and the choice between them.
+// Declares name(args) for both instruction sets and the dispatch between them.
 #define CLEAVE_BODY(name, Args) \
   namespace v3 {                \
   void name(const Args& args);  \
@@ -261,8 +260,8 @@ CLEAVE_BODY(random_fill, RandomArgs)
 CLEAVE_BODY(sum, SumArgs)
 CLEAVE_BODY(gemm, GemmArgs)
 namespace v4 {
-// bf16 by bf16: by AVX512_BF16's vdpbf16ps, on the CPU's matrix unit, and each on a model of it for tests, of
-// which the unit's gives its bits. See bf16_products().
+// bf16 x bf16 products with vdpbf16ps of AVX512_BF16, and on the CPU's matrix unit. The models are for tests;
+// the model of the matrix unit has its bits. See bf16_products().
 void gemm_dots(const GemmArgs& args);
 void gemm_dots_by_model(const GemmArgs& args);
 void attention_dots(const AttentionArgs& args);

@@ -10,7 +10,7 @@
 namespace cleave::kernels::cpu {
 namespace {
 
-constexpr int64_t kSerial = 1 << 16;  // elements that are not worth a team of threads
+constexpr int64_t kSerial = 1 << 16;  // elements; fewer run on one thread
 
 template <class T>
 void fill_with(const Tensor& y, T value) {
@@ -20,7 +20,7 @@ void fill_with(const Tensor& y, T value) {
             [=](int64_t begin, int64_t end) { std::fill(data + begin, data + end, value); });
 }
 
-// The rare casts that involve fp64.
+// Rare casts with fp64.
 template <class Y, class X, class F>
 void convert(Y* y, const X* x, int64_t numel, F f) {
   team_loop(numel, numel > kSerial, [=](int64_t begin, int64_t end) {

@@ -23,7 +23,7 @@ void require_tokens(const Tensor& tokens, int64_t vocab) {
 
 int64_t size_of(const VocabPart& part, const Tensor& table) { return part.size ? part.size : table.dim(0); }
 
-// Places of equal tokens side by side, in their order; tokens outside [first, first + count) left out.
+// Groups the places of equal tokens, in their order; skips tokens outside [first, first + count).
 struct Grouping {
   std::vector<int32_t> order, starts;
 };

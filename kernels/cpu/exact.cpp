@@ -39,7 +39,7 @@ CLEAVE_LAUNCH(SumIntegerSquares)
 namespace cpu {
 namespace {
 
-constexpr int64_t kFewNumel = 1 << 15;  // elements that are not worth a team of threads
+constexpr int64_t kFewNumel = 1 << 15;  // elements; fewer run on one thread
 
 }  // namespace
 

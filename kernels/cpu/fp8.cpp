@@ -65,17 +65,17 @@ CLEAVE_LAUNCH(PushFp8History)
 namespace cpu {
 namespace {
 
-constexpr int64_t kAloneNumel = 1 << 15;  // elements that are not worth a team of threads
+constexpr int64_t kAloneNumel = 1 << 15;  // elements; fewer run on one thread
 constexpr int64_t kRows = 64;             // of codes at a time
 
-// x as rows of what is summed, whichever way it lies.
+// View of x as rows along the summed dim, for both layouts.
 template <class T>
 struct Rows {
   const T* x;
   int64_t rows, terms;
   bool transposed;
 
-  // visit(row, term, value) for some rows, in the order of memory.
+  // Calls visit(row, term, value) for some rows, in memory order.
   template <class Visit>
   void each(Range some, const Visit& visit) const {
     if (transposed) {
@@ -97,18 +97,18 @@ void each_of(const ToFp8& op, const Visit& visit) {
   });
 }
 
-// The largest magnitude of each of some rows.
+// Computes the largest magnitude of each of some rows.
 void measure(const ToFp8& op, Range some, float* largest) {
   each_of(op, [&](const auto& x) {
     x.each(some, [&](int64_t r, int64_t, float value) {
       float& most = largest[r - some.begin];
-      most = std::max(most, std::fabs(value));  // the first of two, where the second is a NaN
+      most = std::max(most, std::fabs(value));  // keeps the first value if the second is NaN
     });
   });
 }
 
-// Of some rows, whose scales are for `largest`: of each, or where there is a history of all. Returns the
-// largest magnitude among them.
+// Encodes some rows. Scales are for `largest`: per row, or with a history for all rows. Returns the largest
+// magnitude of the rows.
 float encode(const ToFp8& op, Range some, const float* largest) {
   const Fp8Format format = fp8_format(op.codes.dtype());
   auto* codes = static_cast<uint8_t*>(op.codes.raw());
@@ -117,12 +117,12 @@ float encode(const ToFp8& op, Range some, const float* largest) {
   float factors[kRows], most = 0;
   for (int64_t r = some.begin; r < some.end; ++r) {
     const float scale = fp8_scale(largest[of_all ? 0 : r - some.begin], format);
-    factors[r - some.begin] = 1 / scale;  // exact
+    factors[r - some.begin] = 1 / scale;  // exact, a power of two
     if (!of_all || r == 0) scales[of_all ? 0 : r] = scale;
   }
   each_of(op, [&](const auto& x) {
     x.each(some, [&](int64_t r, int64_t t, float value) {
-      most = std::max(most, std::fabs(value));  // as above
+      most = std::max(most, std::fabs(value));  // ignores NaN
       codes[r * stride + t] = to_fp8(value * factors[r - some.begin], format);
     });
     for (int64_t r = some.begin; r < some.end; ++r)
@@ -131,7 +131,7 @@ float encode(const ToFp8& op, Range some, const float* largest) {
   return most;
 }
 
-// The operand's elements in bf16, where they are exact.
+// The operand's elements as bf16, which is exact.
 Tensor decoded(const Tensor& codes, const Tensor& scales, void* memory) {
   const Tensor out(memory, DType::bf16, codes.shape(), MemoryKind::host);
   const auto& values = fp8_values(codes.dtype());

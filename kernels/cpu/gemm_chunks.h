@@ -1,32 +1,33 @@
-// The loop around a product's blocks. Blocks of both operands are packed into the order in which the body
-// reads them; the sums over k run in blocks of the body's kDepth, in order, so the result does not depend on
-// the number of threads, and a row's not on the rows beside it. The scheme is that of Goto and van de Geijn,
-// "Anatomy of high-performance matrix multiplication" (ACM TOMS 2008): a strip of a stays in the first-level
-// cache, a block of b, packed by the thread that uses it, in the second.
+// Loop over the blocks of a product. Blocks of both operands are packed in the order of their use. Sums over
+// k run in blocks of the body's kDepth, in order, so the result does not depend on the number of threads, and
+// a row does not depend on other rows. The scheme follows Goto and van de Geijn, "Anatomy of high-performance
+// matrix multiplication" (ACM TOMS 2008): a strip of a stays in the first-level cache; a block of b, packed
+// by the thread that uses it, stays in the second-level cache.
 //
 // A body has
-//   Packed                             the type of a packed element
-//   kRows, kColumns                    of a strip of a, of a panel of b
-//   kDepth, kDepthStep                 of a block of sums, and what a packed depth is a multiple of
-//   kRowBlock, kColumnBlock            of c, for a thread at a time, at most; multiples of kRows and kColumns
-//   pack_a(out, x, stride, across, range), pack_b(...)    whole strips and panels, zero beyond the operand
-//   block(a, b, depth, target, rows, columns)             c's block from packed strips and panels
+//   Packed                                     type of a packed element
+//   kRows, kColumns                            of a strip of a; of a panel of b
+//   kDepth, kDepthStep                         depth of a block of sums; step of a packed depth
+//   kRowBlock, kColumnBlock                    maximum block of c per thread, in whole strips and panels
+//   pack_a(out, x, stride, across, range)      packs whole strips, zero beyond the operand
+//   pack_b(out, x, stride, across, range)      packs whole panels, zero beyond the operand
+//   block(a, b, depth, target, rows, columns)  computes a block of c from packed strips and panels
 #pragma once
 #include "kernels/cpu/parallel.h"
 
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 
-// Where a block's sums go.
+// Destination of a block's sums.
 struct Target {
   float* c;
   int64_t stride;
-  const float* bias;  // of the first block of sums, or null
-  bool add;           // to what is there
+  const float* bias;  // for the first block of sums, or null
+  bool add;           // adds to the existing values
 };
 
 CLEAVE_INLINE int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 
-// c = round(sums [+ c]), a block of it.
+// Rounds a block: c = round(sums [+ c]).
 template <class T>
 static void round_block(T* c, int64_t stride, const float* sums, int64_t sums_stride, int64_t rows,
                         int64_t columns, bool add) {
@@ -37,16 +38,16 @@ static void round_block(T* c, int64_t stride, const float* sums, int64_t sums_st
     });
 }
 
-// How many jobs the rows are cut into, at least `least_jobs`: so many that the threads have as many of them
-// each, where that takes no more than twice as many.
+// Number of jobs for the rows, at least `least_jobs`. Chosen so that all threads get equally many jobs, if
+// this takes at most twice as many.
 CLEAVE_INLINE int64_t row_jobs(int64_t least_jobs, int64_t b_jobs) {
   for (int64_t jobs = least_jobs; jobs <= 2 * least_jobs; ++jobs)
     if (jobs * b_jobs % team_threads() == 0) return jobs;
   return least_jobs;
 }
 
-// Rows [m0, m0 + kChunkRows) of c. All threads pack the chunk of a; then each packs the block of b that it
-// comes to, which stays in its second-level cache, and multiplies the chunk's rows by it.
+// Rows [m0, m0 + kChunkRows) of c. All threads pack the chunk of a. Then each thread packs its next block of
+// b, which stays in its second-level cache, and multiplies the chunk's rows by it.
 template <class Body>
 static void run_chunk(const GemmArgs& g, int64_t m0) {
   using Packed = typename Body::Packed;

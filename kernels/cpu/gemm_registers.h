@@ -1,5 +1,5 @@
-// Products whose sums stand in vector registers, for run_chunks: a block of kRows x kColumns of c from a
-// strip of a and a panel of b, in steps of one element of each row. What those are, the arithmetic says.
+// Products with sums in vector registers, for run_chunks: a block of kRows x kColumns of c from a strip of a
+// and a panel of b, in steps of one element per row. The arithmetic defines the elements.
 #pragma once
 #include "kernels/cpu/arithmetic.h"
 #include "kernels/cpu/gemm_chunks.h"
@@ -15,8 +15,8 @@ inline constexpr int kRows = 6, kVectors = 1;  // 12 accumulators of 16 register
 inline constexpr int kColumns = 16 * kVectors;
 }  // namespace gemm_registers
 
-// One register tile: c (+)= a strip times b panel. The prefetches matter: both operands stream from the
-// second-level cache, and c from memory.
+// One register tile: c (+)= a strip times b panel. The prefetches matter, because both operands stream from
+// the second-level cache and c from memory.
 template <class Arithmetic>
 CLEAVE_INLINE void register_tile(const typename Arithmetic::Element* a, const typename Arithmetic::Element* b,
                                  int64_t steps, Target t) {
@@ -49,7 +49,7 @@ CLEAVE_INLINE void register_tile(const typename Arithmetic::Element* a, const ty
     }
 }
 
-// A tile over the edge of c goes through a buffer, with the bits of one inside.
+// Computes a tile that crosses the edge of c through a buffer, with the same bits.
 template <class Arithmetic>
 static void register_tile_at_edge(const typename Arithmetic::Element* a,
                                   const typename Arithmetic::Element* b, int64_t steps, Target t,
@@ -66,7 +66,8 @@ static void register_tile_at_edge(const typename Arithmetic::Element* a,
     }
 }
 
-// The block of c at [rows] x [columns] of the chunk, from packed strips and panels of `steps` elements a row.
+// Computes the block of c at [rows] x [columns] of the chunk, from packed strips and panels of `steps`
+// elements per row.
 template <class Arithmetic>
 static void multiply_block(const typename Arithmetic::Element* a, const typename Arithmetic::Element* b,
                            int64_t steps, Target t, int64_t rows, int64_t columns) {

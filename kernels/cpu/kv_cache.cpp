@@ -10,7 +10,7 @@
 namespace cleave::kernels::cpu {
 namespace {
 
-// A wrong position would reach beyond what is kept.
+// An invalid position would access memory beyond the cache.
 void check_rows(const TextRows& rows, const Tensor& keys) {
   const auto *texts = rows.texts.as<int32_t>(), *positions = rows.positions.as<int32_t>();
   for (int64_t r = 0; r < rows.texts.numel(); ++r)

@@ -14,14 +14,14 @@
 namespace cleave::kernels::cpu {
 namespace {
 
-// Sums of a 16-bit c are kept in fp32 for one part of it at a time: of as many rows as are packed at once,
-// and of as many columns, in whole blocks, as there is room for.
+// Sums of a 16-bit c are in fp32 for one part of c at a time: the rows that are packed at once, and as many
+// whole column blocks as fit.
 constexpr int64_t kSumRows = gemm_blocks::kChunkRows, kSumColumns = gemm_blocks::kColumnBlock;
 constexpr int64_t kOwnSums = int64_t{4} << 20;
-// The same for oneDNN, whose blocks are whole rows: about as many sums as a cache holds.
+// The same for oneDNN, with blocks of whole rows: about as many sums as a cache holds.
 constexpr int64_t kSums = int64_t{2} << 20, kLeastRows = 64;
 
-// A small operand in fp32: itself, or a copy.
+// A small operand as fp32: the operand, or a converted copy.
 class AsFloat {
  public:
   explicit AsFloat(const Tensor& x) : data_(static_cast<const float*>(x.raw())) {
@@ -40,7 +40,7 @@ class AsFloat {
 Vec element(const Tensor& x, int64_t i) {
   return {static_cast<std::byte*>(x.raw()) + i * size_of(x.dtype()), x.dtype()};
 }
-// The operand's row or column `i` of the product's m or n dim.
+// Row or column `i` of the operand in the product's m or n dim.
 Vec from(const Tensor& x, bool along_rows, int64_t i) { return element(x, along_rows ? i * x.dim(1) : i); }
 
 GemmArgs args_of(const Matmul& op, const float* bias) {
@@ -76,7 +76,7 @@ void run_gemm(GemmArgs args) {
   }
 }
 
-// With few rows and rows of b nothing is packed, and the sums are rounded when all are there.
+// For few rows of a, nothing is packed, and complete sums are rounded.
 void run_thin(const Matmul& op, GemmArgs args) {
   const Scratch sums(op.c.numel() * 4);
   args.c = sums.floats(), args.accumulate = false;
@@ -106,7 +106,7 @@ void run_rounded(const Matmul& op, const GemmArgs& whole) {
     }
 }
 
-// Without terms a product is zero.
+// A product without terms is zero.
 void run_empty(const Matmul& op, const float* bias) {
   if (op.accumulate || op.c.numel() == 0) return;
   const Scratch rows(op.c.numel() * 4);
@@ -163,14 +163,14 @@ OnednnGemm onednn_gemm_of(const Matmul& op) {
 void run(const Matmul& op) {
   const AsFloat bias(op.bias);
   if (op.m() == 0 || op.n() == 0 || op.k() == 0) return run_empty(op, bias.data());
-  // A few rows against rows of b are bound by reading b, which the own product does once and as it is.
+  // A few rows against rows of b are bound by reading b. The own product reads b once, without packing.
   const bool few = op.m() <= gemm_blocks::kThinRows && !op.transpose_a, thin = few && op.transpose_b;
   const Bf16Way way = op.a.dtype() == DType::bf16 && op.b.dtype() == DType::bf16 && !thin
                           ? bf16_products().way
                           : Bf16Way::as_fp32;
   if (way == Bf16Way::onednn) return run_onednn(op, bias.data());
   GemmArgs args = args_of(op, bias.data());
-  std::optional<AsFloat> rows;  // a few rows are worth a copy: it spares packing b
+  std::optional<AsFloat> rows;  // copying a few rows avoids packing b
   if (few && way == Bf16Way::as_fp32) {
     rows.emplace(op.a);
     args.a = {const_cast<float*>(rows->data()), DType::fp32};

@@ -47,13 +47,13 @@ dnnl::memory::data_type type_of(DType t) {
 }
 
 #ifdef _OPENMP
-// The library shares its loops out by OpenMP. GCC's runtime spins for milliseconds wherever it waits, which
-// takes the core from whoever is waited for, and reads the variables that say otherwise before a program
-// begins. Where it has more threads than cores, though, it spins for about a microsecond and sleeps. So let
-// it have some more: these sleep as long as the process lives.
+// Makes OpenMP waits of oneDNN short. GCC's runtime spins for milliseconds in every wait, which takes the
+// core from the awaited thread, and reads its spin variables before the program begins. However, if it has
+// more threads than cores, it spins for about a microsecond and sleeps. So this starts additional threads
+// that sleep for the lifetime of the process.
 void keep_waits_short(int threads) {
   static std::mutex mutex;
-  static int most = 0;  // threads of the largest team that parked ones are there for, from above
+  static int most = 0;  // smallest team size that the parked threads cover
   const std::lock_guard lock(mutex);
   if (most != 0 && threads >= most) return;
   const int parked =
@@ -61,7 +61,7 @@ void keep_waits_short(int threads) {
   most = threads;
   if (parked < 2) return;
   std::thread([parked] {
-    sigset_t all;  // signals are for threads that do something
+    sigset_t all;  // parked threads must not receive signals
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);
 #pragma omp parallel num_threads(parked)
@@ -70,12 +70,12 @@ void keep_waits_short(int threads) {
 }
 #endif
 
-// oneDNN bakes its thread count into a primitive when it is made.
+// oneDNN fixes the thread count of a primitive at its creation.
 int team_size() {
 #ifdef _OPENMP
   const int threads = team_threads();
   if (threads > 1) keep_waits_short(threads);
-  omp_set_num_threads(threads);  // of this thread's calls
+  omp_set_num_threads(threads);  // for calls of this thread
   return threads;
 #else
   return 1;
@@ -139,7 +139,7 @@ std::string name_of_isa(dnnl_cpu_isa_t isa) {
       return "AVX512_CORE_BF16";
     case dnnl_cpu_isa_avx512_core_amx:
       return "AVX512_CORE_AMX";
-    default:  // of a newer version of the library
+    default:  // of a newer oneDNN version
       return fmt::format("instruction set {:#x}", int(isa));
   }
 }
@@ -150,7 +150,7 @@ const OnednnAbility& onednn_ability() {
   static const OnednnAbility ability = [] {
     const dnnl_version_t* version = dnnl_version();
     const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    // A set's number has the bits of all sets that it contains.
+    // The number of an instruction set contains the bits of all its subsets.
     constexpr int kBf16 = dnnl_cpu_isa_avx512_core_bf16;
     return OnednnAbility{.version = fmt::format("{}.{}.{}", version->major, version->minor, version->patch),
                          .instructions = name_of_isa(isa),

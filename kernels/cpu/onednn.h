@@ -1,7 +1,7 @@
-// Matrix products by oneDNN, of both API generations, on team_threads() threads of its own. Primitives are
-// made once for each distinct call and thread count.
-// Version 2.6 gave the same fp32 bits on one and two threads for all nine shapes tried; the library does not
-// promise that, so fp32 products use the packed product in isa/gemm.cpp, whose order of sums is fixed.
+// Matrix products with oneDNN (both API generations) on team_threads() threads of oneDNN. Primitives are
+// cached per call and thread count. Version 2.6 returned the same fp32 bits on one and two threads for all
+// nine tested shapes, but oneDNN does not guarantee this; so fp32 products use the packed product in
+// isa/gemm.cpp, which has a fixed order of sums.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,27 +17,25 @@ struct OnednnGemm {
   const float* bias;  // n floats, or null
   DType c_type, a_type, b_type;
   int64_t m, n, k;
-  int64_t a_stride;  // elements from a row of a as it is stored to the next; b and c are dense
+  int64_t a_stride;  // row stride of a as stored, in elements; b and c are dense
   bool transpose_a, transpose_b, accumulate;
 };
 
-// What the library does on this machine, within what ONEDNN_MAX_CPU_ISA leaves it. Asked once; everything
-// that depends on it follows from here.
+// Capabilities of oneDNN on this machine, within the limit ONEDNN_MAX_CPU_ISA. Determined once.
 struct OnednnAbility {
   std::string version;       // "2.6.3"
-  std::string instructions;  // the best set that it uses, as ONEDNN_MAX_CPU_ISA names it
-  bool native_bf16 = false;  // it multiplies bf16 by an instruction of the CPU's
+  std::string instructions;  // best instruction set in use, named as in ONEDNN_MAX_CPU_ISA
+  bool native_bf16 = false;  // multiplies bf16 by a CPU instruction
 };
 const OnednnAbility& onednn_ability();
 
-// Whether it has a product of this type at all, in hardware or not, with sums in fp32.
+// Returns true if oneDNN supports products of this type with fp32 sums, in hardware or emulated.
 bool onednn_multiplies(DType type);
 
-// The call for a product, without its bias.
+// Call for a product without its bias.
 OnednnGemm onednn_gemm_of(const Matmul& op);
 
-// c = op(a) op(b) [+ bias] [+ c] with operands as Matmul describes them; m, n, k > 0. accumulate needs an
-// fp32 c.
+// c = op(a) op(b) [+ bias] [+ c], operands as in Matmul; m, n, k > 0. accumulate needs an fp32 c.
 void onednn_gemm(const OnednnGemm& gemm);
 
 }  // namespace cleave::kernels::cpu

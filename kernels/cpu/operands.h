@@ -1,4 +1,4 @@
-// Tensors as the bodies' arguments.
+// Converts tensors to arguments of the bodies.
 #pragma once
 #include "device/tensor.h"
 #include "kernels/cpu/bodies.h"

@@ -1,5 +1,5 @@
-// bf16 operands packed for vdpbf16ps: in place of each number a pair of terms, the earlier one in the lower
-// half, and a zero for the last of an odd number of terms.
+// Packs bf16 operands for vdpbf16ps: a pair of terms in place of each number, the earlier term in the lower
+// half; an odd number of terms is padded with a zero.
 #pragma once
 #include "kernels/cpu/transpose.h"
 
@@ -10,12 +10,12 @@ CLEAVE_INLINE __mmask16 first_lanes(int64_t n) {
   return __mmask16((1 << (n > 0 ? n : 0)) - 1);
 }
 
-// Sixteen pairs of a row that has `terms` terms from here on; zero beyond.
+// Loads sixteen pairs of a row with `terms` remaining terms; zero beyond.
 CLEAVE_INLINE __m512i pairs_of_row(const bf16* x, int64_t terms) {
   return _mm512_maskz_loadu_epi16(terms >= 32 ? 0xffffffffu : (1u << terms) - 1, x);
 }
 
-// Terms lie along the rows of x: out[pair * kWide + i] is a pair of row i, and rows from `valid` on are zero.
+// For terms along the rows of x: out[pair * kWide + i] is a pair of row i; rows from `valid` on are zero.
 // Groups of four rows may overlap.
 template <int kWide>
 CLEAVE_INLINE void pack_pairs_across(uint32_t* out, const bf16* x, int64_t stride, int64_t valid,
@@ -36,7 +36,8 @@ CLEAVE_INLINE void pack_pairs_across(uint32_t* out, const bf16* x, int64_t strid
   }
 }
 
-// Terms are the rows of x: out[pair * wide + i] is a pair of column i, and columns from `valid` on are zero.
+// For terms across the rows of x: out[pair * wide + i] is a pair of column i; columns from `valid` on are
+// zero.
 CLEAVE_INLINE void pack_pairs_along(uint32_t* out, const bf16* x, int64_t stride, int64_t valid,
                                     int64_t terms, int64_t wide) {
   for (int64_t k = 0; k < terms; k += 2, x += 2 * stride, out += wide)

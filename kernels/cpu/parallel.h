@@ -1,5 +1,5 @@
-// Loops over independent pieces of work on the calling thread's team. Pieces do not depend on the number of
-// threads, so neither do results.
+// Parallel loops over independent pieces on the calling thread's team. Pieces do not depend on the number of
+// threads, so results do not either.
 #pragma once
 #include "device/team.h"
 #include "kernels/cpu/bodies.h"
@@ -7,12 +7,12 @@
 
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 
-// Below this many elements a fork costs more than it brings.
+// Below this number of elements a fork costs more than it saves.
 inline constexpr int64_t kSerialNumel = 1 << 14;
 
-// One share of a loop: the function in which a body's vectors live. The body is copied, so that what it holds
-// can be in registers, and everything it calls is inlined: the compiler would call a long body once a vector,
-// and pass what it holds through the stack. scripts/check_stack.py looks.
+// One share of a loop: the function that contains a body's vectors. Copies the body, so that its members can
+// be in registers, and inlines all its calls; otherwise the compiler would call a long body once per vector
+// and pass its members through the stack. scripts/check_stack.py verifies this.
 template <class Body>
 [[gnu::flatten, gnu::noinline]] static void share_of(const void* context, int thread, int64_t begin,
                                                      int64_t end) {
@@ -25,7 +25,8 @@ template <class Body>
   }
 }
 
-// body(i) or body(i, thread) for every i of [0, count), cut evenly among the threads where `fork` is true.
+// Calls body(i) or body(i, thread) for every i of [0, count), divided evenly over the threads if `fork` is
+// true.
 template <class Body>
 CLEAVE_INLINE void parallel_for(int64_t count, bool fork, const Body& body) {
   if (fork)
@@ -34,7 +35,7 @@ CLEAVE_INLINE void parallel_for(int64_t count, bool fork, const Body& body) {
     share_of<Body>(&body, 0, 0, count);
 }
 
-// The same, `grain` at a time to whichever thread is free.
+// The same, in chunks of `grain` for the next free thread.
 template <class Body>
 CLEAVE_INLINE void parallel_in_turn(int64_t count, int64_t grain, bool fork, const Body& body) {
   if (fork)
@@ -43,7 +44,7 @@ CLEAVE_INLINE void parallel_in_turn(int64_t count, int64_t grain, bool fork, con
     share_of<Body>(&body, 0, 0, count);
 }
 
-// body(begin, end) for consecutive blocks of `block` elements.
+// Calls body(begin, end) for consecutive blocks of `block` elements.
 template <class Body>
 CLEAVE_INLINE void parallel_blocks(int64_t numel, int64_t block, Body body) {
   parallel_for((numel + block - 1) / block, numel > kSerialNumel, [=](int64_t b) {
@@ -52,13 +53,13 @@ CLEAVE_INLINE void parallel_blocks(int64_t numel, int64_t block, Body body) {
   });
 }
 
-// body(i, All or Part) for every vector of [0, numel).
+// Calls body(i, All or Part) for every vector of [0, numel).
 template <class Body>
 CLEAVE_INLINE void parallel_vectors(int64_t numel, Body body) {
   parallel_blocks(numel, 1 << 12, [=](int64_t begin, int64_t end) { for_vectors(begin, end, body); });
 }
 
-// body(row) for every row; `work` elements a row decide whether to fork.
+// Calls body(row) for every row; forks if rows * `work` elements are worth it.
 template <class Body>
 CLEAVE_INLINE void parallel_rows(int64_t rows, int64_t work, const Body& body) {
   parallel_for(rows, rows * work > kSerialNumel, body);

@@ -12,7 +12,7 @@
 namespace cleave::kernels::cpu {
 namespace {
 
-// Twelve sums that wait for nothing but themselves hide an instruction's latency on every core there is.
+// Twelve independent sums hide the instruction latency of all known cores.
 constexpr int kSums = 12;
 
 void multiply_add_256(int64_t rounds) {
@@ -23,7 +23,7 @@ void multiply_add_256(int64_t rounds) {
 #pragma GCC unroll 12
     for (__m256& x : sums) {
       x = _mm256_fmadd_ps(x, b, c);
-      asm volatile("" : "+x"(x));  // so that nothing is taken out of the loop
+      asm volatile("" : "+x"(x));  // prevents hoisting out of the loop
     }
 }
 
@@ -51,7 +51,7 @@ __attribute__((target("avx512f,avx512bf16"))) void dot_bf16_512(int64_t rounds) 
     }
 }
 
-// Four tiles of sums from two and two of operands: all eight that there are.
+// Four tiles of sums, two of each operand: all eight tiles.
 __attribute__((target("amx-tile,amx-bf16"))) void dot_bf16_tiles(int64_t rounds) {
   struct alignas(64) Shapes {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};

@@ -1,4 +1,4 @@
-// Multiply-adds on registers alone: what a core's arithmetic does at most.
+// Multiply-adds in registers only: the peak arithmetic rate of a core.
 #pragma once
 #include <cstdint>
 
@@ -6,17 +6,18 @@ namespace cleave::kernels::cpu {
 
 struct RegisterLoop {
   const char* instruction;  // "vfmadd"
-  double flops;             // of a round, two for each multiply-add
+  double flops;             // per round, two for each multiply-add
   void (*run)(int64_t rounds);
 };
 
-// Of the instruction set that the bodies use (isa()).
+// For the instruction set of the bodies (isa()).
 RegisterLoop fp32_loop();
-// Of the widest instruction that multiplies bf16 and adds up in fp32, within what ONEDNN_MAX_CPU_ISA leaves
-// oneDNN; fp32's where there is none.
+// For the widest instruction with bf16 products and fp32 sums, within oneDNN's limit ONEDNN_MAX_CPU_ISA;
+// fp32_loop() if the CPU has none.
 RegisterLoop bf16_loop();
 
-// Whether the CPU has tiles, oneDNN's limit allows them and the kernel gave this process their registers.
+// Returns true if the CPU has tiles, oneDNN's limit allows them, and the kernel granted their registers to
+// this process.
 bool has_tiles();
 
 }  // namespace cleave::kernels::cpu

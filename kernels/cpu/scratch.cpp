@@ -35,7 +35,7 @@ Kept& kept() {
   return instance;
 }
 
-// The smallest kept block that fits without wasting more than it holds, or nothing.
+// Returns the smallest kept block that fits without wasting more than it uses, or nothing.
 Block reuse(int64_t bytes) {
   Kept& k = kept();
   const std::lock_guard lock(k.mutex);

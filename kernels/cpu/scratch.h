@@ -1,13 +1,12 @@
-// Temporary memory of a kernel call. Freed blocks are kept for the next call, because fresh pages cost more
-// than the work done in them; what is kept is bounded and shared by all threads.
+// Temporary memory of a kernel call. Freed blocks are kept for later calls, because fresh pages cost more
+// than the work done in them. The kept memory is bounded and shared by all threads.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 namespace cleave::kernels::cpu {
 
-// Uninitialized, 64-byte aligned, returned on destruction. Blocks of 2 MiB or more sit on huge pages where
-// granted.
+// Uninitialized, 64-byte aligned, freed on destruction. Blocks of 2 MiB or more use huge pages if granted.
 class Scratch {
  public:
   explicit Scratch(int64_t bytes);
@@ -23,7 +22,7 @@ class Scratch {
   int64_t bytes_ = 0;
 };
 
-// Bytes of freed blocks kept at present.
+// Current bytes of kept blocks.
 int64_t scratch_kept_bytes();
 
 }  // namespace cleave::kernels::cpu

@@ -1,8 +1,8 @@
 // Sixteen floats as one value on every instruction set: one AVX-512 register, or a pair of AVX2 registers.
-// The bodies in isa/ are written once in it and compiled twice; since lanes and the order of operations are
-// the same, both give the same bits. Everything here has internal linkage and is always inlined: a body
-// compiled for the newer instruction set must not leave a shared inline function behind that the linker could
-// pick for the whole program.
+// The bodies in isa/ are written once and compiled twice; lanes and order of operations are equal, so both
+// give the same bits. Everything here has internal linkage and is always inlined: a body compiled for the
+// newer instruction set must not emit a shared inline function that the linker could select for the whole
+// program.
 #pragma once
 #include <immintrin.h>
 
@@ -54,7 +54,7 @@ struct I16 {
 struct M16 {
   __m256 lo, hi;
 };
-// The operation on one half takes values and nothing else, so there is no pair in memory to see through.
+// The operation on one half takes values only, so no pair lives in memory.
 #define X(a) a
 #define CLEAVE_UNARY(name, R, A, expr512, expr256)                                   \
   CLEAVE_INLINE R name(A x) {                                                        \
@@ -77,7 +77,7 @@ CLEAVE_BINARY(operator+, F16, F16, F16, _mm512_add_ps(X(a), X(b)), _mm256_add_ps
 CLEAVE_BINARY(operator-, F16, F16, F16, _mm512_sub_ps(X(a), X(b)), _mm256_sub_ps(X(a), X(b)))
 CLEAVE_BINARY(operator*, F16, F16, F16, _mm512_mul_ps(X(a), X(b)), _mm256_mul_ps(X(a), X(b)))
 CLEAVE_BINARY(operator/, F16, F16, F16, _mm512_div_ps(X(a), X(b)), _mm256_div_ps(X(a), X(b)))
-// max and min give b when either is NaN, as the instructions do.
+// max and min return b if either is NaN, like the instructions.
 CLEAVE_BINARY(max, F16, F16, F16, _mm512_max_ps(X(a), X(b)), _mm256_max_ps(X(a), X(b)))
 CLEAVE_BINARY(min, F16, F16, F16, _mm512_min_ps(X(a), X(b)), _mm256_min_ps(X(a), X(b)))
 // a * b + c and c - a * b, rounded once.
@@ -91,7 +91,7 @@ CLEAVE_BINARY(operator<, M16, F16, F16, _mm512_cmp_ps_mask(X(a), X(b), _CMP_LT_O
               _mm256_cmp_ps(X(a), X(b), _CMP_LT_OQ))
 CLEAVE_BINARY(operator>=, M16, F16, F16, _mm512_cmp_ps_mask(X(a), X(b), _CMP_GE_OQ),
               _mm256_cmp_ps(X(a), X(b), _CMP_GE_OQ))
-// Where m: a, elsewhere b.
+// m ? a : b per lane.
 CLEAVE_TERNARY(select_, F16, F16, F16, M16, _mm512_mask_blend_ps(X(c), X(b), X(a)),
                _mm256_blendv_ps(X(b), X(a), X(c)))
 CLEAVE_INLINE F16 select(M16 m, F16 a, F16 b) { return select_(a, b, m); }
@@ -103,7 +103,7 @@ CLEAVE_UNARY(to_int, I16, F16, _mm512_cvtps_epi32(X(a)), _mm256_cvtps_epi32(X(a)
 CLEAVE_UNARY(to_float, F16, I16, _mm512_cvtepi32_ps(X(a)), _mm256_cvtepi32_ps(X(a)))
 CLEAVE_UNARY(bits_of, I16, F16, _mm512_castps_si512(X(a)), _mm256_castps_si256(X(a)))
 CLEAVE_UNARY(float_of, F16, I16, _mm512_castsi512_ps(X(a)), _mm256_castsi256_ps(X(a)))
-// Interleaving within groups of four lanes, as the instructions do.
+// Interleave within groups of four lanes, like the instructions.
 CLEAVE_BINARY(unpack_lo32, I16, I16, I16, _mm512_unpacklo_epi32(X(a), X(b)),
               _mm256_unpacklo_epi32(X(a), X(b)))
 CLEAVE_BINARY(unpack_hi32, I16, I16, I16, _mm512_unpackhi_epi32(X(a), X(b)),
@@ -112,7 +112,7 @@ CLEAVE_BINARY(unpack_lo64, I16, I16, I16, _mm512_unpacklo_epi64(X(a), X(b)),
               _mm256_unpacklo_epi64(X(a), X(b)))
 CLEAVE_BINARY(unpack_hi64, I16, I16, I16, _mm512_unpackhi_epi64(X(a), X(b)),
               _mm256_unpackhi_epi64(X(a), X(b)))
-// 64-bit products of the even lanes, and the odd lanes moved to the even ones.
+// 64-bit products of the even lanes; moves of odd lanes to even lanes and back.
 CLEAVE_BINARY(mul_even, I16, I16, I16, _mm512_mul_epu32(X(a), X(b)), _mm256_mul_epu32(X(a), X(b)))
 CLEAVE_UNARY(odd_to_even, I16, I16, _mm512_srli_epi64(X(a), 32), _mm256_srli_epi64(X(a), 32))
 CLEAVE_UNARY(even_to_odd, I16, I16, _mm512_slli_epi64(X(a), 32), _mm256_slli_epi64(X(a), 32))
@@ -209,7 +209,7 @@ CLEAVE_INLINE F16 lane_index() {
   return load(lanes);
 }
 
-// How many lanes an access touches. Lanes beyond a Part load as zero and are not stored.
+// Number of lanes of an access. Lanes beyond a Part load as zero and are not stored.
 struct All {};
 struct Part {
   int lanes;
@@ -235,21 +235,21 @@ CLEAVE_INLINE void store(T* p, F16 a, Part part) {
   __builtin_memcpy(p, lanes, size_t(part.lanes) * sizeof(T));
 }
 
-// What a loop over several large arrays will touch 512 elements after i. With more arrays than the hardware
-// follows at once, this is what keeps memory busy while the loop computes; beyond an array's end it does
-// nothing.
+// Prefetches the data 512 elements after i in a loop over several large arrays. With more arrays than the
+// hardware prefetcher follows, this keeps memory busy during the computation. Harmless beyond the end of an
+// array.
 template <class... T>
 CLEAVE_INLINE void prefetch(int64_t i, T*... arrays) {
   (__builtin_prefetch(arrays + i + 512, !std::is_const_v<T>), ...);
 }
 
-// a with the lanes beyond a Part replaced.
+// a with the lanes beyond a Part replaced by `other`.
 CLEAVE_INLINE F16 keep(F16 a, All, float = 0) { return a; }
 CLEAVE_INLINE F16 keep(F16 a, Part part, float other = 0) {
   return select(lane_index() < splat(float(part.lanes)), a, splat(other));
 }
 
-// body(i, All or Part) for every vector of [begin, end).
+// Calls body(i, All or Part) for every vector of [begin, end).
 template <class Body>
 CLEAVE_INLINE void for_vectors(int64_t begin, int64_t end, Body&& body) {
   int64_t i = begin;
@@ -257,7 +257,7 @@ CLEAVE_INLINE void for_vectors(int64_t begin, int64_t end, Body&& body) {
   if (i < end) body(i, Part{int(end - i)});
 }
 
-// body(T{}) with the type behind a training float type; the caller has checked that it is one.
+// Calls body(T{}) with the C++ type of a training float type; the caller checks the type.
 template <class Body>
 CLEAVE_INLINE void with_type(DType type, Body&& body) {
   if (type == DType::fp32)
@@ -268,7 +268,7 @@ CLEAVE_INLINE void with_type(DType type, Body&& body) {
     body(fp16{});
 }
 
-// Sums and maximum of all lanes, always in the same tree: lane i with i + 8, then + 4, + 2, + 1.
+// Sum and maximum of all lanes, always by the same tree: lane i with i + 8, then + 4, + 2, + 1.
 CLEAVE_INLINE float sum_lanes(F16 a) {
   const __m256 eight = _mm256_add_ps(low_half(a), high_half(a));
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

@@ -1,10 +1,10 @@
-// Simple loops on the calling thread's team, for what is not worth a body for each instruction set.
+// Simple parallel loops on the calling thread's team, for work that does not need a body per instruction set.
 #pragma once
 #include "device/team.h"
 
 namespace cleave::kernels::cpu {
 
-// body(begin, end) for even parts of [0, count), on all threads where `fork` is true.
+// Calls body(begin, end) for even parts of [0, count), on all threads if `fork` is true.
 template <class Body>
 void team_loop(int64_t count, bool fork, const Body& body) {
   if (!fork) return body(int64_t{0}, count);

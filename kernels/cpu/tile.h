@@ -1,6 +1,6 @@
-// Small matrix products in registers: c (+)= a b, [m, n] of [m, k] and [k, n], with b's rows contiguous and n
-// a multiple of 16. a is read one element at a time, so any pair of strides will do, a transposition
-// included.
+// Small matrix products in registers: c (+)= a b, [m, n] of [m, k] and [k, n]. The rows of b are contiguous
+// and n is a multiple of 16. a is read by single elements, so it may have any strides, including a
+// transposition.
 #pragma once
 #include "kernels/cpu/arithmetic.h"
 
@@ -19,7 +19,7 @@ struct Result {
 };
 
 struct Sizes {
-  int64_t m, n, k;  // k: elements of a sum, as the arithmetic counts
+  int64_t m, n, k;  // k: elements per sum, as counted by the arithmetic
 };
 
 template <class Element>

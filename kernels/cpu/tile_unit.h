@@ -1,9 +1,9 @@
-// The matrix unit of AMX_TILE and AMX_BF16 (Intel SDM, volume 2, TDPBF16PS), and a scalar model of it that
-// gives the same bits, by which bodies are tested where there is no such unit and by which a unit is tried
-// before it is trusted. Both have eight tiles of 16 rows of 64 bytes; `dot` is
+// The matrix unit of AMX_TILE and AMX_BF16 (Intel SDM, volume 2, TDPBF16PS), and a scalar model with the same
+// bits. The model tests bodies on CPUs without the unit, and validates a unit before its use. Both have eight
+// tiles of 16 rows of 64 bytes; `dot` is
 //   c[r][j] += even + odd,   even = sum over k of a[r][2k] b[k][2j],  odd = ... a[r][2k + 1] b[k][2j + 1]
-// in fp32, where each term is added by one multiply-add, rounded to nearest even, with subnormals taken and
-// given as zero.
+// in fp32. One multiply-add adds each term, rounded to nearest even, with subnormal inputs and outputs as
+// zero.
 #pragma once
 #include <immintrin.h>
 
@@ -25,7 +25,7 @@ struct TileUnit {
     _tile_loadconfig(&shapes);
   }
   CLEAVE_INLINE void end() { _tile_release(); }
-  // Not by the compiler's own names for them, whose tiles have to be literals.
+  // Inline assembly instead of intrinsics, which require literal tile numbers.
   template <int kTile>
   CLEAVE_INLINE void clear() {
     asm volatile("tilezero %%tmm%c0" : : "i"(kTile));

@@ -22,7 +22,7 @@ CLEAVE_INLINE void store_transposed(float* out, F16 r0, F16 r1, F16 r2, F16 r3) 
 }
 
 #ifdef __AVX512F__
-// Sixteen registers of sixteen pairs, turned.
+// Transposes sixteen registers of sixteen pairs.
 CLEAVE_INLINE void turn(__m512i (&r)[16]) {
   __m512i t[16];
 #pragma GCC unroll 8
@@ -37,7 +37,7 @@ CLEAVE_INLINE void turn(__m512i (&r)[16]) {
     r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
     r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
   }
-  // r[4 q + c] has in its group g of four lanes column 4 g + c of rows 4 q to 4 q + 3.
+  // Group g of four lanes in r[4 q + c] holds column 4 g + c of rows 4 q to 4 q + 3.
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
     const __m512i low02 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88);  // groups 0 and 2 of quarters 0 and 1

@@ -5,7 +5,7 @@
 
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 
-// x * 2^n for integral n in [-252, 254]; two factors, because one exponent field does not hold 2^128.
+// x * 2^n for integral n in [-252, 254]. Uses two factors, because 2^128 exceeds the exponent field.
 CLEAVE_INLINE F16 scale_by_power(F16 x, F16 n) {
 #ifdef __AVX512F__
   return {_mm512_scalef_ps(x.v, n.v)};
@@ -17,8 +17,8 @@ CLEAVE_INLINE F16 scale_by_power(F16 x, F16 n) {
 #endif
 }
 
-// 2^x within 1 ulp; results below 2^-126 become 0, because subnormal numbers are slow and nobody needs them
-// here. None is computed on the way either: one in a vector costs a hundred cycles and more.
+// 2^x within 1 ulp. Results below 2^-126 become 0, because subnormal numbers are slow and not needed here.
+// Intermediate values are not subnormal either: one in a vector costs more than a hundred cycles.
 CLEAVE_INLINE F16 exp2(F16 x) {
   const F16 limited = min(splat(129.0f), max(splat(-126.0f), x));
   const F16 n = round_even(limited);
@@ -32,8 +32,8 @@ CLEAVE_INLINE F16 exp2(F16 x) {
   return select(x < splat(-126.0f), zero(), scale_by_power(fma(q, r, splat(1.0f)), n));
 }
 
-// e^x within 1 ulp, 0 below the least x whose power is above 2^-126. The comparison is with the number before
-// that: with one constant for both the compiler runs out of registers.
+// e^x within 1 ulp; 0 below the least x with a power above 2^-126. The comparison uses the preceding number,
+// because with one constant for both the compiler runs out of registers.
 CLEAVE_INLINE F16 exp(F16 x) {
   constexpr float kLeast = -87.33654f, kBelow = -87.336548f;
   const F16 limited = min(splat(89.0f), max(splat(kLeast), x));
@@ -52,7 +52,7 @@ CLEAVE_INLINE F16 exp(F16 x) {
 // 1 / (1 + e^-x).
 CLEAVE_INLINE F16 sigmoid(F16 x) { return splat(1.0f) / (splat(1.0f) + exp(negate(x))); }
 
-// tanh(x) within 2 ulp: near 0 a polynomial (Cephes), where the quotient would lose digits.
+// tanh(x) within 2 ulp. Uses a polynomial (Cephes) near 0, where the quotient would lose digits.
 CLEAVE_INLINE F16 tanh(F16 x) {
   const F16 size = abs(x), z = x * x;
   F16 q = splat(-5.70498872745e-3f);
@@ -64,11 +64,11 @@ CLEAVE_INLINE F16 tanh(F16 x) {
   return select(size < splat(0.625f), fma(q * z, x, x), select(x < zero(), negate(far), far));
 }
 
-// The standard normal's distribution function and density.
+// Distribution function and density of the standard normal.
 struct Normal {
   F16 below, density;
 };
-// erfc(z) = e^(-z^2) t h(t), t = 1 / (1 + 0.4 z) for z >= 0; the rounding error of z^2 is carried along.
+// erfc(z) = e^(-z^2) t h(t), t = 1 / (1 + 0.4 z) for z >= 0; corrects for the rounding error of z^2.
 CLEAVE_INLINE Normal normal(F16 x) {
   const F16 z = abs(x) * 0.70710678f;
   const F16 square = x * x;
@@ -105,8 +105,8 @@ CLEAVE_INLINE void philox_round(I16 c[4], uint32_t k0, uint32_t k1) {
   c[3] = low0;
 }
 
-// Blocks block .. block + 15, word by word: lane 4q + r computes block r * 4 + q, so that the transposition
-// within groups of four lanes leaves the words in order.
+// Blocks block .. block + 15, word by word. Lane 4q + r computes block r * 4 + q, so the transposition within
+// groups of four lanes leaves the words in order.
 CLEAVE_INLINE void philox_blocks(PhiloxKey key, uint64_t block, I16 c[4]) {
   int low[16], high[16];
   for (int lane = 0; lane < 16; ++lane) {
@@ -136,7 +136,7 @@ CLEAVE_INLINE void philox_words(PhiloxKey key, uint64_t block, int* words) {
 
 // ln(n 2^-24) for n in [1, 2^24], within 2 ulp.
 CLEAVE_INLINE F16 log_of_24_bits(I16 n) {
-  const int root_half = 0x3f3504f3;  // sqrt(1/2): the mantissa goes to [sqrt(1/2), sqrt(2))
+  const int root_half = 0x3f3504f3;  // sqrt(1/2): reduces the mantissa to [sqrt(1/2), sqrt(2))
   const I16 shifted = bits_of(to_float(n)) + splat(0x3f800000 - root_half);
   const F16 power = to_float(shift_right<23>(shifted)) - splat(127.0f + 24.0f);
   const F16 f = float_of((shifted & splat(0x7fffff)) + splat(root_half)) - splat(1.0f);
@@ -152,7 +152,7 @@ CLEAVE_INLINE F16 log_of_24_bits(I16 n) {
   return fma(power, splat(0.69314718f), fma(q * f, f, f));
 }
 
-// Two standard normals of Box-Muller's from two random words.
+// Two standard normals from two random words (Box-Muller).
 struct NormalPair {
   F16 cosine, sine;
 };

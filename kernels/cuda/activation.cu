@@ -8,7 +8,7 @@ namespace {
 constexpr float kTwoRootTwoOverPi = 1.5957691216f;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715f;
 
-// 0.5 x (1 + tanh(u)) is x sigmoid(2u), which loses nothing in the negative tail.
+// 0.5 x (1 + tanh(u)) = x sigmoid(2u), which is accurate in the negative tail.
 template <class T>
 __device__ __forceinline__ float gelu_tanh(float x) {
   return quotient<T>(x, 1.0f + exponential<T>(-x * kTwoRootTwoOverPi * fmaf(x * x, kCubic, 1.0f)));
@@ -19,7 +19,7 @@ __device__ __forceinline__ float gelu_tanh_slope(float x) {
   const float inner = fmaf(square, 3 * kCubic, 1.0f) * kTwoRootTwoOverPi;
   const float e = exponential<T>(fminf(87.0f, -x * kTwoRootTwoOverPi * fmaf(square, kCubic, 1.0f)));
   const float s = quotient<T>(1.0f, 1.0f + e);
-  // s (1 - s) = e s s without cancellation. x^2 may overflow where the product's limit is 0.
+  // s (1 - s) = e s s without cancellation. x^2 may overflow where the limit of the product is 0.
   return s + (fabsf(x) < 1e4f ? x * inner * (e * s) * s : 0.0f);
 }
 
@@ -33,7 +33,7 @@ __device__ __forceinline__ float value(Activation kind, float x) {
   if (kind == Activation::gelu_tanh) return gelu_tanh<T>(x);
   if (kind == Activation::gelu_erf) return x * normcdff(x);
   if (kind == Activation::silu) return x * sigmoid<T>(x);
-  return x < 0 ? 0.0f : x;  // fmaxf would make 0 of what is not a number
+  return x < 0 ? 0.0f : x;  // fmaxf would convert NaN to 0
 }
 template <class T>
 __device__ __forceinline__ float slope(Activation kind, float x) {
@@ -79,7 +79,7 @@ struct Backward {
   }
 };
 
-// A row of x holds `width` gates, then their factors. With silu the function is known when this is compiled.
+// A row of x holds `width` gates, then their factors. With silu the function is a compile-time constant.
 template <class T, bool kSilu>
 struct Gate {
   T* y;
@@ -161,7 +161,7 @@ struct Sum2 {
   }
 };
 
-// Elements first + i .. first + i + N - 1 of the sequence decide; a block of Philox serves four of them.
+// Elements first + i .. first + i + N - 1 of the sequence; a Philox block serves four of them.
 template <class T>
 struct Drop {
   T* y;
@@ -187,7 +187,7 @@ struct Drop {
   }
 };
 
-// body(t, silu): a value of the type, and whether the gate is a constant.
+// Calls body(t, silu) with a value of the type and whether the gate is a constant.
 template <class Body>
 void with_gate(DType type, Activation kind, Body body) {
   with_type(type, [&](auto t) {

@@ -7,7 +7,7 @@
 namespace cleave::kernels::gpu {
 namespace {
 
-// delta[b, head, row] = sum of dy y over the head's columns; a warp each.
+// delta[b, head, row] = sum of dy y over the head's columns; one warp per row.
 template <class T>
 __global__ void __launch_bounds__(128) row_dots(float* delta, Attention<T> a) {
   const int64_t index = int64_t(blockIdx.x) * 4 + threadIdx.x / 32;
@@ -45,7 +45,7 @@ constexpr bool on_tensor_cores(const Attention<T>& a, bool packed) {
   return !std::is_same_v<T, float> && packed && a.dim % 8 == 0 && a.dim <= kTensorCoreHeadDim;
 }
 
-// What the plain kernels alone know.
+// Features of the plain kernels only.
 bool is_plain(const AttentionForward& op) {
   return op.dropout.p > 0 || !op.mask.causal || op.cap > 0 || op.head_dim > kTensorCoreHeadDim;
 }
@@ -87,7 +87,7 @@ void start(const AttentionBackward& op, Stream& stream, Cores cores) {
   });
 }
 
-// Whichever way is the fastest that takes the op.
+// Runs the fastest implementation that supports the op.
 template <class Op>
 void run_fastest(const Op& op, Stream& stream) {
   const AttentionForward& f = forward_of(op);

@@ -1,6 +1,6 @@
-// Backward of attention, with the probabilities computed again from lse (FlashAttention-2, arXiv 2307.08691).
-// One kernel owns keys and sums over queries, the other owns queries and sums over keys: two more products
-// than one kernel would need, but every sum has one owner and a fixed order, without atomics.
+// Attention backward; recomputes the probabilities from lse (FlashAttention-2, arXiv 2307.08691). One kernel
+// owns keys and sums over queries, the other owns queries and sums over keys. This takes two products more
+// than a single kernel, but every sum has one owner and a fixed order, without atomics.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
 
@@ -9,12 +9,12 @@ namespace {
 
 constexpr int kThreads = 128, kOwn = 64, kOther = 32, kTiles = kOther / 8;
 
-// Two owned tiles, and two stages of two others.
+// Two owned tiles, and two stages of two other tiles.
 template <class T, int D>
 struct Blocks {
   T* shared;
 
-  // Elements before that many tiles of kOther rows.
+  // Elements of `tiles` tiles of kOther rows.
   static constexpr int at(int tiles) { return tiles * Tile<T, D>::numel(kOther); }
   static constexpr int kNumel = at(8);
   __device__ Tile<T, D> own(int which) const { return {shared + at(2 * which)}; }
@@ -23,13 +23,14 @@ struct Blocks {
   }
 };
 
-// dK and dV of 64 keys: for every query head that reads them and every query tile from the diagonal on, with
-// queries as columns: P^T = exp(K Q^T - lse), dV += P^T dY, dS^T = P^T (V dY^T - delta), dK += dS^T Q.
+// dK and dV of 64 keys, over every query head that reads them and every query tile from the diagonal on.
+// Queries are columns: P^T = exp(K Q^T - lse), dV += P^T dY, dS^T = P^T (V dY^T - delta), dK += dS^T Q.
 template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads) backward_keys(Attention<T> a) {
   extern __shared__ __align__(16) unsigned char shared[];
   __shared__ float lse[2][kOther], delta[2][kOther];
-  __shared__ int end[kBounded ? kOwn : 1];  // query_end of each key; registers are too few for a lane's two
+  __shared__ int
+      end[kBounded ? kOwn : 1];  // query_end of each key; the registers do not suffice for a lane's two
   const Blocks<T, D> blocks{reinterpret_cast<T*>(shared)};
   const int k0 = blockIdx.x * kOwn, kv = blockIdx.y, b = blockIdx.z;
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) backward_keys(Attention<T> a) {
   store_rows<T, D>(a.dqkv + a.value(b, kv), a.stride(), k0 + first, a.seq, a.dim, dv, 1, 1);
 }
 
-// dQ of 64 queries of one head: over key tiles up to the diagonal, dS = P (dY V^T - delta), dQ += dS K.
+// dQ of 64 queries of one head, over key tiles up to the diagonal: dS = P (dY V^T - delta), dQ += dS K.
 template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
   extern __shared__ __align__(16) unsigned char shared[];
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) backward_queries(Attention<T> a) {
   const int begin = kBounded ? first_key<true>(a, b, q0) / kOther : 0;
   fetch(begin);
   commit_copies();
-  float lse[2], delta[2];  // of this lane's two rows
+  float lse[2], delta[2];  // this lane's two rows
   int from[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

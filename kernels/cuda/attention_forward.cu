@@ -1,6 +1,6 @@
-// Attention in one pass over the keys with the softmax kept on line (FlashAttention-2, arXiv 2307.08691): a
-// block of four warps owns 64 queries of one head, a warp 16 of them; two tiles of keys and values are in
-// shared memory, one being used and the next on its way.
+// Attention with online softmax, reading the keys once (FlashAttention-2, arXiv 2307.08691). A block of
+// four warps owns 64 queries of one head, a warp 16 of them. Shared memory holds two tiles of keys and
+// values: the current one and the next one in flight.
 #include "kernels/cuda/attention_rows.cuh"
 
 namespace cleave::kernels::gpu {
@@ -18,13 +18,13 @@ struct Blocks {
   __device__ Tile<T, D> v(int tile) const { return {shared + numel(3 + tile % 2)}; }
 };
 
-// Of this lane's two rows: the largest score so far, and this lane's part of the denominator.
+// This lane's two rows: the largest score so far, and this lane's part of the denominator.
 struct Rows {
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 };
 
-// Scores become 2^(score - top); what was summed before shrinks to the new top. A row that has seen no key so
-// far, which only a bounded mask has, keeps a top of minus infinity and a sum of zero.
+// Replaces scores by 2^(score - top), and rescales earlier sums to the new top. A row without a visible key
+// so far, which only a bounded mask has, keeps a top of minus infinity and a sum of zero.
 template <bool kBounded, int D>
 __device__ __forceinline__ void soften(float (&s)[kTiles][4], Rows& rows, float (&o)[D / 8][4]) {
 #pragma unroll
@@ -46,7 +46,7 @@ __device__ __forceinline__ void soften(float (&s)[kTiles][4], Rows& rows, float 
   }
 }
 
-// Scores in units of log2; on the diagonal, keys after the query are hidden. `key` is the lane's first one.
+// Scales scores to log2 units and hides keys after the query on the diagonal. `key` is the lane's first key.
 __device__ __forceinline__ void scale_and_hide(float (&s)[kTiles][4], float scale, bool diagonal, int query,
                                                int key) {
 #pragma unroll
@@ -58,7 +58,7 @@ __device__ __forceinline__ void scale_and_hide(float (&s)[kTiles][4], float scal
     }
 }
 
-// Hides keys before the first that each of the lane's two rows sees.
+// Hides keys before the first visible key of each of the lane's two rows.
 __device__ __forceinline__ void hide_before(float (&s)[kTiles][4], const int (&from)[2], int key) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n)
@@ -71,7 +71,7 @@ template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
   extern __shared__ __align__(16) unsigned char shared[];
   const Blocks<T, D> blocks{reinterpret_cast<T*>(shared)};
-  // Blocks with most keys start first.
+  // Blocks with the most keys start first.
   const int q0 = int(gridDim.x - 1 - blockIdx.x) * kQueries, head = blockIdx.y, b = blockIdx.z;
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * 16;
   const T *keys = a.qkv + a.key(b, a.kv_head(head)), *values = a.qkv + a.value(b, a.kv_head(head));
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) forward(Attention<T> a) {
     if (kBounded && tile * kKeys < seen_by_all) hide_before(s, from, tile * kKeys + lane % 4 * 2);
     soften<kBounded, D>(s, rows, o);
     add_product(o, s, blocks.v(tile));
-    __syncthreads();  // before the next tile but one arrives in the same place
+    __syncthreads();  // before the tile after next arrives in the same place
   }
   store_forward<T, D>(a, b, head, q0 + first, o, rows.top, rows.sum, kLn2);
 }

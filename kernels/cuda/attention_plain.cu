@@ -1,20 +1,21 @@
-// Attention for fp32, with dropout or a soft cap, without a causal mask, and for head widths that the tensor
-// cores' kernels do not take: the same algorithms with plain multiply-adds. A warp owns eight rows, or four
-// of wide heads; a lane is one of 32 columns of the scores, then every 32nd element of a head.
+// Attention for the cases that the tensor-core kernels do not support: fp32, dropout, a soft cap, no causal
+// mask, other head dims. The same algorithms with plain multiply-adds. A warp owns eight rows, or four of
+// wide heads; a lane is one of 32 score columns, then every 32nd element of a head.
 #include "kernels/cuda/attention.cuh"
 
 namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps, kColumns = 32;
-// Parts of 32 columns of a head: most heads have up to four. Wider ones leave registers for half the rows.
+// Parts of 32 columns of a head: most heads have up to four. Wider heads leave registers for half the rows.
 constexpr int kNarrow = 4, kWide = int(kGpuHeadDim) / 32;
 template <int kParts>
-inline constexpr int kOwnRows = kParts > kNarrow ? 4 : 8;  // of a warp
+inline constexpr int kOwnRows = kParts > kNarrow ? 4 : 8;  // per warp
 template <int kParts>
-inline constexpr int kRows = kWarps* kOwnRows<kParts>;  // of a block
+inline constexpr int kRows = kWarps* kOwnRows<kParts>;  // per block
 
-// kCount rows of a matrix in shared memory as fp32, the pitch odd where a lane is a row; zeros beyond.
+// Loads kCount rows of a matrix into shared memory as fp32, zeros beyond. The pitch is odd if a lane is a
+// row.
 template <int kCount, class T>
 __device__ __forceinline__ void fetch(float* to, const T* from, int64_t stride, int first, int rows,
                                       int dim) {
@@ -25,7 +26,7 @@ __device__ __forceinline__ void fetch(float* to, const T* from, int64_t stride, 
   }
 }
 
-// s[r] = own row r of this warp . row `lane` of other.
+// s[r] = dot product of own row r of this warp and row `lane` of other.
 template <int kOwn>
 __device__ __forceinline__ void dots(float (&s)[kOwn], const float* own, const float* other, int dim) {
   const float *mine = own + threadIdx.x / 32 * kOwn * (dim + 1),
@@ -39,8 +40,8 @@ __device__ __forceinline__ void dots(float (&s)[kOwn], const float* own, const f
 
 struct AsTheyAre {};
 
-// sums[r][part] += weights[r][column] rows[column][32 part + lane] over the columns; weights pass through
-// `shared`, where each is multiplied with factor(r).
+// sums[r][part] += weights[r][column] rows[column][32 part + lane] over the columns. Weights go through
+// `shared`, where each is multiplied by factor(r).
 template <int kOwn, int kParts, class Factor = AsTheyAre>
 __device__ __forceinline__ void add_weighted(float (&sums)[kOwn][kParts], const float (&weights)[kOwn],
                                              float* shared, const float* rows, int dim, Factor factor = {}) {
@@ -50,14 +51,14 @@ __device__ __forceinline__ void add_weighted(float (&sums)[kOwn][kParts], const 
 #pragma unroll
   for (int r = 0; r < kOwn; ++r) mine[r * kColumns + lane] = weights[r];
   if constexpr (!std::is_same_v<Factor, AsTheyAre>)
-#pragma unroll 1  // one row's random numbers in registers
+#pragma unroll 1  // random numbers of one row in registers
     for (int r = 0; r < kOwn; ++r) mine[r * kColumns + lane] *= factor(r);
   __syncwarp();
   for (int c = 0; c < kColumns; ++c) {
     float v[kParts];
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
-      v[part] = kParts > kNarrow  // sums of columns beyond the head are nobody's
+      v[part] = kParts > kNarrow  // sums of columns beyond the head are unused
                     ? rows[c * (dim + 1) + min(part * 32 + lane, dim - 1)]
                     : part * 32 + lane < dim ? rows[c * (dim + 1) + part * 32 + lane] : 0.0f;
 #pragma unroll
@@ -80,7 +81,7 @@ __device__ __forceinline__ void store_own(T* to, int64_t stride, int first, int 
     }
 }
 
-// Two blocks of own rows, two of 32 columns' rows, then weights.
+// Two blocks of own rows, two blocks of 32 columns' rows, then weights.
 template <int kParts>
 struct Shared {
   float* base;
@@ -93,21 +94,20 @@ struct Shared {
   }
 };
 
-// Kernels with kMore, which are compiled with kBounded alone, have dropout and a cap and may be for queries
-// that see every key.
+// Kernels with kMore, compiled with kBounded only, support dropout, a cap, and queries that see every key.
 template <bool kMore, class T>
 __device__ __forceinline__ bool sees_all(const Attention<T>& a) {
   return kMore && !a.causal;
 }
 
-// In units of log2, from a product of a query and a key.
+// Converts the product of a query and a key to a score in log2 units.
 template <bool kMore, class T>
 __device__ __forceinline__ float score_of(const Attention<T>& a, float dot) {
   const float score = dot * (a.scale * kLog2E);
   return kMore && a.log2_cap > 0 ? a.log2_cap * tanhf(score / a.log2_cap) : score;
 }
 
-// Of the score before the cap by that behind it.
+// Derivative of the capped score by the uncapped score, from the capped score.
 template <bool kMore, class T>
 __device__ __forceinline__ float cap_slope(const Attention<T>& a, float score) {
   if (!kMore || a.log2_cap == 0) return 1;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, kMore ? 2 : 1) forward(Attention<T> 
                                               : k0 + lane <= first + r && (!kBounded || k0 + lane >= from[r]);
       const float score = visible ? score_of<kMore>(a, s[r]) : -INFINITY;
       const float highest = fmaxf(top[r], warp_max(score));
-      // A row that has seen no key so far keeps a top of minus infinity and a sum of zero.
+      // A row without a visible key so far keeps a top of minus infinity and a sum of zero.
       const float shift = kBounded && highest == -INFINITY ? 0.0f : highest, shrink = exp2f(top[r] - shift);
       s[r] = exp2f(score - shift);
       sum[r] = fmaf(sum[r], shrink, warp_sum(s[r]));
@@ -272,7 +272,7 @@ void start(CudaQueue& queue, Kernel kernel, const Attention<T>& a, int heads, co
 
 }  // namespace
 
-// body(kBounded, kMore, kParts). Wide heads take the kernel that knows everything.
+// Calls body(kBounded, kMore, kParts). Wide heads use the kernel with all features.
 template <class T, class Body>
 void with_kernel(const Attention<T>& a, Body body) {
   if (a.dim > 32 * kNarrow) return body(std::true_type{}, std::true_type{}, Count<kWide>{});

@@ -1,4 +1,4 @@
-// The ways in which attention is computed on a GPU. Operands were checked and are not empty.
+// Implementations of attention on a GPU. Operands are checked and not empty.
 #pragma once
 #include <compare>
 
@@ -6,19 +6,19 @@
 
 namespace cleave::kernels::gpu {
 
-// The widest head of all ways but the plain kernels.
+// Maximum head dim of all implementations except the plain kernels.
 inline constexpr int64_t kTensorCoreHeadDim = 128;
 
-// What a way is tried for.
+// A shape to be tried.
 struct AttentionShape {
   int64_t batch, seq, heads, kv_heads, dim;
   DType type;              // bf16 or fp16
-  int64_t window = 0;      // what it hides, else 0
-  bool documents = false;  // whether the mask has any
+  int64_t window = 0;      // the window if it hides keys, else 0
+  bool documents = false;  // whether the mask has documents
   auto operator<=>(const AttentionShape&) const = default;
 };
 
-// What both directions have in common.
+// Forward parameters of either op.
 inline const AttentionForward& forward_of(const AttentionForward& op) { return op; }
 inline const AttentionForward& forward_of(const AttentionBackward& op) { return op.forward; }
 
@@ -33,19 +33,18 @@ inline AttentionShape shape_of(const AttentionForward& op) {
           op.mask.documents.defined()};
 }
 
-// In the own kernels that every GPU has; all that is asked of a body, and what the other ways are tried
-// against.
+// Own kernels for all GPUs. Support every op and serve as the reference of the other implementations.
 void run_own(const AttentionForward& op, Stream& stream);
 void run_own(const AttentionBackward& op, Stream& stream);
-// In cuDNN, where it is there, knows the shape and its mask, and was proved; false: nothing was done that
-// run_own does not redo.
+// cuDNN. Returns false if cuDNN is missing, does not support the shape or mask, or failed its trial; run_own
+// can then compute the op.
 bool library_attention(const AttentionForward& op, Stream& stream);
 bool library_attention(const AttentionBackward& op, Stream& stream);
-// In the own kernels for Hopper, on its warpgroup products, where they take the op and were proved; else
-// false.
+// Own Hopper kernels with warpgroup products. Returns false if they do not support the op or failed their
+// trial.
 bool warpgroup_attention(const AttentionForward& op, Stream& stream);
 bool warpgroup_attention(const AttentionBackward& op, Stream& stream);
-// The same kernels for an op that they take.
+// The same kernels, for a supported op.
 void run_on_warpgroups(const AttentionForward& op, Stream& stream);
 void run_on_warpgroups(const AttentionBackward& op, Stream& stream);
 

@@ -1,4 +1,4 @@
-// Rows of scores in accumulators whose rows lie in quads of lanes (mma.cuh), and what forward leaves of them.
+// Rows of scores in accumulators, spread over quads of lanes (mma.cuh), and their output in the forward.
 #pragma once
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/mma.cuh"
@@ -14,8 +14,8 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Writes this warp's 16 rows from `first` on: o over the rows' sums, and the lse. Of each of a lane's two
-// rows `top` is the largest score, in units of which one is `unit`, and `part` this lane's part of the sum.
+// Writes this warp's 16 rows from `first` on: o divided by the rows' sums, and the lse. For each of a lane's
+// two rows, `top` is the largest score in multiples of `unit`, and `part` is this lane's part of the sum.
 template <class T, int D>
 __device__ __forceinline__ void store_forward(const Attention<T>& a, int b, int head, int first,
                                               const float (&o)[D / 8][4], const float (&top)[2],

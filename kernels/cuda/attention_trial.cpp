@@ -6,14 +6,14 @@
 namespace cleave::kernels::gpu {
 namespace {
 
-// Of a few bf16 roundings of probabilities, outputs and gradients of order 1.
+// A few bf16 roundings of probabilities, outputs and gradients of order 1.
 constexpr double kAttentionBound = 0x1p-6;
-// Of gradients of keys and values that several heads share: a library rounds each head's part to 16 bits
-// before it adds them, the own kernels round their sum once.
+// For gradients of keys and values that several heads share: a library rounds each head's part to 16 bits
+// before the sum; the own kernels round the sum once.
 constexpr double kGroupedBound = 0x1p-5;
 constexpr int64_t kMostSeq = 1024;
 
-// A window and documents that hide something of `seq` positions where the shape's hide something.
+// Window and documents that hide some of `seq` positions if those of the shape hide some.
 AttentionMask trial_mask(const AttentionShape& shape, int64_t seq, TrialSpace& space, Stream& stream) {
   AttentionMask mask{.window = shape.window ? std::min(shape.window, seq / 2 + 1) : 0};
   if (!shape.documents) return mask;
@@ -21,7 +21,7 @@ AttentionMask trial_mask(const AttentionShape& shape, int64_t seq, TrialSpace& s
   for (int64_t i = seq / 3; i < seq; ++i) starts[size_t(i)] = int32_t(i < seq - 5 ? seq / 3 : seq - 5);
   mask.documents = space.take(DType::int32, {1, seq});
   copy(mask.documents, Tensor(starts.data(), DType::int32, {1, seq}, MemoryKind::host), stream);
-  stream.synchronize();  // `starts` ends here
+  stream.synchronize();  // `starts` is destroyed here
   return mask;
 }
 

@@ -1,12 +1,12 @@
-// What stands in front of every other way of attention than the kernels that every GPU has.
+// Trial of other attention implementations against the kernels for all GPUs.
 #pragma once
 #include "kernels/cuda/attention_routes.h"
 #include "kernels/cuda/trial.h"
 
 namespace cleave::kernels::gpu {
 
-// Runs a few heads of the shape, one sequence and no more than 1024 tokens of it, by `forward` and `backward`
-// and by run_own; what they differ in, or what failed.
+// Runs a few heads of the shape, one sequence of at most 1024 tokens, with `forward` and `backward` and with
+// run_own. Returns the difference or the failure.
 Verdict attention_difference(const AttentionShape& shape,
                              const std::function<void(const AttentionForward&)>& forward,
                              const std::function<void(const AttentionBackward&)>& backward, Stream& stream);
@@ -14,7 +14,7 @@ Verdict attention_difference(const AttentionShape& shape,
 // " in bf16 for 8 x 1024 tokens, ..."
 std::string words(const AttentionShape& shape);
 
-// Whether the queue's GPU has Hopper's own matrix instructions.
+// Returns true if the queue's GPU has Hopper's warpgroup instructions.
 bool on_hopper(CudaQueue& queue);
 
 }  // namespace cleave::kernels::gpu

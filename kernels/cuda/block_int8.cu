@@ -1,4 +1,4 @@
-// A warp takes a block of elements.
+// One warp per block of elements.
 #include "kernels/block_int8.h"
 #include "kernels/cuda/device.cuh"
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kGroups = 32;
 
-// Sums of one width, a row of blocks each.
+// Arguments of sums of one width; one row of blocks per sum.
 template <class T>
 struct Added {
   T* out[2];
@@ -17,8 +17,9 @@ struct Added {
   int64_t stride, count, width;
 };
 
-// A block of 32 columns; group g adds partial rows g, g + 32, ... in order, then the groups are added in
-// order, and the sum to what there was. Few blocks have little to read, so many threads ask for it at once.
+// A block sums 32 columns. Group g adds partial rows g, g + 32, ... in order, then the groups are added in
+// order, and last the previous value. Few blocks read little data each, therefore many threads load it
+// concurrently.
 template <class T>
 __global__ void __launch_bounds__(32 * kGroups) add_partials(Added<T> a) {
   __shared__ float shared[kGroups][32];
@@ -42,8 +43,8 @@ __global__ void __launch_bounds__(32 * kGroups) add_partials(Added<T> a) {
 
 constexpr int kSides = 4;  // rows that a block adds side by side
 
-// partial[block, column] = the sum of that column over the block's rows: those of each side in order, then
-// the sides in order. A thread has the columns of one pack.
+// partial[block, column] = sum of the column over the block's rows: the rows of each side in order, then the
+// sides in order. A thread has the columns of one pack.
 template <class T, int kWide>
 __global__ void __launch_bounds__(32 * kSides)
     column_sums(float* partial, const T* x, int64_t rows, int64_t width, int64_t block_rows) {

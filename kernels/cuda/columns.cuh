@@ -1,5 +1,5 @@
 // Sums over rows in two steps: a partial sum for each block of rows, then the partial sums in a fixed order.
-// How rows are cut depends on their number and width only.
+// The division into blocks depends only on number and width of the rows.
 #pragma once
 #include <algorithm>
 #include <initializer_list>
@@ -10,8 +10,8 @@
 
 namespace cleave::kernels::gpu {
 
-// Of rows whose partial sum has that many elements: eight blocks for each multiprocessor of the largest GPUs
-// of this day, where that many partial sums fit.
+// Rows per block, for partial sums of `elements` elements. Gives eight blocks for each multiprocessor of the
+// largest current GPUs, if their partial sums fit.
 inline int64_t rows_of_a_block(int64_t rows, int64_t elements) {
   constexpr int64_t kBlocks = 8 * 132, kBytes = int64_t{64} << 20;
   const int64_t fit = std::max<int64_t>(1, kBytes / std::max<int64_t>(1, elements * int64_t(sizeof(float))));
@@ -20,7 +20,7 @@ inline int64_t rows_of_a_block(int64_t rows, int64_t elements) {
 
 struct Partials {
   const float* data;
-  int64_t stride, count;  // elements from one partial sum to the next, and how many there are
+  int64_t stride, count;  // elements between partial sums, and their number
 };
 
 // out[i] = (accumulate ? out[i] : 0) + sum over b of partials[b][i]; out is any training float type.
@@ -30,7 +30,7 @@ struct ColumnSums {
   bool accumulate = false;
 };
 
-// One sum or two, in one launch; both have the same width, type, stride and count.
+// Sums one or two outputs in one launch; both have the same width, type, stride and count.
 void sum_partials(CudaQueue& queue, std::initializer_list<ColumnSums> sums, const char* op);
 
 }  // namespace cleave::kernels::gpu

@@ -1,5 +1,5 @@
-// Attention through cuDNN on any GPU: a shape is used when cuDNN makes plans for it, their workspace fits,
-// and a trial agrees with the own kernels.
+// Attention with cuDNN on any GPU. A shape is used if cuDNN makes plans for it, their workspace fits, and a
+// trial agrees with the own kernels.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -19,14 +19,14 @@ namespace name = attention_names;
 
 constexpr int64_t kShortest = 128;  // shorter sequences leave the GPU idle either way
 
-// Plans for so many sequences at a time that the workspace holds what they need.
+// Plans for as many sequences at a time as the workspace allows.
 struct Plans {
   AttentionShape forward_shape, backward_shape;
   std::optional<CudnnPlan> forward, backward;
-  QuerySums sums;  // how backward adds
+  QuerySums sums;  // summation of the backward
 };
 
-using Known = std::map<AttentionShape, Plans>;  // without plans where they cannot be made
+using Known = std::map<AttentionShape, Plans>;  // empty plans if cuDNN cannot make them
 
 using MakeGraph = std::function<std::shared_ptr<CudnnGraph>(const AttentionShape&)>;
 
@@ -36,13 +36,13 @@ CudnnPlan plan_of(const MakeGraph& make, const AttentionShape& shape, const Cudn
   return CudnnPlan(graph, handle.get());
 }
 
-// What a plan that adds in any order has in front of its workspace.
+// Bytes of dq_sums, which precede the workspace of a plan that adds in any order.
 int64_t bytes_of_sums(const AttentionShape& s) {
   return round_up(s.batch * s.seq * s.heads * s.dim * int64_t(sizeof(float)), 256);
 }
 
-// For the largest part of the batch, cut into equal ones, that there is room for; `more` bytes of a shape
-// beside its workspace.
+// Plan for the largest equal part of the batch that fits; `more` returns the bytes of a shape in addition to
+// its workspace.
 CudnnPlan fitting_plan(const MakeGraph& make, AttentionShape& shape, const CudnnHandle& handle, int64_t room,
                        const std::function<int64_t(const AttentionShape&)>& more) {
   const int64_t all = shape.batch;
@@ -87,7 +87,7 @@ const void* offset(const Tensor& x, int64_t elements) {
 
 using Operands = std::vector<CudnnPlan::Operand>;
 
-// Queries, keys and values of the sequences from `first` on, in joined rows.
+// Adds the operands of queries, keys and values in joined rows, for the sequences from `first` on.
 void add_joined(Operands& operands, const std::array<int64_t, 3>& names, const Tensor& rows,
                 const AttentionShape& s, int64_t first) {
   const int64_t head = s.dim, begin = first * s.seq * (s.heads + 2 * s.kv_heads) * head;
@@ -96,8 +96,8 @@ void add_joined(Operands& operands, const std::array<int64_t, 3>& names, const T
   operands.push_back({names[2], offset(rows, begin + (s.heads + s.kv_heads) * head)});
 }
 
-// The plan for s.batch sequences at a time. Both graphs are given the same operands, in other directions;
-// add_others adds those that only one has, of the sequences from `first` on.
+// Runs the plan for s.batch sequences at a time. Both graphs have these operands, in different directions;
+// add_others adds the operands of only one graph, for the sequences from `first` on.
 template <class Add>
 void run_parts(const AttentionForward& op, const CudnnPlan& plan, const AttentionShape& s, CudaQueue& queue,
                void* workspace, Add add_others) {
@@ -147,17 +147,17 @@ Verdict trial(const AttentionShape& shape, Stream& stream) {
   return attention_difference(
       shape,
       [&](const AttentionForward& op) {
-        plans_of(shape, cuda_queue(stream));  // of the shape itself, not only of what is tried for it
+        plans_of(shape, cuda_queue(stream));  // plan the full shape, not only the shape of its trial
         run_in_library(op, stream);
       },
       [&](const AttentionBackward& op) { run_in_library(op, stream); }, stream);
 }
 
-// To the 16 bytes that the graphs promise.
+// The graphs promise 16-byte alignment.
 bool aligned(const AttentionForward& op) { return all_aligned({op.y, op.lse, op.qkv}); }
 bool aligned(const AttentionBackward& op) { return all_aligned({op.dqkv, op.dy}) && aligned(op.forward); }
 
-// False: the own kernels have to.
+// Returns false if the own kernels must compute the op.
 template <class Op>
 bool in_library(const Op& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
@@ -172,7 +172,7 @@ bool in_library(const Op& op, Stream& stream) {
   try {
     run_in_library(op, stream);
     return true;
-  } catch (const Error& e) {  // another stream's plans were made; this one's were not
+  } catch (const Error& e) {  // another stream made its plans; this one failed
     if (e.exit() != Exit::internal) throw;
     return false;
   }

@@ -1,5 +1,5 @@
-// The library recognizes attention by the order and the kinds of these operations (the fused flash attention
-// patterns of its documentation); they are not free to change.
+// cuDNN recognizes attention by order and kind of these operations (the fused flash attention patterns of its
+// documentation), so they must not change.
 #include "kernels/cuda/cudnn_attention_graphs.h"
 
 namespace cleave::kernels::gpu {
@@ -8,14 +8,14 @@ namespace {
 namespace name = attention_names;
 using GraphTensor = CudnnGraph::Tensor;
 
-// What both graphs are made of.
+// Shared parts of both graphs.
 struct Builder {
   explicit Builder(const AttentionShape& shape) : s(shape) {
     type = s.type == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
   }
 
   int64_t stride() const { return (s.heads + 2 * s.kv_heads) * s.dim; }
-  // Heads in the joined rows of qkv, in the rows of y, and their transposes.
+  // Shapes of heads in the joined rows of qkv, in the rows of y, and of their transposes.
   CudnnShape joined(int64_t heads) const {
     return {{s.batch, heads, s.seq, s.dim}, {s.seq * stride(), s.dim, stride(), 1}};
   }
@@ -31,7 +31,7 @@ struct Builder {
     return {{s.batch, s.heads, s.seq, s.seq}, {s.heads * s.seq * s.seq, s.seq * s.seq, s.seq, 1}};
   }
   CudnnShape row() const { return {{s.batch, s.heads, s.seq, 1}, {s.heads * s.seq, s.seq, 1, 1}}; }
-  CudnnShape whole() const {  // of all heads, inside a graph
+  CudnnShape whole() const {  // all heads, inside a graph
     return {{s.batch, s.heads, s.seq, s.dim}, {s.heads * s.seq * s.dim, s.seq * s.dim, s.dim, 1}};
   }
 
@@ -40,7 +40,7 @@ struct Builder {
   GraphTensor pointwise(cudnnPointwiseMode_t mode, GraphTensor x, GraphTensor b = {}) {
     return g->pointwise(mode, x, b, scores());
   }
-  // Scores of keys after the query become the lowest number.
+  // Replaces scores of keys after the query by the lowest number.
   GraphTensor causal(GraphTensor x) {
     const GraphTensor query = g->index(2, x, g->inside(CUDNN_DATA_INT32, square()));
     const GraphTensor key = g->index(3, x, g->inside(CUDNN_DATA_INT32, square()));
@@ -54,7 +54,7 @@ struct Builder {
   std::shared_ptr<CudnnGraph> g = std::make_shared<CudnnGraph>();
 };
 
-// Of keys or values, which several heads of queries share.
+// Sums gradients of keys or values over the query heads that share them.
 void sum_heads(Builder& b, GraphTensor probabilities, GraphTensor of_queries, int64_t gradient) {
   const GraphTensor transposed =
       b.g->reshape(probabilities, b.g->inside(b.type, Builder::transposed(b.square())));

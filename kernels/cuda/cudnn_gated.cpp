@@ -1,4 +1,4 @@
-// SwiGLU in cuDNN, in one kernel with the product before it.
+// SwiGLU in cuDNN, fused with the preceding product.
 #include <map>
 #include <optional>
 
@@ -17,9 +17,10 @@ struct Key {
   bool gradient;
   auto operator<=>(const Key&) const = default;
 };
-using KnownPlans = std::map<Key, std::optional<CudnnPlan>>;  // none where it cannot be made or is too large
+using KnownPlans =
+    std::map<Key, std::optional<CudnnPlan>>;  // empty if the plan cannot be made or is too large
 
-// Null where there is too little room for its workspace; Error(internal) where cuDNN makes none.
+// Returns null if its workspace does not fit; throws Error(internal) if cuDNN cannot make a plan.
 const CudnnPlan* gated_plan(const Key& key, CudaQueue& queue) {
   CudnnStream& cudnn = cudnn_of(queue);
   if (!cudnn.gated) cudnn.gated = std::make_shared<KnownPlans>();
@@ -47,7 +48,7 @@ bool run_plan(const Key& key, const std::vector<CudnnPlan::Operand>& operands, C
   return false;
 }
 
-// Where the right half of rows of 2 n elements begins, or of the second half of a weight's rows.
+// Address of the right half of rows of 2 n elements, or of the second half of a weight's rows.
 const void* behind(const Tensor& x, int64_t elements) {
   return static_cast<const std::byte*>(x.raw()) + elements * size_of(x.dtype());
 }

@@ -14,7 +14,7 @@ struct GatedBuilder {
   GraphTensor rows_of_depth(int64_t of) {
     return g->input(of, type, CudnnShape::matrix(s.rows, s.depth, s.depth, 1));
   }
-  // Columns of a weight that is stored [outputs, inputs]: of the one that makes hidden its rows.
+  // Transposed view of a weight half, which is stored [outputs, inputs].
   GraphTensor turned(int64_t of) {
     return g->input(of, type, CudnnShape::matrix(s.depth, s.width, 1, s.depth));
   }

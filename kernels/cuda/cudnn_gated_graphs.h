@@ -1,5 +1,5 @@
-// SwiGLU behind the product that makes gate and up, and its gradient behind the product that makes y's, as
-// graphs of cuDNN's, on tensors as kernels/dense.h lays them out.
+// SwiGLU fused with the product of gate and up, and its gradient fused with the product of y's gradient, as
+// cuDNN graphs on tensors in the layout of kernels/dense.h.
 #pragma once
 #include <compare>
 
@@ -8,23 +8,24 @@
 
 namespace cleave::kernels::gpu {
 
-// hidden [rows, 2 width] has gate and up, y has `width` columns; `depth` is how many terms the product sums.
+// hidden [rows, 2 width] holds gate and up, y has `width` columns; `depth` is the number of terms of the
+// product.
 struct GatedShape {
   int64_t rows, width, depth;
   DType type;  // bf16 or fp16
   auto operator<=>(const GatedShape&) const = default;
 };
 
-// The tensors in memory. of_gate and of_up are the halves of the forward's weight, the last two the halves of
-// hidden's gradient.
+// Names of the tensors in memory. of_gate and of_up are the halves of the forward's weight; dgate and dup are
+// the halves of hidden's gradient.
 namespace gated_names {
 inline constexpr int64_t x = 1, of_gate = 2, of_up = 3, gate = 4, up = 5, y = 6, dy = 7, weight = 8,
                          dgate = 9, dup = 10;
 }
 
-// x, of_gate, of_up to gate, up and y.
+// Graph from x, of_gate, of_up to gate, up and y.
 std::shared_ptr<CudnnGraph> gated_graph(const GatedShape& shape);
-// dy [rows, depth], weight [depth, width], gate and up to dgate and dup.
+// Graph from dy [rows, depth], weight [depth, width], gate and up to dgate and dup.
 std::shared_ptr<CudnnGraph> gated_gradient_graph(const GatedShape& shape);
 
 }  // namespace cleave::kernels::gpu

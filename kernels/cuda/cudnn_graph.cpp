@@ -10,7 +10,7 @@
 namespace cleave::kernels::gpu {
 namespace {
 
-// The oldest whose attention was tried in these graphs, and what the headers were made for.
+// Oldest version with tested attention graphs, and the version of the headers.
 constexpr size_t kOldest = 90000;
 
 struct Library {
@@ -55,7 +55,7 @@ Library load() {
   return l;
 }
 
-// Stays loaded until the process ends.
+// Stays loaded until the process exits.
 const Library& library() {
   static const Library once = load();
   return once;

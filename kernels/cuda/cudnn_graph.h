@@ -1,6 +1,6 @@
 // cuDNN's graph interface: operations on tensors, which the library compiles into one kernel. libcudnn is
-// loaded at run time, so a program starts without it. Everything here throws Error(internal) with the
-// library's words when it refuses.
+// loaded at run time, so a program starts without it. All failures throw Error(internal) with cuDNN's
+// message.
 #pragma once
 #include <cudnn.h>
 
@@ -12,12 +12,12 @@
 
 namespace cleave::kernels::gpu {
 
-// Why cuDNN cannot be used in this process; empty where it can.
+// Reason why cuDNN is unusable in this process; empty if it is usable.
 const std::string& cudnn_problem();
 
 class CudnnHandle {
  public:
-  CudnnHandle();  // of the current GPU
+  CudnnHandle();  // for the current GPU
   ~CudnnHandle();
   CudnnHandle(const CudnnHandle&) = delete;
   CudnnHandle& operator=(const CudnnHandle&) = delete;
@@ -50,12 +50,12 @@ class CudnnDescriptor {
   cudnnBackendDescriptor_t value_ = nullptr;
 };
 
-// An element's offset is the sum of index times stride.
+// The offset of an element is the sum of index times stride.
 struct CudnnShape {
   std::array<int64_t, 4> dims, strides;
-  int rank = 4;  // how many of the dims count
+  int rank = 4;  // number of dims in use
 
-  // What its engines for products take: a batch of one matrix.
+  // Matrix as a batch of one, as cuDNN's product engines require.
   static CudnnShape matrix(int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride) {
     const int64_t whole = std::max(rows * row_stride, columns * column_stride);
     return {{1, rows, columns}, {whole, row_stride, column_stride}, 3};
@@ -66,7 +66,7 @@ class CudnnGraph {
  public:
   using Tensor = std::shared_ptr<CudnnDescriptor>;
 
-  // In memory, with the name that execute() knows it by; a float that the host gives; inside the graph only.
+  // A tensor in memory with its name for execute(); a float from the host; a tensor inside the graph only.
   Tensor input(int64_t name, cudnnDataType_t type, const CudnnShape& shape);
   Tensor number(int64_t name);
   Tensor inside(cudnnDataType_t type, const CudnnShape& shape);
@@ -78,9 +78,10 @@ class CudnnGraph {
   Tensor reduce(cudnnReduceTensorOp_t how, Tensor x, Tensor y);
   Tensor reshape(Tensor x, Tensor y);
 
-  // For a handle's GPU, or without one for the GPU that `properties` describe. Afterwards nothing is added.
+  // Finalizes the graph for the handle's GPU, or without a handle for the GPU described by `properties`.
+  // Nothing can be added afterwards.
   void finish(cudnnHandle_t handle);
-  // What heuristics propose, best first; not all of it need work.
+  // Engines proposed by heuristics, best first; some may not work.
   std::vector<Tensor> engines(const CudnnDescriptor* properties) const;
 
  private:
@@ -89,22 +90,22 @@ class CudnnGraph {
 
   std::vector<Tensor> operations_, parts_;
   Tensor graph_;
-  int64_t next_name_ = 1000;  // of tensors inside
+  int64_t next_name_ = 1000;  // for tensors inside the graph
 };
 
-// A graph that was compiled for a GPU.
+// A graph compiled for a GPU.
 class CudnnPlan {
  public:
-  // The first proposal that works; `properties` as above, where there is no handle.
+  // Uses the first engine that works; `properties` as above if the handle is null.
   CudnnPlan(std::shared_ptr<CudnnGraph> graph, cudnnHandle_t handle,
             const CudnnDescriptor* properties = nullptr);
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
   struct Operand {
     int64_t name;
-    const void* data;  // of a number, in host memory
+    const void* data;  // host memory for a number
   };
-  // Enqueues it on the handle's stream.
+  // Enqueues the graph on the handle's stream.
   void execute(cudnnHandle_t handle, const std::vector<Operand>& operands, void* workspace) const;
 
  private:

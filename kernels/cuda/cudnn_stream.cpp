@@ -10,7 +10,7 @@ struct Spares {
   std::mutex mutex;
   std::vector<std::unique_ptr<CudnnStream>> all;
 };
-// Never destroyed: at the end of the process the driver may be gone before static objects are.
+// Never destroyed, because at process exit the driver may shut down before static objects.
 Spares& spares() {
   static Spares* const all = new Spares;
   return *all;

@@ -1,6 +1,5 @@
-// Each op in one kernel of a library's, where that was proved, else as two kernels. Only 16-bit
-// operands take the epilogues: in fp32 what is computed should not depend on how the library rounds its
-// functions.
+// Runs each op as one library kernel if a trial confirmed it, else as two kernels. Only 16-bit operands use
+// epilogues: fp32 results should not depend on the rounding of library functions.
 #include "kernels/dense.h"
 
 #include <optional>
@@ -17,9 +16,9 @@ namespace cleave::kernels::gpu {
 namespace {
 
 constexpr const char* kEpilogueSwitch = "CLEAVE_GPU_EPILOGUES";
-// Of one bf16 rounding and the sums of a trial's 128 products.
+// One bf16 rounding and the sums of a trial's 128 products.
 constexpr double kDenseBound = 0x1p-5;
-// A trial's rows, inputs and outputs: different, so that a matrix taken for its transpose is seen.
+// Rows, inputs and outputs of a trial: different, so that a transposed matrix is detected.
 constexpr int64_t kRows = 192, kIn = 128, kOut = 64;
 
 bool sixteen_bits(DType t) { return t == DType::bf16 || t == DType::fp16; }
@@ -36,7 +35,7 @@ void run_apart(const DenseWeightGradient& op, Stream& stream) {
   launch(op.bias_gradient(), stream);
 }
 
-// False: the library has no kernel for it.
+// Returns false if the library has no kernel.
 bool run_together(const DenseActivation& op, Stream& stream) {
   Matmul product = op.product();
   product.c = op.y;
@@ -48,7 +47,7 @@ bool run_together(const DenseActivationGradient& op, Stream& stream) {
 }
 bool run_together(const DenseGated& op, Stream& stream) { return library_gated(op, stream); }
 bool run_together(const DenseGatedGradient& op, Stream& stream) { return library_gated(op, stream); }
-// The library overwrites the bias's gradient, so one that is added to comes by way of the scratch.
+// The library overwrites the bias gradient, so accumulation goes through the scratch.
 bool run_together(const DenseWeightGradient& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
   Tensor dbias = op.dbias;
@@ -59,10 +58,10 @@ bool run_together(const DenseWeightGradient& op, Stream& stream) {
   return true;
 }
 
-constexpr const char* kUnmeasured = "together, because memory is too small to measure";
+constexpr const char* kUnmeasured = "together, because the scratch is too small to measure";
 
-// Whether one product with its epilogue is faster than the kernels apart, for this shape; `added_to` is what
-// both would add to. Where nothing is measured: `else_together`.
+// Returns true if one product with its epilogue is faster than separate kernels for this shape. `added_to`
+// are the tensors that both accumulate into. Without measurements returns else_together.
 template <class Op>
 bool faster_together(const Op& op, const char* what, std::vector<Tensor> added_to, Stream& stream,
                      bool else_together = true) {
@@ -88,7 +87,7 @@ bool faster_together(const Op& op, const char* what, std::vector<Tensor> added_t
 constexpr const char *kNoKernel = "the library has no kernel for a small trial",
                      *kNoSpace = "the stream has too little scratch for a trial";
 
-// Of a layer, whose product is `wide` times as wide as its output, with function f behind it.
+// Trial of a layer with function f; its product is `wide` times as wide as its output.
 template <class Op>
 Verdict trial_of_layer(const char* f, int64_t wide, DType type, bool bias, Stream& stream) {
   TrialSpace space(stream);
@@ -106,7 +105,7 @@ Verdict trial_of_layer(const char* f, int64_t wide, DType type, bool bias, Strea
   return hidden.empty() ? difference(f, op.y, apart.y, kDenseBound, stream) : hidden;
 }
 
-// Of the gradient through f, where what it is of is `wide` times as wide as the product.
+// Trial of the gradient through f; its result is `wide` times as wide as the product.
 template <class Op>
 Verdict trial_of_gradient(const char* f, int64_t wide, DType type, Stream& stream) {
   TrialSpace space(stream);
@@ -171,7 +170,7 @@ void run(const DenseActivationGradient& op, Stream& stream) {
   run_apart(op, stream);
 }
 
-// Only where it was measured to be faster: what a product costs in a kernel that cuDNN makes is not known.
+// Only if measured to be faster, because the cost of a product in a cuDNN-generated kernel is unknown.
 void run(const DenseGated& op, Stream& stream) {
   const DType type = op.x.dtype();
   const bool one_type = op.weight.dtype() == type && op.y.dtype() == type;

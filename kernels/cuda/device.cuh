@@ -1,6 +1,5 @@
-// What the CUDA bodies share: storage types, 16-byte packs of elements, elementwise launches, sums over a
-// block. Arithmetic is in fp32 everywhere; no kernel here uses floating-point atomics, so results do not
-// vary.
+// Shared parts of the CUDA bodies: storage types, 16-byte packs of elements, elementwise launches, block
+// sums. All arithmetic is in fp32; no kernel here uses floating-point atomics, so results are reproducible.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -25,7 +24,7 @@ __device__ __forceinline__ float to_float(double x) { return float(x); }
 __device__ __forceinline__ float to_float(Bf16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ float to_float(Fp16 x) { return __half2float(x); }
 
-// Rounded to nearest, ties to even, as on the CPU.
+// Rounds to nearest, ties to even, as on the CPU.
 template <class T>
 __device__ __forceinline__ T rounded(float x) {
   if constexpr (std::is_same_v<T, Bf16>)
@@ -41,7 +40,7 @@ T* as(const Tensor& x) {
   return static_cast<T*>(x.raw());
 }
 
-// Calls body with a value of the device's type behind a training float type.
+// Calls body with a value of the device type of a training float type.
 template <class Body>
 void with_type(DType type, Body body) {
   switch (type) {
@@ -56,22 +55,22 @@ void with_type(DType type, Body body) {
   }
 }
 
-// A pack is what a thread reads and writes at a time: 16 bytes of the widest of the types, so that
-// neighbouring threads touch neighbouring bytes and every store fills whole sectors of memory.
+// Elements that a thread reads and writes at a time: 16 bytes of the widest type, so neighboring threads
+// access neighboring bytes and every store fills whole memory sectors.
 template <class... T>
 inline constexpr int kPackOf = 16 / int(std::max({sizeof(T)...}));
-inline constexpr int kPack = 8;  // where a kernel packs 16-bit types only, or takes two words of fp32
+inline constexpr int kPack = 8;  // for kernels that pack 16-bit types only, or use two words of fp32
 template <int N>
 using Count = std::integral_constant<int, N>;
 
-// Whether packs may be read from all of these.
+// Returns true if all tensors can be accessed in packs.
 inline bool aligned(std::initializer_list<Tensor> tensors) {
   for (const Tensor& t : tensors)
     if (reinterpret_cast<uintptr_t>(t.raw()) % 16) return false;
   return true;
 }
 
-// What a pack of N is moved in.
+// Memory word for a pack of N.
 template <int N, class T>
 using Word = std::conditional_t<(N * sizeof(T) >= 16), uint4, uint2>;
 
@@ -107,7 +106,7 @@ __device__ __forceinline__ void store(T* p, const float (&x)[N]) {
   }
 }
 
-// A block that has no whole packs goes element by element, neighbours side by side.
+// A block without whole packs processes single elements, with neighboring threads on neighboring elements.
 template <int kWidth, class F>
 __global__ void __launch_bounds__(256) each_kernel(int64_t numel, bool packed, F f) {
   constexpr int kBlock = 256 * kWidth;
@@ -118,8 +117,8 @@ __global__ void __launch_bounds__(256) each_kernel(int64_t numel, bool packed, F
   for (int64_t i = begin + threadIdx.x; i < end; i += 256) f(i, Count<1>{});
 }
 
-// f(i, Count<N>) for consecutive packs of [0, numel), or single elements where `packed` is false and in the
-// last block.
+// Calls f(i, Count<N>) for consecutive packs of [0, numel); for single elements if `packed` is false, and in
+// the last block.
 template <int kWidth, class F>
 void for_each(CudaQueue& queue, int64_t numel, bool packed, const char* op, F f) {
   if (numel == 0) return;
@@ -139,7 +138,7 @@ __global__ void __launch_bounds__(256)
   for (int c = column; c < width && c < column + kWidth; ++c) f(first_row + row, c, Count<1>{});
 }
 
-// f(row, column, Count<N>) for the packs of every row of a matrix. packed: a row is whole packs.
+// Calls f(row, column, Count<N>) for the packs of every row of a matrix. packed: a row is whole packs.
 template <int kWidth, class F>
 void for_each_of_rows(CudaQueue& queue, int64_t rows, int64_t width, bool packed, const char* op, F f) {
   CHECK(rows < Divisor::kMost && width < Divisor::kMost, "{} of {} rows of {} elements on a GPU", op, rows,
@@ -157,15 +156,15 @@ void for_each_of_rows(CudaQueue& queue, int64_t rows, int64_t width, bool packed
 
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-// 2^x to 2 ulp; what is too small for a normal number becomes 0.
+// 2^x to 2 ulp; subnormal results become 0.
 __device__ __forceinline__ float quick_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// e^x and a / b of what was rounded to T before or is afterwards: where that has 16 bits, by the hardware's
-// approximations, whose error is a thousandth of that rounding's and less; powers below 2^-126 become 0.
+// e^x and a / b of operands or results that are rounded to T. A 16-bit T uses the hardware's approximations,
+// with an error of at most a thousandth of that rounding; powers below 2^-126 become 0.
 template <class T>
 __device__ __forceinline__ float exponential(float x) {
   return sizeof(T) == 2 ? quick_exp2(x * kLog2E) : expf(x);
@@ -175,7 +174,7 @@ __device__ __forceinline__ float quotient(float a, float b) {
   return sizeof(T) == 2 ? __fdividef(a, b) : a / b;
 }
 
-// Over the lanes of a whole warp, the same value in each.
+// Reduces over the lanes of a whole warp; all lanes get the result.
 template <class T, class Combine>
 __device__ __forceinline__ T warp_reduce(T x, Combine combine) {
 #pragma unroll
@@ -187,18 +186,18 @@ __device__ __forceinline__ float warp_sum(float x) {
   return warp_reduce(x, [](float a, float b) { return a + b; });
 }
 
-// Of a NaN and a number, the number.
+// Ignores NaN if the other value is a number.
 __device__ __forceinline__ float warp_max(float x) {
   return warp_reduce(x, [](float a, float b) { return fmaxf(a, b); });
 }
 
-// Over the whole block, the same value in every thread; `shared` has one element a warp. Threads: whole
-// warps.
+// Reduces over the whole block; all threads get the result. `shared` has one element per warp. The block must
+// have whole warps.
 template <class T, class Combine>
 __device__ __forceinline__ T block_reduce(T x, T* shared, Combine combine) {
   x = warp_reduce(x, combine);
   if (blockDim.x == 32) return x;
-  __syncthreads();  // the last use of shared is over
+  __syncthreads();  // previous reads of shared are done
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
   __syncthreads();
   x = shared[0];
@@ -211,18 +210,19 @@ __device__ __forceinline__ T block_sum(T x, T* shared) {
   return block_reduce(x, shared, [](T a, T b) { return a + b; });
 }
 
-// Threads of a block that walks over `width` elements in packs.
+// Number of threads of a block that processes `width` elements in packs.
 inline unsigned row_threads(int64_t width, int64_t most = 256) {
   return unsigned(std::min<int64_t>(most, round_up(std::max<int64_t>(1, ceil_div(width, kPack)), 32)));
 }
 
-// Whether a block can have that much dynamic shared memory beside what a kernel declares, of up to 1 KiB.
+// Returns true if a block can have this much dynamic shared memory in addition to up to 1 KiB declared by a
+// kernel.
 inline bool fits_in_shared(const CudaQueue& queue, int64_t bytes) {
   return bytes <= queue.shared_of_block() - 1024;
 }
 
-// Lets a kernel use that much dynamic shared memory; what it declares besides also counts for the 48 KiB that
-// need no permission.
+// Allows a kernel to use this much dynamic shared memory. The kernel's declared memory also counts toward the
+// 48 KiB that need no permission.
 template <class Kernel>
 void allow_shared(CudaQueue& queue, Kernel kernel, int64_t bytes, const char* op) {
   queue.use();

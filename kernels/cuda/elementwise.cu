@@ -97,7 +97,7 @@ void move_runs(CudaQueue& queue, const CopyRuns& op) {
                       MoveRuns<T>{as<T>(op.y), as<T>(op.x), op.outer, op.inner, Divisor(op.inner.count)});
 }
 
-// Memory that the GPU cannot be trusted to read: the caller's own, pinned or not.
+// Returns true for memory that the GPU may not be able to read: host memory of the caller, pinned or not.
 bool on_host(CudaQueue& queue, const Tensor& x) {
   cudaPointerAttributes a{};
   queue.use();
@@ -118,7 +118,7 @@ void cast(CudaQueue& queue, const Tensor& y, const Tensor& x) {
 
 }  // namespace
 
-// x may be in host memory: a batch on its way to the model's type.
+// x may be in host memory: a batch that is converted to the model's type.
 void run(const Cast& op, Stream& stream) {
   CudaQueue& queue = cuda_queue(stream);
   if (op.x.numel() == 0) return;
@@ -201,8 +201,8 @@ void run(const Scale& op, Stream& stream) {
   });
 }
 
-// The CPU's values to the bit, because they depend on its logarithm and cosine: filled there, a piece at a
-// time.
+// Fills on the CPU, a piece at a time: the values must have the CPU's bits, which depend on its logarithm and
+// cosine.
 void run(const RandomFill& op, Stream& stream) {
   const Tensor pinned = stream.pinned();
   const int64_t most = pinned.numel() / size_of(DType::fp32);

@@ -7,12 +7,12 @@
 namespace cleave::kernels::gpu {
 namespace {
 
-// A table of tokens [first, first + rows) of a vocabulary [0, vocab), without rows that only pad it.
+// A table of tokens [first, first + rows) of a vocabulary [0, vocab), without padding rows.
 struct Table {
   int first, rows, vocab;
   unsigned long long* fault;
 
-  // Reports a token outside the vocabulary.
+  // Returns true for a token of the vocabulary; reports others.
   __device__ bool knows(int32_t token, int64_t place) const {
     if (token >= 0 && token < vocab) return true;
     atomicMin(fault, static_cast<unsigned long long>(place) << 32 | static_cast<uint32_t>(token));
@@ -65,8 +65,7 @@ __global__ void number_rows(int32_t* order, int count) {
   if (i < count) order[i] = i;
 }
 
-// sum + dy[row_of(0)] + dy[row_of(1)] + ... of one column, in that order; eight loads are in flight at a
-// time.
+// sum + dy[row_of(0)] + dy[row_of(1)] + ... of one column, in this order; eight loads are in flight.
 template <class D, class RowOf>
 __device__ __forceinline__ float add_rows(float sum, const D* dy, int64_t width, int64_t count,
                                           RowOf row_of) {
@@ -82,10 +81,10 @@ __device__ __forceinline__ float add_rows(float sum, const D* dy, int64_t width,
   return sum;
 }
 
-// Rows of one token are a run of the sorted places; it is added in pieces from its begin on, each by a block
-// of its own, and then the pieces in order. A piece has 2^shift places, 128 unless their sums would take too
-// much memory. At the places where a piece begins, which one of its run it is, and its length; length 0
-// elsewhere.
+// The rows of one token are a run of the sorted places. Each run is summed in pieces from its begin, one
+// block per piece, and then over the pieces in order. A piece has 2^shift places: 128, or more if the sums
+// would take too much memory. At the place where a piece begins: its number within the run and its length; at
+// other places length 0.
 struct Piece {
   int number, length;
 };
@@ -119,11 +118,11 @@ __global__ void __launch_bounds__(256)
   pieces[place] = {(place - begin) >> shift, length};
 }
 
-// Sums of pieces that are not all of their run, in two halves: of first pieces and of others. Two of a half
-// begin at least a piece apart, so a place's multiple of a piece names its sum.
+// Sums of pieces that are shorter than their run, in two halves: first pieces and others. Pieces of a half
+// begin at least a piece length apart, so place >> shift identifies a sum.
 struct PieceSums {
   float* data;  // [2, halves, width]
-  int* first;   // [halves]: the place where a run of several pieces begins, or -1
+  int* first;   // [halves]: start of a run with several pieces, or -1
   int halves, width, shift;
 
   __device__ int most() const { return 1 << shift; }
@@ -133,7 +132,7 @@ struct PieceSums {
   }
 };
 
-// One block for each sorted place, for which most have nothing to do.
+// One block per sorted place; most have no work.
 template <class T, class D>
 __global__ void __launch_bounds__(128)
     add_pieces(T* dwte, const D* dy, const int32_t* sorted, const int32_t* order, const Piece* pieces,
@@ -160,7 +159,7 @@ __global__ void __launch_bounds__(128)
   }
 }
 
-// A block for each sum of first pieces.
+// One block per sum of first pieces.
 template <class T>
 __global__ void __launch_bounds__(128)
     join_pieces(T* dwte, const int32_t* sorted, int rows, PieceSums sums, Table table) {
@@ -189,7 +188,7 @@ __global__ void __launch_bounds__(128) position_gradient(T* dwpe, const D* dy, i
   }
 }
 
-// The batch's places ordered by token; places of equal tokens keep their order.
+// Places of the batch sorted by token, stable.
 struct Grouping {
   const int32_t *tokens, *order;
   const Piece* pieces;
@@ -206,7 +205,7 @@ Grouping group(CudaQueue& queue, const Tensor& tokens, int width) {
   cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, none, none, none, none, rows);
   const int64_t firsts = round_up(halves * int64_t(sizeof(int)), 256),
                 sums = round_up(2 * int64_t(halves) * width * int64_t(sizeof(float)), 256);
-  // What is sorted takes its space before the sums are made.
+  // The sort's memory is reused for the sums afterwards.
   auto* base =
       static_cast<std::byte*>(queue.scratch(5 * each + firsts + std::max(sums, int64_t(sort_bytes))));
   const auto piece_of_base = [&](int64_t n) { return reinterpret_cast<int32_t*>(base + n * each); };

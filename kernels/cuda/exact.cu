@@ -1,4 +1,4 @@
-// Integer sums: any order gives the same bits, so squares are added with integer atomics.
+// Integer sums. Any order gives the same bits, so squares are added with integer atomics.
 #include "kernels/cuda/device.cuh"
 #include "kernels/elementwise.h"
 #include "kernels/exact.h"

@@ -1,5 +1,5 @@
-// Codes of 8-bit floats: reads of 16 bytes and writes of four codes at least. Where x is transposed, a block
-// turns tiles of codes around in shared memory.
+// Encodes 8-bit floats, with 16-byte reads and writes of at least four codes. For a transposed x, a block
+// transposes tiles of codes in shared memory.
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/device.cuh"
@@ -13,12 +13,12 @@ constexpr int kThreads = 256, kWarps = kThreads / 32, kColumns = 64, kTermsOfTil
 constexpr int64_t kMostBlocks = 16 * 132;  // two rounds of eight for each multiprocessor of the largest GPUs
 constexpr float kLargestFloat = 3.402823466e38f;
 
-// What an op is to its kernel.
+// Kernel arguments of an op.
 struct Encoding {
   uint8_t* codes;
   float* scales;
   float* seen;           // may be null
-  const float* history;  // null: every row has its own scale
+  const float* history;  // null: one scale per row
   int64_t rows, terms, stride;
   int steps;  // of the history
   float unit;
@@ -43,8 +43,8 @@ __device__ __forceinline__ float of_history(const Encoding& e) {
   return warp_max(largest);
 }
 
-// The largest of each thread of a block. Magnitudes are at least 0, and their bits are ordered as they are;
-// what is below 0 as an integer was never seen.
+// Updates `seen` with the maximum over the block. Magnitudes are at least 0, so their bits are ordered like
+// integers; a negative integer means never seen.
 __device__ __forceinline__ void note(const Encoding& e, float largest, float* most) {
   if (!e.seen) return;
   largest = block_reduce(largest, most, [](float a, float b) { return fmaxf(a, b); });
@@ -85,7 +85,7 @@ __device__ __forceinline__ float largest_of(const float (&x)[N], float largest) 
   return largest;
 }
 
-// A pack of x for the code at `at`; zeros behind the terms of a row, which are whole packs.
+// Loads a pack of x for the code at `at`; zeros after the terms of a row, which are whole packs.
 template <int N, class T>
 __device__ __forceinline__ void load_for(float (&x)[N], const Encoding& e, const T* from, int64_t at) {
   if (e.terms == e.stride) return load<N>(x, from + at);
@@ -95,7 +95,7 @@ __device__ __forceinline__ void load_for(float (&x)[N], const Encoding& e, const
   for (float& value : x) value = 0;
 }
 
-// With the one scale of a history rows are one after the other: packs go to threads in turn.
+// With the single scale of a history, rows are processed consecutively, and packs go to threads in turn.
 template <class T, bool e5m2, int kWidth>
 __global__ void __launch_bounds__(kThreads) encode_all(Encoding e, const T* from) {
   __shared__ float most[kWarps];
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads) encode_all(Encoding e, const T* from
   note(e, largest, most);
 }
 
-// With a scale of its own a row is read twice by one block, the second time from the cache.
+// With a scale per row, one block reads a row twice, the second time from the cache.
 template <class T, bool e5m2, int kWidth>
 __global__ void __launch_bounds__(kThreads) encode_rows(Encoding e, const T* from) {
   __shared__ float most[kWarps];
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) encode_rows(Encoding e, const T* fro
   note(e, largest, most);
 }
 
-// Eight neighbours of a row of x, which are one term of eight rows of codes; zeros outside of x.
+// Loads eight neighbors of a row of x, which are one term of eight rows of codes; zeros outside of x.
 template <int kWidth, class T>
 __device__ __forceinline__ void load_terms(float (&x)[kPack], const Encoding& e, const T* from, int64_t term,
                                            int64_t row) {
@@ -147,8 +147,8 @@ __device__ __forceinline__ void load_terms(float (&x)[kPack], const Encoding& e,
   }
 }
 
-// The bits of the largest magnitude of each row of codes, of x transposed. A block has kColumns rows and a
-// part of the terms.
+// Computes the bits of the largest magnitude of each row of codes, for transposed x. A block has kColumns
+// rows and a part of the terms.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     largest_of_columns(Encoding e, const T* from, int* largest, int64_t terms_each) {
@@ -178,8 +178,8 @@ __global__ void __launch_bounds__(kThreads)
   atomicMax(largest + own, __float_as_int(all));
 }
 
-// A block turns tiles of kColumns rows by kTermsOfTile terms around. A thread has eight rows by four terms:
-// it reads eight neighbours of x at a time, and puts the codes of four terms of a row into shared memory as a
+// A block transposes tiles of kColumns rows by kTermsOfTile terms. A thread has eight rows by four terms: it
+// reads eight neighbors of x at a time, and writes the codes of four terms of a row to shared memory as a
 // word.
 template <class T, bool e5m2, int kWidth>
 __global__ void __launch_bounds__(kThreads)
@@ -218,7 +218,8 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = 0; i < kPack; ++i)
         words[i] |= codes_of<e5m2>(a[i] * factor[i], b[i] * factor[i]) << (16 * pair);
     }
-    // Rows that lie 32 apart would meet in a bank: the upper half of them comes four rows later.
+    // Rows with distance 32 would conflict in a bank, so the upper half of the groups writes its rows in an
+    // order shifted by four.
     const bool later = group >= 4;
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(1024) push(float* history, const float* seen, int64_t steps) {
   float* row = history + blockIdx.x * steps;
   const float newest = seen[blockIdx.x * steps];
-  if (newest < 0) return;  // the same for the block
+  if (newest < 0) return;  // uniform over the block
   const float before = threadIdx.x > 0 && threadIdx.x < steps ? row[threadIdx.x - 1] : newest;
   __syncthreads();
   if (threadIdx.x < steps) row[threadIdx.x] = before;

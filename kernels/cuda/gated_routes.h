@@ -1,13 +1,13 @@
-// SwiGLU and its gradient in one kernel with a product.
+// SwiGLU and its gradient fused with a product in one kernel.
 #pragma once
 #include "kernels/dense.h"
 
 namespace cleave::kernels::gpu {
 
-// Whether cuDNN is there for the stream's GPU.
+// Returns true if cuDNN is available for the stream's GPU.
 bool library_gates(Stream& stream);
-// In cuDNN where it is there, for 16-bit operands of one type, without a bias, of which none is empty. False:
-// it has no plan for the shape, and nothing was done that the kernels apart do not redo.
+// Runs the op in cuDNN, which must be available; for non-empty 16-bit operands of one type, without a bias.
+// Returns false if cuDNN has no plan for the shape; the separate kernels can then compute the op.
 bool library_gated(const DenseGated& op, Stream& stream);
 bool library_gated(const DenseGatedGradient& op, Stream& stream);
 

@@ -1,5 +1,6 @@
-// Attention of single rows over kept keys and values. A block is one query head of one row, a warp every
-// eighth run of four of its keys: its lanes read a key side by side, each every 32nd element of the head.
+// Attention of single rows over cached keys and values. A block is one query head of one row; a warp takes
+// every eighth run of four of its keys. The lanes of a warp read a key together, each lane every 32nd element
+// of the head.
 #include "kernels/kv_cache.h"
 
 #include <cmath>
@@ -11,7 +12,7 @@ namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kWarps = 8, kAtOnce = 4;
-// Of 32 columns each, of a head: most heads have up to four.
+// Parts of 32 columns of a head: most heads have up to four.
 constexpr int kNarrow = 4, kWide = int(kGpuHeadDim) / 32;
 constexpr float kLog2OfE = 1.4426950408889634f;
 
@@ -23,7 +24,7 @@ struct Keep {
   int64_t head_dim, row_width, first_key, cached_positions;
   Divisor kv_heads;
 
-  // A row here is what one row of qkv has of one key/value head.
+  // A row is the part of a qkv row that belongs to one key/value head.
   template <int N>
   __device__ void operator()(uint32_t item, int column, Count<N>) const {
     const uint32_t row = kv_heads.quotient(item), head = item - row * kv_heads.value();
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(32 * kWarps) attend(Attend<T> a) {
 #pragma unroll
   for (int p = 0; p < kParts; ++p) outs[warp][p * 32 + lane] = out[p];
   __syncthreads();
-  // A warp without keys has a top of minus infinity and weighs nothing; the first one has a key always.
+  // A warp without keys has a top of minus infinity and weight zero; the first warp always has a key.
   float highest = tops[0], all = 0;
   for (int w = 1; w < kWarps; ++w) highest = fmaxf(highest, tops[w]);
   for (int w = 0; w < kWarps; ++w) all = fmaf(sums[w], exp2f(tops[w] - highest), all);

@@ -1,5 +1,5 @@
-// Sums are partial sums of 2048 elements in double, then those in a fixed pattern; the moments are the CPU's
-// to the bit.
+// Sums are partial sums of 2048 elements in double, then summed in a fixed pattern; the moments have the
+// CPU's bits.
 #include "kernels/cuda/update.cuh"
 
 namespace cleave::kernels::gpu {
@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256, kLastThreads = 1024, kBlock = kThreads * kPack;
 
-// What both passes make of a parameter and its moments.
+// Update of a parameter with its moments; used by both passes.
 __device__ __forceinline__ float update_of(float p, float m, float v, float eps, float decay) {
   return fmaf(decay, p, __fdiv_rn(m, __fadd_rn(__fsqrt_rn(v), eps)));
 }
@@ -35,7 +35,7 @@ struct Moments : UpdateOf<G, float, LambNumbers> {
   }
 };
 
-// Without the 4, the assembler saves registers for 12.0 and spills them.
+// Without the 4, the assembler of CUDA 12.0 limits registers and spills them.
 template <class F>
 __global__ void __launch_bounds__(kThreads, 4)
     moments_kernel(double2* partial, int64_t numel, bool packed, F f) {

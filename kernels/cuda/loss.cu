@@ -8,12 +8,12 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int32_t kIgnored = -100;
 
-// The largest of some numbers and the sum of e^(number - largest). Of no numbers, or of such as are not, the
-// largest is -inf and the sum 0 or NaN, which has to reach the loss.
+// The maximum of some numbers and the sum of e^(number - maximum). For no numbers or NaN the maximum is -inf
+// and the sum 0 or NaN, which must propagate to the loss.
 struct Softmax {
   float top, sum;
 
-  // What is taken from exponents; not -inf, from which -inf cannot be taken.
+  // Value to subtract from exponents; never -inf, because -inf - -inf is NaN.
   __device__ float base() const { return top == -INFINITY ? 0.0f : top; }
   __device__ float sum_from(float base) const { return sum * expf(top - base); }
 };
@@ -24,8 +24,8 @@ __device__ __forceinline__ Softmax joined(Softmax a, Softmax b) {
   return both;
 }
 
-// Of tokens [first, first + vocab); a target counts when it is in [0, all_vocab). stats is [rows, 3] to write
-// or [parts, rows, 3] to read, and null where one op sees the whole vocabulary.
+// Arguments for tokens [first, first + vocab); targets in [0, all_vocab) count. stats is [rows, 3] to write
+// or [parts, rows, 3] to read, and null if one op has the whole vocabulary.
 template <class T, class D>
 struct Loss {
   const T* logits;
@@ -34,7 +34,7 @@ struct Loss {
   const int32_t* targets;
   int64_t rows, parts, part, first, all_vocab;
   int columns, vocab;
-  float scale, inverse_cap;  // the second 0 without a cap
+  float scale, inverse_cap;  // inverse_cap: 0 without a cap
   unsigned long long* fault;
 
   __device__ const T* x() const { return logits + int64_t(blockIdx.x) * columns; }
@@ -42,8 +42,8 @@ struct Loss {
   __device__ int64_t target() const { return targets[blockIdx.x] - first; }
 };
 
-// body(i, Count<N>) for this thread's share of [0, end): packs where `first` elements are peeled off so that
-// they are aligned, single elements where first is negative.
+// Calls body(i, Count<N>) for this thread's share of [0, end): aligned packs after peeling off `first`
+// elements, single elements if first is negative.
 template <class Body>
 __device__ __forceinline__ void walk(int first, int end, Body body) {
   if (first < 0) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void walk(int first, int end, Body body) {
   for (int i = first + packs * kPack + int(threadIdx.x); i < end; i += kThreads) body(i, Count<1>{});
 }
 
-// Elements before the first 16-byte boundary, when all packs after it are aligned in both arrays; else
+// Number of elements before the first 16-byte boundary if all later packs are aligned in both arrays; else
 // negative.
 template <class T, class D>
 __device__ __forceinline__ int peel(const T* x, const D* dx) {
@@ -78,12 +78,12 @@ __device__ __forceinline__ Softmax reduce(Softmax mine, Softmax* shared) {
   return mine;
 }
 
-// A row of logits, over which a block walks twice. It may be kept in shared memory, where every thread finds
-// what it put there itself: what the blocks of a GPU have at work would fill its cache.
+// A row of logits that a block reads twice. It may be kept in shared memory, where every thread reads back
+// its own elements, because the active rows of a GPU would exceed its cache.
 template <class T, bool kKeeps>
 struct Row {
   const T* x;
-  T* kept;  // element i at i, packs as aligned as those of x
+  T* kept;  // element i at i, packs aligned like those of x
 
   template <int N>
   __device__ __forceinline__ void first_time(float (&v)[N], int i) const {
@@ -117,7 +117,7 @@ __device__ __forceinline__ Softmax softmax_of(const Row<T, kKeeps>& row, int voc
 #pragma unroll
     for (int j = 0; j < n.value; ++j) next.top = fmaxf(next.top, v[j]);
     const float base = next.base();
-    if (next.top != mine.top) next.sum = mine.sum_from(base);  // most packs have no new largest number
+    if (next.top != mine.top) next.sum = mine.sum_from(base);  // most packs have no new maximum
 #pragma unroll
     for (int j = 0; j < n.value; ++j) next.sum += exponential<T>(v[j] - base);
     mine = next;
@@ -125,7 +125,7 @@ __device__ __forceinline__ Softmax softmax_of(const Row<T, kKeeps>& row, int voc
   return reduce(mine, shared);
 }
 
-// Finishes a row without a loss, ignored or at fault; else answers false.
+// Finishes a row without a loss (ignored or invalid target) and returns true; else returns false.
 template <class T, class D>
 __device__ __forceinline__ bool passed_over(const Loss<T, D>& a) {
   const int64_t row = blockIdx.x;
@@ -142,8 +142,8 @@ __device__ __forceinline__ bool passed_over(const Loss<T, D>& a) {
   return true;
 }
 
-// The row's hit: 1 where the target's logit is the largest, `before` and all logits in front of it are
-// smaller, and the loss, which thread 0 has written, is a number. Logits may be overwritten behind it.
+// Writes the row's hit: 1 if the target's logit is the maximum, `before` and all logits before it are
+// smaller, and the loss, which thread 0 has written, is not NaN. Logits may be overwritten afterwards.
 template <class T, class D>
 __device__ __forceinline__ void finish_hit(const Loss<T, D>& a, float top, float logit, float before) {
   const int64_t target = a.target();
@@ -157,15 +157,15 @@ __device__ __forceinline__ void finish_hit(const Loss<T, D>& a, float top, float
   __syncthreads();
 }
 
-// The gradient of a logit v, e^(v - top) times `factor` less `hit` of the target's, behind a cap of which the
-// inverse is given.
+// Gradient of a logit v: e^(v - top) times `factor`, minus `hit` for the target; multiplied by the slope of
+// the cap with this inverse.
 template <bool kCapped, class D>
 __device__ __forceinline__ float gradient(float v, float top, float factor, float hit, float inverse_cap) {
   const float d = fmaf(exponential<D>(v - top), factor, -hit), t = v * inverse_cap;
   return kCapped ? d * fmaf(-t, t, 1.0f) : d;
 }
 
-// Writes the gradient of a row whose target's logit is `logit`.
+// Writes the gradient of a row; `logit` is the target's logit.
 template <bool kCapped, class T, class D, bool kKeeps>
 __device__ __forceinline__ void write_gradient(const Loss<T, D>& a, const Row<T, kKeeps>& row, Softmax whole,
                                                float logit, int first) {
@@ -182,12 +182,12 @@ __device__ __forceinline__ void write_gradient(const Loss<T, D>& a, const Row<T,
   });
   for (int i = a.vocab + int(threadIdx.x); i < a.columns; i += kThreads) dx[i] = rounded<D>(0.0f);
   if (target < 0 || target >= a.vocab) return;
-  __syncthreads();  // behind the thread that wrote the target's as if it were none
+  __syncthreads();  // after the thread that wrote the target's element as a non-target
   if (threadIdx.x == 0)
     dx[target] = rounded<D>(gradient<kCapped, D>(logit, whole.top, factor, a.scale, a.inverse_cap));
 }
 
-// The row's loss, hit and gradient, `whole` and `logit`, the target's, being of all parts, and `before` the
+// Writes the row's loss, hit and gradient. `whole` and the target's `logit` are of all parts; `before` is the
 // largest logit of the parts before this one.
 template <class T, class D, bool kKeeps>
 __device__ __forceinline__ void finish(const Loss<T, D>& a, const Row<T, kKeeps>& row, Softmax whole,
@@ -202,13 +202,13 @@ __device__ __forceinline__ void finish(const Loss<T, D>& a, const Row<T, kKeeps>
     write_gradient<false>(a, row, whole, logit, first);
 }
 
-// Bytes of shared memory for a row that is kept.
+// Bytes of shared memory for a kept row.
 template <class T>
 int64_t bytes_to_keep(int64_t vocab) {
   return (vocab + 2 * kPack) * int64_t(sizeof(T));
 }
 
-// One block a row: one pass for the softmax's denominator, one for the gradient.
+// One block per row: one pass for the softmax denominator, one for the gradient.
 template <class T, class D, bool kKeeps>
 __global__ void __launch_bounds__(kThreads) cross_entropy(Loss<T, D> a) {
   __shared__ Softmax shared[kThreads / 32];
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy(Loss<T, D> a) {
   const int first = peel(a.x(), a.dx());
   const Row<T, kKeeps> row{a.x(), reinterpret_cast<T*>(room) + kPack - (first > 0 ? first : 0)};
   const float logit = to_float(a.x()[a.target()]);
-  // Its barrier also comes after every read of the target's logit.
+  // The barrier inside also follows every read of the target's logit.
   const Softmax whole = softmax_of(row, a.vocab, first, shared);
   finish(a, row, whole, logit, -INFINITY, first);
 }
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_part(Loss<T, D> a) {
   finish(a, Row<T, false>{a.x(), nullptr}, whole, logit, before, peel(a.x(), a.dx()));
 }
 
-// What the three ops have in common.
+// Shared arguments of the three ops.
 template <class T, class D, class Op>
 Loss<T, D> loss_of(const Op& op) {
   Loss<T, D> a{};
@@ -259,7 +259,7 @@ Loss<T, D> loss_of(const Op& op) {
   return a;
 }
 
-// launch_of(args) for the types of logits and dlogits.
+// Calls launch_of(args) for the types of logits and dlogits.
 template <class Op, class Launch>
 void with_loss(CudaQueue& queue, const Op& op, int64_t all_vocab, Launch launch_of) {
   const Tensor& dlogits = op.dlogits.defined() ? op.dlogits : op.logits;
@@ -277,7 +277,7 @@ void with_loss(CudaQueue& queue, const Op& op, int64_t all_vocab, Launch launch_
   });
 }
 
-// With the row in shared memory where a multiprocessor has room for two blocks.
+// Keeps the row in shared memory if a multiprocessor has space for two blocks.
 template <class T, class D>
 void start(CudaQueue& queue, const CrossEntropy& op, const Loss<T, D>& args) {
   const auto launch_with = [&](auto kernel, int64_t bytes) {

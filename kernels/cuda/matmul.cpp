@@ -6,12 +6,12 @@
 namespace cleave::kernels::gpu {
 namespace {
 
-// Types that the library multiplies: a and b alike, c of their type or fp32.
+// Types that the library multiplies: equal a and b, c of their type or fp32.
 bool direct(const Matmul& op) {
   return op.a.dtype() == op.b.dtype() && (op.c.dtype() == op.a.dtype() || op.c.dtype() == DType::fp32);
 }
 
-// Hands out pieces of the stream's scratch for one op; a cast itself needs none.
+// Allocates pieces of the stream's scratch for one op; a cast itself needs none.
 class Pieces {
  public:
   Pieces(CudaQueue& queue, Stream& stream) : queue_(queue), stream_(stream) {}
@@ -33,7 +33,7 @@ class Pieces {
   int64_t used_ = 0;
 };
 
-// A bias in c's type, where it is not, in the stream's scratch.
+// Returns the bias in c's type, converted in the stream's scratch if necessary.
 Tensor bias_in_type_of_c(const Matmul& op, Stream& stream) {
   if (!op.bias.defined() || op.bias.dtype() == op.c.dtype()) return op.bias;
   const Tensor same(cuda_queue(stream).scratch(op.n() * size_of(op.c.dtype())), op.c.dtype(), {op.n()});
@@ -41,7 +41,7 @@ Tensor bias_in_type_of_c(const Matmul& op, Stream& stream) {
   return same;
 }
 
-// Without terms a product is zero, or the bias.
+// A product without terms is zero, or the bias.
 void fill_rows(const Matmul& op, Stream& stream) {
   if (op.accumulate) return;
   if (!op.bias.defined()) return launch(Fill{.y = op.c}, stream);
@@ -52,7 +52,7 @@ void fill_rows(const Matmul& op, Stream& stream) {
          stream);
 }
 
-// Mixes of types that no training step asks for: everything in fp32, then rounded.
+// For mixed types that no training step uses: computes in fp32, then rounds.
 void multiply_in_float(const Matmul& op, Stream& stream) {
   Pieces pieces(cuda_queue(stream), stream);
   Matmul wide = op;

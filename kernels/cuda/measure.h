@@ -1,4 +1,4 @@
-// How long work takes on a GPU, measured where it is used for the first time. Not while it is captured.
+// Measures GPU work at its first use, except during a graph capture.
 #pragma once
 #include <functional>
 #include <string>
@@ -8,29 +8,29 @@
 
 namespace cleave::kernels::gpu {
 
-// Whether this stream measures now what it has a choice of.
+// Returns true if this stream currently measures its choices.
 inline bool measures(const CudaQueue& queue) { return queue.measures && !queue.capturing(); }
 
-// The least milliseconds of a few times, after a first one; infinite when `work` says that it cannot. Waits
-// for the stream.
+// Minimum milliseconds of a few runs after a warm-up; infinite if `work` returns false. Waits for the stream.
 float milliseconds_of(CudaQueue& queue, const std::function<bool()>& work);
 
-// "NVIDIA H200, cuBLASLt 130100": what a choice is good for.
+// "NVIDIA H200, cuBLASLt 130100": the validity of a choice.
 const std::string& place_of_choices(const CudaQueue& queue);
 
-// Gives tensors back what they held, as work that is measured adds to them. Their copies lie in the
-// libraries' scratch behind what matrix products use, one measurement's inside of another behind its own.
+// Saves tensors and restores them, because measured work adds to them. The copies are in the libraries'
+// scratch after the workspace of matrix products; nested measurements place theirs after those of the outer
+// one.
 class Untouched {
  public:
   Untouched(CudaQueue& queue, std::vector<Tensor> tensors);
   ~Untouched() { queue_.held -= bytes_; }
   Untouched(const Untouched&) = delete;
   Untouched& operator=(const Untouched&) = delete;
-  // Bytes that such copies have.
+  // Bytes available for such copies.
   static int64_t room(const CudaQueue& queue) {
     return (queue.product_scratch().bytes() - kBehind - queue.held) / 256 * 256;
   }
-  bool fits() const { return fits_; }  // false: there is no room, and nothing may be measured
+  bool fits() const { return fits_; }  // false: not enough space, do not measure
   void restore() const;
 
   static constexpr int64_t kBehind = int64_t{128} << 20;

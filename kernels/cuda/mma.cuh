@@ -1,12 +1,12 @@
-// Tensor-core products of 16-bit matrices in shared memory, on the warp-wide instruction mma.m16n8k16 (PTX
-// ISA, "Warp Level Matrix Instructions"). In an accumulator of 16 x 8, lane l holds columns 2 (l % 4) and one
-// more of rows l / 4 (elements 0, 1) and l / 4 + 8 (elements 2, 3).
+// Tensor-core products of 16-bit matrices in shared memory with the warp-wide instruction mma.m16n8k16 (PTX
+// ISA, "Warp Level Matrix Instructions"). In an accumulator of 16 x 8, lane l holds columns 2 (l % 4) and 2
+// (l % 4) + 1 of rows l / 4 (elements 0, 1) and l / 4 + 8 (elements 2, 3).
 #pragma once
 #include "kernels/cuda/device.cuh"
 
 namespace cleave::kernels::gpu {
 
-// c += a b, a being 16 x 16 and b 16 x 8.
+// c += a b; a is 16 x 16, b is 16 x 8.
 template <class T>
 __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, Bf16>)
@@ -25,7 +25,7 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return uint32_t(__cvta_generic_to_shared(p));
 }
 
-// Four 8 x 8 matrices; lanes 8 i .. 8 i + 7 give the rows' addresses of matrix i.
+// Loads four 8 x 8 matrices; lanes 8 i .. 8 i + 7 provide the row addresses of matrix i.
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -39,7 +39,7 @@ __device__ __forceinline__ void load_transposed_matrices(uint32_t (&r)[4], const
                : "memory");
 }
 
-// Asynchronous copies of 16 bytes into shared memory; zeros when not `valid`.
+// Asynchronously copies 16 bytes into shared memory; zeros if not `valid`.
 __device__ __forceinline__ void copy_16(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
@@ -48,7 +48,7 @@ __device__ __forceinline__ void copy_16(void* to, const void* from, bool valid) 
   copy_16(shared_address(to), from, valid);
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// All groups but the last `pending` ones are there, of this thread's copies.
+// Waits for all groups of this thread's copies except the last `pending` ones.
 template <int pending>
 __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
@@ -62,7 +62,7 @@ __device__ __forceinline__ uint32_t packed(float low, float high) {
   return bits;
 }
 
-// Rows of a matrix in shared memory. The pitch keeps eight consecutive rows in different banks.
+// Rows of a matrix in shared memory. The pitch places eight consecutive rows in different banks.
 template <class T, int D>
 struct Tile {
   static constexpr int kPitch = D + 8;
@@ -70,8 +70,8 @@ struct Tile {
 
   static constexpr int numel(int rows) { return rows * kPitch; }
 
-  // Rows first .. first + kRows - 1 of a matrix with `rows` rows of `width` columns, `stride` elements apart;
-  // zeros beyond. width is a multiple of 8.
+  // Copies rows first .. first + kRows - 1 of a matrix with `rows` rows of `width` columns and row distance
+  // `stride`; zeros beyond. width is a multiple of 8.
   template <int kRows, int kThreads>
   __device__ void fetch(const T* from, int64_t stride, int first, int rows, int width) const {
     constexpr int kChunks = D / 8;
@@ -83,17 +83,18 @@ struct Tile {
     }
   }
 
-  // As a of a product: rows row .. row + 15, columns column .. column + 15.
+  // Loads operand a of a product: rows row .. row + 15, columns column .. column + 15.
   __device__ void as_a(uint32_t (&r)[4], int row, int column) const {
     const int lane = threadIdx.x % 32;
     load_matrices(r, data + (row + lane % 16) * kPitch + column + lane / 16 * 8);
   }
-  // As b, the tile being b transposed: columns n .. n + 15 of b in two halves (r[0], r[1] and r[2], r[3]).
+  // Loads operand b from a tile that is b transposed: columns n .. n + 15 of b in two halves (r[0], r[1] and
+  // r[2], r[3]).
   __device__ void as_transposed_b(uint32_t (&r)[4], int n, int k) const {
     const int lane = threadIdx.x % 32;
     load_matrices(r, data + (n + lane / 16 * 8 + lane % 8) * kPitch + k + lane / 8 % 2 * 8);
   }
-  // As b itself: rows k .. k + 15, columns n .. n + 15 in two halves.
+  // Loads operand b from a tile that is b: rows k .. k + 15, columns n .. n + 15 in two halves.
   __device__ void as_b(uint32_t (&r)[4], int k, int n) const {
     const int lane = threadIdx.x % 32;
     load_transposed_matrices(r, data + (k + lane % 16) * kPitch + n + lane / 16 * 8);
@@ -120,8 +121,7 @@ __device__ __forceinline__ void multiply_rows(float (&c)[kTiles][4], const Tile<
   }
 }
 
-// c [16, D] += a b, a [16, 8 kTiles] being an accumulator whose values are rounded to T, b the first rows of
-// a tile.
+// c [16, D] += a b; a [16, 8 kTiles] is an accumulator rounded to T, b the first rows of a tile.
 template <int kTiles, class T, int D>
 __device__ __forceinline__ void add_product(float (&c)[D / 8][4], const float (&a)[kTiles][4],
                                             const Tile<T, D>& b) {
@@ -139,7 +139,7 @@ __device__ __forceinline__ void add_product(float (&c)[D / 8][4], const float (&
   }
 }
 
-// Rows of an accumulator [16, D] to memory, as far as there are `rows` rows and `width` columns.
+// Stores rows of an accumulator [16, D], up to `rows` rows and `width` columns.
 template <class T, int D>
 __device__ __forceinline__ void store_rows(T* to, int64_t stride, int first, int rows, int width,
                                            const float (&c)[D / 8][4], float low, float high) {

@@ -1,4 +1,4 @@
-// Stands in for cudnn_attention.cpp and cudnn_gated.cpp where the build has no cuDNN.
+// Replaces cudnn_attention.cpp and cudnn_gated.cpp in builds without cuDNN.
 #include "kernels/cuda/attention_routes.h"
 #include "kernels/cuda/gated_routes.h"
 

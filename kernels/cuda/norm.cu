@@ -12,12 +12,12 @@ struct NormForward {
   const T *x, *residual, *weight, *bias;
   float *mean, *rstd;
   int width;
-  float eps, offset;  // the offset of RMSNorm alone
+  float eps, offset;  // offset: RMSNorm only
   bool packed;
 };
 
-// One block a row; the row waits in shared memory, as it was stored, so that backward sees the same numbers.
-// One that is too wide for that (not kKept) is read again, with the same result.
+// One block per row. The row is kept in shared memory as it was stored, so backward uses the same numbers. A
+// row that is too wide for this (not kKept) is read again, with the same result.
 template <class T, bool kCentered, bool kKept>
 __global__ void __launch_bounds__(32 * kNormWarps, 4) norm_forward(NormForward<T> a) {
   extern __shared__ __align__(16) float row[];
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(32 * kNormWarps, 4) norm_forward(NormForward<T
 #pragma unroll
     for (int j = 0; j < n.value; ++j) total = kCentered ? total + v[j] : fmaf(v[j], v[j], total);
   });
-  const T* stored = (a.residual ? a.sum : a.x) + at;  // each thread reads what it has read or written
+  const T* stored = (a.residual ? a.sum : a.x) + at;  // each thread reads its own elements
   float mean = 0, variance = block_sum(total, shared) / float(a.width);
   if constexpr (kCentered) {
     mean = variance;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(32 * kNormWarps, 4) norm_forward(NormForward<T
 
 constexpr int kRowsOfBlock = 8, kMostPacks = 4;
 
-// Narrow rows, a warp each, in its registers: no barrier, and no row waits for another.
+// Narrow rows: one warp per row, in registers, without barriers and without waits for other rows.
 template <class T, bool kCentered, int kPacks>
 __global__ void __launch_bounds__(32 * kRowsOfBlock) narrow_forward(NormForward<T> a, int64_t rows) {
   constexpr int kWide = kPackOf<T>;
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(32 * kRowsOfBlock) narrow_forward(NormForward<
   for (int p = 0; p < kPacks; ++p)
     if (column(p) < a.width) load(v[p], a.x + at + column(p));
   if (a.residual) {
-    // All of it before the first sum is stored: no load passes a store that may be to its place.
+    // Loads everything before the first store: a load cannot be moved before a store that may alias it.
 #pragma unroll
     for (int p = 0; p < kPacks; ++p)
       if (column(p) < a.width) load(r[p], a.residual + at + column(p));

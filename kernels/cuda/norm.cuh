@@ -1,12 +1,12 @@
-// What forward and backward of the norms share.
+// Shared parts of norm forward and backward.
 #pragma once
 #include "kernels/cuda/device.cuh"
 
 namespace cleave::kernels::gpu {
 
-inline constexpr int kNormWarps = 8;  // of a block, at most
+inline constexpr int kNormWarps = 8;  // maximum per block
 
-// body(i, Count<N>) for this thread's packs of a row.
+// Calls body(i, Count<N>) for this thread's packs of a row.
 template <class Body>
 __device__ __forceinline__ void walk(int width, bool packed, Body body) {
   for (int i = int(threadIdx.x) * kPack; i < width; i += int(blockDim.x) * kPack) {

@@ -1,4 +1,5 @@
-// Backward of the norms. A row has as many warps as hold it in registers; narrow rows go side by side.
+// Backward of the norms. A row has as many warps as hold it in registers; narrow rows are processed side by
+// side.
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/norm.h"
@@ -11,14 +12,14 @@ struct NormBackward {
   T* dx;
   const T *dy, *x, *weight, *dresidual;
   const float *mean, *rstd;
-  float* partial;  // [blocks, 2, padded]: of dweight, of dbias; [blocks, padded] without a bias
+  float* partial;  // [blocks, 2, padded]: dweight, dbias; [blocks, padded] without a bias
   int64_t rows, block_rows;
-  int width, padded, warps;  // warps of a row: 1, 2 or 4
+  int width, padded, warps;  // warps per row: 1, 2 or 4
   bool packed;
-  float offset;  // RMSNorm's, of the weight
+  float offset;  // of the weight in RMSNorm
 };
 
-// Partial sums of a column.
+// Number of partial sums per column.
 template <bool kCentered>
 inline constexpr int kSums = kCentered ? 2 : 1;
 
@@ -27,18 +28,18 @@ __device__ __forceinline__ float gain(const NormBackward<T>& a, float weight) {
   return kCentered ? weight : weight + a.offset;
 }
 
-// 16 bytes of a row as they are stored, so that a row that is asked for early takes few registers.
+// 16 stored bytes of a row, so a row loaded early takes few registers.
 template <class T>
 struct Words {
   static constexpr int kWide = 16 / int(sizeof(T));
   uint4 bits;
 
-  // Zeros beyond the row.
+  // Loads the bytes; zeros beyond the row.
   __device__ __forceinline__ void fetch(const T* row, int column, int width) {
     bits = make_uint4(0, 0, 0, 0);
     if (column < width) bits = *reinterpret_cast<const uint4*>(row + column);
   }
-  // What was made of them before is not kept in registers for later.
+  // Prevents the compiler from keeping values derived earlier in registers.
   __device__ __forceinline__ void forget() {
     asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
   }
@@ -50,14 +51,14 @@ struct Words {
   }
 };
 
-constexpr int kWarps = 4;  // of a block: rows of fewer warps go side by side
+constexpr int kWarps = 4;  // per block; rows with fewer warps are side by side
 
-// The sums of two numbers over the lanes of a row's warps, the same in all of them.
+// Sums two numbers over the lanes of a row's warps; all lanes get the result.
 __device__ __forceinline__ float2 row_sums(float2 v, int warps, float2* shared) {
   v = {warp_sum(v.x), warp_sum(v.y)};
   if (warps == 1) return v;
   const int warp = int(threadIdx.x) / 32, first = warp / warps * warps;
-  __syncthreads();  // the last use of shared is over
+  __syncthreads();  // previous reads of shared are done
   if (threadIdx.x % 32 == 0) shared[warp] = v;
   __syncthreads();
   v = shared[first];
@@ -65,15 +66,15 @@ __device__ __forceinline__ float2 row_sums(float2 v, int warps, float2* shared) 
   return v;
 }
 
-// Blocks of a multiprocessor, as many as its registers hold.
+// Blocks per multiprocessor, limited by registers.
 template <bool kCentered, int kPacks>
 inline constexpr int kResident = kPacks == 1                                 ? 4
                                  : kPacks == 4 || (kCentered && kPacks == 3) ? 2
                                                                              : 3;
 
-// dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight; without mean(g) where nothing was centered.
-// Every lane keeps the sums of its own columns over the rows of its warps, the next row on its way while it
-// works on one. A block has whole rounds of rows, so that all of its warps come to every barrier.
+// dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight; without mean(g) if not centered. Every lane
+// keeps the sums of its columns over the rows of its warps, and loads the next row while it processes one. A
+// block has whole rounds of rows, so all its warps reach every barrier.
 template <class T, bool kCentered, int kPacks>
 __global__ void __launch_bounds__(32 * kWarps, kResident<kCentered, kPacks>)
     norm_backward(NormBackward<T> a) {
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(32 * kWarps, kResident<kCentered, kPacks>)
       if (column(p) < width) store(out, v);
     }
   }
-  // The rows side by side, one after the other.
+  // Adds the rows of each side in order.
   float* out = a.partial + int64_t(blockIdx.x) * kSums<kCentered> * a.padded;
   const int mine = int(threadIdx.x) / lanes;
   for (int turn = 0; turn < side; ++turn) {
@@ -172,8 +173,8 @@ __global__ void __launch_bounds__(32 * kWarps, kResident<kCentered, kPacks>)
   }
 }
 
-// The same for rows of any width and place. Every thread keeps the sums of its own columns in shared memory,
-// or where these are too wide for that (not kKept) in their place in global memory, so they need no barrier.
+// The same for rows of any width and alignment. Every thread keeps the sums of its columns in shared memory,
+// or in global memory if they are too wide (not kKept), so no barrier is needed.
 template <bool kCentered, class T>
 __device__ __forceinline__ void wide_row(const NormBackward<T>& a, int64_t row, float* sums, float* shared) {
   const int64_t at = row * a.width;
@@ -234,7 +235,7 @@ __global__ void __launch_bounds__(32 * kNormWarps) wide_backward(NormBackward<T>
   if constexpr (kKept) each_own([&](int j) { out[j] = sums[j]; });
 }
 
-// Of a lane, of a row in the registers of one block.
+// Maximum packs per lane of a row in the registers of one block.
 template <bool kCentered>
 inline constexpr int kMostPacks = kCentered ? 3 : 4;
 
@@ -267,7 +268,7 @@ void start(CudaQueue& queue, NormBackward<T> a, int64_t blocks, const char* name
 float offset_of(const LayerNormBackward&) { return 0; }
 float offset_of(const RmsNormBackward& op) { return op.offset; }
 
-// Writes dx and returns the partial sums of the weight's gradient; those of the bias come half a stride
+// Writes dx and returns the partial sums of the weight gradient; those of the bias follow half a stride
 // later.
 template <bool kCentered, class Op>
 Partials backward(CudaQueue& queue, const Op& op, const Tensor& mean, const char* name) {

@@ -1,5 +1,5 @@
-// The library counts columns first, and a row-major matrix is its transpose there: c = a b becomes c^T = b^T
-// a^T, so its first operand is b and its m is n.
+// The library is column major, and a row-major matrix is its transpose there: c = a b becomes c^T = b^T a^T,
+// so its first operand is b and its m is n.
 #include "kernels/cuda/product.h"
 
 #include <cublasLt.h>
@@ -39,10 +39,10 @@ cudaDataType_t type_of(DType t) {
   }
 }
 
-// How operands are scaled: not at all, each by one number, or by one for each row.
+// Scales per operand: none, one number, or one per row.
 enum class Scales : uint8_t { none, one, rows };
 
-// A product's shape and types: what decides the library's choice.
+// Shape and types of a product, which determine the library's choice.
 struct Shape3 {
   int64_t m, n, k;
   DType c, a, b;
@@ -53,7 +53,7 @@ struct Shape3 {
   auto operator<=>(const Shape3&) const = default;
 };
 
-// Owns a description of the library's; all of them are destroyed with one function each.
+// Owns a library descriptor with its destroy function.
 template <class T, cublasStatus_t (*destroy)(T)>
 struct Owned {
   T value = nullptr;
@@ -76,19 +76,19 @@ struct Choice {
     check(cublasLtMatmulDescSetAttribute(op.value, what, &value, sizeof value),
           "cublasLtMatmulDescSetAttribute", queue);
   }
-  // Where the vector and the second matrix of the epilogue are.
+  // Sets the vector and the second matrix of the epilogue.
   void point(const void* vector, const void* matrix, CudaQueue& queue) {
     if (vector) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector, queue);
     if (matrix) set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, matrix, queue);
   }
-  // Where the operands' scales are: the library's first operand is our second.
+  // Sets the scales of the operands: the library's first operand is our second.
   void point_scales(const void* of_a, const void* of_b, CudaQueue& queue) {
     if (of_b) set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_b, queue);
     if (of_a) set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_a, queue);
   }
 };
 
-// A stream's handle and the choices made on it.
+// Handle of a stream and the choices made on it.
 struct Products {
   Owned<cublasLtHandle_t, cublasLtDestroy> handle;
   std::map<Shape3, Choice> known;
@@ -125,7 +125,7 @@ cublasLtEpilogue_t name_for_library(const Shape3& s) {
   return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-// The product's first `rows` rows.
+// Describes the first `rows` rows of the product.
 void describe(Choice& p, const Shape3& s, int64_t rows, CudaQueue& queue) {
   auto set = [&](cublasLtMatmulDescAttributes_t what, auto value) { p.set(what, value, queue); };
   // TF32 drops thirteen bits of the operands.
@@ -156,7 +156,7 @@ void describe(Choice& p, const Shape3& s, int64_t rows, CudaQueue& queue) {
 
 constexpr int kMostProposals = 32;
 
-// What the library proposes for the shape, best first.
+// Algorithms proposed by the library for the shape, best first.
 std::vector<cublasLtMatmulAlgo_t> proposals(const Choice& p, const Shape3& s, cublasLtHandle_t handle,
                                             CudaQueue& queue) {
   Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
@@ -166,8 +166,7 @@ std::vector<cublasLtMatmulAlgo_t> proposals(const Choice& p, const Shape3& s, cu
           "cublasLtMatmulPreferenceSetAttribute", queue);
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(scratch_of(queue).bytes()));
-  // Sums split over blocks would be added in an order of their own only within one launch; no atomics all the
-  // same.
+  // Excludes atomics, although split sums would vary in order only within one launch.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       uint32_t(CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   for (const auto what :
@@ -185,7 +184,7 @@ std::vector<cublasLtMatmulAlgo_t> proposals(const Choice& p, const Shape3& s, cu
   return found;
 }
 
-// A choice's name says all that it depends on.
+// The name of a choice contains everything that it depends on.
 std::string name_of(const Shape3& s, const CudaQueue& queue) {
   const std::string types =
       s.a == s.b ? std::string(name_of(s.a)) : fmt::format("{} and {}", name_of(s.a), name_of(s.b));
@@ -196,8 +195,8 @@ std::string name_of(const Shape3& s, const CudaQueue& queue) {
                      place_of_choices(queue));
 }
 
-// The library's algorithms are plain numbers, good for one version of it. Behind them may stand how it was
-// chosen.
+// Encodes library algorithms, which are plain numbers of one library version. The text may be followed by the
+// way it was chosen.
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
   std::string text;
   for (uint64_t word : algorithm.data) text += fmt::format("{:016x}", word);
@@ -214,8 +213,8 @@ std::optional<cublasLtMatmulAlgo_t> algorithm_of(const std::string& text) {
   return algorithm;
 }
 
-// What arenas, buckets and pools give their tensors: what a placement adds to it must not choose another
-// algorithm, and no algorithm loads more than 16 bytes at a time.
+// Alignment of tensors in arenas, buckets and pools. Placement must not change the algorithm, and no
+// algorithm loads more than 16 bytes at a time.
 constexpr int kAlignment = 64;
 
 int alignment_of(std::initializer_list<Tensor> tensors) {
@@ -225,20 +224,20 @@ int alignment_of(std::initializer_list<Tensor> tensors) {
   return common;
 }
 
-// No memory, but a place that is aligned as all pointers of the shape are.
+// An address that must not be accessed, with the common alignment of the shape's pointers.
 const void* aligned_like(const void* p, const Shape3& s) {
   return p ? reinterpret_cast<const void*>(uintptr_t(s.alignment)) : nullptr;
 }
 
-// Whether the rows of all matrices, as they lie in memory, start at 16 bytes.
+// Returns true if the stored rows of all matrices are aligned to 16 bytes.
 bool has_aligned_rows(const Shape3& s) {
   const auto aligned = [](int64_t elements, DType t) { return elements * size_of(t) % 16 == 0; };
   return s.alignment >= 16 && aligned(s.n, s.c) && aligned(s.transpose_a ? s.m : s.k, s.a) &&
          aligned(s.transpose_b ? s.k : s.n, s.b);
 }
 
-// The library wants rows of the second matrix to start at 16 bytes, and in FP8 those of all. To unaligned
-// rows it adds a bias in a kernel of its own, after it has rounded the product to 16 bits.
+// The library requires 16-byte aligned rows of the second matrix, and of all matrices in FP8. With unaligned
+// rows it adds a bias in a separate kernel, after rounding the product to 16 bits.
 bool fits(const Shape3& s) {
   if (s.bias && s.c != DType::fp32 && !has_aligned_rows(s)) return false;
   if (s.scales != Scales::none) return s.n % kFp8Terms == 0 && s.alignment >= 16;
@@ -255,7 +254,7 @@ cublasStatus_t run(const Choice& p, const cublasLtMatmulAlgo_t& algorithm, const
                         size_t(scratch.bytes()), queue.use());
 }
 
-// Of a sum, which is given back what it held: as many of its rows as a copy has room for, and no few.
+// Rows of an accumulating product that are measured: as many as a saved copy has space for; 0 if too few.
 int64_t rows_to_measure(const Shape3& s, const CudaQueue& queue) {
   constexpr int64_t kFewest = 256;
   if (!s.accumulate) return s.m;
@@ -264,11 +263,11 @@ int64_t rows_to_measure(const Shape3& s, const CudaQueue& queue) {
   return rows == s.m ? rows : rows < kFewest ? 0 : rows / kFewest * kFewest;
 }
 
-// The name of the fastest of what is offered, and how many rows were measured where these were not all.
+// Name of the fastest offered algorithm, and the number of measured rows if not all were measured.
 std::string measured(const std::vector<cublasLtMatmulAlgo_t>& offered, const Shape3& s,
                      const Product& product, cublasLtHandle_t handle, CudaQueue& queue) {
   const int64_t rows = rows_to_measure(s, queue);
-  if (rows == 0) return "the first, because memory is too small to measure";
+  if (rows == 0) return "the first, because the scratch is too small to measure";
   Choice part;
   describe(part, s, rows, queue);
   part.point(product.dbias.defined() ? product.dbias.raw() : product.op.bias.raw(), product.hidden.raw(),
@@ -288,8 +287,8 @@ std::string measured(const std::vector<cublasLtMatmulAlgo_t>& offered, const Sha
   return text_of(fastest) + (rows < s.m ? fmt::format(" by {} of {} rows", rows, s.m) : "");
 }
 
-// The library's first proposal, or the one that an earlier run or another stream chose, or the fastest as
-// measured.
+// Chooses the algorithm of an earlier run or another stream, else the fastest measured one; without
+// measurements, the library's first proposal.
 void choose(Choice& p, const Shape3& s, const Product& product, cublasLtHandle_t handle, CudaQueue& queue) {
   const std::vector<cublasLtMatmulAlgo_t> offered = proposals(p, s, handle, queue);
   p.found = !offered.empty();
@@ -338,7 +337,8 @@ bool multiply(const Product& product, CudaQueue& queue) {
   const void* vector = product.dbias.defined() ? product.dbias.raw() : op.bias.raw();
   if (added) {
     describe(p, shape, shape.m, queue);
-    // The choice looks at their alignment, and must rely on no more of it than the next call's pointers have.
+    // The choice depends on pointer alignment, and must not rely on more than the alignment of the next
+    // call's pointers.
     p.point(aligned_like(vector, shape), aligned_like(product.hidden.raw(), shape), queue);
     p.point_scales(product.a_scales.raw(), product.b_scales.raw(), queue);
     choose(p, shape, product, products.handle.value, queue);

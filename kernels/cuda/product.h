@@ -1,4 +1,4 @@
-// Matrix products through cuBLASLt, with what the library does to their result in the same pass.
+// Matrix products with cuBLASLt, including its epilogues.
 #pragma once
 #include "device/cuda/queue.h"
 #include "kernels/matmul.h"
@@ -7,10 +7,10 @@ namespace cleave::kernels::gpu {
 
 // GELU is the tanh form in the library.
 enum class Epilogue : uint8_t {
-  none,           // the op's bias, where it has one
-  gelu,           // hidden = the product and bias; c = gelu(hidden)
-  gelu_gradient,  // c = the product * gelu'(hidden)
-  bias_gradient,  // dbias = row sums of op(a), which are the column sums of what is stored transposed
+  none,           // the op's bias, if defined
+  gelu,           // hidden = product + bias; c = gelu(hidden)
+  gelu_gradient,  // c = product * gelu'(hidden)
+  bias_gradient,  // dbias = row sums of op(a), i.e. column sums of the transposed stored tensor
 };
 
 struct Product {
@@ -18,14 +18,14 @@ struct Product {
   Epilogue epilogue = Epilogue::none;
   Tensor hidden = {};                   // of c's type and shape
   Tensor dbias = {};                    // [m], of c's type
-  Tensor a_scales = {}, b_scales = {};  // of operands in FP8, as in Fp8Matmul
+  Tensor a_scales = {}, b_scales = {};  // of FP8 operands, as in Fp8Matmul
 };
 
-// False when the library has no kernel for it, and nothing was done. The operands are ones that the library
-// multiplies: a and b of one type, c of theirs or fp32, the bias of c's; or a and b those of Fp8Matmul.
+// Enqueues the product. Returns false, without any work, if the library has no kernel for it. Supported
+// operands: a and b of one type, c of the same type or fp32, bias of c's type; or a and b of Fp8Matmul.
 bool multiply(const Product& product, CudaQueue& queue);
-// The same with a bias of any float type. Where the library does not add it, the product is added to rows of
-// it: false may leave these in c.
+// The same with a bias of any float type. If the library cannot add it, writes the bias to the rows of c and
+// adds the product; a false return may leave these rows in c.
 bool multiply_with_bias(Product product, Stream& stream);
 
 }  // namespace cleave::kernels::gpu

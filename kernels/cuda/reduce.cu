@@ -1,5 +1,5 @@
-// Sums of flat tensors in double: one partial sum for each 4096 elements, then the partial sums in a fixed
-// pattern. Neither the grid nor the GPU shows in the bits, and appended zeros do not either.
+// Sums of flat tensors in double: one partial sum per 4096 elements, then the partial sums in a fixed
+// pattern. The bits depend neither on the grid nor on the GPU, and appended zeros do not change them.
 #include "kernels/cuda/device.cuh"
 #include "kernels/elementwise.h"
 

@@ -5,7 +5,7 @@
 namespace cleave::kernels::gpu {
 namespace {
 
-// A row is what one row of qkv has of one turned head; its columns are the points.
+// A row is the part of a qkv row that belongs to one rotated head; its columns are the points.
 template <class T>
 struct Turn {
   T* qkv;

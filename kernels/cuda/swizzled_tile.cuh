@@ -1,14 +1,14 @@
-// Rows of a 16-bit matrix in shared memory as wgmma reads them, both by rows and across them.
+// Rows of a 16-bit matrix in shared memory in wgmma's layout, readable by rows and across them.
 #pragma once
 #include "kernels/cuda/wgmma.cuh"
 
 namespace cleave::kernels::gpu {
 
-// kRows rows of D columns. Columns are cut into strips of kLine bytes, the widest swizzle that divides D; a
-// strip holds its rows one after the other, and inside it the 16-byte pieces of a line are permuted so that
-// eight rows of one column lie in different banks: bits 4 .. 6 of an address are combined with bits 7 .. 9,
-// as many as kLine has (PTX ISA, "Shared Memory Matrix Layout"). The address is one of the shared window and
-// a multiple of 1024.
+// kRows rows of D columns. Columns are divided into strips of kLine bytes, the widest swizzle that divides D.
+// A strip holds its rows consecutively; inside it, the 16-byte pieces of a line are permuted so that eight
+// rows of one column are in different banks: bits 4 .. 6 of an address are XORed with bits 7 .. 9, as many
+// bits as kLine has (PTX ISA, "Shared Memory Matrix Layout"). The address is in the shared window and a
+// multiple of 1024.
 template <class T, int D, int kRows>
 struct SwizzledTile {
   static constexpr int kLine = D % 64 == 0   ? 128
@@ -18,14 +18,13 @@ struct SwizzledTile {
   static_assert(sizeof(T) == 2 && D % 16 == 0 && kRows % 16 == 0 && kBytes % 1024 == 0);
   uint32_t address;
 
-  // Bytes before a row's pieces from `column` on, a multiple of 8.
+  // Byte offset of a row's pieces from `column` on; `column` is a multiple of 8.
   __host__ __device__ static constexpr uint32_t offset(uint32_t row, uint32_t column) {
     const uint32_t plain = row * kLine + column * 2 % kLine;
     return column * 2 / kLine * kStrip + (plain ^ (plain >> 3 & (kLine - 16)));
   }
 
-  // As Tile::fetch. What a copy of no bytes would read is an address like the others, but nothing is read
-  // there.
+  // Same as Tile::fetch. The source of a zero-byte copy is also a valid address, but is not read.
   template <int kThreads>
   __device__ __forceinline__ void fetch(const T* from, int64_t stride, int first, int rows, int width) const {
     constexpr uint32_t kPieces = D / 8, kAll = kRows * kPieces, kStep = kThreads / kPieces;
@@ -49,8 +48,8 @@ struct SwizzledTile {
     }
   }
 
-  // The matrix descriptor of what begins at that byte. `across` is the distance of strips, which only an
-  // operand that is read across its rows goes by; groups of eight rows are 8 kLine bytes apart.
+  // Matrix descriptor of the data at byte `begin`. `across` is the distance of strips, used only for an
+  // operand that is read across its rows; groups of eight rows are 8 kLine bytes apart.
   __device__ __forceinline__ uint64_t descriptor(uint32_t begin, uint32_t across) const {
     constexpr uint32_t kSwizzle = kLine == 128  ? 1
                                   : kLine == 64 ? 2
@@ -58,11 +57,11 @@ struct SwizzledTile {
                        kHigh = 8 * kLine / 16 | kSwizzle << 30;
     return uint64_t(kHigh) << 32 | ((address / 16 | across / 16 << 16) + begin / 16);
   }
-  // Rows from `row` (a multiple of 8) on, columns k .. k + 15, by rows (K-major).
+  // Operand by rows (K-major): rows from `row` (a multiple of 8) on, columns k .. k + 15.
   __device__ __forceinline__ uint64_t by_rows(uint32_t row, uint32_t k) const {
     return descriptor(k * 2 / kLine * kStrip + row * kLine + k * 2 % kLine, 16);
   }
-  // Rows row .. row + 15 (a multiple of 8), all columns, across the rows (MN-major).
+  // Operand across the rows (MN-major): rows row .. row + 15 (a multiple of 8), all columns.
   __device__ __forceinline__ uint64_t across_rows(uint32_t row) const {
     return descriptor(row * kLine, kStrip);
   }
@@ -76,7 +75,7 @@ __device__ __forceinline__ void multiply_rows(float (&c)[kTiles][4], const Swizz
   for (int k = 0; k < D; k += 16) multiply_shared<T>(c, a.by_rows(row, k), b.by_rows(0, k), k > 0);
 }
 
-// c [64, D] += a b, a being 64 x kRows in registers.
+// c [64, D] += a b; a is 64 x kRows in registers.
 template <class T, int D, int kRows>
 __device__ __forceinline__ void add_product(float (&c)[D / 8][4], const uint32_t (&a)[kRows / 16][4],
                                             const SwizzledTile<T, D, kRows>& b) {
@@ -84,7 +83,7 @@ __device__ __forceinline__ void add_product(float (&c)[D / 8][4], const uint32_t
   for (int k = 0; k < kRows / 16; ++k) add_multiplied<T>(c, a[k], b.across_rows(k * 16));
 }
 
-// An accumulator rounded to T, as a of the next product.
+// Rounds an accumulator to T, as operand a of the next product.
 template <class T, int kTiles>
 __device__ __forceinline__ void pack(uint32_t (&a)[kTiles / 2][4], const float (&c)[kTiles][4]) {
 #pragma unroll
@@ -94,14 +93,14 @@ __device__ __forceinline__ void pack(uint32_t (&a)[kTiles / 2][4], const float (
       a[k][i] = packed<T>(c[2 * k + i / 2][i % 2 * 2], c[2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
-// The assembler may move a wait for products up past arithmetic, which then no longer runs beside them. It
-// does not move one past a store, so this keeps the arithmetic behind x in front of it. `slot` is this
-// thread's word of shared memory.
+// Forces the arithmetic of x to complete before later code. The assembler may move a wait for products up
+// past arithmetic, which then no longer overlaps them, but it does not move a wait past a store. `slot` is
+// this thread's word of shared memory.
 __device__ __forceinline__ void finish_first(float x, uint32_t slot) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(slot), "f"(x) : "memory");
 }
 
-// Which of a block's warpgroups this is, known to be the same in all lanes.
+// Index of this thread's warpgroup in the block, uniform over all lanes.
 __device__ __forceinline__ int warpgroup_index() {
   return __shfl_sync(0xffffffffu, int(threadIdx.x) / kWarpgroup, 0);
 }

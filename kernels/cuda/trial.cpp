@@ -42,8 +42,8 @@ bool all_aligned(std::initializer_list<Tensor> tensors) {
                      [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.raw()) % 16 == 0; });
 }
 
-// The trial runs without the lock: its stream may wait for another rank of this process, which may be here as
-// well.
+// The trial runs without the lock: its stream may wait for another rank of this process, which may need the
+// lock.
 bool proved(const std::string& name, const char* variable, Stream& stream,
             const std::function<Verdict()>& trial) {
   Verdicts& all = verdicts();

@@ -1,4 +1,4 @@
-// What a library computes in place of this folder's own kernels is tried once against them before it is used.
+// Compares library kernels with this folder's own kernels once before their use.
 #pragma once
 #include <functional>
 #include <initializer_list>
@@ -9,26 +9,26 @@
 
 namespace cleave::kernels::gpu {
 
-// Whether all of these begin at a multiple of 16 bytes.
+// Returns true if all tensors are aligned to 16 bytes.
 bool all_aligned(std::initializer_list<Tensor> tensors);
 
-// What a trial ends with: empty when the results agree, else why the own kernels stay.
+// Result of a trial: empty if the results agree, else the reason to use the own kernels.
 using Verdict = std::string;
 
-// Whether what goes by `name` may be used on the stream's GPU. `trial` runs on the stream when a process asks
-// first and for the first time for that GPU; when it fails, one line on stderr says why. With the
-// environment's `variable`=off the answer is no, without a trial.
+// Returns true if the implementation `name` may be used on the stream's GPU. The first call of a process per
+// GPU runs `trial` on the stream; a failure prints its reason on one line of stderr. Returns false without a
+// trial if the environment has `variable`=off.
 bool proved(const std::string& name, const char* variable, Stream& stream,
             const std::function<Verdict()>& trial);
 
-// Memory of a trial: the end of the stream's scratch, whose start the kernels on trial use.
+// Memory of a trial: the end of the stream's scratch; the tested kernels use its start.
 class TrialSpace {
  public:
   explicit TrialSpace(Stream& stream);
-  // False where the stream was lent too little; nothing may be taken then.
+  // False if the stream's scratch is too small; take nothing then.
   bool enough() const { return begin_ != nullptr; }
   Tensor take(DType type, Shape shape);
-  // Normal random values of that spread; others with every call.
+  // Normal random values with this standard deviation; each call returns others.
   Tensor random(DType type, Shape shape, float spread = 1);
 
  private:
@@ -40,8 +40,8 @@ class TrialSpace {
   uint64_t drawn_ = 0;
 };
 
-// Empty, or the first element at which `got` differs from `want` by more than `bound` times (1 + |want|).
-// Both are fp32, or both of one 16-bit type. Waits for the stream.
+// Empty, or the first element where `got` differs from `want` by more than `bound` times (1 + |want|). Both
+// are fp32, or both of one 16-bit type. Waits for the stream.
 Verdict difference(const char* what, const Tensor& got, const Tensor& want, double bound, Stream& stream);
 
 }  // namespace cleave::kernels::gpu

@@ -1,5 +1,5 @@
-// The operations and their order are those of the CPU bodies, so that the update gives the same bits wherever
-// the optimizer state lives.
+// Operations and their order equal those of the CPU bodies, so an update has the same bits wherever the
+// optimizer state is.
 #include "kernels/cuda/update.cuh"
 
 namespace cleave::kernels::gpu {
@@ -101,7 +101,7 @@ struct AdagradStep : UpdateOf<G, C, AdagradNumbers> {
   }
 };
 
-// Runs Step<G, C> for the types of the gradient and of the working copy.
+// Runs Step<G, C> for the types of gradient and working copy.
 template <template <class, class> class Step, class Op>
 void update(const Op& op, const Tensor& first, const Tensor& second, const char* name, Stream& stream) {
   const bool packed = aligned({op.param, first, second, op.copy, op.grad});

@@ -1,5 +1,5 @@
-// What updates of parameters share: the operands as kernels have them, the averages, the launch. Operations
-// and their order are those of the CPU's bodies, so the bits are the same.
+// Shared parts of parameter updates: operands, moving averages, launch. Operations and their order equal
+// those of the CPU bodies, so the bits are the same.
 #pragma once
 #include "kernels/cuda/device.cuh"
 #include "kernels/update.h"

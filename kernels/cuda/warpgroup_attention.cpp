@@ -1,5 +1,5 @@
-// Where the attention kernels for Hopper are used: on its GPUs, for every shape and mask that the other
-// tensor-core kernels take, once a trial of that shape agreed with them.
+// Selects the attention kernels for Hopper: on its GPUs, for every shape and mask that the other tensor-core
+// kernels support, after a successful trial of the shape.
 #include "kernels/cuda/attention_trial.h"
 
 namespace cleave::kernels::gpu {
@@ -19,7 +19,7 @@ bool aligned(const AttentionBackward& op) { return all_aligned({op.dqkv, op.dy, 
 template <class Op>
 bool on_warpgroups(const Op& op, Stream& stream) {
   const AttentionShape s = shape_of(forward_of(op));
-  // Their softmax takes the largest score before it scales.
+  // Their softmax takes the maximum before scaling.
   if (s.type == DType::fp32 || s.dim % 8 || s.dim > kTensorCoreHeadDim || forward_of(op).scale < 0 ||
       !aligned(op))
     return false;

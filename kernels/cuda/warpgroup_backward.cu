@@ -1,8 +1,8 @@
-// Backward of attention on Hopper's warpgroup products, for sm_90a, with the probabilities computed again
-// from lse (FlashAttention-2, arXiv 2307.08691). As in attention_backward.cu one kernel owns keys and sums
-// over queries, the other owns queries and sums over keys, so every sum has one owner and a fixed order,
-// without atomics. A block of two warpgroups owns 128 rows, a warpgroup 64 of them, and goes through the
-// others tile by tile.
+// Attention backward on Hopper's warpgroup products, for sm_90a; recomputes the probabilities from lse
+// (FlashAttention-2, arXiv 2307.08691). Like attention_backward.cu, one kernel owns keys and sums over
+// queries, the other owns queries and sums over keys, so every sum has one owner and a fixed order, without
+// atomics. A block of two warpgroups owns 128 rows, a warpgroup 64 of them, and processes the other rows tile
+// by tile.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/swizzled_tile.cuh"
 
@@ -10,13 +10,13 @@ namespace cleave::kernels::gpu {
 namespace {
 
 constexpr int kThreads = 2 * kWarpgroup, kOwn = 128, kStages = 3;
-// Others at a time. Products of 64 columns read shared memory as fast as it goes, so 96 where the registers
-// allow.
+// Other rows per tile. Products of 64 columns are limited by shared memory reads, so 96 if the registers
+// allow it.
 constexpr int kQueries = 64, kKeys = 96;
 
-// Two owned tiles, three stages of two others, of each stage a row's lse and delta, and a number of each
-// owned row. Three, because when a tile is waited for, the products of the one before it may still run in
-// another warpgroup, and the next is asked for.
+// Two owned tiles; three stages of two other tiles, each with the lse and delta of its rows; and a number per
+// owned row. Three stages, because while a warpgroup waits for a tile, another one may still multiply the
+// previous tile, and the next tile is already requested.
 template <class T, int D, int kOther>
 struct Blocks {
   using Own = SwizzledTile<T, D, kOwn>;
@@ -39,7 +39,7 @@ struct Blocks {
 
 __device__ __forceinline__ int next(int stage) { return stage + 1 < kStages ? stage + 1 : 0; }
 
-// kQueries numbers of rows from `first` on to shared memory, by the threads 0 .. kQueries - 1 of these; zeros
+// Copies kQueries numbers of rows from `first` on to shared memory, with threads 0 .. kQueries - 1; zeros
 // beyond.
 __device__ __forceinline__ void fetch_numbers(float* to, const float* from, int first, int rows, int thread) {
   if (thread < 0 || thread >= kQueries) return;
@@ -54,7 +54,8 @@ __device__ __forceinline__ void arrive() {
   __syncthreads();
 }
 
-// Zeroes columns before the row, or behind it; `diagonal` is the lane's first row's place among its columns.
+// Zeroes columns before the row, or after it; `diagonal` is the place of the lane's first row among its
+// columns.
 template <bool before, int kTiles>
 __device__ __forceinline__ void hide(float (&s)[kTiles][4], int diagonal) {
 #pragma unroll
@@ -66,8 +67,8 @@ __device__ __forceinline__ void hide(float (&s)[kTiles][4], int diagonal) {
     }
 }
 
-// Zeroes columns before the bound of each of the lane's two rows, or from it on, both counted from the tile's
-// first column.
+// Zeroes columns before the bound of each of the lane's two rows, or from the bound on; bounds count from the
+// tile's first column.
 template <bool before, int kTiles>
 __device__ __forceinline__ void hide_by_rows(float (&s)[kTiles][4], int first, int second) {
   const int column = int(threadIdx.x % 4 * 2);
@@ -80,23 +81,23 @@ __device__ __forceinline__ void hide_by_rows(float (&s)[kTiles][4], int first, i
     }
 }
 
-// dK and dV of 128 keys: for every query head that reads them and every query tile from the diagonal on, with
-// queries as columns: P^T = exp(K Q^T - lse), dV += P^T dY, dS^T = P^T (V dY^T - delta), dK += dS^T Q. What
-// is asked of a query beyond the last one is zero: its P is 1, its dY and dS are zero.
+// dK and dV of 128 keys, over every query head that reads them and every query tile from the diagonal on.
+// Queries are columns: P^T = exp(K Q^T - lse), dV += P^T dY, dS^T = P^T (V dY^T - delta), dK += dS^T Q.
+// Operands of a query beyond the last one are zero: its P is 1, its dY and dS are zero.
 template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Blocks<T, D, kQueries> blocks{shared, shared_address(shared)};
   const int k0 = blockIdx.x * kOwn, kv = blockIdx.y, b = blockIdx.z, lane = threadIdx.x % 32;
-  // The first owned key of this warpgroup, of this warp, and this lane's first one.
+  // First owned key of this warpgroup, of this warp, and of this lane.
   const int mine = warpgroup_index() * 64, first = int(threadIdx.x) / 32 * 16, row = first + lane / 4;
-  // Of an owned key. In shared memory, because the accumulators leave no registers for them.
+  // Bound of an owned key. In shared memory, because the accumulators leave no registers.
   const auto query_end_of = [&](int key) { return kBounded ? blocks.bounds()[key] : a.seq; };
   if constexpr (kBounded) {
     if (threadIdx.x < kOwn) blocks.bounds()[threadIdx.x] = query_end<true>(a, b, k0 + int(threadIdx.x));
     __syncthreads();
   }
-  int head = kv * (a.heads / a.kv_heads), q0 = k0;  // of the next tile to ask for
+  int head = kv * (a.heads / a.kv_heads), q0 = k0;  // of the next tile to load
   const int end = head + a.heads / a.kv_heads;
   auto fetch = [&](int stage) {
     blocks.other(0, stage).template fetch<kThreads>(a.qkv + a.query(b, head), a.stride(), q0, a.seq, a.dim);
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
   commit_copies();
   float dk[D / 8][4] = {}, dv[D / 8][4] = {}, s[kQueries / 8][4], d[kQueries / 8][4];
   uint32_t p[kQueries / 16][4], ds[kQueries / 16][4];
-  settle(dk);  // zeros that the compiler knows it would set inside the loop, beside products in flight
+  settle(dk);  // otherwise the compiler sets the known zeros inside the loop, next to running products
   settle(dv);
   for (int stage = 0, now = k0; now >= 0; stage = next(stage)) {  // `now` is the tile's first query
     arrive();
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_keys(Attention<T> a) {
   store_rows<T, D>(a.dqkv + a.value(b, kv), a.stride(), k0 + first, a.seq, a.dim, dv, 1, 1);
 }
 
-// dQ of 128 queries of one head: over key tiles up to the diagonal, dS = P (dY V^T - delta), dQ += dS K.
+// dQ of 128 queries of one head, over key tiles up to the diagonal: dS = P (dY V^T - delta), dQ += dS K.
 template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) {
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -182,7 +183,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_queries(Attention<T> a) 
             seen_by_all = first_key<kBounded>(a, b, q0 + kOwn - 1);
   fetch(0, begin);
   commit_copies();
-  float lse[2], delta[2];  // of this lane's two rows
+  float lse[2], delta[2];  // this lane's two rows
   int from[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {

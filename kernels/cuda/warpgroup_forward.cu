@@ -1,8 +1,8 @@
 // Attention forward on Hopper's warpgroup products, for sm_90a. A block of two warpgroups owns 128 queries of
-// one head, a warpgroup 64 of them, and goes through the keys 128 at a time, from the diagonal down, so that
-// every row sees a key of the first tile, and without a bounded mask no other tile hides any. The softmax is
-// kept on line (FlashAttention-2, arXiv 2307.08691); while it works on the scores of one tile, the tensor
-// cores multiply the probabilities of the tile before by its values (FlashAttention-3, arXiv 2407.08608,
+// one head, a warpgroup 64 of them, and processes the keys 128 at a time, from the diagonal down. So every
+// row sees a key of the first tile, and without a bounded mask no other tile has hidden keys. The softmax is
+// online (FlashAttention-2, arXiv 2307.08691). While it processes the scores of one tile, the tensor cores
+// multiply the probabilities of the previous tile by its values (FlashAttention-3, arXiv 2407.08608,
 // section 3.2).
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda/swizzled_tile.cuh"
@@ -25,13 +25,13 @@ struct Blocks {
   __device__ uint32_t slot() const { return address + 5 * Tile::kBytes + threadIdx.x * 4; }
 };
 
-// Of this lane's two rows: the largest score so far, this lane's part of the denominator, and by how much the
-// last tile made what was summed before shrink.
+// This lane's two rows: the largest score so far, this lane's part of the denominator, and the last tile's
+// factor for earlier sums.
 struct Rows {
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0}, shrink[2];
 };
 
-// Scores become 2^(scale (score - top)).
+// Replaces scores by 2^(scale (score - top)).
 __device__ __forceinline__ void soften(float (&s)[kTiles][4], Rows& rows, float scale) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void soften(float (&s)[kTiles][4], Rows& rows, float 
   }
 }
 
-// Of the tile on the diagonal: keys after the query are hidden.
+// Hides keys after the query in the diagonal tile.
 __device__ __forceinline__ void hide(float (&s)[kTiles][4], int query) {
   const int key = int(threadIdx.x) % 4 * 2;
 #pragma unroll
@@ -61,7 +61,7 @@ __device__ __forceinline__ void hide(float (&s)[kTiles][4], int query) {
       if (key + n * 8 + i % 2 > query + i / 2 * 8) s[n][i] = -INFINITY;
 }
 
-// Hides keys before the first that each of the lane's two rows sees, counted from the tile's first.
+// Hides keys before the first visible key of each of the lane's two rows, counted from the tile's first key.
 __device__ __forceinline__ void hide_before(float (&s)[kTiles][4], int first, int second) {
   const int key = int(threadIdx.x) % 4 * 2;
 #pragma unroll
@@ -79,19 +79,19 @@ __device__ __forceinline__ void shrink(float (&o)[kColumns][4], const Rows& rows
     for (int i = 0; i < 4; ++i) o[n][i] *= rows.shrink[i / 2];
 }
 
-// Step i is key tile last - i. At the barrier of step i all scores of step i and all products with values
-// before are done, so the tiles of keys i + 2 and values i + 1 may arrive in their places.
+// Step i is key tile last - i. At the barrier of step i, all scores of step i and all earlier products with
+// values are done, so the tiles of keys i + 2 and values i + 1 may arrive in their places.
 template <class T, int D, bool kBounded>
 __global__ void __launch_bounds__(kThreads, 1) forward(Attention<T> a) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const Blocks<T, D> blocks{shared_address(shared)};
-  // Blocks with most keys start first.
+  // Blocks with the most keys start first.
   const int last = int(gridDim.x - 1 - blockIdx.x), head = blockIdx.y, b = blockIdx.z;
   const int mine = warpgroup_index() * 64, lane_row = mine + int(threadIdx.x) % kWarpgroup / 32 * 16;
   const T *keys = a.qkv + a.key(b, a.kv_head(head)), *values = a.qkv + a.value(b, a.kv_head(head));
   const float scale = a.scale * kLog2E;
-  const int steps =
-      last - (kBounded ? first_key<true>(a, b, last * kQueries) / kKeys : 0);  // behind the diagonal
+  const int steps = last - (kBounded ? first_key<true>(a, b, last * kQueries) / kKeys
+                                     : 0);  // number of tiles after the diagonal one
   const int row = last * kQueries + lane_row + int(threadIdx.x) % 32 / 4;
   const int from[2] = {first_key<kBounded>(a, b, row), first_key<kBounded>(a, b, row + 8)},
             seen_by_all = first_key<kBounded>(a, b, last * kQueries + kQueries - 1);

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Folders as /proc/self and /sys/fs/cgroup of a machine.
+// Folders that mimic /proc/self and /sys/fs/cgroup.
 class Machine {
  public:
   Machine() {
@@ -40,7 +40,7 @@ TEST(CpuQuota, IsQuotaOverPeriodOfVersion2) {
   EXPECT_EQ(Machine().groups("0::/job").file("job/cpu.max", "max 100000").quota(), 0);
 }
 
-TEST(CpuQuota, IsTheLeastOfAllGroupsAbove) {
+TEST(CpuQuota, IsTheMinimumOfAllParentGroups) {
   Machine m;
   m.groups("0::/a/b/c");
   m.file("a/b/c/cpu.max", "800000 100000")
@@ -51,8 +51,8 @@ TEST(CpuQuota, IsTheLeastOfAllGroupsAbove) {
   EXPECT_DOUBLE_EQ(m.quota(), 0.5);
 }
 
-// A container is told its path on the host, and finds its own group at the mount.
-TEST(CpuQuota, IsFoundAtTheMountWhereThePathIsTheHosts) {
+// A container reports its path on the host, and finds its own group at the mount.
+TEST(CpuQuota, IsFoundAtTheMountIfThePathExistsOnTheHostOnly) {
   EXPECT_DOUBLE_EQ(Machine().groups("0::/kubepods/pod1/x").file("cpu.max", "300000 100000").quota(), 3);
 }
 
@@ -73,14 +73,14 @@ TEST(CpuQuota, IsReadFromTheControllersOfVersion1) {
             0);
 }
 
-TEST(CpuQuota, IsNoLimitWhereNothingCanBeRead) {
+TEST(CpuQuota, IsUnlimitedIfNothingCanBeRead) {
   EXPECT_EQ(Machine().quota(), 0);
   EXPECT_EQ(Machine().groups("garbage\n0::").file("cpu.max", "").quota(), 0);
   EXPECT_EQ(Machine().groups("0::/x").file("x/cpu.max", "12 0").quota(), 0);
   EXPECT_EQ(Machine().groups("0::/x").file("x/cpu.max", "words here").quota(), 0);
 }
 
-TEST(Threads, AreOneACoreAndSharedByRanksWithoutCoresOfTheirOwn) {
+TEST(Threads, AreOnePerCoreAndSharedByUnboundRanks) {
   EXPECT_EQ(choose_threads({.cores = 8}).threads, 8);
   EXPECT_EQ(choose_threads({.cores = 8, .local_ranks = 4}).threads, 2);
   EXPECT_EQ(choose_threads({.cores = 8, .local_ranks = 3}).threads, 2);
@@ -88,7 +88,7 @@ TEST(Threads, AreOneACoreAndSharedByRanksWithoutCoresOfTheirOwn) {
   EXPECT_EQ(choose_threads({.cores = 8, .local_ranks = 4, .own_cores = true}).threads, 8);
 }
 
-TEST(Threads, AreNoMoreThanTheQuotaGrantsTheRank) {
+TEST(Threads, DoNotExceedTheQuotaOfTheRank) {
   EXPECT_EQ(choose_threads({.cores = 64, .quota = 4}).threads, 4);
   EXPECT_EQ(choose_threads({.cores = 64, .quota = 1.5}).threads, 2);
   EXPECT_EQ(choose_threads({.cores = 64, .quota = 0.1}).threads, 1);
@@ -110,7 +110,7 @@ TEST(Threads, FollowTheOptionThenTheVariable) {
   }
 }
 
-TEST(UsableCores, AreThoseOfTheAffinity) {
+TEST(UsableCores, EqualTheAffinityMask) {
   const std::vector<int> all = usable_cores();
   ASSERT_FALSE(all.empty());
   cpu_set_t one;

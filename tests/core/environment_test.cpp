@@ -26,8 +26,8 @@ std::string refusal(const std::string& entry) {
   return "";
 }
 
-// One value for every form that is right, and one that is wrong for all forms but TEXT.
-TEST(Environment, KnowsTheValuesOfEveryVariableAndRefusesOthersInOneLine) {
+// A valid value for every form, and a value that is invalid for all forms except TEXT.
+TEST(Environment, AcceptsValidValuesAndRejectsOthersInOneLine) {
   const std::map<std::string_view, std::string> right{
       {"FILE", "/proc/self/exe"}, {"BYTES", "8GiB"}, {"NUMBER", "3"}, {"CORES", "0,1"}, {"TEXT", "what?"}};
   ASSERT_GT(environment_variables().size(), 10u);
@@ -51,13 +51,13 @@ TEST(Environment, KnowsTheValuesOfEveryVariableAndRefusesOthersInOneLine) {
   EXPECT_EQ(refusal("CLEAVE_NCCL=libnccl.so.2"), "");
 }
 
-TEST(Environment, LeavesOtherNamesAloneAndSaysWhichLookLikeOurs) {
+TEST(Environment, IgnoresOtherNamesAndReportsUnknownCleaveNames) {
   const char* const environment[] = {"CLEAVE_HOME=/opt", "NCCL_DEBUG=INFO", "CLEAVE_TEST_ANY=thing",
                                      "CLEAVE_CUDN=off", nullptr};
   EXPECT_EQ(check_environment(environment), (std::vector<std::string>{"CLEAVE_HOME", "CLEAVE_CUDN"}));
 }
 
-TEST(Environment, GivesTheValueOfAVariableOfTheTableOnly) {
+TEST(Environment, ReturnsValuesOfTableVariablesOnly) {
   unsetenv("CLEAVE_NCCL_REGISTER");
   EXPECT_EQ(environment_value("CLEAVE_NCCL_REGISTER"), "");
   setenv("CLEAVE_NCCL_REGISTER", "on", 1);
@@ -68,8 +68,8 @@ TEST(Environment, GivesTheValueOfAVariableOfTheTableOnly) {
   EXPECT_THROW(environment_value("CLEAVE_NO_SUCH"), Error);
 }
 
-// Whoever reads a variable of ours goes through the table, and the table has nothing that nobody reads.
-TEST(Environment, IsReadInOnePlace) {
+// All readers of CLEAVE_ variables use the table, and every table entry has a reader.
+TEST(Environment, IsReadOnlyThroughTheTable) {
   const std::filesystem::path root = SOURCES;
   std::set<std::string> known, read;
   for (const EnvironmentVariable& v : environment_variables()) known.emplace(v.name);

@@ -12,7 +12,7 @@ namespace cleave {
 namespace {
 namespace fs = std::filesystem;
 
-TEST(TrustedFile, IsOneThatOthersCouldNotWrite) {
+TEST(TrustedFile, IsWritableByTrustedUsersOnly) {
   const Scratch scratch;
   const std::string file = scratch.write("file", "x"), link = scratch.path("link");
   fs::create_symlink(file, link);
@@ -29,7 +29,7 @@ TEST(TrustedFile, IsOneThatOthersCouldNotWrite) {
   EXPECT_TRUE(is_trusted_file(file));
 }
 
-TEST(TrustedFile, IsNoOtherUsers) {
+TEST(TrustedFile, IsNotOwnedByAnotherUser) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root gives files away";
   const Scratch scratch;
   const std::string file = scratch.write("file", "x");

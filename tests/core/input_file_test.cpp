@@ -22,7 +22,7 @@ TEST(InputFile, ReadsAnyBytesAndTheWholeText) {
                [&] { InputFile(scratch.path("a"), Exit::usage).text(9); });
 }
 
-TEST(InputFile, RefusesPipesDevicesAndFoldersWithTheCallersCodeAndWithoutWaiting) {
+TEST(InputFile, RejectsPipesDevicesAndFoldersWithTheCallersExitCodeWithoutWaiting) {
   const Scratch scratch;
   const std::string pipe = scratch.path("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
@@ -32,7 +32,7 @@ TEST(InputFile, RefusesPipesDevicesAndFoldersWithTheCallersCodeAndWithoutWaiting
   expect_error(Exit::data, {"none", "No such file"}, [&] { InputFile(scratch.path("none"), Exit::data); });
 }
 
-TEST(InputFile, NoticesThatItWasWrittenTo) {
+TEST(InputFile, DetectsModification) {
   const Scratch scratch;
   const std::string path = scratch.write("a", "before");
   const InputFile file(path, Exit::data);
@@ -43,7 +43,7 @@ TEST(InputFile, NoticesThatItWasWrittenTo) {
   expect_error(Exit::data, {path, "changed since"}, [&] { file.require_unchanged(); });
 }
 
-TEST(InputFile, ATimeAloneIsNoChangeOfNotedContents) {
+TEST(InputFile, IgnoresANewTimeIfTheNotedContentsMatch) {
   const Scratch scratch;
   using Clock = std::filesystem::file_time_type::clock;
   for (const size_t size : {size_t{0}, size_t{6}, size_t{1} << 20, size_t{5} << 20}) {

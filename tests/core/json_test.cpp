@@ -16,7 +16,7 @@ std::string fault_of(const std::string& text) {
   return fault ? fmt::format("{}:{} {}", fault->line, fault->column, fault->message) : "";
 }
 
-TEST(Json, SaysWhereAndWhyATextIsNone) {
+TEST(Json, ReportsPositionAndReasonOfInvalidText) {
   EXPECT_EQ(fault_of(R"({"a": [1, 2.5, null, "\"x"], "b": {"a": true}})"), "");
   EXPECT_EQ(fault_of(" \n"), "1:1 it is empty");
   EXPECT_EQ(fault_of("{\n  \"a\": 1,\n}"), "3:1 it is not JSON: unexpected '}'; expected string literal");
@@ -32,7 +32,7 @@ TEST(Json, SaysWhereAndWhyATextIsNone) {
   EXPECT_EQ(fault_of("[1] [2]"), "1:5 it is not JSON: unexpected '['; expected end of input");
 }
 
-TEST(Json, AKeyThatAnObjectHasTwiceIsNamedWithItsPlace) {
+TEST(Json, ReportsADuplicateKeyWithItsPosition) {
   EXPECT_EQ(fault_of("{\"a\": {\"b\": 1},\n \"b\": 2, \"a\": 3}"),
             "2:10 duplicate key 'a' in one object");
   EXPECT_EQ(fault_of(R"({"a\"\\": 1, "a\"\\": 2})"),
@@ -40,7 +40,7 @@ TEST(Json, AKeyThatAnObjectHasTwiceIsNamedWithItsPlace) {
   EXPECT_EQ(fault_of(R"([{"a": 1}, {"a": 2}])"), "");
 }
 
-TEST(Json, CountsContainersThatAreOpenAtATime) {
+TEST(Json, LimitsTheNestingDepth) {
   EXPECT_EQ(fault_of(nested(64)), "");
   EXPECT_EQ(fault_of(nested(65)), "1:65 it nests deeper than 64 levels");
   EXPECT_EQ(fault_of("{\"a\": " + nested(64) + "}"), "1:70 it nests deeper than 64 levels");
@@ -51,7 +51,7 @@ TEST(Json, CountsContainersThatAreOpenAtATime) {
   EXPECT_EQ(fault_of("[\"" + std::string(100, '[') + "\"]"), "");
 }
 
-TEST(Json, AnErrorNamesTheFileThePlaceAndWhatToDo) {
+TEST(Json, ErrorsNameFilePositionAndAction) {
   try {
     parse_json("{\"a\":\n 1 2}", "a.json", Exit::data, "write it again");
     FAIL();

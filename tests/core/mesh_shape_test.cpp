@@ -1,4 +1,4 @@
-// The arithmetic of the grid against its definition: members of a group differ in one coordinate only.
+// Compares the grid arithmetic with its definition: members of a group differ in one coordinate only.
 #include "core/mesh_shape.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ std::vector<int> ranks_of(const RankRun& run) {
   return ranks;
 }
 
-// Ranks whose place is that of `rank` but for what `forget` sets to zero.
+// Ranks with the place of `rank`, except for the coordinates that `forget` sets to zero.
 template <class Forget>
 std::vector<int> alike(const MeshShape& shape, int rank, Forget forget) {
   const auto key = [&](int r) {
@@ -30,7 +30,7 @@ std::vector<int> alike(const MeshShape& shape, int rank, Forget forget) {
   return ranks;
 }
 
-TEST(MeshShape, GivesEveryPlaceItsRankWithTensorInnermostAndPipeOutermost) {
+TEST(MeshShape, NumbersRanksWithTensorInnermostAndPipeOutermost) {
   for (const MeshShape& s : kShapes) {
     int rank = 0;
     for (int p = 0; p < s.pipe; ++p)
@@ -44,7 +44,7 @@ TEST(MeshShape, GivesEveryPlaceItsRankWithTensorInnermostAndPipeOutermost) {
   }
 }
 
-TEST(MeshShape, MembersOfAnAxisDifferInItAlone) {
+TEST(MeshShape, MembersOfAnAxisDifferInThisAxisOnly) {
   for (const MeshShape& s : kShapes)
     for (int rank = 0; rank < s.size(); ++rank) {
       const MeshPlace p = s.place(rank);
@@ -62,7 +62,7 @@ TEST(MeshShape, MembersOfAnAxisDifferInItAlone) {
     }
 }
 
-TEST(MeshShape, NearRanksAreConsecutiveOnesOfTheDataAxisAndAcrossAreOneOfEach) {
+TEST(MeshShape, NearRanksAreConsecutiveOnTheDataAxisAndAcrossGroupsHaveOneOfEach) {
   const MeshShape s{.pipe = 2, .data = 3, .sequence = 2, .tensor = 2};
   const RankGroup near{Axis::data, RankGroup::Purpose::near}, across{Axis::data, RankGroup::Purpose::across};
   // The sharers of rank 17, on the second stage with the second part of each layer: 13 15 17 19 21 23.
@@ -74,9 +74,8 @@ TEST(MeshShape, NearRanksAreConsecutiveOnesOfTheDataAxisAndAcrossAreOneOfEach) {
   EXPECT_EQ(ranks_of(s.members(across, p, 2)), (std::vector<int>{13, 17, 21}));
 }
 
-// Of 2 x 3 x 2 x 2 ranks, pipe outermost: those that differ in the data axis alone, and not in the one inside
-// it.
-TEST(MeshShape, RanksWithTheSamePartsStandAtOnePlaceOfTheAxesInsideTheDataAxis) {
+// 2 x 3 x 2 x 2 ranks, pipe outermost: ranks that differ in the data axis only, not in the axis inside it.
+TEST(MeshShape, RanksWithTheSamePartsHaveOnePlaceOnTheInnerAxes) {
   const MeshShape shape{.pipe = 2, .data = 3, .sequence = 2, .tensor = 2};
   const RankRun run = shape.members({Axis::data, RankGroup::Purpose::parts},
                                     {.pipe = 1, .data = 2, .sequence = 1, .tensor = 1}, 0);
@@ -85,7 +84,7 @@ TEST(MeshShape, RanksWithTheSamePartsStandAtOnePlaceOfTheAxesInsideTheDataAxis) 
             (RankRun{0, 3, 1}));
 }
 
-TEST(RankGroup, IsPrintedByItsAxisAndItsPurpose) {
+TEST(RankGroup, PrintsAxisAndPurpose) {
   EXPECT_EQ(name_of(RankGroup{}), "world");
   EXPECT_EQ(name_of(RankGroup{Axis::tensor}), "tensor");
   EXPECT_EQ(name_of(RankGroup{Axis::pipe, RankGroup::Purpose::activations}), "pipe activations");
@@ -96,21 +95,21 @@ TEST(RankGroup, IsPrintedByItsAxisAndItsPurpose) {
   EXPECT_EQ(name_of(RankGroup{Axis::pipe, RankGroup::Purpose::tied, "wte"}), "tied wte");
 }
 
-TEST(MeshCut, LeavesTheDataAxisWhatTheOthersDoNotTake) {
+TEST(MeshCut, GivesTheQuotientToTheDataAxis) {
   EXPECT_EQ(cut_world(24, 2, 3, 2).data, 2);
   EXPECT_FALSE(cut_world(24, 2, 3, 2).refused);
   EXPECT_EQ(cut_world(7, 1, 1, 1).data, 7);
 }
 
-TEST(MeshCut, NamesTheFirstAxisThatDoesNotDivideAndWhatWasLeftForIt) {
+TEST(MeshCut, NamesTheFirstAxisThatDoesNotDivideAndItsRanks) {
   const auto refused = [](const MeshCut& cut) { return std::pair(cut.refused, cut.ranks); };
   EXPECT_EQ(refused(cut_world(6, 4, 5, 7)), std::pair(std::optional(Axis::pipe), int64_t{6}));
   EXPECT_EQ(refused(cut_world(6, 3, 4, 7)), std::pair(std::optional(Axis::tensor), int64_t{2}));
   EXPECT_EQ(refused(cut_world(12, 3, 2, 3)), std::pair(std::optional(Axis::sequence), int64_t{2}));
-  EXPECT_EQ(cut_world(6, 0, 1, 1).refused, Axis::pipe);  // no division by it
+  EXPECT_EQ(cut_world(6, 0, 1, 1).refused, Axis::pipe);  // no division by zero
 }
 
-TEST(Divisors, AreAllOfThem) {
+TEST(Divisors, ListsAllDivisors) {
   EXPECT_EQ(divisors(1), "1");
   EXPECT_EQ(divisors(12), "1, 2, 3, 4, 6, 12");
 }

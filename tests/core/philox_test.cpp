@@ -8,7 +8,7 @@ namespace {
 using Philox4x32 = std::array<uint32_t, 4>;
 
 // Known answers of philox4x32-10 published with Random123 (Salmon et al., SC11).
-TEST(Philox, GivesThePublishedAnswers) {
+TEST(Philox, ReturnsThePublishedTestVectors) {
   EXPECT_EQ((Philox{0, 0}.block(0)), (Philox4x32{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   const uint64_t ones = ~uint64_t{0};
   EXPECT_EQ((Philox{ones, ones}.block(ones)), (Philox4x32{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));

@@ -5,7 +5,7 @@
 namespace cleave {
 namespace {
 
-TEST(Range, IntersectsToWhatBothHold) {
+TEST(Range, IntersectsToTheCommonPart) {
   EXPECT_EQ(intersect({0, 10}, {5, 20}), (Range{5, 10}));
   EXPECT_EQ(intersect({5, 20}, {0, 10}), (Range{5, 10}));
   EXPECT_TRUE(intersect({0, 3}, {3, 9}).empty());
@@ -35,7 +35,7 @@ TEST(Range, PartsCoverEverythingOnce) {
     }
 }
 
-TEST(Range, ExactDivisionRefusesARemainder) {
+TEST(Range, ExactDivisionRejectsARemainder) {
   EXPECT_EQ(div_exact(12, 4), 3);
   EXPECT_THROW(div_exact(13, 4), Error);
   EXPECT_THROW(div_exact(13, 0), Error);

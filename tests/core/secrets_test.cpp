@@ -7,7 +7,7 @@
 namespace cleave {
 namespace {
 
-TEST(Secrets, AreKnownByTheWordsOfAName) {
+TEST(Secrets, AreDetectedByTheWordsOfAName) {
   for (const char* name : {"DB_PASS",
                            "OPENAI_KEY",
                            "SMTP_PWD",
@@ -70,7 +70,7 @@ TEST(Secrets, AreKnownByTheWordsOfAName) {
     EXPECT_FALSE(is_secret(name)) << name;
 }
 
-TEST(Secrets, OfTextsAreMasked) {
+TEST(Secrets, AreMaskedInText) {
   const std::pair<const char*, const char*> cases[] = {
       {"postgres://u:pw@h:5432/db", "postgres://u:masked@h:5432/db"},
       {"a http://u:p@w@h/x?y=1 b", "a http://u:masked@h/x?y=1 b"},
@@ -88,7 +88,7 @@ TEST(Secrets, OfTextsAreMasked) {
   for (const auto& [text, shown] : cases) EXPECT_EQ(without_secrets(text), shown);
 }
 
-TEST(Secrets, OfCommandsAreMasked) {
+TEST(Secrets, AreMaskedInCommands) {
   using Argv = std::vector<std::string>;
   EXPECT_EQ(without_secrets(Argv{"python", "a.py", "--hf_token", "x", "--lr", "1", "--hf_token=y",
                                  "db.password=z", "--use_auth_token", "--keep", "2", "/data/key=1/x"}),

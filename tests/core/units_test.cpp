@@ -7,7 +7,7 @@
 namespace cleave {
 namespace {
 
-TEST(Units, ReadSizesAsPeopleWriteThem) {
+TEST(Units, ParseHumanReadableSizes) {
   EXPECT_EQ(parse_bytes("123", "x"), 123);
   EXPECT_EQ(parse_bytes("64KiB", "x"), 65536);
   EXPECT_EQ(parse_bytes("1.5 GiB", "x"), 1610612736);
@@ -16,7 +16,7 @@ TEST(Units, ReadSizesAsPeopleWriteThem) {
   EXPECT_EQ(parse_bytes("10b", "x"), 10);
 }
 
-TEST(Units, RefuseWhatIsNotASize) {
+TEST(Units, RejectInvalidSizes) {
   for (const char* bad : {"", "GiB", "-1", "1.5XB", "1e30", "nan", "inf", "12 apples", "1KiBB"}) {
     try {
       parse_bytes(bad, "--limit");
@@ -28,7 +28,7 @@ TEST(Units, RefuseWhatIsNotASize) {
   }
 }
 
-TEST(Units, WriteSizesAndCounts) {
+TEST(Units, FormatSizesAndCounts) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(10239), "10239 B");
   EXPECT_EQ(format_bytes(10240), "10.00 KiB");

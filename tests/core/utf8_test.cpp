@@ -12,9 +12,9 @@ std::string repaired(std::string_view bytes) {
   return std::string(valid_utf8(bytes, scratch));
 }
 
-// Expected values are those of Python's bytes.decode("utf-8", errors="replace"), which the Unicode standard
-// recommends (3.9, "U+FFFD Substitution of Maximal Subparts"): 'X' stands for one U+FFFD.
-TEST(Utf8, WhatIsNoCharacterIsReplacedAsPythonDoes) {
+// Expected values are those of Python's bytes.decode("utf-8", errors="replace"), as the Unicode standard
+// recommends (3.9, "U+FFFD Substitution of Maximal Subparts"). 'X' stands for one U+FFFD.
+TEST(Utf8, ReplacesInvalidBytesLikePython) {
   constexpr std::pair<std::string_view, std::string_view> cases[] = {
       {"", ""},
       {"plain text, longer than eight bytes", "plain text, longer than eight bytes"},
@@ -25,8 +25,8 @@ TEST(Utf8, WhatIsNoCharacterIsReplacedAsPythonDoes) {
       {"\xE0\x80\xAF", "XXX"},       // overlong
       {"\xED\xA0\x80", "XXX"},       // a surrogate
       {"\xF4\x90\x80\x80", "XXXX"},  // above U+10FFFF
-      {"\xF0\x9F\x98z", "Xz"},       // three of four bytes: one
-      {"\xE2\x82", "X"},             // cut off
+      {"\xF0\x9F\x98z", "Xz"},       // three of four bytes: one replacement
+      {"\xE2\x82", "X"},             // truncated
       {"\xF0\x9F\x98\xF0\x9F\x98\x80", "X\xF0\x9F\x98\x80"},
       {"\xC3\xC3\xA9", "X\xC3\xA9"},
       {"12345678\xE2\x28\xA1rest of it", "12345678X(Xrest of it"}};
@@ -37,7 +37,7 @@ TEST(Utf8, WhatIsNoCharacterIsReplacedAsPythonDoes) {
   }
 }
 
-TEST(Utf8, WholeCharactersLeaveOutAnUnfinishedOneOnly) {
+TEST(Utf8, WholeCharactersExcludeOnlyAnIncompleteLastOne) {
   const std::string text = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80";
   const size_t ends[] = {0, 1, 3, 6, 10};
   for (size_t n = 0; n <= text.size(); ++n) {

@@ -5,7 +5,7 @@
 namespace cleave {
 namespace {
 
-// The same requests against a dry arena and a real one.
+// The same requests for a dry and a real arena.
 void take_some(Arena& arena) {
   arena.take(DType::fp32, {3, 5});
   const int64_t mark = arena.mark();
@@ -27,7 +27,7 @@ TEST(Arena, DryRunFindsTheBytesTheRealOneNeeds) {
   EXPECT_EQ(real.peak_bytes(), 64 + 2048);
 }
 
-TEST(Arena, HandsOutAlignedTensorsThatDoNotOverlap) {
+TEST(Arena, ReturnsAlignedTensorsThatDoNotOverlap) {
   Memory memory;
   const Buffer bytes =
       memory.allocate(MemoryKind::device, Category::activations, DType::uint8, {1024}, "arena");
@@ -37,7 +37,7 @@ TEST(Arena, HandsOutAlignedTensorsThatDoNotOverlap) {
   EXPECT_EQ(static_cast<std::byte*>(b.raw()) - static_cast<std::byte*>(a.raw()), 64);
 }
 
-TEST(Arena, RefusesMoreThanItHas) {
+TEST(Arena, FailsBeyondItsCapacity) {
   Memory memory;
   const Buffer bytes =
       memory.allocate(MemoryKind::device, Category::activations, DType::uint8, {128}, "arena");

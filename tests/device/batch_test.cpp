@@ -1,4 +1,4 @@
-// Batches of values that somebody else keeps.
+// Batches of values that the caller owns.
 #include "device/batch.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace cleave {
 namespace {
 
-TEST(Batch, OfFeaturesHasARowForEachTargetAndCountsThoseThatAreNotIgnored) {
+TEST(Batch, FeaturesHaveARowPerTargetAndIgnoredTargetsAreNotCounted) {
   const std::vector<float> features{1, 2, 3, 4, 5, 6};
   const std::vector<int32_t> targets{0, kIgnoredTarget, 2};
   const Batch b = batch_of(features, targets);
@@ -21,7 +21,7 @@ TEST(Batch, OfFeaturesHasARowForEachTargetAndCountsThoseThatAreNotIgnored) {
   EXPECT_EQ(b.targets.memory(), MemoryKind::host);
 }
 
-TEST(Batch, OfTokensHasATokenForEachTarget) {
+TEST(Batch, TokensHaveOneTokenPerTarget) {
   const std::vector<int32_t> tokens{7, 8, 9}, targets{8, 9, 10};
   const Batch b = batch_of(tokens, targets);
   EXPECT_EQ(b.input.shape(), (Shape{3}));
@@ -29,7 +29,7 @@ TEST(Batch, OfTokensHasATokenForEachTarget) {
   EXPECT_EQ(b.valid_targets, 3);
 }
 
-TEST(Batch, OfSequencesHasALabelForEach) {
+TEST(Batch, SequencesHaveALabelEach) {
   const std::vector<int32_t> tokens{7, 8, 9, 1, 2, 3}, labels{0, 1};
   const Batch b = batch_of(tokens, labels);
   EXPECT_EQ(b.input.shape(), (Shape{6}));
@@ -37,7 +37,7 @@ TEST(Batch, OfSequencesHasALabelForEach) {
   EXPECT_EQ(b.valid_targets, 2);
 }
 
-TEST(Batch, RefusesValuesThatDoNotFitTheTargets) {
+TEST(Batch, RejectsValuesThatDoNotFitTheTargets) {
   const std::vector<float> features{1, 2, 3};
   const std::vector<int32_t> tokens{1, 2, 3}, two{0, 1}, none;
   for (const auto& make :

@@ -1,4 +1,4 @@
-// What is said of a driver that cannot be used. Compiled where there is a backend for a GPU.
+// Messages about an unusable driver. Compiled in builds with a GPU backend.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-TEST(Driver, EveryRefusalOfTheRuntimeThatAUserMeetsHasAFix) {
+TEST(Driver, EveryUserVisibleRuntimeErrorHasAnAction) {
   for (cudaError_t error : {cudaErrorInsufficientDriver, cudaErrorNoDevice, cudaErrorSystemDriverMismatch,
                             cudaErrorNoKernelImageForDevice, cudaErrorDevicesUnavailable}) {
     const std::string text = advice(error);
@@ -20,8 +20,8 @@ TEST(Driver, EveryRefusalOfTheRuntimeThatAUserMeetsHasAFix) {
   }
 }
 
-// The owner's work before and behind ours is in one order with it, and the stream is theirs at the end.
-TEST(ForeignStream, IsSharedWithItsOwnerInOneOrderAndGivenBack) {
+// Our work is ordered with the owner's work before and after it, and the owner keeps the stream.
+TEST(ForeignStream, SharesOrderWithItsOwnerWhoKeepsIt) {
   const CudaStatus status = cuda_status();
   if (status.gpus.empty()) GTEST_SKIP() << "no GPU: " << status.problem;
   cudaStream_t theirs;

@@ -1,4 +1,4 @@
-// What a process asks of CUDA before CUDA starts.
+// Environment variables that a process sets before CUDA starts.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char *kChannels = "CUDA_DEVICE_MAX_CONNECTIONS", *kLoading = "CUDA_MODULE_LOADING";
 
-// As it was when it ends.
+// Restores the environment at its end.
 class CudaEnvironment : public testing::Test {
  protected:
   void SetUp() override {
@@ -34,7 +34,7 @@ class CudaEnvironment : public testing::Test {
   std::vector<std::pair<const char*, std::optional<std::string>>> before_;
 };
 
-TEST_F(CudaEnvironment, HasAChannelForEveryStreamAlsoOfOneRank) {
+TEST_F(CudaEnvironment, HasAChannelPerStreamAlsoForOneRank) {
   set_cuda_environment(RanksHere::one);
   EXPECT_EQ(value_of(kChannels), "32");
   EXPECT_EQ(value_of(kLoading), "");
@@ -43,14 +43,14 @@ TEST_F(CudaEnvironment, HasAChannelForEveryStreamAlsoOfOneRank) {
   EXPECT_EQ(value_of(kLoading), "EAGER");
 }
 
-TEST_F(CudaEnvironment, StaysAsTheUserSetIt) {
+TEST_F(CudaEnvironment, KeepsTheUsersValue) {
   setenv(kChannels, "1", 1), setenv(kLoading, "LAZY", 1);
   set_cuda_environment(RanksHere::several);
   EXPECT_EQ(value_of(kChannels), "1");
   EXPECT_EQ(value_of(kLoading), "LAZY");
 }
 
-TEST_F(CudaEnvironment, OfTooFewChannelsIsAWarning) {
+TEST_F(CudaEnvironment, WarnsAboutTooFewChannels) {
   EXPECT_EQ(problem_of_channels(), "");
   set_cuda_environment(RanksHere::one);
   EXPECT_EQ(problem_of_channels(), "");
@@ -61,9 +61,9 @@ TEST_F(CudaEnvironment, OfTooFewChannelsIsAWarning) {
   }
 }
 
-// In a process of its own, where nothing else has set it: whoever asks for GPUs has it, a program of one's
-// own, too.
-TEST_F(CudaEnvironment, IsThereBeforeGpusAreLookedFor) {
+// In a separate process, where no other code has set it: every process that lists GPUs has it, including user
+// programs.
+TEST_F(CudaEnvironment, IsSetBeforeGpusAreListed) {
   if constexpr (!build::cuda) GTEST_SKIP() << "a build without CUDA";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT((cuda_status(), exit(value_of(kChannels) == "32" ? 0 : 1)), testing::ExitedWithCode(0), "");

@@ -1,4 +1,4 @@
-// What a CUDA rank promises: without a GPU as far as that goes, and on one where there is one.
+// Guarantees of a CUDA rank; GPU cases are skipped if the machine has no GPU.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@
 namespace cleave {
 namespace {
 
-TEST(Device, IsRefusedInOneLineWithTheFixWhereThereIsNoGpu) {
+TEST(Device, FailsInOneLineWithAnActionWithoutAGpu) {
   const CudaStatus status = cuda_status();
   if (!status.gpus.empty()) GTEST_SKIP() << "there is a GPU";
   EXPECT_FALSE(status.problem.empty());
@@ -28,12 +28,12 @@ TEST(Device, IsRefusedInOneLineWithTheFixWhereThereIsNoGpu) {
     }
 }
 
-TEST(Device, RefusesNamesItDoesNotKnow) {
+TEST(Device, RejectsUnknownNames) {
   for (const char* wanted : {"", "gpu", "cud", "cuda0"})
     EXPECT_THROW(choose_device(wanted, 0), Error) << wanted;
 }
 
-TEST(Memory, OfACudaRankIsPlannedWithoutAGpu) {
+TEST(Memory, PlansACudaRankWithoutAGpu) {
   Memory memory({}, Memory::Mode::dry, Device::cuda(0));
   const Workspace space = allocate_workspace(memory, kKernelScratch);
   const Buffer weights =
@@ -43,14 +43,14 @@ TEST(Memory, OfACudaRankIsPlannedWithoutAGpu) {
   EXPECT_EQ(memory.live().at(MemoryKind::pinned, Category::staging), kPinnedScratch);
 }
 
-TEST(Memory, OfACpuRankHasNoWorkspace) {
+TEST(Memory, HasNoWorkspaceOnACpuRank) {
   Memory memory;
   const Workspace space = allocate_workspace(memory, kKernelScratch);
   EXPECT_FALSE(space.device.defined());
   EXPECT_EQ(memory.live(), MemoryTable{});
 }
 
-TEST(Stream, ThatDiscardsTakesWorkOfACudaRankWithoutAGpu) {
+TEST(Stream, DiscardModeAcceptsWorkOfACudaRankWithoutAGpu) {
   Stream stream(Stream::Mode::discard);
   bool ran = false;
   stream.enqueue([&] { ran = true; });
@@ -109,7 +109,7 @@ TEST_P(CudaStream, RunsTasksAndCopiesInOrder) {
   EXPECT_EQ(sum, numel * (numel - 1) / 2);
 }
 
-TEST_P(CudaStream, StartsWithZeroedMemoryOfTheGpu) {
+TEST_P(CudaStream, StartsWithZeroedGpuMemory) {
   const int64_t numel = (1 << 22) + 3;
   const Buffer gpu = make(MemoryKind::device, numel), back = make(MemoryKind::host, numel);
   back.tensor().span<int32_t>()[7] = 1;
@@ -122,7 +122,7 @@ TEST_P(CudaStream, IsOrderedWithAWorkerInBothDirections) {
   Stream worker(Stream::Mode::worker);
   const Buffer value = make(MemoryKind::pinned, 1), gpu = make(MemoryKind::device, 1);
   int32_t* x = value.tensor().as<int32_t>();
-  // More rounds than there are gates between the two.
+  // More rounds than gates between the two streams.
   for (int32_t round = 1; round <= 1000; ++round) {
     worker.enqueue([x, round] { *x = *x == round - 1 ? round : -1; });
     stream().wait(worker.record());
@@ -136,7 +136,7 @@ TEST_P(CudaStream, IsOrderedWithAWorkerInBothDirections) {
   EXPECT_EQ(*x, 1000);
 }
 
-TEST_P(CudaStream, ErrorOfATaskLeavesBySynchronizeAndSkipsLaterTasks) {
+TEST_P(CudaStream, SynchronizeThrowsTheErrorOfATaskAndLaterTasksAreSkipped) {
   std::atomic<bool> skipped = true;
   stream().enqueue([] { fail(Exit::data, "bad"); });
   stream().enqueue([&] { skipped = false; });
@@ -146,7 +146,7 @@ TEST_P(CudaStream, ErrorOfATaskLeavesBySynchronizeAndSkipsLaterTasks) {
   stream().synchronize();
 }
 
-TEST_P(CudaStream, ThrowsTheErrorOfAWorkerThatItWaitsForAndNobodySynchronizes) {
+TEST_P(CudaStream, ThrowsTheErrorOfAnUnsynchronizedWorkerThatItWaitsFor) {
   Stream worker(Stream::Mode::worker);
   stream().wait(worker.record());
   stream().synchronize();
@@ -160,7 +160,7 @@ TEST_P(CudaStream, ThrowsTheErrorOfAWorkerThatItWaitsForAndNobodySynchronizes) {
   stream().synchronize();
 }
 
-TEST_P(CudaStream, RefusesScratchOfTheHostThatIsNotPageLocked) {
+TEST_P(CudaStream, RejectsPageableHostScratch) {
   const Buffer device = make(MemoryKind::device, 1 << 16);
   std::vector<int32_t> ordinary(1 << 16);
   try {
@@ -171,9 +171,9 @@ TEST_P(CudaStream, RefusesScratchOfTheHostThatIsNotPageLocked) {
   }
 }
 
-// Every stream's part of a graph comes behind what was given before the graph, and before what is given later
-// to any of its streams, also where no task waits for another.
-TEST_P(CudaStream, JoinsTheStreamsOfAGraphAtItsBeginAndEnd) {
+// The captured part of every stream comes after the work enqueued before the graph, and before later work of
+// any of its streams, even if no task waits for another.
+TEST_P(CudaStream, JoinsTheStreamsOfAGraphAtBeginAndEnd) {
   constexpr int kTimes = 16, kNumel = 1000;
   Stream other(GetParam());
   const Workspace other_space = allocate_workspace(*memory_, kCopyScratch);
@@ -200,8 +200,8 @@ TEST_P(CudaStream, JoinsTheStreamsOfAGraphAtItsBeginAndEnd) {
   other.synchronize();
 }
 
-// A chain over two streams: every time `from` holds other values and goes to another place of `to`.
-TEST_P(CudaStream, RunsWorkAsAGraphAsItRunsItPlainly) {
+// A chain over two streams: each time `from` has other values and goes to another place in `to`.
+TEST_P(CudaStream, GraphAndPlainWorkHaveTheSameResults) {
   constexpr int kTimes = 24, kNumel = 1000;
   for (const Graphs::Use use : {Graphs::Use::always, Graphs::Use::measured}) {
     Stream other(GetParam());
@@ -220,7 +220,7 @@ TEST_P(CudaStream, RunsWorkAsAGraphAsItRunsItPlainly) {
       const Event before = other.record();
       graphs->run({7}, [&] {
         stream().wait(before);
-        other.wait(inside);  // of the graph before
+        other.wait(inside);  // recorded in the previous graph
         copy(between, from.tensor().slice(here), stream());
         other.wait(stream().record());
         copy(to.tensor().slice(here), between, other);
@@ -256,7 +256,7 @@ TEST_P(CudaStream, StaysUsableWhenWorkOfAGraphFails) {
   EXPECT_EQ(to_host<int32_t>(gpu, stream()), twos);
 }
 
-TEST_P(CudaStream, RefusesMoreMemoryThanTheGpuHasWithTheTable) {
+TEST_P(CudaStream, FailsWithTheTableIfTheGpuIsOutOfMemory) {
   try {
     make(MemoryKind::device, int64_t{1} << 44);
     FAIL() << "64 TiB were given";

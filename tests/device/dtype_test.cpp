@@ -21,12 +21,12 @@ void expect_round_trip() {
   }
 }
 
-TEST(DType, SixteenBitFloatsSurviveTheWayThroughFloat) {
+TEST(DType, SixteenBitFloatsRoundTripThroughFloat) {
   expect_round_trip<bf16>();
   expect_round_trip<fp16>();
 }
 
-// Between two neighbours: the nearer one, and the even one from the middle.
+// Between two neighbors: rounds to the nearer one, and ties to the even one.
 template <class T>
 void expect_nearest(uint32_t largest) {
   for (uint32_t bits = 0; bits < largest; ++bits) {
@@ -48,12 +48,12 @@ TEST(DType, OverflowBecomesInfinityAndNaNStaysNaN) {
   EXPECT_EQ(from_float<fp16>(65519.996f).bits, 0x7bff);
   EXPECT_EQ(from_float<fp16>(65520.0f).bits, 0x7c00);
   EXPECT_EQ(from_float<bf16>(3.4e38f).bits, 0x7f80);
-  // A NaN whose payload lies only in the bits that are dropped.
+  // A NaN with all payload bits in the dropped part.
   EXPECT_TRUE(std::isnan(to_float(from_float<bf16>(std::bit_cast<float>(0x7f800001u)))));
   EXPECT_TRUE(std::isnan(to_float(from_float<fp16>(std::bit_cast<float>(0x7f800001u)))));
 }
 
-TEST(DType, KnowsSizesAndNames) {
+TEST(DType, HasSizesAndNames) {
   EXPECT_EQ(size_of(DType::fp32), 4);
   EXPECT_EQ(size_of(DType::bf16), 2);
   EXPECT_EQ(size_of(DType::fp64), 8);

@@ -24,7 +24,7 @@ void expect_line(const std::string& text, std::initializer_list<const char*> par
   EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
 
-TEST(GpuProblem, IsNoneWhereTheGpusAreThoseThatWereNamed) {
+TEST(GpuProblem, IsEmptyIfTheNamedGpusExist) {
   for (const auto& [gpus, list] : {std::pair{8, "0,1,2"},
                                    {1, "3"},
                                    {2, "1,0"},
@@ -36,7 +36,7 @@ TEST(GpuProblem, IsNoneWhereTheGpusAreThoseThatWereNamed) {
   EXPECT_EQ(gpu_problem(report(8)).text, "");
 }
 
-TEST(GpuProblem, OfAListThatHidesEveryGpuIsNoAccident) {
+TEST(GpuProblem, AListThatHidesAllGpusIsIntended) {
   for (const char* list : {"", " ", "-1"}) {
     const GpuProblem p = gpu_problem(report(0, list));
     expect_line(p.text, {"CUDA_VISIBLE_DEVICES", "hides every GPU", "unset it", "0,1"});
@@ -44,7 +44,7 @@ TEST(GpuProblem, OfAListThatHidesEveryGpuIsNoAccident) {
   }
 }
 
-TEST(GpuProblem, OfAWrongListNamesTheEntryAndIsInTheWay) {
+TEST(GpuProblem, AWrongListNamesTheEntryAndPreventsUse) {
   for (const auto& [gpus, list, entry] : {std::tuple{1, "0,9", "not '9'"},
                                           {0, "9", "not '9'"},
                                           {0, "all", "'all' names no GPU"},
@@ -58,11 +58,12 @@ TEST(GpuProblem, OfAWrongListNamesTheEntryAndIsInTheWay) {
     EXPECT_TRUE(p.meant) << list;
   }
   const GpuProblem slices = gpu_problem(report(1, "MIG-a,MIG-b"));
-  expect_line(slices.text, {"2 MIG slices", "MIG slices, but a process can use only the first; give each process one slice"});
+  expect_line(slices.text, {"2 MIG slices",
+                            "MIG slices, but a process can use only the first; give each process one slice"});
   EXPECT_TRUE(slices.meant);
 }
 
-TEST(GpuProblem, OfTheDriverHasBothVersionsAndTheFix) {
+TEST(GpuProblem, DriverProblemsNameBothVersionsAndTheAction) {
   DriverReport r{.answer = Answer::old_driver, .driver = 12040, .runtime = 13010};
   expect_line(gpu_problem(r).text, {"CUDA 12.4", "13.1", "install a newer driver"});
   EXPECT_TRUE(gpu_problem(r).meant);
@@ -76,8 +77,8 @@ TEST(GpuProblem, OfTheDriverHasBothVersionsAndTheFix) {
   EXPECT_FALSE(gpu_problem(report(0)).meant);
 }
 
-// What was meant is an error with "auto", too; a machine without a GPU computes on its processor.
-TEST(Device, IsNotSilentlyTheProcessorWhereAGpuWasMeant) {
+// A meant GPU is an error also with "auto"; a machine without a GPU uses its CPU.
+TEST(Device, DoesNotSilentlyFallBackToTheCpuIfAGpuWasMeant) {
   const CudaStatus none{.problem = "there is none"}, wrong{.problem = "the list is wrong", .meant = true};
   CudaStatus partly = wrong;
   partly.gpus.resize(1);
@@ -98,7 +99,7 @@ TEST(Device, IsNotSilentlyTheProcessorWhereAGpuWasMeant) {
   EXPECT_EQ(choose_device("auto", 3, two), Device::cuda(1));
 }
 
-TEST(GpuSlice, IsSaidAndRefusedWhereSeveralRanksWouldNotReachEachOther) {
+TEST(GpuSlice, IsReportedAndRejectedIfRanksCannotReachEachOther) {
   const Gpu whole{.name = "NVIDIA H200", .multiprocessors = 132, .memory_bytes = 140 * kGiB},
       slice{.name = "NVIDIA H200 MIG 1g.18gb", .multiprocessors = 16, .memory_bytes = 17 * kGiB};
   EXPECT_EQ(slice_note(whole, Device::cuda(0)), "");
@@ -112,7 +113,7 @@ TEST(GpuSlice, IsSaidAndRefusedWhereSeveralRanksWouldNotReachEachOther) {
   EXPECT_EQ(slice_problem(slice, Device::cuda(0), 2, "host"), "");
 }
 
-TEST(GpuProblems, SayWhichGpusHaveProductsInFp8) {
+TEST(GpuProblems, NameGpusWithoutFp8Products) {
   const auto gpu = [](int major, int minor) { return Gpu{.name = "a GPU", .major = major, .minor = minor}; };
   for (const auto& [major, minor] : {std::pair{8, 9}, {9, 0}, {10, 0}, {12, 0}})
     EXPECT_EQ(fp8_problem(gpu(major, minor), Device::cuda(1), false), "") << major << "." << minor;
@@ -124,7 +125,7 @@ TEST(GpuProblems, SayWhichGpusHaveProductsInFp8) {
               {"is row", "10.0", "need 9.0", "set it to delayed"});
 }
 
-TEST(GpuMemory, ThatOthersUseIsNamedBeforeAnythingIsAllocated) {
+TEST(GpuMemory, UsedByOthersIsReportedBeforeAllocation) {
   Gpu gpu{.name = "NVIDIA H200", .memory_bytes = 140 * kGiB, .free_bytes = 60 * kGiB};
   EXPECT_EQ(memory_problem(gpu, Device::cuda(2), 59 * kGiB), "");
   EXPECT_EQ(memory_problem(gpu, Device::cuda(2), 60 * kGiB - kGiB), "");

@@ -22,7 +22,7 @@ TEST(Memory, CountsLiveAndPeakBytesByKindAndCategory) {
   EXPECT_EQ(memory.peak().at(MemoryKind::device, Category::weights), 40);
 }
 
-TEST(Memory, GivesZeroedAlignedMemoryOfAnySize) {
+TEST(Memory, ReturnsZeroedAlignedMemoryOfAnySize) {
   Memory memory;
   for (int64_t bytes :
        {int64_t{0}, int64_t{1}, int64_t{63}, int64_t{4097}, int64_t{2} << 20, (int64_t{3} << 20) + 5}) {
@@ -39,13 +39,13 @@ TEST(Memory, DryRunCountsWithoutAllocating) {
   const Buffer b =
       memory.allocate(MemoryKind::device, Category::weights, DType::fp32, {int64_t{1} << 40}, "huge");
   EXPECT_EQ(memory.live().total(Category::weights), int64_t{4} << 40);
-  // Addresses that differ, as real code compares them, and that nobody can touch.
+  // Addresses are distinct, as real code compares them, and inaccessible.
   const Buffer c = memory.allocate(MemoryKind::device, Category::weights, DType::fp32, {1}, "small");
   EXPECT_GE(static_cast<std::byte*>(c.tensor().raw()) - static_cast<std::byte*>(b.tensor().raw()),
             b.tensor().bytes());
 }
 
-TEST(Memory, RefusesBeyondALimitAndNamesTheLargestCategory) {
+TEST(Memory, FailsBeyondALimitAndNamesTheLargestCategory) {
   Memory memory({.device_bytes = 1000, .host_bytes = 100});
   const Buffer a = memory.allocate(MemoryKind::device, Category::gradients, DType::uint8, {900}, "a");
   try {
@@ -70,7 +70,7 @@ TEST(Memory, MovedBuffersAreReturnedOnce) {
   EXPECT_EQ(memory.live().total(Category::weights), 32);
 }
 
-// An allocator of somebody else's, which counts what is out.
+// A custom allocator that counts the outstanding bytes.
 int64_t out_there = 0;
 MemoryBlock give(Device, int64_t bytes) {
   out_there += bytes;
@@ -82,7 +82,7 @@ MemoryBlock give(Device, int64_t bytes) {
 
 constexpr int64_t kGranule = 4096;
 
-TEST(Memory, ThatCollectivesMoveComesFromTheirAllocatorInItsGranules) {
+TEST(Memory, MovedCategoriesUseTheTransportsAllocatorAndGranularity) {
   Memory memory({}, Memory::Mode::real, {}, {kGranule, give});
   Memory plan({}, Memory::Mode::dry, {}, {kGranule});
   std::vector<Buffer> buffers, planned;
@@ -114,14 +114,14 @@ TEST(Memory, ThatCollectivesMoveComesFromTheirAllocatorInItsGranules) {
   EXPECT_EQ(out_there, 0);
 }
 
-TEST(Memory, ThatCollectivesMoveIsTheDevicesWhereTheyHaveNoAllocator) {
+TEST(Memory, MovedCategoriesUseTheDeviceWithoutATransportAllocator) {
   Memory memory({.device_bytes = 2 * kGranule}, Memory::Mode::real, {}, {kGranule});
   const Buffer b = memory.allocate(MemoryKind::device, Category::weights, DType::uint8, {kGranule + 1}, "b");
   EXPECT_EQ(memory.live().total(Category::weights), 2 * kGranule);
   EXPECT_EQ(b.tensor().numel(), kGranule + 1);
   EXPECT_TRUE(memory.moved().empty());
   EXPECT_THROW(memory.allocate(MemoryKind::device, Category::weights, DType::uint8, {1}, "one more"), Error)
-      << "what a granule takes counts against the limit";
+      << "the whole granule counts against the limit";
   Memory without({}, Memory::Mode::real, {}, {kGranule, [](Device, int64_t) { return MemoryBlock{}; }});
   EXPECT_THROW(without.allocate(MemoryKind::device, Category::weights, DType::uint8, {1}, "refused"), Error);
   EXPECT_TRUE(without.moved().empty());

@@ -44,12 +44,12 @@ TEST(Stream, WaitingForAnEventOrdersTwoStreams) {
   }
 }
 
-TEST(Stream, ErrorLeavesBySynchronizeAndSkipsLaterTasks) {
+TEST(Stream, SynchronizeThrowsTheFirstErrorAndLaterTasksAreSkipped) {
   Stream stream(Stream::Mode::worker);
   std::atomic<bool> skipped = true;
   stream.enqueue([] { fail(Exit::data, "token out of range"); });
   stream.enqueue([&] { skipped = false; });
-  stream.record().wait();  // fires all the same
+  stream.record().wait();  // fires after a failure
   try {
     stream.synchronize();
     FAIL() << "the error was lost";
@@ -68,7 +68,7 @@ TEST(Stream, StartTaskRunsFirstAndDestructorFinishesTheWork) {
   EXPECT_EQ(done, 50);
 }
 
-TEST(Event, OfNothingIsOver) {
+TEST(Event, DefaultConstructedIsReached) {
   EXPECT_EQ(Event().state(), nullptr);
   Event().wait();
   Stream stream(Stream::Mode::worker);

@@ -48,7 +48,7 @@ double cpu_seconds() {
          1e-6 * double(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
-TEST(Team, ComputesEveryPieceOnceWhateverTheNumbers) {
+TEST(Team, ComputesEveryPieceOnceForAllCounts) {
   for (const int threads : {1, 2, 3, 7}) {
     const Threads set(threads);
     for (const int64_t count : {0, 1, 2, 6, 7, 8, 1000})
@@ -66,8 +66,8 @@ TEST(Team, ComputesEveryPieceOnceWhateverTheNumbers) {
   }
 }
 
-// A helper that has begun and is held up, as by another process on its core, keeps only what it has in hand.
-TEST(Team, TakesOverWhatAThreadThatIsHeldUpHasNotBegun) {
+// A running helper that is delayed, as by another process on its core, keeps only its current piece.
+TEST(Team, TakesOverUnstartedPiecesOfADelayedThread) {
   const Threads set(2);
   const auto until = [](const auto& holds) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -100,7 +100,7 @@ TEST(Team, SeesWhatTheCallerWroteAndShowsWhatItWrites) {
   }
 }
 
-TEST(Team, RunsALoopWithinAShareOnThatThread) {
+TEST(Team, RunsANestedLoopOnItsThread) {
   const Threads set(2);
   std::atomic<int64_t> sum{0};
   shares(2, [&](int, int64_t, int64_t) {
@@ -129,7 +129,7 @@ TEST(Team, IsOneForEachCallingThread) {
   EXPECT_EQ(sum, 4 * 200 * 64);
 }
 
-TEST(Team, TakesUpAChangedNumberOfThreads) {
+TEST(Team, AdoptsAChangedNumberOfThreads) {
   std::thread([] {
     for (const int threads : {2, 4, 3}) {
       const Threads set(threads);
@@ -141,8 +141,8 @@ TEST(Team, TakesUpAChangedNumberOfThreads) {
   }).join();
 }
 
-// A helper that spins would use a core's time for as long as the caller does something else.
-TEST(Team, SleepsWhileThereIsNothingToDo) {
+// A spinning helper would use a whole core while the caller does something else.
+TEST(Team, SleepsWhileIdle) {
   const Threads set(3);
   const auto once = [] { shares(3, [](int, int64_t, int64_t) {}); };
   once();
@@ -153,10 +153,10 @@ TEST(Team, SleepsWhileThereIsNothingToDo) {
     once();
   }
   EXPECT_GE(team_statistics().sleeps - before, 20);
-  EXPECT_LT(cpu_seconds() - cpu, 0.05);  // of 0.4 s that two helpers would spin
+  EXPECT_LT(cpu_seconds() - cpu, 0.05);  // of 0.4 s that two spinning helpers would use
 }
 
-// The caller that waits for a late helper sleeps as well.
+// The caller also sleeps while it waits for a late helper.
 TEST(Team, SleepsWhileAHelperIsLate) {
   const Threads set(2);
   const double cpu = cpu_seconds();
@@ -164,10 +164,10 @@ TEST(Team, SleepsWhileAHelperIsLate) {
     shares(2, [](int thread, int64_t, int64_t) {
       if (thread == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     });
-  EXPECT_LT(cpu_seconds() - cpu, 0.05);  // of 0.2 s that the caller would spin
+  EXPECT_LT(cpu_seconds() - cpu, 0.05);  // of 0.2 s that a spinning caller would use
 }
 
-// Without a pause in between, a helper often wakes when its share is taken and the next loop has begun.
+// Without a pause, a helper often wakes after its share was taken and the next loop has begun.
 TEST(Team, ComputesEveryPieceOnceWhenTheCallerTakesSharesOver) {
   const Threads set(4);
   std::vector<std::atomic<int>> seen(64);
@@ -179,13 +179,12 @@ TEST(Team, ComputesEveryPieceOnceWhenTheCallerTakesSharesOver) {
   }
 }
 
-TEST(Team, WorksInAChildOfForkAndLetsItEnd) {
+TEST(Team, WorksInAForkedChildWhichCanExit) {
 #ifdef __SANITIZE_THREAD__
   GTEST_SKIP() << "ThreadSanitizer allows no new threads in a child of a process with threads";
 #endif
   const Threads set(2);
-  // A thread that is only just starting may hold a lock of the address sanitizer, which the child would wait
-  // for.
+  // A starting thread may hold an address sanitizer lock that the child would wait for.
   std::atomic<bool> helped{false};
   shares(2, [&](int thread, int64_t, int64_t) {
     if (thread == 1) helped = true;

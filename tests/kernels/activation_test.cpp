@@ -64,7 +64,7 @@ TEST_P(ActivationKernel, ForwardAndBackwardEqualDoublePrecision) {
       }
 }
 
-TEST_P(ActivationKernel, OfWhatIsNotANumberIsNone) {
+TEST_P(ActivationKernel, PropagatesNan) {
   for (Activation kind : kKinds)
     for (DType type : {DType::fp32, DType::bf16, DType::fp16}) {
       Guarded x(type, {33}, Values(33, NAN)), y(type, {33});
@@ -74,9 +74,9 @@ TEST_P(ActivationKernel, OfWhatIsNotANumberIsNone) {
     }
 }
 
-// A processor takes a hundred cycles and more for a vector in which one is computed, even to be thrown away.
-// The flag of an underflow is the calling thread's, which does so few elements alone.
-TEST(CpuActivation, ComputesNoSubnormalNumbersOnTheWay) {
+// A subnormal result costs a CPU more than a hundred cycles per vector, even if it is discarded. The
+// underflow flag belongs to the calling thread, which computes so few elements alone.
+TEST(CpuActivation, ComputesNoSubnormalIntermediates) {
   const Guarded x(DType::fp32, {64}, Values(64, 30.0)), y(DType::fp32, {64});
   for (const Activation kind : {Activation::gelu_tanh, Activation::silu}) {
     _mm_setcsr(_mm_getcsr() & ~unsigned{_MM_EXCEPT_MASK});
@@ -125,7 +125,7 @@ TEST_P(SoftCapKernel, EqualsDoublePrecisionAndHoldsTheCap) {
       for (int64_t numel : {0, 1, 17, 4001}) {
         Values v = sweep(numel);
         for (size_t i = 0; i < v.size(); i += 3)
-          v[i] *= 1e-3;  // where a quotient of exponentials loses digits
+          v[i] *= 1e-3;  // range with loss of digits in a quotient of exponentials
         if (numel > 1) v[0] = INFINITY, v[1] = -INFINITY;
         Guarded x(type, {numel}, v), y(type, {numel});
         Values want;
@@ -153,7 +153,7 @@ TEST_P(AddKernel, SumsInPlace) {
   }
 }
 
-TEST_P(DropoutKernel, KeepsExactlyWhatPhiloxSays) {
+TEST_P(DropoutKernel, KeepsExactlyTheElementsChosenByPhilox) {
   const Philox philox{.seed = 77, .stream = hash_name("mask")};
   for (DType type : kTrainingTypes)
     for (int64_t offset : {int64_t{0}, int64_t{1}, int64_t{4099}, int64_t{1} << 34, (int64_t{1} << 34) - 7})

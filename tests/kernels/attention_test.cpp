@@ -9,13 +9,13 @@ namespace {
 
 KERNEL_SUITE(Attention);
 
-// Plain attention in double precision and its derivative by the chain rule on the full matrix.
+// Plain attention in double precision, with its derivative by the chain rule on the full matrix.
 struct Oracle {
   AttentionCase c;
   Values qkv, documents, y, lse, dqkv;
   AttentionDropout dropout = {};
 
-  // By the definition, number by number.
+  // By definition, one number at a time.
   double factor(int64_t b, int64_t h, int64_t i, int64_t j) const {
     const int64_t head = (dropout.first_sample + b) * dropout.all_heads + dropout.first_head + h;
     if (dropout.p == 0) return 1;
@@ -38,10 +38,10 @@ struct Oracle {
   int64_t key_head(int64_t h) const { return c.heads + h / (c.heads / c.kv_heads); }
   int64_t value_head(int64_t h) const { return key_head(h) + c.kv_heads; }
 
-  int64_t keys(int64_t i) const { return c.causal ? i + 1 : c.seq; }  // that query i may see
+  int64_t keys(int64_t i) const { return c.causal ? i + 1 : c.seq; }  // keys visible to query i
 
   double scale() const { return c.scale != 0 ? double(c.scale) : 1 / std::sqrt(double(c.head_dim)); }
-  // The slope of the cap where it gave the score whose probability this is.
+  // Slope of the cap at the score with this probability.
   double slope(double p, int64_t b, int64_t h, int64_t i) const {
     if (c.cap == 0 || p == 0) return 1;
     const double t = (std::log(p) + lse[size_t((b * c.heads + h) * c.seq + i)]) / c.cap;
@@ -107,21 +107,20 @@ struct Oracle {
   }
 };
 
-// A GPU's tensor cores and a CPU's instruction for bf16 take the probabilities and their gradients in 16
-// bits, each off by half an ulp. In y their sum is 1 and values reach 4.5; in gradients up to 24 of them meet
-// queries of this size.
+// GPU tensor cores and the CPU's bf16 instructions use 16-bit probabilities and gradients, each off by half
+// an ulp. In y their sum is 1 and values reach 4.5; in gradients, up to 24 of them meet queries of this size.
 bool rounds_inside(DType type) {
   if (TestDevice::current()) return type != DType::fp32;
   const cpu::Bf16Way way = cpu::bf16_products().way;
   return type == DType::bf16 && (way == cpu::Bf16Way::dots || way == cpu::Bf16Way::tiles);
 }
 double output_bound(DType type, bool rounds) { return 2e-6 + (rounds ? 4.5 * half_ulp(type) : 0); }
-// Backward reads the rounded y, which 16-bit storage puts off by half an ulp of it.
+// Backward reads the rounded y, which is off by half an ulp in 16-bit storage.
 double gradient_bound(DType type, bool rounds) {
   return type == DType::fp32 ? 1e-5 : (rounds ? 24 : 8) * half_ulp(type);
 }
 
-// What runs the forward and the backward.
+// Runs the forward and the backward.
 template <class Run>
 void expect_double_precision(const AttentionCase& c, DType type, bool rounds, const Run& run) {
   SCOPED_TRACE(
@@ -168,7 +167,7 @@ TEST_P(AttentionKernel, ForwardAndBackwardEqualDoublePrecision) {
       expect_double_precision(c, type, rounds_inside(type), [&](const auto& op) { launch(op, stream); });
 }
 
-// The bodies by the CPU's instructions for bf16, on models of these.
+// Bodies for the CPU's bf16 instructions, on models of these.
 struct ModelBodies {
   const char* name;
   cpu::AttentionBody forward, backward;
@@ -189,10 +188,9 @@ TEST_P(AttentionByModel, EqualsDoublePrecision) {
   for (const AttentionCase& c : kAttentionCases) expect_double_precision(c, DType::bf16, true, GetParam());
 }
 
-// Forward and backward of one sequence of which the first `poisoned` rows are no numbers. 384 rows are whole
-// blocks of every kernel, so rows from there on stay numbers exactly when blocks that they do not see are
-// passed over: zero times such a row would be one as well. A window of 97 begins with a tile of 96 keys, and
-// leaves 256 rows to tiles of 64 and 128.
+// Runs forward and backward of one sequence with NaN in its first `poisoned` rows. 384 rows are whole blocks
+// of every kernel, so rows from there on stay finite exactly if the kernels skip invisible blocks: zero times
+// NaN would be NaN. A window of 97 begins with a tile of 96 keys, and leaves 256 rows to tiles of 64 and 128.
 void expect_numbers_from_384(int64_t poisoned, const AttentionMask& mask, DType type) {
   const int64_t seq = 768, heads = 2, kv = 1, dim = 64, narrow = heads * dim, wide = (heads + 2 * kv) * dim;
   Values rows = random_values(seq * wide, 1), gradients = random_values(seq * narrow, 2);
@@ -212,7 +210,7 @@ void expect_numbers_from_384(int64_t poisoned, const AttentionMask& mask, DType 
     }
 }
 
-TEST_P(AttentionKernel, PassesOverBlocksThatAreHidden) {
+TEST_P(AttentionKernel, SkipsHiddenBlocks) {
   Guarded documents(DType::int32, {1, 768}, document_starts(1, 768, 2));
   for (DType type : kTrainingTypes) {
     SCOPED_TRACE(name_of(type));
@@ -222,8 +220,8 @@ TEST_P(AttentionKernel, PassesOverBlocksThatAreHidden) {
   }
 }
 
-// Where the window holds every position it is no mask: the same kernels, the same bits.
-TEST_P(AttentionKernel, GivesTheBitsOfNoWindowWhereTheWindowHoldsAll) {
+// A window over all positions has no effect: the same kernels, the same bits.
+TEST_P(AttentionKernel, AWindowOverAllPositionsHasTheBitsOfNoWindow) {
   const int64_t seq = 150, heads = 2, dim = 64, narrow = heads * dim;
   for (DType type : kTrainingTypes) {
     Guarded qkv(type, {seq, 3 * narrow}, random_values(seq * 3 * narrow, 1)),
@@ -240,7 +238,7 @@ TEST_P(AttentionKernel, GivesTheBitsOfNoWindowWhereTheWindowHoldsAll) {
   }
 }
 
-TEST(AttentionFlops, CountThePairsThatAreSeen) {
+TEST(AttentionFlops, CountVisiblePairs) {
   for (const auto& [seq, window] :
        {std::pair<int64_t, int64_t>{1, 0}, {7, 0}, {7, 1}, {7, 3}, {7, 7}, {7, 9}, {100, 31}}) {
     int64_t pairs = 0;
@@ -255,9 +253,8 @@ TEST(AttentionFlops, CountThePairsThatAreSeen) {
   }
 }
 
-// On the CPU the kernel itself reads them; a place in front of the sequence would be an address outside of
-// it.
-TEST(AttentionDocuments, ThatBeginOutsideTheirSequenceAreRefused) {
+// On the CPU the kernel itself reads the documents; a start before the sequence would be an invalid address.
+TEST(AttentionDocuments, RejectStartsOutsideTheirSequence) {
   Guarded qkv(DType::fp32, {4, 12}), y(DType::fp32, {4, 4}), lse(DType::fp32, {8});
   AttentionForward op{.y = y, .lse = lse, .qkv = qkv, .seq = 4, .heads = 2, .kv_heads = 2, .head_dim = 2};
   for (const Values& starts : {Values{0, 0, 3, 3}, {0, -1, 0, 0}, {1, 1, 1, 1}, {0, 1, 0, 0}}) {

@@ -33,7 +33,7 @@ struct Encoded {
   Guarded codes, scales;
 };
 
-TEST_P(ToBlockInt8Kernel, GivesTheNearestMultiplesOfTheLargestOf127) {
+TEST_P(ToBlockInt8Kernel, ReturnsTheNearestMultiplesOfTheLargestOver127) {
   for (const DType type : kFloats)
     for (const Case& c : kCases) {
       Guarded x(type, {c.numel}, random_values(c.numel, 3));
@@ -60,7 +60,7 @@ TEST_P(ToBlockInt8Kernel, BreaksTiesToEvenAndReachesBothEnds) {
   for (size_t i = 0; i < 6; ++i) EXPECT_EQ(code_of(got.codes, i), want[i]) << i;
 }
 
-TEST_P(ToBlockInt8Kernel, KeepsWhatIsNotFiniteInItsBlock) {
+TEST_P(ToBlockInt8Kernel, KeepsNonFiniteValuesInTheirBlock) {
   const double inf = std::numeric_limits<double>::infinity();
   for (const double broken : {inf, -inf, double(std::nanf(""))})
     for (const size_t place : {size_t{64}, size_t{100}, size_t{127}}) {
@@ -74,20 +74,20 @@ TEST_P(ToBlockInt8Kernel, KeepsWhatIsNotFiniteInItsBlock) {
     }
 }
 
-TEST_P(ToBlockInt8Kernel, HasZerosAndTheSmallestNumbers) {
+TEST_P(ToBlockInt8Kernel, EncodesZerosAndTheSmallestNumbers) {
   Guarded zeros(DType::fp32, {64}, Values(64, 0));
   const Encoded none({64, 64}, zeros);
   EXPECT_EQ(none.scales.at(0), 0);
   for (size_t i = 0; i < 64; ++i) EXPECT_EQ(code_of(none.codes, i), 0);
   Guarded small(DType::fp32, {2},
-                {0x1p-149 * 190, -0x1p-149 * 190});  // its scale is 1.496 times the smallest
+                {0x1p-149 * 190, -0x1p-149 * 190});  // its scale is 1.496 times the smallest number
   const Encoded ends({2, 2}, small);
   EXPECT_EQ(ends.scales.at(0), 0x1p-149);
   EXPECT_EQ(code_of(ends.codes, 0), 127);
   EXPECT_EQ(code_of(ends.codes, 1), -127);
 }
 
-TEST_P(FromBlockInt8Kernel, IsWithinHalfAScaleOfWhatWasEncoded) {
+TEST_P(FromBlockInt8Kernel, IsWithinHalfAScaleOfTheOriginal) {
   for (const DType type : kFloats)
     for (const Case& c : kCases) {
       Guarded x(type, {c.numel}, random_values(c.numel, 5)), y(type, {c.numel});

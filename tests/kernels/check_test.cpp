@@ -1,4 +1,4 @@
-// check() refuses what the contracts exclude.
+// check() rejects operands outside the contracts.
 #include "kernels/activation.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
@@ -30,14 +30,14 @@ class Check : public testing::Test {
   Guarded rows_{DType::fp32, {4}}, width_{DType::fp32, {6}}, one_{DType::fp64, {1}}, small_{DType::fp32, {3}};
 };
 
-TEST_F(Check, NamesOpOperandWantedAndGot) {
+TEST_F(Check, NamesOpOperandExpectedAndActualValue) {
   const std::string message = refusal(Add{.y = a_, .a = b_, .b = small_});
   for (const char* part : {"Add", "b", "24", "[3]"})
     EXPECT_NE(message.find(part), std::string::npos) << message;
   EXPECT_NE(refusal(Add{.y = a_, .a = Tensor(), .b = b_}), "");
 }
 
-TEST_F(Check, RefusesElementwiseOpsOfUnequalTypesOrSizes) {
+TEST_F(Check, RejectsElementwiseOpsWithDifferentTypesOrSizes) {
   EXPECT_NE(refusal(ActivationForward{.y = half_, .x = a_}), "");
   EXPECT_NE(refusal(ActivationBackward{.dx = a_, .dy = small_, .x = b_}), "");
   EXPECT_NE(refusal(ActivationForward{.y = ints_, .x = ints_}), "");
@@ -57,7 +57,7 @@ TEST_F(Check, RefusesElementwiseOpsOfUnequalTypesOrSizes) {
   EXPECT_EQ(refusal(SumSquares{.out = one_, .x = half_}), "");
 }
 
-TEST_F(Check, RefusesLayerNormsOfOtherWidths) {
+TEST_F(Check, RejectsLayerNormsWithDifferentWidths) {
   EXPECT_EQ(refusal(LayerNormForward{
                 .y = a_, .mean = rows_, .rstd = rows_, .x = b_, .weight = width_, .bias = width_}),
             "");
@@ -82,7 +82,7 @@ TEST_F(Check, RefusesLayerNormsOfOtherWidths) {
             "");
 }
 
-TEST_F(Check, RefusesRmsNormsOfOtherWidths) {
+TEST_F(Check, RejectsRmsNormsWithDifferentWidths) {
   const RmsNormForward forward{.y = a_, .rstd = rows_, .x = b_, .weight = width_};
   EXPECT_EQ(refusal(forward), "");
   RmsNormForward bad = forward;
@@ -102,7 +102,7 @@ TEST_F(Check, RefusesRmsNormsOfOtherWidths) {
   EXPECT_NE(refusal(other), "");
 }
 
-TEST_F(Check, RefusesGatedUnitsWhoseInputIsNotTwoHalves) {
+TEST_F(Check, RejectsGatedUnitsWithoutTwoInputHalves) {
   Guarded wide(DType::fp32, {4, 12}), odd(DType::fp32, {4, 11});
   EXPECT_EQ(refusal(GatedForward{.y = a_, .x = wide}), "");
   EXPECT_NE(refusal(GatedForward{.y = a_, .x = odd}), "");
@@ -113,7 +113,7 @@ TEST_F(Check, RefusesGatedUnitsWhoseInputIsNotTwoHalves) {
   EXPECT_NE(refusal(GatedBackward{.dx = odd, .dy = a_, .x = wide}), "");
 }
 
-TEST_F(Check, RefusesRotationsWithoutATableForEveryPosition) {
+TEST_F(Check, RejectsRotationsWithoutATableEntryPerPosition) {
   Guarded qkv(DType::fp32, {4, 16}), cos(DType::fp32, {4, 2}), sin(DType::fp32, {4, 2});
   const Rotary good{.qkv = qkv, .cos = cos, .sin = sin, .seq = 4, .heads = 2, .kv_heads = 1, .head_dim = 4};
   EXPECT_EQ(refusal(good), "");
@@ -137,7 +137,7 @@ TEST_F(Check, RefusesRotationsWithoutATableForEveryPosition) {
   EXPECT_NE(refusal(bad).find("documents"), std::string::npos);
 }
 
-TEST_F(Check, RefusesPositionsThatAreNotOfTheRowsOfDocuments) {
+TEST_F(Check, RejectsPositionsThatDoNotFitTheDocuments) {
   Guarded documents(DType::int32, {2, 6}), three(DType::int32, {2, 3}), other(DType::int32, {3, 3}),
       numbers(DType::fp32, {2, 3});
   const DocumentPositions good{.positions = three, .documents = documents, .first = 3};
@@ -153,7 +153,7 @@ TEST_F(Check, RefusesPositionsThatAreNotOfTheRowsOfDocuments) {
   EXPECT_NE(refusal(bad).find("positions"), std::string::npos);
 }
 
-TEST_F(Check, RefusesEmbeddingsAndLossesThatDoNotFit) {
+TEST_F(Check, RejectsEmbeddingsAndLossesThatDoNotFit) {
   EXPECT_EQ(refusal(EmbeddingForward{.y = a_, .tokens = ints_, .wte = b_}), "");
   EXPECT_NE(refusal(EmbeddingForward{.y = a_, .tokens = rows_, .wte = b_}), "");
   EXPECT_NE(refusal(EmbeddingForward{
@@ -174,7 +174,7 @@ TEST_F(Check, RefusesEmbeddingsAndLossesThatDoNotFit) {
             "");
 }
 
-TEST_F(Check, RefusesAttentionOfBrokenHeads) {
+TEST_F(Check, RejectsAttentionWithInvalidHeads) {
   Guarded qkv(DType::fp32, {4, 12}), y(DType::fp32, {4, 4}), lse(DType::fp32, {8});
   const AttentionForward good{
       .y = y, .lse = lse, .qkv = qkv, .batch = 1, .seq = 4, .heads = 2, .kv_heads = 2, .head_dim = 2};
@@ -203,7 +203,7 @@ TEST_F(Check, RefusesAttentionOfBrokenHeads) {
   EXPECT_NE(refusal(AttentionBackward{dqkv, dy, bad}).find("AttentionBackward: lse"), std::string::npos);
 }
 
-TEST_F(Check, RefusesUpdatesOfUnequalParts) {
+TEST_F(Check, RejectsUpdatesWithDifferentSizes) {
   EXPECT_EQ(refusal(Adam{.param = a_, .m = b_, .v = b_, .grad = half_}), "");
   EXPECT_NE(refusal(Adam{.param = half_, .m = b_, .v = b_, .grad = a_}), "");
   EXPECT_NE(refusal(Adam{.param = a_, .m = b_, .v = b_, .grad = a_, .step = 0}), "");

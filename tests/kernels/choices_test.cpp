@@ -5,7 +5,7 @@
 namespace cleave::kernels {
 namespace {
 
-TEST(Choices, KeepTheFirstAnswerAndTellItOnce) {
+TEST(Choices, KeepTheFirstChoiceAndReportItOnce) {
   Choices choices;
   EXPECT_EQ(choices.find("a product"), std::nullopt);
   EXPECT_EQ(choices.keep("a product", "third"), "third");
@@ -15,7 +15,7 @@ TEST(Choices, KeepTheFirstAnswerAndTellItOnce) {
   EXPECT_TRUE(choices.take_new().empty());
 }
 
-TEST(Choices, OfAnEarlierRunStandBeforeWhatIsMeasured) {
+TEST(Choices, ReplayedChoicesOverrideMeasuredOnes) {
   Choices choices;
   choices.replay({{"a product", "second"}});
   EXPECT_EQ(choices.keep("a product", "third"), "second");

@@ -1,4 +1,4 @@
-// What stands in front of a library on a GPU: the trial. Compiled where there is a backend for one.
+// Trials of library kernels on a GPU. Compiled in builds with a GPU backend.
 #include "kernels/cuda/trial.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ class TrialKernel : public OnDevice {};
 INSTANTIATE_TEST_SUITE_P(On, TrialKernel, testing::Values(Device::cuda(0)),
                          [](const auto&) { return std::string("cuda"); });
 
-TEST_P(TrialKernel, SeesOneElementThatDiffersAndOneThatIsNoNumber) {
+TEST_P(TrialKernel, DetectsADifferentElementAndANan) {
   TestStream stream;
   for (DType type : kTrainingTypes)
     for (double wrong : {1.5, std::nan("")}) {
@@ -33,7 +33,7 @@ TEST_P(TrialKernel, SeesOneElementThatDiffersAndOneThatIsNoNumber) {
     }
 }
 
-TEST_P(TrialKernel, IsMadeOnceAndItsFailureIsOneLine) {
+TEST_P(TrialKernel, RunsOnceAndReportsAFailureInOneLine) {
   TestStream stream;
   int trials = 0;
   auto fails = [&] { return ++trials, gpu::Verdict("it gives 1, not 2"); };
@@ -47,7 +47,7 @@ TEST_P(TrialKernel, IsMadeOnceAndItsFailureIsOneLine) {
   EXPECT_TRUE(gpu::proved("a fact", "CLEAVE_TEST_SWITCH", stream.get(), [] { return gpu::Verdict(); }));
 }
 
-TEST_P(TrialKernel, IsNotMadeWhereTheLibraryIsSwitchedOff) {
+TEST_P(TrialKernel, IsSkippedIfTheLibraryIsOff) {
   TestStream stream;
   setenv("CLEAVE_TEST_SWITCH", "off", 1);
   testing::internal::CaptureStderr();
@@ -59,9 +59,9 @@ TEST_P(TrialKernel, IsNotMadeWhereTheLibraryIsSwitchedOff) {
   unsetenv("CLEAVE_TEST_SWITCH");
 }
 
-// Without this the other tests would pass on the separate kernels. A GPU or a library without one of these
-// kernels fails here and trains all the same.
-TEST_P(TrialKernel, LetsTheLibraryDoGeluItsGradientAndTheBiasGradient) {
+// Without this, the other tests would pass on the separate kernels. A GPU or library without one of these
+// kernels fails here but trains correctly.
+TEST_P(TrialKernel, UsesTheLibraryForGeluItsGradientAndTheBiasGradient) {
   const DType t = DType::bf16;
   Guarded x(t, {64, 32}, random_values(64 * 32, 1)), w(t, {48, 32}, random_values(48 * 32, 2)), bias(t, {48});
   Guarded y(t, {64, 48}), hidden(t, {64, 48}), dx(t, {64, 32}), inner(t, {64, 32}), db(DType::fp32, {48});
@@ -83,8 +83,8 @@ TEST_P(TrialKernel, LetsTheLibraryDoGeluItsGradientAndTheBiasGradient) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
 }
 
-// Both ways of both directions agree, and which is faster was measured.
-TEST_P(TrialKernel, LetsCudnnDoSwigluBehindItsProducts) {
+// Both implementations of both directions agree, and the choice was measured.
+TEST_P(TrialKernel, UsesCudnnForSwigluFusedWithProducts) {
   const DType t = DType::bf16;
   const int64_t m = 256, n = 128, k = 192;
   TestStream stream;
@@ -115,12 +115,12 @@ TEST_P(TrialKernel, LetsCudnnDoSwigluBehindItsProducts) {
   expect_near(dhidden, want_dhidden, 0x1p-6, 0x1p-6, "dhidden");
 }
 
-// What follows needs a product for which the library offers a choice, and it may offer one algorithm alone:
-// of these shapes, which nobody has met before, all would have to have no more.
+// The next tests need a product with several algorithms. The library may offer a single one for a shape, so
+// they try several new shapes.
 constexpr int kShapes = 4;
 
-// Measuring runs a product many times; what it adds to is as if it had run once.
-TEST_P(TrialKernel, MeasuresAProductOnceAndLeavesItsSumAsOneProductMakesIt) {
+// Measuring runs a product many times; the accumulated result must be that of one run.
+TEST_P(TrialKernel, MeasuresAProductOnceAndPreservesItsSum) {
   Choices::Map chosen;
   for (int shape = 0; shape < kShapes && chosen.empty(); ++shape) {
     const int64_t m = 320, n = 192 + 8 * shape, k = 256;
@@ -146,8 +146,8 @@ TEST_P(TrialKernel, MeasuresAProductOnceAndLeavesItsSumAsOneProductMakesIt) {
   EXPECT_EQ(chosen.size(), 1u);
 }
 
-// Where an operand is placed does not choose another algorithm, whose bits could be others.
-TEST_P(TrialKernel, MeasuresAProductOnceWhereverItsOperandsAre) {
+// The address of an operand must not select another algorithm, which could have other bits.
+TEST_P(TrialKernel, MeasuresAProductOnceForAllAddresses) {
   size_t measured = 0;
   for (int shape = 0; shape < kShapes && measured == 0; ++shape) {
     const int64_t m = 96, n = 64 + 8 * shape, k = 56, room = m * k + 256;
@@ -169,8 +169,8 @@ TEST_P(TrialKernel, MeasuresAProductOnceWhereverItsOperandsAre) {
   EXPECT_EQ(measured, 1u);
 }
 
-// A sum that is too large for a copy, as the gradient of a wide head is.
-TEST_P(TrialKernel, MeasuresTheRowsOfAProductThatACopyHasRoomForAndSaysSo) {
+// A sum too large for a copy, such as the gradient of a wide head.
+TEST_P(TrialKernel, MeasuresTheRowsThatFitACopyAndSaysSo) {
   const int64_t m = 700, n = 64, row = n * 4;
   const struct {
     int64_t room;
@@ -206,7 +206,7 @@ TEST_P(TrialKernel, MeasuresTheRowsOfAProductThatACopyHasRoomForAndSaysSo) {
   }
 }
 
-TEST_P(TrialKernel, MeasuresWhetherAnEpilogueIsFasterAndComputesTheSameEitherWay) {
+TEST_P(TrialKernel, MeasuresEpiloguesAndComputesTheSameEitherWay) {
   const DType t = DType::bf16;
   Guarded dy(t, {256, 64}, random_values(256 * 64, 1)), x(t, {256, 128}, random_values(256 * 128, 2));
   Guarded measured(DType::fp32, {64, 128}, random_values(64 * 128, 3)),
@@ -232,10 +232,9 @@ TEST_P(TrialKernel, MeasuresWhetherAnEpilogueIsFasterAndComputesTheSameEitherWay
   EXPECT_TRUE(asked);
 }
 
-// The rules of cuDNN's plans leave this shape to the own kernels. Whether they equal double precision is
-// asked of every shape in attention_test.cpp; this fails where Hopper has to do without its own matrix
-// instructions.
-TEST_P(TrialKernel, LetsTheWarpgroupsDoAttentionOfEveryLength) {
+// The own kernels compute this shape, because cuDNN's plans do not support it. attention_test.cpp compares
+// every shape with double precision; this test fails if Hopper cannot use its own matrix instructions.
+TEST_P(TrialKernel, UsesWarpgroupsForAttentionOfEveryLength) {
   const int64_t seq = 200, heads = 4, kv = 2, dim = 128, narrow = heads * dim, wide = (heads + 2 * kv) * dim;
   Guarded documents(DType::int32, {1, seq}, document_starts(1, seq, 3));
   const AttentionMask causal, window{.window = 90}, packed{.documents = documents};
@@ -263,8 +262,9 @@ TEST_P(TrialKernel, LetsTheWarpgroupsDoAttentionOfEveryLength) {
   }
 }
 
-// One line where there is a cuDNN to refuse it, none elsewhere; the next way computes it.
-TEST_P(TrialKernel, NamesTheMaskThatCudnnDoesNotTake) {
+// Prints one line if cuDNN is present and rejects the mask, no line otherwise; the next implementation
+// computes it.
+TEST_P(TrialKernel, NamesMasksThatCudnnDoesNotSupport) {
   const int64_t seq = 256, heads = 2, dim = 64, width = heads * dim;
   const DType t = DType::bf16;
   Guarded qkv(t, {seq, 3 * width}, random_values(seq * 3 * width, 1)), y(t, {seq, width});
@@ -281,9 +281,10 @@ TEST_P(TrialKernel, NamesTheMaskThatCudnnDoesNotTake) {
       << text;
 }
 
-// On Hopper, where cuDNN is there, its workspace holds two of these sequences at a time; the own kernels take
-// short ones as well. The trial compares one sequence with these, this each of the batch with itself alone.
-TEST_P(TrialKernel, LetsCudnnDoAttentionForEverySequenceAsForOneAlone) {
+// On Hopper with cuDNN, its workspace holds two of these sequences at a time; the own kernels also take short
+// ones. The trial compares one sequence with these kernels; this test compares each sequence of the batch
+// with itself alone.
+TEST_P(TrialKernel, UsesCudnnForAttentionWithTheSameResultPerSequence) {
   const int64_t batch = 4, seq = build::cudnn_version.empty() ? 256 : 2048, heads = 4, kv = 2, dim = 64,
                 narrow = heads * dim, wide = (heads + 2 * kv) * dim;
   const DType t = DType::bf16;

@@ -1,6 +1,5 @@
-// cuDNN's opinion of our graphs. It compiles for a GPU that it is only told about, so most of it runs
-// anywhere: without a driver, the toolkit's stub of one has to be loaded. Compiled where there is a backend
-// for a GPU and cuDNN's headers.
+// Checks our graphs with cuDNN. It can compile for a described GPU, so most of this runs anywhere; without a
+// driver, it needs the toolkit's stub driver. Compiled in builds with a GPU backend and cuDNN's headers.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +10,7 @@
 namespace cleave::kernels::gpu {
 namespace {
 
-// What an H100 would say of itself.
+// Device description of an H100.
 constexpr std::string_view kHopper =
     R"({"deviceName": "NVIDIA H100 80GB HBM3", "deviceVer": 900, "driverVer": 13000, "cudaDeviceId": 0, "pciDeviceId": 0,
  "multiProcessorCount": 132, "warpSize": 32, "totalGlobalMem": 85000000000, "l2CacheSize": 52428800,
@@ -24,7 +23,7 @@ constexpr std::string_view kHopper =
 class ToldAboutHopper : public testing::Test {
  protected:
   void SetUp() override {
-    // Its name is the driver's, so the library finds it under that.
+    // Loads the stub under the driver's name, so the library finds it.
     if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) && !dlopen(CUDA_DRIVER_STUB, RTLD_NOW | RTLD_GLOBAL))
       GTEST_SKIP() << "neither a driver nor its stub: " << dlerror();
     if (!cudnn_problem().empty()) GTEST_SKIP() << cudnn_problem();
@@ -61,7 +60,7 @@ TEST_P(CudnnGraphs, AreRecognizedAsAttentionOnHopper) {
     EXPECT_GT(engines(attention_gradient_graph(GetParam(), sums)), 0u) << int(sums);
 }
 
-TEST_P(CudnnGraphs, ThatNoEngineKnowsAreRefusedInWords) {
+TEST_P(CudnnGraphs, FailWithAMessageIfNoEngineSupportsThem) {
   AttentionShape odd = GetParam();
   odd.dim = 63;
   try {
@@ -75,7 +74,7 @@ TEST_P(CudnnGraphs, ThatNoEngineKnowsAreRefusedInWords) {
   }
 }
 
-// Qwen2.5 1.5B, 3B and 7B, a rank of two of the last one's, and a trial's.
+// Qwen2.5 1.5B, 3B and 7B, one of two ranks of the 7B model, and a trial's shape.
 constexpr GatedShape kGatedShapes[] = {{32768, 8960, 1536, DType::bf16},
                                        {16384, 11008, 2048, DType::bf16},
                                        {16384, 18944, 3584, DType::bf16},
@@ -88,7 +87,7 @@ TEST_P(CudnnGatedGraphs, HaveEnginesOnHopper) {
   EXPECT_GT(engines(gated_gradient_graph(GetParam())), 0u);
 }
 
-// Without a driver the kernel that cuDNN has compiled cannot be loaded, and that is all that is wrong.
+// Without a driver, the compiled kernel cannot be loaded; this is the only expected error.
 TEST_F(ToldAboutHopper, CudnnCompilesSwigluIntoAProduct) {
   for (const bool gradient : {false, true}) try {
       const GatedShape& s = kGatedShapes[4];

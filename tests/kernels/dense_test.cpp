@@ -26,11 +26,11 @@ double activated_slope(Activation kind, double x) {
          (12 * h);
 }
 
-// Products of a training step, some whose rows do not start at 16 bytes, and empty ones.
+// Products of a training step, some with rows that are not aligned to 16 bytes, and empty ones.
 constexpr MatmulCase kProducts[] = {{64, 96, 128}, {1, 1, 1}, {7, 13, 5},    {33, 129, 65},
                                     {0, 4, 3},     {3, 5, 0}, {130, 200, 24}};
 
-// Row i of a times row j of b, both of k columns; of their columns where `a_columns` or `b_columns`.
+// Row i of a times row j of b, both with k columns; `a_columns` or `b_columns` uses columns instead.
 double dot(const Guarded& a, bool a_columns, const Guarded& b, bool b_columns, int64_t i, int64_t j,
            int64_t k) {
   const int64_t as = a_columns && k ? a.numel() / k : 0, bs = b_columns && k ? b.numel() / k : 0;
@@ -41,7 +41,7 @@ double dot(const Guarded& a, bool a_columns, const Guarded& b, bool b_columns, i
   return sum;
 }
 
-// What f does to an error of its argument: no slope is above 1.13.
+// Maximum slope of f, which amplifies an error of its argument.
 constexpr double kSteepest = 1.13;
 
 void expect_forward(const MatmulCase& size, DType type, Activation kind, bool with_bias) {
@@ -78,7 +78,7 @@ TEST_P(DenseKernel, ActivationEqualsDoublePrecision) {
         }
 }
 
-TEST_P(DenseKernel, ActivationsGradientEqualsDoublePrecision) {
+TEST_P(DenseKernel, ActivationGradientEqualsDoublePrecision) {
   for (const auto& [m, n, k] : kProducts)
     for (DType type : kTrainingTypes)
       for (Activation kind : kEpilogues) {
@@ -89,7 +89,7 @@ TEST_P(DenseKernel, ActivationsGradientEqualsDoublePrecision) {
             DenseActivationGradient{
                 .dhidden = dhidden, .dy = dy, .weight = w, .hidden = hidden, .kind = kind},
             stream);
-        // A GPU's library may take the hardware's tanh, of 11 bits, which shows where the slope is near 0.
+        // A GPU library may use the hardware's tanh with 11 bits, which is visible where the slope is near 0.
         const double tanh = TestDevice::current() && type != DType::fp32 ? 0x1p-10 : 0;
         for (int64_t i = 0; i < m * n; ++i) {
           const double product = dot(dy, false, w, true, i / n, i % n, k);
@@ -136,7 +136,7 @@ TEST_P(DenseKernel, GatedUnitEqualsDoublePrecision) {
       }
 }
 
-TEST_P(DenseKernel, GatedUnitsGradientEqualsDoublePrecision) {
+TEST_P(DenseKernel, GatedUnitGradientEqualsDoublePrecision) {
   for (const auto& [m, n, k] : kProducts)
     for (DType type : kTrainingTypes) {
       Guarded dy(type, {m, k}, random_values(m * k, 1)), w(type, {k, n}, random_values(n * k, 2, 0.1));
@@ -186,7 +186,7 @@ TEST_P(DenseKernel, WeightGradientAndItsBiasEqualDoublePrecision) {
                  stream);
           SCOPED_TRACE(
               fmt::format("{}x{}x{} {} into {}, flags {}", rows, out, in, name_of(type), name_of(of), flags));
-          // A product or sum may be rounded before it is added to a gradient: at most 50 here, of about 100
+          // A product or sum may be rounded before it is added to a gradient: at most 50 here, from about 100
           // rows.
           const double sums = double(rows + 4) * 0x1p-22, rounded = half_ulp(of) * 50;
           expect_near(dw, weight, half_ulp(of) * 1.01, sums + (add_weight ? rounded : 0), "dweight");
@@ -194,8 +194,8 @@ TEST_P(DenseKernel, WeightGradientAndItsBiasEqualDoublePrecision) {
         }
 }
 
-// The layers' results do not depend on which ops they are made of.
-TEST(Dense, IsItsTwoKernelsBitForBitOnTheCpu) {
+// A layer's results do not depend on its division into ops.
+TEST(Dense, EqualsItsTwoKernelsBitForBitOnTheCpu) {
   const int64_t m = 53, n = 77, k = 39;
   for (DType type : kTrainingTypes) {
     Guarded x(type, {m, k}, random_values(m * k, 1)), w(type, {n, k}, random_values(n * k, 2)),
@@ -214,7 +214,7 @@ TEST(Dense, IsItsTwoKernelsBitForBitOnTheCpu) {
     launch(ActivationBackward{.dx = y2, .dy = y2, .x = hidden}, stream);
     EXPECT_EQ(y.bits(), y2.bits());
 
-    const int64_t half = n - 1;  // of an even number of columns
+    const int64_t half = n - 1;  // even number of columns
     Guarded gates(type, {2 * half, k}, random_values(2 * half * k, 6)), both(type, {m, 2 * half}),
         both2(type, {m, 2 * half}), active(type, {m, half}), active2(type, {m, half});
     launch(DenseGated{.y = active, .hidden = both, .x = x, .weight = gates, .bias = {}}, stream);
@@ -234,7 +234,7 @@ TEST(Dense, IsItsTwoKernelsBitForBitOnTheCpu) {
   }
 }
 
-TEST(Dense, RefusesWrongOperands) {
+TEST(Dense, RejectsInvalidOperands) {
   const DType t = DType::fp32;
   Guarded x(t, {3, 4}), w(t, {5, 4}), bias(t, {5}), y(t, {3, 5}), hidden(t, {3, 5}), narrow(t, {3, 4}),
       half(DType::bf16, {3, 5});

@@ -1,4 +1,4 @@
-// Every kernel's output bits, compared between runs of this program with other instruction sets and thread
+// Output bits of every kernel, compared between runs of this program with other instruction sets and thread
 // counts.
 #include <unistd.h>
 
@@ -120,7 +120,7 @@ void rows(Digest& d, DType type) {
   d.run("Scale", Scale{.y = x, .x = res, .factor = 1.7f}, {&x});
 }
 
-// Whether products of the type add up two terms at a time.
+// Returns true if products of the type add two terms at a time.
 bool by_pairs(DType type) {
   const cpu::Bf16Way way = cpu::bf16_products().way;
   return type == DType::bf16 && (way == cpu::Bf16Way::dots || way == cpu::Bf16Way::tiles);

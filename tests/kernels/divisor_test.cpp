@@ -7,7 +7,7 @@
 namespace cleave::kernels {
 namespace {
 
-TEST(Divisor, DividesAsTheProcessorDoes) {
+TEST(Divisor, EqualsIntegerDivision) {
   std::set<int64_t> numbers;  // around all powers of two, and small and odd ones
   for (int bit = 0; bit < 31; ++bit)
     for (int64_t near : {-2, -1, 0, 1, 2}) numbers.insert((int64_t{1} << bit) + near);
@@ -17,7 +17,7 @@ TEST(Divisor, DividesAsTheProcessorDoes) {
     if (d <= 0 || d >= Divisor::kMost) continue;
     const Divisor divisor(d);
     EXPECT_EQ(divisor.value(), d);
-    std::set<int64_t> dividends = numbers;  // and those around multiples
+    std::set<int64_t> dividends = numbers;  // and numbers around multiples
     for (int64_t times : {int64_t{1}, int64_t{2}, int64_t{1000}, Divisor::kMost / d - 1, Divisor::kMost / d})
       for (int64_t near : {-1, 0, 1}) dividends.insert(times * d + near);
     for (const int64_t n : dividends) {
@@ -28,7 +28,7 @@ TEST(Divisor, DividesAsTheProcessorDoes) {
   }
 }
 
-TEST(Divisor, RefusesWhatItCannotDivideBy) {
+TEST(Divisor, RejectsInvalidDivisors) {
   for (const int64_t d : {int64_t{0}, int64_t{-1}, Divisor::kMost}) EXPECT_THROW(Divisor{d}, Error) << d;
 }
 

@@ -76,7 +76,7 @@ TEST_P(FillKernel, SetsEveryElement) {
   }
 }
 
-// Turns [outer, inner, width] into [inner, outer, width], between rows that are wider than the runs.
+// Transposes [outer, inner, width] to [inner, outer, width], between rows wider than the runs.
 TEST_P(CopyRunsKernel, MovesEachRunAndNothingElse) {
   const int64_t outer = 3, inner = 5, width = 7, row = 9;
   for (DType type : {DType::fp32, DType::bf16, DType::fp16, DType::fp64, DType::int32, DType::uint8}) {
@@ -112,7 +112,7 @@ TEST_P(AxpyKernel, AddsInFloatAndRoundsOnce) {
     }
 }
 
-TEST_P(SumSquaresKernel, IsExactEnoughAndBlindToAppendedZeros) {
+TEST_P(SumSquaresKernel, IsAccurateAndIndependentOfAppendedZeros) {
   for (DType type : kTrainingTypes) {
     Values v = random_values(70001, 1);
     Guarded x(type, {70001}, v);
@@ -126,7 +126,7 @@ TEST_P(SumSquaresKernel, IsExactEnoughAndBlindToAppendedZeros) {
   EXPECT_EQ(sum_squares(Guarded(DType::fp32, {0})), 0);
 }
 
-TEST_P(SumSquaresKernel, IsNotFiniteWhenAnyElementIsNot) {
+TEST_P(SumSquaresKernel, IsNonFiniteIfAnyElementIs) {
   for (DType type : kTrainingTypes)
     for (double bad : {std::nan(""), std::numeric_limits<double>::infinity()})
       for (size_t place : {size_t{0}, size_t{4999}, size_t{9998}}) {

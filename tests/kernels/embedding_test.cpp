@@ -71,13 +71,13 @@ TEST_P(EmbeddingKernel, BackwardAddsEveryRowToItsTokenAndPosition) {
                                    .accumulate_wte = accumulate,
                                    .accumulate_wpe = accumulate},
                  stream);
-          const double adding = 5e-6 + 1e-7 * double(c.rows);  // roundings of fp32 sums of so many values
+          const double adding = 5e-6 + 1e-7 * double(c.rows);  // roundings of fp32 sums of this many values
           expect_near(dwte, t, half_ulp(sums) * 1.01, adding, "dwte");
           expect_near(dwpe, p, half_ulp(sums) * 1.01, adding, "dwpe");
         }
 }
 
-TEST_P(EmbeddingKernel, PositionsMayBeGiven) {
+TEST_P(EmbeddingKernel, UsesGivenPositions) {
   for (DType type : kTrainingTypes) {
     Guarded tokens(DType::int32, {5}, {1, 0, 2, 2, 1}), positions(DType::int32, {5}, {3, 0, 1, 3, 2});
     Guarded wte(type, {3, 20}, random_values(60, 1)), wpe(type, {4, 20}, random_values(80, 2));
@@ -94,7 +94,7 @@ TEST_P(EmbeddingKernel, PositionsMayBeGiven) {
   }
 }
 
-// Two sequences of 6 places, and the rows of a rank that has places 2 to 4 of each.
+// Two sequences of 6 places, and the rows of a rank with places 2 to 4 of each.
 TEST_P(EmbeddingKernel, DocumentPositionsCountFromTheBeginningOfEachDocument) {
   Guarded documents(DType::int32, {2, 6}, {0, 1, 1, 1, 4, 4, 0, 0, 0, 3, 3, 5});
   Guarded all(DType::int32, {2, 6}), part(DType::int32, {2, 3}), none(DType::int32, {0, 3}),

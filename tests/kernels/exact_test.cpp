@@ -22,7 +22,7 @@ std::vector<int64_t> bits_of(const Guarded& x) {
   return out;
 }
 
-TEST_P(RoundToGridKernel, GivesTheNearestMultipleAndAddsItToWhatIsThere) {
+TEST_P(RoundToGridKernel, ReturnsTheNearestMultipleAndAccumulates) {
   for (int64_t numel : {0, 1, 13, 100003}) {
     const Values v = random_values(numel, 1);
     for (bool accumulate : {false, true}) {
@@ -45,7 +45,7 @@ TEST_P(RoundToGridKernel, BreaksTiesToEven) {
   expect_near(y, {0, 2, 2, 0, -2}, 0, 0, "y");
 }
 
-TEST_P(RoundToGridKernel, MarksWhatIsTooLargeOrNotFiniteAndAddsNothing) {
+TEST_P(RoundToGridKernel, FlagsTooLargeAndNonFiniteValuesAndAddsNothing) {
   const double inf = std::numeric_limits<double>::infinity();
   for (double broken : {inf, -inf, std::nan(""), 1025.0, -3e38})
     for (size_t place : {size_t{0}, size_t{777}, size_t{999}}) {
@@ -86,7 +86,7 @@ TEST_P(SumIntegerSquaresKernel, IsExactInFourWords) {
     Values v = random_values(70001, 3, scale);
     for (double& e : v) e = std::clamp(e, -0x1p62, 0x1p62);
     Guarded x = integers(v), out = integers(Values(4, 9));
-    unsigned __int128 low = 0, high = 0;  // of 96 bits and the rest
+    unsigned __int128 low = 0, high = 0;  // low 96 bits and the rest
     for (const int64_t e : bits_of(x)) {
       const auto size = static_cast<unsigned __int128>(e < 0 ? -e : e);
       const unsigned __int128 square = size * size,
@@ -109,7 +109,7 @@ TEST_P(SumIntegerSquaresKernel, IsExactInFourWords) {
   expect_near(out, {0, 0, 0, 0}, 0, 0, "out");
 }
 
-TEST(ExactOps, RefuseOtherTypesAndSizes) {
+TEST(ExactOps, RejectOtherTypesAndSizes) {
   Guarded ints(DType::int64, {4}), floats(DType::fp32, {4}), half(DType::bf16, {4}), one(DType::int64, {1});
   const auto refused = [](const auto& op) {
     try {

@@ -16,7 +16,7 @@ KERNEL_SUITE(PushFp8History);
 constexpr DType kFp8[] = {DType::fp8_e4m3, DType::fp8_e5m2};
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// A format as its paper writes it: sign, exponent, mantissa.
+// A format as defined in the paper: sign, exponent, mantissa.
 struct Paper {
   DType type;
   int mantissa, bias;
@@ -31,7 +31,7 @@ double value_of(const Paper& f, int code) {
   return code & 0x80 ? -x : x;
 }
 
-// The nearest of all numbers, by comparing with each; of two that are as near the one with the even code.
+// Code of the nearest number, by comparison with all numbers; ties to the even code.
 int nearest(const Paper& f, double x) {
   static const auto numbers_of = [](const Paper& of) {
     Values all;
@@ -50,7 +50,7 @@ int nearest(const Paper& f, double x) {
   return int(best) | (std::signbit(x) ? 0x80 : 0);
 }
 
-TEST(Fp8, HasTheNumbersOfItsFormats) {
+TEST(Fp8, HasTheValuesOfItsFormats) {
   for (const Paper& f : kPapers)
     for (int code = 0; code < 256; ++code) {
       const double got = fp8_values(f.type)[size_t(code)], want = value_of(f, code);
@@ -88,7 +88,7 @@ struct Sums {
 constexpr Sums kSums[] = {{1, 16, false}, {5, 33, false},  {70, 100, false}, {130, 512, false}, {1, 16, true},
                           {33, 5, true},  {100, 70, true}, {64, 1030, true}, {136, 260, true}};
 
-// What an op gives for x by rows of sums, and with which history.
+// Result of an op for x by rows of sums, with this history.
 struct InFp8 {
   InFp8(const Sums& c, DType type, const Guarded& x, std::optional<Values> history = {}, float unit = 1,
         double seen_before = -kInf)
@@ -118,7 +118,7 @@ double element(const Sums& c, const Guarded& x, int64_t row, int64_t term) {
   return x.at(size_t(c.transposed ? term * c.rows + row : row * c.terms + term));
 }
 
-// 2^e of the largest power of two at or below a magnitude, e less than the format's by one.
+// Largest power of two at or below the magnitude, divided by half the format's largest power of two.
 double scale_for(const Paper& f, double largest) {
   const int top = f.type == DType::fp8_e4m3 ? 8 : 15;
   return largest == 0 ? 0x1p-100 : std::exp2(std::floor(std::log2(largest)) - (top - 1));
@@ -149,7 +149,7 @@ TEST_P(ToFp8Kernel, ScalesEveryRowByItsLargestAndRoundsOnce) {
       }
 }
 
-TEST_P(ToFp8Kernel, TakesItsScaleFromTheLargestOfTheLastSteps) {
+TEST_P(ToFp8Kernel, TakesItsScaleFromTheMaximumOfTheHistory) {
   for (const Paper& f : kPapers)
     for (const Sums& c : kSums) {
       const Guarded x = operand(c, DType::bf16, random_values(c.rows * c.terms, 4, 3));
@@ -169,7 +169,7 @@ TEST_P(ToFp8Kernel, TakesItsScaleFromTheLargestOfTheLastSteps) {
     }
 }
 
-TEST_P(ToFp8Kernel, KeepsWhatIsNotFiniteAndDoesNotSeeIt) {
+TEST_P(ToFp8Kernel, KeepsNonFiniteValuesOutOfTheScale) {
   for (const double broken : {kInf, -kInf, std::nan("")})
     for (const bool transposed : {false, true}) {
       Values v(48, 1);
@@ -186,7 +186,7 @@ TEST_P(ToFp8Kernel, KeepsWhatIsNotFiniteAndDoesNotSeeIt) {
     }
 }
 
-// Doubles of what the codes stand for, row by row.
+// Decoded values as doubles, row by row.
 Values decoded(const Guarded& codes, const Guarded& scales) {
   Values v = codes.values();
   const auto terms = size_t(codes.tensor().dim(1));
@@ -246,7 +246,7 @@ TEST_P(Fp8MatmulKernel, EqualsDoublePrecisionOfWhatTheCodesStandFor) {
           }
 }
 
-TEST_P(PushFp8HistoryKernel, MovesTheRowsOfWhichSomethingWasSeen) {
+TEST_P(PushFp8HistoryKernel, ShiftsOnlyRowsWithANewMaximum) {
   Guarded history(DType::fp32, {3, 4}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}),
       seen(DType::fp32, {3, 4}, {20, -kInf, -kInf, -kInf, -kInf, 99, 99, 99, 0, -kInf, -kInf, -kInf});
   TestStream stream;
@@ -257,7 +257,7 @@ TEST_P(PushFp8HistoryKernel, MovesTheRowsOfWhichSomethingWasSeen) {
   EXPECT_EQ(one.at(0), 4);
 }
 
-TEST(Fp8, RefusesOperandsThatDoNotFit) {
+TEST(Fp8, RejectsOperandsThatDoNotFit) {
   Stream stream;
   Guarded x(DType::bf16, {4, 20}), codes(DType::fp8_e4m3, {4, 32}), short_ones(DType::fp8_e4m3, {4, 20}),
       one(DType::fp32, {1}), four(DType::fp32, {4}), c(DType::bf16, {4, 4}), other(DType::fp8_e5m2, {4, 32});

@@ -1,5 +1,5 @@
-// Every backward against its forward: the directional derivative by central differences, with both kernels in
-// fp32 and the loss, a fixed weighting of the output, in double.
+// Compares every backward with its forward: the directional derivative by central differences. Both kernels
+// run in fp32; the loss, a fixed weighting of the output, is in double.
 #include <functional>
 
 #include "kernels/activation.h"
@@ -37,7 +37,7 @@ void expect_gradient(Guarded& x, const Values& gradient, const std::function<dou
     x.set(v);
     return loss();
   };
-  // Richardson's rule: the error is of fourth order in h.
+  // Richardson extrapolation: the error is of fourth order in h.
   const double near = (moved(h) - moved(-h)) / (2 * h), far = (moved(2 * h) - moved(-2 * h)) / (4 * h);
   x.set(at);
   const double want = (4 * near - far) / 3, got = dot(gradient, direction);
@@ -164,7 +164,7 @@ TEST_P(GradientKernel, OfAttention) {
   for (const auto& [the_mask, the_cap] : cases) {
     const AttentionMask mask = the_mask;
     const float cap = the_cap;
-    // Anew each time: on a GPU an operand goes there when it is named.
+    // Rebuilt each time, because naming an operand copies it to the GPU.
     const auto forward = [&] {
       return AttentionForward{.y = y,
                               .lse = lse,

@@ -1,6 +1,6 @@
-// Operands for kernel tests: every one lies between guard bands, holds values exactly representable in its
-// type, and can be read back as doubles for a plain oracle. In a test case of a KERNEL_SUITE they lie on the
-// case's device, and TestStream runs the kernels there.
+// Operands of kernel tests, placed between guard bands, with values that are exact in their type and readable
+// as doubles for a plain oracle. In a test case of a KERNEL_SUITE they are on the case's device, and
+// TestStream runs the kernels there.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -68,7 +68,7 @@ class Guarded {
   Guarded(Guarded&&) = default;
   Guarded& operator=(Guarded&&) = default;
 
-  // An operand, with the values that were put.
+  // The operand with its current values.
   operator const Tensor&() const { return tensor(); }
   const Tensor& tensor() const {
     upload();
@@ -147,7 +147,7 @@ class Guarded {
     const auto* p = bytes_.data() + kGuard;
     return {p, p + tensor_.bytes()};
   }
-  // Nothing outside the elements was written.
+  // Returns true if nothing outside the elements was written.
   bool intact() const {
     download();
     for (int64_t i = 0; i < kGuard; ++i)
@@ -174,9 +174,9 @@ class Guarded {
     if (on_gpu_.defined() && !changed_ && seen_ != TestDevice::current()->launches) move(here(), on_gpu_);
   }
 
-  mutable std::vector<std::byte> bytes_;  // all there is on the CPU; on a GPU, a copy of the last seen state
+  mutable std::vector<std::byte> bytes_;  // the data on the CPU; on a GPU, a copy of the last known state
   mutable bool changed_ = true;           // bytes_ is newer than the GPU's
-  mutable int64_t seen_ = 0;              // how many launches bytes_ knows of
+  mutable int64_t seen_ = 0;              // number of launches included in bytes_
   Buffer on_gpu_;
   Tensor tensor_;
 };

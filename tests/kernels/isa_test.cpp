@@ -1,4 +1,4 @@
-// The choice of the bodies' instruction set. It is made once a process, so each case is a run of its own.
+// Selection of the instruction set. It happens once per process, so each case is a separate run.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,7 +9,7 @@
 namespace cleave::kernels {
 namespace {
 
-// The exit code and the words of a process in which CLEAVE_ISA is `value`.
+// Exits with the code and message of a process with CLEAVE_ISA=value.
 void choose_with(const char* value) {
   setenv("CLEAVE_ISA", value, 1);
   try {
@@ -26,7 +26,7 @@ class IsaDeathTest : public ::testing::Test {
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
-TEST_F(IsaDeathTest, TakesTheLowerOneWhenAskedAndTheBestWhenNot) {
+TEST_F(IsaDeathTest, SelectsTheLowerSetOnRequestAndTheBestByDefault) {
   const bool v4 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                   __builtin_cpu_supports("avx512vl");
@@ -35,7 +35,7 @@ TEST_F(IsaDeathTest, TakesTheLowerOneWhenAskedAndTheBestWhenNot) {
   EXPECT_EXIT(choose_with("v4"), ::testing::ExitedWithCode(v4 ? 40 : int(Exit::usage)), "");
 }
 
-TEST_F(IsaDeathTest, RefusesEveryOtherWord) {
+TEST_F(IsaDeathTest, RejectsOtherValues) {
   for (const char* word : {"V3", "v5", "avx2", "v3 ", "0"})
     EXPECT_EXIT(choose_with(word), ::testing::ExitedWithCode(int(Exit::usage)), "expected v3 .AVX2. or v4")
         << word;

@@ -14,7 +14,8 @@ struct CacheCase {
   int64_t texts, positions, heads, kv_heads, head_dim, window;
   float cap = 0, scale = 0;
 };
-// Runs of keys that end inside, at and behind blocks of 4, 32 and 64; head widths that fill vectors and not.
+// Runs of keys that end inside, at and after blocks of 4, 32 and 64; head dims that fill vectors and that do
+// not.
 constexpr CacheCase kCacheCases[] = {{1, 1, 1, 1, 2, 0},          {2, 5, 4, 2, 16, 0},
                                      {3, 70, 3, 3, 20, 0},        {2, 129, 4, 1, 64, 0},
                                      {1, 200, 2, 2, 128, 0},      {2, 64, 6, 2, 96, 0},
@@ -22,7 +23,7 @@ constexpr CacheCase kCacheCases[] = {{1, 1, 1, 1, 2, 0},          {2, 5, 4, 2, 1
                                      {1, 65, 2, 2, 80, 65},       {2, 90, 4, 2, 20, 0, 1.5f, 0.3f},
                                      {1, 70, 2, 1, 256, 9, 50, 0}};
 
-// Some positions of all texts, the newest first, with padding in between.
+// Some positions of all texts, newest first, with padding in between.
 struct Rows {
   std::vector<int32_t> texts, positions;
   int64_t count() const { return int64_t(texts.size()); }
@@ -96,8 +97,8 @@ TEST_P(KvCacheAttentionKernel, EqualsDoublePrecision) {
     }
 }
 
-// Every key and value lands where its text and position say, and nothing else is touched.
-TEST_P(KvCacheAttentionKernel, KeepsKeysAndValuesWhereTheyBelong) {
+// Every key and value is stored at its text and position, and nothing else changes.
+TEST_P(KvCacheAttentionKernel, StoresKeysAndValuesAtTheirTextAndPosition) {
   for (const CacheCase& c : kCacheCases)
     for (const DType type : kTrainingTypes) {
       const Rows rows = rows_of(c);
@@ -127,7 +128,7 @@ TEST_P(KvCacheAttentionKernel, KeepsKeysAndValuesWhereTheyBelong) {
     }
 }
 
-// The bits of a row do not depend on what is beside it.
+// The bits of a row do not depend on other rows.
 TEST_P(KvCacheAttentionKernel, ARowAloneHasTheSameBits) {
   const CacheCase c{2, 100, 4, 2, 64, 0};
   const Rows rows = rows_of(c);
@@ -157,7 +158,7 @@ TEST_P(KvCacheAttentionKernel, ARowAloneHasTheSameBits) {
   }
 }
 
-TEST(KvCacheAttention, RefusesRowsThatAreNotKept) {
+TEST(KvCacheAttention, RejectsRowsOutsideTheCache) {
   std::vector<float> memory(1024);
   std::vector<int32_t> texts{0, 2}, positions{3, 1};
   const auto floats = [&](int64_t at, Shape shape) {

@@ -55,8 +55,8 @@ TEST_P(CrossEntropyKernel, LossAndGradientEqualDoublePrecision) {
         }
 }
 
-// 16 numbers are one thread's each on a GPU, and 8208 more than one pack of each.
-TEST_P(CrossEntropyKernel, LogitsOfMinusInfinityTakeNoPart) {
+// On a GPU, a thread has at most one of 16 numbers, and more than one pack of 8208.
+TEST_P(CrossEntropyKernel, IgnoresLogitsOfMinusInfinity) {
   for (const int columns : {16, 8208}) {
     Values row(size_t(columns), -INFINITY);
     row[size_t(columns) - 3] = 1, row[size_t(columns) - 5] = 3;
@@ -73,7 +73,7 @@ TEST_P(CrossEntropyKernel, LogitsOfMinusInfinityTakeNoPart) {
   }
 }
 
-TEST_P(CrossEntropyKernel, ALogitThatIsNotANumberReachesTheLossFromAnywhere) {
+TEST_P(CrossEntropyKernel, PropagatesANanLogitFromAnyColumn) {
   for (const int columns : {3, 16, 8208})
     for (const int bad : {0, 1, 9, columns - 1})
       for (const int others : {0, 8}) {  // a whole pack at once
@@ -88,9 +88,9 @@ TEST_P(CrossEntropyKernel, ALogitThatIsNotANumberReachesTheLossFromAnywhere) {
       }
 }
 
-// Logits of three values only, so that most rows have equal ones, and padding that is larger than all; the
-// oracle is std::max_element, which returns the first. 8208 columns are more than one pack a thread on a GPU.
-TEST_P(CrossEntropyKernel, HitsAreTargetsThatComeFirstAmongTheLargestLogits) {
+// Logits of three values only, so most rows have ties, and padding larger than all of them. The oracle is
+// std::max_element, which returns the first. 8208 columns are more than one pack per GPU thread.
+TEST_P(CrossEntropyKernel, HitsAreTargetsWithTheFirstLargestLogit) {
   for (const DType type : {DType::fp32, DType::bf16, DType::fp16})
     for (auto [rows, columns, vocab] : {std::tuple{300, 7, 5}, {64, 8208, 8203}})
       for (const float scale : {0.0f, 0.5f}) {
@@ -124,7 +124,7 @@ TEST_P(CrossEntropyKernel, HitsAreTargetsThatComeFirstAmongTheLargestLogits) {
       }
 }
 
-TEST_P(CrossEntropyKernel, ARowWhoseLossIsNotANumberIsNoHit) {
+TEST_P(CrossEntropyKernel, RowsWithANanLossAreNotHits) {
   Guarded logits(DType::fp32, {3, 2}, {3, NAN, INFINITY, 0, -INFINITY, -INFINITY}), losses(DType::fp32, {3}),
       hits(DType::fp32, {3}), targets(DType::int32, {3}, {0, 0, 0});
   TestStream stream;

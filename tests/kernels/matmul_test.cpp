@@ -28,7 +28,7 @@ struct Product {
   bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
 };
 
-// Sums of k products rounded in fp32: k * 2^-24 times the sum of magnitudes, which is about k here.
+// Rounded fp32 sums of k products: k * 2^-24 times the sum of magnitudes, which is about k here.
 void expect_product(const Product& p) {
   const auto [m, n, k] = p.size;
   Guarded a(p.a, p.transpose_a ? Shape{k, m} : Shape{m, k}, random_values(m * k, 1));
@@ -59,9 +59,9 @@ void expect_product(const Product& p) {
   expect_near(c, want, half_ulp(p.c) * 1.01, double(k + 4) * 0x1p-22, "c");
 }
 
-// Whatever algorithm a library takes, and whatever it is measured on: a stream that comes later, and buffers
-// elsewhere, change nothing.
-TEST_P(MatmulKernel, GivesAShapeTheSameBitsOnEveryStreamAndInEveryPlace) {
+// Independent of the library's algorithm and of the measured product: a later stream and other buffers change
+// nothing.
+TEST_P(MatmulKernel, GivesAShapeTheSameBitsOnEveryStreamAndAtEveryAddress) {
   constexpr int64_t kRows = 192, kApart = 64;  // bytes that arenas and buckets align to, and more
   for (const auto& [columns, terms] : {std::pair<int64_t, int64_t>{96, 320}, {40, 1024}})
     for (const DType type : {DType::fp32, DType::bf16, DType::fp16})
@@ -93,8 +93,8 @@ TEST_P(MatmulKernel, GivesAShapeTheSameBitsOnEveryStreamAndInEveryPlace) {
       }
 }
 
-// A tensor axis cuts products into pieces of at least 64 rows.
-TEST_P(MatmulKernel, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
+// A tensor axis divides products into pieces of at least 64 rows.
+TEST_P(MatmulKernel, GivesARowTheSameBitsIndependentOfOtherRows) {
   if (GetParam().is_cuda()) GTEST_SKIP() << "promised on CPUs only (docs/numerics.md)";
   constexpr int64_t kRows = 1024;
   struct Width {
@@ -123,7 +123,7 @@ TEST_P(MatmulKernel, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
       }
 }
 
-TEST_P(MatmulKernel, RoundsOperandsOfFp32ToElevenBitsAtMostAndOnlyWhenAllowed) {
+TEST_P(MatmulKernel, RoundsFp32OperandsToElevenBitsOnlyIfAllowed) {
   const int64_t n = 96;
   Guarded a(DType::fp32, {n, n}, random_values(n * n, 1)), b(DType::fp32, {n, n}, random_values(n * n, 2)),
       plain(DType::fp32, {n, n}), rounded(DType::fp32, {n, n}), bf16(DType::bf16, {n, n}),
@@ -169,7 +169,7 @@ TEST_P(MatmulKernel, CrossesEveryBlockBoundary) {
     }
 }
 
-// More sums than are kept at a time where the processor multiplies bf16.
+// More sums than one part holds if the CPU multiplies bf16.
 TEST_P(MatmulKernel, RoundsALarge16BitResultBlockByBlock) {
   for (const bool transposed : {false, true})
     for (const bool accumulate : {false, true})
@@ -181,7 +181,7 @@ TEST_P(MatmulKernel, RoundsALarge16BitResultBlockByBlock) {
                       .accumulate = accumulate});
 }
 
-TEST(Matmul, RefusesWrongOperands) {
+TEST(Matmul, RejectsInvalidOperands) {
   Guarded a(DType::fp32, {3, 4}), b(DType::fp32, {4, 5}), c(DType::fp32, {3, 5}), bias(DType::fp32, {5});
   Guarded ints(DType::int32, {3, 4}), narrow(DType::fp32, {4});
   EXPECT_NO_THROW((Matmul{.c = c, .a = a, .b = b, .bias = bias}.check()));
@@ -195,7 +195,7 @@ TEST(Matmul, RefusesWrongOperands) {
                Error);
 }
 
-// Called directly, because a product goes this way only where the CPU multiplies its type.
+// Called directly, because a product uses oneDNN only if the CPU multiplies its type.
 class OnednnGemm : public ::testing::TestWithParam<DType> {};
 
 TEST_P(OnednnGemm, EqualsDoublePrecision) {
@@ -225,8 +225,8 @@ TEST_P(OnednnGemm, EqualsDoublePrecision) {
 INSTANTIATE_TEST_SUITE_P(Types, OnednnGemm, ::testing::Values(DType::fp32, DType::bf16),
                          [](const auto& type) { return std::string(name_of(type.param)); });
 
-// Its threads are another runtime's, which would watch for the next product for milliseconds each time.
-TEST(OnednnTeam, SleepsWhileThereIsNothingToDo) {
+// Its threads belong to another runtime, which by default would spin for milliseconds after each product.
+TEST(OnednnTeam, SleepsWhileIdle) {
   const int before = team_threads();
   set_team_threads(2);
   const int64_t n = 128;
@@ -246,12 +246,12 @@ TEST(OnednnTeam, SleepsWhileThereIsNothingToDo) {
     std::this_thread::sleep_for(std::chrono::milliseconds(8));
     once();
   }
-  EXPECT_LT(cpu_time() - begin, 0.06);  // of 0.24 s that the other thread may watch
+  EXPECT_LT(cpu_time() - begin, 0.06);  // of 0.24 s that the other thread may spin
   set_team_threads(before);
 }
 
-// ONEDNN_MAX_CPU_ISA makes a CPU like one that lacks the feature.
-TEST(OnednnAbility, FollowsTheLimitOfTheEnvironment) {
+// ONEDNN_MAX_CPU_ISA makes a CPU look like one without the feature.
+TEST(OnednnAbility, FollowsTheLimitInTheEnvironment) {
   const char* limit = std::getenv("ONEDNN_MAX_CPU_ISA");
   const std::string_view level = limit ? limit : "ALL";
   const bool within = level == "ALL" || level == "DEFAULT" || level.starts_with("AVX512_CORE_BF16") ||
@@ -260,7 +260,7 @@ TEST(OnednnAbility, FollowsTheLimitOfTheEnvironment) {
   EXPECT_TRUE(!cpu::onednn_ability().native_bf16 || cpu::onednn_multiplies(DType::bf16));
 }
 
-TEST(MatmulWays, NameTheWayOfEachTypeAndItsReason) {
+TEST(MatmulWays, NameImplementationAndReasonPerType) {
   const std::vector<MatmulWay> ways = matmul_ways();
   ASSERT_EQ(ways.size(), 3u);
   const std::string own = fmt::format("own product with {}", cpu::isa() == cpu::Isa::v4 ? "AVX-512" : "AVX2");
@@ -275,9 +275,9 @@ TEST(MatmulWays, NameTheWayOfEachTypeAndItsReason) {
   }
 }
 
-// What is known of CPUs (bf16_products.h) holds for this one. Instructions differ by a factor of two and
-// more; what else runs here only makes a loop slower, so the fastest of many attempts count.
-TEST(RegisterLoops, AgreeWithTheWayThatTheCpuDecides) {
+// Checks the assumptions about CPUs in bf16_products.h for this one. Instructions differ by at least a factor
+// of two, and other load only slows a loop down, so the fastest of many attempts counts.
+TEST(RegisterLoops, ConfirmTheChoiceForThisCpu) {
   const auto seconds = [](const cpu::RegisterLoop& loop) {
     timespec begin, end;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
@@ -294,7 +294,7 @@ TEST(RegisterLoops, AgreeWithTheWayThatTheCpuDecides) {
   ADD_FAILURE() << "bf16 has " << fp32 / bf16 << " times the FLOPs of fp32";
 }
 
-// A body that packs bf16: by the CPU's instruction, where it has that, or by a model of it.
+// A body with packed bf16: by the CPU's instruction, if it has one, or by its model.
 struct PackedBody {
   const char* name;
   void (*gemm)(const cpu::GemmArgs&);
@@ -309,7 +309,7 @@ class PackedProduct : public ::testing::TestWithParam<PackedBody> {
     if (!GetParam().runs()) GTEST_SKIP() << "the CPU has no " << GetParam().name;
   }
 
-  // op(a) op(b) with a's rows of `m`, as launch() would call it.
+  // op(a) op(b) with a's rows of `m`, called like launch().
   static void run(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias, const Product& p) {
     const auto [m, n, k] = p.size;
     const cpu::Scratch scratch(cpu::gemm_scratch(m, k, team_threads()) * 4);
@@ -374,9 +374,9 @@ TEST_P(PackedProduct, EqualsDoublePrecisionForEveryShapeAndTransposition) {
     }
 }
 
-// What the SDM writes of the instruction: even and odd terms apart, from zero; their sum; then c. 2^24 + 1 is
-// 2^24 in fp32, so each other order has another result.
-TEST_P(TileProduct, AddsUpInTheOrderOfTheInstruction) {
+// Order of the instruction in the SDM: even and odd terms separately, from zero; their sum; then c. 2^24 + 1
+// is 2^24 in fp32, so every other order has another result.
+TEST_P(TileProduct, SumsInTheOrderOfTheInstruction) {
   constexpr float kLarge = 0x1p24f;
   Guarded ones(DType::bf16, {1, 32}, Values(32, 1.0)), c(DType::fp32, {1, 1}, Values(1, 1.0));
   const auto sum = [&](Values terms, float from) {
@@ -386,23 +386,23 @@ TEST_P(TileProduct, AddsUpInTheOrderOfTheInstruction) {
     run(c, ones, b, {}, {.size = {1, 1, 32}, .accumulate = true});
     return c.at(0);
   };
-  EXPECT_EQ(sum({kLarge, 0, 1, 0, 1, 0, 1}, 0), kLarge);         // of even terms, one after the other
-  EXPECT_EQ(sum({kLarge, 1, 0, 1, 0, 1, 0, 1}, 0), kLarge + 4);  // of odd terms, apart from them
+  EXPECT_EQ(sum({kLarge, 0, 1, 0, 1, 0, 1}, 0), kLarge);         // even terms, one after the other
+  EXPECT_EQ(sum({kLarge, 1, 0, 1, 0, 1, 0, 1}, 0), kLarge + 4);  // odd terms, separately
   EXPECT_EQ(sum({1, 0, 1}, kLarge), kLarge + 2);                 // c last
-  EXPECT_EQ(sum({kLarge, 1}, -kLarge), 0);                       // after the two are one
-  EXPECT_EQ(sum({0x1p-130f}, 0), 0);                             // subnormals are zero: terms,
-  EXPECT_EQ(sum({}, 0x1p-130f), 0);                              // c
-  EXPECT_EQ(sum({0x1p-126f}, -0x1.8p-126f), 0);                  // and sums
+  EXPECT_EQ(sum({kLarge, 1}, -kLarge), 0);                       // after the sum of the two
+  EXPECT_EQ(sum({0x1p-130f}, 0), 0);                             // subnormal terms are zero,
+  EXPECT_EQ(sum({}, 0x1p-130f), 0);                              // subnormal c
+  EXPECT_EQ(sum({0x1p-126f}, -0x1.8p-126f), 0);                  // and subnormal sums
   EXPECT_TRUE(std::isnan(
       sum({std::numeric_limits<double>::infinity(), -1, -std::numeric_limits<double>::infinity()}, 0)));
 }
 
-TEST_P(TileProduct, IsTriedBeforeItIsTrusted) {
+TEST_P(TileProduct, IsValidatedBeforeUse) {
   EXPECT_TRUE(cpu::has_the_models_bits(GetParam().gemm));
-  EXPECT_FALSE(cpu::has_the_models_bits(cpu::v4::gemm));  // which adds up in another order
+  EXPECT_FALSE(cpu::has_the_models_bits(cpu::v4::gemm));  // which sums in another order
 }
 
-TEST_P(PackedProduct, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
+TEST_P(PackedProduct, GivesARowTheSameBitsIndependentOfOtherRows) {
   const int64_t m = 96, n = 70, k = 600;
   Guarded a(DType::bf16, {m, k}, random_values(m * k, 1)), b(DType::bf16, {k, n}, random_values(n * k, 2)),
       c(DType::fp32, {m, n}, random_values(m * n, 3)), pieces(DType::fp32, {m, n}, random_values(m * n, 3));
@@ -412,7 +412,7 @@ TEST_P(PackedProduct, GivesARowTheSameBitsWhateverRowsAreBesideIt) {
   EXPECT_EQ(pieces.values(), c.values());
 }
 
-TEST_P(MatmulKernel, TakesEveryMixOfStorageTypes) {
+TEST_P(MatmulKernel, SupportsEveryMixOfStorageTypes) {
   for (DType c : kTrainingTypes)
     for (DType a : kTrainingTypes)
       for (DType b : kTrainingTypes)

@@ -32,7 +32,7 @@ Values normalize(const Values& s, const Values& weight, const Values& bias, int6
   return y;
 }
 
-// The last ones are wider than the shared memory of a block, on a GPU that has 99 KiB of it or on any.
+// The last ones exceed the shared memory of a block, on GPUs with 99 KiB or on all.
 const std::pair<int64_t, int64_t> kSizes[] = {{1, 16},  {3, 17},    {5, 1},     {70, 33},  {129, 96},
                                               {4, 768}, {0, 8},     {9, 256},   {11, 376}, {17, 1024},
                                               {3, 512}, {1, 25400}, {2, 60001}, {1, 60008}};
@@ -116,8 +116,8 @@ TEST_P(LayerNormKernel, BackwardEqualsFiniteDifferences) {
   }
 }
 
-// Rows of one warp and of several, of every number of packs that a lane keeps, those that no block's
-// registers hold, and those whose sums no block's shared memory does; enough rows for several blocks.
+// Rows of one warp and of several, of every number of packs per lane, rows that exceed the registers of a
+// block, and rows with sums that exceed its shared memory; enough rows for several blocks.
 const std::pair<int64_t, int64_t> kBackwardSizes[] = {
     {1, 16},    {3, 17},   {70, 33},  {129, 96}, {0, 8},    {37, 264},  {70, 768},  {33, 1024}, {9, 1600},
     {18, 2048}, {9, 3072}, {5, 3584}, {6, 4096}, {3, 5000}, {2, 12704}, {1, 60008}, {2, 60001}};
@@ -204,7 +204,8 @@ TEST_P(RmsNormKernel, ForwardEqualsDoublePrecision) {
                               .weight = weight,
                               .offset = residual ? 1.0f : 0.0f},
                stream);
-        // In long rows the sum of squares loses a rounding an addition of a lane, and its root half of that.
+        // In long rows the sum of squares loses one rounding per addition of a lane, and its root half of
+        // that.
         const double error = width <= 1024 ? 3e-7 : double(width) / 32 * 0x1p-24;
         expect_near(y, rms_normalize(s, weight.values(), rows, width, residual),
                     half_ulp(type) * 1.01 + error, 1e-7, "y");
@@ -213,8 +214,8 @@ TEST_P(RmsNormKernel, ForwardEqualsDoublePrecision) {
       }
 }
 
-// The closed form in double precision, in every type; gradient_test.cpp has the finite differences. Half of
-// the sizes have weights that are added to 1.
+// Closed form in double precision, for every type; gradient_test.cpp has the finite differences. Half of the
+// sizes have weights that are added to 1.
 TEST_P(RmsNormKernel, BackwardEqualsDoublePrecision) {
   for (DType type : kTrainingTypes)
     for (auto [rows, width] : kBackwardSizes) {

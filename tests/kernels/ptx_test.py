@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What nvcc makes of kernels that move data: no divisions of integers, none of IEEE's where the result has 16 bits, stores of 16 bytes
-a thread. usage: ptx_test.py PTX..."""
+"""PTX of kernels that move data: no integer divisions, no IEEE divisions for 16-bit results, 16-byte stores per thread.
+
+usage: ptx_test.py PTX..."""
 import pathlib
 import re
 import sys
@@ -13,7 +14,7 @@ SIXTEEN = re.compile(r"__half|__nv_bfloat16")
 
 
 def named(functor):
-    """The kernels of a functor, whose name follows its length in a mangled one."""
+    """Returns the kernels of a functor; a mangled name contains the functor's name after its length."""
     return {name: body for name, body in KERNELS.items() if f"{len(functor)}{functor}I" in name}
 
 
@@ -24,15 +25,15 @@ class Ptx(unittest.TestCase):
         for name, body in found.items():
             self.assertEqual(re.findall(pattern, body), [], name)
 
-    def test_rows_and_columns_are_found_without_dividing(self):
+    def test_rows_and_columns_need_no_integer_division(self):
         for functor in ("Gate", "GateGradient", "Turn"):
             self.none_of(functor, r"\b(?:div|rem)\.[su]\d\d\b")
 
-    def test_what_is_rounded_to_16_bits_is_not_divided_to_the_last_of_32(self):
+    def test_16_bit_results_use_approximate_division(self):
         for functor in ("Gate", "GateGradient", "Turn", "Forward", "Backward"):
             self.none_of(functor, r"\b(?:div|rcp|sqrt)\.rn\.f32|\bdiv\.full", SIXTEEN)
 
-    def test_adam_writes_16_bytes_a_thread_and_neighbours_side_by_side(self):
+    def test_adam_writes_16_contiguous_bytes_per_thread(self):
         kernels = named("AdamStep")
         self.assertGreaterEqual(len(kernels), 9)  # gradients and copies of three types
         for name, body in kernels.items():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the CUDA build does with a kernel of which the assembler complains. usage: ptxas_test.py FLAG LAUNCHER... NVCC"""
+"""Reaction of the CUDA build to assembler warnings about a kernel. usage: ptxas_test.py FLAG LAUNCHER... NVCC"""
 import pathlib
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of what kernels take of a multiprocessor. usage: resources_test.py BUILD"""
+"""Table of the multiprocessor resources that kernels use. usage: resources_test.py BUILD"""
 import pathlib
 import shutil
 import subprocess
@@ -70,7 +70,7 @@ class Table(unittest.TestCase):
     def test_wants_a_build_with_cuda(self):
         shutil.rmtree(self.build / "CMakeFiles")
         r = self.run_script()
-        self.assertEqual((r.returncode, r.stderr), (1, f"kernel_resources.py: {self.build} is no CUDA build\n"))
+        self.assertEqual((r.returncode, r.stderr), (1, f"kernel_resources.py: {self.build} is not a CUDA build\n"))
 
 
 if __name__ == "__main__":

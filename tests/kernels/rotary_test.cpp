@@ -31,7 +31,7 @@ struct Angles {
   Guarded cos, sin;
 };
 
-// Elements i and i + head_dim / 2 as a complex number times e^(i angle).
+// Elements i and i + head_dim / 2 as a complex number, times e^(i angle).
 Values turned(Values x, const Sizes& s, double direction) {
   const int64_t stride = (s.heads + 2 * s.kv_heads) * s.head_dim, half = s.head_dim / 2;
   for (int64_t row = 0; row < s.rows; ++row)
@@ -58,7 +58,7 @@ Rotary op_of(const Sizes& s, const Guarded& qkv, const Angles& table, bool inver
           .inverse = inverse};
 }
 
-TEST_P(RotaryKernel, TurnsQueriesAndKeysAsComplexNumbersAndLeavesValuesAlone) {
+TEST_P(RotaryKernel, RotatesQueriesAndKeysAsComplexNumbersAndKeepsValues) {
   for (DType type : kTrainingTypes)
     for (const Sizes& s : kRotations)
       for (bool inverse : {false, true}) {
@@ -68,7 +68,7 @@ TEST_P(RotaryKernel, TurnsQueriesAndKeysAsComplexNumbersAndLeavesValuesAlone) {
         const Values before = qkv.values();
         TestStream stream;
         launch(op_of(s, qkv, table, inverse), stream);
-        // A component may cancel, so the bound is of the point's size.
+        // A component may cancel, so the bound is relative to the size of the point.
         expect_near(qkv, turned(before, s, inverse ? -1 : 1), half_ulp(type) * 1.01, 1e-6, "qkv");
         for (int64_t row = 0; row < s.rows; ++row)
           for (int64_t i = (s.heads + s.kv_heads) * s.head_dim; i < stride; ++i)
@@ -76,7 +76,7 @@ TEST_P(RotaryKernel, TurnsQueriesAndKeysAsComplexNumbersAndLeavesValuesAlone) {
       }
 }
 
-TEST_P(RotaryKernel, InverseTurnsBack) {
+TEST_P(RotaryKernel, InverseRotatesBack) {
   const Sizes s{12, 6, 4, 2, 20, 3};
   const int64_t stride = (s.heads + 2 * s.kv_heads) * s.head_dim;
   Guarded qkv(DType::fp32, {s.rows, stride}, random_values(s.rows * stride, 1));
@@ -89,7 +89,7 @@ TEST_P(RotaryKernel, InverseTurnsBack) {
   expect_near(qkv, before, 0, 1e-6, "qkv");
 }
 
-// Documents of 1, 3 and 2 rows in the first sequence and of 6 in the second; positions begin anew in each.
+// Documents of 1, 3 and 2 rows in the first sequence and of 6 in the second; positions restart in each.
 TEST_P(RotaryKernel, DocumentsBeginAtPositionZero) {
   const std::vector<double> begins{0, 1, 1, 1, 4, 4, 0, 0, 0, 0, 0, 0},
       positions{0, 0, 1, 2, 0, 1, 0, 1, 2, 3, 4, 5};
@@ -114,8 +114,8 @@ TEST_P(RotaryKernel, DocumentsBeginAtPositionZero) {
   }
 }
 
-// Rows that stand anywhere.
-TEST_P(RotaryKernel, PlacesSayWhereRowsStand) {
+// Rows at arbitrary positions.
+TEST_P(RotaryKernel, PositionsSelectTheRotation) {
   const std::vector<double> positions{5, 0, 6, 6, 3};
   const Sizes s{5, 5, 4, 2, 20, 0};
   const int64_t stride = (s.heads + 2 * s.kv_heads) * s.head_dim;

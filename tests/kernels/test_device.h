@@ -1,4 +1,4 @@
-// The device a test case runs on.
+// Device of a test case.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 namespace cleave::kernels {
 
-// A GPU with what kernels need there; a test case on the CPU has none.
+// A GPU with the workspace of kernels; null for a CPU test case.
 struct TestDevice {
   explicit TestDevice(Device device) : memory({}, Memory::Mode::real, device), stream(device) {
     space.lend_to(stream);
@@ -34,7 +34,7 @@ class TestStream {
   Stream inline_;
 };
 
-// As launch, and waits; errors in the operands' data leave here on every device.
+// Launches and waits; on every device, throws faults found in the operands.
 template <class Op>
 void launch(const Op& op, TestStream& stream) {
   launch(op, stream.get());
@@ -42,7 +42,7 @@ void launch(const Op& op, TestStream& stream) {
   stream.get().synchronize();
 }
 
-// The CPU, and the first GPU where the build has a backend for it.
+// The CPU, and the first GPU if the build has a backend for it.
 std::vector<Device> test_devices();
 
 class OnDevice : public testing::TestWithParam<Device> {
@@ -63,7 +63,7 @@ class OnDevice : public testing::TestWithParam<Device> {
   std::unique_ptr<TestDevice> device_;
 };
 
-// Declares the fixture suite##Kernel; its TEST_P cases run once a device.
+// Declares the fixture suite##Kernel; its TEST_P cases run once per device.
 #define KERNEL_SUITE(suite)                                                      \
   class suite##Kernel : public OnDevice {};                                      \
   INSTANTIATE_TEST_SUITE_P(On, suite##Kernel, testing::ValuesIn(test_devices()), \

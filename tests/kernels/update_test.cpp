@@ -100,7 +100,7 @@ TEST_P(LionKernel, EqualsItsFormulaInDoublePrecision) {
     for (DType copy_type : kTrainingTypes)
       for (int64_t n : {0, 1, 1003}) {
         Values grads = random_values(n, 4), moments = random_values(n, 2, 0.1);
-        if (n > 2) grads[2] = moments[2] = 0;  // a parameter that has never seen a gradient only decays
+        if (n > 2) grads[2] = moments[2] = 0;  // a parameter without any gradient so far only decays
         Guarded p(DType::fp32, {n}, random_values(n, 1)), m(DType::fp32, {n}, moments), copy(copy_type, {n});
         Guarded g(grad_type, {n}, grads);
         const Lion op{.param = p,

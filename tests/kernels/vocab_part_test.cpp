@@ -1,4 +1,4 @@
-// A vocabulary cut over ranks: the parts together give what the whole gives.
+// A vocabulary divided over ranks: the parts together give the same results as the whole.
 #include <algorithm>
 
 #include "kernels/embedding.h"
@@ -68,9 +68,9 @@ TEST_P(VocabPartKernel, LossAndGradientOfThePartsEqualDoublePrecision) {
     }
 }
 
-// Logits of three values only, so that equal ones lie in one part and in several; the oracle is
-// std::max_element of the whole row, which returns the first.
-TEST_P(VocabPartKernel, HitsOfThePartsAreThoseOfTheWholeOnceEach) {
+// Logits of three values only, so ties occur within one part and across parts. The oracle is std::max_element
+// of the whole row, which returns the first.
+TEST_P(VocabPartKernel, HitsOfThePartsAddUpToThoseOfTheWhole) {
   const int64_t rows = 400;
   Values whole(size_t(rows * kVocab));
   std::mt19937 random(3);
@@ -116,7 +116,7 @@ TEST_P(VocabPartKernel, HitsOfThePartsAreThoseOfTheWholeOnceEach) {
   EXPECT_EQ(sum, want);
 }
 
-TEST_P(VocabPartKernel, ALogitThatIsNotANumberReachesTheLossFromAnyPart) {
+TEST_P(VocabPartKernel, PropagatesANanLogitFromAnyPart) {
   Guarded bad(DType::fp32, {1, 2}, {0, NAN}), good(DType::fp32, {1, 2}, {1, 2}), losses(DType::fp32, {1});
   Guarded targets(DType::int32, {1}, {3}), stats(DType::fp32, {2, 1, 3});
   TestStream stream;
@@ -152,9 +152,9 @@ TEST_P(VocabPartKernel, NamesATargetOutsideTheWholeVocabulary) {
   }
 }
 
-// The sum of the parts' rows is the whole table's row; every part's gradient is its rows of the whole
+// The sum of the parts' rows is the row of the whole table; the gradient of a part is its rows of the whole
 // gradient.
-TEST_P(VocabPartKernel, EmbeddingOfThePartsAddsUpAndItsGradientIsCut) {
+TEST_P(VocabPartKernel, EmbeddingsOfThePartsAddUpAndTheGradientIsDivided) {
   const int64_t rows = 9, width = 21;
   Guarded wte(DType::fp32, {kVocab, width}, random_values(kVocab * width, 1));
   Guarded dy(DType::fp32, {rows, width}, random_values(rows * width, 2));
@@ -184,7 +184,7 @@ TEST_P(VocabPartKernel, EmbeddingOfThePartsAddsUpAndItsGradientIsCut) {
   EXPECT_EQ(sum, want_sum);
 }
 
-// Rows 5 to 9 of a batch of sequences of 4: their positions are 1, 2, 3, 0, 1.
+// Rows 5 to 9 of a batch with sequences of 4: their positions are 1, 2, 3, 0, 1.
 TEST_P(VocabPartKernel, PositionGradientOfSomeRowsGoesToTheirPositions) {
   const int64_t width = 3;
   Guarded dy(DType::fp32, {5, width}, random_values(5 * width, 2)), dwpe(DType::fp32, {6, width});

@@ -1,4 +1,4 @@
-// What users read when a disk is missing, full or broken.
+// Error messages for a missing, full or broken disk.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -24,7 +24,7 @@ namespace {
 using Engine = DiskOptions::Engine;
 namespace fs = std::filesystem;
 
-// The one open file of this process that was made in the folder.
+// The only open file of this process in the folder.
 int descriptor_in(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
@@ -34,7 +34,8 @@ int descriptor_in(const fs::path& folder) {
   return -1;
 }
 
-// Runs the body in a child, which may change limits and mounts; its test failures become one here.
+// Runs the body in a child process, which may change limits and mounts; its test failures become one failure
+// here.
 bool in_child(const std::function<void()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -46,7 +47,7 @@ bool in_child(const std::function<void()>& body) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-TEST(DiskFailure, a_file_cut_short_behind_our_back_is_named_with_offset_and_bytes) {
+TEST(DiskFailure, NamesATruncatedFileWithOffsetAndBytes) {
   for (const Engine engine : {Engine::any, Engine::threads}) {
     const Scratch scratch;
     Memory memory;
@@ -63,7 +64,7 @@ TEST(DiskFailure, a_file_cut_short_behind_our_back_is_named_with_offset_and_byte
   }
 }
 
-TEST(DiskFailure, a_disk_that_answers_with_an_error_is_quoted) {
+TEST(DiskFailure, QuotesTheErrorOfADisk) {
   for (const Engine engine : {Engine::any, Engine::threads}) {
     const Scratch scratch;
     Memory memory;
@@ -78,7 +79,7 @@ TEST(DiskFailure, a_disk_that_answers_with_an_error_is_quoted) {
   }
 }
 
-TEST(DiskFailure, a_file_larger_than_the_disk_is_refused_before_training_with_both_sizes) {
+TEST(DiskFailure, RejectsAFileLargerThanTheDiskBeforeTrainingWithBothSizes) {
   const Scratch scratch;
   Memory memory;
   const int64_t available = disk_space(scratch.folder(), "nvme_path").available;
@@ -92,7 +93,7 @@ TEST(DiskFailure, a_file_larger_than_the_disk_is_refused_before_training_with_bo
   EXPECT_TRUE(fs::is_empty(scratch.folder()));
 }
 
-TEST(DiskFailure, a_limit_on_file_sizes_is_an_error_and_not_a_signal) {
+TEST(DiskFailure, ReportsAFileSizeLimitAsAnErrorInsteadOfASignal) {
   const Scratch scratch;
   EXPECT_TRUE(in_child([&] {
     const rlimit small{1 << 16, 1 << 16};
@@ -106,7 +107,7 @@ TEST(DiskFailure, a_limit_on_file_sizes_is_an_error_and_not_a_signal) {
   }));
 }
 
-TEST(DiskFailure, folders_that_cannot_be_used_are_named_with_their_key) {
+TEST(DiskFailure, NamesUnusableFoldersWithTheirKey) {
   const Scratch scratch;
   Memory memory;
   auto make = [&](const std::string& folder) {
@@ -120,7 +121,7 @@ TEST(DiskFailure, folders_that_cannot_be_used_are_named_with_their_key) {
                [&] { disk_space(scratch.path("file"), "x.nvme_path"); });
 }
 
-// From here on this process is refused io_uring, and files past the page cache.
+// Blocks io_uring and O_DIRECT for this process from now on.
 void refuse_io_uring_and_direct_files() {
   constexpr uint16_t kLoad = BPF_LD | BPF_W | BPF_ABS, kEqual = BPF_JMP | BPF_JEQ | BPF_K;
   sock_filter filter[] = {
@@ -138,7 +139,7 @@ void refuse_io_uring_and_direct_files() {
   ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
 }
 
-TEST(DiskFailure, without_io_uring_and_direct_files_threads_and_the_page_cache_do_and_say_so_once) {
+TEST(DiskFailure, FallsBackToThreadsAndThePageCacheAndSaysSoOnce) {
   const Scratch scratch;
   EXPECT_TRUE(in_child([&] {
     refuse_io_uring_and_direct_files();
@@ -161,7 +162,7 @@ TEST(DiskFailure, without_io_uring_and_direct_files_threads_and_the_page_cache_d
   EXPECT_TRUE(fs::is_empty(scratch.folder()));
 }
 
-TEST(DiskFailure, small_and_read_only_file_systems_are_refused) {
+TEST(DiskFailure, RejectsSmallAndReadOnlyFileSystems) {
   const Scratch scratch;
   if (!in_child([] { _exit(unshare(CLONE_NEWNS) == 0 ? 0 : 1); })) GTEST_SKIP() << "needs to mount";
   EXPECT_TRUE(in_child([&] {

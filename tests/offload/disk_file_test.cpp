@@ -1,4 +1,4 @@
-// Files as memory: every byte against a plain array, with both engines.
+// Files as memory: compares every byte with a plain array, for both engines.
 #include "offload/disk_file.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ class DiskFileTest : public testing::TestWithParam<Engine> {
   Memory memory_;
 };
 
-TEST_P(DiskFileTest, any_offset_size_and_address_hold_what_an_array_holds) {
+TEST_P(DiskFileTest, EqualsAnArrayForAnyOffsetSizeAndAddress) {
   constexpr int64_t kBytes = 300'001;
   DiskFile file(memory_, scratch_.folder(), "state", {{Category::master, kBytes}}, options(8192, 3));
   std::vector<std::byte> reference(kBytes), memory(kBytes + 8192);
@@ -50,7 +50,7 @@ TEST_P(DiskFileTest, any_offset_size_and_address_hold_what_an_array_holds) {
   EXPECT_EQ(whole, reference);
 }
 
-TEST_P(DiskFileTest, a_new_file_holds_zeros) {
+TEST_P(DiskFileTest, StartsWithZeros) {
   DiskFile file(memory_, scratch_.folder(), "state", {{Category::master, 10'000}}, options(4096, 2));
   std::vector<std::byte> whole(10'000, std::byte{9});
   Stream stream;
@@ -58,7 +58,7 @@ TEST_P(DiskFileTest, a_new_file_holds_zeros) {
   EXPECT_EQ(whole, std::vector<std::byte>(10'000));
 }
 
-TEST_P(DiskFileTest, a_reader_and_a_writer_are_ordered_by_events_alone) {
+TEST_P(DiskFileTest, OrdersReaderAndWriterByEventsOnly) {
   constexpr int64_t kTile = 70'000, kTiles = 24;
   DiskFile file(memory_, scratch_.folder(), "state", {{Category::master, kTile * kTiles}}, options(8192, 4));
   Stream reader(Stream::Mode::worker), writer(Stream::Mode::worker);
@@ -73,7 +73,7 @@ TEST_P(DiskFileTest, a_reader_and_a_writer_are_ordered_by_events_alone) {
   EXPECT_EQ(back, out);
 }
 
-TEST_P(DiskFileTest, no_folder_lists_the_file_and_its_bytes_are_counted) {
+TEST_P(DiskFileTest, IsUnlistedAndCountsItsBytes) {
   {
     DiskFile file(memory_, scratch_.folder(), "state",
                   {{Category::master, 4096}, {Category::optimizer_state, 100}}, options(4096, 2));
@@ -89,7 +89,7 @@ TEST_P(DiskFileTest, no_folder_lists_the_file_and_its_bytes_are_counted) {
 INSTANTIATE_TEST_SUITE_P(engines, DiskFileTest, testing::Values(Engine::any, Engine::threads),
                          [](const auto& at) { return at.param == Engine::threads ? "threads" : "best"; });
 
-TEST(DiskFile, a_dry_one_counts_and_touches_nothing) {
+TEST(DiskFile, DryOnlyCounts) {
   Memory memory({}, Memory::Mode::dry);
   DiskFile file(memory, "/no/such/folder", "state", {{Category::master, int64_t{1} << 50}});
   Stream stream(Stream::Mode::dry);
@@ -97,7 +97,7 @@ TEST(DiskFile, a_dry_one_counts_and_touches_nothing) {
   EXPECT_EQ(memory.peak().at(MemoryKind::disk, Category::master), int64_t{1} << 50);
 }
 
-TEST(DiskFile, its_rates_are_measured_and_leave_nothing) {
+TEST(DiskFile, MeasuresRatesAndLeavesNoFiles) {
   const Scratch scratch;
   const DiskRates rates = measure_disk(scratch.folder(), 1 << 20, {}, "nvme_path");
   EXPECT_GT(rates.read, 0);

@@ -8,7 +8,7 @@
 namespace cleave::optim {
 namespace {
 
-TEST(GradientFactor, UndoesTheLossScaleWhenTheNormIsSmall) {
+TEST(GradientFactor, OnlyUndoesTheLossScaleIfTheNormIsSmall) {
   EXPECT_EQ(gradient_factor(1024, 0.5, 1.0), 1.0 / 1024);
   EXPECT_EQ(gradient_factor(1, 0.999998, 1.0), 1.0);
   EXPECT_EQ(gradient_factor(2, 1e9, 0), 0.5);

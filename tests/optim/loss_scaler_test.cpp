@@ -111,7 +111,7 @@ TEST(LossScaler, AtTheMinimumNothingChanges) {
   EXPECT_EQ(plain.scale(), 1);
 }
 
-TEST(LossScaler, RefusesAWindowOfZero) {
+TEST(LossScaler, RejectsAWindowOfZero) {
   config::Fp16Config c = fp16();
   c.loss_scale_window = 0;
   EXPECT_THROW(LossScaler{c}, Error);

@@ -30,7 +30,7 @@ struct Operands {
   }
 };
 
-// Adam in double precision, straight from the papers.
+// Adam in double precision, directly from the papers.
 struct DoubleAdam {
   double lr, b1, b2, eps, wd;
   bool decoupled, correct;
@@ -75,28 +75,28 @@ config::OptimizerConfig config_of(config::OptimizerType type) {
   return c;
 }
 
-TEST(AdamOptimizer, DecaysApartFromTheGradientUnderBothNames) {
+TEST(AdamOptimizer, DecouplesDecayUnderBothNames) {
   expect_adam(config_of(config::OptimizerType::adamw), true, true);
   expect_adam(config_of(config::OptimizerType::adam), true, true);
 }
 
-TEST(AdamOptimizer, DecaysThroughTheGradientWhenTold) {
+TEST(AdamOptimizer, DecaysThroughTheGradientOnRequest) {
   config::OptimizerConfig c = config_of(config::OptimizerType::adam);
   c.decoupled = false;
   expect_adam(c, true, false);
 }
 
-TEST(AdamOptimizer, LeavesSlicesWithoutDecayAlone) {
+TEST(AdamOptimizer, DoesNotDecaySlicesWithoutDecay) {
   expect_adam(config_of(config::OptimizerType::adamw), false, true);
 }
 
-TEST(AdamOptimizer, TakesTheBetasOfASchedule) {
+TEST(AdamOptimizer, UsesTheBetasOfASchedule) {
   StepArgs args;
   args.rates.momentum = 0.5, args.rates.beta2 = 0.99;
   expect_adam(config_of(config::OptimizerType::adamw), true, true, args);
 }
 
-TEST(AdamOptimizer, TakesTheWeightDecayOfAStep) {
+TEST(AdamOptimizer, UsesTheWeightDecayOfAStep) {
   StepArgs args;
   args.rates.weight_decay = 0.7;
   expect_adam(config_of(config::OptimizerType::adamw), true, true, args);
@@ -109,7 +109,7 @@ TEST(AdamOptimizer, WorksWithoutBiasCorrection) {
   expect_adam(c, true, true);
 }
 
-TEST(AdamOptimizer, NamesItsStatesAsCheckpointsDo) {
+TEST(AdamOptimizer, NamesItsStatesLikeCheckpoints) {
   EXPECT_EQ(make_optimizer(config_of(config::OptimizerType::adamw))->states(),
             (std::vector<std::string>{"exp_avg", "exp_avg_sq"}));
 }
@@ -189,7 +189,8 @@ TEST(AdagradOptimizer, FollowsPyTorchsRule) {
     ASSERT_NEAR(x.param[i], p[i], 2e-6 * (1 + std::fabs(p[i]))) << i;
 }
 
-// Two parameters of one slice each, with and without decay; a third whose values are 0 moves at a ratio of 1.
+// Two parameters of one slice each, with and without decay; a third one with zero values moves at a ratio
+// of 1.
 TEST(LambOptimizer, FollowsItsRuleInDoublePrecisionOverTwentySteps) {
   for (const bool bias : {true, false})
     for (const double most : {10.0, 0.5}) {

@@ -13,7 +13,7 @@
 namespace cleave::optim {
 namespace {
 
-// Assigns the words "name=value" of a fixture line to the fields of the same names.
+// Assigns the words "name=value" of a fixture line to the fields with these names.
 config::SchedulerConfig config_of(const std::string& type, std::istringstream& words) {
   config::SchedulerConfig c;
   c.type = choice_of<config::SchedulerType>(type).value();
@@ -84,7 +84,7 @@ TEST(LrSchedule, HasDeepSpeedsValuesAtEveryStep) {
   EXPECT_EQ(cases, 150);
 }
 
-TEST(LrSchedule, WithoutATypeTheRateIsTheOptimizers) {
+TEST(LrSchedule, UsesTheOptimizersRateWithoutAType) {
   const LrSchedule s(config::SchedulerConfig{}, 0.25);
   for (const int64_t applied : {0, 1, 1000000}) EXPECT_EQ(s.at(applied), (Rates{.lr = 0.25}));
 }
@@ -99,8 +99,8 @@ TEST(LrSchedule, TheFirstTwoStepsOfALogarithmicWarmUpUseTheMinimum) {
   EXPECT_EQ(s.at(11).lr, 1.0);
 }
 
-// The multipliers that Hugging Face documents for its schedules, step by step, of 10 steps with 4 of warm-up.
-TEST(LrSchedule, OfATrainerHasItsMultipliersAtEveryStep) {
+// Documented multipliers of the Hugging Face schedules, step by step, for 10 steps with 4 warm-up steps.
+TEST(LrSchedule, HasTheTrainersMultipliersAtEveryStep) {
   const double half = 0.5, r = std::sqrt(3.0) / 2;
   const std::map<config::SchedulerType, std::vector<double>> expected = {
       {config::SchedulerType::trainer_linear,

@@ -38,11 +38,11 @@ TEST(Partition, UniformGivesTheFirstPiecesOneMore) {
   EXPECT_EQ(sizes(partition_layers(layers({1, 1, 1}), {}, 3, "uniform")), (Sizes{1, 1, 1}));
 }
 
-TEST(Partition, AListIsTakenAsItIs) {
+TEST(Partition, UsesAListUnchanged) {
   EXPECT_EQ(sizes(partition_layers(layers(std::vector<double>(7, 1)), {}, 3, "1,4,2")), (Sizes{1, 4, 2}));
 }
 
-TEST(Partition, TypeCountsTheLayersWhoseNameMatches) {
+TEST(Partition, TypeCountsLayersWithAMatchingName) {
   std::vector<LayerCost> l = layers({1, 1, 1, 1});
   l.insert(l.begin(), {"wte", 1000, 1000, 0});
   l.push_back({"ln_f", 1, 1, 0});
@@ -51,14 +51,14 @@ TEST(Partition, TypeCountsTheLayersWhoseNameMatches) {
 
 TEST(Partition, TheHeadAndTheEmbeddingCount) {
   std::vector<LayerCost> l = layers({0, 10, 10, 10, 10, 0});
-  // A head worth two blocks: the last stage has one block beside it.
+  // The head costs as much as two blocks, so the last stage has one other block.
   EXPECT_EQ(sizes(partition_layers(l, {"head", 20, 20, 0}, 2, "balanced")), (Sizes{4, 2}));
   EXPECT_EQ(sizes(partition_layers(l, {"head", 20, 20, 0}, 2, "parameters")), (Sizes{4, 2}));
-  l[0].bytes = 4;  // as heavy as four blocks
+  l[0].bytes = 4;  // as expensive as four blocks
   EXPECT_EQ(sizes(partition_layers(l, {"head", 20, 20, 0}, 2, "balanced")), (Sizes{2, 4}));
 }
 
-// The optimum by trying every cut.
+// Optimum by trying every cut.
 double best_of_all(const std::vector<double>& w, double head, size_t begin, int pieces) {
   double sum = 0;
   if (pieces == 1) {
@@ -73,7 +73,7 @@ double best_of_all(const std::vector<double>& w, double head, size_t begin, int 
   return best;
 }
 
-TEST(Partition, NoOtherCutHasASmallerLargestPiece) {
+TEST(Partition, NoOtherDivisionHasASmallerLargestPiece) {
   for (uint64_t round = 0; round < 60; ++round) {
     const Philox random{7, round};
     std::vector<double> w;
@@ -97,7 +97,7 @@ TEST(Partition, NoOtherCutHasASmallerLargestPiece) {
   }
 }
 
-TEST(Partition, BadMethodsAreRefusedWithWhatWorks) {
+TEST(Partition, RejectsInvalidMethodsAndNamesValidOnes) {
   EXPECT_NE(refusal("best", 2).find("use balanced, parameters, uniform, type:REGEX"), std::string::npos);
   EXPECT_NE(refusal("type:(", 2).find("\": invalid regular expression"), std::string::npos);
   EXPECT_NE(refusal("type:transformer", 2).find("they are called h.0, ..., h.4"), std::string::npos);
@@ -108,7 +108,7 @@ TEST(Partition, BadMethodsAreRefusedWithWhatWorks) {
             "most 5); each piece needs a layer");
 }
 
-TEST(Partition, TheReportSaysWhoHasWhatAndHowMuchIdleTimeToExpect) {
+TEST(Partition, TheReportNamesTheLayersOfEachPieceAndTheIdleShare) {
   const std::vector<LayerCost> l = layers({10, 10, 10, 10});
   const LayerCost head{"head", 20, 20, 0};
   const std::vector<Range> pieces = partition_layers(l, head, 2, "balanced");
@@ -124,7 +124,7 @@ TEST(Partition, TheReportSaysWhoHasWhatAndHowMuchIdleTimeToExpect) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
-TEST(Partition, TheReportSaysWhichLayersAScheduleCannotSplit) {
+TEST(Partition, TheReportNamesLayersWithoutASplitBackward) {
   std::vector<LayerCost> l = layers({10, 10, 10, 10});
   const LayerCost head{"head", 20, 20, 0};
   const std::vector<Range> pieces = {{0, 2}, {2, 4}};

@@ -17,7 +17,7 @@ std::string refusal(const std::string& text) {
   return "accepted";
 }
 
-TEST(ScheduleFile, GivesBackEveryScheduleThatWasWritten) {
+TEST(ScheduleFile, RoundTripsEverySchedule) {
   for (const std::string& name : schedule_names())
     for (int stages : {1, 2, 3, 5})
       for (int micros : {1, 4, 7}) {
@@ -26,7 +26,7 @@ TEST(ScheduleFile, GivesBackEveryScheduleThatWasWritten) {
       }
 }
 
-TEST(ScheduleFile, SaysWhatIsWrong) {
+TEST(ScheduleFile, ReportsErrors) {
   EXPECT_EQ(refusal("{"), "s.json:1:2: it is not JSON: unexpected end of input; expected string literal");
   EXPECT_EQ(refusal(R"({"stages": 1, "micro_batches": 0, "ranks": [""]})"),
             "s.json: \"micro_batches\" must be an integer from 1 to 1000000");

@@ -1,4 +1,4 @@
-// Every generator against the proof, and the proof's measurements against the papers' closed forms.
+// Proves every generator, and compares the measurements of the proof with the closed forms of the papers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -55,8 +55,8 @@ TEST(Schedule, OneForwardOneBackwardNeverHoldsMoreThanStagesMinusRankMicroBatche
     }
 }
 
-// A batch is loaded for its first forward and let go, in order, after the last use of it on the rank.
-TEST(Schedule, LoadedBatchesAreThoseBetweenTheirFirstAndLastUse) {
+// A batch is loaded for its first forward and freed, in order, after its last use on the rank.
+TEST(Schedule, BatchesAreLoadedFromTheirFirstToTheirLastUse) {
   for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1"})
     for (int stages : {2, 4})
       for (int micros : {1, 4, 9}) {
@@ -64,7 +64,7 @@ TEST(Schedule, LoadedBatchesAreThoseBetweenTheirFirstAndLastUse) {
             make_schedule(name, {stages, micros, name == std::string("interleaved") ? 2 : 1});
         const Simulation s = simulate(schedule);
         for (int r = 0; r < stages; ++r) {
-          InstructionList uses;  // a split backward uses its batch until its weights' part
+          InstructionList uses;  // a split backward uses its batch until the weight gradients
           for (const Instruction& i : schedule.ranks[size_t(r)])
             if (i.op == Op::forward || i.op == Op::backward || i.op == Op::backward_weight) uses.push_back(i);
           int most = 0, loaded = 0;
@@ -80,7 +80,7 @@ TEST(Schedule, LoadedBatchesAreThoseBetweenTheirFirstAndLastUse) {
       }
 }
 
-TEST(Schedule, InterleavedHoldsWhatThePaperSays) {
+TEST(Schedule, InterleavedHoldsThePapersNumberOfMicroBatches) {
   for (int stages : {2, 3, 4, 8})
     for (int chunks : {2, 3}) {
       const Simulation s = simulate(make_schedule("interleaved", {stages, 6 * stages, chunks}));
@@ -90,7 +90,7 @@ TEST(Schedule, InterleavedHoldsWhatThePaperSays) {
 }
 
 // p stages, m micro-batches: a step of length m (F + B + W) + bubble.
-TEST(Schedule, BubblesAreThoseOfTheClosedForms) {
+TEST(Schedule, BubblesEqualTheClosedForms) {
   for (int p = 1; p <= 8; ++p)
     for (int m = p; m <= 32; ++m) {
       const double work = m * (kF + kB + kW);
@@ -108,8 +108,8 @@ TEST(Schedule, BubblesAreThoseOfTheClosedForms) {
     }
 }
 
-// A layer that cannot split its backward makes the input's gradient as late as 1f1b does.
-TEST(Schedule, GainsFromSplitBackwardsOnlyWhatItsLayersCanSplit) {
+// A layer without split backward computes the input gradient as late as 1f1b does.
+TEST(Schedule, GainsOnlyFromLayersWithASplitBackward) {
   for (int p = 2; p <= 6; ++p)
     for (int m = 2 * p; m <= 24; m += 3) {
       const Schedule zb = make_schedule("zb-h1", {p, m, 1});
@@ -126,7 +126,7 @@ TEST(Schedule, GainsFromSplitBackwardsOnlyWhatItsLayersCanSplit) {
     }
 }
 
-TEST(Schedule, MicroBatchesAreAccumulatedInTheSameOrderByGpipeAndOneForwardOneBackward) {
+TEST(Schedule, GpipeAndOneForwardOneBackwardAccumulateMicroBatchesInTheSameOrder) {
   for (const char* name : {"gpipe", "1f1b", "interleaved"})
     for (const InstructionList& list : make_schedule(name, {4, 9, 1}).ranks) {
       int next = 0;
@@ -142,7 +142,7 @@ TEST(Schedule, OneStageIsGradientAccumulation) {
   EXPECT_EQ(make_schedule("1f1b", {1, 2, 1}).ranks[0], want);
 }
 
-TEST(Schedule, ShapesThatAScheduleDoesNotHaveAreRefused) {
+TEST(Schedule, RejectsUnsupportedShapes) {
   const auto message = [](const char* name, ScheduleShape shape) -> std::string {
     try {
       make_schedule(name, shape);

@@ -1,4 +1,4 @@
-// The proof must fail when anything is wrong: schedules that are right but for one change.
+// The proof must fail for any error: these schedules are correct except for one change.
 #include "pipeline/simulate.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@ namespace {
 
 Schedule good() { return make_schedule("1f1b", {3, 4, 1}); }
 
-TEST(Simulate, LeavingOutAnyInstructionOfAnyGeneratorIsFound) {
+TEST(Simulate, DetectsAnyMissingInstruction) {
   for (const std::string& name : schedule_names()) {
     const Schedule whole = make_schedule(name, {3, 4, name == "interleaved" ? 2 : 1});
     for (size_t r = 0; r < whole.ranks.size(); ++r)
@@ -20,7 +20,7 @@ TEST(Simulate, LeavingOutAnyInstructionOfAnyGeneratorIsFound) {
   }
 }
 
-TEST(Simulate, DoingAnyInstructionTwiceIsFound) {
+TEST(Simulate, DetectsAnyDuplicateInstruction) {
   for (const std::string& name : schedule_names()) {
     const Schedule whole = make_schedule(name, {3, 4, name == "interleaved" ? 2 : 1});
     for (size_t r = 0; r < whole.ranks.size(); ++r)
@@ -32,7 +32,7 @@ TEST(Simulate, DoingAnyInstructionTwiceIsFound) {
   }
 }
 
-TEST(Simulate, MicroBatchesSentInAnotherOrderThanReceivedAreFound) {
+TEST(Simulate, DetectsADifferentOrderOfSendsAndReceives) {
   const Schedule s{{2, 2, 1},
                    {with_transfers({{Op::forward, 1}, {Op::forward, 0}, {Op::backward, 0}, {Op::backward, 1}},
                                    {2, 2, 1}, 0),
@@ -43,8 +43,8 @@ TEST(Simulate, MicroBatchesSentInAnotherOrderThanReceivedAreFound) {
             "1 of the model (expected this micro-batch for piece 1)");
 }
 
-TEST(Simulate, ACircleOfWaitsIsReportedWithEveryRankInIt) {
-  // Rank 0 wants micro-batch 0's gradient before it sends micro-batch 1, rank 1 takes both forwards first.
+TEST(Simulate, ReportsADeadlockWithAllItsRanks) {
+  // Rank 0 needs micro-batch 0's gradient before it sends micro-batch 1; rank 1 runs both forwards first.
   const Schedule s{{2, 2, 1},
                    {with_transfers({{Op::forward, 0}, {Op::backward, 0}, {Op::forward, 1}, {Op::backward, 1}},
                                    {2, 2, 1}, 0),
@@ -56,7 +56,7 @@ TEST(Simulate, ACircleOfWaitsIsReportedWithEveryRankInIt) {
       "micro-batch 1, chunk 0");
 }
 
-TEST(Simulate, ABackwardBeforeItsForwardIsFound) {
+TEST(Simulate, DetectsABackwardBeforeItsForward) {
   Schedule s = good();
   for (InstructionList& list : s.ranks)
     for (Instruction& i : list)
@@ -64,7 +64,7 @@ TEST(Simulate, ABackwardBeforeItsForwardIsFound) {
   EXPECT_NE(simulate(s).fault, "");
 }
 
-TEST(Simulate, AWeightGradientWithoutItsInputGradientIsFound) {
+TEST(Simulate, DetectsAWeightGradientBeforeItsInputGradient) {
   Schedule s = good();
   for (Instruction& i : s.ranks[0])
     if (i.op == Op::backward) i.op = Op::backward_weight;
@@ -72,18 +72,19 @@ TEST(Simulate, AWeightGradientWithoutItsInputGradientIsFound) {
 }
 
 TEST(Simulate, ASlowStageSetsThePace) {
-  // Piece 1 takes twice the time: the others wait for it in every micro-batch.
+  // Piece 1 takes twice the time, so the others wait for it in every micro-batch.
   const Simulation s = simulate(make_schedule("1f1b", {2, 8, 1}), {.work = {1, 2}});
   EXPECT_DOUBLE_EQ(s.makespan, 8 * 6 + 1 + 2);
   EXPECT_DOUBLE_EQ(s.busy[0], 24);
   EXPECT_DOUBLE_EQ(s.busy[1], 48);
 }
 
-TEST(Simulate, AChannelThatHoldsOneMessageMakesAFastSenderWait) {
+TEST(Simulate, AChannelOfOneMessageMakesAFastSenderWait) {
   const Simulation free = simulate(make_schedule("gpipe", {2, 8, 1}), {.work = {1, 2}});
   EXPECT_EQ(free.peak_messages, 8);
   EXPECT_EQ(simulate(make_schedule("gpipe", {2, 8, 1}), {.capacity = 1, .work = {1, 2}}).peak_messages, 1);
-  // The second stage takes messages at 1, 11 and 21, so the third waits at the sender from 3 to 11.
+  // The second stage receives messages at 1, 11 and 21, so the third message waits at the sender from 3
+  // to 11.
   const auto begins = [](int64_t capacity) {
     const Simulation s =
         simulate(make_schedule("gpipe", {2, 4, 1}), {.capacity = capacity, .work = {1, 10}, .record = true});

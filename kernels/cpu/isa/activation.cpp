@@ -7,7 +7,7 @@ namespace {
 constexpr float kTwoRootTwoOverPi = 1.5957691216f;  // 2 sqrt(2 / pi)
 constexpr float kCubic = 0.044715f;
 
-// 0.5 x (1 + tanh(u)) is x sigmoid(2u), which loses nothing in the negative tail.
+// 0.5 x (1 + tanh(u)) = x sigmoid(2u), which is accurate in the negative tail.
 struct GeluTanh {
   CLEAVE_MEMBER F16 value(F16 x) {
     return x * sigmoid(x * kTwoRootTwoOverPi * fma(x * x, kCubic, splat(1.0f)));
@@ -17,7 +17,7 @@ struct GeluTanh {
     const F16 inner = fma(square, 3 * kCubic, splat(1.0f)) * kTwoRootTwoOverPi;
     const F16 e = exp(min(splat(87.0f), negate(x) * kTwoRootTwoOverPi * fma(square, kCubic, splat(1.0f))));
     const F16 s = splat(1.0f) / (splat(1.0f) + e);
-    // s (1 - s) = e s s without cancellation. x^2 may overflow where the product's limit is 0.
+    // s (1 - s) = e s s without cancellation. x^2 may overflow where the limit of the product is 0.
     const F16 bent = select(abs(x) < splat(1e4f), x * inner * (e * s) * s, zero());
     return s + bent;
   }
@@ -86,7 +86,7 @@ void gate_grad_row(const GatedArgs& args, int64_t row) {
   });
 }
 
-// body(f, t): the gate's function and a value of its type.
+// Calls body(f, t) with the gate's function and a value of its type.
 template <class Body>
 void with_gate(const GatedArgs& args, Body body) {
   with_type(args.x.type, [&](auto t) {

@@ -1,5 +1,5 @@
-// Attention of bf16 by AVX512_BF16's vdpbf16ps: scores, sums and softmax in fp32, weights and the gradients
-// of scores rounded to bf16 for the products that follow, as a GPU's tensor cores take them.
+// bf16 attention with vdpbf16ps of AVX512_BF16. Scores, sums and softmax are in fp32; weights and score
+// gradients are rounded to bf16 for the next products, like the operands of GPU tensor cores.
 #include "kernels/cpu/attention_backward.h"
 #include "kernels/cpu/attention_forward.h"
 #include "kernels/cpu/pairs.h"

@@ -1,7 +1,7 @@
-// Attention of bf16 on tiles of the CPU's matrix unit: scores, sums and softmax in fp32, weights and the
-// gradients of scores rounded to bf16 for the products that follow, as a GPU's tensor cores take them. Left
-// operands are rows of pairs of terms, right ones pairs of columns, both as the unit reads them from memory;
-// what does not fill a tile is zero.
+// bf16 attention on tiles of the CPU's matrix unit. Scores, sums and softmax are in fp32; weights and score
+// gradients are rounded to bf16 for the next products, like the operands of GPU tensor cores. Left operands
+// are rows of pairs of terms, right operands are pairs of columns, both in the memory layout of the unit; the
+// rest of a partial tile is zero.
 #include "kernels/cpu/attention_backward.h"
 #include "kernels/cpu/attention_forward.h"
 #include "kernels/cpu/pairs.h"
@@ -10,9 +10,9 @@
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
-constexpr int64_t kSide = 16;  // rows of a tile, its columns, and its pairs of terms
+constexpr int64_t kSide = 16;  // rows, columns and pairs of terms of a tile
 
-// kHigh x kWide tiles of c, summed at a time.
+// kHigh x kWide tiles of c, summed at the same time.
 template <class Unit, int kHigh, int kWide>
 CLEAVE_INLINE void tiles_of_c(const Product<uint32_t>& p, int64_t i, int64_t j) {
   const uint32_t *a = p.a.data + i * p.a.row, *b = p.b.data + j;

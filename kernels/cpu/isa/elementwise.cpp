@@ -4,7 +4,7 @@
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
-struct D8 {  // eight doubles, as two halves so that both instruction sets add alike
+struct D8 {  // eight doubles in two halves, so that both instruction sets add alike
   __m256d lo, hi;
 };
 CLEAVE_INLINE D8 widen(__m256 x) {
@@ -15,7 +15,7 @@ CLEAVE_INLINE void add_to(D8& sum, D8 x, bool squares) {
   sum.hi = squares ? _mm256_fmadd_pd(x.hi, x.hi, sum.hi) : _mm256_add_pd(sum.hi, x.hi);
 }
 
-constexpr int64_t kSumBlock = 4096;  // elements whose sum is one addend of the total
+constexpr int64_t kSumBlock = 4096;  // elements per addend of the total
 constexpr int64_t kSumGroup = 1024;  // blocks in flight
 
 template <class T, bool kSquares>
@@ -87,7 +87,7 @@ void random_fill(const RandomArgs& args) {
   const PhiloxKey key{args.seed, args.stream};
   const S16 scale = splat(args.scale);
   parallel_blocks(args.numel, kBlock, [=](int64_t begin, int64_t end) {
-    int draws[kBlock + 128];  // floats, in the order of the elements
+    int draws[kBlock + 128];  // floats, in element order
     const uint64_t first = args.first + uint64_t(begin);
     for (int64_t d = 0; d < end - begin + int64_t(first % 4); d += 64) {
       I16 w[4];

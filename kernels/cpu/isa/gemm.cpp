@@ -1,5 +1,5 @@
-// Matrix products in fp32 from operands of any storage type, which are converted when they are packed; a tile
-// of c is summed in registers.
+// fp32 matrix products for operands of any storage type, which packing converts. A tile of c is summed in
+// registers.
 #include "kernels/cpu/gemm_registers.h"
 #include "kernels/cpu/transpose.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 using namespace gemm_blocks;
 
-// One operand's elements in the order of its memory: rows of `stride`.
+// Elements of an operand in memory order: rows with distance `stride`.
 template <class T>
 struct Source {
   const T* data;
@@ -37,8 +37,8 @@ void pack_across(float* out, Source<T> x, int64_t valid, int64_t depth) {
       out[k * kWide + i] = i < valid ? element(x.data + i * x.stride + k) : 0.0f;
 }
 
-// out[k * kWide + i] = x[k * stride + i]; columns from `valid` on are zero. Where a row goes on beyond the
-// strip, a whole vector is stored, whose end the next depths overwrite.
+// out[k * kWide + i] = x[k * stride + i]; columns from `valid` on are zero. If a row continues beyond the
+// strip, stores a whole vector; the next depths overwrite its end.
 template <int kWide, class T>
 void pack_along(float* out, Source<T> x, int64_t valid, int64_t depth) {
   for (int64_t k = 0; k < depth; ++k) {
@@ -55,7 +55,7 @@ void pack_along(float* out, Source<T> x, int64_t valid, int64_t depth) {
   }
 }
 
-// The strips or panels [begin, end) of one operand at depth [k, k + depth), each kWide wide.
+// Packs the strips or panels [begin, end) of one operand at depth [k, k + depth), each kWide wide.
 template <int kWide>
 void pack(float* out, Vec x, int64_t stride, bool across, const PackRange& r) {
   with_type(x.type, [&](auto t) {
@@ -88,7 +88,7 @@ struct Registers {
   }
 };
 
-// c's elements [first, first + kRows) x [j] from rows of a and one row of b.
+// Elements [first, first + kRows) x [j] of c from rows of a and one row of b.
 template <int kRows, class T>
 CLEAVE_INLINE void thin_column(const GemmArgs& g, const float* a, const T* row, int64_t first, int64_t j) {
   F16 sum[kRows];
@@ -106,7 +106,7 @@ CLEAVE_INLINE void thin_column(const GemmArgs& g, const float* a, const T* row, 
   }
 }
 
-// A few rows of a against every row of b, which is read once: bound by memory, so nothing is packed.
+// A few rows of a times every row of b, which is read once. Memory-bound, so nothing is packed.
 template <class T>
 void thin(const GemmArgs& g) {
   const float* a = static_cast<const float*>(g.a.data);

@@ -1,13 +1,13 @@
-// Matrix products of bf16 with sums in fp32 by AVX512_BF16's vdpbf16ps, which adds the products of two pairs
-// of terms to each of sixteen sums. Packed operands are those of the product in fp32 with a pair of terms in
-// place of a number.
+// bf16 matrix products with fp32 sums by vdpbf16ps of AVX512_BF16, which adds the products of two pairs of
+// terms to each of sixteen sums. Packed operands are those of the fp32 product with pairs of terms in place
+// of numbers.
 #include "kernels/cpu/gemm_registers.h"
 #include "kernels/cpu/pairs.h"
 
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
-// The strips or panels [begin, end) of one operand at depth [k, k + depth), each kWide wide.
+// Packs the strips or panels [begin, end) of one operand at depth [k, k + depth), each kWide wide.
 template <int kWide>
 CLEAVE_INLINE void pack(bf16* packed, Vec x, int64_t stride, bool across, const gemm_blocks::PackRange& r) {
   const auto* data = static_cast<const bf16*>(x.data);

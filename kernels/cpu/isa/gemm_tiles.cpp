@@ -1,6 +1,6 @@
-// Matrix products of bf16 on tiles of the CPU's matrix unit, with sums in fp32. Four tiles of c, 32 x 32, are
-// summed at a time from two of a and two of b; packed operands are whole tiles, one after the other, as the
-// unit reads them: of a 16 rows of 32 terms, of b 16 pairs of terms of 16 columns.
+// bf16 matrix products with fp32 sums on tiles of the CPU's matrix unit. Four tiles of c, 32 x 32, are summed
+// at a time from two of a and two of b. Packed operands are consecutive whole tiles in the layout of the
+// unit: 16 rows of 32 terms for a, 16 pairs of terms of 16 columns for b.
 #include "kernels/cpu/gemm_chunks.h"
 #include "kernels/cpu/pairs.h"
 #include "kernels/cpu/tile_unit.h"
@@ -8,23 +8,23 @@
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
-constexpr int64_t kTerms = 32, kTileNumel = 16 * kTerms;  // bf16 elements of a tile and of its rows
+constexpr int64_t kTerms = 32, kTileNumel = 16 * kTerms;  // bf16 elements per row of a tile; per tile
 
-// One operand as it is stored: rows of `stride`. Its tile begins at `data` and has this many rows or columns
-// and terms; there are zeros beyond.
+// Corner of an operand in memory: rows with distance `stride`. The tile starts at `data` and has `valid` rows
+// or columns and `terms` terms, with zeros beyond.
 struct Corner {
   const bf16* data;
   int64_t stride, valid, terms;
 };
 
-// Terms lie along the rows of the memory: sixteen rows of sixteen pairs.
+// For terms along memory rows: sixteen rows of sixteen pairs.
 CLEAVE_INLINE void load_rows(__m512i (&r)[16], const Corner& x) {
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i)
     r[i] = i < x.valid ? pairs_of_row(x.data + i * x.stride, x.terms) : _mm512_setzero_si512();
 }
 
-// Terms lie across: sixteen pairs of rows of sixteen.
+// For terms across memory rows: sixteen pairs of rows of sixteen.
 CLEAVE_INLINE void load_pairs(__m512i (&r)[16], const Corner& x) {
   const __mmask16 lanes = first_lanes(x.valid);
   const auto row = [&](int64_t k) __attribute__((always_inline)) {
@@ -36,7 +36,7 @@ CLEAVE_INLINE void load_pairs(__m512i (&r)[16], const Corner& x) {
   for (int i = 0; i < 16; ++i) r[i] = _mm512_or_si512(row(2 * i), _mm512_slli_epi32(row(2 * i + 1), 16));
 }
 
-// A tile of an operand. `turned`: the unit wants terms across where they are stored along, or the reverse.
+// Packs a tile. `turned`: the unit's layout is the transpose of the storage.
 CLEAVE_INLINE void pack_tile(bf16* out, const Corner& x, bool across, bool turned) {
   __m512i r[16];
   across ? load_rows(r, x) : load_pairs(r, x);
@@ -45,8 +45,8 @@ CLEAVE_INLINE void pack_tile(bf16* out, const Corner& x, bool across, bool turne
   for (int i = 0; i < 16; ++i) _mm512_storeu_si512(out + i * kTerms, r[i]);
 }
 
-// Strips or panels of two tiles, of the rows or columns [begin, end): along the depth, both tiles of a depth
-// side by side.
+// Packs strips or panels of two tiles, for rows or columns [begin, end): along the depth, with both tiles of
+// a depth side by side.
 CLEAVE_INLINE void pack_pairs(bf16* out, Vec x, int64_t stride, bool across, bool turned,
                               const gemm_blocks::PackRange& range) {
   const auto* data = static_cast<const bf16*>(x.data);
@@ -61,7 +61,7 @@ CLEAVE_INLINE void pack_pairs(bf16* out, Vec x, int64_t stride, bool across, boo
       }
 }
 
-// 32 x 32 of c from a strip and a panel.
+// Computes 32 x 32 of c from a strip and a panel.
 template <class Unit>
 CLEAVE_INLINE void quad(const bf16* a, const bf16* b, int64_t depth, float* c, int64_t stride, bool add) {
   const int64_t row = stride * 4;
@@ -101,7 +101,7 @@ struct Tiles {
     pack_pairs(out, x, stride, across, across, r);
   }
 
-  // A quad over the edge of c goes through a buffer, with the bits of one inside.
+  // Computes a quad that crosses the edge of c through a buffer, with the same bits.
   CLEAVE_MEMBER void block(const bf16* a, const bf16* b, int64_t depth, Target t, int64_t rows,
                            int64_t columns) {
     Unit::begin();

@@ -1,17 +1,17 @@
-// Attention of single rows over kept keys and values, with the softmax kept on line.
+// Attention of single rows over cached keys and values, with online softmax.
 #include "kernels/cpu/attention_blocks.h"
 
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
-// Of one query head: what it has of its scratch.
+// Scratch of one query head.
 struct Query {
   float *query, *out, *scores;
   int64_t wide;
   float top, sum;
 };
 
-// The scores of `count` keys in units of log2, as the cap is, if any; minus infinity up to a whole vector.
+// Scores of `count` keys in log2 units, like the cap; minus infinity up to a whole vector.
 template <class T>
 CLEAVE_INLINE void score(const Query& s, const T* keys, int64_t count, int64_t width, float cap) {
   for (int64_t k = 0; k < count; ++k) {
@@ -20,11 +20,11 @@ CLEAVE_INLINE void score(const Query& s, const T* keys, int64_t count, int64_t w
                 [&](int64_t i, auto n) { sum = fma(load(s.query + i), load(keys + k * width + i, n), sum); });
     s.scores[k] = sum_lanes(sum);
   }
-  if (cap > 0) cap_scores(s.scores, count, 1, cap);  // and what is in the rest of its last vector
+  if (cap > 0) cap_scores(s.scores, count, 1, cap);  // also changes the rest of the last vector
   for (int64_t k = count; k % 16; ++k) s.scores[k] = -__builtin_inff();
 }
 
-// Scores become 2^(score - top); returns what earlier sums and outputs shrink by.
+// Replaces scores by 2^(score - top); returns the factor for earlier sums and outputs.
 CLEAVE_INLINE float soften(Query& s, int64_t count) {
   F16 top = splat(s.top);
   for (int64_t k = 0; k < count; k += 16) top = max(top, load(s.scores + k));

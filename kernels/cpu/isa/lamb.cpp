@@ -3,9 +3,9 @@
 namespace cleave::kernels::cpu::CLEAVE_ISA {
 namespace {
 
-constexpr int64_t kSumBlock = 4096;  // elements whose sum is one addend of the total
+constexpr int64_t kSumBlock = 4096;  // elements per addend of the total
 constexpr int64_t kSumGroup = 256;   // blocks at a time
-constexpr int64_t kRun = 256;        // elements that are added in fp32, 16 a lane
+constexpr int64_t kRun = 256;        // elements added in fp32, 16 per lane
 
 struct Squares {
   double param = 0, update = 0;

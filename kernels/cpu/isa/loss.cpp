@@ -26,7 +26,7 @@ float row_max(const T* x, int64_t numel) {
   return max_lanes(max(even, odd));
 }
 
-// Sum of e^(x - shift), blocks of 1024 added in double so that a large vocabulary loses nothing.
+// Sum of e^(x - shift). Blocks of 1024 are added in double, so a large vocabulary keeps its accuracy.
 template <class T>
 double row_sum(const T* x, int64_t numel, float shift) {
   double total = 0;
@@ -50,7 +50,7 @@ struct Scaled {
   float cap;  // 0: none
 };
 
-// dx = (scale * softmax - onehot) over `vocab` columns, through the cap; target < 0: it is not among them.
+// dx = (scale * softmax - onehot) over `vocab` columns, through the cap; target < 0: in another part.
 template <bool kCapped, class T, class D>
 void gradient_columns(D* dx, const T* x, int64_t vocab, int64_t target, const Scaled& s) {
   const S16 factor = splat(float(double(s.scale) / s.sum)), top = splat(s.top),
@@ -60,7 +60,7 @@ void gradient_columns(D* dx, const T* x, int64_t vocab, int64_t target, const Sc
     const F16 t = z * inverse;
     return d * fnma(t, t, F16(splat(1.0f)));
   };
-  F16 hit = zero();  // read before dx, which may be x, is written
+  F16 hit = zero();  // read before dx is written, which may be x
   if (target >= 0) {
     const F16 z = load(x + target, Part{1});
     hit = through(exp(z - top) * factor - splat(s.scale), z);
@@ -81,7 +81,7 @@ void gradient_row(D* dx, const T* x, int64_t columns, int64_t vocab, int64_t tar
   zero_row(dx, vocab, columns);
 }
 
-// A row without a target.
+// Result of a row without a target.
 template <class Args, class D>
 void pass_over(const Args& args, int64_t row, D* dx) {
   args.losses[row] = 0;
@@ -89,8 +89,8 @@ void pass_over(const Args& args, int64_t row, D* dx) {
   if (args.scale != 0) zero_row(dx, 0, args.columns);
 }
 
-// Whether x[target], which is `logit`, comes first among the largest of x, of which `top` is one and where
-// nothing before x is larger than `before`.
+// Returns 1 if x[target] = `logit` is the first maximum. `top` is the maximum of all parts, `before` the
+// maximum of the parts before x.
 template <class T>
 float hit(const T* x, int64_t target, float logit, float top, float before) {
   return logit == top && before < logit && row_max(x, target) < logit ? 1 : 0;

@@ -8,8 +8,8 @@ T* at(Vec v, int64_t element) {
   return v.data ? static_cast<T*>(v.data) + element : nullptr;
 }
 
-// Writes x + residual and returns where the row to normalize is; it is read back as stored, so that backward
-// sees the same numbers.
+// Writes x + residual and returns the row to normalize. Reads it back as stored, so that backward uses the
+// same numbers.
 template <class T>
 const T* residual_sum(T* sum, const T* x, const T* residual, int64_t width) {
   if (!residual) return x;
@@ -41,7 +41,7 @@ void layer_norm_row(const LayerNormArgs& args, int64_t row) {
   args.rstd[row] = rstd;
 }
 
-// dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight; and the row's part of the weight gradients.
+// dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy weight; adds the row's part of the weight gradients.
 template <class T>
 void layer_norm_grad_row(const LayerNormGradArgs& args, int64_t row, float* dweight, float* dbias) {
   const int64_t width = args.width, begin = row * width;
@@ -87,7 +87,7 @@ void rms_norm_row(const RmsNormArgs& args, int64_t row) {
   args.rstd[row] = rstd;
 }
 
-// dx = rstd (g - xhat mean(g xhat)), g = dy (offset + weight); and the row's part of the weight gradient.
+// dx = rstd (g - xhat mean(g xhat)), g = dy (offset + weight); adds the row's part of the weight gradient.
 template <class T>
 void rms_norm_grad_row(const RmsNormGradArgs& args, int64_t row, float* dweight) {
   const int64_t width = args.width, begin = row * width;
@@ -110,7 +110,8 @@ void rms_norm_grad_row(const RmsNormGradArgs& args, int64_t row, float* dweight)
   });
 }
 
-// row(r, partial) for every row; the rows of one block share `stride` partial sums in scratch, zero at first.
+// Calls row(r, partial) for every row. The rows of a block share `stride` partial sums in scratch, initially
+// zero.
 template <class Row>
 void blocks_of_rows(int64_t rows, int64_t width, float* scratch, int64_t stride, Row row) {
   const int64_t blocks = (rows + kNormRowBlock - 1) / kNormRowBlock;
@@ -123,8 +124,8 @@ void blocks_of_rows(int64_t rows, int64_t width, float* scratch, int64_t stride,
   });
 }
 
-// out = (out) + (the blocks' partial sums in order): the bits do not depend on whether the sum was kept for
-// itself and added later.
+// out = (out) + (the blocks' partial sums in order). The bits do not depend on whether the sum is stored
+// separately and added later.
 void add_partials(Vec out, const float* partials, int64_t stride, int64_t blocks, int64_t width,
                   bool accumulate) {
   with_type(out.type, [&](auto t) {

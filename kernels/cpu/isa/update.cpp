@@ -88,7 +88,7 @@ void adagrad_as(const UpdateArgs<AdagradNumbers>& a) {
   });
 }
 
-// body<gradient, copy, whether there is a copy>.
+// Instantiates body<gradient type, copy type, has copy>.
 #define CLEAVE_UPDATE(body, args)                                                           \
   with_type(args.grad.type, [&](auto g) {                                                   \
     if (!args.copy.data) return body<decltype(g), float, false>(args);                      \

@@ -1,8 +1,8 @@
-// Sizes of attention: whole and broken blocks of queries and keys (of 8, 32, 64 and 128 rows), head widths
-// that fill vectors and that do not; windows of one position, inside a block, over several and over all; one
-// document a position, documents that end inside blocks, and both at once; dropout, of rows that begin
-// anywhere in a block of random numbers; soft caps that hardly bend scores and that bend all of them, with
-// scales of their own; heads wider than 128.
+// Attention cases: whole and partial blocks of queries and keys (8, 32, 64 and 128 rows); head dims that fill
+// vectors and that do not; windows of one position, inside a block, over several and over all; one document
+// per position, documents that end inside blocks, and both; dropout of rows at any place in a block of random
+// numbers; soft caps that hardly bend scores and that bend all of them, with explicit scales; heads wider
+// than 128.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -11,7 +11,7 @@ namespace cleave::kernels {
 
 struct AttentionCase {
   int64_t batch, seq, heads, kv_heads, head_dim;
-  int64_t window = 0, documents = 0;  // of a sequence; 0: no mask of that kind
+  int64_t window = 0, documents = 0;  // per sequence; 0: no mask of this kind
   float dropout = 0;
   bool causal = true;
   float cap = 0, scale = 0;
@@ -52,7 +52,7 @@ inline constexpr AttentionCase kAttentionCases[] = {{1, 1, 1, 1, 1},
                                                     {1, 130, 2, 1, 256, 50, 0, 0, true, 3, 0.1f},
                                                     {1, 97, 1, 1, 200, 0, 2, 0.1f, true, 0, 0.05f}};
 
-// For each position where its document begins: `documents` of about equal length, others in each sequence.
+// Document start for each position: `documents` of about equal length, different in each sequence.
 inline std::vector<double> document_starts(int64_t batch, int64_t seq, int64_t documents) {
   std::vector<double> starts(size_t(batch * seq), 0.0);
   for (int64_t b = 0; b < batch; ++b)
