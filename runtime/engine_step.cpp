@@ -1,4 +1,4 @@
-// A step of layers: micro-batches and their losses.
+// Step of a layer engine: micro-batches and their losses.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -10,7 +10,7 @@ namespace cleave::runtime {
 
 namespace {
 
-// Of a micro-batch's own mean. Without a target it counts as a loss of 0, its side losses, too.
+// Divisor for a micro-batch's mean. Without targets its loss and side losses count as 0.
 double divisor_of_mean(int64_t targets) {
   return targets > 0 ? double(targets) : std::numeric_limits<double>::infinity();
 }
@@ -47,7 +47,8 @@ double Engine::train_micro_batch(const Batch& batch, double items) {
   CHECK(s.begun, "train_micro_batch: no step was begun");
   auto& [divisors, terms, shares, used] = *s.begun;
   const auto micro = int(divisors.size());
-  // Losses that are parts of a whole step are computed as large as means are, so that 16 bits hold gradients.
+  // Scale losses that are parts of a step up to the size of means, so that 16-bit types can hold the
+  // gradients.
   const double parts = items > 0 ? double(s.settings.micros) * s.settings.mesh.data : 1;
   require(
       items >= 0 && std::isfinite(items) && (micro == 0 || shares == parts), Exit::usage,
@@ -76,7 +77,7 @@ double Engine::train_micro_batch(const Batch& batch, double items) {
 void Engine::use_loss(double times) {
   State& s = state();
   CHECK(s.begun, "use_loss: no step was begun");
-  // It comes through a float.
+  // Round, because the caller's value passed through a float.
   if (std::fabs(times - std::round(times)) <= 1e-6 * times) times = std::round(times);
   std::optional<double>& used = s.begun->used;
   require(times > 0 && std::isfinite(times), Exit::usage,
@@ -124,7 +125,7 @@ StepResult Engine::finish_step(std::span<const optim::Rates> rates) {
   CHECK(s.begun, "finish_step: no step was begun");
   const State::Begun begun = *std::exchange(s.begun, std::nullopt);
   require(int64_t(begun.divisors.size()) == s.settings.micros, Exit::usage,
-          "a step has {} micro-batches, as gradient_accumulation_steps says, and ends behind {}",
+          "a step has {} micro-batches, as gradient_accumulation_steps says, and ended after {}",
           s.settings.micros, begun.divisors.size());
   CHECK(int(rates.size()) == int(s.options.rates_given), "finish_step: rates of {} groups; wanted {}",
         rates.size(), int(s.options.rates_given));
@@ -132,7 +133,7 @@ StepResult Engine::finish_step(std::span<const optim::Rates> rates) {
   return s.EngineCore::finish_step([&] { return s.mean_over_ranks(begun.terms) * s.uses; }, rates);
 }
 
-// The ranks, which computed before anybody knew how a loss is used, have used it alike.
+// Checks that the ranks used the loss with the same factor, which is known only after the passes.
 void Engine::State::agree_on_use(const Begun& step) {
   const double used = step.used.value_or(1) / step.shares;
   uses = ranks.sum(used, "the use of losses") / settings.mesh.size();
@@ -144,7 +145,7 @@ void Engine::State::agree_on_use(const Begun& step) {
 }
 
 double Engine::State::mean_targets(const StepBatches& batches) {
-  const MeshPlace& p = settings.place;  // ranks of one place on the data axis have the same samples
+  const MeshPlace& p = settings.place;  // ranks at the same place on the data axis have the same samples
   int64_t all = p.pipe + p.sequence + p.tensor == 0 ? batches.valid_targets() : 0;
   ranks.all_reduce_on_host(Tensor(&all, DType::int64, {1}, MemoryKind::host), "targets of the step");
   if (settings.dry) return 1;

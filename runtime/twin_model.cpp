@@ -71,7 +71,7 @@ TwinModel::TwinModel(const config::DsConfig& base, const std::string& its_name, 
   }
   require(left.empty(), Exit::usage, "cleave.native: the module has no parameter {}, which a {} has; {}",
           left.empty() ? "" : left.begin()->first, family.architecture, kInstead);
-  // The script's groups say it, unless the configuration does.
+  // Use the decay of the script's groups, unless the configuration sets it.
   if (config.weight_decay_on == config::DsConfig{}.weight_decay_on) config.weight_decay_on = decays;
 }
 
@@ -97,7 +97,7 @@ SavedTraining TwinModel::opened(const std::string& folder, const std::string& ta
 }
 
 std::string TwinModel::kept(const std::string& client) const {
-  nlohmann::json all = parse_json(client, "what a script stores", Exit::usage);
+  nlohmann::json all = parse_json(client, "the script's stored JSON", Exit::usage);
   all.update({{"model", name},
               {"config", nlohmann::json::parse(model::to_config_json(model))},
               {"vocab", model.vocab},

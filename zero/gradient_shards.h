@@ -36,8 +36,8 @@ class GradientShards {
   // be summed over different ranks, but share one home of gradients.
   void add_unit(const StoredUnit& unit);
   void commit();
-  void show_in(Trace& trace) { crossing_.show_in(trace); }  // traces transfers to homes; the trace must
-                                                            // outlive this object
+  // Traces transfers to homes; the trace must outlive this object.
+  void show_in(Trace& trace) { crossing_.show_in(trace); }
 
   int units() const { return int(units_.size()); }
   const StoredUnit& unit(int unit) const { return *units_[size_t(unit)].of; }

@@ -78,7 +78,8 @@ void RecordedVisits::commit() {
                       "gradients before rounding");
   if (!alone)
     said_ = memory_.allocate(MemoryKind::device, Category::staging, DType::int64,
-                             {agreement_.size() * std::max<int64_t>(64, store_.units())}, "messages of the ranks");
+                             {agreement_.size() * std::max<int64_t>(64, store_.units())},
+                             "messages of the ranks");
 }
 
 void RecordedVisits::begin_step(double unscale, GradientUser* user) {

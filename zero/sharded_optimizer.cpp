@@ -142,8 +142,7 @@ void ShardedOptimizer::fill_frozen(uint64_t seed, Stream& compute) {
 }
 
 void ShardedOptimizer::publish_masters(Stream& compute) {
-  frozen_weights_.publish_masters(
-      compute);  // first: the last unit written may still hold a disk buffer
+  frozen_weights_.publish_masters(compute);  // first: the last unit written may still hold a disk buffer
   publish_all(
       {0, 1}, {}, [](int, Range, Tensor, Stream&) {}, compute);
 }

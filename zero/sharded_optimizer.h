@@ -78,7 +78,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   struct Side {
     Buffer gradient;                       // a piece decoded for the update, if its form requires it
     std::unique_ptr<StagedUpdate> staged;  // null: on compute, which reaches all operands
-    std::vector<Event> worked, done;  // by unit: its last staged kernels, and all its staged work
+    std::vector<Event> worked, done;       // by unit: its last staged kernels, and all its staged work
   };
   void add_sides(Memory& memory, const offload::Placement& placement);
   Side& side_of(const optim::UpdateSlice& slice);

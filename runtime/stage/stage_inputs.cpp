@@ -1,4 +1,4 @@
-// What a stage is given: micro-batches, and rows of texts that grow.
+// Inputs of a stage: micro-batches, and rows of incremental generation.
 #include <algorithm>
 
 #include "device/copy.h"
@@ -20,7 +20,8 @@ Tensor Stage::documents(int micro) const {
       .view({layers_.samples(), size / layers_.samples()});
 }
 
-// Every rank has them of whole samples: attention looks at all positions wherever the sequence is cut.
+// Every rank gets the documents of whole samples, because attention covers all positions for every cut of the
+// sequence.
 void Stage::load_documents(int micro, const Tensor& given, Stream& stream) {
   if (!model().document_mask) return;
   const Tensor here = documents(micro);
@@ -55,7 +56,7 @@ void Stage::take_part(Tensor to, Tensor whole, Stream& stream) const {
 
 void Stage::load(int micro, const Batch& batch, Stream& stream) {
   if (texts_) {
-    CHECK(micro == 0 && batch.input.numel() == texts_->rows(), "a pass over {} rows of texts, but {} tokens",
+    CHECK(micro == 0 && batch.input.numel() == texts_->rows(), "a pass with {} rows of texts, but {} tokens",
           texts_->rows(), batch.input.numel());
     positions_.resize(std::max<size_t>(1, positions_.size()));
     if (shape().first) copy(open(micro, 0, stream), batch.input, stream);
@@ -83,7 +84,7 @@ void Stage::begin_texts(const TextPass* pass, Stream& stream) {
   texts_ = pass;
   if (!pass) return;
   CHECK(shape().texts > 0 && 0 < pass->rows() && pass->rows() <= text_rows(),
-        "a pass over {} rows of texts; this stage has room for {}", pass->rows(),
+        "a pass with {} rows of texts; this stage has room for {}", pass->rows(),
         shape().texts > 0 ? text_rows() : 0);
   for (const auto* values : {&pass->texts, &pass->positions}) {
     const Tensor to =

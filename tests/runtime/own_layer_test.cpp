@@ -72,12 +72,10 @@ TEST(OwnLayer, ThatMakesAMistakeIsNamedWithWhatItWasGivenAndNoPathOfThisMachine)
   model::Model model = model::make_mlp({{4, 8, 3}}, DType::fp32, "small");
   model.layers.insert(model.layers.begin(), std::make_unique<Halves>());
   const std::string said = refusal(config_for(1, 2), std::move(model), Exit::internal);
-  EXPECT_EQ(
-      said.rfind(
-          "the forward of small, layer \"halves\", whose input is fp32 [2, 4], whose output is fp32 [2, "
-          "2]: view of 8 elements as 4 [device/tensor.h:",
-          0),
-      0u)
+  EXPECT_EQ(said.rfind("the forward of small, layer \"halves\", input fp32 [2, 4], output fp32 [2, "
+                       "2]: view of 8 elements as 4 [device/tensor.h:",
+                       0),
+            0u)
       << said;
 }
 
@@ -106,7 +104,7 @@ TEST(OwnLayer, ThatTouchesElementsInTasksOfTheStreamIsTrained) {
   EXPECT_NEAR(first, std::log(double(kVocab)), 0.2) << "the loss of even odds, before anything is learnt";
 }
 
-// dL/dx of an MLP whose input is scaled by a gain g: dL/dg = sum of x dL/dx. Finite differences of the loss.
+// dL/dx of an MLP input scaled by a gain g: dL/dg = sum of x dL/dx. Finite differences of the loss.
 class Gain final : public model::Layer {
  public:
   std::vector<UnitSpec> units() const override {
