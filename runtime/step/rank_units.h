@@ -13,7 +13,7 @@ struct RankUnits {
   std::vector<UnitSpec> all;              // of the whole model, in order of first use
   std::vector<std::vector<int>> holders;  // by unit: ranks of the pipe, ascending
   std::vector<int> held;                  // by this rank: indices into `all`, in the order of its store
-  int most_uses = 1;  // maximum uses of one unit in a micro-batch, over all ranks of the pipe
+  int most_uses = 1;                      // maximum uses of a unit in a micro-batch, over the pipe
 
   // Returns true if a rank of the pipe counts a shared unit, in the norm and in checkpoints.
   bool speaks(int pipe_rank, int unit) const { return holders[size_t(unit)].front() == pipe_rank; }

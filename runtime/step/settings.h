@@ -58,8 +58,7 @@ struct Settings {
   model::LogitsChunk logits;
 
   // Stream properties.
-  bool tf32 = false, any_order = false, measures_products = false;  // Stream::allow_tf32 and the settings
-                                                                    // after it
+  bool tf32 = false, any_order = false, measures_products = false;  // see Stream::allow_tf32
   bool comm_overlaps = false;                                       // collectives have a separate stream
   bool rows_overlap = false;          // transfers of the tensor axis overlap products
   bool cuts_rows = false;             // the tensor axis cuts rows outside of its products
