@@ -57,9 +57,9 @@ struct Settings {
   optim::LrSchedule schedule;
   model::LogitsChunk logits;
 
-  // Stream properties.
-  bool tf32 = false, any_order = false, measures_products = false;  // see Stream::allow_tf32
-  bool comm_overlaps = false;                                       // collectives have a separate stream
+  // Stream properties. tf32 and the next two: see Stream::allow_tf32 and the functions after it.
+  bool tf32 = false, any_order = false, measures_products = false;
+  bool comm_overlaps = false;         // collectives have a separate stream
   bool rows_overlap = false;          // transfers of the tensor axis overlap products
   bool cuts_rows = false;             // the tensor axis cuts rows outside of its products
   int64_t piece_rows = 0;             // rows per transfer
