@@ -56,7 +56,7 @@ TEST(FlatLayout, SplitsAnySliceIntoAtMostOneRangeWithDecayAndOneWithout) {
   EXPECT_EQ(rest, 9);
 }
 
-// Parameters of 5, 12, 2 and 7 elements lie as 12 and 7 with decay by default, then 5 and 2.
+// Parameters of 5, 12, 2 and 7 elements are laid out as 12 and 7 with decay by default, then 5 and 2.
 TEST(FlatLayout, DecaysWhatTheRuleSaysWithoutMovingAParameter) {
   using Ranges = std::vector<std::pair<Range, bool>>;
   const auto ranges = [](const config::DecayRule& rule) {
@@ -95,8 +95,8 @@ std::vector<Cut> thirds(int dim, std::vector<int64_t> extents, int rank) {
   return {{Axis::tensor, {.dim = dim, .extents = std::move(extents), .rank = rank, .ranks = 3}}};
 }
 
-// A whole [6 + 3, 3] of fused blocks and a whole [4, 10] with padding, cut over three ranks; every element of
-// the wholes is marked with its index, through any slices.
+// A whole [6 + 3, 3] of fused blocks and a padded [4, 10], cut over three ranks; every element is marked with
+// its index in the whole, through arbitrary slices.
 TEST(FlatLayout, PiecesOfASplitParameterNameElementsOfTheWholeTensor) {
   std::vector<int> fused(27), columns(40);
   for (int rank = 0; rank < 3; ++rank) {
@@ -131,7 +131,7 @@ TEST(FlatLayout, PiecesOfASplitParameterNameElementsOfTheWholeTensor) {
   EXPECT_EQ(columns, std::vector<int>(40, 1));
 }
 
-// A table of 5 rows, padded to 8 on a rank alone: shards see the real ones only, each once.
+// A table of 5 rows, padded to 8 on a single rank: shards contain only the real rows, each once.
 TEST(FlatLayout, PiecesOfAPaddedParameterOfOneRankLeaveThePaddingOut) {
   const FlatLayout layout({"u", {{"table", {8, 3}, {}, true, {{Axis::tensor, {.dim = 0, .extents = {5}}}}}}},
                           4);
