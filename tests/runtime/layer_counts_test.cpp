@@ -1,4 +1,4 @@
-// State of layers that counts: integers, which are exact whoever adds them.
+// Layer state that counts: integers are exact in every order.
 #include <gtest/gtest.h>
 
 #include "model/check_gradients.h"
@@ -24,7 +24,7 @@ std::ostream& operator<<(std::ostream& out, const Counts& c) {
   return out << "key " << c.key[0];
 }
 
-// Of the data themselves.
+// Counts from the data directly.
 Counts expected(int64_t steps) {
   Counts out;
   for (int64_t step = 0; step < steps; ++step) {

@@ -1,5 +1,5 @@
-// Folders that transformers wrote: their logits in every layout, their bytes again when they are written, and
-// what is wrong with others. tests/fixtures/make_published_fixtures.py makes them.
+// Folders written by transformers: their logits in every layout, identical bytes when written again, and
+// errors of damaged ones. tests/fixtures/make_published_fixtures.py makes them.
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/weight_writer.h"
@@ -111,7 +111,7 @@ TEST(PublishedFolder, WritingGivesBackTheSameBytesInFilesOfAnySize) {
   }
 }
 
-// transformers' own names and shapes are in the index that it wrote.
+// The index written by transformers has its own names and shapes.
 TEST(PublishedFolder, NamesAreThoseThatTransformersWrites) {
   for (const std::string name : {"gpt2", "llama", "qwen2", "qwen3", "mistral", "phi3", "gemma2", "gemma3"}) {
     const checkpoint::WeightFiles files(folder_of(name));
@@ -123,7 +123,7 @@ TEST(PublishedFolder, NamesAreThoseThatTransformersWrites) {
   }
 }
 
-// A folder of one model whose files can be damaged.
+// Folder of one model with files that tests can damage.
 class Damaged : public ::testing::Test {
  protected:
   void copy(const std::string& name) {
