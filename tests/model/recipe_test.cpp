@@ -34,7 +34,7 @@ TEST(Recipes, ArePrintedWithWhatMakesABlockDifferent) {
   EXPECT_EQ(lines_of(recipe_of(find_model("gemma-2-2b"))).back(), "logits capped at 30");
 }
 
-// Every choice of a config reaches the recipe, and of the right layers.
+// Every choice of a config reaches the recipes of the right layers.
 TEST(Recipes, DifferWhereTheirConfigsDiffer) {
   const ModelConfig base = find_model("gemma-2-2b");
   const Recipe plain = recipe_of(base);

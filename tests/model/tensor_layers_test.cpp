@@ -1,5 +1,5 @@
-// Layers over a tensor axis against the same layers of one rank: outputs, input gradients, and every gradient
-// where its elements lie in the whole parameter.
+// Layers over a tensor axis against the same layers on one rank: outputs, input gradients, and every
+// parameter gradient at the place of its elements in the whole parameter.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -23,8 +23,8 @@ std::vector<float> numbers(int64_t count, const char* name) {
 
 Tensor fp32(std::vector<float>& v, Shape shape) { return {v.data(), DType::fp32, shape}; }
 
-// A unit's parameters and gradients, flat as the store keeps them, with values that depend on the whole
-// element.
+// Parameters and gradients of a unit, flat as in the store, with values that depend on the element in the
+// whole.
 struct UnitMemory {
   explicit UnitMemory(const UnitSpec& spec)
       : layout(spec, 1), weights(size_t(layout.numel()), 0.f), grads(weights) {
