@@ -1,4 +1,4 @@
-// Logs that fit, and each way in which they may not.
+// Matching logs, and every kind of mismatch.
 #include "plan/match_calls.h"
 
 #include <gtest/gtest.h>
