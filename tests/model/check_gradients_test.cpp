@@ -53,7 +53,7 @@ std::string said_of(Gain::Mistake mistake) {
   return "";
 }
 
-TEST(CheckGradients, AcceptsWhatIsRightAndNamesEachKindOfMistake) {
+TEST(CheckGradients, AcceptsCorrectLayersAndNamesEachKindOfMistake) {
   using Mistake = Gain::Mistake;
   EXPECT_EQ(said_of(Mistake::none), "");
   EXPECT_EQ(said_of(Mistake::gain_gradient)

@@ -266,7 +266,7 @@ TEST(ClassifierHead, GivesTheSameBitsOfARowInChunksOfAnySize) {
   }
 }
 
-TEST(ClassifierHead, TakesScratchForTheChunkThatItIsGivenAndOneBufferWhereTypesAgree) {
+TEST(ClassifierHead, TakesScratchForItsChunkAndOneBufferIfTypesAgree) {
   constexpr int64_t kMany = 1000, kClasses = 11;
   const ClassifierHead head({.unit = "u", .weight = "w", .classes = kClasses, .width = kHeadWidth});
   const auto scratch = [&](DType type, const LogitsChunk& logits, bool train) {
@@ -306,7 +306,7 @@ TEST(ClassifierHead, TakesScratchForTheChunkThatItIsGivenAndOneBufferWhereTypesA
   EXPECT_EQ(scratch(DType::bf16, tight, false), padded(500 * kClasses * 4));
 }
 
-TEST(ClassifierHead, NamesWholeParametersWhateverTheAxis) {
+TEST(ClassifierHead, DeclaresWholeParametersOnEveryAxis) {
   comm::run_ranks(3, [](comm::Communicator& world) {
     const tensor_parallel::TensorAxis axis(world);
     const ClassifierHead head(

@@ -228,7 +228,7 @@ TEST(ConfigJson, MissingAndWrongFieldsAreNamedAllAtOnce) {
   expect_refused(with(kLlamaFile, {{"hidden_size", 4095}}), {"4095", "32 heads"});
 }
 
-TEST(ConfigJson, WhatIsNotBuiltIsRefusedByName) {
+TEST(ConfigJson, UnsupportedFieldsAreRejectedByName) {
   auto rope = [](const json& r) { return with(kLlamaFile, {{"rope_scaling", r}}); };
   expect_refused(rope({{"rope_type", "yarn"}, {"factor", 4.0}}),
                  {"rope_scaling.rope_type", "yarn", "llama3"});

@@ -332,7 +332,7 @@ std::vector<std::string> names_of(const Layer& layer, bool frozen) {
 
 // Frozen parameters form a separate unit; the gradients of the others and of the input keep the bits of a run
 // with nothing frozen.
-TEST_P(Blocks, OfWhichAPartIsFrozenGiveTheOthersTheirGradients) {
+TEST_P(Blocks, WithFrozenPartsGiveTheOthersTheirGradients) {
   const auto table = rope_table(kSeq, rope_frequencies(4, 10000, {}));
   const auto whole = make_block(GetParam());
   const auto want = Alone(*whole, table->tensors()).backward({});
@@ -383,7 +383,7 @@ TEST(Halves, FrozenByNameAreUnitsOfTheirOwn) {
   }
 }
 
-TEST(Halves, MayOwnUnitsOfTheirOwnBehindTheBlocks) {
+TEST(Halves, MayHaveUnitsAfterTheBlocks) {
   const auto block =
       block_of(std::make_unique<AttentionHalf>(attention_config(), Axes()), std::make_unique<TwoMlps>());
   std::vector<std::string> names;
@@ -436,7 +436,7 @@ TEST(Halves, LeaveOutTheGradientsOfAFrozenUnitAndNothingElse) {
     }
 }
 
-TEST(Halves, FindWhatTheyKeptByTheirOwnKindAndRefuseToKeepTwice) {
+TEST(Halves, FindKeptStateByTypeAndRejectKeepingTwice) {
   struct Kept {
     int value;
   };

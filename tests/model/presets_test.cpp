@@ -116,7 +116,7 @@ std::string refusal(const ModelConfig& config, int64_t seq = 8) {
   return "";
 }
 
-TEST(Presets, RefuseWhatDoesNotFitTogether) {
+TEST(Presets, RejectIncompatibleSizes) {
   const ModelConfig good = find_model("llama-3.2-1b");
   EXPECT_EQ(refusal(good), "");
   ModelConfig bad = good;
@@ -149,7 +149,7 @@ TEST(Presets, ArithmeticOfTheLayersAndTheHeadIsThatOfTheModel) {
 }
 
 // 64 queries see their own and up to 15 earlier keys.
-TEST(Presets, AWindowLeavesOutTheArithmeticOfWhatItHides) {
+TEST(Presets, AWindowSavesTheFlopsOfHiddenKeys) {
   const auto flops = [](int64_t window) {
     ModelConfig config = find_model("mistral-tiny");
     config.vocab = 256, config.window = window;
@@ -161,7 +161,7 @@ TEST(Presets, AWindowLeavesOutTheArithmeticOfWhatItHides) {
   EXPECT_EQ(flops(64), flops(0));
 }
 
-TEST(Presets, AreFrozenByNameAndSayWhatIsLeft) {
+TEST(Presets, AreFrozenByNameAndCountTheRest) {
   const auto made = [](const char* preset) {
     ModelConfig config = find_model(preset);
     config.vocab = 256;

@@ -35,7 +35,7 @@ TEST(Recipes, ArePrintedWithWhatMakesABlockDifferent) {
 }
 
 // Every choice of a config reaches the recipes of the right layers.
-TEST(Recipes, DifferWhereTheirConfigsDiffer) {
+TEST(Recipes, DifferIfTheirConfigsDiffer) {
   const ModelConfig base = find_model("gemma-2-2b");
   const Recipe plain = recipe_of(base);
   EXPECT_EQ(plain, recipe_of(base));

@@ -132,7 +132,7 @@ void expect_same(const MakeModel& make, std::initializer_list<int> sizes) {
   }
 }
 
-TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
+TEST(TensorLayers, OfLlamaEqualOneRank) {
   expect_same(
       [](const tensor_parallel::TensorAxis& axis) {
         return make_model(kLlama,
@@ -151,7 +151,7 @@ TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
       {2, 3});
 }
 
-TEST(TensorLayers, OfLlamaGiveItAlsoWhereRanksShareKeyAndValueHeads) {
+TEST(TensorLayers, OfLlamaEqualOneRankWithSharedKeyAndValueHeads) {
   expect_same(
       [](const tensor_parallel::TensorAxis& axis) {
         return make_model(kLlama,
@@ -169,7 +169,7 @@ TEST(TensorLayers, OfLlamaGiveItAlsoWhereRanksShareKeyAndValueHeads) {
       {2, 4, 6});
 }
 
-TEST(TensorLayers, OfGpt2GiveWhatOneRankGives) {
+TEST(TensorLayers, OfGpt2EqualOneRank) {
   for (float dropout : {0.0f, 0.4f})
     expect_same(
         [dropout](const tensor_parallel::TensorAxis& axis) {

@@ -8,7 +8,7 @@
 namespace cleave::testing {
 namespace {
 
-TEST(Plan, EqualsWhatTrainingMeasuresForEveryHome) {
+TEST(Plan, EqualsMeasurementsForEveryHome) {
   for (const int data : {1, 2})
     for (const bool optimizer : {false, true})
       for (const bool exact : {false, true})
@@ -58,7 +58,7 @@ TEST(Plan, CountsTheStagingOfAnUpdateThatStreamsThroughTheDevice) {
     }
 }
 
-TEST(Plan, CountsWhatAnOffloadedUpdateMoves) {
+TEST(Plan, CountsTransfersOfAnOffloadedUpdate) {
   for (const int stage : {1, 2})
     for (const config::OptimizerType optimizer :
          {config::OptimizerType::adamw, config::OptimizerType::lamb}) {

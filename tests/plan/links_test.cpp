@@ -45,7 +45,7 @@ bool share(const RankGroup& what, const MeshPlace& a, const MeshPlace& b, const 
   return true;
 }
 
-TEST(Links, LeaveANodeWhereARankOfTheGroupIsOnAnother) {
+TEST(Links, LeaveANodeIfARankOfTheGroupIsOnAnother) {
   int groups = 0, between = 0;
   for (const Layout& l : {Layout{1, 4, 1, 2, 1}, Layout{2, 3, 1, 2, 1}, Layout{2, 2, 2, 2, 1},
                           Layout{1, 4, 1, 2, 2}, Layout{1, 6, 1, 1, 3}, Layout{4, 2, 1, 1, 1}})

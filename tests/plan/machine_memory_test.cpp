@@ -43,7 +43,7 @@ class Machine {
   fs::path root_;
 };
 
-TEST(AvailableMemory, IsTheKernelsWhereNoGroupHasALimit) {
+TEST(AvailableMemory, IsTheKernelsWithoutGroupLimits) {
   EXPECT_EQ(Machine().bytes(), 8192 * kMiB);
   EXPECT_EQ(Machine().groups("0::/a").version2("a/", "max", kMiB).bytes(), 8192 * kMiB);
   EXPECT_EQ(Machine().groups("4:memory:/a").version1("a/", 0x7ffffffffffff000, kMiB).bytes(), 8192 * kMiB);

@@ -211,7 +211,7 @@ TEST(MeasuredCpu, PredictsAttentionOfEveryLengthFromTheRowsOfTwo) {
 }
 
 // If a longer sequence is not faster, the rows give no information on the cost per row.
-TEST(MeasuredCpu, TakesNoTimeOffLongAttentionWhereTheShortRowsAreFaster) {
+TEST(MeasuredCpu, TakesNoTimeOffLongAttentionIfTheShortRowsAreFaster) {
   const Scratch scratch;
   bench::StepJob job = bench::step_job(DType::fp32);
   const plan::JobPlan plan = plan_of(job);

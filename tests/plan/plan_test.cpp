@@ -12,7 +12,7 @@
 namespace cleave::testing {
 namespace {
 
-TEST(Plan, EqualsWhatTrainingMeasuresInEveryLayout) {
+TEST(Plan, EqualsMeasurementsInEveryLayout) {
   Sampled sampled;
   const Make gpt = [] { return deep_gpt(true); }, llama = [] { return small_llama(DType::bf16); };
   for (const int pipe : {1, 2, 3})
@@ -48,7 +48,7 @@ runtime::ModelFactory cut_llama() {
   };
 }
 
-TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogetherWhereATensorAxisCutsLayers) {
+TEST(Plan, ProvesThatCallsMatchWithATensorAxis) {
   for (const char* schedule : {"1f1b", "interleaved", "zb-h1"})
     for (const int stage : {0, 2, 3})
       for (const bool cut_rows : {false, true}) {
@@ -66,7 +66,7 @@ TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogetherWhereATensorAxisCutsLayers) {
       }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresWhereATensorAxisCutsLayers) {
+TEST(Plan, EqualsMeasurementsWithATensorAxis) {
   for (const int pipe : {1, 2})
     for (const int tensor : {2, 4})
       for (const bool cut_rows : {false, true}) {
@@ -96,7 +96,7 @@ runtime::ModelFactory large_vocabulary(DType type, bool tied) {
   };
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresWithAPaddedVocabularyAndCountsItAsMemoryOnly) {
+TEST(Plan, EqualsMeasurementsWithAPaddedVocabularyAndCountsItAsMemoryOnly) {
   for (const int tensor : {1, 2})
     for (const int stage : {0, 1, 3})
       for (const bool tied : {false, true})
@@ -146,7 +146,7 @@ TEST(Plan, OfAGpuHasTheChunkOfLogitsThatItsEngineTakes) {
 }
 
 // Weights and gradients of each unit are separate allocations; all are much smaller than a granule.
-TEST(Plan, OfGpusThatRegisterBuffersHasWholeGranulesOfWhatTheyMove) {
+TEST(Plan, RoundsMovedMemoryToGranulesForRegisteredBuffers) {
   constexpr int64_t kGranule = int64_t{2} << 20;
   const auto table = [](int stage) {
     config::DsConfig c = config_for(2);
@@ -175,7 +175,7 @@ TEST(Plan, OfGpusThatRegisterBuffersHasWholeGranulesOfWhatTheyMove) {
   }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresAndFitsTogetherWhereRanksShareSequences) {
+TEST(Plan, EqualsMeasurementsAndMatchesCallsWithASequenceAxis) {
   for (const int pipe : {1, 2})
     for (const int tensor : {1, 2})
       for (const int zero : {1, 3}) {
@@ -197,7 +197,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresAndFitsTogetherWhereRanksShareSequences) {
       }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresUnderEverySchedule) {
+TEST(Plan, EqualsMeasurementsUnderEverySchedule) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"}) {
     config::DsConfig c = config_for(2, 1, 4);
     c.pipeline.stages = 2, c.pipeline.schedule = schedule;
@@ -208,7 +208,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresUnderEverySchedule) {
   }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresWithRecomputationAndExactSums) {
+TEST(Plan, EqualsMeasurementsWithRecomputationAndExactSums) {
   for (const char* schedule : {"1f1b", "zb-h1"})
     for (const bool exact : {false, true})
       for (const int way : {0, 1, 2}) {
@@ -221,7 +221,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithRecomputationAndExactSums) {
       }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {
+TEST(Plan, EqualsMeasurementsWithGroupsOfNearRanks) {
   for (const bool hybrid : {false, true}) {
     config::DsConfig c = config_for(4, 1, 2);
     c.zero.stage = 3;
@@ -234,7 +234,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {
   }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresWithGathersOfBytes) {
+TEST(Plan, EqualsMeasurementsWithInt8Gathers) {
   for (const int ranks : {2, 3})
     for (const bool overlap : {false, true}) {
       config::DsConfig c = config_for(ranks, 1, 2);
@@ -262,7 +262,7 @@ TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogether) {
       }
 }
 
-TEST(Plan, HalvesWhatIsShardedWhenTheRanksDouble) {
+TEST(Plan, HalvesShardedMemoryWhenTheRanksDouble) {
   config::DsConfig c = config_for(1);
   c.zero.stage = 3;
   const Make model = [] { return small_gpt(); };
@@ -303,7 +303,7 @@ TEST(Plan, OfAThousandRanksTriesTheEndsOfTheAxes) {
   EXPECT_EQ(of_rank(plan, 1023).place.pipe, 1);
 }
 
-TEST(Plan, RefusesWhatDoesNotFitWithTheTable) {
+TEST(Plan, RejectsJobsThatDoNotFitWithTheTable) {
   config::DsConfig c = config_for(2);
   const plan::JobPlan plan = plan_for(c, 2, [] { return small_gpt(); });
   const int64_t need = plan.ranks[0].memory.total(MemoryKind::device);

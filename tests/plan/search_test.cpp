@@ -98,7 +98,7 @@ TEST(Changes, FitIntoTheMemoryOfTheHostToo) {
   for (const plan::Candidate& t : changes) EXPECT_LE(host_bytes(t.plan), limits.host_bytes) << t.change;
 }
 
-TEST(Changes, AreSingleOnesWhereOneIsEnough) {
+TEST(Changes, AreSingleOnesIfOneIsEnough) {
   const plan::Candidate now = given();
   const auto changes =
       plan::changes_that_fit(now, {.device_bytes = device_bytes(now.plan) - 1}, candidates());
@@ -153,7 +153,7 @@ TEST(Changes, NameNoStageThatIsSetAndNoShardingOfOneRank) {
   }
 }
 
-TEST(Changes, MoveParametersToDiskWhereHostMemoryIsShortToo) {
+TEST(Changes, MoveParametersToDiskIfHostMemoryIsAlsoShort) {
   const plan::Candidate one = *candidates(kWorld, 24)(
       R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0,
       "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}}})",
@@ -201,7 +201,7 @@ TEST(Suggest, IsAtLeastAsFastAsEverythingThatFitsOnTheSameRanks) {
 }
 
 // Less than one sample per rank: with 4 ranks and a global batch of 1, or if not even one sample fits.
-TEST(Suggest, CutsSequencesWhereAWholeOneIsTooMuch) {
+TEST(Suggest, CutsSequencesIfAWholeOneIsTooLarge) {
   const plan::Candidate now = *candidates()(R"({"train_batch_size": 4})", true);
   const auto long_ones = [](const std::string& text, bool every_rank) -> std::optional<plan::Candidate> {
     const config::ReadResult read = config::read_ds_config(text, "f", {.world_size = kWorld});
@@ -258,11 +258,11 @@ TEST(Suggest, TakesTheLeastMemoryOfEqualTimesAndPrintsTheGain) {
   EXPECT_NE(gain.find("the same time"), std::string::npos) << gain;
 }
 
-TEST(Suggest, HasNoAnswerWhereNothingFits) {
+TEST(Suggest, HasNoAnswerIfNothingFits) {
   EXPECT_FALSE(plan::suggest(given(), {.device_bytes = 1000}, slow(), candidates()).has_value());
 }
 
-TEST(Predict, TakesRatesFromAFileAndNamesWhatIsWrongWithThem) {
+TEST(Predict, ReadsRatesFromAFileAndNamesItsErrors) {
   const Scratch scratch;
   const std::string good =
       scratch.write("good.json", R"({"training": 1e12, "slowdown_fp32": 2, "memory": 3e11,
@@ -281,7 +281,7 @@ TEST(Predict, TakesRatesFromAFileAndNamesWhatIsWrongWithThem) {
   expect_error(Exit::usage, {"none.json", "cannot be opened"}, [] { plan::device_model("none.json"); });
 }
 
-TEST(Predict, AddsWhatARooflineSays) {
+TEST(Predict, AddsTheTermsOfARoofline) {
   const plan::Candidate t = *candidates()(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
                                 "bf16": {"enabled": true}})",
                                           true);

@@ -111,7 +111,7 @@ TEST(AsyncSave, TakesMemoryForEachByteOnce) {
       }
 }
 
-TEST(AsyncSave, IsRefusedAtTheStartWhereTheCopyDoesNotFit) {
+TEST(AsyncSave, FailsAtTheStartIfTheCopyDoesNotFit) {
   const config::DsConfig c = config_for(1);
   const int64_t copy = 3 * 4 * small_gpt().params();
   comm::run_ranks(1, [&](comm::Communicator& world) {

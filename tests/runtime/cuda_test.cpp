@@ -126,7 +126,7 @@ TEST_P(CudaEngine, TrainsAModelThatIsCutAsTheCpuDoes) {
   }
 }
 
-TEST_P(CudaEngine, SkipsTheStepsThatOverflowWhereTheCpuDoes) {
+TEST_P(CudaEngine, SkipsTheSameOverflowingStepsAsTheCpu) {
   for (const int stage : {0, 1, 2, 3})
     for (const config::OffloadDevice offload : {config::OffloadDevice::none, config::OffloadDevice::cpu}) {
       config::DsConfig c = config_for(2);
@@ -258,7 +258,7 @@ TEST_P(CudaEngine, SaysWhyPassesAreNotGraphs) {
   EXPECT_NE(line(1, [](config::DsConfig&) {}).find("default stream"), std::string::npos);
 }
 
-TEST_P(CudaEngine, SaysWhyOffloadedStateIsUpdatedWhereItIs) {
+TEST_P(CudaEngine, ExplainsTheUpdateSideOfOffloadedState) {
   comm::run_ranks(1, [&](comm::Communicator& world) {
     config::DsConfig c = config_for(1);
     EXPECT_EQ(runtime::Engine(c, small_gpt(), world, options()).notes().update, "");

@@ -107,7 +107,7 @@ TEST(ExactSums, AreCloseToPlainOnes) {
 }
 
 // The grid setting takes effect: a coarse grid changes the result, equally in all layouts.
-TEST(ExactSums, OfACoarseGridAreOthersAndAgreeAsWell) {
+TEST(ExactSums, DifferOnACoarseGridAndAgreeOverLayouts) {
   const auto model = [] { return small_gpt(); };
   config::DsConfig one = exact({1, 1}), six = exact({2, 3, "zb-h1", 2});
   const Training fine = train_on(1, one, model, 2);

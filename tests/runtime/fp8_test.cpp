@@ -45,7 +45,7 @@ config::DsConfig fp8_config(const Layout& l, config::Fp8Scaling scaling, int acc
 
 constexpr config::Fp8Scaling kScalings[] = {config::Fp8Scaling::delayed, config::Fp8Scaling::row};
 
-TEST(Fp8Training, HasTheSameBitsAtEveryStageAndHomeAndWhereABlockIsMadeAgain) {
+TEST(Fp8Training, HasTheSameBitsAtEveryStageAndHomeAndWithRecomputation) {
   for (const config::Fp8Scaling scaling : kScalings) {
     // One micro-batch per step: several would be added in bf16 before or after the sum over ranks.
     const Training want = train_on_all({.data = 2}, fp8_config({.data = 2}, scaling, 1), wide_gpt(), 3);
@@ -117,7 +117,7 @@ TEST(Fp8Training, HasGradientsThatDifferFromThoseOfBf16ByItsRounding) {
 }
 
 // Repeats the same few samples, which are memorized; losses on real text are in benchmarks/results.
-TEST(Fp8Training, LearnsWhatBf16Learns) {
+TEST(Fp8Training, TrainsLikeBf16) {
   const auto losses = [](config::Fp8Scaling scaling) {
     const auto alone = comm::self_communicator();
     const config::DsConfig c = fp8_config({}, scaling, 1);
@@ -258,7 +258,7 @@ TEST(Fp8Training, BeginsAnewBehindATrainingWithoutItAndMayEnd) {
                [&] { other.load_checkpoint(scratch.folder(), "with"); });
 }
 
-TEST(Fp8Training, TrainsAdaptersBesideFrozenProductsInFp8) {
+TEST(Fp8Training, TrainsAdaptersOnFrozenFp8Products) {
   const auto losses = [](config::Fp8Scaling scaling, const Layout& l) {
     config::DsConfig c = fp8_config(l, scaling);
     c.lora = {{"all-linear"}, 4, 8, false};
@@ -282,7 +282,7 @@ void expect_refused(const config::DsConfig& c, const runtime::ModelFactory& make
   });
 }
 
-TEST(Fp8Training, IsRefusedWhereItsProductsWouldNotBeWholeMultiples) {
+TEST(Fp8Training, RejectsSizesThatAreNotMultiplesOf16) {
   const config::DsConfig c = fp8_config({}, config::Fp8Scaling::delayed);
   expect_refused(c, wide_gpt(24), {"cleave.fp8: h.0.attn.c_attn takes 24 columns to 72", "multiples of 16"});
   expect_refused(fp8_config({.tensor = 2}, config::Fp8Scaling::row), wide_gpt(48),

@@ -76,7 +76,7 @@ TEST(Frames, AreNotWrittenBeforeTheirReadersAreDone) {
 
 // State for a backward lies in the frame; with recomputation in memory that the layers of a group share; and
 // with a split backward in addition in a few blocks that frames take on demand and return.
-TEST(Frames, KeepWhatABackwardNeedsWhereItLastsLongEnough) {
+TEST(Frames, KeepBackwardStateLongEnough) {
   const model::Model model = three_layers();
   for (const bool again : {false, true})
     for (const bool split : {false, true}) {
@@ -107,7 +107,7 @@ TEST(Frames, KeepWhatABackwardNeedsWhereItLastsLongEnough) {
     }
 }
 
-TEST(Passes, VisitEveryLayerForwardAndBackwardAndTheHeadWhereItIs) {
+TEST(Passes, VisitEveryLayerForwardAndBackwardAndTheHeadOnTheLastChunk) {
   const model::Model model = three_layers();
   const auto self = comm::self_communicator();
   for (const bool split : {false, true}) {

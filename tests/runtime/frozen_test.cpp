@@ -339,7 +339,7 @@ TEST(Frozen, CheckpointsMoveBetweenLayouts) {
   }
 }
 
-TEST(Frozen, ACheckpointOfTrainedValuesLoadsAndTheOtherWayWantsTheOptimizerBegunAnew) {
+TEST(Frozen, ATrainedCheckpointLoadsAndTheReverseRequiresAnOptimizerReset) {
   const auto alone = comm::self_communicator();
   const Scratch trained, frozen;
   runtime::Engine a(gpt_config({}), gpt(false), *alone, {.seed = 3}),
@@ -389,7 +389,7 @@ config::DsConfig named_config(const Named& n, const Layout& l) {
 
 // Plain gradient descent without clipping: after one step the other parameters equal those of a run with
 // nothing frozen.
-TEST(FrozenByName, StayAndTheOthersMoveByTheGradientOfTheWholeModel) {
+TEST(FrozenByName, DoNotChangeAndOthersMoveByTheWholeModelsGradient) {
   for (const Named& n : named()) {
     config::DsConfig c = named_config(n, {});
     c.optimizer.type = config::OptimizerType::sgd, c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
@@ -409,7 +409,7 @@ TEST(FrozenByName, StayAndTheOthersMoveByTheGradientOfTheWholeModel) {
   }
 }
 
-TEST(FrozenByName, LetTheOthersLearnTheSameInEveryLayout) {
+TEST(FrozenByName, TrainTheOthersEquallyInEveryLayout) {
   Sampled sampled;
   for (const Named& n : named()) {
     const Training want = train_on_all({}, named_config(n, {}), n.model, kSteps);

@@ -13,7 +13,7 @@ namespace {
 
 // The moved bytes are exactly those missing on the device; they are replaced by the memory of gathered layers
 // and the buckets.
-TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
+TEST(Homes, TakeTheBytesThatLeaveTheDevice) {
   for (int ranks : {1, 2, 3})
     for (const config::Precision precision : {config::Precision::fp32, config::Precision::bf16})
       comm::run_ranks(ranks, [&](comm::Communicator& world) {
@@ -53,7 +53,7 @@ TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
 }
 
 // Without a link nothing is measured, copied or reported.
-TEST(Homes, OfACpuRankLeaveTheUpdateOnTheHostUnlessToldOtherwise) {
+TEST(Homes, UpdateOnTheHostByDefaultOnACpuRank) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     config::DsConfig c = with(config_for(2), {.optimizer = true});
     auto table = [&](config::OffloadUpdate where) {
@@ -97,7 +97,7 @@ TEST(Homes, OnDiskTakeTheirShardsInPagesAndBuffersOfTheLargestOfThem) {
 }
 
 // All ranks check the disk together, including ranks without state there.
-TEST(Homes, OfOneStageMayAllBeInMemoryWhereAnotherStagesAreOnDisk) {
+TEST(Homes, MayBeInMemoryOnOneStageAndOnDiskOnAnother) {
   bool stages_differed = false;
   for (int64_t kept = 3000; kept <= 9000; kept += 500) {
     config::DsConfig c = config_for(1);

@@ -65,7 +65,7 @@ TEST_P(HomesOfTypes, GiveTheSameBitsWithWiderAndNarrowerTypesOnTheWay) {
     }
 }
 
-TEST(Homes, GiveTheSameBitsWhereSmallUnitsStayWhole) {
+TEST(Homes, GiveTheSameBitsWithWholeSmallUnits) {
   for (int ranks : {1, 2})
     for (int64_t threshold : {50, 100'000}) {
       config::DsConfig c = config_for(ranks, 1, 2);
@@ -111,7 +111,7 @@ TEST(Homes, GiveTheSameBitsInPipelines) {
     }
 }
 
-TEST(Homes, GiveTheSameBitsWhereATensorAxisCutsLayers) {
+TEST(Homes, GiveTheSameBitsWithATensorAxis) {
   for (const Layout& l : {Layout{1, 1, 2, 3}, Layout{1, 2, 2, 3}, Layout{2, 1, 2, 2}, Layout{2, 2, 2, 3}}) {
     const config::DsConfig plain = config_of(l, 4);
     const Training want = train_on_all(l, plain, cut_llama(false), 3);

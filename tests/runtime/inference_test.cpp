@@ -68,7 +68,7 @@ Seen look_as(const Layout& l, const config::DsConfig& c, const runtime::ModelFac
   return seen[0];
 }
 
-TEST(Inference, SeesInEveryLayoutWhatTheTrainerSees) {
+TEST(Inference, EqualsTheTrainingEngineInEveryLayout) {
   for (const bool llama : {false, true}) {
     const runtime::ModelFactory model = llama ? cut_llama(false) : cut_gpt(true);
     const Trained want = train_once(model, llama ? "llama" : "gpt");

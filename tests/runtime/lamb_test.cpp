@@ -81,7 +81,7 @@ TEST(Lamb, GivesOneRanksWeightsAmongNearRanksWithExactSumsAndWithShareOfTheState
   expect_close(train_on(2, exact, model, 4), want, "exact sums");
 }
 
-TEST(Lamb, ResumesInAnotherLayoutAndItsMemoryIsWhatWasPlanned) {
+TEST(Lamb, ResumesInAnotherLayoutWithThePlannedMemory) {
   const Scratch scratch;
   std::vector<double> losses;
   auto config = [](int ranks, int stage, bool disk) {

@@ -72,7 +72,7 @@ TEST(LayerCounts, AreExactInEveryLayout) {
   }
 }
 
-TEST(LayerCounts, GoWithACheckpointIntoAnyLayoutAndWithOneThatIsWrittenBehindTheTraining) {
+TEST(LayerCounts, LoadFromCheckpointsInAnyLayoutIncludingBackgroundSaves) {
   for (const bool behind : {false, true})
     for (const Ranks& from : {Ranks{1, 0, 1, 8}, Ranks{4, 2, 2, 1}})
       for (const Ranks& to : {Ranks{2, 3, 1, 2}, Ranks{4, 0, 4, 2}}) {
@@ -84,7 +84,7 @@ TEST(LayerCounts, GoWithACheckpointIntoAnyLayoutAndWithOneThatIsWrittenBehindThe
       }
 }
 
-TEST(LayerCounts, AreReadAsTheTypeThatTheyHaveAndInNoOther) {
+TEST(LayerCounts, AreReadOnlyAsTheirType) {
   const auto alone = comm::self_communicator();
   const config::DsConfig c = watching({});
   runtime::Engine engine(c, counted(), *alone, {});
@@ -115,7 +115,7 @@ class Other final : public model::Layer {
   model::LayerState state_;
 };
 
-TEST(LayerCounts, OfATypeThatNobodyKeepsOrThatTheCheckpointDoesNotHaveAreRefused) {
+TEST(LayerCounts, RejectUnsupportedTypesAndTypesMissingFromTheCheckpoint) {
   const auto alone = comm::self_communicator();
   const auto with = [&](model::LayerState state) {
     model::Model m = watched();

@@ -95,7 +95,7 @@ TEST(LayerStates, GoWithACheckpointIntoAnyLayout) {
 }
 
 // After the embedding of a transformer: a cut sequence cuts rows, and a tensor axis may cut them as well.
-TEST(LayerStates, SeeTheRowsOfAllRanksOnceAlsoWhereASequenceOrATensorAxisCutsThem) {
+TEST(LayerStates, SeeTheRowsOfAllRanksOnceWithSequenceAndTensorAxes) {
   const auto trained = [](const Layout& l) {
     Seen out;
     comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
@@ -144,7 +144,7 @@ TEST(LayerStates, OfAStepThatOverflowedAreNotJoined) {
   EXPECT_GT(engine.layer_state("outer.largest")[0], 0.3f);
 }
 
-TEST(LayerStates, AreInACheckpointThatIsWrittenBehindTheTraining) {
+TEST(LayerStates, AreInBackgroundCheckpoints) {
   config::DsConfig c = watching({});
   c.checkpoint.async = true;
   const auto alone = comm::self_communicator();

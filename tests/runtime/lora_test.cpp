@@ -179,7 +179,7 @@ config::DsConfig small_config(const Layout& l) {
   return c;
 }
 
-TEST(Lora, BeginsAsTheModelItIsBeside) {
+TEST(Lora, StartsWithTheOutputOfTheBaseModel) {
   for (const Layout& l : {Layout{}, {.tensor = 2}, {.data = 3, .zero = 3}}) {
     config::DsConfig with = config_of(l, 1), without = with;
     with.lora = {{"all-linear"}, 2, 4, false};

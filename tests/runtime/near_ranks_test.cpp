@@ -25,7 +25,7 @@ config::DsConfig stage_config(int stage, int ranks, int64_t accumulation = 1) {
 
 const auto gpt = [] { return small_gpt(); };
 
-TEST(NearRanks, LearnWhatPlainStage3Learns) {
+TEST(NearRanks, TrainLikePlainStage3) {
   for (const int ranks : {4, 6})
     for (const int64_t accumulation : {1, 3}) {
       const Training want = train_on(ranks, stage_config(3, ranks, accumulation), gpt, 5);

@@ -49,7 +49,7 @@ std::string refusal(const config::DsConfig& c, model::Model model, Exit code) {
   return "";
 }
 
-TEST(OwnLayer, ThatTouchesElementsInADryPassIsToldSoAndWhatToUseInstead) {
+TEST(OwnLayer, ThatTouchesElementsInADryPassGetsAnErrorWithTheAlternative) {
   const std::string said = refusal(config_for(1), with_own_layer(true), Exit::internal);
   EXPECT_NE(said.find("this is a dry pass"), std::string::npos) << said;
   EXPECT_NE(said.find("Stream::enqueue"), std::string::npos) << said;
@@ -68,7 +68,7 @@ class Halves final : public model::Layer {
   void backward(const model::BackwardArgs&) const override {}
 };
 
-TEST(OwnLayer, ThatMakesAMistakeIsNamedWithWhatItWasGivenAndNoPathOfThisMachine) {
+TEST(OwnLayer, ErrorsNameTheLayerAndItsInputsWithoutLocalPaths) {
   model::Model model = model::make_mlp({{4, 8, 3}}, DType::fp32, "small");
   model.layers.insert(model.layers.begin(), std::make_unique<Halves>());
   const std::string said = refusal(config_for(1, 2), std::move(model), Exit::internal);
@@ -79,7 +79,7 @@ TEST(OwnLayer, ThatMakesAMistakeIsNamedWithWhatItWasGivenAndNoPathOfThisMachine)
       << said;
 }
 
-TEST(OwnModel, GivenABatchOfAnotherSizeSaysWhatItWants) {
+TEST(OwnModel, RejectsABatchOfAnotherSizeAndNamesTheExpectedOne) {
   const auto alone = comm::self_communicator();
   runtime::Engine engine(config_for(1, 2), model::make_mlp({{4, 8, 3}}, DType::fp32, "small"), *alone, {});
   const std::vector<float> x(12);

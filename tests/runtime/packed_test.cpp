@@ -127,7 +127,7 @@ class Packed : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Families, Packed, ::testing::Values("gpt", "llama", "qwen3"),
                          [](const auto& p) { return std::string(p.param); });
 
-TEST_P(Packed, DocumentsLearnInEveryLayoutWhatTheyLearnAlone) {
+TEST_P(Packed, DocumentsTrainInEveryLayoutLikeSeparateOnes) {
   const runtime::ModelFactory model = model_of(family_of(GetParam()), true);
   Sampled sampled;
   for (int pipe : {1, 2})
@@ -165,7 +165,7 @@ TEST_P(Packed, RecomputationOverlapAndSchedulesChangeNoBit) {
 }
 
 // Without the mask a document sees earlier ones: the comparisons above would fail.
-TEST_P(Packed, WithoutTheMaskOtherDocumentsAreSeen) {
+TEST_P(Packed, WithoutTheMaskDocumentsSeeOthers) {
   const PackedRun got = run_on({}, smooth({}, 4, kSamples), model_of(family_of(GetParam()), false), true);
   const PackedRun& want = alone(GetParam());
   EXPECT_GT(std::abs(got.training.steps[0].loss / want.training.steps[0].loss - 1), 1e-3);

@@ -208,7 +208,7 @@ void expect_resumes(Layout first, Layout second, bool same_bits) {
     EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, 1e-6 * want.steps[s].loss) << what;
 }
 
-TEST(PipelineCheckpoints, AreReadByAnyOtherLayout) {
+TEST(PipelineCheckpoints, LoadInEveryOtherLayout) {
   expect_resumes({2, 2, 2, "1f1b"}, {2, 2, 2, "1f1b"}, true);
   expect_resumes({2, 2, 3, "1f1b"}, {3, 2, 3, "zb-h1"}, true);
   expect_resumes({4, 1, 0, "interleaved"}, {2, 1, 1, "gpipe"}, true);

@@ -205,7 +205,7 @@ TEST(PipelineRuns, AModelOfOneLayerAStageTrains) {
   });
 }
 
-TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
+TEST(PipelineRuns, RejectShapesThatDoNotDivideAndNameValidOnes) {
   const auto refusal = [](int ranks, const config::DsConfig& c) -> std::string {
     try {
       train_on_all(ranks, c, true, 0);
@@ -224,7 +224,7 @@ TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
             "2: unknown pipeline schedule \"2f2b\"; use gpipe, 1f1b, interleaved, zb-h1");
 }
 
-TEST(Pipeline, PromisesFromSplitBackwardsOnlyWhatTheModelsLayersCanSplit) {
+TEST(Pipeline, ExpectsSplitBackwardsOnlyOfLayersThatSupportThem) {
   const auto cut = [](const char* schedule, const model::Model& model) {
     config::DsConfig c = config_for(1, 1, 8);
     c.pipeline.stages = 2, c.pipeline.schedule = schedule;

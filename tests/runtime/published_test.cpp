@@ -157,7 +157,7 @@ class Damaged : public ::testing::Test {
   model::ModelConfig config_;
 };
 
-TEST_F(Damaged, WhatIsMissingSuperfluousOrMisshapenIsNamedAtOnce) {
+TEST_F(Damaged, AllMissingExtraAndMisshapenTensorsAreNamedAtOnce) {
   copy("mistral");
   edit("model.safetensors", [](auto& header) {
     header["model.layers.0.mlp.gate.weight"] = header["model.layers.0.mlp.gate_proj.weight"];
@@ -205,7 +205,7 @@ TEST_F(Damaged, QuantizedWeightsAreNamed) {
   expect({"model.norm.weight in model.safetensors has the type int32"});
 }
 
-TEST_F(Damaged, AnIndexThatNamesWhatIsNotThereIsRefused) {
+TEST_F(Damaged, AnIndexWithMissingFilesIsRejected) {
   copy("llama");
   fs::remove(at() / "model-00002-of-00004.safetensors"),
       fs::remove(at() / "model-00004-of-00004.safetensors");
@@ -231,7 +231,7 @@ TEST_F(Damaged, AnIndexThatNamesWhatIsNotThereIsRefused) {
   expect({"is damaged or no index of weights"});
 }
 
-TEST_F(Damaged, AFolderWithoutWeightsOrWithOthersIsRefused) {
+TEST_F(Damaged, AFolderWithoutValidWeightsIsRejected) {
   copy("mistral");
   fs::remove(at() / "model.safetensors");
   expect({"has neither model.safetensors nor"});

@@ -49,7 +49,7 @@ TEST(QuantizedGathers, HaveTheSameBitsInEveryLayoutWithTheSameShards) {
 // A weight has an error of at most 1/254 of the largest in its block. For weights drawn from one normal
 // distribution this is about a hundredth of their deviation, in random directions: far less than the change
 // of 20 steps.
-TEST(QuantizedGathers, LearnAsPlainOnesDoFromOtherWeights) {
+TEST(QuantizedGathers, TrainLikePlainOnesFromRoundedWeights) {
   for (const int ranks : {2, 4})
     for (const bool bf16 : {false, true}) {
       config::DsConfig c = quantized(ranks);
@@ -63,7 +63,7 @@ TEST(QuantizedGathers, LearnAsPlainOnesDoFromOtherWeights) {
     }
 }
 
-TEST(QuantizedGathers, ChangeNothingWhereNothingIsGathered) {
+TEST(QuantizedGathers, ChangeNothingWithoutGathers) {
   expect_same_bits(train_on(1, quantized(1), gpt, 3), train_on(1, plain(quantized(1)), gpt, 3), "one rank");
   config::DsConfig whole = quantized(2);
   whole.zero.stage3_param_persistence_threshold = 1'000'000'000;

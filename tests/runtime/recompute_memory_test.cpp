@@ -162,7 +162,7 @@ TEST(RecomputeMemory, SelectivelyKeepsTheFormulasBytesLess) {
 
 // With interval 1 a layer's forward and backward share a gather. Larger groups gather all but their last
 // layer a second time, except for the last group, which is still in memory.
-TEST(RecomputeMemory, GathersALayerAgainOnlyWhereOthersRunInBetween) {
+TEST(RecomputeMemory, GathersALayerAgainOnlyIfOthersRunInBetween) {
   const auto gathered = [](int64_t interval) {
     int64_t bytes = 0;
     comm::run_ranks(2, [&](comm::Communicator& world) {

@@ -80,7 +80,7 @@ TEST(Resume, LoadsAtAnotherStageAndNumberOfRanks) {
       });
 }
 
-TEST(Resume, NamesTheTensorWhoseBytesAreDamaged) {
+TEST(Resume, NamesTheDamagedTensor) {
   const Scratch scratch;
   comm::run_ranks(1, [&](comm::Communicator& world) {
     runtime::Engine engine(config(1, 0, config::Precision::fp32), small_gpt(), world, {});

@@ -94,7 +94,7 @@ INSTANTIATE_TEST_SUITE_P(ModelAndSize, Sequence,
                          });
 
 // Dropout can agree only as a function of a row's place in the global batch.
-TEST_P(Sequence, LearnsAndEvaluatesWhatOneRankDoesAtEveryStageAndBesideTheOtherAxes) {
+TEST_P(Sequence, TrainsAndEvaluatesLikeOneRankAtEveryStageAndWithOtherAxes) {
   const auto& [name, size] = GetParam();
   const std::string model_name = name;
   const float dropout = model_name == "dropout" ? 0.3f : 0;
@@ -198,7 +198,7 @@ TEST(SequenceRuns, LogitsAreThoseOfOneRankOnEveryRank) {
 
 // A block exchanges its queries, keys, values and its attention's output, forward and backward; for each, the
 // part outside the rank.
-TEST(SequenceRuns, SendWhatTheFormulaSays) {
+TEST(SequenceRuns, SendTheBytesOfTheFormula) {
   for (int size : {2, 4})
     for (int tensor : {1, 2}) {
       const Layout l = cut(size, 1, 1, tensor);
@@ -257,7 +257,7 @@ TEST(SequenceRuns, KeepThatPartOfTheActivations) {
     EXPECT_EQ(kept(size, 5) - kept(size, 3), 2 * (block + rows * width * 4) / size + 2 * 8) << size;
 }
 
-TEST(SequenceRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
+TEST(SequenceRuns, RejectSizesThatDoNotDivideAndNameValidOnes) {
   const auto refusal = [](const Layout& l, int ranks, const runtime::ModelFactory& model) -> std::string {
     try {
       comm::run_ranks(ranks, [&](comm::Communicator& world) {

@@ -21,7 +21,7 @@ runtime::Settings settings_of(const config::DsConfig& c, const MeshShape& mesh =
   return runtime::make_settings(c, mesh, rank, options);
 }
 
-TEST(Settings, TakeTheAverageWhereTheConfigurationSays) {
+TEST(Settings, TakeTheAverageAsConfigured) {
   config::DsConfig c = config_for(4, 1, 2);  // 2 micro-batches on 4 ranks: a weight of 1/8 each
   const MeshShape four{.data = 4};
   EXPECT_EQ(settings_of(c, four).average, (runtime::Averaging{1.0 / 8, 1}));
@@ -41,7 +41,7 @@ TEST(Settings, DoNotCountRanksOfASequenceOrOfAPipeInTheAverage) {
   EXPECT_EQ(settings_of(c, mesh).average, (runtime::Averaging{1.0 / 2, 1}));
 }
 
-TEST(Settings, WaitForTheNormWhereAStepMayBeClippedOrSkipped) {
+TEST(Settings, WaitForTheNormIfAStepMayBeClippedOrSkipped) {
   config::DsConfig c = config_for(1);
   c.gradient_clipping = 0;
   EXPECT_FALSE(settings_of(c).norm_first);
@@ -136,7 +136,7 @@ TEST(Settings, GiveEachKindOfStateItsHome) {
   }
 }
 
-TEST(Settings, KeepPageableMemoryWherePinningIsOff) {
+TEST(Settings, UsePageableMemoryWithoutPinning) {
   config::DsConfig c = config_for(2);
   c.zero.stage = 3;
   c.zero.offload_optimizer.device = c.zero.offload_param.device = config::OffloadDevice::cpu;
@@ -185,7 +185,7 @@ TEST(Settings, ShareShardsAmongNearRanksInTheAskedWay) {
   }
 }
 
-TEST(Settings, SayWhyPassesAreNoGraphsOnlyWhereSomebodyAsked) {
+TEST(Settings, ExplainMissingGraphsOnlyIfRequested) {
   config::DsConfig c = config_for(1);
   EXPECT_EQ(settings_of(c).graphs_note, "");
   c.cuda_graphs = config::Switch::on;
@@ -204,7 +204,7 @@ TEST(Settings, SayWhyPassesAreNoGraphsOnlyWhereSomebodyAsked) {
   EXPECT_FALSE(settings_of(c, {}, 0, gpu).update_runs_on);
 }
 
-TEST(Settings, MoveRowsBesideProductsOnAGpuUnlessToldOtherwise) {
+TEST(Settings, OverlapRowTransfersOnAGpuByDefault) {
   config::DsConfig c = config_for(1);
   const MeshShape cut{.tensor = 2};
   EXPECT_FALSE(settings_of(c, cut).rows_overlap);
@@ -214,7 +214,7 @@ TEST(Settings, MoveRowsBesideProductsOnAGpuUnlessToldOtherwise) {
   EXPECT_TRUE(settings_of(c, cut).rows_overlap);
 }
 
-TEST(Settings, HaveGranulesOfMovedMemoryWhereGpusShareStateAndRegisterBuffers) {
+TEST(Settings, RoundMovedMemoryIfGpusShareStateAndRegisterBuffers) {
   const auto granule = [](MeshShape mesh, Device device) {
     return settings_of(config_for(mesh.sharers()), mesh, 0, {.device = device}).moved_granularity;
   };

@@ -151,7 +151,7 @@ TEST(SideLosses, AreDividedByTheTargetsOfTheBatchOrOfTheirOwnMicroBatch) {
 
 // Compares finite differences of the reported loss, for a bias before the layer, with a step of plain
 // descent.
-TEST(SideLosses, TeachWhatTheReportedLossSaysHoweverItIsAveraged) {
+TEST(SideLosses, HaveGradientsOfTheReportedLossForEveryAverage) {
   const std::string name = watched().layers[1]->units().at(0).params.back().name;
   for (const auto average : {config::LossAverage::targets, config::LossAverage::micro_batches})
     for (const bool exact : {false, true})

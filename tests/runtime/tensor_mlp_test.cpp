@@ -71,7 +71,7 @@ TEST(TensorMlp, IsCloseToOneRankInAPipelineOverDataUnderZero3) {
   }
 }
 
-TEST(TensorMlp, WhatDoesNotFitIsRefusedWithWhatWorks) {
+TEST(TensorMlp, RejectsSizesThatDoNotDivideAndNamesValidOnes) {
   const auto refusal = [](const std::vector<int64_t>& sizes, int tensor,
                           bool partition = false) -> std::string {
     try {

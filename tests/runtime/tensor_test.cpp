@@ -75,7 +75,7 @@ TEST(TensorRuns, WorkerStreamsChangeNoBit) {
 
 // With a window of one position a softmax has one number, so the gradients of queries and keys are only
 // rounding. Adagrad normalizes them; an epsilon above the rounding hides them completely.
-TEST(TensorRuns, AdagradMakesStepsOfTheLearningRateOfGradientsThatAreRoundingAndOfNoOthers) {
+TEST(TensorRuns, AdagradAmplifiesOnlyGradientsThatAreRounding) {
   const runtime::ModelFactory model = [](const model::Axes& axes) {
     return model::make_model(model::kMistral,
                              {.vocab = kVocab,
@@ -190,7 +190,7 @@ TEST(TensorRuns, ARankWithoutTokensOfTheVocabularyTrainsAlong) {
   expect_close(run({.tensor = 4}), run({}), 1e-6, "5 tokens");
 }
 
-TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
+TEST(TensorRuns, RejectSizesThatDoNotDivideAndNameValidOnes) {
   const auto refusal = [](const Layout& l, int ranks, const runtime::ModelFactory& model) -> std::string {
     try {
       comm::run_ranks(ranks, [&](comm::Communicator& world) {

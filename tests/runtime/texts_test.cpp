@@ -220,7 +220,7 @@ TEST(Texts, GoBackAndComeInPieces) {
   EXPECT_EQ(by_sharer[1][1].rows.texts, (std::vector<int32_t>{-1, -1}));
 }
 
-TEST(Texts, RefuseWhatDoesNotFit) {
+TEST(Texts, RejectPartsThatDoNotFit) {
   comm::run_ranks(1, [&](comm::Communicator& world) {
     runtime::Engine without(config_of({}, 1), cut_gpt(true), world, {.inference = true});
     EXPECT_EQ(without.texts(), 0);

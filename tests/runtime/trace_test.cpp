@@ -122,7 +122,7 @@ int tiles(int64_t tile) {
   return count;
 }
 
-TEST(Trace, ShowsWhatOffloadAndDisksDo) {
+TEST(Trace, ShowsOffloadAndDisks) {
   for (const bool overlap : {false, true})
     for (const double clipping : {0.0, 1.0}) {
       config::DsConfig c =
@@ -158,7 +158,7 @@ TEST(Trace, OfAStepWithoutOffloadHasNoSuchTracks) {
     EXPECT_TRUE(track == "compute" || track == "communication") << track << " " << count;
 }
 
-TEST(Trace, WritesWhatEndsAfterItsStepLaterAndMovesTimesToTheFirstRanksClock) {
+TEST(Trace, WritesLateEventsAndUsesTheFirstRanksClock) {
   const Scratch folder;
   double begin = 0;
   {

@@ -194,7 +194,7 @@ TEST_P(Transformers, EveryGradientIsEqual) {
 }
 
 // Frozen parameters do not change, and the others have transformers' gradients.
-TEST_P(Transformers, EveryGradientIsEqualBesideFrozenParameters) {
+TEST_P(Transformers, EveryGradientIsEqualWithFrozenParameters) {
   const Case& at = GetParam();
   comm::run_ranks(at.layout.ranks(), [&](comm::Communicator& world) {
     const Oracle oracle(at.fixture);

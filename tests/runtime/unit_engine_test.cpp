@@ -211,7 +211,7 @@ TEST_P(UnitEngines, MayLeaveOutUnitsThatOtherRanksUse) {
 }
 
 // Each loads checkpoints of the other: a checkpoint consists of units, independent of their computation.
-TEST(UnitEngine, ContinuesWhatAnEngineOfLayersSavedAndTheOtherWayRound) {
+TEST(UnitEngine, ExchangesCheckpointsWithALayerEngine) {
   const Scratch folder;
   config::DsConfig c = in_type(config_for(2, 2, 2), config::Precision::fp16);
   c.zero.stage = 2;
@@ -242,7 +242,7 @@ TEST(UnitEngine, ContinuesWhatAnEngineOfLayersSavedAndTheOtherWayRound) {
 }
 
 // After every rank has done its rounds, gathers follow the record without further communication.
-TEST(UnitEngine, AsksNobodyForWhatItsRecordForesees) {
+TEST(UnitEngine, NeedsNoRoundsForRecordedVisits) {
   config::DsConfig c = config_for(2);
   c.zero.stage = 3;
   comm::run_ranks(2, [&](comm::Communicator& world) {
@@ -275,7 +275,7 @@ TEST(UnitEngine, ReadsParametersOutsideOfAStep) {
   });
 }
 
-TEST(UnitEngine, RefusesWhatItCannotBeDrivenBy) {
+TEST(UnitEngine, RejectsInvalidConfigurationsAndCallOrders) {
   const auto alone = comm::self_communicator();
   const model::Model layers = small_gpt();
   const auto make = [&](const config::DsConfig& c) {
@@ -310,7 +310,7 @@ TEST(UnitEngine, RefusesWhatItCannotBeDrivenBy) {
   expect_error(Exit::internal, {"a pass has not ended"}, [&] { engine.finish_step({}); });
 }
 
-TEST(UnitEngine, IsRefusedWhereTheConfigurationCutsLayers) {
+TEST(UnitEngine, RejectsConfigurationsThatCutLayers) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     const model::Model layers = small_gpt();
     config::DsConfig c = config_for(1);

@@ -58,7 +58,7 @@ struct Stages {
   std::map<std::string, std::vector<float>> gradients;
 };
 
-TEST(UnitPipeline, SumsWhatStagesShareAndCountsItOnceAtEveryZeroStage) {
+TEST(UnitPipeline, SumsSharedUnitsAndCountsThemOnceAtEveryZeroStage) {
   for (const int zero : {0, 1, 2, 3})
     comm::run_ranks(4, [&](comm::Communicator& world) {
       Stages s(world, 2, zero);
@@ -77,7 +77,7 @@ TEST(UnitPipeline, SumsWhatStagesShareAndCountsItOnceAtEveryZeroStage) {
     });
 }
 
-TEST(UnitPipeline, SavesWhatAnotherNumberOfStagesGoesOnFrom) {
+TEST(UnitPipeline, CheckpointsLoadWithAnotherNumberOfStages) {
   const Scratch folder;
   const auto constant = [](const std::string&) { return 2.0f; };
   std::vector<float> shared;

@@ -60,7 +60,7 @@ TEST(SequenceAxis, ExchangesHeadsOfItsPositionsForPositionsOfItsHeads) {
 }
 
 // 4 ranks, 2 key/value heads of 3 columns: two neighbors get the same head, and its gradients are added.
-TEST(SequenceAxis, GivesNeighboursTheSameHeadsWhereThereAreFewerThanRanks) {
+TEST(SequenceAxis, GivesNeighborsTheSameHeadsIfThereAreFewerThanRanks) {
   const int64_t samples = 2, seq = 8, q = 8, kv = 6, width = q + 2 * kv, ranks = 4, each = q / ranks + 3 + 3;
   const HeadGroups groups{.widths = {q, kv, kv}, .copies = {1, 2, 2}};
   const auto value = [&](int64_t row, int64_t column) { return float(row * width + column); };

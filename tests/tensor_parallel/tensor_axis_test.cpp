@@ -45,7 +45,7 @@ TEST(TensorAxis, GatherAndSumAreEachOthersGradients) {
 }
 
 // Pieces cover every row once, and result and sent bytes equal those of the whole.
-TEST(TensorAxis, MovesInPiecesWhatItMovesWhole) {
+TEST(TensorAxis, MovesTheSameValuesInPiecesAsWhole) {
   for (bool cut : {false, true})
     for (int64_t least : {0, 1, 2, 3, 7})
       comm::run_ranks(3, [=](comm::Communicator& world) {
@@ -110,7 +110,7 @@ TEST(TensorAxis, NamesTheSizesThatWouldWork) {
 }
 
 // Every token is on one rank, and a rank's part consists of whole tiles for large vocabularies.
-TEST(TensorAxis, PadsVocabulariesByARuleThatKnowsTheirSizeOnly) {
+TEST(TensorAxis, PadsVocabulariesByTheirSizeOnly) {
   for (int64_t count : {1, 11, 256, 4095, 4096, 4097, 5000, 50257, 151936})
     for (int ranks : {1, 2, 3, 8, 12})
       comm::run_ranks(ranks, [=](comm::Communicator& world) {
@@ -133,7 +133,7 @@ TEST(TensorAxis, PadsVocabulariesByARuleThatKnowsTheirSizeOnly) {
   EXPECT_EQ(TensorAxis().padded_part(257).size, 257);
 }
 
-TEST(TensorAxis, CutsInEqualPartsOnlyWhatDivides) {
+TEST(TensorAxis, CutsOnlyDivisibleCountsInEqualParts) {
   comm::run_ranks(2, [](comm::Communicator& world) {
     const TensorAxis axis(world);
     EXPECT_EQ(axis.cut({"w", {6, 3}, {}, true}, 0).shape, (std::vector<int64_t>{3, 3}));

@@ -143,7 +143,7 @@ TEST(FlatLayout, PiecesOfAPaddedParameterOfOneRankLeaveThePaddingOut) {
   EXPECT_EQ(pieces, (std::vector<FlatLayout::Piece>{{0, {0, 6}, 0}, {0, {6, 12}, 0}, {0, {12, 15}, 0}}));
 }
 
-TEST(FlatLayout, WhatAnAxisCutsIsOneRangeAndWhatItDoesNotOneWithDecayAndOneWithout) {
+TEST(FlatLayout, CutElementsAreOneRangeAndOthersOneWithDecayAndOneWithout) {
   const std::vector<Cut> cut = {{Axis::tensor, {.extents = {8}, .ranks = 2}}};
   const FlatLayout layout({"u",
                            {{"norm", {2}, {}, false},
@@ -167,7 +167,7 @@ TEST(FlatLayout, WhatAnAxisCutsIsOneRangeAndWhatItDoesNotOneWithDecayAndOneWitho
   EXPECT_TRUE(FlatLayout({"whole", {{"norm", {2}, {}, false}}}, 1).cut_by({Axis::tensor}).empty());
 }
 
-TEST(FlatLayout, SumsTheGradientsOfWhatAnAxisUsesInPart) {
+TEST(FlatLayout, SumsTheGradientsOfParametersThatAnAxisUsesInPart) {
   const ParamSpec keys{"k", {6}, {}, true, {{Axis::tensor}}};
   const ParamSpec queries{"q", {8}, {}, true, {{Axis::tensor, {.extents = {16}, .ranks = 2}}}};
   const FlatLayout shared({"u", {{"table", {2}, {}, true}, keys, queries}}, 1);

@@ -89,7 +89,7 @@ TEST(GatherPool, GivesEveryVisitTheWholeParametersThatWerePublishedLast) {
           });
 }
 
-TEST(GatherPool, GivesNothingWhereParametersAreNotNeeded) {
+TEST(GatherPool, ReturnsNothingForVisitsWithoutParameters) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     Pool p(world, 3, {});
     const int pass = p.pool.add_pass({{{0, 1}, true, false}});

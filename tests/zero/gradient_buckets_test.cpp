@@ -119,7 +119,7 @@ TEST(GradientBuckets, RoundToTheWireOnlyWhatTravels) {
   });
 }
 
-TEST(GradientBuckets, RefuseAUnitWhoseGradientsLiveElsewhere) {
+TEST(GradientBuckets, RejectAUnitWithAnotherHomeOfGradients) {
   const auto self = comm::self_communicator();
   Memory memory;
   Stream stream;

@@ -189,7 +189,7 @@ Values reference_step(Reference& reference, Kind kind, int ranks, int step, size
   return out;
 }
 
-TEST(GradientCrossing, GivesAFormTheRanksAndWhatItKeptWhereverASumIsMade) {
+TEST(GradientCrossing, GivesAFormTheRanksAndItsKeptStateForEverySum) {
   for (const Kind kind : {Kind::stage_0, Kind::stage_1, Kind::stage_2, Kind::hybrid})
     for (const int ranks : {2, 4})
       if (kind != Kind::hybrid || ranks == 4)
@@ -208,7 +208,7 @@ TEST(GradientCrossing, GivesAFormTheRanksAndWhatItKeptWhereverASumIsMade) {
 }
 
 // With a constant gradient, the mean of the received values approaches the sum as 1 / steps.
-TEST(GradientCrossing, KeepsWhatAFormLeftOutForTheStepsThatFollow) {
+TEST(GradientCrossing, KeepsTheErrorOfAFormForLaterSteps) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     Crossing c(world, Kind::stage_2);
     constexpr int kSteps = 4000;
@@ -230,7 +230,7 @@ TEST(GradientCrossing, KeepsWhatAFormLeftOutForTheStepsThatFollow) {
   });
 }
 
-TEST(GradientCrossing, TakesWhatAFormKeepsFromTheRanksMemoryAndCountsItDry) {
+TEST(GradientCrossing, AllocatesKeptStateFromTheRanksMemoryAndCountsItDry) {
   comm::run_ranks(4, [&](comm::Communicator& world) {
     for (const Kind kind : {Kind::stage_0, Kind::stage_1, Kind::stage_2, Kind::hybrid}) {
       Crossing real(world, kind), dry(world, kind, Memory::Mode::dry);

@@ -151,7 +151,7 @@ TEST(ParameterStore, ReducesEveryGradientExactlyOnceIntoEveryHome) {
           });
 }
 
-TEST(ParameterStore, TellsOfEachUnitOnceWhenItsGradientIsFinalAndThoseBehindItAreStillToCome) {
+TEST(ParameterStore, ReportsEachUnitOnceAsItsGradientIsFinal) {
   for (int ranks : {1, 2, 3})
     for (int stage : {0, 1, 2, 3})
       for (bool overlap : {false, true})

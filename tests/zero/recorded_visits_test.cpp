@@ -276,7 +276,7 @@ TEST(RecordedVisits, FollowTheRecordWithoutAWordWhereRanksDoAsBefore) {
   });
 }
 
-TEST(RecordedVisits, SayWhichUnitHasNoRoomBesideWhich) {
+TEST(RecordedVisits, NameTheUnitWithoutRoomAndThoseInUse) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     VisitingRank r(world, {.room = 150}, "");
     r.publish(0);

@@ -86,7 +86,7 @@ TEST(StagedUpdate, GivesTheBitsOfTheUpdateInPlaceOnEitherSideHoweverManyUnitsAre
     }
 }
 
-TEST(StagedUpdate, StartsAfterWhatItWasToldToWaitForAndItsEventComesAfterItsLastByte) {
+TEST(StagedUpdate, StartsAfterTheAwaitedEventAndEndsAfterItsLastByte) {
   const auto optimizer = optim::make_optimizer({.type = config::OptimizerType::sgd});
   for (const auto side : {offload::UpdateSide::host, offload::UpdateSide::device}) {
     Unit unit((3 << 20) + 7, 1);
@@ -132,7 +132,7 @@ TEST(StagedUpdate, ReadsAndKeepsTheKindsItIsToldToAndSaysWhichPieceItIs) {
 }
 
 // Slow kernels: following work must not start too early.
-TEST(StagedUpdate, KeepsAPieceUntilItsKernelsAreDoneAndReadsInAWalkWhatTheOneBeforeWrote) {
+TEST(StagedUpdate, KeepsAPieceUntilItsKernelsAreDoneAndReadsThePreviousWalksWrites) {
   for (const auto& [side, count] : {std::pair{offload::UpdateSide::host, 5},
                                     {offload::UpdateSide::device, 5},
                                     {offload::UpdateSide::device, 1}}) {

@@ -83,7 +83,7 @@ TEST(Rounds, OneQuietRoundIsEnoughForTheFastest) {
   }
 }
 
-TEST(Rounds, SayWhatComesNext) {
+TEST(Rounds, AnnounceTheNextVisit) {
   std::string order;
   const auto subject = [&](const char* name) {
     return Subject{name, [&order, name] {
@@ -120,7 +120,7 @@ TEST(Rounds, ARowIsBoundedByTheFastestRoundOfTheBestOther) {
   EXPECT_EQ(found[3].limited_by, "");
 }
 
-TEST(Bench, NamesRowsWhoseRangesLieBelowTheEarlierOnes) {
+TEST(Bench, NamesRowsWithRangesBelowTheEarlierOnes) {
   const Report was =
       report_of({row("same", 9, 10, 11), row("slower", 9, 10, 11), row("a little", 9.9, 10, 10.1),
                  row("gone", 1, 2, 3), row("overlaps", 9, 10, 11)});
