@@ -195,8 +195,8 @@ void RecordedVisits::fetch(int unit, bool needed) {
     store_.weights().fetch(unit, gathered_.tensor().slice(Range{0, numel}.shifted(spare_whole_.begin)), {});
 }
 
-// All ranks exchange their needs and serve all of them. Returns the smallest message; kEnds if no rank needs
-// a unit.
+// All ranks exchange their needs and serve all of them. Returns 0 if a rank needed a unit or had no room, and
+// the smallest message otherwise.
 int64_t RecordedVisits::round(int64_t message) {
   std::vector<int64_t> said = from_all({message});
   std::sort(said.begin(), said.end());
