@@ -198,8 +198,7 @@ void Dense::add_own(const Linear::OutputGradient& dy, Tensor x, const BackwardAr
   };
   std::vector<ParamGradient> weights = gradients(&Part::weight, a.grads),
                              biases = gradients(&Part::bias, a.grads);
-  const bool of_bias = !biases.empty() && biases[0].wanted();  // all parts or none, because they are one
-                                                               // matrix
+  const bool of_bias = !biases.empty() && biases[0].wanted();  // all or none: they are one
   if (!weights[0].wanted() && !of_bias) return;
   ParamGradient dweight, dbias;
   if (whole()) {

@@ -52,8 +52,7 @@ class Embedding final : public Layer {
                                               .tokens = a.x,
                                               .wte = tokens_.in(a.params),
                                               .wpe = axis_.rank() == 0 ? learned_.in(a.params)
-                                                                       : Tensor(),  // once, because ranks are
-                                                                                    // summed
+                                                                       : Tensor(),  // summed: once
                                               .positions = positions,
                                               .part = part(),
                                               .seq = positions_.size(),

@@ -16,12 +16,10 @@ struct Family {
   // number. Arrays of two or three names may hold one joint name instead.
   struct Names {
     const char *embedding, *positions = nullptr;  // null: rotary positions
-    const char *block, *attention_norm;           // before attention; null together with mlp_norm: no norms
-                                                  // before halves
+    const char *block, *attention_norm;           // before attention; null with mlp_norm: no norms
     std::array<const char*, 3> qkv;
     const char *out, *query_norm = nullptr, *key_norm = nullptr;  // null: no norms of heads
-    const char* attention_after = nullptr;  // after attention; null together with mlp_after: no norms after
-                                            // halves
+    const char* attention_after = nullptr;  // after attention; null with mlp_after: none
     const char* mlp_norm;
     std::array<const char*, 2> up;
     const char *down, *mlp_after = nullptr, *final_norm, *head = "lm_head";

@@ -130,8 +130,7 @@ struct Model {
   int64_t part = 0, parts = 1;
   // Attention and positions stay inside documents; every batch must give their starts.
   bool document_mask = false;
-  bool cuts_boundaries = false;  // a layer's input may be this rank's columns instead of the same data on all
-                                 // ranks
+  bool cuts_boundaries = false;  // inputs of layers may be this rank's columns only
   double flops_per_sample = 0;   // for the whole model: forward and backward, without recomputation
 
   TensorSpec input(int64_t samples) const {

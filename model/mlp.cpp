@@ -76,8 +76,7 @@ class DenseLayer final : public Layer {
   Linear linear(std::span<const Tensor> params) const {
     const Tensor weight = weight_.in(params), bias = bias_.in(params);
     if (cut_ == Cut::outputs) return {in_, mine_.size(), weight, bias};
-    return {mine_.size(), out_, weight, axis_.rank() == 0 ? bias : Tensor()};  // once, because ranks are
-                                                                               // summed
+    return {mine_.size(), out_, weight, axis_.rank() == 0 ? bias : Tensor()};  // summed: once
   }
   // Returns this rank's columns of the model's input; other layers get only theirs.
   Tensor columns(Tensor x, Arena& scratch, Stream& stream) const {

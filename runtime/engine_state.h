@@ -96,8 +96,7 @@ struct Engine::State : EngineCore {
   // Computes the logits of a single micro-batch, written on the last stage: [rows.size(), the head's columns]
   // in host memory.
   void run_logits(Work work, const Tensor& logits, Range rows);
-  void make_room_for_logits(int64_t numel);  // collective; call before run_logits with the maximum over all
-                                             // ranks
+  void make_room_for_logits(int64_t numel);  // collective; before run_logits, maximum over ranks
 
   model::Model model;
   PipelineCut pipeline;  // of the whole model

@@ -43,8 +43,7 @@ class GradientCrossing {
   int64_t landing_numel_ = 0, wire_numel_ = 0;  // of the largest unit
   int64_t most_travelling_ = 0;
   Buffer wire_, travelling_;
-  std::map<std::pair<const StoredUnit*, const comm::Communicator*>, Buffer> kept_;  // state that the form
-                                                                                    // keeps for each sum
+  std::map<std::pair<const StoredUnit*, const comm::Communicator*>, Buffer> kept_;  // of the form, by sum
   Buffer landing_;  // staging on the way home, if kernels cannot reach the home of the gradients
   Trace* trace_ = nullptr;
   offload::HomeStream homes_;  // destroyed first: it finishes enqueued work

@@ -104,8 +104,7 @@ class RecordedVisits : public Visits {
   std::vector<Gradient> gradients_;
   Buffer gathered_, buckets_, apart_;
   Buffer said_;                                 // the messages of all ranks in a round
-  Range spare_whole_ = {}, spare_bucket_ = {};  // for units that other ranks need and this rank has no room
-                                                // for
+  Range spare_whole_ = {}, spare_bucket_ = {};  // for units needed only by other ranks
   RangeAllocator whole_ranges_, bucket_ranges_, apart_ranges_;
   std::map<int, Log> records_;  // by kind of pass
   Log* record_ = nullptr;

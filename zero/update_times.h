@@ -12,8 +12,7 @@ struct UpdateBytes {
   int64_t state = 0;                                  // masters and moments, counted once
   int64_t read = 0, written = 0;                      // of state, over all walks of a step
   int64_t gradients_here = 0, gradients_at_home = 0;  // on the device, in host memory
-  int64_t weights_here = 0, weights_at_home = 0;      // working copies that are separate from the masters; on
-                                                      // disk counts as at home
+  int64_t weights_here = 0, weights_at_home = 0;      // separate working copies; on disk: at home
 };
 
 // Bytes per second: state updated by host kernels, and link to and from the device with both directions

@@ -109,8 +109,7 @@ class Ranks {
     }
     close(ends[1]);
     orders_ = ends[0];
-    const timeval longest{.tv_sec = 2 * kDeadline.count(), .tv_usec = 0};  // longer, so that ranks detect
-                                                                           // errors first
+    const timeval longest{.tv_sec = 2 * kDeadline.count(), .tv_usec = 0};  // ranks detect errors first
     setsockopt(orders_, SOL_SOCKET, SO_RCVTIMEO, &longest, sizeof longest);
   }
   ~Ranks() { end(); }

@@ -18,8 +18,7 @@ struct Row {
 };
 
 struct Report {
-  std::string version, cpu, instructions;  // Cleave's version; the kernel's CPU name; the instruction set of
-                                           // the products
+  std::string version, cpu, instructions;  // of Cleave; as the kernel names it; of the products
   int threads = 1;
   std::vector<Row> rows;
 };

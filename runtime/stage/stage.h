@@ -135,8 +135,7 @@ class Stage {
   Arena scratch_;
   AwayInputs away_inputs_;
   Event loaded_;
-  int64_t passing_bytes_ = 0, block_bytes_ = 0;  // size of one of passing_; size of the largest off-device
-                                                 // input
+  int64_t passing_bytes_ = 0, block_bytes_ = 0;  // of one of passing_; of the largest off-device input
   int visit_ = 0;                                // index in the current pass
   Trace* trace_ = nullptr;
 };

@@ -28,11 +28,9 @@ struct EngineOptions {
   bool inference = false;
   // Inference: number of texts with a KV cache per place on the data and sequence axes (Engine::extend).
   int64_t texts = 0;
-  bool weights_follow = false;  // the caller loads weights before the first step: they start as zero instead
-                                // of random values
+  bool weights_follow = false;  // the caller loads weights before the first step: they start as zero
   bool updates_last = false;    // no update runs before finish_step, so weights change only there
-  bool rates_given = false;     // like updates_last, and finish_step gets the learning rate: the configured
-                                // schedule is ignored
+  bool rates_given = false;     // like updates_last, and finish_step gets the learning rates
   bool scales_loss = false;  // scales the loss in fp32 as well, for passes that compute in fp16 themselves:
                              // LossScaler::of_fp32
   Trace* trace = nullptr;    // traces training steps; must outlive the engine

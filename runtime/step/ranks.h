@@ -65,8 +65,7 @@ class Ranks {
   // each cutting axis the gradients that are partial sums there.
   void sum_shared_gradients(zero::ParameterStore& store, Stream& stream);
   std::vector<bool> units_summed_late(
-      const zero::ParameterStore& store) const;  // by unit: true if sum_shared_gradients changes its
-                                                 // gradients
+      const zero::ParameterStore& store) const;  // by unit: sum_shared_gradients changes it
   // Overwrites a host value on all ranks that hold a unit by the value of the first of them.
   void take_first(const std::string& unit, Tensor of_first);
   // Returns the sum over all ranks. Input and result are on the host; no stream is involved.

@@ -50,8 +50,7 @@ struct Settings {
   bool scales_loss = false;  // fp16: an overflow skips the step and changes the loss scale
   bool skips_overflows =
       false;  // bf16: an overflow skips the step if the loss is finite; otherwise it aborts the run
-  bool update_runs_on = false;  // on a GPU: the update overlaps the host's preparation of the next step;
-                                // otherwise the host waits
+  bool update_runs_on = false;  // on a GPU: the host does not wait for the update
   config::OptimizerConfig optimizer;
   std::optional<optim::OutsideUpdate> outside;  // replaces `optimizer`
   optim::LrSchedule schedule;
