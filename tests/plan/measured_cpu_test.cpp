@@ -128,7 +128,7 @@ TEST(Tally, IsInThePlansJson) {
   double least = 0;
   for (const nlohmann::json& kernel : kernels) least += kernel.at("least_bytes").get<double>();
   EXPECT_EQ(least, rank.least_moved());
-  EXPECT_NE(plan::format(plan).find(fmt::format("the least is {} ({:.0f} %)",
+  EXPECT_NE(plan::format(plan).find(fmt::format("the minimum is {} ({:.0f} %)",
                                                 format_bytes(int64_t(rank.least_moved())),
                                                 100 * rank.least_moved() / rank.moved())),
             std::string::npos);
