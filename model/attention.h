@@ -1,5 +1,5 @@
-// Attention between the projections of a block. Where a sequence axis cuts the positions, each rank
-// attends with its part of the heads to all positions, and rows are exchanged before and after.
+// Attention between the projections of a block. If a sequence axis cuts the positions, each rank attends with
+// its part of the heads to all positions, and rows are exchanged before and after.
 #pragma once
 #include "kernels/attention.h"
 #include "model/layer.h"
@@ -7,8 +7,8 @@
 
 namespace cleave::model {
 
-// How many keys a query sees in the mean, as an area: half of the sequence without a window, all of it where
-// attention is not causal.
+// Returns the mean number of visible keys per query, as an area: half of the sequence without a window, all
+// of it if attention is not causal.
 inline double mean_keys(int64_t seq, int64_t window, bool causal = true) {
   if (!causal) return double(seq);
   const double all = double(seq), seen = window > 0 ? std::min(all, double(window)) : all;
@@ -17,50 +17,51 @@ inline double mean_keys(int64_t seq, int64_t window, bool causal = true) {
 
 class Attention {
  public:
-  // Heads that this rank of the tensor axis has, over whole sequences of seq positions.
+  // Heads of this rank of the tensor axis, over whole sequences of seq positions.
   struct Sizes {
     int64_t seq = 1, heads = 1, kv_heads = 1, head_dim = 1;
-    bool causal = true;  // AttentionMask's
+    bool causal = true;  // see AttentionMask
     int64_t window = 0;
-    float scale = 0, cap = 0;  // AttentionForward's
-    // Dropout of the weights, and which of the model's heads these are.
+    float scale = 0, cap = 0;  // see AttentionForward
+    // Dropout of the attention weights, and the position of these heads in the model.
     float dropout = 0;
     int64_t first_head = 0, all_heads = 1;
   };
-  // Error(usage) where the axis does not divide positions or heads.
+  // Throws Error(usage) if the axis does not divide positions or heads.
   Attention(const Sizes& sizes, const tensor_parallel::SequenceAxis& axis);
 
   int64_t width() const { return sizes_.heads * sizes_.head_dim; }  // of the output
   int64_t qkv_width() const { return (sizes_.heads + 2 * sizes_.kv_heads) * sizes_.head_dim; }
 
-  // What the backward needs. qkv and y are of this rank's heads and all positions; out is y with all heads of
-  // this rank's positions, [rows, width], and is y itself where positions are whole.
+  // State for the backward. qkv and y cover this rank's heads and all positions; out is y with all heads of
+  // this rank's positions, [rows, width], and is the same tensor as y for whole positions.
   struct Kept {
     Tensor qkv, y, lse, out;
   };
-  // For `rows` of this rank's positions.
+  // Allocates the state for `rows` of this rank's positions.
   Kept keep(Arena& arena, int64_t rows, DType type) const;
-  // For `rows` of texts that grow, which no sequence axis cuts: their queries, keys and values, and the
-  // result.
+  // Allocates the state for `rows` of incremental generation, without a sequence axis: queries, keys and
+  // values, and the result.
   Kept keep_rows(Arena& arena, int64_t rows, DType type) const;
 
-  // Where the projections of `rows` go, [rows, qkv_width], before forward() reads them: kept.qkv or scratch.
+  // Returns the destination of the projections of `rows`, [rows, qkv_width], before forward(): kept.qkv or
+  // scratch.
   Tensor input(const Kept& kept, Arena& scratch) const;
   struct Call {
     Arena& scratch;
     Stream& stream;
-    std::string_view what;                  // for reports; outlives the stream's work
-    std::span<const Tensor> rotation = {};  // none, or RopeTable::tensors() of seq positions
-    Tensor documents =
-        {};  // AttentionMask's, of whole sequences on every rank, or none; positions begin anew in each
-    const Position* trained = nullptr;  // where dropout is wanted: the micro-batch's
+    std::string_view what;                  // for reports; must outlive the stream's work
+    std::span<const Tensor> rotation = {};  // empty, or RopeTable::tensors() of seq positions
+    Tensor documents = {};  // AttentionMask's, of whole sequences on every rank, or undefined; positions
+                            // restart in each document
+    const Position* trained = nullptr;  // with dropout: position of the micro-batch
   };
-  // Fills kept; its out is the result.
+  // Fills kept; kept.out is the result.
   void forward(const Kept& kept, Tensor qkv, const Call& call) const;
-  // The same for rows of texts that grow, whose projections are in kept.qkv: adds them to what is kept of the
-  // texts, and attends to all of it.
+  // Like forward for rows of incremental generation with projections in kept.qkv: appends their keys and
+  // values to the cache and attends to all cached positions.
   void forward(const Kept& kept, const KvCache& cache, const Call& call) const;
-  // dqkv [rows, qkv_width] from dout [rows, width]. dqkv does not alias kept.qkv.
+  // Computes dqkv [rows, qkv_width] from dout [rows, width]. dqkv must not alias kept.qkv.
   void backward(Tensor dqkv, Tensor dout, const Kept& kept, const Call& call) const;
 
  private:
@@ -72,8 +73,8 @@ class Attention {
 
   Sizes sizes_;
   tensor_parallel::SequenceAxis axis_;
-  int64_t positions_;                           // this rank's of a sequence
-  tensor_parallel::SequenceAxis::Heads heads_;  // that this rank attends with
+  int64_t positions_;                           // this rank's positions of a sequence
+  tensor_parallel::SequenceAxis::Heads heads_;  // heads that this rank attends with
 };
 
 }  // namespace cleave::model

@@ -134,7 +134,7 @@ void AttentionHalf::backward(const BackwardArgs& a) const {
   const bool both = a.part == BackwardPart::both;
   Waiting waiting;
   waiting.dqkv = (both ? a.scratch : *a.keep).take(out.dtype(), {out.dim(0), attention_.qkv_width()});
-  // The gradient of attention's result has been read before the partial sums of dx are written.
+  // The gradient of attention's result is consumed before the partial sums of dx are written.
   const Tensor partial = axis_.all_rows_of(a.dx, a.scratch);
   const Tensor dout = out.numel() <= partial.numel() ? partial.slice({0, out.numel()}).view(out.shape())
                                                      : a.scratch.take(out.dtype(), out.shape());
@@ -147,7 +147,7 @@ void AttentionHalf::backward(const BackwardArgs& a) const {
   if (key_norm_) waiting.key_norm = key_norm_->backward(waiting.dqkv, kept.keys, a);
   const Event summed = cut.backward_summed(bound.qkv, a.dx, partial, waiting.dqkv);
   if (both)
-    add_weights(a, bound, kept, {all_dy, a.dy}, waiting.dqkv, x);  // while dx is summed
+    add_weights(a, bound, kept, {all_dy, a.dy}, waiting.dqkv, x);  // overlaps the sum of dx
   else
     a.for_weight->put(this, waiting);
   a.stream.wait(summed);

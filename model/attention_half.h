@@ -1,5 +1,4 @@
-// The half of a block that looks at other positions: projections to queries, keys and values, causal
-// attention, and the projection back.
+// Attention half of a block: projections to queries, keys and values, attention, and the output projection.
 #pragma once
 #include <optional>
 
@@ -13,30 +12,31 @@
 namespace cleave::model {
 
 // Each rank of a tensor axis has some of the query heads. Key/value heads are cut likewise; with more ranks
-// than of these several ranks compute the same one, from projections that every rank has whole.
+// than key/value heads, several ranks compute the same one from projections that are whole on every rank.
 class AttentionHalf final : public Half {
  public:
   struct Config {
     std::string name;  // of the block, for reports
     int64_t width = 1, seq = 1;
     int64_t heads = 1, kv_heads = 1, head_dim = 1;
-    bool causal = true;  // AttentionMask's
+    bool causal = true;  // see AttentionMask
     int64_t window = 0;
-    float scale = 0, cap = 0;  // AttentionForward's
-    float dropout = 0;         // of attention's weights
-    // Names of parameters without .weight and .bias. Queries, keys and values have one each, or one together.
+    float scale = 0, cap = 0;  // see AttentionForward
+    float dropout = 0;         // of the attention weights
+    // Parameter names without .weight and .bias. Queries, keys and values have separate names, or one joint
+    // name.
     std::vector<std::string> qkv;
     std::string out;
     bool qkv_bias = false, out_bias = false;
     Init init, out_init;
-    // Queries and keys are turned by RopeTable::tensors(), of which the model's constants may have several.
+    // Queries and keys are rotated by RopeTable::tensors(); `rotation` selects one of the model's tables.
     bool rotary = false;
     size_t rotation = 0;
-    // Each head of queries and of keys is normalized before that (RMS); empty: neither.
+    // RMS norm of each query and key head before the rotation; empty: none.
     std::string query_norm = {}, key_norm = {};
     float norm_eps = 1e-6f, norm_offset = 0;
   };
-  // Error(usage) where the axes do not divide heads.
+  // Throws Error(usage) if the axes do not divide the heads.
   AttentionHalf(const Config& config, const Axes& axes);
 
   void declare(std::vector<DeclaredUnit>& units) override;
@@ -51,7 +51,7 @@ class AttentionHalf final : public Half {
   // Heads that this rank computes.
   struct Share {
     int64_t heads = 0, kv_heads = 0;
-    Range kv_used = {};  // where every rank has the key/value projections whole: of their outputs
+    Range kv_used = {};  // range of the outputs in use, if every rank has whole key/value projections
   };
   static Share share_of(const Config& config, const tensor_parallel::TensorAxis& axis);
   struct Kept {
@@ -66,11 +66,11 @@ class AttentionHalf final : public Half {
   std::optional<HeadNorm> head_norm(const std::string& name, int64_t heads, int64_t first_head) const;
   template <class Args>
   Attention::Call call(const Args& args, bool train) const;
-  // The two products, of one backward.
+  // The two products of one backward.
   struct Bound {
     Linear qkv, out;
   };
-  // The weights' part of a split backward.
+  // Runs the weight part of a split backward.
   void backward_weight(const BackwardArgs& args, const Bound& bound, const Kept& kept,
                        const Waiting& waiting) const;
   void add_weights(const BackwardArgs& args, const Bound& bound, const Kept& kept,

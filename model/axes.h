@@ -1,4 +1,4 @@
-// How layers are cut: all that a model is told of the ranks that compute it together.
+// Axes that cut layers: all information that a model has on the other ranks.
 #pragma once
 #include "tensor_parallel/sequence_axis.h"
 #include "tensor_parallel/tensor_axis.h"
@@ -6,7 +6,7 @@
 namespace cleave::model {
 
 struct Axes {
-  Axes() = default;  // a rank alone
+  Axes() = default;  // single rank
   Axes(tensor_parallel::TensorAxis the_tensor, tensor_parallel::SequenceAxis the_sequence = {})
       : tensor(the_tensor), sequence(the_sequence) {}
 

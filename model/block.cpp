@@ -66,7 +66,7 @@ Tensor Block::dropped(const Branch& branch, Tensor dy, const BackwardArgs& a) co
 void Block::forward(const ForwardArgs& a) const {
   Kept kept;
   kept.middle = a.keep.take(a.x.dtype(), a.x.shape());
-  // What the halves give is in y, one after the other, until it is summed.
+  // y holds the output of each half in turn until it is summed.
   kept.attention = forward(attention_, {.x = a.x}, a);
   kept.mlp = forward(mlp_, {.x = a.y, .residual = a.x, .sum = kept.middle}, a);
   kernels::launch(kernels::Add{.y = a.y, .a = kept.middle, .b = a.y}, a.stream);
@@ -88,7 +88,7 @@ Tensor Block::before(const Branch& branch, const Norm::Rows& rows, KeptOfBranch&
 }
 
 Block::KeptOfBranch Block::forward(const Branch& branch, const Norm::Rows& rows, const ForwardArgs& a) const {
-  const int64_t mark = a.scratch.mark();  // the two branches use the same scratch, one after the other
+  const int64_t mark = a.scratch.mark();  // both branches use the same scratch, one after the other
   KeptOfBranch kept;
   ForwardArgs half = a;
   half.x = before(branch, rows, kept, a);

@@ -1,5 +1,5 @@
-// One block of a transformer: x -> x + attention(norm(x)) -> that + mlp(norm(that)), with another norm behind
-// each half or none before it where a recipe says so.
+// Transformer block: x -> x + attention(norm(x)) -> that + mlp(norm(that)). A recipe may add a norm after
+// each half or omit the one before it.
 #pragma once
 #include <memory>
 #include <optional>
@@ -10,21 +10,21 @@
 
 namespace cleave::model {
 
-// The residual stream and what stands on it: norms, dropout, sums; what is kept, what is made again, and both
-// parts of a split backward. It is computed where the rows are; over a tensor axis the halves compute their
-// share for all rows. Outputs of norms are cheap to make again, so a lean block does not keep them; what a
-// norm behind a half is given is not.
+// Residual stream with norms, dropout and sums; handles kept state, recomputation and both parts of a split
+// backward. Runs on the local rows; over a tensor axis the halves compute their share for all rows. A lean
+// block does not keep the outputs of norms, which are cheap to recompute, but it keeps the inputs of norms
+// after a half.
 class Block final : public Layer {
  public:
   struct Branch {
-    std::string name;  // of its dropout, behind the block's
+    std::string name;  // of its dropout, appended to the block's name
     std::optional<Norm> before;
     std::unique_ptr<Half> half;
     std::optional<Norm> after = {};
   };
-  // In the block's unit parameters stand in the order of the branches, each norm before its half or behind
-  // it. biases_last: all biases stand behind the other parameters. No checkpoint sees that order, but the
-  // last bits of the gradient norm depend on it.
+  // The block's unit has the parameters in branch order, each norm before or after its half. biases_last: all
+  // biases come after the other parameters. Checkpoints do not depend on that order, but the last bits of the
+  // gradient norm do.
   Block(std::string name, Branch attention, Branch mlp, const RowDropout& dropout, bool biases_last = false);
 
   std::vector<UnitSpec> units() const override { return units_; }
@@ -44,32 +44,32 @@ class Block final : public Layer {
   struct KeptOfBranch {
     Norm::Kept before = {}, after = {};
     Tensor normed = {};  // undefined in a lean block
-    Tensor out = {};     // of the half, where a norm stands behind it
+    Tensor out = {};     // output of the half, if a norm follows
   };
   struct Kept {
     KeptOfBranch attention, mlp;
     Tensor middle;  // x + attention(norm(x))
   };
-  // What the input part of a split backward keeps for the weights' part, where parameters are not there and a
-  // norm cannot be made again.
+  // State that the input part of a split backward keeps for the weight part, which has no parameters and
+  // cannot recompute norms.
   struct WaitingOfBranch {
     Tensor normed;
     Norm::Gradients before, after;
-    Tensor dout;  // of the half's output, where a norm stands behind it
+    Tensor dout;  // gradient of the half's output, if a norm follows
   };
   struct Waiting {
     WaitingOfBranch attention, mlp;
     Tensor dmiddle;
   };
-  // The gradients of a branch's sum: dy of the sum, dx of its residual x.
+  // Gradients of a branch's sum: dy of the sum, dx of its residual x.
   struct Sum {
     Tensor dx, dy, x;
   };
 
   void declare();
-  // y = after(half(before(rows))), dropped.
+  // y = dropout(after(half(before(rows)))).
   KeptOfBranch forward(const Branch& branch, const Norm::Rows& rows, const ForwardArgs& args) const;
-  // What the half is given; the sum of rows is made in any case.
+  // Returns the input of the half; always computes the sum of rows.
   Tensor before(const Branch& branch, const Norm::Rows& rows, KeptOfBranch& kept,
                 const ForwardArgs& args) const;
   WaitingOfBranch backward(const Branch& branch, const KeptOfBranch& kept, const Sum& sum,
@@ -77,9 +77,9 @@ class Block final : public Layer {
   void backward_weight(const Branch& branch, const WaitingOfBranch& waiting, Tensor dy,
                        const BackwardArgs& args) const;
   void drop(const Branch& branch, Tensor y, Tensor x, const Position& at, Stream& stream) const;
-  // The gradient through the branch's dropout; the residual keeps the undropped one, so this is a copy.
+  // Returns the gradient through the branch's dropout; a copy, because the residual needs the original.
   Tensor dropped(const Branch& branch, Tensor dy, const BackwardArgs& args) const;
-  // The gradient of the half's output from that of the branch.
+  // Returns the gradient of the half's output from that of the branch.
   Tensor behind(const Branch& branch, const KeptOfBranch& kept, Tensor dy, WaitingOfBranch& waiting,
                 const BackwardArgs& args) const;
 
@@ -89,7 +89,7 @@ class Block final : public Layer {
   bool biases_last_;
   std::vector<DeclaredUnit> declared_;
   std::vector<UnitSpec> units_;
-  std::vector<LayerState> states_;  // of products in FP8
+  std::vector<LayerState> states_;  // for FP8 products
 };
 
 }  // namespace cleave::model

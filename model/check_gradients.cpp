@@ -23,7 +23,7 @@ Shape shape_of(const std::vector<int64_t>& dims) {
   return shape;
 }
 
-// The layer alone on one rank; its parameters lie side by side, as in a unit.
+// Layer alone on one rank, with contiguous parameters as in a unit.
 class Alone {
  public:
   Alone(const Layer& layer, const TensorSpec& input, const GradientCheck& how)
@@ -89,7 +89,7 @@ class Alone {
   }
 
  private:
-  // Where a backward writes; null pointers and dry arenas to measure.
+  // Destinations of a backward; null pointers and dry arenas for measuring.
   struct Call {
     Arena &scratch, &later;
     Stream& stream;
@@ -166,7 +166,7 @@ class Alone {
       run(BackwardPart::both);
   }
 
-  // Layers find what their state begins with.
+  // Sets the initial state.
   void begin(const LayerState& s) {
     const Shape shape = shape_of(s.shape);
     std::vector<std::byte>& memory = states_.emplace_back(size_t(shape.numel() * size_of(s.dtype)));
@@ -210,7 +210,7 @@ class Alone {
   Values x_, dy_, params_;
   std::vector<std::vector<std::byte>> states_;  // lasting parts
   std::vector<StateViews> lasting_;
-  double side_ = 0;  // of the last forward
+  double side_ = 0;  // from the last forward
   std::vector<int32_t> tokens_;
   std::vector<std::byte> keep_, scratch_, later_;
   Stream stream_;

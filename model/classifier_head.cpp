@@ -70,8 +70,8 @@ void ClassifierHead::run(const HeadArgs& a) const {
   c_.axis.gather(all_x, a.x, a.stream, "the head's input");
   const int64_t rows = all_x.dim(0), columns = part_.size;
   const DType type = a.x.dtype();
-  const bool apart = a.logits.type != type;  // the gradient from the logits
-  // An evaluation's chunks are those of the training, in whose scratch they have to fit.
+  const bool apart = a.logits.type != type;  // the gradient is separate from the logits
+  // An evaluation uses the chunks of training, because they share its scratch.
   const int64_t chunk =
       a.logits.rows_of(rows, columns * (size_of(a.logits.type) + (apart ? size_of(type) : 0)), c_.width);
   const Linear linear{c_.width, columns, weight_.in(a.params)};
@@ -79,7 +79,7 @@ void ClassifierHead::run(const HeadArgs& a) const {
   const Tensor gradient = apart && train ? a.scratch.take(type, {chunk, columns}) : buffer;
   const Tensor stats =
       c_.axis.size() > 1 ? a.scratch.take(DType::fp32, {c_.axis.size() * chunk * 3}) : Tensor();
-  Event summed;  // while the last chunk's product with x runs
+  Event summed;  // overlaps the last chunk's product with x
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const Range r{begin, std::min(rows, begin + chunk)};
     const Tensor x = all_x.rows(r), z = buffer.rows({0, r.size()}), dz = gradient.rows({0, r.size()});

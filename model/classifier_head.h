@@ -1,6 +1,6 @@
-// A linear classifier with softmax cross-entropy: the language model's head (weights tied to the embedding)
-// and the MLP's. Over a tensor axis each rank has the columns of its part of the classes, and the logits of
-// the others never reach it.
+// Linear classifier with softmax cross-entropy: the language model's head (weights tied to the embedding) and
+// the MLP's. Over a tensor axis each rank has the columns of its part of the classes; logits are never
+// exchanged.
 #pragma once
 #include "model/layer.h"
 #include "model/parameter.h"
@@ -11,11 +11,11 @@ namespace cleave::model {
 class ClassifierHead final : public Head {
  public:
   struct Config {
-    std::string unit, weight;  // names; the unit may be another layer's (tied)
+    std::string unit, weight;  // names; a tied head uses another layer's unit
     std::string bias = {};     // empty: no bias
     int64_t classes = 0, width = 0;
     float init_scale = 0.02f;
-    float cap = 0;  // a logit z becomes cap * tanh(z / cap); 0: as it is
+    float cap = 0;  // a logit z becomes cap * tanh(z / cap); 0: no cap
     tensor_parallel::TensorAxis axis = {};
   };
   explicit ClassifierHead(Config config);
@@ -30,13 +30,13 @@ class ClassifierHead final : public Head {
   int64_t columns() const override { return part_.size; }
 
  private:
-  // This rank's logits, capped.
+  // Computes this rank's logits, capped.
   void product(Tensor z, Tensor x, std::span<const Tensor> params, Stream& stream) const;
-  // Losses of some rows from this rank's logits z; in training also dz, which may be z.
+  // Computes losses of some rows from this rank's logits z; in training also dz, which may alias z.
   void loss(const HeadArgs& args, Range rows, Tensor z, Tensor dz, Tensor stats) const;
 
   Config c_;
-  tensor_parallel::TensorAxis::Padded part_;  // of the classes
+  tensor_parallel::TensorAxis::Padded part_;  // classes
   Parameter weight_, bias_;
   std::vector<DeclaredUnit> declared_;
   std::vector<UnitSpec> units_;

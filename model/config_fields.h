@@ -1,4 +1,4 @@
-// Reading config.json field by field, for the families.
+// Reads the fields of config.json, for the families.
 #pragma once
 #include <fmt/core.h>
 
@@ -9,15 +9,15 @@
 
 namespace cleave::model {
 
-// The fields of one object; what is wrong with them is collected, so that all of it is said at once. null
-// means absent, as in transformers.
+// Fields of one object. Errors are collected, to report all of them at once. null means absent, as in
+// transformers.
 class Fields {
  public:
   Fields(const nlohmann::json& object, std::string prefix, std::vector<std::string>& problems)
       : object_(object), prefix_(std::move(prefix)), problems_(problems) {}
 
   bool has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
-  // Also where it says null, which can mean none where an absent field means a default.
+  // Returns true even for null, which can mean none if an absent field means a default.
   bool says(const char* name) const { return object_.contains(name); }
   int64_t count(const char* name, int64_t most) const {
     return has(name) ? count(name, most, 0) : missing(name);
@@ -47,7 +47,7 @@ class Fields {
     if (object_[name].is_string()) return object_[name];
     return wrong(name, "a text"), otherwise;
   }
-  // Refuses every value but this one; absent is `otherwise`.
+  // Rejects every value but `wanted`; an absent field counts as `otherwise`.
   void only(const char* name, const nlohmann::json& wanted, const nlohmann::json& otherwise) const {
     const nlohmann::json& v = has(name) ? object_[name] : otherwise;
     if (v != wanted) refuse(name, fmt::format("{} is not supported (expected {})", v.dump(), wanted.dump()));
@@ -62,7 +62,7 @@ class Fields {
       return list.get<std::vector<std::string>>();
     return wrong(name, "a list of texts"), std::vector<std::string>();
   }
-  // Every one of a list's texts must be the wanted one; an absent list is fine.
+  // Rejects texts of a list that differ from `wanted`; an absent list is allowed.
   void only_words(const char* name, const char* wanted) const {
     if (!has(name)) return;
     for (const nlohmann::json& v : object_[name])
@@ -91,10 +91,10 @@ class Fields {
   std::vector<std::string>& problems_;
 };
 
-// What no published model comes near. Sizes below these are multiplied without a thought of overflow.
+// Limits far above all published models. Products of sizes below them cannot overflow.
 inline constexpr int64_t kMostIds = (int64_t{1} << 31) - 1, kWidest = 1 << 20, kMostLayers = 10'000;
 
-// A float as the shortest decimal that reads back as it: 1e-05, not 9.99999974e-06.
+// Returns a float as the shortest decimal that reads back equal: 1e-05, not 9.99999974e-06.
 inline double decimal(float x) { return std::stod(fmt::format("{}", x)); }
 
 inline std::string text_of(const nlohmann::json& config) { return config.dump(2) + "\n"; }

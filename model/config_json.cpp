@@ -25,7 +25,7 @@ const Family* family_called(const std::string& type, const Fields& fields) {
     if (f->type == type) return f;
     types.push_back(f->type);
   }
-  // The one whose name has most in common from the start on; the others are decoders like Llama.
+  // Suggests the type with the longest common prefix; the default is a decoder like Llama.
   const auto in_common = [&](const std::string& other) {
     return std::mismatch(type.begin(), type.end(), other.begin(), other.end()).first - type.begin();
   };

@@ -1,4 +1,4 @@
-// Hugging Face's config.json: what a model folder says about its architecture.
+// Reads and writes Hugging Face's config.json, the architecture of a model folder.
 #pragma once
 #include <string>
 
@@ -6,12 +6,12 @@
 
 namespace cleave::model {
 
-// model_type names one of kFamilies, written as by transformers 4 and 5. Fields that do not change the model
-// (token ids, types, cache settings) are ignored; a field that would change it in a way that is not built
-// here is an error. Error(usage) names `origin` and every field that is missing or refused.
+// Reads a config as written by transformers 4 and 5; model_type names one of kFamilies. Fields that do not
+// change the model (token ids, types, cache settings) are ignored; unsupported fields that change it are
+// errors. Throws Error(usage) with `origin` and all missing or rejected fields.
 ModelConfig read_config_json(const std::string& text, const std::string& origin);
 
-// The text that read_config_json turns back into the same config.
+// Returns a text that read_config_json converts back to the same config.
 std::string to_config_json(const ModelConfig& config);
 
 }  // namespace cleave::model

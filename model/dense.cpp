@@ -16,9 +16,9 @@ std::string stem_of(const ParamSpec& weight) {
   return weight.name.substr(0, weight.name.size() - kWeight.size());
 }
 
-// Of an adapter beside a weight [out, in]: A [rank, in] or B [out, rank], which shares the dim `shared` with
-// it. Where an axis cuts that dim, the matrix is cut as the weight is, and where it cuts the other one, what
-// a rank computes with the whole matrix is a part of a sum.
+// Returns an adapter matrix for a weight [out, in]: A [rank, in] or B [out, rank], which has the dim `shared`
+// in common with it. If an axis cuts that dim, the matrix is cut like the weight; if it cuts the other one,
+// the rank's result with the whole matrix is a partial sum.
 ParamSpec beside(const ParamSpec& weight, int shared, int64_t rank) {
   ParamSpec p{.name = stem_of(weight) + (shared == 1 ? ".lora_A.weight" : ".lora_B.weight"),
               .shape = weight.shape,
@@ -103,8 +103,7 @@ Tensor Dense::together(Member which, std::span<const Tensor> params, Arena& scra
   return all;
 }
 
-// Where parts have adapters of their own, the B of all is a matrix with each B in its rows and columns, and
-// zeros elsewhere: one product for all of them, which is small.
+// Combines the B of all parts into one block matrix with zeros elsewhere: a single small product.
 Adapter Dense::adapter(std::span<const Tensor> params, Arena& scratch, Stream& stream) const {
   std::vector<Tensor> a;
   each_adapter([&](const Part& p, int64_t, int64_t) { a.push_back(p.a.in(params)); });
@@ -199,7 +198,7 @@ void Dense::add_own(const Linear::OutputGradient& dy, Tensor x, const BackwardAr
   };
   std::vector<ParamGradient> weights = gradients(&Part::weight, a.grads),
                              biases = gradients(&Part::bias, a.grads);
-  const bool of_bias = !biases.empty() && biases[0].wanted();  // all parts or none: they are one
+  const bool of_bias = !biases.empty() && biases[0].wanted();  // all or none: they are one
   if (!weights[0].wanted() && !of_bias) return;
   ParamGradient dweight, dbias;
   if (whole()) {
@@ -222,7 +221,7 @@ void Dense::add_adapters(Tensor dinner, Tensor dy, Tensor x, const BackwardArgs&
   ParamGradient da = joined(of_a);
   first.backward_weight(dinner, x, da, nullptr, a.stream);
   if (parts_.size() == 1) return second.backward_weight(dy, inner, of_b[0], nullptr, a.stream);
-  // Of all outputs and all ranks; what belongs to a B is taken out of it.
+  // For all outputs and all ranks; each B's block is taken out of it.
   bool written = false;
   ParamGradient all{a.scratch.take(DType::fp32, {out_, ranks_}), &written};
   second.backward_weight(dy, inner, all, nullptr, a.stream);

@@ -9,13 +9,13 @@
 namespace cleave::model {
 namespace {
 
-// The nearest number of the type.
+// Returns the nearest number of the type.
 float rounded(float x, DType type) {
   if (type == DType::bf16) return to_float(from_float<bf16>(x));
   return type == DType::fp16 ? to_float(from_float<fp16>(x)) : x;
 }
 
-// Of tokens, and of their positions where these are learned.
+// Embedding of tokens, and of positions if they are learned.
 class Embedding final : public Layer {
  public:
   Embedding(const ModelConfig& c, float scale, int64_t seq, DType dtype, const Axes& axes)
@@ -77,7 +77,7 @@ class Embedding final : public Layer {
  private:
   static constexpr const char* kDropout = "embedding";
 
-  // Where documents are given, the positions of this rank's tokens in them, which the backward needs again.
+  // With documents: the positions of this rank's tokens in them, for the backward.
   struct Kept {
     Tensor positions;
   };
@@ -105,12 +105,12 @@ class Embedding final : public Layer {
                     a.stream);
   }
 
-  // Positions are whole on every rank: the gradient of this rank's rows.
+  // Computes the gradient of this rank's rows; the position table is whole on every rank.
   void backward_positions(const BackwardArgs& a, ParamGradient& gradient) const {
     const int64_t rows = a.dy.dim(0), first = axis_.cuts_rows() ? axis_.rank() * rows : 0;
     Tensor dpositions = gradient.tensor;
     bool added = gradient.accumulate();
-    if (a.documents.defined())  // any row of the table may be any token's
+    if (a.documents.defined())  // any token may use any row of the table
       return kernels::launch(
           kernels::EmbeddingBackward{.dwte = dpositions,
                                      .dy = a.dy,
@@ -136,7 +136,7 @@ class Embedding final : public Layer {
   DType dtype_;
   tensor_parallel::TensorAxis axis_;
   Range positions_;  // this rank's
-  float scale_;      // of all that is looked up, a number of the model's type as it is in transformers
+  float scale_;      // factor of the embedding, rounded to the model's type as in transformers
   RowDropout dropout_;
   Parameter tokens_, learned_;
   std::vector<DeclaredUnit> declared_;

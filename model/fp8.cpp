@@ -26,7 +26,7 @@ void encode(const Fp8Codes& to, Tensor x, bool transposed, const Fp8Scale& scale
                   stream);
 }
 
-// The power of two at or below a positive number; of others 1.
+// Returns the power of two at or below a positive number, and 1 for others.
 float power_below(float x) { return x > 0 && std::isfinite(x) ? std::exp2(std::floor(std::log2(x))) : 1; }
 
 }  // namespace
@@ -66,7 +66,7 @@ Fp8Product Fp8Dense::bind(const ForwardArgs& a, Tensor weight, int64_t rows) con
 
 Fp8Product Fp8Dense::bind(const BackwardArgs& a, Tensor weight, int64_t rows) const {
   Fp8Scale of_weight = scale_of(Whose::weight, a.states);
-  of_weight.seen = {};  // by the forward
+  of_weight.seen = {};  // recorded by the forward
   const Fp8Scale of_gradient = scale_of(Whose::gradient, a.states, a.scale);
   const Fp8Codes codes = take(a.scratch, DType::fp8_e4m3, in_, out_, of_weight);
   encode(codes, weight, true, of_weight, a.stream);
@@ -77,7 +77,7 @@ void Fp8Dense::add_weight(ParamGradient& dweight, Tensor dy, Tensor x, const Bac
   const int64_t rows = dy.numel() / out_, mark = a.scratch.mark();
   Fp8Scale of_input = scale_of(Whose::input, a.states),
            of_gradient = scale_of(Whose::gradient, a.states, a.scale);
-  of_input.seen = of_gradient.seen = {};  // by the forward, and by the input's gradient
+  of_input.seen = of_gradient.seen = {};  // recorded by the forward, and with the input's gradient
   const Fp8Codes left = take(a.scratch, DType::fp8_e5m2, out_, rows, of_gradient),
                  right = take(a.scratch, DType::fp8_e4m3, in_, rows, of_input);
   encode(left, dy.view({rows, out_}), true, of_gradient, a.stream);

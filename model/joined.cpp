@@ -11,7 +11,7 @@ Tensor joined(std::span<const Tensor> parts) {
     Shape like = t.shape();
     like.dims[0] = first.dim(0);
     CHECK(t.dtype() == first.dtype() && like == first.shape(), "joined parameters differ in type or width");
-    // Without memory behind them, in a dry run, all begin at null.
+    // Without memory, in a dry run, all start at null.
     CHECK(!first.raw() || static_cast<std::byte*>(first.raw()) + bytes == t.raw(),
           "joined parameters are not neighbours: declare them one after the other, with equal decay");
     shape.dims[0] += t.dim(0);

@@ -1,11 +1,11 @@
-// What a model is made of: layers in order, with explicit forward and backward. Layers own no parameters and
-// no activations; they declare the first, take the second from an arena, and receive views for the duration
-// of a call. So the store may shard, move and free parameters without any layer knowing.
+// Interfaces of a model: layers in order, with explicit forward and backward. Layers own no parameters and no
+// activations: they declare parameters, take activations from an arena, and receive views for the duration of
+// a call. The store can therefore shard, move and free parameters independently of the layers.
 //
-// Before training the same code runs without memory, to measure what it takes: forward and backward are
-// called with tensors that have types and shapes and nothing behind them. A layer therefore touches elements
-// only in kernels (launch) or in tasks that it gives to args.stream.enqueue; both are left out of a dry pass.
-// Tensor::as throws when there is no memory, with these words; Tensor::has_memory asks.
+// Before training, the same code runs without memory to measure its needs: forward and backward get tensors
+// with types and shapes but no data. A layer may therefore access elements only in kernels (launch) or in
+// tasks given to args.stream.enqueue; a dry pass skips both. Tensor::as throws without memory;
+// Tensor::has_memory tests for it.
 #pragma once
 #include <limits>
 #include <memory>
@@ -18,8 +18,8 @@
 
 namespace cleave::model {
 
-// The key/value heads of which a layer keeps every position of a text that grows; none: the layer looks at no
-// other position.
+// Key/value heads that a layer keeps for every position in incremental generation; 0: the layer does not look
+// at other positions.
 struct KeptHeads {
   int64_t heads = 0, head_dim = 0;
 };
@@ -27,48 +27,48 @@ struct KeptHeads {
 class Layer {
  public:
   virtual ~Layer() = default;
-  // The units whose parameters the layer uses; parameters reach forward and backward in this order.
+  // Returns the units with the layer's parameters; forward and backward get parameters in this order.
   virtual std::vector<UnitSpec> units() const = 0;
   virtual TensorSpec output(const TensorSpec& input) const = 0;
   virtual void forward(const ForwardArgs& args) const = 0;
   virtual void backward(const BackwardArgs& args) const = 0;
   virtual KeptHeads kept_heads() const { return {}; }
-  // What the layer remembers; views of it reach forward, backward and join in this order.
+  // Returns the layer's states; forward, backward and join get views of them in this order.
   virtual std::vector<LayerState> states() const { return {}; }
-  // Once a step, on every rank that holds the layer, when what was seen has been reduced: writes the lasting
-  // parts, from them and the seen parts alone, so that all ranks write the same.
+  // Writes the lasting parts once per step on every rank with the layer, after the seen parts were reduced.
+  // The result may depend only on these parts, so that all ranks write the same.
   virtual void join(std::span<const StateViews> states, Stream& stream) const;
-  // Whether its passes have a loss of their own (ForwardArgs::side_loss).
+  // Returns true if its passes have a side loss (ForwardArgs::side_loss).
   virtual bool has_side_loss() const { return false; }
-  // Freezes those of its parameters that the rule fits, before anything asks for its units. A layer that
-  // knows nothing of it says in units() what is frozen; here, Error(usage) where the rule fits what is not.
+  // Freezes the parameters that match the rule, before the first call of units(). The default throws
+  // Error(usage) if the rule matches a parameter that units() does not already declare as frozen.
   virtual void freeze(const config::FreezeRule& rule);
-  // Puts adapters beside those of its linear layers that the rule fits, before anything asks for its units,
-  // and adds the names of all that could have one to `linears`.
+  // Attaches adapters to the linear layers that match the rule, before the first call of units(), and appends
+  // the names of all possible targets to `linears`.
   virtual void attach(const config::AdapterRule&, std::vector<std::string>& /*linears*/) {}
-  // Does the products of its linear layers in FP8 from now on, before anything asks for its states; false: it
-  // has none that it could.
+  // Switches the products of its linear layers to FP8, before the first call of states(). Returns false if
+  // there are none.
   virtual bool use_fp8(const config::Fp8Rule&) { return false; }
-  // Whether backward knows the parts input and weight; otherwise it is always asked for both at once.
+  // Returns true if backward supports the parts input and weight; otherwise it always gets both at once.
   virtual bool splits_backward() const { return false; }
-  // Arithmetic of one forward and backward, to balance a pipeline. Here: 6 a weight of a matrix and row of
-  // the output, 4 where it is frozen, which is right for dense layers.
+  // Returns the FLOPs of one forward and backward, to balance a pipeline. Default: 6 per matrix weight and
+  // output row, 4 if frozen, which is correct for dense layers.
   virtual double flops(const TensorSpec& input) const;
 };
 
-// The logits that a head has in memory at a time. Their number changes how often gradients of the head's
-// weights are rounded, and their type the logits; so both follow from the configuration and the kind of
-// device, never from what memory happens to be free.
+// Size of the logits that a head has in memory at a time. The number of chunks changes the rounding of the
+// head's weight gradients, and the type changes the logits, so both depend on the configuration and the kind
+// of device, never on free memory.
 struct LogitsChunk {
-  int64_t rows = std::numeric_limits<int64_t>::max();  // at most
-  int64_t bytes = int64_t{128} << 20;  // at most, with those of their gradient; one row fits always
-  // Gradients have the model's type. Where that is this type as well, they take the place of the logits.
+  int64_t rows = std::numeric_limits<int64_t>::max();  // maximum
+  int64_t bytes = int64_t{128} << 20;                  // maximum, including the gradient; one row always fits
+  // Gradients have the model's type. If it equals this type, they overwrite the logits.
   DType type = DType::fp32;
-  // Of narrow models more rows, until their part of the head's input has so many elements: its gradient is
-  // the smallest of the head's products, and has to keep the whole device busy.
+  // Narrow models use more rows, until their part of the head's input has this number of elements: its
+  // gradient is the smallest of the head's products and has to keep the whole device busy.
   int64_t input = 0;
 
-  // Rows at a time, of so many of this width with so many columns: equal chunks.
+  // Returns the rows per chunk for `all` rows of this width, in equal chunks.
   int64_t rows_of(int64_t all, int64_t bytes_each_row, int64_t width) const {
     const int64_t wanted = std::max(rows, input / width);
     const int64_t most = std::max<int64_t>(1, std::min(wanted, bytes / bytes_each_row));
@@ -77,40 +77,40 @@ struct LogitsChunk {
   bool operator==(const LogitsChunk&) const = default;
 };
 
-// One training or evaluation call of the head.
+// Arguments of one training or evaluation call of the head.
 struct HeadArgs {
-  Tensor losses;  // [rows] fp32, one a row of x
-  Tensor dx;      // gradient of scale * sum(losses); undefined when evaluating
+  Tensor losses;  // [rows] fp32, one per row of x
+  Tensor dx;      // gradient of scale * sum(losses); undefined in evaluation
   Tensor x, targets;
   std::span<const Tensor> params;
-  std::span<ParamGradient> grads;  // empty when evaluating
+  std::span<ParamGradient> grads;  // empty in evaluation
   float scale = 1;
   Arena& scratch;
   Stream& stream;
-  LogitsChunk logits = {};  // of a head that has them
-  // [rows] fp32, defined when evaluating a head that counts_hits(): 1 in each row whose target is the class
-  // with the largest logit (CrossEntropy says which of equal ones), else 0. Where a tensor axis cuts the
-  // classes, only on the rank that has the target's.
+  LogitsChunk logits = {};  // for a head with logits
+  // [rows] fp32, defined in evaluation of a head that counts_hits(): 1 in each row with the largest logit at
+  // its target (ties: see CrossEntropy), else 0. If a tensor axis cuts the classes, set only on the rank with
+  // the target's class.
   Tensor hits = {};
 };
 
-// The last stop: turns activations and targets into losses, and in training also into gradients, in one call,
-// because the logits of all rows never exist at the same time.
+// Last stage of a model: computes losses from activations and targets, and in training also gradients. Both
+// happen in one call, because the logits of all rows never exist at the same time.
 class Head {
  public:
   virtual ~Head() = default;
   virtual std::vector<UnitSpec> units() const = 0;
-  virtual void freeze(const config::FreezeRule& rule);  // as a layer
+  virtual void freeze(const config::FreezeRule& rule);  // as in Layer
   virtual void run(const HeadArgs& args) const = 0;
-  // logits [rows.size(), columns] fp32 of these rows of the micro-batch's part whose x this is (all ranks'
-  // rows where a tensor axis cuts them), for generation and prediction.
+  // Computes logits [rows.size(), columns] fp32 of these rows of the micro-batch's part x (all ranks' rows if
+  // a tensor axis cuts them), for generation and prediction.
   virtual void logits(Tensor logits, Tensor x, Range rows, std::span<const Tensor> params, Arena& scratch,
                       Stream& stream) const = 0;
   virtual int64_t classes() const = 0;
-  // The columns of the logits that this rank computes: the r-th rank of a tensor axis has the classes from r
-  // * columns on, and what is past the last class is padding.
+  // Returns the number of logit columns on this rank: rank r of a tensor axis has the classes from r *
+  // columns on; columns after the last class are padding.
   virtual int64_t columns() const { return classes(); }
-  // Whether run() writes HeadArgs::hits, from which an evaluation has its accuracy.
+  // Returns true if run() writes HeadArgs::hits, for the accuracy of an evaluation.
   virtual bool counts_hits() const { return false; }
 };
 
@@ -119,41 +119,41 @@ struct Model {
   std::vector<std::unique_ptr<Layer>> layers;
   std::unique_ptr<Head> head;
   DType dtype = DType::fp32;  // of parameters and activations
-  // What all layers read and nobody writes, in host memory that `memory` owns. A stage whose layers compute
-  // elsewhere holds a copy there.
+  // Read-only data of all layers, in host memory owned by `memory`. A stage on another device keeps a copy
+  // there.
   std::vector<Tensor> constants;
   std::shared_ptr<const void> memory;
-  TensorSpec sample;  // of one sample: the input of a micro-batch of n samples has n times as many rows
+  TensorSpec sample;            // of one sample; a micro-batch of n samples has n times the rows
   int64_t rows_per_sample = 1;  // rows of the head's x, and of the targets
-  // Batches are of whole samples; sample and rows_per_sample are of the part of each, in `parts` equal ones,
-  // that this rank computes.
+  // Batches contain whole samples; sample and rows_per_sample describe this rank's part of each, one of
+  // `parts` equal ones.
   int64_t part = 0, parts = 1;
-  // Attention and positions stay inside documents, whose beginnings every batch has to bring.
+  // Attention and positions stay inside documents; every batch must give their starts.
   bool document_mask = false;
-  bool cuts_boundaries = false;  // a layer's input may be this rank's columns of it, not what all ranks have
-  double flops_per_sample = 0;   // of the whole: forward and backward, no recomputation
+  bool cuts_boundaries = false;  // inputs of layers may be this rank's columns only
+  double flops_per_sample = 0;   // for the whole model: forward and backward, without recomputation
 
   TensorSpec input(int64_t samples) const {
     TensorSpec spec = sample;
     spec.shape.dims[0] *= samples;
     return spec;
   }
-  int64_t params() const;  // of the whole tensors, tied ones once
+  int64_t params() const;  // elements of whole tensors, tied ones once
   int64_t frozen_params() const;
-  // All of its layers and its head, by patterns of names (cleave.freeze). Error(usage) where a pattern fits
-  // no parameter, and where nothing would train.
+  // Freezes parameters of the layers and the head by name patterns (cleave.freeze). Throws Error(usage) if a
+  // pattern matches no parameter, or if nothing would train.
   void freeze(const std::vector<std::string>& patterns);
-  // Freezes all parameters and puts adapters beside its linear layers of these names (cleave.lora).
-  // Error(usage) where a target names none of them.
+  // Freezes all parameters and attaches adapters to the linear layers with these names (cleave.lora). Throws
+  // Error(usage) if a target matches none.
   void attach(const std::vector<std::string>& targets, config::AdapterSize size);
-  // The products of its blocks' linear layers are in FP8 from now on (cleave.fp8). Error(usage) where it has
+  // Switches the products of its blocks' linear layers to FP8 (cleave.fp8). Throws Error(usage) if there are
   // none.
   void use_fp8(const config::Fp8Rule& rule);
-  // What published files write before its parameters' names where it leaves it out, "transformer." of GPT-2.
+  // Prefix of parameter names in published files, if the model omits it: "transformer." for GPT-2.
   std::string prefix = {};
-  // For people: the layer's first unit, "layer.3" where it has none; "head" behind the last.
+  // Returns a name for users: the layer's first unit, or "layer.3" without one; "head" after the last layer.
   std::string layer_name(int l) const;
-  // The units of all layers and the head, each once, in the order in which they are first used.
+  // Returns the units of all layers and the head, each once, in order of first use.
   std::vector<UnitSpec> units() const;
 };
 

@@ -1,5 +1,4 @@
-// What a layer receives for the duration of a call: views of its parameters, of its input and output, and
-// arenas for what it keeps.
+// Arguments of a layer's calls: views of its parameters, input and output, and arenas for kept state.
 #pragma once
 #include <any>
 #include <span>
@@ -19,11 +18,11 @@ struct TensorSpec {
   Shape shape;
 };
 
-// What a layer keeps from forward to backward: structs of its own, whose members are tensors from the arena
-// it was given, found again by the one who put them there and by their type.
+// State that a layer keeps from forward to backward: the layer's own structs with tensors from its arena,
+// identified by their owner and type.
 class Saved {
  public:
-  // Once for each owner and type.
+  // Call once per owner and type.
   template <class Kept>
   void put(const void* owner, Kept kept) {
     CHECK(!find<Kept>(owner), "kept twice");
@@ -51,9 +50,8 @@ class Saved {
   std::vector<Entry> kept_;
 };
 
-// The gradient of one parameter. A layer calls accumulate() exactly once for each write it makes: it says
-// whether to add to the tensor or to overwrite it. Of a frozen unit's parameters none is wanted: there is no
-// tensor, and the layer leaves out the work.
+// Gradient of one parameter. A layer calls accumulate() exactly once per write; it returns true to add to the
+// tensor and false to overwrite it. Parameters of a frozen unit have no tensor, and the layer skips the work.
 struct ParamGradient {
   Tensor tensor;
   bool* written = nullptr;
@@ -64,11 +62,11 @@ struct ParamGradient {
   }
 };
 
-// What a pass over texts that grow brings besides its rows (model/layer.h, KeptHeads). Rows are in any order,
-// and only what is kept of earlier positions is seen.
+// Incremental generation (KeptHeads in model/layer.h). Rows are in any order, and attention sees earlier
+// positions only through the cache.
 struct KvCache {
-  kernels::TextRows rows;  // of x, all ranks' where a tensor axis cuts rows; on the device
-  Tensor keys, values;     // [texts, heads, positions, head_dim]; undefined for a layer that keeps none
+  kernels::TextRows rows;  // rows of x, of all ranks if a tensor axis cuts rows; on the device
+  Tensor keys, values;     // [texts, heads, positions, head_dim]; undefined for a layer without a cache
   bool defined() const { return rows.texts.defined(); }
 };
 
@@ -79,30 +77,30 @@ struct ForwardArgs {
   Arena& keep;     // lives until backward
   Arena& scratch;  // lives for the call
   Position position;
-  bool train = true;  // false: nothing needs to be kept and dropout is off
+  bool train = true;  // false: nothing is kept and dropout is off
   Stream& stream;
-  // Keep only what is dear to make again; the backward is told the same. A layer may ignore it.
+  // Keep only state that is expensive to recompute; the backward gets the same flag. A layer may ignore it.
   bool lean = false;
-  std::span<const Tensor> constants = {};  // the model's, where the layer computes
-  // Where the model has a document mask: AttentionMask's documents of the whole sequences whose part x is.
+  std::span<const Tensor> constants = {};  // the model's constants, on the layer's device
+  // With a document mask: AttentionMask's documents of the whole sequences that x is a part of.
   Tensor documents = {};
-  // Defined: x has rows of texts in place of whole samples; nothing is kept for a backward.
+  // If defined, x has rows of texts instead of whole samples, and nothing is kept for a backward.
   KvCache cache = {};
   std::span<const StateViews> states = {};
-  // fp64 and one element, where the layer has a side loss, in the forward that counts (not where it runs
-  // again): the layer adds the sum over its rows of a loss, to which the losses of the targets are added.
-  // Divided by the number of targets as they are, it is reported and trained on; where a loss of a row
-  // depends on that row and on lasting state, neither micro-batches nor layouts change it. Ranks of a tensor
-  // axis that cuts no rows have to add the same.
+  // fp64, one element, for a layer with a side loss in the counted forward (not a recomputation): the layer
+  // adds the sum over its rows of a loss, which is added to the target losses. Divided by the number of
+  // targets, it is reported and trained on. If the loss of a row depends only on that row and on lasting
+  // state, it is independent of micro-batches and layouts. Ranks of a tensor axis that does not cut rows must
+  // add the same.
   Tensor side_loss = {};
 };
 
-// Which gradients a backward computes. A pipeline schedule may ask for the input's first, because another
-// rank waits for it, and for the parameters' later.
+// Selects the gradients that a backward computes. A pipeline schedule can request the input's first, because
+// another rank waits for it, and the parameters' later.
 enum class BackwardPart { both, input, weight };
 
 struct BackwardArgs {
-  Tensor dx;  // undefined when nobody needs it (the first layer), and in the part `weight`
+  Tensor dx;  // undefined if not needed (first layer), and in the part `weight`
   Tensor dy, x;
   std::span<const Tensor> params;  // empty in the part `weight`
   std::span<ParamGradient> grads;  // empty in the part `input`
@@ -111,16 +109,16 @@ struct BackwardArgs {
   Position position;
   Stream& stream;
   BackwardPart part = BackwardPart::both;
-  // Set when the backward is split: what `input` keeps for `weight`, from an arena that lives until then. dy
-  // and x live as long.
+  // For a split backward: state that `input` keeps for `weight`, from an arena that lives until then. dy and
+  // x live as long.
   Saved* for_weight = nullptr;
   Arena* keep = nullptr;
-  bool lean = false;  // as the forward was told
+  bool lean = false;  // same as in the forward
   std::span<const Tensor> constants = {};
   Tensor documents = {};
   std::span<const StateViews> states = {};
-  // Gradients are those of `scale` times the sum of all rows' losses: the loss scale is in it and the number
-  // of targets. dy is already; the gradient of a layer's side loss is multiplied with it.
+  // Gradients are those of `scale` times the sum of all rows' losses; it combines the loss scale and the
+  // number of targets. dy already includes it; the gradient of a layer's side loss must be multiplied by it.
   float scale = 1;
 };
 

@@ -1,9 +1,9 @@
-// What a layer remembers from step to step beside its parameters, and no gradient changes: a running maximum,
-// how many tokens an expert has seen. It has a lasting part, which every pass of a step reads and none
-// writes, and a part in which the layer notes what it sees in the step. At the end of a step the seen parts
-// of all micro-batches and ranks of the data axis (those that share sequences, too) are one value, and
-// Layer::join brings it into the lasting part; ranks of a tensor axis that does not cut rows have to see the
-// same. A step that is skipped for an overflow joins nothing.
+// State that a layer keeps between steps in addition to its parameters, without gradients: a running maximum,
+// or the number of tokens that an expert has seen. The lasting part is read-only during a step. In the seen
+// part the layer records data of the step. At the end of a step the seen parts of all micro-batches and ranks
+// of the data axis (including ranks that share sequences) are reduced, and Layer::join merges the result into
+// the lasting part. Ranks of a tensor axis that does not cut rows must see the same data. A step skipped for
+// an overflow does not join.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,28 +14,26 @@
 namespace cleave::model {
 
 struct LayerState {
-  std::string name;            // in checkpoints; no other state of the model has it
+  std::string name;            // in checkpoints; unique in the model
   std::vector<int64_t> shape;  // of both parts; {1}: a single value
-  // Both parts have this type. int64: what is counted, with sums and maxima that are exact, and so the same
-  // in every layout.
+  // Type of both parts. int64: for counts; sums and maxima are exact, and so equal in every layout.
   DType dtype = DType::fp32;
-  // How what ranks have seen becomes one. A step begins with a seen part of zeros, or for max of what is
-  // smaller than all: -infinity, the smallest int64.
+  // Reduction over ranks. At the start of a step the seen part is zero, or for max the smallest value:
+  // -infinity, or the smallest int64.
   Reduction by = Reduction::sum;
-  double begin = 0;   // of every lasting element, before the first step; of int64 a whole number
-  bool saved = true;  // with checkpoints, for any layout
-  // Ranks of a tensor axis see different columns, and what they have seen is reduced as well.
+  double begin = 0;   // initial value of every lasting element; an integer for int64
+  bool saved = true;  // in checkpoints, for any layout
+  // Ranks of a tensor axis see different columns, and their seen parts are reduced as well.
   bool sees_columns = false;
-  // It begins anew where a checkpoint is of a training without it.
+  // Starts from `begin` if a checkpoint comes from a training without it.
   bool may_be_missing = false;
 };
 
 // Views of one state's parts, each with its shape.
 struct StateViews {
   Tensor lasting;
-  // Defined in a training micro-batch's first forward, not where that runs again for a backward, nor in an
-  // evaluation; in its backward, but for the part of the weights alone; and in join. The layer adds to it, or
-  // takes the larger.
+  // Defined in the first forward of a training micro-batch (not in recomputation or evaluation), in its
+  // backward except the weight part, and in join. The layer adds to it, or takes the maximum.
   Tensor seen = {};
 };
 

@@ -6,7 +6,7 @@
 namespace cleave::model {
 namespace {
 
-// y += inner @ w or its transpose, where inner = scale * x @ v or its transpose.
+// y += inner @ w or its transpose, with inner = scale * x @ v or its transpose.
 void add_low_rank(Tensor y, Tensor x, const Adapter& adapter, bool forward, Stream& stream) {
   const Tensor& first = forward ? adapter.a : adapter.b;
   const Tensor& second = forward ? adapter.b : adapter.a;

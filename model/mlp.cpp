@@ -10,9 +10,9 @@
 namespace cleave::model {
 namespace {
 
-// y = activation(x @ weight^T + bias). Over a tensor axis layers go in pairs as a transformer's MLP: one
-// whose outputs are cut, then one whose inputs are, so rows travel once a pair. The model's first input has
-// all rows and columns on every rank.
+// y = activation(x @ weight^T + bias). Over a tensor axis layers form pairs as in a transformer's MLP: first
+// cut outputs, then cut inputs, so rows travel once per pair. The model's first input has all rows and
+// columns on every rank.
 class DenseLayer final : public Layer {
  public:
   enum class Cut { outputs, inputs };
@@ -59,7 +59,7 @@ class DenseLayer final : public Layer {
         kernels::ActivationBackward{
             .dx = dhidden, .dy = a.dy, .x = a.saved.get<Kept>(this).hidden, .kind = kind_},
         a.stream);
-    if (first_ && a.dx.defined()) {  // a program put layers of its own before the MLP
+    if (first_ && a.dx.defined()) {  // a program put its own layers before the MLP
       require(axis_.size() == 1, Exit::usage,
               "{} is the first layer of an MLP over {} tensor-parallel ranks, but other layers precede it; "
               "set tensor_parallel.autotp_size to 1",
@@ -71,14 +71,14 @@ class DenseLayer final : public Layer {
 
  private:
   struct Kept {
-    Tensor hidden;  // what the activation is of
+    Tensor hidden;  // input of the activation
   };
   Linear linear(std::span<const Tensor> params) const {
     const Tensor weight = weight_.in(params), bias = bias_.in(params);
     if (cut_ == Cut::outputs) return {in_, mine_.size(), weight, bias};
     return {mine_.size(), out_, weight, axis_.rank() == 0 ? bias : Tensor()};  // summed: once
   }
-  // This rank's columns of the model's input; other layers are given theirs alone.
+  // Returns this rank's columns of the model's input; other layers get only theirs.
   Tensor columns(Tensor x, Arena& scratch, Stream& stream) const {
     if (!first_ || axis_.size() == 1) return x;
     const Tensor mine = scratch.take(x.dtype(), {x.dim(0), mine_.size()});
@@ -119,7 +119,7 @@ class DenseLayer final : public Layer {
   Cut cut_;
   bool first_;
   tensor_parallel::TensorAxis axis_;
-  Range mine_;  // of what is cut
+  Range mine_;  // range of the cut dimension
   Parameter weight_, bias_;
   std::vector<DeclaredUnit> declared_;
   std::vector<UnitSpec> units_;
@@ -140,7 +140,7 @@ Model make_mlp(const MlpConfig& c, DType dtype, std::string name, const Axes& ax
       "tensor_parallel.autotp_size: an MLP without hidden layers cannot be split over {} ranks; set it to 1",
       axes.tensor.size());
   for (size_t i = 0; i < dense; ++i) {
-    // The last of all has its inputs cut, so that the head sees whole columns.
+    // The last layer has cut inputs, so that the head sees whole columns.
     const auto cut = (dense - i) % 2 == 0 ? DenseLayer::Cut::outputs : DenseLayer::Cut::inputs;
     m.layers.push_back(std::make_unique<DenseLayer>(c.sizes[i], c.sizes[i + 1], c.activation,
                                                     fmt::format("dense.{}", i), cut, i == 0, axes.tensor));

@@ -1,4 +1,4 @@
-// A multi-layer perceptron classifier.
+// Multi-layer perceptron classifier.
 #pragma once
 #include "kernels/activation.h"
 #include "model/axes.h"
@@ -11,9 +11,9 @@ struct MlpConfig {
   kernels::Activation activation = kernels::Activation::relu;
 };
 
-// Samples are feature rows: input [1, sizes.front()] in the model's type, target [1] int32 class. Over a
-// tensor axis the hidden layers are cut by outputs and inputs in turn, the last by its inputs, and the
-// classes; Error(usage) names the sizes that would work. Samples are not sequences: the sequence axis has one
+// Makes an MLP for samples of feature rows: input [1, sizes.front()] in the model's type, target [1] int32
+// class. A tensor axis cuts hidden layers alternately by outputs and inputs, the last by its inputs, and the
+// classes; Error(usage) names valid sizes. Samples are not sequences, so the sequence axis must have one
 // rank.
 Model make_mlp(const MlpConfig& config, DType dtype, std::string name = "mlp", const Axes& axes = {});
 

@@ -74,7 +74,7 @@ void MlpHalf::backward(const BackwardArgs& a) const {
       both && up_.trains(a.grads) ? cut.start_gather(a.x, a.scratch) : CutLinear::Gathering();
   const Event summed = cut.backward_summed(bound.up, a.dx, axis_.all_rows_of(a.dx, a.scratch), dhidden);
   if (both)
-    add_weights(a, bound, kept, {all_dy, a.dy}, dhidden, x);  // while dx is summed
+    add_weights(a, bound, kept, {all_dy, a.dy}, dhidden, x);  // overlaps the sum of dx
   else
     a.for_weight->put(this, Waiting{dhidden});
   a.stream.wait(summed);

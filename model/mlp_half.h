@@ -1,4 +1,5 @@
-// The half of a block that looks at each position alone: up, an activation function or a gated unit, down.
+// MLP half of a block: up projection, activation function or gated unit, down projection. Positions are
+// independent.
 #pragma once
 #include <optional>
 
@@ -10,23 +11,23 @@
 
 namespace cleave::model {
 
-// Each rank of a tensor axis has some of the columns in the middle. They are cheap to make again from what
-// the product before them gives, so a lean block does not keep them.
+// Each rank of a tensor axis has some of the middle columns. They are cheap to recompute from the first
+// product, so a lean block does not keep them.
 class MlpHalf final : public Half {
  public:
   struct Config {
     std::string name;  // of the block, for reports
     int64_t width = 1, hidden = 1;
-    // Names of parameters without .weight and .bias. A gated unit has two matrices, gate and up: two names,
-    // or one for both.
+    // Parameter names without .weight and .bias. A gated unit has two matrices, gate and up: two names, or
+    // one joint name.
     std::vector<std::string> up;
     std::string down;
     bool up_bias = false, down_bias = false;
     Init init, down_init;
     bool gated = false;                                  // activation(gate) * up
-    std::optional<kernels::Activation> activation = {};  // none: silu of a gated unit, else gelu_tanh
+    std::optional<kernels::Activation> activation = {};  // default: silu for a gated unit, else gelu_tanh
   };
-  // Error(usage) where the axis does not divide the columns.
+  // Throws Error(usage) if the axis does not divide the columns.
   MlpHalf(const Config& config, const tensor_parallel::TensorAxis& axis);
 
   void declare(std::vector<DeclaredUnit>& units) override;
@@ -38,7 +39,7 @@ class MlpHalf final : public Half {
 
  private:
   struct Kept {
-    Tensor hidden;  // what the activation is of; of a gated unit gate and up side by side
+    Tensor hidden;  // input of the activation; for a gated unit gate and up side by side
     Tensor active;  // undefined in a lean block
   };
   struct Waiting {
@@ -49,7 +50,7 @@ class MlpHalf final : public Half {
     return {c_.activation.value_or(c_.gated ? Activation::silu : Activation::gelu_tanh), c_.gated};
   }
   void activate(Tensor active, Tensor hidden, Stream& stream) const;
-  // The two products, of one backward.
+  // The two products of one backward.
   struct Bound {
     Linear up, down;
   };
@@ -58,7 +59,7 @@ class MlpHalf final : public Half {
 
   Config c_;
   tensor_parallel::TensorAxis axis_;
-  int64_t columns_;  // in the middle, of this rank
+  int64_t columns_;  // middle columns of this rank
   Dense up_, down_;
 };
 

@@ -26,8 +26,8 @@ void expect_frozen(const std::vector<UnitSpec>& units, const config::FreezeRule&
               "cleave.freeze: {} belongs to a layer outside this library; set frozen in its units()", p.name);
 }
 
-// "q_proj, k_proj" of layers.0.self_attn.q_proj, layers.0.self_attn.k_proj, layers.1.self_attn.q_proj and so
-// on.
+// Returns "q_proj, k_proj" for layers.0.self_attn.q_proj, layers.0.self_attn.k_proj,
+// layers.1.self_attn.q_proj and so on.
 std::string last_parts(const std::vector<std::string>& names) {
   std::vector<std::string> parts;
   for (const std::string& name : names)

@@ -61,7 +61,7 @@ Norm::Gradients Norm::gradients(const BackwardArgs& a) const {
   const bool later = a.part == BackwardPart::input;
   const auto place = [&](const Parameter& p, Tensor& to, bool& accumulate) {
     if (!p) return;
-    if (later || !p.in(a.grads)->wanted()) {  // of a frozen unit they are nobody's
+    if (later || !p.in(a.grads)->wanted()) {  // discarded for a frozen unit
       to = (later ? *a.keep : a.scratch).take(DType::fp32, {p.spec().numel()});
       return;
     }

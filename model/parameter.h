@@ -1,5 +1,5 @@
-// A parameter is a named member of the part of a layer that declares it. A layer collects the units of all
-// its parts; from then on each parameter finds its own tensors among those that a call brings.
+// Named parameter, a member of the layer part that declares it. A layer collects the units of all its parts;
+// afterwards each parameter finds its own tensors among those of a call.
 #pragma once
 #include "config_schema/freeze_rule.h"
 #include "core/param_spec.h"
@@ -11,13 +11,13 @@ struct DeclaredUnit;
 
 class Parameter {
  public:
-  Parameter() = default;  // there is none, as the bias of a dense layer without one
+  Parameter() = default;  // no parameter, such as the bias of a dense layer without one
   explicit Parameter(ParamSpec spec) : spec_(std::move(spec)) {}
 
   explicit operator bool() const { return !spec_.name.empty(); }
   const ParamSpec& spec() const { return spec_; }
-  // This parameter among the layer's parameters or gradients; undefined and null where there is no parameter,
-  // or where the call brings none, as each part of a split backward leaves one of the two out.
+  // Returns this parameter from the layer's parameters or gradients; undefined or null if there is no
+  // parameter, or if the call has none (each part of a split backward omits one of the two lists).
   Tensor in(std::span<const Tensor> params) const;
   ParamGradient* in(std::span<ParamGradient> grads) const;
 
@@ -27,22 +27,22 @@ class Parameter {
   int index_ = -1;
 };
 
-// A unit whose parameters several parts of a layer declare. They stay where they are from then on.
+// Unit with parameters declared by several parts of a layer. The parameters must stay in place from then on.
 struct DeclaredUnit {
   std::string name;
   std::vector<Parameter*> params = {};
   bool frozen = false;
-  bool attached = false;  // adapters beside the other parameters: rules that freeze are not for them
-  // Parameters that are one matrix to the layer, as q_proj, k_proj and v_proj.
+  bool attached = false;  // adapters: rules that freeze do not apply to them
+  // Parameters that form one matrix of the layer, such as q_proj, k_proj and v_proj.
   std::vector<std::vector<Parameter*>> as_one = {};
   void add(Parameter& p) {
     if (p) params.push_back(&p);
   }
 };
 
-// The units as Layer::units gives them; settles where each parameter is found. Of a unit of which the rule
-// fits some parameters, these become a frozen one behind it. Error(usage) where it fits a part of what is
-// one.
+// Returns the units for Layer::units and fixes the index of each parameter. If the rule matches some
+// parameters of a unit, these form a frozen unit after it. Throws Error(usage) if it matches a part of a
+// joint matrix.
 std::vector<UnitSpec> settle(const std::vector<DeclaredUnit>& units, const config::FreezeRule& rule = {});
 
 }  // namespace cleave::model

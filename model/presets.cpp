@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "preset:";        // says that a preset is meant
-constexpr int64_t kLargestConfig = int64_t{16} << 20;  // bytes of a config.json
+constexpr std::string_view kPrefix = "preset:";        // selects a preset
+constexpr int64_t kLargestConfig = int64_t{16} << 20;  // maximum bytes of a config.json
 
 struct Preset {
   const char* name;
@@ -26,7 +26,7 @@ ModelConfig gpt2(ModelConfig c) {
   return model_config(kGpt2, c);
 }
 
-// For trying things: small, and with the vocabulary of the data.
+// Small model for experiments, with the vocabulary of the data.
 ModelConfig tiny(bool tied = false) {
   return {.positions = 1024,
           .width = 128,
@@ -38,7 +38,7 @@ ModelConfig tiny(bool tied = false) {
           .tied = tied};
 }
 
-// Of a model in which every n-th layer sees all positions.
+// Layer kinds of a model with full attention in every n-th layer.
 std::vector<LayerKind> every_nth_full(int64_t n, int64_t layers) {
   std::vector<LayerKind> kinds;
   for (int64_t l = 1; l <= layers; ++l) kinds.push_back(l % n == 0 ? LayerKind::full : LayerKind::sliding);
@@ -82,7 +82,7 @@ ModelConfig qwen3(ModelConfig c) {
   return model_config(kQwen3, c);
 }
 
-// The sizes are those of the published config.json files.
+// Sizes are from the published config.json files.
 const std::vector<Preset>& presets() {
   static const std::vector<Preset> all{
       {"tiny", model_config(kGpt2, {.positions = 1024, .width = 128, .layers = 4, .heads = 4})},

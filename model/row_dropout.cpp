@@ -13,7 +13,7 @@ void RowDropout::run(Tensor y, Tensor x, const Position& at, std::string_view wh
   const Philox philox = dropout_numbers(at, where);
   const Range mine = axes.sequence.positions(seq);
   const int64_t rows = x.dim(0), first = axes.tensor.cuts_rows() ? axes.tensor.rank() * rows : 0;
-  // Runs of rows that are neighbours in the global batch: all of them where positions are whole.
+  // Loops over runs of adjacent rows in the global batch: one run for whole positions.
   for (int64_t row = 0, next = 0; row < rows; row = next) {
     const int64_t sample = (first + row) / mine.size(), position = (first + row) % mine.size();
     next = mine.size() == seq ? rows : std::min(rows, row + mine.size() - position);

@@ -137,7 +137,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& c, const BlockRecipe& b, in
                                  c.family->biases_last);
 }
 
-// 6 FLOPs a weight and token in matrix products, and of attention what the mask leaves.
+// 6 FLOPs per weight and token in matrix products, plus the unmasked part of attention.
 double flops_per_token(const ModelConfig& c, const Recipe& recipe, int64_t seq) {
   const double w = double(c.width);
   double sum = 6 * double(c.vocab) * w;
@@ -150,7 +150,7 @@ double flops_per_token(const ModelConfig& c, const Recipe& recipe, int64_t seq) 
   return sum;
 }
 
-// One behind the other, and what keeps them.
+// Appends the tables, and keeps their memory alive.
 void add_rotations(Model& m, const Recipe& recipe, int64_t seq) {
   std::vector<std::shared_ptr<const RopeTable>> tables;
   for (const Rotation& r : recipe.rotations) {

@@ -17,13 +17,13 @@ std::string_view link_of(const GroupTraffic& t) {
   return t.between_nodes ? "between nodes" : "inside a node";
 }
 
-// Device memory first, then the rest, then traffic: what decides which rank needs the most.
+// Orders ranks by device memory, then other memory, then traffic, to find the largest one.
 auto weight(const RankPlan& r) {
   return std::tuple(r.memory.total(MemoryKind::device),
                     r.memory.total(MemoryKind::pinned) + r.memory.total(MemoryKind::host), r.sent_total());
 }
 
-// A row a group, a column a collective that the rank sends in.
+// One row per group, and one column per collective that the rank uses.
 std::string table_of(const RankPlan& r) {
   std::vector<comm::Collective> used;
   for (int i = 0; i < comm::kCollectives; ++i)
@@ -44,7 +44,7 @@ std::string table_of(const RankPlan& r) {
                            format_bytes(r.sent_total()), format_bytes(r.sent_between_nodes()));
 }
 
-// Empty where no step was counted.
+// Empty if no step was counted.
 std::string format_moved(const RankPlan& r) {
   const double all = r.moved(), least = r.least_moved();
   if (all == 0) return "";

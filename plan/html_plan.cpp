@@ -42,7 +42,7 @@ std::string legend(const std::vector<std::pair<std::string, const char*>>& entri
   return out + "</p>\n";
 }
 
-// Of at most kStages stages, first and last among them, the rank that the tables show.
+// Returns the ranks of the tables for at most kStages stages, including the first and the last.
 std::vector<const RankPlan*> drawn_ranks(const JobPlan& plan) {
   const std::vector<const RankPlan*> all = largest_of_stages(plan);
   std::vector<const RankPlan*> out;
@@ -56,7 +56,7 @@ std::string drawn_of(const JobPlan& plan) {
   return all <= kStages ? "" : fmt::format(" Of the {} stages, {} are drawn.", all, kStages);
 }
 
-// Round numbers of bytes from 0 up to `top`, at most five of them above 0.
+// Returns round numbers of bytes from 0 up to `top`, at most five above 0.
 std::vector<int64_t> round_ticks(int64_t top) {
   int64_t unit = 1;
   while (top / unit >= 1024) unit *= 1024;
@@ -69,7 +69,7 @@ std::vector<int64_t> round_ticks(int64_t top) {
       }
 }
 
-// "0", "512 B", "2 GiB": ticks are whole numbers of a unit.
+// Examples: "0", "512 B", "2 GiB". Ticks are whole numbers of a unit.
 std::string tick_text(int64_t bytes) {
   constexpr const char* units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   size_t unit = 0;
@@ -82,7 +82,7 @@ std::string line(double x1, double x2, double y1, double y2, const char* kind) {
                      kind);
 }
 
-// Below `y`: shares of a step from left to right.
+// Draws shares of a step from left to right below `y`.
 std::string step_axis(double y) {
   std::string out = line(kLeft, kWidth, y, y, "axis");
   for (const int percent : {0, 25, 50, 75, 100}) {
@@ -95,8 +95,8 @@ std::string step_axis(double y) {
   return out + words(kLeft + (kWidth - kLeft) * 3 / 8.0, y + 16, "of the step's time", "middle");
 }
 
-// Everything is allocated before the first step. What changes during one is how much of the activations is
-// in use: the frames of the micro-batches in flight.
+// All memory is allocated before the first step. During a step only the used part of the activations changes:
+// the frames of the micro-batches in flight.
 std::string memory_of(const JobPlan& plan, const RankPlan& rank, double top) {
   constexpr double kHeight = 160, kAxis = 22;
   const std::vector<pipeline::Span>& spans = plan.timeline.spans[size_t(rank.place.pipe)];
@@ -213,7 +213,7 @@ std::string traffic(const JobPlan& plan) {
                sent});
           top = std::max(top, sent);
         }
-  // Single numbers that are agreed upon are in the tables.
+  // Omits agreement on single numbers; the tables have it.
   std::erase_if(bars, [&](const Bar& b) { return b.bytes < top / 10000; });
   if (bars.empty()) return "<h2>Sent in a step</h2>\n<p>Nothing is sent.</p>\n";
   constexpr double kRow = 20, kName = 330;

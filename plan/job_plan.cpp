@@ -11,9 +11,9 @@
 namespace cleave::plan {
 namespace {
 
-constexpr int kTryAll = 64;  // ranks
+constexpr int kTryAll = 64;  // maximum number of ranks
 
-// A micro-batch with the shapes of a real one and nothing behind them.
+// Returns a micro-batch with real shapes and no memory.
 Batch shapes_of(const model::Model& model, int64_t samples) {
   model::TensorSpec in = model.input(samples);
   in.shape.dims[0] *= model.parts;
@@ -36,8 +36,8 @@ comm::CommBytes difference(const comm::CommBytes& after, const comm::CommBytes& 
 
 }  // namespace
 
-// Ranks that show what any rank takes: all of them, or of a large job the ends of every axis on every stage
-// of the pipe.
+// Returns ranks that cover the needs of all: every rank, or in a large job the ends of every axis on every
+// pipeline stage.
 std::vector<int> ranks_to_try(const MeshShape& mesh, PlanRanks ranks) {
   auto at_ends = [&](const MeshPlace& p) {
     return std::ranges::all_of(kMeshAxes, [&](const MeshAxis& a) {

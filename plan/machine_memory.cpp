@@ -12,14 +12,14 @@
 namespace cleave::plan {
 namespace {
 
-// The number in a file of one line; nothing when there is none, as where it says "max".
+// Returns the number in a file of one line, or nothing, for example for "max".
 std::optional<int64_t> number_in(const std::string& path) {
   std::ifstream in(path);
   int64_t value = 0;
   return in >> value ? std::optional(value) : std::nullopt;
 }
 
-// What a version of control groups calls its files, and in memory.stat what is of all groups below.
+// File names of a control group version, and the prefix in memory.stat for sums over all subgroups.
 struct Names {
   const char *most, *now, *stat_prefix;
 };
@@ -50,7 +50,7 @@ std::vector<Group> groups_of_process(const std::string& proc, const std::string&
   return found;
 }
 
-// What a group leaves, where it has a limit. Pages of files count as used but are given back when needed.
+// Returns the remaining memory of a group with a limit. File pages count as used, but are reclaimable.
 std::optional<AvailableMemory> left_in(const std::string& folder, const Names& names) {
   const std::string limit = folder + "/" + names.most;
   const auto most = number_in(limit), now = number_in(folder + "/" + names.now);
@@ -68,7 +68,7 @@ std::optional<AvailableMemory> left_in(const std::string& folder, const Names& n
 AvailableMemory available_memory(const std::string& proc, const std::string& mount) {
   const std::string kernels = proc_value((proc + "/meminfo").c_str(), "MemAvailable");
   AvailableMemory least{kernels.empty() ? 0 : std::stoll(kernels) * 1024, "MemAvailable in /proc/meminfo"};
-  // Every group above this one may have a limit, too. Inside a container its own group is the root.
+  // Every ancestor group may have a limit as well. Inside a container the own group is the root.
   for (const Group& mine : groups_of_process(proc, mount))
     for (std::string group = mine.path;; group = group.substr(0, group.rfind('/'))) {
       const auto left = left_in(mine.mount + (group == "/" ? "" : group), mine.names);

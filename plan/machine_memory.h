@@ -1,4 +1,4 @@
-// Whether this machine has the memory for its share of a job's ranks.
+// Checks that this machine has the memory for its share of a job's ranks.
 #pragma once
 #include <string>
 
@@ -6,8 +6,8 @@
 
 namespace cleave::plan {
 
-// Bytes that processes may still take here: what the kernel calls available, or less where a control group of
-// version 2 or 1 says so.
+// Memory in bytes that processes may still use here: the kernel's available memory, or less if a control
+// group (version 1 or 2) limits it.
 struct AvailableMemory {
   int64_t bytes = 0;
   std::string source;
@@ -15,14 +15,15 @@ struct AvailableMemory {
 AvailableMemory available_memory(const std::string& proc = "/proc",
                                  const std::string& mount = "/sys/fs/cgroup");
 
-// What a rank takes; of one that was not tried, what those of its stage take.
+// Returns the needs of a rank; for an untried rank, those of its stage.
 const RankPlan& plan_of_rank(const JobPlan& plan, int rank);
 
-// What ranks [first, first + count) take together of the memory of a machine, or with that of its devices.
+// Returns the bytes that ranks [first, first + count) need together in host memory, and optionally in device
+// memory.
 int64_t bytes_of(const JobPlan& plan, int first, int count, bool with_device);
 
-// Ranks [first, first + count) share this machine: Error(memory) when they need more than is available.
-// `with_device`: they compute on the CPU, where device memory is the machine's.
+// Checks ranks [first, first + count) on this machine; throws Error(memory) if they need more than is
+// available. `with_device`: they compute on the CPU, with device memory in host memory.
 void require_machine_fit(const JobPlan& plan, int first, int count, bool with_device);
 
 }  // namespace cleave::plan

@@ -8,7 +8,7 @@
 
 namespace cleave::plan {
 
-// The ranks of a log, each at its next call.
+// Ranks of a log, each at its next call.
 class Lockstep {
  public:
   explicit Lockstep(const CallLog& log)
@@ -54,7 +54,7 @@ class Lockstep {
     if (rank >= 0 && waits_[size_t(rank)]) waits_[size_t(rank)] = false, ready_.push_back(rank);
   }
 
-  // Whether the rank's call is over.
+  // Returns true if the rank's call completes.
   bool step(int rank) {
     const CallLog::Entry& call = now(rank);
     switch (call.post.op) {
@@ -85,7 +85,7 @@ class Lockstep {
     return true;
   }
 
-  // The last rank of a group to come lets the others go on.
+  // The last rank of a group to arrive releases the others.
   bool meet(int rank, const CallLog::Entry& call) {
     std::vector<int>& here = arrived_[size_t(call.group)];
     if (!here.empty() && !(now(here[0]).post == call.post)) {
@@ -93,7 +93,7 @@ class Lockstep {
                            comm::describe(now(here[0]).post), rank, comm::describe(call.post));
       return true;
     }
-    // A letter may have woken a rank that is here already.
+    // A letter may have woken a rank that has already arrived.
     if (std::find(here.begin(), here.end(), rank) == here.end()) here.push_back(rank);
     if (here.size() < log_.groups_[size_t(call.group)].ranks.size()) {
       waits_[size_t(rank)] = true;

@@ -1,5 +1,5 @@
-// Whether the calls that all ranks of a job make fit together: a proof, before any of them starts, that no
-// rank will wait for ever and none will be given other data than it asked for.
+// Matches the calls of all ranks of a job: proves before the start that no rank waits forever and that each
+// receives the data it asked for.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,9 +17,9 @@ class CallLog {
   void add(int rank, const comm::PlannedGroup& group, const comm::Post& post);
   int64_t calls() const;
 
-  // Runs all ranks in lockstep: a send leaves a letter, a receive waits for it, every other call waits for
-  // its whole group. Empty when every rank comes to its end, each receive gets what it asked for, and no
-  // letter is left; else the first fault, with the ranks, groups and calls that are in it.
+  // Runs all ranks in lockstep: a send leaves a letter, a receive waits for it, and every other call waits
+  // for its whole group. Returns an empty string if every rank finishes, each receive matches and no letter
+  // is left; otherwise the first fault with its ranks, groups and calls.
   std::string fault() const;
 
  private:
@@ -30,7 +30,7 @@ class CallLog {
   };
   struct Group {
     std::string path;
-    std::vector<int> ranks;  // of the job; -1: never heard of
+    std::vector<int> ranks;  // of the job; -1: not seen yet
   };
   std::vector<Group> groups_;
   std::unordered_map<std::string, int> index_;  // of groups, by path

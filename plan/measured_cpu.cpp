@@ -15,7 +15,7 @@
 namespace cleave::plan {
 namespace {
 
-// The row by whose rate an op goes that is bound by memory, or by arithmetic on what it passes over.
+// Report row with the rate of an op that is bound by memory, or by arithmetic on its memory.
 struct Passage {
   std::string_view op, row;
 };
@@ -37,11 +37,11 @@ constexpr Passage kPassages[] = {{"ActivationForward", "gelu_tanh/forward"},
                                  {"SumSquares", "sum_squares"}};
 constexpr std::string_view kOther = "add";  // plain passes
 constexpr std::string_view kProducts[] = {"qkv", "proj", "up", "down"};
-constexpr std::string_view kVariants[] = {"forward", "dx", "dw"};  // Matmul::variant(), and so many more
+constexpr std::string_view kVariants[] = {"forward", "dx", "dw"};  // Matmul::variant() modulo 3
 constexpr std::string_view kShortProducts[] = {"narrow", "narrow_head"};
 constexpr std::string_view kUpdates[] = {"Adam", "Sgd", "Lion", "Adagrad", "LambMoments", "LambStep"};
 
-// Of causal attention over so many positions, whatever its heads are.
+// Bytes per FLOP of causal attention over `positions` positions, for any heads.
 double bytes_a_flop(bool backward, DType type, int64_t positions) {
   const auto rows = [&](int64_t width) { return Tensor(nullptr, type, {positions, width}); };
   const kernels::AttentionForward forward{.y = rows(1), .lse = {}, .qkv = rows(3), .seq = positions};
@@ -57,9 +57,9 @@ struct MeasuredCpu::Rates {
   std::string file;
   bench::Report report;
   std::vector<std::string> missing;
-  std::map<DType, double> beyond;  // a measured step over the sum of its kernels, by the model's type
+  std::map<DType, double> beyond;  // ratio of a measured step to the sum of its kernels, by the model's type
 
-  // Units a second of the row's fastest round, which nothing else disturbed; 1 where the row is missing.
+  // Returns units per second in the row's fastest, undisturbed round; 1 if the row is missing.
   double rate(const std::string& row, double unit) {
     const bench::Row* found = bench::row_of(report, row);
     if (!found && std::ranges::find(missing, row) == missing.end()) missing.push_back(row);
@@ -82,9 +82,8 @@ struct MeasuredCpu::Rates {
     return w.flops * sum / std::size(kProducts);
   }
 
-  // Pairs of a query and a key take a time each, and so do rows, whatever they see: what is read and written
-  // of them, and the blocks on the diagonal, half of which is hidden. Both follow from the rows of two
-  // lengths.
+  // Attention takes a fixed time per query-key pair, and one per row: reads, writes and half-masked diagonal
+  // blocks. Both follow from the rows for two lengths.
   double attention_seconds(const kernels::Work& w, std::string_view type) {
     const bool backward = w.op == "AttentionBackward";
     const auto slowness = [&](int64_t seq) {
@@ -109,14 +108,14 @@ struct MeasuredCpu::Rates {
            rate(fmt::format("{}/{}", passage == std::end(kPassages) ? kOther : passage->row, type), 1e9);
   }
 
-  // Of AdamW over large arrays, whose size is in the row's name.
+  // Rate of AdamW over large arrays; the row's name contains the size.
   double update_rate() {
     for (const bench::Row& row : report.rows)
       if (row.name.starts_with("adamw/") && row.name.ends_with("M/fp32")) return row.rate.high * 1e9;
     return rate("adamw/.../fp32", 1e9);
   }
 
-  // Of a rank on the whole machine.
+  // Returns the time of a rank on the whole machine.
   StepTime sum(const RankPlan& rank) {
     StepTime time;
     for (const kernels::Work& w : rank.work) (updates(w) ? time.update : time.compute) += seconds(w);

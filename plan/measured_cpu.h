@@ -1,6 +1,6 @@
-// How long a step would take on CPU ranks of one machine that `cleave bench` measured: the kernels that a
-// rank launches, counted in its plan, each at the rate of the report's row that is nearest to it, in that
-// row's fastest round: of a step that nothing else on the machine disturbs.
+// Predicts the step time on CPU ranks of one machine measured by `cleave bench`: the kernels counted in a
+// rank's plan, each at the rate of the nearest row of the report in its fastest round, so the prediction is
+// for an otherwise idle machine.
 #pragma once
 #include <string>
 
@@ -10,15 +10,15 @@ namespace cleave::plan {
 
 class MeasuredCpu {
  public:
-  // Error(usage), with the file and the rows, where some that are needed are missing.
+  // Throws Error(usage) with the file and the missing rows.
   explicit MeasuredCpu(const std::string& file);
   ~MeasuredCpu();
 
-  // Of ranks that all run on this machine, each on its share of the cores. What single kernels leave out -
-  // caches that are warm, or are not; the passage from one to the next - is in the ratio of the report's step
-  // to the same sum, by which all of it is multiplied. Messages are not hidden: a rank's copies take its own
-  // cores. Error(usage) where there are several ranks and the report has no rows of messages, or state is on
-  // disk and it has none of a disk.
+  // Predicts a step of ranks that all run on this machine, each with its share of the cores. The ratio of the
+  // report's measured step to the sum of its kernels corrects for effects outside single kernels, such as
+  // cache state and transitions; all results are multiplied by it. Messages do not overlap: a rank copies
+  // with its own cores. Throws Error(usage) for several ranks if the report has no message rows, and for
+  // state on disk if it has no disk rows.
   StepTime predict(const config::DsConfig& config, const JobPlan& plan) const;
 
  private:

@@ -1,4 +1,4 @@
-// Values of plans in JSON.
+// JSON values of plans.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace cleave::plan {
 
-// {"pipe": 1, "data": 2, ...}
+// Example: {"pipe": 1, "data": 2, ...}
 inline nlohmann::json as_json(const MeshShape& mesh) {
   nlohmann::json out = nlohmann::json::object();
   for (const MeshAxis& a : kMeshAxes) out[std::string(name_of(a.axis))] = mesh.*a.size;
   return out;
 }
 
-// Has only what is not zero: {"device": {"weights": 1024}}.
+// Contains only nonzero values: {"device": {"weights": 1024}}.
 inline nlohmann::json as_json(const MemoryTable& t) {
   nlohmann::json out = nlohmann::json::object();
   for (int k = 0; k < kMemoryKinds; ++k)

@@ -50,7 +50,7 @@ DeviceModel read_device_model(const std::string& path) {
   constexpr int64_t kLargest = 1 << 20;  // bytes
   const std::string text = InputFile(path, Exit::usage).text(kLargest);
   nlohmann::json rates = nlohmann::json::parse(text, nullptr, false, /*ignore_comments=*/true);
-  if (rates.is_discarded()) parse_json(text, path, Exit::usage);  // says where and why
+  if (rates.is_discarded()) parse_json(text, path, Exit::usage);  // throws with position and reason
   require(rates.is_object(), Exit::usage, "{}: expected a JSON object with the rates of a device", path);
   DeviceModel d;
   d.name = path, d.says = "measured";
@@ -89,7 +89,7 @@ DeviceModel device_model(const std::string& name) {
 
 namespace {
 
-// Seconds on the wire of what a rank sends in a step: what computation can hide, and what it waits for.
+// Seconds of a rank's messages per step: those that computation can hide, and those it waits for.
 struct Wire {
   double hidden = 0, exposed = 0;
 };
@@ -100,8 +100,7 @@ Wire wire_of(const RankPlan& rank, const config::DsConfig& config, const DeviceM
     const double seconds = double(t.total()) / (t.between_nodes ? d.network : d.node_link);
     (overlap && t.group.axis == Axis::data ? wire.hidden : wire.exposed) += seconds;
   }
-  // Each micro-batch, parameters whose home is elsewhere come for the forward and for the backward, and
-  // gradients go.
+  // In each micro-batch, off-device parameters arrive for the forward and the backward, and gradients leave.
   auto away = [&](Category c) {
     return double(rank.memory.at(MemoryKind::pinned, c) + rank.memory.at(MemoryKind::host, c));
   };
@@ -111,8 +110,8 @@ Wire wire_of(const RankPlan& rank, const config::DsConfig& config, const DeviceM
   return wire;
 }
 
-// Offloaded state, on the side that the configuration asks for or the one that is sooner. The host's kernels
-// read and write it in its memory; the link carries as much each way at once.
+// Time of offloaded state on the configured side, or on the faster one. The host's kernels read and write it
+// in host memory; the link transfers the same amount each way at the same time.
 struct AwayUpdate {
   double seconds = 0;
   bool streams = false;
@@ -125,7 +124,7 @@ AwayUpdate away_update(const zero::UpdateBytes& bytes, config::OffloadUpdate whe
   return {streams ? t.device : t.host, streams};
 }
 
-// The optimizer reads and writes its state once, on disk behind and ahead of the update.
+// The optimizer reads and writes its state once; on disk this overlaps the update.
 double update_of(const MemoryTable& memory, double away, const DeviceModel& d) {
   auto state = [&](MemoryKind k) {
     return double(memory.at(k, Category::master) + memory.at(k, Category::optimizer_state));
@@ -146,7 +145,7 @@ StepTime predict(const config::DsConfig& config, const JobPlan& plan, const Devi
   time.waiting = time.compute * plan.idle_share / std::max(0.01, 1 - plan.idle_share);
   for (const RankPlan& r : plan.ranks) {
     const Wire wire = wire_of(r, config, device);
-    // Communication kernels and products share the device, so not all of the computation hides them.
+    // Communication kernels and products share the device, so only a part of the computation hides them.
     time.exchange = std::max(time.exchange, wire.exposed + std::max(0.0, wire.hidden - 0.8 * time.compute));
     const AwayUpdate away = away_update(r.update, config.offload_update, device);
     time.update = std::max(time.update, update_of(r.memory, away.seconds, device));

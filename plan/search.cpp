@@ -27,15 +27,15 @@ int64_t most(const JobPlan& plan, std::initializer_list<MemoryKind> kinds) {
   return bytes;
 }
 
-// Bytes beyond the limits on the rank where they are most.
+// Returns the bytes beyond the limits on the rank with the most.
 int64_t excess(const JobPlan& plan, const MemoryLimits& limits) {
   const int64_t device = most(plan, {MemoryKind::device}) - limits.device_bytes,
                 host = most(plan, {MemoryKind::pinned, MemoryKind::host}) - limits.host_bytes;
   return std::max<int64_t>(device, 0) + std::max<int64_t>(host, 0);
 }
 
-// Batch keys of the same global batch with other micro-batches on another number of data-parallel ranks.
-// Null when they do not divide.
+// Returns batch keys of the same global batch with other micro-batches on another number of data-parallel
+// ranks, or null if they do not divide.
 Json batch_of(const config::DsConfig& c, int64_t micro, int64_t data) {
   if (micro < 1 || data < 1 || c.train_batch_size % (micro * data) != 0) return nullptr;
   return {{"train_batch_size", c.train_batch_size},
@@ -45,7 +45,7 @@ Json batch_of(const config::DsConfig& c, int64_t micro, int64_t data) {
 
 Json zero(const char* key, Json value) { return {{"zero_optimization", {{key, std::move(value)}}}}; }
 
-// Of two patches, the second one's values win.
+// Merges two patches; values of the second one win.
 Json joined(Json first, const Json& second) {
   first.merge_patch(second);
   return first;
@@ -53,18 +53,18 @@ Json joined(Json first, const Json& second) {
 
 Json optimizer_in_memory() { return zero("offload_optimizer", {{"device", "cpu"}, {"pin_memory", true}}); }
 Json parameters_in_memory() { return zero("offload_param", {{"device", "cpu"}, {"pin_memory", true}}); }
-// By default a rank keeps its first billion elements in host memory all the same.
+// max_in_cpu = 0, because by default a rank keeps its first billion elements in host memory.
 Json parameters_on_disk() {
   return zero("offload_param",
               {{"device", "nvme"}, {"nvme_path", "/local_nvme"}, {"max_in_cpu", 0}, {"pin_memory", true}});
 }
-// The folder is the user's to name.
+// Uses a placeholder folder that users must replace.
 Json optimizer_on_disk() {
   return zero("offload_optimizer", {{"device", "nvme"}, {"nvme_path", "/local_nvme"}, {"pin_memory", true}});
 }
 
-// Buffers of at most `elements`: of gradients to reduce, and in stage 3 of parameters that are gathered early
-// or kept. Null when all of them are smaller already.
+// Limits buffers to `elements`: for gradients to reduce, and in stage 3 for parameters that are gathered
+// early or kept. Null if all of them are already smaller.
 Json smaller_buffers(const config::DsConfig& c, int64_t elements) {
   Json keys = Json::object();
   const auto at_most = [&](const char* key, int64_t value, int64_t limit) {
@@ -86,7 +86,7 @@ bool recomputes(const config::DsConfig& c) {
   return c.checkpointing.interval > 0 || c.checkpointing.number > 0;
 }
 
-// Changes that save memory, the least costly in time first.
+// Returns changes that save memory, lowest time cost first.
 std::vector<Json> savings(const Candidate& t) {
   const config::DsConfig& c = t.config;
   const MeshShape& mesh = t.plan.mesh;
@@ -98,12 +98,12 @@ std::vector<Json> savings(const Candidate& t) {
   const int64_t micro = c.train_micro_batch_size_per_gpu;
   for (const int64_t smaller : {micro / 2, int64_t{1}})
     if (smaller < micro) out.push_back(batch_of(c, smaller, mesh.data));
-  // Fewer rows of logits at a time: the head's weights are read more often.
+  // Fewer rows of logits at a time: reads the head's weights more often.
   if (c.logits_rows == 0 || c.logits_rows > kFewRows)
     out.push_back({{"cleave", {{"logits_rows", kFewRows}}}});
   if (!recomputes(c)) out.push_back({{"activation_checkpointing", {{"interval", 1}}}});
   if (c.zero.offload_optimizer.device == config::OffloadDevice::none) out.push_back(optimizer_in_memory());
-  // Parameters are offloaded in stage 3 only; what is set already is no change.
+  // Stage 3 is required for parameter offload; keys already set are not changes.
   const Json stage3 = c.zero.stage == 3 ? Json::object() : zero("stage", 3);
   if (c.zero.offload_param.device == config::OffloadDevice::none)
     out.push_back(joined(stage3, parameters_in_memory()));
@@ -148,8 +148,7 @@ class Search {
   const TryConfig& plan_;
 };
 
-// The change that needs the least memory: one saving, or two when no single one helps. Nothing when none
-// helps.
+// Returns the change with the least memory: one saving, or two if no single one helps. Nothing if none helps.
 std::optional<std::pair<Candidate, Json>> best_step(const Candidate& now, const Json& patch,
                                                     const Search& search) {
   std::optional<std::pair<Candidate, Json>> best;
@@ -167,8 +166,7 @@ std::optional<std::pair<Candidate, Json>> best_step(const Candidate& now, const 
   return best;
 }
 
-// Applies one change after the other to `from`, the one that saves most first, until the job fits or none
-// helps.
+// Applies changes to `from`, the largest saving first, until the job fits or none helps.
 Candidate descend(Candidate from, Json patch, const Search& search) {
   std::pair<Candidate, Json> now{std::move(from), std::move(patch)};
   while (!search.fit(now.first)) {
@@ -179,7 +177,7 @@ Candidate descend(Candidate from, Json patch, const Search& search) {
   return now.first;
 }
 
-// All savings that leave the ranks as they are.
+// Returns all savings that keep the ranks.
 Json all_savings(const config::DsConfig& c, const MeshShape& mesh) {
   config::DsConfig sharded = c;
   sharded.zero.stage = 3;
@@ -190,8 +188,8 @@ Json all_savings(const config::DsConfig& c, const MeshShape& mesh) {
                 {{"cleave", {{"logits_rows", kFewRows}}}, {"activation_checkpointing", {{"interval", 1}}}});
 }
 
-// The combination with the least memory, or the first that fits: the changes that save most, one after the
-// other, which can end where no single one helps; then the same from all savings at once.
+// Returns the combination with the least memory, or the first that fits: applies the largest savings one by
+// one, which can get stuck if no single one helps; then repeats it starting from all savings.
 Candidate smallest(const Candidate& given, const Search& search) {
   Candidate least = descend(given, Json::object(), search);
   if (search.fit(least)) return least;
@@ -260,7 +258,7 @@ std::string format_changes(const Candidate& given, const Changes& changes) {
 
 namespace {
 
-// From what costs least to what saves most; the first that fits is the fastest of them.
+// From lowest cost to largest saving; the first that fits is the fastest of them.
 std::vector<Json> memory_savings() {
   auto sharded = [](int stage) { return joined(zero("stage", stage), zero("overlap_comm", true)); };
   const Json away = joined(sharded(3), parameters_in_memory());
@@ -272,15 +270,15 @@ std::vector<Json> memory_savings() {
           joined(away, optimizer_in_memory()),
           joined(away, optimizer_on_disk())};
 }
-constexpr size_t kOnDevice = 3;  // so many of them move nothing off the device
+constexpr size_t kOnDevice = 3;  // the first ones move nothing off the device
 
-// What a search went through.
+// State of a search.
 class Layouts {
  public:
   Layouts(const Search& search, const DeviceModel& device) : search_(search), device_(device) {}
 
-  // Keeps the first saving with which the shape fits and returns its index, or how many savings there are.
-  // Nothing when the job cannot be laid out so.
+  // Keeps the first saving that makes the shape fit and returns its index, or the number of savings if none
+  // does. Nothing if the job cannot be laid out.
   std::optional<size_t> add(const Json& shape) {
     for (size_t i = 0; i < savings_.size(); ++i) {
       const std::optional<Candidate> t = search_.candidate(joined(shape, savings_[i]), false);
@@ -294,7 +292,7 @@ class Layouts {
     return savings_.size();
   }
 
-  // One rank a stage was planned so far; the answer holds for all of them.
+  // Replans with all ranks, because only one rank per stage was planned so far.
   std::optional<Suggestion> fastest() {
     std::stable_sort(order_.begin(), order_.end(),
                      [](const Tried& a, const Tried& b) { return a.seconds < b.seconds; });
@@ -317,21 +315,21 @@ class Layouts {
   const Search& search_;
   const DeviceModel& device_;
   const std::vector<Json> savings_ = memory_savings();
-  // What fits, of the rank of a stage that needs the most.
+  // Fitting configuration, for the largest rank of a stage.
   struct Tried {
     double seconds;
     int64_t device_bytes, host_bytes;
     Json patch;
   };
-  // A prediction is not exact to this share; of two so near each other, less memory is better.
+  // Relative accuracy of predictions; within it, less memory is better.
   static constexpr double kTie = 1e-3;
   std::vector<Tried> order_;
   int tried_ = 0;
 };
 
-// All batch and sequence sizes of `ranks` ranks with these tensor and pipe axes. Sequences are cut only
-// where a whole one is too much for a rank that neither recomputes nor offloads, or where there are more
-// ranks than samples: less than a sample a rank has no other way, while more is a smaller micro-batch.
+// Adds all batch and sequence sizes of `ranks` ranks with these tensor and pipe axes. Cuts sequences only if
+// a whole one is too large for a rank without recomputation and offload, or if there are more ranks than
+// samples: less than one sample per rank needs it, while for more a smaller micro-batch is enough.
 void add_sizes(Layouts& layouts, const config::DsConfig& c, int ranks, int most_sequence, const Json& axes) {
   bool cuts = false;
   for (int sequence = 1; sequence <= most_sequence && (sequence == 1 || cuts); sequence *= 2) {

@@ -1,6 +1,6 @@
-// Other configurations of the same job: changes of a ds_config that make it fit, and the fastest layout that
-// does. A change is a JSON merge patch (RFC 7386), and every configuration is judged by planning it, so what
-// is said about it is as exact as the plan.
+// Searches for other configurations of the same job: changes of a ds_config that make it fit, and the fastest
+// layout that fits. A change is a JSON merge patch (RFC 7386). Every configuration is judged by planning it,
+// so results are as exact as the plan.
 #pragma once
 #include <functional>
 #include <optional>
@@ -13,38 +13,37 @@
 
 namespace cleave::plan {
 
-// A configuration that was planned.
+// Planned configuration.
 struct Candidate {
-  std::string text;         // the ds_config, as JSON
-  config::DsConfig config;  // the same, resolved
+  std::string text;         // ds_config as JSON
+  config::DsConfig config;  // resolved `text`
   JobPlan plan;
-  std::string change;  // what differs from the given one, as JSON
-  double seconds = 0;  // of a step, predicted; 0 without a device
+  std::string change;  // difference from the given configuration, as JSON
+  double seconds = 0;  // predicted step time; 0 without a device
 };
 
-// Plans the job that a ds_config asks for. Nothing when the configuration is refused, or the job cannot be
-// laid out so. `every_rank` false: one rank a stage of the pipe is enough.
+// Plans the job of a ds_config. Returns nothing if the configuration is rejected or the job cannot be laid
+// out. `every_rank` false: one rank per pipeline stage is enough.
 using TryConfig = std::function<std::optional<Candidate>(const std::string& text, bool every_rank)>;
 
 struct Changes {
-  std::vector<Candidate> fitting;     // the least costly first
-  std::optional<Candidate> smallest;  // when none fits: the combination that needs the least memory
+  std::vector<Candidate> fitting;     // lowest cost first
+  std::optional<Candidate> smallest;  // if none fits: the combination with the least memory
 };
 
-// Finds at most `most` changes of a ds_config that make a job fit: single ones if one is enough, otherwise
-// combinations. The global batch stays. Empty if the text is not plain JSON or nothing saves memory.
+// Finds up to `most` changes of a ds_config that make a job fit: single ones if possible, otherwise
+// combinations. The global batch stays the same. Empty if the text is not plain JSON or nothing saves memory.
 Changes changes_that_fit(const Candidate& given, const MemoryLimits& limits, const TryConfig& plan,
                          int most = 3);
 
-// For people, one line per change: the keys to set and the memory of the rank that needs the most, before
-// and after.
+// Returns one line per change for users: the keys to set, and the memory of the largest rank before and
+// after.
 std::string format_changes(const Candidate& given, const Changes& changes);
 
-// The configuration with the smallest predicted step time that fits, of equal times the one with the least
-// memory, over stages, offload, micro-batch sizes,
-// activation checkpointing and the sizes of the tensor, sequence and pipeline axes; the global batch stays.
-// Sequences are cut over powers of two inside a node, where a whole one is too much for a rank or there are
-// more ranks than samples. Nothing when none fits.
+// Finds the fitting configuration with the smallest predicted step time (on ties the least memory) over
+// stages, offload, micro-batch sizes, activation checkpointing and the sizes of the tensor, sequence and
+// pipeline axes. The global batch stays the same. Cuts sequences by powers of two inside a node, if a whole
+// sequence is too large for a rank or there are more ranks than samples. Returns nothing if none fits.
 struct Suggestion {
   Candidate best;
   int tried = 0, fitting = 0;
@@ -52,7 +51,7 @@ struct Suggestion {
 std::optional<Suggestion> suggest(const Candidate& given, const MemoryLimits& limits,
                                   const DeviceModel& device, const TryConfig& plan);
 
-// For people: time and memory of the given configuration and of the one found, and the difference.
+// Returns a text for users: time and memory of the given and the found configuration, and the difference.
 std::string format_gain(const Candidate& given, const Suggestion& found, const MemoryLimits& limits,
                         const DeviceModel& device);
 

@@ -1,5 +1,5 @@
-// The plan of a job whose layers run elsewhere (runtime/unit_engine.h): what its engines take, which is all
-// that they allocate themselves. What they send depends on who drives them, and is not counted.
+// Plan of a job with external layers (runtime/unit_engine.h): covers all memory that its engines allocate.
+// Messages depend on the external driver and are not counted.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace cleave::plan {
 
-// stages: what the ranks of each stage declare; without a pipeline there is one. As plan_job.
+// stages: units that the ranks of each stage declare; one entry without a pipeline. Otherwise as plan_job.
 JobPlan plan_units(const config::DsConfig& config, const std::string& model,
                    const std::vector<std::vector<UnitSpec>>& stages, runtime::UnitOptions options, int world,
                    PlanRanks which = PlanRanks::all);

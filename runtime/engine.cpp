@@ -1,4 +1,4 @@
-// How an engine of layers is made.
+// Construction of layer engines.
 #include "runtime/engine.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ ModelFactory factory_of(model::Model model) {
   };
 }
 
-// The model with what the configuration attaches and freezes.
+// Makes the model with the configured adapters and frozen parameters.
 model::Model made(const ModelFactory& make, const EngineCore& core, const model::Axes& axes) {
   model::Model model = make(axes);
   const config::LoraConfig& lora = core.config.lora;
@@ -122,7 +122,7 @@ Engine::State::State(const config::DsConfig& c, const ModelFactory& make, comm::
   set_units(rank_units(model, pipeline, settings.place.pipe));
 }
 
-// From the first stage on, which all ranks have in common.
+// In rank order from the first stage, which is the same on all ranks.
 void Engine::State::open_pipe() {
   const Stage& stage = layers().stage;
   const int stages = settings.mesh.pipe, here = settings.place.pipe;

@@ -1,4 +1,4 @@
-// State that leaves an engine or comes into it: checkpoints, and weights alone.
+// Saving and loading of engine state: checkpoints, and weights alone.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace cleave::runtime {
 namespace {
 
-// Refuses a checkpoint that lacks a kind of state, before anything is overwritten.
+// Rejects a checkpoint with a missing kind of state before anything is overwritten.
 void require_kinds(const SavedTraining& saved, const std::vector<std::string>& wanted) {
   const std::vector<std::string> stored = saved.kinds();
   const bool all = std::all_of(wanted.begin(), wanted.end(), [&](auto& kind) {
@@ -31,7 +31,7 @@ void require_kinds(const SavedTraining& saved, const std::vector<std::string>& w
 
 namespace {
 
-// A tag that another rank has not would leave parts of a checkpoint in two folders.
+// Different tags on the ranks would split a checkpoint over two folders.
 void require_one_tag(EngineCore& s, const std::string& dir, const std::string& tag) {
   const auto own = double(uint32_t(std::hash<std::string>{}(tag)));
   double sum = 0;
@@ -84,7 +84,7 @@ std::string EngineBase::load_checkpoint(const std::function<SavedTraining()>& op
     std::erase_if(records, [&](const checkpoint::Record& r) {
       return std::find(kinds.begin(), kinds.end(), r.kind) == kinds.end();
     });
-    // A file of another program may know nothing of what layers remember.
+    // Files of another program may lack the layers' state.
     for (checkpoint::Record& r : s.computes->records(Computation::Whose::held))
       if (saved.has(r.kind, r.tensor) || !(restored.imported || r.may_be_missing))
         records.push_back(std::move(r));
@@ -138,7 +138,7 @@ std::vector<float> EngineBase::parameter(const std::string& name, int kind) {
   std::vector<float> whole(size_t(require_state(name, kind)));
   synchronize();
   read_state(*s.rank, name, kind, whole, s.streams->compute);
-  // Every element is nonzero on one rank only, so the sum is exact.
+  // Each element is nonzero on only one rank, so the sum is exact.
   s.ranks.world().all_reduce(Tensor(whole.data(), DType::fp32, {int64_t(whole.size())}, MemoryKind::host),
                              s.streams->comm(), {.what = "a whole parameter"});
   s.streams->comm().synchronize();

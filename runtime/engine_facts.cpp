@@ -1,4 +1,4 @@
-// What an engine says of itself.
+// Properties of an engine.
 #include "runtime/engine_base.h"
 #include "runtime/step/engine_core.h"
 

@@ -1,4 +1,4 @@
-// Forwards alone: losses, and logits of windows and of texts that grow.
+// Forwards without training: losses, logits of windows, and incremental generation.
 #include <algorithm>
 #include <array>
 
@@ -8,11 +8,10 @@
 namespace cleave::runtime {
 namespace {
 
-// Logits in memory of the host, on every rank when they are gathered: those of this rank and of all that have
-// other rows (`sharers`) or other classes.
+// Logits in host memory, gathered on every rank from ranks with other rows (`sharers`) or other classes.
 class LogitsOfRanks {
  public:
-  // `memory` gets the size that it needs, and outlives this.
+  // Resizes `memory`, which must outlive this object.
   LogitsOfRanks(const comm::Mesh& mesh, comm::Communicator& sharers, int64_t rows, const model::Head& head,
                 std::vector<float>& memory)
       : mesh_(mesh), sharers_(sharers), classes_(head.classes()) {
@@ -32,7 +31,8 @@ class LogitsOfRanks {
     comm.synchronize();
   }
 
-  // Whether the memory has the rows as they are: one rank has all of them, with the classes and no padding.
+  // Returns true if the memory already has the final layout: one rank has all rows, with all classes and no
+  // padding.
   bool are_whole() const { return all_.numel() == mine_.numel() && mine_.dim(1) == classes_; }
 
   void copy_row(int64_t sharer, int64_t row, float* to) const {
@@ -102,7 +102,7 @@ std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> want
   const Range result = wanted.value_or(every_row);
   CHECK(intersect(result, every_row) == result, "rows {} to {} of a micro-batch of {}", result.begin,
         result.end, every_row.end);
-  // Ranks that share sequences have different rows, so each gives all of its own.
+  // Ranks that share sequences have different rows, so each gives all its rows.
   const Range local = sequence == 1 ? result : Range{0, samples_per_micro() * part};
   std::vector<float> every;
   const LogitsOfRanks logits(s.ranks.mesh(), *s.ranks.mesh().sequence, local.size(), head, every);
@@ -136,7 +136,7 @@ std::vector<T> Engine::layer_state(const std::string& name) {
   std::vector<T> whole(size_t(numel), 0);
   if (const Tensor t = s.layers().stage.states().find(name); t.defined() && s.layers().speaks)
     whole = to_host<T>(t, s.streams->compute);
-  // One rank has it, so the sum is exact.
+  // Only one rank has it, so the sum is exact.
   s.ranks.world().all_reduce(Tensor(whole.data(), dtype_of<T>(), {numel}, MemoryKind::host),
                              s.streams->comm(), {.what = "state of a layer"});
   s.streams->comm().synchronize();
@@ -152,7 +152,7 @@ std::vector<float> Engine::extend(const std::vector<TextPart>& parts) {
   State& s = state();
   CHECK(s.texts, "an engine that keeps no keys and values (EngineOptions::texts)");
   const std::vector<std::vector<PassOfTexts>> by_sharer = s.texts->extend(parts);
-  std::vector<std::vector<size_t>> order(by_sharer.size());  // of the parts of each sharer
+  std::vector<std::vector<size_t>> order(by_sharer.size());  // parts of each sharer
   size_t most = 1;
   for (size_t p = 0; p < by_sharer.size(); ++p) {
     for (const PassOfTexts& pass : by_sharer[p])
@@ -179,8 +179,8 @@ std::vector<float> Engine::extend(const std::vector<TextPart>& parts) {
   return out;
 }
 
-// To take or give back memory may wait for all that a GPU does, and with it for ranks that wait for this one,
-// where they share it. So all ranks do so before any begins the pass.
+// Allocation may wait for all work of a GPU, including that of other ranks on the same GPU that wait for this
+// rank. So all ranks allocate before any of them starts the pass.
 void Engine::State::make_room_for_logits(int64_t numel) {
   if (!settings.device.is_cuda() || numel <= logits_room) return;
   ranks.agree([&] {

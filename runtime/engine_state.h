@@ -1,4 +1,4 @@
-// What an engine of layers is made of. For the files of Engine alone.
+// Private state of Engine, for the source files of Engine only.
 #pragma once
 #include "device/graphs.h"
 #include "runtime/engine.h"
@@ -10,23 +10,23 @@
 
 namespace cleave::runtime {
 
-// Of each micro-batch of a step a number, or one for each of several layers, where passes compute it; and
-// what the host reads of them, so that one wait for the device is enough for these and for others.
+// Device accumulators for each micro-batch of a step, one row or one row per layer, and their host copy. One
+// wait for the device covers these and other fetches.
 class MicroSums {
  public:
   MicroSums() = default;
   MicroSums(Memory& memory, bool on_gpu, Shape shape, const char* name);
   operator Tensor() const { return there_; }
   bool defined() const { return there_.defined(); }
-  // Behind the stream's work so far; read where the host has waited for the stream since.
+  // Copies to the host after the stream's work so far. Read after the host has waited for the stream.
   void fetch(Stream& compute) const;
   Tensor fetched() const { return here_.defined() ? here_ : there_; }
 
  private:
-  Buffer there_, here_;  // in pinned memory, on a GPU
+  Buffer there_, here_;  // here_ is in pinned memory, on a GPU
 };
 
-// The layers of a rank.
+// Computation of the layers of a rank.
 struct StageComputation : Computation {
   StageComputation(const model::Model& model, const PipelineCut& pipeline, const EngineCore& core,
                    RankState& rank, Streams& streams, Memory& memory);
@@ -36,23 +36,24 @@ struct StageComputation : Computation {
   void join_step() override { stage.states().join(rows, columns, compute, comm); }
   std::vector<checkpoint::Record> records(Whose whose) override;
   void clear_side_losses();
-  void fetch_losses() const;  // for Engine::State::losses, behind the passes so far
+  void fetch_losses() const;  // fetches the values for Engine::State::losses, after the passes so far
 
   Stream &compute, &comm;
-  std::vector<comm::Communicator*> rows;  // groups of ranks whose layers see different rows
-  comm::Communicator& columns;            // whose layers see different columns
-  const bool speaks;  // for the state of its layers, which all ranks of the data and the tensor axis have
+  std::vector<comm::Communicator*> rows;  // groups of ranks with different rows in their layers
+  comm::Communicator& columns;            // ranks with different columns in their layers
+  const bool speaks;  // saves the state of its layers, which all ranks of the data and tensor axes share
   zero::PlannedVisits planned;
   Stage stage;
   MicroSums losses, hits;  // [1, micro-batches]
-  // [layers of the model that have one, micro-batches], of the layers here; undefined where none has.
+  // [layers of the model with a side loss, micro-batches], filled for local layers; undefined if no layer has
+  // one.
   MicroSums side_losses;
 };
 
 struct Engine::State : EngineCore {
   State(const config::DsConfig& config, const ModelFactory& make, comm::Communicator& world,
         const EngineOptions& options);
-  // Streams end first: they finish what was enqueued, also when a step was given up.
+  // Destroys streams first: they finish enqueued work, also after an aborted step.
   ~State() override { background.reset(), graphs.reset(), streams.reset(); }
 
   std::unique_ptr<Computation> computation(RankState& of, Streams& on, Memory& in) const override {
@@ -61,48 +62,48 @@ struct Engine::State : EngineCore {
   StageComputation& layers() const { return static_cast<StageComputation&>(*computes); }
   void make_texts();
   void make_graphs();
-  void open_pipe();  // collective over the pipe: what moves its messages between GPUs
+  void open_pipe();  // collective over the pipe: opens the GPU transports of its messages
 
-  // How many targets a micro-batch of the step has in the mean over those of all ranks. Error(data), on every
-  // rank, where none has any.
+  // Returns the mean number of targets per micro-batch of the step over all ranks. Throws Error(data) on
+  // every rank if no micro-batch has a target.
   double mean_targets(const StepBatches& batches);
-  // The work of a step, good as long as its arguments live. divisors: what the sum of each micro-batch's
-  // losses is divided by. `alike`: each one's own number of targets is put there when
-  // it is made.
+  // Returns the work of a step; its arguments must outlive it. divisors: divisor of the loss sum of each
+  // micro-batch. `alike`: each divisor is set to the micro-batch's own number of targets when the batch is
+  // made.
   Work micro_batches(const BatchSource& next, std::vector<double>& divisors, bool alike);
-  // Of these terms of the ranks that share the samples of a micro-batch.
+  // Returns the loss from the terms of the ranks that share the samples of a micro-batch.
   double loss_of_place(const std::vector<double>& terms);
-  // Whether this rank's losses count: the last stage's, and once a tensor axis.
+  // True if this rank's losses count: on the last stage, once per tensor axis.
   bool reports_loss() const { return layers().stage.shape().last && settings.place.tensor == 0; }
-  // Whether its side losses do: those of every stage, and once a tensor axis where its ranks see the same
-  // rows.
+  // True if its side losses count: on every stage, once per tensor axis if its ranks see the same rows.
   bool reports_side_loss() const {
     return layers().side_losses.defined() && (settings.place.tensor == 0 || ranks.axes().tensor.cuts_rows());
   }
-  // Whether its hits do: every part's of the classes, and where each rank has all, the first's.
+  // True if its hits count: on each rank with a part of the classes, or on the first if each rank has all
+  // classes.
   bool reports_hits() const {
     const model::Head& head = *model.head;
     return head.counts_hits() && layers().stage.shape().last &&
            settings.place.tensor * head.columns() < head.classes();
   }
-  // The terms of the losses of these micro-batches of this rank, with the divisors of all; none where it
-  // reports none. Each is of one layer, so that terms are the same wherever the pipe is cut. The host has
-  // waited for `compute` since they were fetched.
+  // Returns the loss terms of these micro-batches on this rank, given the divisors of all; empty if the rank
+  // reports none. Each term belongs to one layer, so terms are equal for every cut of the pipeline. The host
+  // must have waited for `compute` since they were fetched.
   std::vector<double> losses(const std::vector<double>& divisors, Range micros) const;
   PipeLinks links() const { return {ranks.activations(), ranks.gradients()}; }
-  Executor trainer();  // of all micro-batches of a step
+  Executor trainer();  // for all micro-batches of a step
   void run_forward(const pipeline::ScheduleShape& shape, const Work& work);
-  // Computes the logits of the only micro-batch, written on the last stage: [rows.size(), the head's columns]
+  // Computes the logits of a single micro-batch, written on the last stage: [rows.size(), the head's columns]
   // in host memory.
   void run_logits(Work work, const Tensor& logits, Range rows);
-  void make_room_for_logits(int64_t numel);  // collective, before it, with what no rank has more of
+  void make_room_for_logits(int64_t numel);  // collective; before run_logits, maximum over ranks
 
   model::Model model;
   PipelineCut pipeline;  // of the whole model
   std::unique_ptr<Graphs> graphs;
   std::optional<Texts> texts;
-  // Of a step whose micro-batches come one by one: what each loss is divided by, and the losses' terms; of
-  // how many parts of a step each loss is one, and how often it is used.
+  // Step with micro-batches that arrive one by one: the divisor and the terms of each loss. shares: number of
+  // parts of a step that one loss stands for. used: factor of use_loss.
   struct Begun {
     std::vector<double> divisors = {}, terms = {};
     double shares = 1;
@@ -110,8 +111,9 @@ struct Engine::State : EngineCore {
   };
   void agree_on_use(const Begun& step);
   std::optional<Begun> begun;
-  std::vector<float> text_logits;  // of all ranks; memory of extend() that is kept from token to token
-  // Of a pass on a GPU, whose kernels do not write to the host; and how many the last stage has room for.
+  std::vector<float> text_logits;  // of all ranks; kept by extend() from token to token
+  // Device buffer for logits on a GPU, because its kernels do not write to the host, and its capacity on the
+  // last stage.
   Buffer logits_there;
   int64_t logits_room = 0;
 };

@@ -1,4 +1,4 @@
-// A step of layers: micro-batches and their losses.
+// Step of a layer engine: micro-batches and their losses.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -10,7 +10,7 @@ namespace cleave::runtime {
 
 namespace {
 
-// Of a micro-batch's own mean. Without a target it counts as a loss of 0, its side losses, too.
+// Divisor for a micro-batch's mean. Without targets its loss and side losses count as 0.
 double divisor_of_mean(int64_t targets) {
   return targets > 0 ? double(targets) : std::numeric_limits<double>::infinity();
 }
@@ -47,7 +47,8 @@ double Engine::train_micro_batch(const Batch& batch, double items) {
   CHECK(s.begun, "train_micro_batch: no step was begun");
   auto& [divisors, terms, shares, used] = *s.begun;
   const auto micro = int(divisors.size());
-  // Losses that are parts of a whole step are computed as large as means are, so that 16 bits hold gradients.
+  // Scale losses that are parts of a step up to the size of means, so that 16-bit types can hold the
+  // gradients.
   const double parts = items > 0 ? double(s.settings.micros) * s.settings.mesh.data : 1;
   require(items >= 0 && std::isfinite(items) && (micro == 0 || shares == parts), Exit::usage,
           "micro-batch {}: divided by an invalid number of items (got {}, expected a positive number for all "
@@ -74,7 +75,7 @@ double Engine::train_micro_batch(const Batch& batch, double items) {
 void Engine::use_loss(double times) {
   State& s = state();
   CHECK(s.begun, "use_loss: no step was begun");
-  // It comes through a float.
+  // Round, because the caller's value passed through a float.
   if (std::fabs(times - std::round(times)) <= 1e-6 * times) times = std::round(times);
   std::optional<double>& used = s.begun->used;
   require(times > 0 && std::isfinite(times), Exit::usage,
@@ -134,7 +135,7 @@ StepResult Engine::finish_step(std::span<const optim::Rates> rates) {
   return s.EngineCore::finish_step([&] { return s.mean_over_ranks(begun.terms) * s.uses; }, rates);
 }
 
-// The ranks, which computed before anybody knew how a loss is used, have used it alike.
+// Checks that the ranks used the loss with the same factor, which is known only after the passes.
 void Engine::State::agree_on_use(const Begun& step) {
   const double used = step.used.value_or(1) / step.shares;
   uses = ranks.sum(used, "the use of losses") / settings.mesh.size();
@@ -145,7 +146,7 @@ void Engine::State::agree_on_use(const Begun& step) {
 }
 
 double Engine::State::mean_targets(const StepBatches& batches) {
-  const MeshPlace& p = settings.place;  // ranks of one place on the data axis have the same samples
+  const MeshPlace& p = settings.place;  // ranks at the same place on the data axis have the same samples
   int64_t all = p.pipe + p.sequence + p.tensor == 0 ? batches.valid_targets() : 0;
   ranks.all_reduce_on_host(Tensor(&all, DType::int64, {1}, MemoryKind::host), "targets of the step");
   if (settings.dry) return 1;

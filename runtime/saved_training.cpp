@@ -17,7 +17,7 @@ using checkpoint::Elements;
 using nlohmann::json;
 namespace {
 
-// A folder without a manifest that has a file of DeepSpeed's.
+// Detects a folder with a DeepSpeed file and without a manifest.
 bool is_of_deepspeed(const fs::path& dir, const std::string& tag) {
   std::error_code error;
   const bool named = tag != "latest" || fs::exists(dir / "latest", error);
@@ -29,7 +29,7 @@ bool is_of_deepspeed(const fs::path& dir, const std::string& tag) {
   });
 }
 
-// Calls piece(range, memory) for the record's elements in the order that they have in it.
+// Calls piece(range, memory) for the record's elements in their order.
 void in_pieces(int64_t numel, const std::function<void(Range, std::span<float>)>& piece) {
   std::vector<float> memory(size_t(std::min(numel, checkpoint::kWeightPiece)));
   for (Range window{0, 0}; window.begin < numel; window.begin = window.end) {
@@ -53,7 +53,7 @@ void read_from(const checkpoint::TensorFile& file, const checkpoint::Record& r) 
   });
 }
 
-// Numbers of at most four dims, as parameters of the engine have them.
+// Reduces a shape to at most four dims, as engine parameters have.
 std::vector<int64_t> in_four_dims(std::vector<int64_t> shape) {
   if (shape.empty()) return {1};
   for (; shape.size() > 4; shape.pop_back()) shape[shape.size() - 2] *= shape.back();
@@ -131,7 +131,7 @@ void SavedTraining::call(const Table& names) {
       renamed[name] = {stored.name, stored.transposed, std::move(shape)};
       table.erase(at);
     }
-    renamed.merge(table);  // what nobody has another name for keeps its own
+    renamed.merge(table);  // entries without another name keep theirs
     table = std::move(renamed);
   }
 }
@@ -177,7 +177,7 @@ bool SavedTraining::has(const std::string& kind, const std::string& tensor) cons
   return at != tables_.end() && at->second.contains(tensor);
 }
 
-// Both lists are short: what the reader wants and there is not, and what there is and nobody wants.
+// Lists a few missing names and a few unused names.
 void SavedTraining::refuse_names(std::span<const Record> records, const Record& first) const {
   constexpr size_t kShown = 3;
   std::vector<std::string> missing, unknown;
@@ -249,7 +249,7 @@ void SavedTraining::read_plain(std::span<const Record> records) const {
   for (const Record& r : records) read_from(*files_.at(r.kind), r);
 }
 
-// Through the whole matrix in memory.
+// Reads the whole matrix to memory and transposes it.
 void SavedTraining::read_transposed(const Record& record, const Stored& stored) const {
   const int64_t rows = record.shape[0], columns = record.shape[1];
   const Elements all{{0, rows * columns}};

@@ -1,5 +1,5 @@
-// A training that was saved, by this program, by a script on its engine or by DeepSpeed: named tensors of
-// each kind, under the names that its reader has for them, and where the training was.
+// A saved training, written by this program, by a script on its engine or by DeepSpeed: named tensors of each
+// kind, under the names of its reader, and the training position.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -19,44 +19,45 @@ class TensorFile;           // checkpoint/tensor_file.h
 
 namespace cleave::runtime {
 
-// Where a training of DeepSpeed's was.
+// Returns the position of a DeepSpeed training.
 Restored restored_from(const checkpoint::DeepSpeedCheckpoint& saved);
 
 class SavedTraining {
  public:
-  // tag may be "latest". Tensors have the names of whoever wrote them. Error(checkpoint) as CheckpointReader
-  // and DeepSpeedCheckpoint.
+  // tag may be "latest". Tensors have the names of the program that wrote them. Throws Error(checkpoint) as
+  // CheckpointReader and DeepSpeedCheckpoint do.
   SavedTraining(const std::filesystem::path& dir, const std::string& tag);
   ~SavedTraining();
   SavedTraining(SavedTraining&&) noexcept;
 
   const std::filesystem::path& path() const;
-  const Restored& state() const { return state_; }  // imported: of DeepSpeed's, too
+  const Restored& state() const { return state_; }  // imported: also set for DeepSpeed
   bool by_deepspeed() const { return deepspeed_ != nullptr; }
 
-  // Names tensors, and lays matrices, as transformers does from here on; a change only where cleave train or
-  // cleave import wrote it, which say what their model is.
+  // Switches to the tensor names and matrix layout of transformers. Has an effect only if cleave train or
+  // cleave import wrote the training, because these describe their model.
   void as_published();
-  // Names and lays them as the layers of this model do; a change only where others wrote it, with the names
-  // of transformers.
+  // Switches to the names and layout of this model's layers. Has an effect only if another program wrote the
+  // training, with the names of transformers.
   void as_layers_of(const model::ModelConfig& config);
-  // After as_published(): what else a published model calls one of its tensors, and that tensor.
+  // After as_published(): pairs of the additional name of a shared tensor in a published model, and the
+  // tensor.
   const std::vector<std::pair<std::string, std::string>>& tied() const { return tied_; }
 
-  struct Stored {  // of a tensor
+  struct Stored {  // stored tensor
     std::string name;
     bool transposed = false;
-    std::vector<int64_t> shape = {};  // as its reader has it
+    std::vector<int64_t> shape = {};  // as its reader sees it
   };
   std::vector<std::string> kinds() const;
-  // The tensors of a kind that there is, by name.
+  // Returns the stored tensors of a kind, by name.
   const std::map<std::string, Stored>& tensors(const std::string& kind) const;
   bool has(const std::string& kind, const std::string& tensor) const;
 
-  // Writes records in this order, transposed ones last. Error(checkpoint), before the first is written, for
-  // tensors that there are not, with the names of some that there are; and as CheckpointReader::read.
+  // Reads the records in this order, transposed ones last. Throws Error(checkpoint) for missing tensors
+  // before the first record is read, with some existing names; otherwise as CheckpointReader::read.
   void read(std::span<const checkpoint::Record> records) const;
-  // A whole tensor, which has as many elements as there is room.
+  // Reads a whole tensor; `to` must have its number of elements.
   void read_whole(const std::string& kind, const std::string& tensor, std::span<float> to) const;
 
  private:
@@ -75,7 +76,7 @@ class SavedTraining {
 
   std::unique_ptr<checkpoint::CheckpointReader> own_;
   std::unique_ptr<checkpoint::DeepSpeedCheckpoint> deepspeed_;
-  std::map<std::string, std::unique_ptr<checkpoint::TensorFile>> files_;  // DeepSpeed's, by kind
+  std::map<std::string, std::unique_ptr<checkpoint::TensorFile>> files_;  // for DeepSpeed, by kind
   std::map<std::string, Table> tables_;                                   // by kind
   std::vector<std::pair<std::string, std::string>> tied_;
   Restored state_;

@@ -1,5 +1,4 @@
-// The micro-batches of one step, of which it must be known how many targets they have before the first is
-// computed.
+// Micro-batches of one step. Their number of targets is known before the first one is computed.
 #pragma once
 #include <vector>
 
@@ -9,17 +8,17 @@ namespace cleave::runtime {
 
 class StepBatches {
  public:
-  // Asks for all `micros` micro-batches at once and keeps copies, unless the source says how many targets
-  // they have or there is only one. The source must outlive this.
+  // Requests all `micros` micro-batches at once and keeps copies, unless the source gives the number of
+  // targets or there is only one micro-batch. The source must outlive this object.
   StepBatches(const BatchSource& source, int micros);
 
-  int64_t valid_targets() const { return valid_targets_; }  // of all of them
-  // Once for each, in order; valid until the next call.
+  int64_t valid_targets() const { return valid_targets_; }  // over all micro-batches
+  // Returns the next batch; call once per micro-batch, in order. Valid until the next call.
   Batch next(int micro) const { return kept_.empty() ? source_(micro) : kept_[size_t(micro)]; }
 
  private:
   void keep(const Batch& batch);
-  Tensor copy_of(const Tensor& t);  // undefined where t is
+  Tensor copy_of(const Tensor& t);  // undefined if t is undefined
 
   const BatchSource& source_;
   int64_t valid_targets_ = 0;

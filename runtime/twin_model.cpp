@@ -71,7 +71,7 @@ TwinModel::TwinModel(const config::DsConfig& base, const std::string& its_name, 
   }
   require(left.empty(), Exit::usage, "cleave.native: the module has no parameter {}, which a {} has; {}",
           left.empty() ? "" : left.begin()->first, family.architecture, kInstead);
-  // The script's groups say it, unless the configuration does.
+  // Use the decay of the script's groups, unless the configuration sets it.
   if (config.weight_decay_on == config::DsConfig{}.weight_decay_on) config.weight_decay_on = decays;
 }
 

@@ -1,5 +1,5 @@
-// A model of a published family that a program in another language has as well: what there is called how,
-// what of it is trained, and the engine that computes it in its place.
+// Maps the model of a program in another language to a published model family: parameter names, training
+// settings, and the engine that computes the model in the program's place.
 #pragma once
 #include <map>
 #include <memory>
@@ -14,9 +14,9 @@
 namespace cleave::runtime {
 
 struct TwinModel {
-  // its_name: of the class; its_config: transformers' config.json; its_units: what the program has of it, by
-  // which names and in which shapes, what is frozen and what decays. Error(usage) where that is not what the
-  // family has, or is trained as no engine of layers does it.
+  // its_name: class name; its_config: config.json of transformers; its_units: the program's parameters with
+  // names, shapes, frozen flags and decay. Throws Error(usage) if they differ from the family, or if no layer
+  // engine can train them as given.
   TwinModel(const config::DsConfig& base, const std::string& its_name, const char* its_config,
             const std::vector<UnitSpec>& its_units);
 
@@ -25,24 +25,25 @@ struct TwinModel {
   struct Parameter {
     std::string name;  // in the engine
     std::vector<int64_t> shape;
-    bool input_first = false;  // the program's matrix lies the other way round
+    bool input_first = false;  // the program stores the transposed matrix
     std::vector<int64_t> its_shape() const {
       return input_first ? std::vector(shape.rbegin(), shape.rend()) : shape;
     }
   };
   const Parameter& known(const std::string& its_name) const;
 
-  // A training that was saved, under the engine's names.
+  // Opens a saved training under the engine's names.
   SavedTraining opened(const std::string& folder, const std::string& tag) const;
-  // What its checkpoints keep beside what the program stores (JSON), so that cleave train goes on from them.
+  // Returns the client text of a checkpoint: the program's own (JSON), and data that lets cleave train resume
+  // from it.
   std::string kept(const std::string& client) const;
 
   std::string name;
   model::ModelConfig model;
-  config::DsConfig config;                      // with what of the model is trained and decays
-  int64_t length = 0;                           // of a sample
+  config::DsConfig config;                      // with the model's frozen and decayed parameters
+  int64_t length = 0;                           // per sample
   std::map<std::string, Parameter> parameters;  // by the program's names
-  std::vector<std::vector<std::string>> units;  // the program's, their names
+  std::vector<std::vector<std::string>> units;  // names of the program's units
 };
 
 }  // namespace cleave::runtime

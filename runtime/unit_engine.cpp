@@ -12,8 +12,8 @@
 namespace cleave::runtime {
 namespace {
 
-// On a CPU a sum of gradients takes the cores that the passes take, so nothing is gained by room for more
-// than the largest unit's and some small ones'.
+// On a CPU gradient sums use the cores of the passes, so room for more than the largest unit and some small
+// ones gains nothing.
 int64_t bucket_numel(const zero::StoreOptions& options, const Memory& memory) {
   constexpr int64_t kOnCpu = int64_t{1} << 24;
   return memory.device().is_cuda() ? options.reduce_numel : std::min(options.reduce_numel, kOnCpu);
@@ -58,7 +58,7 @@ struct UnitEngine::State : EngineCore {
             "cleave.fp8: the products of {} run outside the engine; remove the section, or set cleave.native "
             "for a supported model family",
             model);
-    // Whoever reads or changes a whole parameter there would take rounded ones for the parameter's own.
+    // External access to gathered parameters would take rounded values for the true ones.
     require(!settings.store.gathers_int8 || config.zero.stage < 3, Exit::usage,
             "zero_optimization.zero_quantized_weights: {} also reads, saves and changes gathered parameters; "
             "remove the key",
@@ -91,7 +91,8 @@ struct UnitEngine::State : EngineCore {
   }
   int up() const { return shape(1).up(settings.place.pipe); }
   int down() const { return shape(1).down(settings.place.pipe); }
-  // What was said of a chunk's activations in this walk; where nothing is, or they change, `tell` says it.
+  // Returns the shape of a chunk's activations in this walk; calls `tell` if it is unknown or if shapes
+  // change.
   std::string& shape_of(std::map<int, std::string>& said, int chunk,
                         const std::function<std::string()>& tell) {
     const auto [shape_at, is_new] = said.emplace(chunk, "");
@@ -99,19 +100,19 @@ struct UnitEngine::State : EngineCore {
     return shape_at->second;
   }
 
-  // Once, when the last pass of the step is known to be that.
+  // Runs once, after the last pass of the step.
   void finish_gradients() {
     if (!summed) recorded().finish_gradients();
   }
 
   int most_gives;
   int groups = 1;
-  double of_each_micro = 1;  // how many of the configuration's micro-batches one of this step stands for
-  std::vector<int> gives;    // of each unit, in this step
+  double of_each_micro = 1;  // number of configured micro-batches that one of this step represents
+  std::vector<int> gives;    // by unit, in this step
   bool in_step = false, in_pass = false;
   std::map<int, std::string> sent_shapes, received_shapes;  // by chunk, in this walk
   bool shapes_change = false;
-  bool last = false;  // a pass behind which gradients may be asked for was begun
+  bool last = false;  // the pass before gradient queries has begun
 };
 
 UnitEngine::UnitEngine(const config::DsConfig& config, const std::string& name,
@@ -150,7 +151,7 @@ void UnitEngine::receive(Link link, Tensor what) {
     s.ranks.gradients().recv(what, s.up(), stream(), {.what = name_of(link)});
 }
 
-// In a channel of their own, where one waits at most as long as the activation behind it.
+// Uses a separate channel: a message waits no longer than the activation after it.
 void UnitEngine::send_shape(int chunk, const std::string& shape) {
   State& s = state();
   require(int64_t(shape.size()) <= kShapeBytes, Exit::usage,

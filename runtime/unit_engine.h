@@ -1,8 +1,7 @@
-// An engine that is driven from outside: it owns a rank's share of the state of units, and whoever calls it
-// computes with them, in an order that nobody has to know before. Sharding, offload, optimizers, loss scale,
-// checkpoints and the plan are Engine's. The bits are those of an Engine whose layers give the same gradients
-// where no rank departs from what was recorded, or sums are exact; elsewhere parts of a sum may be added in
-// another order (zero/recorded_visits.h).
+// Engine driven from outside: it owns a rank's share of the state of units, and the caller computes with them
+// in any order. Sharding, offload, optimizers, loss scale, checkpoints and the plan are those of Engine. The
+// bits equal those of an Engine with layers that give the same gradients, if no rank departs from the record
+// or sums are exact; otherwise parts of a sum may be added in another order (zero/recorded_visits.h).
 //
 //   UnitEngine engine(config, "mine", units, world, {});
 //   engine.begin_step();
@@ -18,8 +17,9 @@
 //   }
 //   StepResult r = engine.finish_step(losses);
 //
-// Of a pipeline each rank declares what its own layers use, and walks the list of instructions() of its
-// stage: a forward or backward is a pass, and what travels between them is sent and received here.
+// With a pipeline, each rank declares the units of its layers and walks the list of instructions of its
+// stage (begin_walk): a forward or backward is a pass, and the engine sends and receives the messages between
+// stages.
 #pragma once
 #include <optional>
 #include <span>
@@ -39,16 +39,16 @@ namespace runtime {
 
 struct UnitOptions {
   EngineOptions engine = {};
-  // How often a micro-batch gives one unit's gradient at most; exact sums leave room for so many.
+  // Maximum number of gradients per unit and micro-batch; exact sums reserve room for them.
   int gives = 1;
-  // In place of the configuration's optimizer. It updates state where that lives, on the host where that is
-  // not the device, and no update runs ahead of finish_step.
+  // Replaces the configuration's optimizer. Updates state in its home, or on the host if that is not the
+  // device. No update runs before finish_step.
   std::optional<optim::OutsideUpdate> update = {};
-  // What each stage of a pipeline declares, where ranks are only planned and so tell each other nothing.
+  // Units that each stage of a pipeline declares, for planned ranks, which cannot exchange them.
   std::vector<std::vector<UnitSpec>> stages = {};
 };
 
-// What goes from a stage of a pipeline to its neighbour.
+// Message between neighboring pipeline stages.
 enum class Link : uint8_t { activation /* up */, gradient /* of an activation, down */ };
 constexpr std::string_view name_of(Link link) {
   return link == Link::activation ? "activations" : "activation gradients";
@@ -56,81 +56,79 @@ constexpr std::string_view name_of(Link link) {
 
 class UnitEngine : public EngineBase {
  public:
-  // Units are known by their indices in the list, and their parameters are whole: Error(usage) where the
-  // configuration cuts layers or sequences or freezes by name, where two have one name, and where ranks of
-  // one stage of a pipeline do not have the same. A unit that several stages have is summed over them.
-  // Nothing is read of what concerns layers: recomputation, logits, CUDA graphs. Otherwise as Engine.
-  // Collective.
+  // Units are identified by their index in the list and have whole parameters. Throws Error(usage) if the
+  // configuration cuts layers or sequences or freezes by name, if two units share a name, or if ranks of one
+  // pipeline stage declare different units. A unit that several stages declare is summed over them. Settings
+  // of layers are not read: recomputation, logits, CUDA graphs. Otherwise as Engine. Collective.
   UnitEngine(const config::DsConfig& config, const std::string& name, const std::vector<UnitSpec>& units,
              comm::Communicator& world, const UnitOptions& options);
   ~UnitEngine();
 
-  Stream& stream();  // where work on parameters and gradients is enqueued
+  Stream& stream();  // stream for work on parameters and gradients
 
-  // Overwrites something of a unit by what the first of all ranks that have the unit has of it, in host
-  // memory; unit -1: of the ranks with this one's layers. Collective over those ranks.
+  // Overwrites a host value of a unit by the value of the first rank that has the unit. Unit -1: over the
+  // ranks with this rank's layers. Collective over these ranks.
   void take_first(int unit, Tensor value);
 
-  // The instructions of this rank's stage, for so many micro-batches of a step or of an evaluation, by the
-  // configuration's schedule. A channel holds one message of each Link, so ranks that walk their lists never
-  // wait for each other in a circle, as long as each instruction is one message.
+  // Returns the instructions of this rank's stage for `micros` micro-batches of a step or an evaluation, in
+  // the configuration's schedule. A channel holds one message of each Link, so ranks that follow their lists
+  // never deadlock, provided that each instruction is one message.
   pipeline::InstructionList begin_walk(bool trains, int micros, bool shapes_change);
-  // Contiguous memory, on stream(). The receiver knows the size.
+  // Transfers contiguous memory on stream(). The receiver must know the size.
   void send(Link link, Tensor what);
   void receive(Link link, Tensor what);
-  // What the caller says of an activation, up to kShapeBytes, before it: it travels with a chunk's first one
-  // of a walk, or with each where shapes change. Error(usage) where they do not, and one is another.
+  // Describes an activation in up to kShapeBytes, sent before it: with a chunk's first activation of a walk,
+  // or with each one if shapes change. Throws Error(usage) if a shape changes unexpectedly.
   static constexpr int64_t kShapeBytes = 4096;
   void send_shape(int chunk, const std::string& shape);
   std::string receive_shape(int chunk);
 
-  // A step is begin_step, passes, finish_step, all three collective. Error(internal) in another order.
-  // micros: over how many micro-batches of a rank this one averages; 0: as the configuration says.
+  // A step is begin_step, passes, finish_step; all three are collective. Throws Error(internal) in another
+  // order. micros: number of micro-batches per rank in the average of this step; 0: the configured number.
   void begin_step(int micros = 0);
-  // What the loss of a micro-batch, a mean, is multiplied with before its gradients are taken: the loss scale
-  // and the average over micro-batches and ranks.
+  // Returns the factor of a micro-batch's mean loss before its gradients are taken: the loss scale and the
+  // average over micro-batches and ranks.
   double scale() const;
-  // Whether the unit's parameters are elsewhere between uses. Those of others stay where acquire says, once
-  // and for all, with the values of the last step.
+  // Returns true if the unit's parameters are not on the device between uses. Other parameters keep the
+  // address that acquire returns, with the values of the last step.
   bool gathers(int unit) const;
-  // A pass of a kind, a small number: what it visits is recorded, and foreseen in the next one. `last`:
-  // gradient() may be asked behind it. One that gives no gradients may stand outside of a step. end_pass is
-  // collective; between the two every rank may visit other units, in another order, or none.
+  // Begins a pass. `kind` is a small number that selects the record for prefetching. `last`: gradient() may
+  // be called after this pass. A pass without gradients may run outside a step. end_pass is collective;
+  // between the two, every rank may visit different units in any order, or none.
   void begin_pass(int kind, bool last);
   void end_pass();
-  // The unit's parameters, in the order of its specs, for work enqueued until release, which follows each
-  // acquire. Error(memory) where they do not fit beside those in use.
+  // Returns the unit's parameters, in the order of its specs, for work enqueued until release, which must
+  // follow each acquire. Throws Error(memory) if they do not fit together with the units in use.
   std::vector<Tensor> acquire(int unit);
   void release(int unit);
-  // Where the unit's gradients go until give: added where GradientSlot::written says that something is there,
-  // which whoever writes sets. Those of a frozen unit are empty. Error(internal) for more gives than
-  // UnitOptions says, where sums are exact.
+  // Returns the destinations of the unit's gradients until give. The writer adds if GradientSlot::written is
+  // true, and sets the flag. Slots of a frozen unit are empty. Throws Error(internal) for more gives than
+  // UnitOptions allows, if sums are exact.
   std::vector<zero::GradientSlot> gradients(int unit);
   void give(int unit);
-  // This pass gives the unit no more, so that its sum may be made before the pass ends.
+  // Ends the unit's gradients in this pass, so its sum may run before the pass ends.
   void complete(int unit);
-  // The whole gradient of the loss in fp32, averaged over micro-batches and ranks, without the loss scale and
-  // before clipping: behind a last pass and before finish_step; a pass that gives more then is an
-  // Error(usage), as is gradient() elsewhere, or of a parameter that there is not or that is frozen.
-  // Collective.
+  // Returns the whole gradient of the loss in fp32, averaged over micro-batches and ranks, without the loss
+  // scale and before clipping. Call after a last pass and before finish_step; later gradients then throw
+  // Error(usage), as do calls at other times and unknown or frozen parameters. Collective.
   std::vector<float> gradient(const std::string& name);
-  // Overwrites it, there: the norm, clipping and the update are of what it is then. Every rank gives the
-  // same. Error(usage) also where updates do not wait for all gradients, so that this one may be made
-  // already. Collective.
+  // Overwrites the gradient at the same point: norm, clipping and update use the new values. All ranks give
+  // the same values. Also throws Error(usage) if updates do not wait for all gradients, because this one may
+  // be applied already. Collective.
   void write_gradient(const std::string& name, std::span<const float> whole);
-  // losses: the mean of each of this rank's micro-batches, which the result has averaged over all ranks; of
-  // another number of them than the configuration has, their mean counts as each of its.
-  // rates: with EngineOptions::rates_given, and only then, of each UnitSpec::group, the same on all ranks;
-  // the result has the first one's. Error(training) as Engine::train_batch.
+  // losses: mean loss of each of this rank's micro-batches; the result has the average over all ranks. If
+  // their number differs from the configuration, their mean counts for each configured micro-batch. rates:
+  // required with EngineOptions::rates_given, otherwise not allowed; one per UnitSpec::group, equal on all
+  // ranks. The result has the first one. Throws Error(training) as Engine::train_batch does.
   StepResult finish_step(std::span<const double> losses, std::span<const optim::Rates> rates = {});
 
-  // Gathers and rounds of agreement that no record foresaw, since the start.
+  // Number of gathers and agreement rounds since the start that no record predicted.
   int64_t unforeseen() const;
 
  private:
   struct State;
   State& state() const;
-  void finish_gradients(const std::string& name);  // Error(usage) where `name` may not be asked for
+  void finish_gradients(const std::string& name);  // throws Error(usage) if `name` is not accessible
 };
 
 }  // namespace runtime

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What ranks tell each other of a unit: nothing of initial values, which come from outside.
+// Description of a unit for other ranks, without initial values, which come from outside.
 Json json_of(const UnitSpec& unit) {
   Json params = Json::array();
   for (const ParamSpec& p : unit.params) params.push_back({p.name, p.shape, p.decay});
@@ -30,7 +30,7 @@ UnitSpec unit_of(const Json& told) {
   return unit;
 }
 
-// Where ranks of one stage differ, the first unit in which they do.
+// Throws with the first unit that differs between ranks of one stage.
 void require_same(const std::string& model, const Json& mine, const Json& first) {
   for (size_t u = 0; u < std::max(mine.size(), first.size()); ++u) {
     const Json here = u < mine.size() ? mine[u] : Json(), there = u < first.size() ? first[u] : Json();
@@ -42,7 +42,7 @@ void require_same(const std::string& model, const Json& mine, const Json& first)
   }
 }
 
-// A checkpoint knows parameters by their names.
+// Checkpoints identify parameters by name.
 void require_names(const RankUnits& units) {
   std::set<std::string> names;
   for (const UnitSpec& u : units.all)
@@ -50,9 +50,9 @@ void require_names(const RankUnits& units) {
       require(names.insert(p.name).second, Exit::usage, "{}: duplicate parameter {}", units.model, p.name);
 }
 
-// Of the whole model, by name.
+// Unit of the whole model, by name.
 struct Told {
-  Json unit;  // as the first stage that has it told of it
+  Json unit;  // as described by the first stage that has it
   std::vector<int> holders;
 };
 
@@ -95,7 +95,7 @@ RankUnits units_of_stages(Ranks& ranks, std::string model, const std::vector<Uni
     require_names(out);
   });
   const std::vector<std::string> of_data = ranks.texts(*ranks.mesh().data, own.dump());
-  // Ranks that are only planned tell nothing.
+  // Planned ranks exchange nothing.
   ranks.agree([&] {
     if (!of_data.front().empty()) require_same(out.model, own, Json::parse(of_data.front()));
   });

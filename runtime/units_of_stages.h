@@ -1,13 +1,13 @@
-// What the stages of a pipeline hold, put together where each rank declares the units of its own alone.
+// Merges the units of all pipeline stages when each rank declares only its own.
 #pragma once
 #include "runtime/step/ranks.h"
 
 namespace cleave::runtime {
 
-// mine: what this rank declares, in the order in which it goes into its store; the model's are those of the
-// stages in turn. A unit that several stages declare is theirs together. uses: of one unit in a micro-batch.
-// Error(usage) on every rank where ranks of one stage declare other units, stages one in two ways, or
-// somebody two of one name. Collective. planned: what each stage declares, where no rank can be asked.
+// mine: units of this rank, in the order of its store. The model's units are those of the stages in turn; a
+// unit declared by several stages is shared. uses: maximum uses of one unit in a micro-batch. planned: units
+// of each stage, for planned ranks. Throws Error(usage) on every rank if ranks of one stage declare different
+// units, stages declare a unit differently, or a rank declares a duplicate name. Collective.
 RankUnits units_of_stages(Ranks& ranks, std::string model, const std::vector<UnitSpec>& mine,
                           const std::vector<std::vector<UnitSpec>>& planned, int uses);
 

@@ -17,15 +17,15 @@ std::string sizes_that(int64_t most, Fits fits) {
   return fmt::format("{}", fmt::join(sizes, ", "));
 }
 
-// Blocks of an exchange, one a rank: [rows, width] each, packed.
+// Blocks of an exchange, one per rank: [rows, width] each, packed.
 struct Blocks {
   int64_t ranks, rows, width, positions;
   int64_t samples() const { return rows / positions; }
   int64_t numel() const { return rows * width; }
 };
 
-// An exchange between `tokens`, [rows, width], and their twin: what leaves a rank and what comes to it, and
-// two copies of `added` columns of tokens, in scratch for the duration of the call.
+// Exchange between `tokens`, [rows, width], and their twin: send and receive buffers, and two copies of
+// `added` columns of tokens, in scratch for the duration of the call.
 struct Exchange {
   Exchange(Tensor tokens, Tensor twin, int64_t positions, int64_t ranks, int64_t added, Arena& scratch)
       : blocks{ranks, tokens.dim(0), twin.dim(1), positions} {
@@ -45,8 +45,8 @@ kernels::CopyRuns reversed(kernels::CopyRuns move) {
   return move;
 }
 
-// Of one group of heads: from columns of rows that are `row` elements apart to every copies-th block, of
-// which they are columns as well. y and x begin at the group's first column.
+// Copies one group of heads: from columns in rows with stride `row` to every copies-th block, also as
+// columns. y and x begin at the group's first column.
 kernels::CopyRuns to_blocks(Tensor blocks, Tensor columns, const Blocks& b, int64_t all, int64_t copies,
                             int64_t row) {
   const int64_t each = all * copies / b.ranks;
@@ -57,7 +57,7 @@ kernels::CopyRuns to_blocks(Tensor blocks, Tensor columns, const Blocks& b, int6
           .inner = {b.rows, b.width, row}};
 }
 
-// body(the group's index, its first column in tokens, and in a block)
+// Calls body(group index, its first column in tokens, its first column in a block).
 template <class Body>
 void each_group(const HeadGroups& groups, int64_t ranks, Body body) {
   int64_t in_tokens = 0, in_block = 0;
@@ -67,7 +67,7 @@ void each_group(const HeadGroups& groups, int64_t ranks, Body body) {
   }
 }
 
-// The columns of `tokens` to all blocks that have them.
+// Copies the columns of `tokens` to all blocks that contain them.
 void pack_columns(const Exchange& e, Tensor tokens, const HeadGroups& groups, Stream& stream) {
   const Blocks& b = e.blocks;
   each_group(groups, b.ranks, [&](size_t g, int64_t in_tokens, int64_t in_block) {
@@ -80,7 +80,7 @@ void pack_columns(const Exchange& e, Tensor tokens, const HeadGroups& groups, St
   });
 }
 
-// And back: the columns of several blocks are added up in the order of ranks.
+// Reverses pack_columns: adds the columns of several blocks in rank order.
 void unpack_columns(const Exchange& e, Tensor tokens, const HeadGroups& groups, Stream& stream) {
   const Blocks& b = e.blocks;
   each_group(groups, b.ranks, [&](size_t g, int64_t in_tokens, int64_t in_block) {
@@ -103,7 +103,7 @@ void unpack_columns(const Exchange& e, Tensor tokens, const HeadGroups& groups, 
   });
 }
 
-// Between the rows of `twin`, [samples, ranks, positions, width], and blocks of them.
+// Copies between the rows of `twin`, [samples, ranks, positions, width], and blocks of them.
 void move_rows(Tensor blocks, Tensor twin, const Blocks& b, bool pack, Stream& stream) {
   const int64_t run = b.positions * b.width;
   kernels::CopyRuns move{.y = blocks,

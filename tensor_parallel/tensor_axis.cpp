@@ -55,7 +55,7 @@ Tensor TensorAxis::all_rows_of(Tensor local, Arena& scratch) const {
   return scratch.take(local.dtype(), shape);
 }
 
-// In steps of 64 rows, a multiple of what the kernels compute at once; the last piece has the rest.
+// Uses steps of 64 rows, a multiple of the kernels' tiles; the last piece gets the rest.
 std::vector<Range> TensorAxis::pieces(int64_t rows) const {
   constexpr int64_t kMost = 4, kStep = 64;
   const int64_t least = beside_.stream ? beside_.least_rows : 0;
@@ -107,7 +107,7 @@ std::vector<TensorAxis::Gathered> TensorAxis::start_gathers(Tensor all, Tensor l
   for (const Range& piece : pieces(each)) {
     Event here = move(comm::Collective::all_gather, all, local, piece, order, stream, what);
     for (int r = 0; r < size(); ++r)
-      if (r != rank())  // one wait is enough for a piece
+      if (r != rank())  // one wait per piece is enough
         out.push_back(
             {piece.shifted(r * each), all.rows(place(piece, r, each, order)), std::exchange(here, {})});
   }

@@ -1,15 +1,16 @@
-// The tensor axis as layers see it: their heads, columns and vocabulary are cut over its ranks (Megatron-LM,
-// arXiv 1909.08053). Between a layer's cut products the rows are whole on every rank, or, with sequence
-// parallelism (arXiv 2205.05198), cut over the ranks as well, which stores each activation once for the
-// whole axis instead of once a rank and costs the same communication.
+// Tensor axis of the layers: it cuts their heads, columns and vocabulary (Megatron-LM, arXiv 1909.08053).
+// Between a layer's cut products, rows are whole on every rank. With sequence parallelism (arXiv 2205.05198)
+// rows are cut as well, which stores each activation once per axis instead of once per rank at the same
+// communication cost.
 //
-// A product of columns needs all rows: gather() before it, sum() of its input's gradient behind it. A product
-// of rows gives a partial sum of all rows: sum() behind it, gather() of its output's gradient before it.
+// A column-parallel product needs all rows: gather() before it, sum() of its input's gradient after it. A
+// row-parallel product gives a partial sum of all rows: sum() after it, gather() of its output's gradient
+// before it.
 //
-// Movements may run beside the computation, on a stream of their own. Then the product next to one is cut
-// into pieces of rows: while a piece is summed or gathered, the neighbouring one is multiplied. A row of a
-// product does not depend on the other rows, so pieces change no bit. Pieces are values that whoever
-// multiplies walks over (model/cut_linear.h); a rank alone has one, with nothing to wait for.
+// Transfers may overlap the computation on a separate stream. The adjacent product is then cut into pieces of
+// rows: while one piece is summed or gathered, the next one is multiplied. A row of a product does not depend
+// on the other rows, so pieces change no bits. The caller iterates over pieces as values
+// (model/cut_linear.h); a single rank has one piece without a wait.
 #pragma once
 #include "comm/communicator.h"
 #include "core/param_spec.h"
@@ -17,19 +18,19 @@
 
 namespace cleave::tensor_parallel {
 
-// How movements of rows run beside the computation.
+// Overlap of row transfers with the computation.
 struct BesideCompute {
-  Stream* stream = nullptr;  // null: in the order of the computation, whole
-  // A piece has at least so many rows; where a rank has fewer than twice as many, or this is 0, movements are
-  // whole.
+  Stream* stream = nullptr;  // null: no overlap, in the order of the computation
+  // Minimum rows per piece. With fewer than twice as many rows per rank, or a value of 0, transfers are not
+  // cut.
   int64_t least_rows = 0;
 };
 
 class TensorAxis {
  public:
-  TensorAxis() = default;  // a rank alone: everything here is free
-  // The communicator and the stream must outlive the axis and its copies. No other calls of this group may be
-  // under way on another stream while a layer runs.
+  TensorAxis() = default;  // single rank: all functions are free
+  // The communicator and the stream must outlive the axis and its copies. While a layer runs, no other calls
+  // of this group may be active on another stream.
   explicit TensorAxis(comm::Communicator& ranks, bool sequence_parallel = true, BesideCompute beside = {})
       : ranks_(ranks.size() > 1 ? &ranks : nullptr),
         cut_rows_(ranks_ && sequence_parallel),
@@ -40,14 +41,14 @@ class TensorAxis {
   bool cuts_rows() const { return cut_rows_; }
 
   int64_t all_rows(int64_t local_rows) const { return cut_rows_ ? local_rows * size() : local_rows; }
-  // Error(usage) when rows are cut and do not divide.
+  // Throws Error(usage) if rows are cut and do not divide evenly.
   int64_t local_rows(int64_t rows) const;
-  // This rank's equal part of something that is cut; Error(usage) names `what` and the sizes that would work.
+  // Returns this rank's equal part of a cut dimension; Error(usage) names `what` and valid sizes.
   Range mine(int64_t count, const char* what) const;
-  // This rank's part of a vocabulary: `size` is the same on every rank, and what of it is not in `real` is
-  // padding, also of a rank alone. Products whose columns are tokens want them in whole tiles and aligned, so
-  // from kPaddedFrom tokens on every part is a multiple of kTile; smaller vocabularies would grow too much
-  // and are only made equal. The rule knows nothing but the count, so it is the same in every layout.
+  // Returns this rank's part of a vocabulary. `size` is the same on every rank; elements outside `real` are
+  // padding, even on a single rank. Products with tokens as columns need whole, aligned tiles, so from
+  // kPaddedFrom tokens on every part is a multiple of kTile. Smaller vocabularies would grow too much and are
+  // only made equal. The rule depends only on the count, so it is the same in every layout.
   static constexpr int64_t kTile = 128, kPaddedFrom = 4096;
   struct Padded {
     int64_t size;
@@ -58,35 +59,35 @@ class TensorAxis {
     return {each, Split{.extents = {count}, .rank = rank(), .ranks = size()}.real(count, each)};
   }
 
-  // The part of a parameter that this rank has when one dim of it is cut, in every one of the blocks of these
-  // extents, which divide; none is a single block.
+  // Returns this rank's part of a parameter cut along one dim, in each of the blocks with these extents,
+  // which must divide evenly; empty: a single block.
   ParamSpec cut(ParamSpec whole, int dim, std::vector<int64_t> blocks = {}) const;
-  // The same of a dim that is a vocabulary, as padded_part() says.
+  // Like cut for a vocabulary dim, as in padded_part().
   ParamSpec cut_padded(ParamSpec whole, int dim) const;
 
-  // A tensor for all rows of `local`: scratch where rows are cut, else `local` itself.
+  // Returns a tensor for all rows of `local`: scratch if rows are cut, else `local` itself.
   Tensor all_rows_of(Tensor local, Arena& scratch) const;
-  // all = the rows of every rank's `local`. Both are as all_rows_of gave them.
+  // all = the rows of every rank's `local`. Both must come from all_rows_of.
   void gather(Tensor all, Tensor local, Stream& stream, std::string_view what) const {
     stream.wait(start_gather(all, local, stream, what));
   }
-  // local = its rows of the sum over ranks of `all`, added in rank order.
+  // local = this rank's rows of the sum over ranks of `all`, added in rank order.
   void sum(Tensor local, Tensor all, Stream& stream, std::string_view what) const {
     stream.wait(start_sum(local, all, stream, what));
   }
-  // The same, begun behind the work of `stream`, which waits for the event before it touches the result or
-  // writes what the movement reads.
+  // Asynchronous variants, started after the work of `stream`. The stream must wait for the event before it
+  // uses the result or overwrites the input.
   Event start_gather(Tensor all, Tensor local, Stream& stream, std::string_view what) const;
   Event start_sum(Tensor local, Tensor all, Stream& stream, std::string_view what) const {
     return start_sum(local, all, {0, local.dim(0)}, stream, what);
   }
 
-  // How a buffer of all rows is ordered: as the ranks have them, or piece by piece, of each the rows of every
-  // rank, so that moving one is a collective of memory side by side, which GPUs' transports are best at.
+  // Order of a buffer with all rows: by rank; or by piece, with the rows of every rank for each piece. A
+  // piece is then a collective on contiguous memory, which is fastest for GPU transports.
   enum class Order : uint8_t { rank, piece };
 
-  // gather() with a product behind it: all rows in pieces, in the order in which they come; this rank's own
-  // come first. What is computed from `rows` of all reads them in `x`, behind `here`.
+  // gather() before a product: all rows in pieces, in order of arrival; this rank's own come first.
+  // Computations on `rows` of all read them from `x` after `here`.
   struct Gathered {
     Range rows;
     Tensor x;
@@ -95,26 +96,26 @@ class TensorAxis {
   std::vector<Gathered> start_gathers(Tensor all, Tensor local, Order order, Stream& stream,
                                       std::string_view what) const;
 
-  // start_sum() with a product before it, piece by piece: once the `products` are made, whose terms lie in
-  // the order of pieces, start_sum() moves `rows` of every rank's part.
+  // start_sum() after a product, piece by piece: compute the `products`, with terms in piece order, then
+  // start_sum() transfers `rows` of every rank's part.
   struct Summand {
     struct Product {
-      Range rows, terms;  // rows of all, and those of `all` that they are written to
+      Range rows, terms;  // rows of all, and their destination in `all`
     };
     std::vector<Product> products;
     Range rows;
   };
   std::vector<Summand> summands(int64_t local_rows) const;
   Event start_sum(Tensor local, Tensor all, Range rows, Stream& stream, std::string_view what) const;
-  // every[r] = rank r's `mine`; [size, ...] of its shape.
+  // every[r] = rank r's `mine`; the shape of every is [size, ...].
   void exchange(Tensor every, Tensor mine, Stream& stream, std::string_view what) const;
 
  private:
   std::vector<Range> pieces(int64_t rows) const;
-  // A movement of `rows` of every rank's `local`, behind the work of `stream`.
+  // Transfers `rows` of every rank's `local` after the work of `stream`.
   Event move(comm::Collective op, Tensor all, Tensor local, Range rows, Order order, Stream& stream,
              std::string_view what) const;
-  // Where rank r's rows of a piece are in `all`, of which every rank has `each`.
+  // Returns the place of rank r's rows of a piece in `all`, which has `each` rows per rank.
   Range place(Range piece, int r, int64_t each, Order order) const {
     return order == Order::rank ? piece.shifted(r * each)
                                 : Range{0, piece.size()}.shifted(piece.begin * size() + r * piece.size());

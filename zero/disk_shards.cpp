@@ -93,7 +93,7 @@ void DiskShards::read_ahead() {
     }
 }
 
-// Behind the writes of the shard.
+// Reads after pending writes of the shard.
 void DiskShards::read(int shard) {
   const int buffer = next_buffer(shard);
   reads_->wait(buffers_[size_t(buffer)].free);
@@ -102,7 +102,7 @@ void DiskShards::read(int shard) {
     const TraceSpan seen(trace_, *reads_, "disk", "read");
     file_->read(view(buffer), shards_[size_t(shard)].offset, *reads_);
   }
-  buffers_[size_t(buffer)].free = reads_->record();  // until it is released: it holds what was read
+  buffers_[size_t(buffer)].free = reads_->record();  // holds the shard until release
   ahead_.push_back(buffer);
 }
 
@@ -162,7 +162,7 @@ void DiskShards::synchronize() {
   try {
     writes_->synchronize(), reads_->synchronize();
   } catch (...) {
-    keep_ahead(0);  // reads behind one that failed were left out
+    keep_ahead(0);  // a failed read skips the reads after it
     throw;
   }
 }

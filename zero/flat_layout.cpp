@@ -28,7 +28,7 @@ void FlatLayout::add_segment(bool decay, AxisSet axes) {
   if (used_ > begin) segments_.push_back({axes, {begin, used_}});
 }
 
-// What pads the unit is 0 and goes with the last parameter.
+// Padding is 0 and belongs to the last parameter.
 void FlatLayout::find_decay_ranges() {
   std::vector<int> order(ranges_.size());
   std::iota(order.begin(), order.end(), 0);
@@ -81,14 +81,14 @@ std::vector<Range> FlatLayout::summed(Range slice, Axis axis, bool cut_rows) con
 
 namespace {
 
-// Consecutive elements of a tensor, and where in a slice they start.
+// Consecutive elements of a tensor, and their start in a slice.
 struct Run {
   Range elements;
   int64_t offset;
 };
 
-// A run of a rank's part, which has this shape, as runs of what was split: of each block of each outer index
-// a run of them is consecutive there.
+// Maps a run of a rank's part, which has this shape, to runs of the unsplit tensor: each block at each outer
+// index gives one consecutive run.
 void add_split(std::vector<Run>& out, const Split& s, const std::vector<int64_t>& shape, const Run& part) {
   const auto dim = size_t(s.dim);
   const int64_t inner =

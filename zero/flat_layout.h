@@ -1,4 +1,5 @@
-// Where each parameter of one unit sits in its flat buffer. Pure arithmetic: no memory, no ranks, no stage.
+// Layout of the parameters of one unit in its flat buffer. Pure arithmetic, independent of memory, ranks and
+// stage.
 #pragma once
 #include <vector>
 
@@ -10,13 +11,13 @@ namespace cleave::zero {
 
 class FlatLayout {
  public:
-  // Parameters that weight decay applies to by default come first, so that it then covers one range of any
-  // slice. Those that the same axes cut stand together, the whole ones first among the decayed and last among
-  // the others, so that what one axis cuts is one range as well. Otherwise the layer's order is kept, without
-  // gaps. The tail is padded so that `shards` equal shards cover the unit.
+  // Sorts parameters with weight decay first, so that decay covers one range of any slice. Parameters cut by
+  // the same axes are adjacent: uncut ones come first in the decayed part and last in the other, so the
+  // elements cut by one axis also form one range. Otherwise keeps the layer's order, without gaps. Pads the
+  // tail so that `shards` equal shards cover the unit.
   FlatLayout(UnitSpec spec, int shards, const config::DecayRule& decays = {});
-  // The elements of each of so many shards of a unit. From kAlignedFrom on a multiple of kAligned, so that
-  // every shard of every type begins where vectors do; that is at most a 64th more.
+  // Returns the elements per shard of a unit. Shards of at least kAlignedFrom elements are rounded up to a
+  // multiple of kAligned (at most 1/64 more), so every shard of every type starts at a vector boundary.
   static constexpr int64_t kAligned = 64, kAlignedFrom = 64 * kAligned;
   static int64_t shard_numel(int64_t used, int shards) {
     const int64_t each = ceil_div(used, shards);
@@ -27,31 +28,31 @@ class FlatLayout {
   bool frozen() const { return spec_.frozen; }
   int group() const { return spec_.group; }
   int64_t numel() const { return numel_; }      // with padding
-  int64_t used_numel() const { return used_; }  // without
+  int64_t used_numel() const { return used_; }  // without padding
   int params() const { return int(spec_.params.size()); }
   const ParamSpec& param(int i) const {
     return spec_.params[size_t(i)];
   }  // in the order the layer declared them
   Range range(int i) const { return ranges_[size_t(i)]; }
 
-  // The parts of `slice` with and without weight decay, as long as can be, relative to its begin.
+  // Splits `slice` into maximal ranges with and without weight decay, relative to its begin.
   struct DecayRange {
     Range range;
     bool decay;
   };
   std::vector<DecayRange> decay_ranges(Range slice) const;
-  bool decays(int i) const { return decays_[size_t(i)]; }  // of a parameter
+  bool decays(int i) const { return decays_[size_t(i)]; }  // for one parameter
 
-  AxisSet cut_by() const;  // axes that cut some parameter
-  // What every one of these axes cuts, as long ranges as can be.
+  AxisSet cut_by() const;  // axes that cut at least one parameter
+  // Returns the maximal ranges that every one of these axes cuts.
   std::vector<Range> cut_by(AxisSet axes) const;
-  // The parts of `slice` that all ranks of an axis have and that are parts of a sum over them in gradients,
-  // relative to its begin: all that the axis does not cut where its ranks cut rows, else the parameters that
-  // say so. None of a frozen unit.
+  // Returns the parts of `slice` with a gradient that must be summed over the axis, although all its ranks
+  // hold the same parameter; relative to the slice's begin. If the ranks of the axis cut rows, these are all
+  // parts that the axis does not cut; otherwise the parameters that are marked so. Empty for a frozen unit.
   std::vector<Range> summed(Range slice, Axis axis, bool cut_rows) const;
 
-  // The parts of `slice` that are parameters: which one, which elements of the whole tensor, and where in the
-  // slice they start.
+  // Splits `slice` into parameters: the parameter index, the elements of the whole tensor, and the start
+  // offset in the slice.
   struct Piece {
     int param;
     Range elements;
@@ -70,9 +71,9 @@ class FlatLayout {
     AxisSet cut_by;
     Range range;
   };
-  std::vector<Segment> segments_;         // parameters of equal decay that the same axes cut
+  std::vector<Segment> segments_;         // parameters with equal decay and the same cutting axes
   std::vector<bool> decays_;              // by parameter
-  std::vector<DecayRange> decay_ranges_;  // that together are the whole unit
+  std::vector<DecayRange> decay_ranges_;  // together they cover the unit
   int64_t used_ = 0, numel_ = 0;
 };
 

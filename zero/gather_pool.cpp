@@ -11,7 +11,7 @@ int GatherPool::add_pass(std::vector<Visit> visits) {
   Pass& pass = passes_.emplace_back(Pass{.visits = std::move(visits)});
   lay_out(pass);
   pass.ready.resize(pass.gathers.all().size());
-  // In the order of acquire(): a small unit may be fetched before a large one that is used before it.
+  // In the order of acquire(): a small unit may be fetched before a large one with an earlier use.
   std::vector<Stay> order = pass.gathers.all();
   std::stable_sort(order.begin(), order.end(),
                    [](const Stay& a, const Stay& b) { return a.lifetime.first < b.lifetime.first; });
@@ -20,7 +20,7 @@ int GatherPool::add_pass(std::vector<Visit> visits) {
   return shards_.add_pass(fetched);
 }
 
-// A unit that is used in neighbouring visits (the last layer's forward and backward) is gathered once.
+// Gathers a unit once for neighboring visits (the last layer's forward and backward).
 void GatherPool::lay_out(Pass& pass) const {
   for (int v = 0; v < int(pass.visits.size()); ++v) {
     if (!pass.visits[size_t(v)].parameters) continue;
@@ -57,7 +57,7 @@ Tensor GatherPool::memory_of(const Stay& s) const {
 
 std::vector<Tensor> GatherPool::acquire(int visit) {
   const std::vector<Stay>& gathers = pass_->gathers.all();
-  // Memory was used by visits that ended before this one began; prefetched ones are still computing
+  // The memory was used by visits that ended before this one began; prefetched units are still computing
   // elsewhere.
   for (size_t i = 0; i < gathers.size(); ++i)
     if (gathers[i].lifetime.first == visit)

@@ -1,5 +1,5 @@
-// Whole parameters on the device for visits that come in an order which is fixed before training (a pass). So
-// the memory of gathered units is planned once, and gathers run ahead of their use, with events only.
+// Device memory for gathered parameters when the order of visits (a pass) is fixed before training. The
+// memory is planned once, and gathers run ahead of their use, synchronized by events only.
 #pragma once
 #include "zero/stays.h"
 #include "zero/weight_shards.h"
@@ -10,13 +10,12 @@ class GatherPool {
  public:
   GatherPool(Memory& memory, const StoreOptions& options, WeightShards& shards, Stream& compute);
 
-  // Set-up, after every unit was added to the shards: every pass, which is known by the number that is
-  // returned; commit.
+  // Set-up after all units were added to the shards: add_pass returns the index of the pass; then commit.
   int add_pass(std::vector<Visit> visits);
   void commit();
 
-  // A pass is begin_pass and its visits in order, each acquire and finish. The parameters of the visit's
-  // units, if it needs them, are for work enqueued on compute before finish.
+  // A pass is begin_pass, then acquire and finish for each visit in order. acquire returns the parameters of
+  // the visit's units, if the visit needs them, for work enqueued on compute before finish.
   void begin_pass(int pass);
   std::vector<Tensor> acquire(int visit);
   void finish() { released_ = compute_.record(); }
@@ -25,7 +24,7 @@ class GatherPool {
   struct Pass {
     std::vector<Visit> visits;
     Stays gathers = {};
-    std::vector<Event> ready = {};  // by gather: it is there
+    std::vector<Event> ready = {};  // by gather: the gathered unit is ready
   };
   void lay_out(Pass& pass) const;
   Tensor memory_of(const Stay& stay) const;
@@ -37,7 +36,7 @@ class GatherPool {
   std::vector<Pass> passes_;
   Buffer gathered_;
   Pass* pass_ = nullptr;
-  Event released_;  // compute is done with every visit finished so far
+  Event released_;  // compute has finished all visits that were finished so far
 };
 
 }  // namespace cleave::zero

@@ -28,7 +28,7 @@ int GradientBuckets::add_pass(std::vector<Visit> visits) {
   return int(passes_.size()) - 1;
 }
 
-// From the first visit that writes it until its reduction, which may end one visit later.
+// A bucket lives from the first visit that writes it until its reduction, which may end one visit later.
 void GradientBuckets::lay_out(Pass& pass) const {
   for (int u = 0; u < shards_.units(); ++u) {
     const int last = pass.last_backward[size_t(u)];
@@ -45,7 +45,7 @@ void GradientBuckets::lay_out(Pass& pass) const {
   pass.buckets.lay_out();
 }
 
-// Offsets are elements of the widest type that any unit's bucket has.
+// Counts offsets in elements of the widest bucket type of all units.
 void GradientBuckets::commit() {
   int64_t bucket = 0;
   for (const Pass& pass : passes_) bucket = std::max(bucket, pass.buckets.numel());
@@ -66,7 +66,7 @@ void GradientBuckets::begin_step(GradientUser* user) {
 void GradientBuckets::begin_pass(int pass, bool last) {
   pass_ = &passes_[size_t(pass)];
   last_ = last;
-  // The buckets of the pass before are free once its last reductions are done.
+  // The buckets of the previous pass are free after its last reductions.
   const Event before = reduced_.empty() ? Event() : reduced_.back();
   reduced_.assign(pass_->visits.size() + 1, Event());
   reduced_[0] = before;
@@ -89,7 +89,7 @@ GradientShards::WholeGradient GradientBuckets::whole(int visit, int unit) const 
 }
 
 std::vector<GradientSlot> GradientBuckets::slots(int visit) {
-  // Buckets whose memory this visit may reuse were reduced at least two visits ago (one, without overlap).
+  // Buckets that share memory with this visit's were reduced at least two visits ago (one, without overlap).
   compute_.wait(reduced_[size_t(std::max(0, visit - (options_.overlap ? 1 : 0)))]);
   std::vector<GradientSlot> slots;
   for (int u : pass_->visits[size_t(visit)].units) shards_.add_slots(u, whole(visit, u), slots);
@@ -107,7 +107,7 @@ Tensor GradientBuckets::apart(int visit, int unit) const {
 }
 
 void GradientBuckets::finish(int visit) {
-  // reduced_[v + 1]: everything reduced up to and including visit v.
+  // reduced_[v + 1]: all reductions up to and including visit v are done.
   reduced_[size_t(visit) + 1] = reduced_[size_t(visit)];
   if (!pass_->visits[size_t(visit)].backward) return;
   for (int u : pass_->visits[size_t(visit)].units) shards_.give(u, whole(visit, u));
@@ -122,7 +122,7 @@ void GradientBuckets::finish(int visit) {
   }
   if (any) reduced_[size_t(visit) + 1] = comm_.record();
   if (!user_ || !last_) return;
-  if (options_.overlap) hand_over();  // those of visits before this one, whose reductions ran behind it
+  if (options_.overlap) hand_over();  // units of earlier visits, reduced during this visit
   for (int u : pass_->visits[size_t(visit)].units)
     if (pass_->last_backward[size_t(u)] == visit) complete_.emplace_back(u, reduced_[size_t(visit) + 1]);
   if (!options_.overlap) hand_over();

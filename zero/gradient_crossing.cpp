@@ -33,7 +33,7 @@ void GradientCrossing::add_sum(const StoredUnit& unit, comm::Communicator& ranks
                           unit.name());
 }
 
-// One sum after another travels in the order of comm. That of a group of one is its term.
+// Sums follow one another in comm order and share the staging memory. The sum of a group of one is its term.
 void GradientCrossing::add_up(const StoredUnit& unit, comm::Communicator& ranks, Tensor sum, Tensor terms) {
   const comm::Call call{.what = unit.name(), .max_numel = options_.reduce_numel};
   const bool whole = sum.raw() == terms.raw() && sum.numel() == terms.numel();

@@ -10,8 +10,8 @@
 namespace cleave::zero {
 namespace {
 
-// Of the squared multiples of 2^-grid whose sum has these words (SumIntegerSquares). Carried first, so that
-// the result is a function of the sum.
+// Sum of the squared multiples of 2^-grid, given by these words (SumIntegerSquares). Carries are propagated
+// first, so that the result is a function of the sum.
 double square_of(std::span<const int64_t> words, int grid) {
   uint64_t carry = 0;
   double sum = 0;
@@ -24,7 +24,7 @@ double square_of(std::span<const int64_t> words, int grid) {
   return sum;
 }
 
-// Layers add to the sum itself, and the update reads it as it is.
+// Floating-point gradients: layers add to the sum directly, and the update reads it directly.
 class Floats final : public GradientForm {
  public:
   double left_scale(double loss_scale) const override { return loss_scale; }
@@ -51,7 +51,7 @@ class Floats final : public GradientForm {
   }
 };
 
-// Exact sums: int64 multiples of 2^-grid, to which a visit's gradient is rounded once.
+// Exact sums: int64 multiples of 2^-grid; a visit's gradient is rounded to them once.
 class GridIntegers final : public GradientForm {
  public:
   GridIntegers(int grid, double limit) : grid_(grid), limit_(limit) {}
@@ -59,7 +59,7 @@ class GridIntegers final : public GradientForm {
   void commit(Memory& memory) override {
     overflows_ = memory.allocate(MemoryKind::device, Category::buckets, DType::int64, {1}, "overflows");
   }
-  double left_scale(double) const override { return 1; }  // rounded without it
+  double left_scale(double) const override { return 1; }  // rounding has removed the loss scale
   bool takes_any_number() const override { return false; }
   double grid_of_losses() const override { return 0x1p-40; }
   void begin_step(double unscale, Stream& compute) override {
@@ -84,7 +84,7 @@ class GridIntegers final : public GradientForm {
 
   DType type_of_squares() const override { return DType::int64; }
   int64_t squares_of_part() const override { return 4; }  // words of SumIntegerSquares
-  int64_t squares_of_all() const override { return 1; }   // not 0 when an overflow was seen
+  int64_t squares_of_all() const override { return 1; }   // nonzero after an overflow
   void square(Tensor squares, Tensor sum, Stream& stream) const override {
     kernels::launch(kernels::SumIntegerSquares{.out = squares, .x = sum}, stream);
   }

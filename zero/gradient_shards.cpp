@@ -32,7 +32,7 @@ MemoryKind GradientShards::home() const {
   return units_.empty() ? MemoryKind::device : units_[0].of->sharding.home.gradients;
 }
 
-// What a rank alone puts into a bucket does not travel.
+// A single rank's bucket is not sent, so it keeps the accumulation type.
 DType GradientShards::bucket_type(int unit) const {
   return this->unit(unit).sharding.reduce_each_micro->size() > 1 ? options_.wire : options_.gradients;
 }
@@ -83,7 +83,7 @@ void GradientShards::give(int index, const WholeGradient& whole) {
                 compute_);
 }
 
-// Parameters that no layer wrote, and the padding, have gradient zero.
+// Zeros the padding and all parameters that no layer wrote.
 void GradientShards::clear_unwritten(Unit& unit, Tensor full) {
   for (int p = 0; p < unit.of->layout.params(); ++p)
     if (!unit.written[size_t(p)])
@@ -94,7 +94,7 @@ void GradientShards::clear_unwritten(Unit& unit, Tensor full) {
 
 void GradientShards::reduce(int index, const WholeGradient& whole) {
   Unit& unit = units_[size_t(index)];
-  if (!whole.apart.defined())  // otherwise give has seen to it
+  if (!whole.apart.defined())  // otherwise give() has cleared it
     clear_unwritten(unit, whole.bucket.defined() ? whole.bucket : unit.gradients.tensor());
   comm_.wait(compute_.record());
   if (whole.bucket.defined()) reduce_bucket(unit, whole.bucket);
@@ -107,7 +107,7 @@ void GradientShards::join(int index, Tensor bucket) {
   reduce_bucket(units_[size_t(index)], bucket);
 }
 
-// The sum over the ranks of a bucket goes to its home: it is written there, or added to what is there.
+// Writes the bucket's sum over the ranks to its home, or adds it there.
 void GradientShards::reduce_bucket(Unit& unit, Tensor full) {
   const bool adds = unit.reduced && !unit.continues();
   unit.reduced = true;

@@ -23,14 +23,14 @@ int ParameterStore::add_unit(UnitSpec spec, const Sharding& sharding) {
 void ParameterStore::show_in(Trace& trace) { weights_.show_in(trace), gradients_.show_in(trace); }
 
 void ParameterStore::wait_for_gradients() {
-  synchronize_disk();  // what was written long ago and read by now: its faults end this step
+  synchronize_disk();  // throws disk errors in their own step; the writes are usually done by now
   compute_.wait(comm_.record());
 }
 
 namespace {
 
-// What of the unit's slice this rank has alone among those with the same slice: at every stage the shards of
-// all data ranks, whatever pads the slice.
+// Returns the part of the unit's slice that only this rank counts among ranks with the same slice. Equals the
+// shards over all data ranks at every stage, for any padding of the slice.
 Range among_replicas(const StoredUnit& unit) {
   const int replicas = unit.sharding.reduce_replicas->size(), rank = unit.sharding.reduce_replicas->rank();
   const int64_t slice = unit.slice_numel(), used = unit.layout.used_numel();
@@ -41,8 +41,8 @@ Range among_replicas(const StoredUnit& unit) {
 
 }  // namespace
 
-// Cut over the replicas as well, so that every stage adds the same pieces in the same order and the norm has
-// the same bits. Along the axes that divide the unit's slices no two ranks have the same.
+// Cuts over the replicas also, so that every stage adds the same pieces in the same order and the norm has
+// the same bits. Along axes that divide the unit's slices no two ranks hold the same elements.
 std::vector<Range> ParameterStore::counted(int index) const {
   const StoredUnit& unit = units_[size_t(index)];
   const Range mine = among_replicas(unit);
@@ -79,7 +79,8 @@ int ranks_of(const Sharding& sharding) {
 
 }  // namespace
 
-// Neighbours with the same groups go together, so a store whose units have one group makes one call of each.
+// Joins neighbors with the same groups, so a store with one group for all units makes one call per
+// communicator.
 void ParameterStore::sum_over_slices(Tensor partial_sums, std::span<const int64_t> ends,
                                      std::string_view what, bool replicas) {
   CHECK(int(ends.size()) == units(), "{}: sums of {} units, there are {}", what, ends.size(), units());

@@ -1,8 +1,7 @@
-// Owns the weights and gradients of the local layers by unit: what is sharded, where it lives and when it
-// travels is known here alone. It contains no stage and no offload, only the communicators and homes of each
-// unit's sharding. It knows no order either: a driver fetches whole units, gives their gradients and has them
-// reduced, each unit any number of times; what a driver needs memory for is its own. Where every visit is
-// known before training, that is PlannedVisits.
+// Owns the weights and gradients of the local layers by unit: sharding, homes and transfers. Depends only on
+// the communicators and homes of each unit's sharding, not on ZeRO stages or offload settings. A driver
+// fetches whole units, gives their gradients and reduces them, in any order and any number of times, and owns
+// the memory for that. PlannedVisits is the driver if all visits are known before training.
 #pragma once
 #include <deque>
 #include <span>
@@ -17,50 +16,51 @@ class ParameterStore {
   // compute and comm may be the same stream. All collectives run on comm.
   ParameterStore(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm);
 
-  // Before the driver's commit. Its sharding names the unit's own groups; the home of gradients is the same
-  // for all units.
+  // Adds a unit before the driver's commit. The sharding holds the unit's own groups; all units share one
+  // home of gradients.
   int add_unit(UnitSpec spec, const Sharding& sharding);
-  void show_in(Trace& trace);  // what goes to homes and comes from them; the trace outlives the store
+  void show_in(Trace& trace);  // traces transfers to and from homes; the trace must outlive the store
 
   int units() const { return int(units_.size()); }
   const FlatLayout& layout(int unit) const { return units_[size_t(unit)].layout; }
   const StoreOptions& options() const { return options_; }
 
-  // For the driver: a step is begin_step, then fetches and gradients, and wait_for_gradients, after which
-  // work enqueued on compute sees the reduced gradients. unscale: GradientShards::begin_step.
+  // Interface for the driver. A step is begin_step, fetches and gradients, then wait_for_gradients; after
+  // that, work enqueued on compute sees the reduced gradients. unscale: see GradientShards::begin_step.
   WeightShards& weights() { return weights_; }
   GradientShards& gradients() { return gradients_; }
   void begin_step(double unscale) { weights_.begin_step(), gradients_.begin_step(unscale); }
   void wait_for_gradients();
 
-  // What the optimizer walks: this rank's slice of the unit's flat order, and the views on it, at home.
+  // Interface for the optimizer: this rank's slice of the unit's flat order, and views of it at home.
   Range slice(int unit) const { return units_[size_t(unit)].slice(); }
-  // One on disk has a type, a size and no memory.
+  // On disk: has a type and a size, but no memory.
   Tensor weights_slice(int unit) const { return weights_.slice(unit); }
-  // The same with the values of the last step, which the disk may have to bring first; valid until the next
+  // Like weights_slice with the values of the last step, read from disk if necessary; valid until the next
   // call.
   Tensor settled_weights_slice(int unit) { return weights_.settled_slice(unit); }
-  // Where its next values go. Work enqueued on compute before publish(unit) writes all of it.
+  // Returns the destination of the next values. Work enqueued on compute before publish(unit) must write all
+  // of it.
   Tensor next_weights_slice(int unit) { return weights_.next_slice(unit); }
-  Tensor gradient_slice(int unit) const { return gradients_.slice(unit); }  // empty where the unit is frozen
+  Tensor gradient_slice(int unit) const { return gradients_.slice(unit); }  // empty for a frozen unit
   const GradientForm& gradient_form() const { return gradients_.form(); }
-  // The parts of the slice that this rank counts in the gradient norm and saves, relative to the slice's
-  // begin: the same number on all ranks that have slices of the unit, so some may be empty.
+  // Returns the parts of the slice that this rank counts in the gradient norm and saves, relative to the
+  // slice's begin. All ranks with slices of the unit return the same number of parts; some may be empty.
   std::vector<Range> counted(int unit) const;
-  // After the slice of the working copy was updated, on compute and by the work before all of `updated`:
-  // brings it to the ranks that hold the whole, and home.
+  // Brings the updated slice of the working copy to its home and to the ranks that hold the whole unit. Waits
+  // for the work on compute and for all events in `updated`.
   void publish(int unit, std::span<const Event> updated = {}) { weights_.publish(unit, updated); }
-  // The groups of its units' shardings that have more than one rank, each once, in an order that their ranks
-  // have in common.
+  // Returns each group with more than one rank that the units' shardings use, once, in an order that is the
+  // same on all its ranks.
   std::vector<comm::Communicator*> groups() const;
-  // Work enqueued on compute from now on sees what was published.
+  // Makes work enqueued on compute from now on see the published weights.
   void wait_for_weights() { weights_.wait_for_published(); }
 
-  // Blocks until the disk was read and written, and throws its faults. After the last pass.
+  // Blocks until all disk reads and writes are done, and throws their errors. Call after the last pass.
   void synchronize_disk() { weights_.synchronize_disk(); }
-  // Adds up partial sums, fp64 or int64, of every unit over the ranks that hold its other slices, in rank
-  // order; `replicas`: and over those that hold the same. Unit u's sums end at ends[u], where the next one's
-  // begin; those behind the last unit's are of all ranks that any unit's go over. On the comm stream.
+  // Adds partial sums (fp64 or int64) of every unit over the ranks that hold its other slices, in rank order,
+  // and with `replicas` also over the ranks that hold the same slice. The sums of unit u end at ends[u]. Sums
+  // after the last unit's are added over the widest of these groups. Runs on the comm stream.
   void sum_over_slices(Tensor partial_sums, std::span<const int64_t> ends, std::string_view what,
                        bool replicas);
 
@@ -68,7 +68,7 @@ class ParameterStore {
   StoreOptions options_;
   Stream& compute_;
   Stream& comm_;
-  std::deque<StoredUnit> units_;  // the shards point to them
+  std::deque<StoredUnit> units_;  // the shards point to the units
   WeightShards weights_;
   GradientShards gradients_;
 };

@@ -28,7 +28,7 @@ void PlannedVisits::begin_pass(int pass, bool last) {
   buckets_.begin_pass(pass, last);
 }
 
-// The pool first: its next gathers wait for the visit, not for updates that the end of its gradients begins.
+// Finishes the pool first: its next gathers wait for the visit, not for updates triggered by its gradients.
 void PlannedVisits::finish(int visit) {
   pool_.finish();
   buckets_.finish(visit);

@@ -1,6 +1,6 @@
-// The driver of a ParameterStore for layers that are visited in an order which is fixed before training (a
-// pass). So the memory of gathered units and gradient buckets is planned once, gathers run ahead of their
-// use, and reductions run behind the backward, with events only.
+// Driver of a ParameterStore when the order of layer visits (a pass) is fixed before training. The memory of
+// gathered units and gradient buckets is planned once, gathers run ahead of their use, and reductions overlap
+// the backward pass, synchronized by events only.
 #pragma once
 #include "zero/gather_pool.h"
 #include "zero/gradient_buckets.h"
@@ -11,22 +11,22 @@ namespace cleave::zero {
 
 class PlannedVisits : public Visits {
  public:
-  // The store outlives this; compute and comm are its streams.
+  // The store must outlive this object; compute and comm are its streams.
   PlannedVisits(Memory& memory, ParameterStore& store, Stream& compute, Stream& comm);
 
-  // Set-up, after every unit was added to the store: every pass, which is known by the number that is
-  // returned; commit.
+  // Set-up after all units were added to the store: add_pass returns the index of the pass; then commit.
   int add_pass(std::vector<Visit> visits);
   void commit() override;
 
-  // In a step passes come in any order, each begin_pass and its visits in order, each acquire [gradients]
-  // finish. `last`: no later pass of this step writes gradients of these units; each unit's gradients are
-  // written in one kind of pass only. A pass without backward visits may stand alone.
+  // A step contains passes in any order: begin_pass, then acquire, [gradients] and finish for each visit in
+  // order. `last`: no later pass of this step writes gradients of these units. Only one kind of pass may
+  // write the gradients of a unit. A pass without backward visits may run outside a step.
   void begin_step(double unscale = 1, GradientUser* user = nullptr) override;
   void begin_pass(int pass, bool last);
-  // The parameters of the visit's units, if it needs them, for work enqueued on compute until finish(visit).
+  // Returns the parameters of the visit's units, if it needs them, for work enqueued on compute until
+  // finish(visit).
   std::vector<Tensor> acquire(int visit) { return pool_.acquire(visit); }
-  // The gradients of the same units; those of frozen ones are empty.
+  // Returns the gradient slots of the same units; empty slots for frozen ones.
   std::vector<GradientSlot> gradients(int visit) { return buckets_.slots(visit); }
   void finish(int visit);
   void end_step() override;

@@ -1,4 +1,4 @@
-// Ranges of different sizes in one block of memory, taken and given back in any order.
+// Allocator for ranges of different sizes in one block of memory, taken and returned in any order.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +13,7 @@ class RangeAllocator {
  public:
   explicit RangeAllocator(int64_t numel = 0) : numel_(numel) {}
 
-  // The first free range of so many elements; it begins at a multiple of 64. None: there is none.
+  // Returns the first free range of `numel` elements, starting at a multiple of 64, or nullopt.
   std::optional<Range> take(int64_t numel) {
     int64_t at = 0;
     auto before = taken_.begin();

@@ -9,21 +9,21 @@
 namespace cleave::zero {
 namespace {
 
-// What a rank says in a round, beside the unit that it needs.
+// Messages of a rank in a round other than a unit index.
 constexpr int64_t kEnds = -1, kEndsWithGradients = -2, kHasNoRoom = -3;
 
 int64_t largest(const std::vector<int64_t>& sizes) {
   return sizes.empty() ? 0 : *std::max_element(sizes.begin(), sizes.end());
 }
 
-// Elements of a block in which one unit fits, and all do where that is not too many.
+// Returns the elements of a block that fits any one unit, and all units if they do not exceed `most`.
 int64_t block_of(const std::vector<int64_t>& sizes, int64_t most) {
   int64_t all = 0;
   for (const int64_t n : sizes) all += round_up(n, 64);
   return std::max(round_up(largest(sizes), 64), std::min(all, most));
 }
 
-// What all logs have, each in its own order as far as the ones before it leave it.
+// Merges the logs: every entry of each, in its log's order as far as earlier logs allow.
 std::vector<int64_t> merged(const std::vector<std::vector<int64_t>>& logs) {
   std::vector<int64_t> all;
   for (const std::vector<int64_t>& log : logs) {
@@ -83,7 +83,7 @@ void RecordedVisits::commit() {
 
 void RecordedVisits::begin_step(double unscale, GradientUser* user) {
   store_.begin_step(unscale);
-  comm_.wait(compute_.record());  // the update before has read what sums and zeros are written to
+  comm_.wait(compute_.record());  // the last update has read the sums and zeros that are written next
   user_ = user;
   for (Gradient& g : gradients_) g.summed = false;
 }
@@ -92,7 +92,7 @@ void RecordedVisits::begin_pass(int kind) {
   store_.weights().begin_unknown_pass();
   record_ = &records_[kind], next_ = 0, departed_ = false;
   used_.clear();
-  // The same on all ranks: nothing is there.
+  // Keeps the record equal on all ranks: a pass starts without gathered units.
   for (Whole& w : wholes_)
     if (w.there) whole_ranges_.give_back(w.range), w.there = w.fresh = false;
 }
@@ -121,7 +121,7 @@ void RecordedVisits::release(int unit) {
   released_ = compute_.record();
 }
 
-// Enqueues the record up to its next gather of the unit, and that; false: the rest has none.
+// Enqueues the record up to and including the next gather of the unit. Returns false if the rest has none.
 bool RecordedVisits::follow_to(int unit) {
   const auto at = std::find(record_->begin() + int64_t(next_), record_->end(), unit);
   if (at == record_->end()) return false;
@@ -139,7 +139,8 @@ void RecordedVisits::follow() {
     fetch(int(entry), false);
 }
 
-// What the record says next and this rank has what it takes for: a complete gradient, or room for a unit.
+// Enqueues the next entries of the record as far as possible: sums need a complete gradient, gathers need
+// room.
 void RecordedVisits::run_ahead() {
   for (int ahead = 0; next_ < record_->size(); follow()) {
     const int64_t entry = (*record_)[next_];
@@ -174,8 +175,8 @@ bool RecordedVisits::has_room(int64_t numel, bool evicts) {
   }
 }
 
-// `needed`: room is made for it; otherwise it is brought where there is room, and where there is none the
-// rank takes part for the others' sake.
+// `needed`: evicts other units to make room. Otherwise fetches only if there is room; without room the rank
+// only joins the collective, which other ranks need.
 void RecordedVisits::fetch(int unit, bool needed) {
   Whole& w = wholes_[size_t(unit)];
   const int64_t numel = store_.layout(unit).numel();
@@ -193,7 +194,8 @@ void RecordedVisits::fetch(int unit, bool needed) {
     store_.weights().fetch(unit, gathered_.tensor().slice(Range{0, numel}.shifted(spare_whole_.begin)), {});
 }
 
-// All say what they need, and do it; returns the least of what was said: kEnds where all did nothing.
+// All ranks exchange their needs and serve all of them. Returns 0 if a rank needed a unit or had no room, and
+// the smallest message otherwise.
 int64_t RecordedVisits::round(int64_t message) {
   std::vector<int64_t> said = from_all({message});
   std::sort(said.begin(), said.end());
@@ -205,7 +207,7 @@ int64_t RecordedVisits::round(int64_t message) {
   return said.back() >= 0 || said.front() == kHasNoRoom ? 0 : said.front();
 }
 
-// Of each rank in turn; all say as much.
+// Gathers the messages rank by rank; all ranks send the same number.
 std::vector<int64_t> RecordedVisits::from_all(std::vector<int64_t> mine) {
   const int ranks = agreement_.size();
   if (ranks == 1) return mine;
@@ -234,7 +236,7 @@ GradientShards::WholeGradient RecordedVisits::open(int unit) {
   const int64_t numel = store_.layout(unit).numel();
   const auto take = [&](RangeAllocator& ranges) {
     std::optional<Range> range = ranges.take(numel);
-    // Sums that the record has next make room, then a round does.
+    // Makes room by the record's next sums, then by a round.
     while (!range && next_ < record_->size()) follow(), range = ranges.take(numel);
     for (const bool every_one : {false, true}) {
       if (range) break;
@@ -248,7 +250,7 @@ GradientShards::WholeGradient RecordedVisits::open(int unit) {
   };
   if (!g.open && store_.gradients().buckets(unit)) {
     g.bucket = take(bucket_ranges_);
-    compute_.wait(comm_.record());  // sums of what was there
+    compute_.wait(comm_.record());  // sums of the previous content
     g.whole = {.bucket = bucket_of(unit, g.bucket)};
   }
   if (const int64_t apart = store_.gradients().apart_numel(unit); apart > 0) {
@@ -284,7 +286,7 @@ void RecordedVisits::complete(int unit) {
   run_ahead();
 }
 
-// Of all ranks: what this one has of it and is complete, or zeros.
+// Joins the sum over all ranks: with this rank's complete gradient, or with zeros.
 void RecordedVisits::sum(int unit) {
   Gradient& g = gradients_[size_t(unit)];
   if (g.open && g.complete) {
@@ -299,8 +301,8 @@ void RecordedVisits::sum(int unit) {
   g.summed = true;
 }
 
-// Those that any rank has in a bucket; `every_one`: at the end of the pass, whether said to be complete or
-// not.
+// Sums the gradients that any rank holds in a bucket; `every_one`: at the end of the pass, including
+// gradients that are not marked complete.
 void RecordedVisits::sum_pending(bool every_one) {
   std::vector<int64_t> pending(gradients_.size(), 0);
   for (size_t u = 0; u < gradients_.size(); ++u) {
@@ -337,7 +339,7 @@ void RecordedVisits::finish_gradients() {
     Gradient& g = gradients_[size_t(u)];
     const bool buckets = store_.gradients().buckets(u);
     if (!(buckets ? g.summed : g.open))
-      store_.gradients().clear(u);  // nobody gave it
+      store_.gradients().clear(u);  // no rank gave it
     else if (!buckets)
       store_.gradients().reduce(u, g.whole);
     store_.gradients().finish(u);

@@ -1,16 +1,16 @@
-// The driver of a ParameterStore for a forward and backward that run elsewhere, in an order that nobody knows
-// before. The first pass of a kind is served on demand and recorded; later ones follow the record, so that
-// gathers run ahead of their use without a word between the ranks. A pass may leave the record at any time,
-// and ranks may use different units in different orders, also none: a rank takes part in the collectives of
-// units that it skips, with zeros where gradients are summed.
+// Driver of a ParameterStore for forward and backward passes that run elsewhere in an unknown order. The
+// first pass of a kind is served on demand and recorded. Later ones follow the record, so gathers run ahead
+// of their use without communication between the ranks. A pass may depart from the record at any time, and
+// ranks may use different units in different orders, or none. A rank joins the collectives of units that it
+// skips, with zeros for sums of gradients.
 //
-// What keeps ranks together: a collective is enqueued either because the record says so, which is the same on
-// all ranks, or in a round, in which every rank says what it needs and all do all of it, in the order of
-// units. A rank whose next need is not in the rest of the record enqueues that rest first; the others meet it
-// in a round at the end of the pass at the latest, and record anew. A gradient that is complete is summed as
-// the record says, else when the pass ends or a rank has no room for others. So a sum has the additions of a
-// planned pass unless ranks gave the unit at different points of a pass, or one departed before it gave: then
-// its parts are added up in turn.
+// Ranks stay synchronized as follows. A collective is enqueued either because the record says so, which is
+// the same on all ranks, or in a round: every rank sends the unit that it needs, and all ranks process all of
+// these units in unit order. A rank with a need outside the rest of the record first enqueues that rest; the
+// others meet it in a round at the end of the pass or earlier, and a new record is made. A complete gradient
+// is summed when the record says so, or else when the pass ends or a rank has no room for others. A sum
+// therefore has the additions of a planned pass, unless ranks gave the unit at different points of a pass or
+// one rank departed before it gave the unit. In that case its parts are added up one after another.
 #pragma once
 #include <map>
 #include <optional>
@@ -24,57 +24,58 @@
 namespace cleave::zero {
 
 struct RecordedOptions {
-  // Elements of whole parameters, and of whole gradients, that there may be at a time. One unit fits always.
+  // Maximum elements of whole parameters, and of whole gradients, at a time. One unit always fits.
   int64_t gathered_numel = comm::Call::kWhole, bucket_numel = comm::Call::kWhole;
 };
 
 class RecordedVisits : public Visits {
  public:
-  // The store outlives this; compute and comm are its streams, agreement goes over all data ranks.
+  // The store must outlive this object; compute and comm are its streams. `agreement` spans all data ranks.
   RecordedVisits(Memory& memory, ParameterStore& store, comm::Communicator& agreement,
                  const RecordedOptions& options, Stream& compute, Stream& comm);
   void commit() override;
 
-  // A pass of a kind, a small number, has a record of its own. One that gives no gradients may stand alone.
-  // end_pass is a collective, as are begin_step, finish_gradients, behind which no pass of this step gives
-  // any, and end_step.
+  // `kind` is a small number that selects the record of the pass. A pass without gradients may run outside a
+  // step. Collective: begin_step, end_pass, finish_gradients, and end_step. No pass of this step may give
+  // gradients after finish_gradients.
   void begin_step(double unscale = 1, GradientUser* user = nullptr) override;
   void begin_pass(int kind);
   void end_pass();
   void finish_gradients();
   void end_step() override;
 
-  // The unit's parameters for work enqueued on compute until release, which follows each acquire.
-  // Error(memory) where they do not fit beside those that are in use.
+  // Returns the unit's parameters for work enqueued on compute until release, which must follow each acquire.
+  // Throws Error(memory) if they do not fit together with the units in use.
   std::vector<Tensor> acquire(int unit);
   void release(int unit);
-  // Slots for the unit's gradients until give, for work enqueued on compute; any number of times a pass.
+  // Returns slots for the unit's gradients, for work enqueued on compute until give. Any number of times per
+  // pass.
   std::vector<GradientSlot> gradients(int unit);
   void give(int unit);
-  // The pass gives the unit no more, so its sum may be made when there is no room for others.
+  // Ends the unit's gradients in this pass, so its sum may run early to make room for others.
   void complete(int unit);
 
-  // Gathers and rounds that were not in a record when they were needed, since set-up.
+  // Number of gathers and rounds since set-up that no record predicted.
   int64_t unforeseen() const { return unforeseen_; }
 
  private:
   struct Whole {  // parameters
     bool gathers = false, there = false;
-    bool fresh = false;  // not used since it was gathered
+    bool fresh = false;  // not used since the gather
     int users = 0;
-    int64_t used = 0;  // when, for choosing which leaves first
+    int64_t used = 0;  // time of last use, to choose the unit to evict
     Range range = {};
     Event ready = {};
   };
   struct Gradient {
-    bool open = false;      // something was given that no sum has
-    bool complete = false;  // and nothing more comes in this pass
-    bool written = false;   // its slots are out
+    bool open = false;      // holds gradients that are in no sum yet
+    bool complete = false;  // and this pass adds no more
+    bool written = false;   // its slots are in use
     bool summed = false;    // in this step, on all ranks
     GradientShards::WholeGradient whole = {};
     Range bucket = {}, apart = {};
   };
-  // What is enqueued in a pass: a gather of unit u is u, the sum of its gradient is -1 - u.
+  // Collectives of a pass, in order: u is a gather of unit u, -1 - u is the sum of its gradient.
   using Log = std::vector<int64_t>;
   static int64_t sum_of(int unit) { return -1 - int64_t(unit); }
 
@@ -102,16 +103,16 @@ class RecordedVisits : public Visits {
   std::vector<Whole> wholes_;
   std::vector<Gradient> gradients_;
   Buffer gathered_, buckets_, apart_;
-  Buffer said_;                                 // in rounds, by all ranks
-  Range spare_whole_ = {}, spare_bucket_ = {};  // for units that others need and this rank has no memory for
+  Buffer said_;                                 // the messages of all ranks in a round
+  Range spare_whole_ = {}, spare_bucket_ = {};  // for units needed only by other ranks
   RangeAllocator whole_ranges_, bucket_ranges_, apart_ranges_;
   std::map<int, Log> records_;  // by kind of pass
   Log* record_ = nullptr;
-  size_t next_ = 0;  // of the record
-  Log used_;         // of this pass: what this rank needed, in that order
+  size_t next_ = 0;  // index into the record
+  Log used_;         // units that this rank needed in this pass, in order
   bool departed_ = false;
   int64_t now_ = 0, unforeseen_ = 0;
-  Event released_;  // compute is done with all that was released
+  Event released_;  // compute has finished all released units
   GradientUser* user_ = nullptr;
 };
 

@@ -8,7 +8,7 @@
 namespace cleave::zero {
 namespace {
 
-// The whole, or pieces.
+// Cuts `numel` elements into pieces if `cut` is set, or returns one range.
 std::vector<Range> pieces(int64_t numel, bool cut) {
   std::vector<Range> all;
   for (Range r{0, 0}; r.begin < numel; r.begin = r.end) {
@@ -47,9 +47,9 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
   whole_ = std::make_unique<WholeParameters>(memory, store, cutting_, second);
 }
 
-// State on the device is updated there, on compute or, where kernels do not reach its working copy, with
-// that on its way. Other state is, too, where a placement says so; or on the host, which on a CPU rank is
-// compute again.
+// State on the device is updated there: on compute, or staged if kernels cannot reach its working copy. Other
+// state is updated on the device if the placement says so, and otherwise on the host, which is compute on a
+// CPU rank.
 void ShardedOptimizer::add_sides(Memory& memory, const offload::Placement& placement) {
   const bool off_device = placement.optimizer != MemoryKind::device, cuda = memory.device().is_cuda();
   const bool streams = off_device && placement.update == offload::UpdateSide::device;
@@ -128,7 +128,7 @@ void ShardedOptimizer::initialize(uint64_t seed, Stream& compute) {
       compute);
 }
 
-// On the host and by the loader, piece by piece: there is no fp32 copy to fill.
+// Fills on the host and through the loader, piece by piece, because frozen units have no fp32 copy.
 void ShardedOptimizer::fill_frozen(uint64_t seed, Stream& compute) {
   std::vector<float> values;
   for (const int u : frozen_)
@@ -142,8 +142,7 @@ void ShardedOptimizer::fill_frozen(uint64_t seed, Stream& compute) {
 }
 
 void ShardedOptimizer::publish_masters(Stream& compute) {
-  frozen_weights_.publish_masters(
-      compute);  // first: the last unit written may still have a buffer of the disk's
+  frozen_weights_.publish_masters(compute);  // first: the last unit written may still hold a disk buffer
   publish_all(
       {0, 1}, {}, [](int, Range, Tensor, Stream&) {}, compute);
 }
@@ -168,7 +167,7 @@ void ShardedOptimizer::publish_all(Range read, Range write, const GiveValues& gi
 void ShardedOptimizer::fill(int unit, Range of_slice, Tensor master, uint64_t seed, Stream& stream) const {
   const FlatLayout& layout = store_.layout(unit);
   kernels::launch(kernels::Fill{.y = master, .value = 0},
-                  stream);  // zeros of parameters and of a unit's padding, over what was there before
+                  stream);  // zeros also overwrite earlier values of parameters and padding
   for (const FlatLayout::Piece& piece : layout.pieces(of_slice.shifted(store_.slice(unit).begin))) {
     const ParamSpec& param = layout.param(piece.param);
     const Tensor part = master.slice({piece.offset, piece.offset + piece.elements.size()});
@@ -208,15 +207,16 @@ void ShardedOptimizer::square_gradients(Tensor sums, Stream& compute) {
   }
 }
 
-// Of an axis that divides the unit's slices every rank has their sum by now, and the first one gives it.
+// All ranks of an axis that divides the unit's slices have their sum by now; only the first one contributes
+// it.
 bool ShardedOptimizer::repeats_sums(int unit) const {
   const AxisSet divide = sharing_axes(store_.layout(unit).cut_by());
   return std::any_of(cutting_.begin(), cutting_.end(),
                      [&](const comm::CuttingAxis& a) { return divide.has(a.axis) && a.ranks->rank() > 0; });
 }
 
-// The same bits however a slice is cut, and whichever unit comes first: kernels are elementwise, or their
-// sums are of whole ranges.
+// Results have the same bits for every cut of a slice and every order of units: kernels are elementwise, or
+// sum whole ranges.
 Event ShardedOptimizer::run(int unit, const optim::UpdateSlice& slice, const StagedUpdate::Kernels& kernels,
                             const Event& ready, Stream& compute) {
   Side& side = side_of(slice);
@@ -240,8 +240,8 @@ Event ShardedOptimizer::run(int unit, const optim::UpdateSlice& slice, const Sta
   return compute.record();
 }
 
-// A unit's tiles may be updated on both sides, which know nothing of each other. What kernels of the host
-// failed with leaves by the stream that waits for them.
+// Both sides may update tiles of a unit, independently of each other. Errors of host kernels surface on the
+// stream that waits for their events.
 void ShardedOptimizer::publish(int unit) {
   const auto u = size_t(unit);
   const Event updated[] = {host_.worked[u], host_.done[u], device_.done[u]};
@@ -265,7 +265,7 @@ void ShardedOptimizer::visit(int unit, bool update, const optim::StepArgs& of_al
   const optim::StepArgs args = of_all.of(store_.layout(unit).group());
   const std::vector<KernelRange> ranges = kernel_ranges(unit);
   state_.visit(unit, [&](const StateHome::Tile& tile, const State& state, const Event& ready) {
-    // What is staged, streams of its own show; what is off the device otherwise has a track of its own.
+    // Staged updates have their own streams in the trace; other updates off the device get a separate track.
     const char* what = tile.home == MemoryKind::device ? "step" : "update";
     const TraceSpan seen(away_ ? nullptr : trace_, compute, what, store_.layout(unit).name());
     Event done = ready;
@@ -296,7 +296,7 @@ void ShardedOptimizer::visit(int unit, bool update, const optim::StepArgs& of_al
 void ShardedOptimizer::begin_step(const std::optional<optim::StepArgs>& ahead, std::vector<bool> late,
                                   Stream& compute) {
   ahead_ = whole_ ? std::nullopt : ahead, late_ = std::move(late), compute_ = &compute;
-  // Buffers of weights on disk are used in turn, by the gathers of the backward as well.
+  // Weights on disk share a ring of buffers with the gathers of the backward pass.
   for (int u = 0; u < store_.units(); ++u)
     if (store_.weights_slice(u).memory() == MemoryKind::disk) late_[size_t(u)] = true;
   expected_.clear(), updated_.clear();
@@ -323,7 +323,7 @@ void ShardedOptimizer::complete(int unit) {
 }
 
 void ShardedOptimizer::finish_step(const optim::StepArgs& args) {
-  // In the order in which they were expected, and then those that are late.
+  // In the expected order, then the late ones.
   std::vector<int> late;
   for (int u = 0; u < store_.units(); ++u)
     if (!store_.layout(u).frozen() && std::find(expected_.begin(), expected_.end(), u) == expected_.end())
@@ -340,7 +340,7 @@ void ShardedOptimizer::finish_step(const optim::StepArgs& args) {
   store_.wait_for_weights();
 }
 
-// The walk before the update's: moments, and the sums over whole parameters.
+// Walk before the update: moments, and the sums over whole parameters.
 void ShardedOptimizer::prepare(const optim::StepArgs& args) {
   whole_->clear(*compute_, second(*compute_));
   for (const int u : expected_) visit(u, false, args, *compute_);

@@ -1,6 +1,6 @@
-// The optimizer's side of ZeRO: fp32 master weights and optimizer states of this rank's slices, in the home
-// that the placement names, and the loop over their tiles that updates them, unit by unit as gradients are
-// complete or after all are. It does not know which optimizer it runs, nor what a stage is.
+// Optimizer part of ZeRO: fp32 master weights and optimizer states of this rank's slices in the home given by
+// the placement, and the loop that updates their tiles. Units are updated as their gradients are complete, or
+// after all are. Independent of the concrete optimizer and of the stage.
 #pragma once
 #include <memory>
 #include <optional>
@@ -22,32 +22,32 @@ namespace cleave::zero {
 
 class ShardedOptimizer final : public GradientUser, public SavedState {
  public:
-  // After every unit was added to the store. Where the working copy is fp32 and shares the optimizer's home,
-  // it is the master itself and no master is kept. Of frozen units there is nothing but the working copy,
-  // which is their master to checkpoints. The ranks of `cutting` outlive this.
+  // Create after all units were added to the store. If the working copy is fp32 and shares the optimizer's
+  // home, it is also the master and no separate master is kept. Frozen units have only the working copy,
+  // which checkpoints save as their master. The ranks of `cutting` must outlive this object.
   ShardedOptimizer(Memory& memory, ParameterStore& store, std::unique_ptr<optim::Optimizer> optimizer,
                    const offload::Placement& placement, std::vector<comm::CuttingAxis> cutting);
 
-  // Fills the masters (and through them the weights) with every parameter's initial values: functions of the
-  // seed, the parameter's name and the element's index, the same at every stage and number of ranks. States
+  // Fills the masters, and through them the weights, with the initial value of every parameter: a function of
+  // the seed, the parameter name and the element index, equal for all stages and numbers of ranks. States
   // start at zero.
   void initialize(uint64_t seed, Stream& compute) override;
 
-  // Squared norms of each unit's reduced gradients, over the ranks that have slices of it, into sums: one of
-  // each part that ParameterStore::counted() has, unit by unit, in the form of the gradients
-  // (GradientForm::squares_numel), which added up over the ranks of the cutting axes are those of the whole.
-  // sums must be in the gradients' memory. Collective.
+  // Writes squared norms of each unit's reduced gradients, summed over the ranks that have slices of it, to
+  // `sums`: one per part of ParameterStore::counted(), unit by unit, in the form of the gradients
+  // (GradientForm::squares_numel). Their sum over the ranks of the cutting axes is the norm of the whole
+  // model. `sums` must be in the memory of the gradients. Collective.
   void square_gradients(Tensor sums, Stream& compute);
 
-  // One training step: begin_step, the store's passes with this object as the user of their gradients, and
-  // finish_step, or nothing where the step is skipped. State on disk is read ahead from the pass on that
-  // completes gradients. `ahead`: the update's arguments, where it needs to know nothing of all gradients;
-  // then a unit is updated on compute as soon as its own is complete, while the backward goes on. late[unit]:
-  // not these, their gradients are not final at that time.
+  // A training step is begin_step, the store's passes with this object as the user of their gradients, and
+  // finish_step; leave out finish_step to skip the step. State on disk is prefetched from the pass that
+  // completes gradients. `ahead`: arguments of the update, if the update does not depend on all gradients. A
+  // unit is then updated on compute as soon as its gradient is complete, during the backward pass.
+  // late[unit]: excludes units with gradients that are not final then.
   void begin_step(const std::optional<optim::StepArgs>& ahead, std::vector<bool> late, Stream& compute);
   void expect(std::span<const int> units) override;
   void complete(int unit) override;
-  // Updates the units that were not yet and publishes all. args.step counts applied updates from 1.
+  // Updates the remaining units and publishes all. args.step counts applied updates from 1.
   void finish_step(const optim::StepArgs& args);
 
   std::vector<std::string> kinds() const override;
@@ -56,10 +56,10 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   void begin_masters(int unit, Stream& compute) override { frozen_weights_.begin_masters(unit, compute); }
   void publish_masters(Stream& compute) override;
 
-  // Updates off the device, with what moves for them; the trace outlives this.
+  // Traces updates off the device and their transfers; the trace must outlive this object.
   void show_in(Trace& trace, Stream& compute);
 
-  // The file of the state that lives on disk; none: nothing does.
+  // Returns the file of the state on disk, or null.
   const offload::DiskFile* file() const { return state_.file(); }
   UpdateBytes update_bytes() const;
 
@@ -67,29 +67,29 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   bool repeats_sums(int unit) const;
   using State = std::array<Tensor, StateHome::kMostKinds>;
   static std::vector<StateHome::Slice> slices_of(const ParameterStore& store);
-  // What kernels are given at once: parts of a unit's slice of equal decay, or of one parameter each.
+  // Part of a unit's slice for one kernel call: a range of equal decay, or one parameter.
   struct KernelRange {
     Range range;
     bool decay;
     int param = -1;
   };
   std::vector<KernelRange> kernel_ranges(int unit) const;
-  // Where kernels run: on compute, or with operands on their way.
+  // Place of the kernels: compute, or a staged update with operands in transit.
   struct Side {
-    Buffer gradient;                       // a piece of it as the update reads it, where its form is another
-    std::unique_ptr<StagedUpdate> staged;  // none: on compute, which reaches everything
-    std::vector<Event> worked, done;  // by unit: the last staged kernels of it, and all staged work on it
+    Buffer gradient;                       // a piece decoded for the update, if its form requires it
+    std::unique_ptr<StagedUpdate> staged;  // null: on compute, which reaches all operands
+    std::vector<Event> worked, done;       // by unit: its last staged kernels, and all its staged work
   };
   void add_sides(Memory& memory, const offload::Placement& placement);
   Side& side_of(const optim::UpdateSlice& slice);
   void begin_walk(Range read, Range write);
   void prepare(const optim::StepArgs& args);
   void visit(int unit, bool update, const optim::StepArgs& args, Stream& compute);
-  // `ready`: the slice's state is there.
+  // `ready`: the state of the slice is available.
   Event run(int unit, const optim::UpdateSlice& slice, const StagedUpdate::Kernels& kernels,
             const Event& ready, Stream& compute);
   void publish(int unit);
-  // A walk over all units that gives masters values and brings them to the ranks that hold the whole.
+  // Walks over all units, gives masters their values and brings them to the ranks that hold the whole unit.
   using GiveValues = std::function<void(int unit, Range of_slice, Tensor master, Stream& stream)>;
   void publish_all(Range read, Range write, const GiveValues& give, Stream& compute);
   void fill(int unit, Range of_slice, Tensor master, uint64_t seed, Stream& stream) const;
@@ -104,14 +104,14 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   std::vector<int> frozen_;
   WeightLoader frozen_weights_;
   offload::HomeStream homes_;
-  std::unique_ptr<WholeParameters> whole_;  // where the optimizer prepares
-  Side here_, host_, device_;               // their streams go first: they finish what was enqueued
-  Side* away_ = nullptr;                    // of state off the device, where that is not `here_`
+  std::unique_ptr<WholeParameters> whole_;  // if the optimizer has a prepare pass
+  Side here_, host_, device_;               // their streams are destroyed first: they finish enqueued work
+  Side* away_ = nullptr;                    // side for state off the device, if it is not `here_`
 
-  std::optional<optim::StepArgs> ahead_;  // of the step that is under way
+  std::optional<optim::StepArgs> ahead_;  // of the current step
   std::vector<bool> late_;
   Stream* compute_ = nullptr;
-  std::vector<int> expected_, updated_;  // units, in order; of them: those that were updated
+  std::vector<int> expected_, updated_;  // units in order; updated_ is the part already updated
   Trace* trace_ = nullptr;
 };
 

@@ -1,7 +1,6 @@
-// ZeRO (arXiv 1910.02054) as a choice of five communicators. Over the data-parallel group a gradient is
-// summed exactly once, at one of three times, and a parameter is gathered at one of two at most. A time
-// that is not used gets the group of one, where every collective is free, so the code around it is the same
-// for every stage.
+// ZeRO (arXiv 1910.02054) as a choice of five communicators. A gradient is summed over the data-parallel
+// group exactly once, at one of three times, and a parameter is gathered at no more than two. An unused time
+// gets the group of one; its collectives are free, so all stages share the same code.
 //
 //   stage | reduce_each_micro | reduce_each_step | reduce_replicas | gather_on_publish | gather_on_use
 //     0   |       self        |       self       |      data       |       self        |     self
@@ -9,15 +8,15 @@
 //     2   |       data        |       self       |      self       |       data        |     self
 //     3   |       data        |       self       |      self       |       self        |     data
 //
-// On many nodes stage 3 may gather inside a group of near ranks only, cut out of the data axis. Hybrid (MiCS,
-// arXiv 2205.00119; HSDP) shards everything over the near ranks and keeps a replica in each group; nested
-// (the idea of ZeRO++'s hpZ, arXiv 2306.10209) shards the optimizer over all, too:
+// On many nodes stage 3 can gather inside a group of near ranks only, a part of the data axis. Hybrid (MiCS,
+// arXiv 2205.00119; HSDP) shards everything over the near ranks and keeps a replica in each group. Nested
+// (the idea of ZeRO++'s hpZ, arXiv 2306.10209) also shards the optimizer over all ranks:
 //
 //   hybrid  |       near        |       self       |     across      |       self        |     near
 //   nested  |       near        |      across      |      self       |      across       |     near
 //
-// Beside the communicators stands where the shards live. A unit whose parameters have their home elsewhere is
-// gathered even by a group of one, and gradients whose home is elsewhere go through a bucket even there.
+// `home` is the memory of the shards. A unit with off-device parameters is gathered even in a group of one,
+// and off-device gradients use a bucket even there.
 #pragma once
 #include "comm/communicator.h"
 #include "offload/placement.h"
@@ -45,8 +44,8 @@ struct Sharding {
   }
 };
 
-// The only function that makes groups of the number 0 to 3. Which homes a stage allows is a value of
-// runtime/step/settings.h.
+// The only place that maps the stage number 0 to 3 to groups. runtime/step/settings.h says which homes a
+// stage allows.
 inline Sharding sharding_of_stage(int stage, comm::Communicator& data, comm::Communicator& self) {
   require(0 <= stage && stage <= 3, Exit::usage, "zero_optimization.stage: must be 0, 1, 2 or 3 (got {})",
           stage);
@@ -58,7 +57,7 @@ inline Sharding sharding_of_stage(int stage, comm::Communicator& data, comm::Com
           .gather_on_use = pick(stage == 3)};
 }
 
-// Ranks of the data axis that are near each other, and those with the same index among their near ranks.
+// Near ranks of the data axis, and the ranks with the same index among their near ranks.
 struct NearGroups {
   comm::Communicator *near, *across;
 };
@@ -77,8 +76,7 @@ inline Sharding nested_sharding(const NearGroups& g, comm::Communicator& self) {
           .gather_on_use = g.near};
 }
 
-// The sharding of a unit whose parameters stay whole on every rank's device: gathered when the optimizer
-// publishes, not when used.
+// Sharding of a unit with whole parameters on the device of every rank: gathered on publication, not on use.
 inline Sharding with_whole_parameters(Sharding sharding, comm::Communicator& self) {
   if (sharding.gather_on_publish->size() == 1) std::swap(sharding.gather_on_publish, sharding.gather_on_use);
   CHECK(sharding.gather_on_use->size() == 1, "zero: a nested sharding cannot keep unit parameters whole");

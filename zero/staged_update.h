@@ -1,7 +1,7 @@
-// An optimizer's kernels on one side of a rank, the host or the device, with operands that live on the other.
-// Those pass piece by piece through memory of this side: what is read comes ahead of the kernels on a stream
-// of its own, what is written leaves behind them on another. Nothing waits between slices, whichever units
-// they belong to: while one piece is worked on, the next arrives and the last one leaves.
+// Runs an optimizer's kernels on one side of a rank, host or device, with operands on the other side.
+// Operands pass in pieces through memory of this side: one stream reads ahead of the kernels, another writes
+// back after them. Slices of different units follow each other without a wait: while one piece is updated,
+// the next arrives and the previous one leaves.
 #pragma once
 #include <functional>
 #include <optional>
@@ -17,38 +17,39 @@ namespace cleave::zero {
 
 class StagedUpdate {
  public:
-  static constexpr int64_t kPiece = int64_t{1} << 20;  // elements, at most
+  static constexpr int64_t kPiece = int64_t{1} << 20;  // maximum elements
 
-  // What may have its home on the other side: so many of the master and the states after it, and the types of
+  // Operands on the other side: the number of kinds (the master and the states after it), and the types of
   // gradients and working copies.
   struct Travels {
     int kinds = 0;
     std::optional<DType> gradients = {}, weights = {};
   };
-  // Staging buffers of at most `largest` elements each, in this side's memory.
+  // Allocates staging buffers of at most `largest` elements each in this side's memory.
   StagedUpdate(Memory& memory, offload::UpdateSide side, const Travels& travels, int64_t largest);
 
-  // What is given from now on starts after the event.
+  // Makes later work start after the event.
   void wait(const Event& event);
-  // And reads what was written back so far: before anything is given a second time.
+  // Begins a walk over the slices. Its reads see everything written back before; call before a slice is used
+  // again.
   void begin_walk();
-  // Runs kernels on pieces of the slice, whose operands may be on either side and undefined. Of the master
-  // and its states the kernels find the kinds in `read` and those in `written` are kept; grad is read and
-  // copy written. `range` is the piece's, of the slice. The event says that nothing of the slice is in use
-  // any more and all of it is written.
+  // Runs kernels on pieces of the slice. Operands may be on either side, or undefined. Of the master and
+  // states, the kinds in `read` are loaded and those in `written` are stored; grad is read and copy is
+  // written. `range` is the piece's range in the slice. The returned event marks the slice as unused and
+  // completely written.
   using Kernels = std::function<void(const optim::UpdateSlice& piece, Range range, Stream& stream)>;
   Event run(const Kernels& kernels, const optim::UpdateSlice& slice, Range read, Range written);
 
-  // The last kernels that run() enqueued. Who waits for these hears what they failed with, also where it is
-  // the results' way that it has to wait for.
+  // The last kernels that run() enqueued. A waiter of this event receives their errors, even if it also has
+  // to wait for the transfer of the results.
   const Event& worked() const { return worked_; }
 
-  void show_in(Trace& trace);         // kernels, and what comes and goes
-  Stream& stream() { return work_; }  // where kernels run
+  void show_in(Trace& trace);         // traces kernels and transfers
+  Stream& stream() { return work_; }  // stream of the kernels
   void synchronize();
 
  private:
-  static constexpr size_t kSlots = 3;  // one arrives, one is worked on, one leaves
+  static constexpr size_t kSlots = 3;  // one arrives, one is updated, one leaves
   struct Slot {
     std::array<Buffer, 1 + optim::kMostStates> state;
     Buffer gradient, weights;
@@ -64,7 +65,7 @@ class StagedUpdate {
   Event worked_;
   std::vector<Workspace> spaces_;
   Trace* trace_ = nullptr;
-  Stream work_, in_, out_;  // go first: they finish what was enqueued
+  Stream work_, in_, out_;  // destroyed first: they finish enqueued work
 };
 
 }  // namespace cleave::zero

@@ -13,12 +13,12 @@ namespace {
 
 constexpr int64_t kWidth = size_of(DType::fp32);
 
-// The kinds [which) of a tile of n elements whose kinds lie one behind the other.
+// Returns the kinds `which` of a tile of n elements with consecutive kinds.
 Tensor kinds_of(const Tensor& all, int64_t n, Range which) {
   return all.slice({which.begin * n, which.end * n});
 }
 
-// By all threads of a rank that computes on the host.
+// Copies with all threads of a rank that computes on the host.
 void transfer(Tensor to, Tensor from, Stream& compute) {
   if (compute.on_cuda()) return copy(to, from, compute);
   kernels::launch(kernels::Cast{.y = to, .x = from}, compute);
@@ -83,7 +83,7 @@ void StateHome::open_file(Memory& memory, const offload::DiskHome& home) {
       std::vector<std::pair<Category, int64_t>>{{Category::master, masters},
                                                 {Category::optimizer_state, bytes - masters}},
       home.options, home.key);
-  // Slots start where the disk writes directly.
+  // Align slots so that the disk can write them directly.
   const int64_t count = std::min(int64_t(home.buffers), int64_t(on_disk_.size()));
   const int64_t block = offload::DiskFile::kAlignment / kWidth, stride = round_up(largest, block);
   buffers_.push_back(memory.allocate(home.staging, Category::staging, DType::fp32, {count * stride + block},
@@ -111,7 +111,7 @@ bool StateHome::separate(const Tile& tile) const {
 
 void StateHome::begin_walk(Range read, Range write) {
   walk_ = {.read = read, .write = write};
-  if (reader_) reader_->wait(writer_->record());  // every tile is what the walk before left it as
+  if (reader_) reader_->wait(writer_->record());  // sees every tile as the previous walk left it
 }
 
 void StateHome::expect(std::span<const int> units) {
@@ -142,7 +142,7 @@ void StateHome::visit(int unit, const Body& body) {
       body(tile, tile.state, {});
       continue;
     }
-    if (walk_.used == 0) writer_->synchronize();  // nothing of this walk is there yet
+    if (walk_.used == 0) writer_->synchronize();  // waits for the previous walk
     CHECK(walk_.used < walk_.tiles.size() && walk_.tiles[walk_.used] == t, "unit {} is not expected", unit);
     fetch();
     const size_t at = walk_.used++ % slots_.size();
@@ -176,7 +176,7 @@ void StateHome::walk(Range read, Range write, const Body& body) {
   forget_read_ahead();
 }
 
-// Calls move(part of a tile in memory, or none; its offset in the file; which elements of `range`) and waits.
+// Calls move(tile, range in the tile, range relative to `range`) for every part, and waits.
 template <class Move>
 void StateHome::each_part(int unit, Range range, Stream& compute, const Move& move) {
   if (writer_) writer_->synchronize();

@@ -1,4 +1,4 @@
-// Units that take turns in one block of memory during a pass: gathered parameters, or gradient buckets.
+// Units that share one block of memory during a pass: gathered parameters, or gradient buckets.
 #pragma once
 #include <cstddef>
 #include <vector>
@@ -9,28 +9,28 @@ namespace cleave::zero {
 
 struct Stay {
   int unit = 0;
-  int first_use = 0, last_use = 0;  // the visits that it is for
-  Lifetime lifetime = {};           // from the first visit in which its memory is taken to the last
-  int64_t offset = 0;               // of its memory, in elements
+  int first_use = 0, last_use = 0;  // visits that use it
+  Lifetime lifetime = {};           // visits that its memory is occupied for
+  int64_t offset = 0;               // of the memory, in elements
 };
 
 class Stays {
  public:
   void add(const Stay& stay) { all_.push_back(stay); }
-  // The stay that serves a unit at a visit, which may be made longer before lay_out(); null: none.
+  // Returns the stay of a unit at a visit, which may be extended before lay_out(), or null.
   Stay* find(int unit, int visit) {
     for (Stay& s : all_)
       if (s.unit == unit && s.first_use <= visit && visit <= s.last_use) return &s;
     return nullptr;
   }
-  // Elements whose memory is taken during a visit.
+  // Returns the elements that are occupied during a visit.
   int64_t numel_at(int visit) const {
     int64_t numel = 0;
     for (const Stay& s : all_)
       if (s.lifetime.first <= visit && visit <= s.lifetime.last) numel += s.lifetime.numel;
     return numel;
   }
-  // After the last add: gives each its offset.
+  // Assigns all offsets. Call after the last add.
   void lay_out() {
     std::vector<Lifetime> lifetimes;
     for (const Stay& s : all_) lifetimes.push_back(s.lifetime);

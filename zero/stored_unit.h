@@ -1,4 +1,4 @@
-// A unit of parameters as the parts of a ParameterStore know it, and the visits in which layers use units.
+// Unit of parameters in a ParameterStore, and the visits of layers to units.
 #pragma once
 #include <vector>
 
@@ -10,10 +10,10 @@ namespace cleave::zero {
 
 struct StoredUnit {
   FlatLayout layout;
-  Sharding sharding;  // its groups are its own: another unit's gradients may be summed over other ranks
+  Sharding sharding;  // its own groups: the gradients of other units may be summed over other ranks
 
   const std::string& name() const { return layout.name(); }
-  // What this rank holds of the working copy; and what its optimizer updates, which is part of that.
+  // Elements of the working copy on this rank, and the part of them that its optimizer updates.
   int64_t shard_numel() const { return layout.numel() / sharding.parameter_shards(); }
   int64_t slice_numel() const { return layout.numel() / sharding.optimizer_shards(); }
   Range slice() const {  // in the flat order
@@ -21,10 +21,10 @@ struct StoredUnit {
                        sharding.reduce_each_step->rank();
     return Range{0, slice_numel()}.shifted(at * slice_numel());
   }
-  Range slice_of_shard() const {  // the slice's range of the working copy that this rank holds
+  Range slice_of_shard() const {  // the slice's range in this rank's shard
     return Range{0, slice_numel()}.shifted(sharding.gather_on_publish->rank() * slice_numel());
   }
-  // A parameter in the flat order's elements `full`, in its own shape.
+  // Returns a parameter as a view in its shape of `full`, the elements in flat order.
   Tensor view(int param, const Tensor& full) const {
     Shape shape;
     for (int64_t d : layout.param(param).shape) shape.dims[size_t(shape.rank++)] = d;
@@ -32,8 +32,8 @@ struct StoredUnit {
   }
 };
 
-// One stop of a pass: which units, whether their gradients are written, and whether their parameters are
-// needed (a split backward's second part needs none).
+// One stop of a pass: the units, and flags for gradient writes and parameter reads (the second part of a
+// split backward reads none).
 struct Visit {
   std::vector<int> units;
   bool backward = false;

@@ -12,10 +12,10 @@
 namespace cleave::zero {
 namespace {
 
-constexpr int64_t kNumel = int64_t{8} << 20;  // of each tensor: 32 MiB
-constexpr double kSeconds = 0.1;              // of each measurement
+constexpr int64_t kNumel = int64_t{8} << 20;  // per tensor: 32 MiB
+constexpr double kSeconds = 0.1;              // per measurement
 
-// How often a second `work`, which waits until it is done, can be done. The first time does not count.
+// Returns how often per second `work`, which blocks until done, can run. The first run is a warm-up.
 double frequency(const std::function<void()>& work) {
   using Clock = std::chrono::steady_clock;
   work();
@@ -47,7 +47,7 @@ double host_rate(const optim::Optimizer& optimizer, Memory& memory, MemoryKind h
 }
 
 UpdateRates measure(const optim::Optimizer& optimizer, Device device, MemoryKind home) {
-  Memory memory({}, Memory::Mode::real, device);  // of its own: gone before training starts
+  Memory memory({}, Memory::Mode::real, device);  // separate: freed before training starts
   UpdateRates rates{.host = host_rate(optimizer, memory, home)};
   auto allocate = [&](MemoryKind kind) {
     return memory.allocate(kind, Category::staging, DType::fp32, {kNumel}, "a measurement");
@@ -75,7 +75,7 @@ UpdateTimes update_times(const UpdateBytes& b, const UpdateRates& r) {
 
 UpdateRates measure_update(const optim::Optimizer& optimizer, Device device, MemoryKind home) {
   using Key = std::tuple<std::type_index, size_t, Device::Kind, int, MemoryKind>;
-  static std::mutex mutex;  // ranks may be threads, whose measurements would slow each other down
+  static std::mutex mutex;  // ranks may be threads, and parallel measurements would slow each other down
   static std::map<Key, UpdateRates> known;
   const Key key{typeid(optimizer), optimizer.states().size(), device.kind, device.index, home};
   const std::lock_guard lock(mutex);

@@ -12,7 +12,7 @@ class AsTheyAre final : public WeightForm {
   void decode(Tensor, Tensor, Stream&) const override {}
 };
 
-// A byte an element, then a scale for each block of a shard (ZeRO++'s qwZ, arXiv 2306.10209).
+// One byte per element, then a scale for each block of a shard (ZeRO++'s qwZ, arXiv 2306.10209).
 class BlockInt8 final : public WeightForm {
  public:
   int64_t bytes(int64_t numel) const override {

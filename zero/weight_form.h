@@ -1,5 +1,5 @@
-// The form in which weights travel between ranks, as a value: what a shard takes in bytes on the
-// way, and the two kernels that bring it into the form and back. A shard that travels as it is takes none.
+// Wire format of weights: the bytes per shard, and the encode and decode kernels. An unencoded shard needs no
+// bytes.
 #pragma once
 #include <memory>
 
@@ -10,15 +10,16 @@ namespace cleave::zero {
 
 class WeightForm {
  public:
-  // The form of what is gathered for a use, as the options ask; and that of updated slices, which are
-  // published as they are.
+  // of_use: the format of gathers for a use, from the options. of_publication: the format of updated slices,
+  // always unencoded.
   static std::unique_ptr<WeightForm> of_use(const StoreOptions& options);
   static std::unique_ptr<WeightForm> of_publication(const StoreOptions& options);
   virtual ~WeightForm() = default;
 
-  // What so many elements take on the way. 0: they travel as they are, and nothing else is called.
+  // Returns the bytes that `numel` elements take on the wire. 0: sent unencoded; encode and decode are not
+  // called.
   virtual int64_t bytes(int64_t numel) const = 0;
-  virtual void encode(Tensor bytes, Tensor shard, Stream& stream) const = 0;  // bytes: uint8, so many
+  virtual void encode(Tensor bytes, Tensor shard, Stream& stream) const = 0;  // bytes: uint8 [bytes(numel)]
   virtual void decode(Tensor shard, Tensor bytes, Stream& stream) const = 0;
 };
 

@@ -56,7 +56,7 @@ void WeightLoader::write(int unit, int, Range range, Tensor from, Stream& comput
 void WeightLoader::publish_before(int unit) {
   CHECK(next_ == 0 || units_[next_ - 1] < unit, "unit {} is written after unit {} was published", unit,
         units_[next_ - 1]);
-  // All of them, on every rank in the same order, also those of which this rank has nothing but padding.
+  // Publishes all units on every rank in the same order, including units with only padding here.
   for (; next_ < units_.size() && units_[next_] < unit; ++next_) store_.publish(units_[next_]);
 }
 

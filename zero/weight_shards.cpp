@@ -35,8 +35,7 @@ void WeightShards::show_in(Trace& trace) {
   disk_.show_in(trace);
 }
 
-// A shard from another home comes into its own range of the whole first, so that transports find it on the
-// device.
+// Copies an off-device shard to its range of the whole first, because transports need it on the device.
 Event WeightShards::fetch(int index, Tensor full, const Event& free) {
   const Unit& unit = units_[size_t(index)];
   comm::Communicator& ranks = *unit.of->sharding.gather_on_use;
@@ -90,7 +89,7 @@ void WeightShards::publish(int index, std::span<const Event> updated) {
 
 void WeightShards::wait_for_published() {
   compute_.wait(comm_.record());
-  published_ = compute_.record();  // fetches from now on must see the updated shards
+  published_ = compute_.record();  // later fetches must see the updated shards
   disk_.end_writes();
 }
 

@@ -1,4 +1,4 @@
-// Sums over whole parameters that lie in slices on many ranks, for optimizers whose update depends on them.
+// Sums over whole parameters with slices on many ranks, for optimizers that need norms per parameter.
 #pragma once
 #include <optional>
 #include <vector>
@@ -10,17 +10,17 @@ namespace cleave::zero {
 
 class WholeParameters {
  public:
-  // Two sums a parameter of the store, on the device and, where a second stream updates state as well, in
-  // memory that it reaches. The ranks of `cutting` outlive this.
+  // Allocates two sums per parameter of the store on the device, and also in `second` memory if a second
+  // stream updates state. The ranks of `cutting` must outlive this object.
   WholeParameters(Memory& memory, ParameterStore& store, std::vector<comm::CuttingAxis> cutting,
                   std::optional<MemoryKind> second);
 
-  // Sets all sums to zero; then work of `first` and `second`, which may be the same, adds this rank's parts
-  // to slots of its own (fp64 [2]).
+  // clear sets all sums to zero. Then work on `first` and `second`, which may be the same stream, adds this
+  // rank's parts to separate slots (fp64 [2]).
   void clear(Stream& first, Stream& second);
   Tensor slot(int unit, int param, bool second) const;
-  // Adds up over the ranks that have other parts of a parameter, in rank order, and waits: what is padding is
-  // on no rank and counts nowhere. Collective.
+  // Adds the slots over the ranks that hold other parts of a parameter, in rank order, and waits. Padding
+  // does not count. Collective.
   void add_up(Stream& first, Stream& second);
   std::array<double, 2> sums(int unit, int param) const;
 
@@ -33,7 +33,7 @@ class WholeParameters {
   std::vector<int64_t> ends_;  // of each unit's sums
   Buffer first_sums_, second_sums_;
   std::vector<double> sums_;
-  std::vector<AxisSet> cut_by_;  // the parameter, by element of sums_
+  std::vector<AxisSet> cut_by_;  // axes that cut the parameter, by element of sums_
 };
 
 }  // namespace cleave::zero

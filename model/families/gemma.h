@@ -1,10 +1,10 @@
-// What Gemma 2 and the text models of Gemma 3 have in common.
+// Common parts of Gemma 2 and the text models of Gemma 3.
 #pragma once
 #include "model/families/rotary_decoder.h"
 
 namespace cleave::model {
 
-// Parameters as Llama calls them, with norms behind both halves.
+// Llama's parameter names, with norms after both halves.
 inline constexpr Family::Names kGemmaNames = [] {
   Family::Names names = kRotaryDecoderNames;
   names.attention_after = "post_attention_layernorm";
@@ -12,9 +12,9 @@ inline constexpr Family::Names kGemmaNames = [] {
   return names;
 }();
 
-// All but the rotation; of a file that does not say, every `pattern`-th layer sees all positions.
+// Reads everything but the rotation. Without an explicit list, every `pattern`-th layer sees all positions.
 ModelConfig read_gemma(const Family& family, const Fields& fields, int64_t positions, int64_t pattern);
-// The fields of config.json, with the rotation where it is the same in every layer.
+// Returns the fields of config.json, with the rotation if it is the same in every layer.
 nlohmann::json gemma_json(const ModelConfig& config);
 
 }  // namespace cleave::model

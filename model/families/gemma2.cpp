@@ -1,5 +1,5 @@
-// Gemma 2 (arXiv 2408.00118): norms before and behind attention and MLP, whose weights are added to 1, GEGLU,
-// a scaled embedding, soft caps of scores and logits, and a window in every other layer.
+// Gemma 2 (arXiv 2408.00118): norms before and after attention and MLP with weights added to 1, GEGLU, a
+// scaled embedding, soft caps of scores and logits, and a window in every other layer.
 #include "model/families/gemma.h"
 
 namespace cleave::model {

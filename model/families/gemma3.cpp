@@ -1,12 +1,12 @@
-// The text models of Gemma 3 (arXiv 2503.19786): as Gemma 2 without the cap of scores, with queries and keys
-// normalized, five layers with a window for each without, and a rotation of its own in those with a window.
+// Text models of Gemma 3 (arXiv 2503.19786): Gemma 2 without the cap of scores, with normalized queries and
+// keys, five windowed layers for each full one, and a separate rotation for windowed layers.
 #include "model/families/gemma.h"
 
 namespace cleave::model {
 namespace {
 
-// transformers 5 writes an object for each kind of layer, transformers 4 rope_local_base_freq beside the
-// rest.
+// transformers 5 writes an object for each kind of layer; transformers 4 writes rope_local_base_freq at the
+// top level.
 void read_rotations(const Fields& f, ModelConfig& c) {
   const Fields both = f.inner("rope_parameters"), local = both.inner("sliding_attention");
   read_rope(f, f.has("rope_parameters") ? both.inner("full_attention") : f.inner("rope_scaling"), 1e6, c);

@@ -1,4 +1,4 @@
-// Mistral (arXiv 2310.06825): as Llama, and a position may attend to a window of the last ones only.
+// Mistral (arXiv 2310.06825): Llama with an optional attention window.
 #include "model/families/rotary_decoder.h"
 
 namespace cleave::model {

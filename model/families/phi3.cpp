@@ -1,4 +1,4 @@
-// Phi-3 (arXiv 2404.14219): as Mistral, with one matrix for queries, keys and values and one for gate and up.
+// Phi-3 (arXiv 2404.14219): Mistral with one matrix for queries, keys and values and one for gate and up.
 #include "model/families/rotary_decoder.h"
 
 namespace cleave::model {

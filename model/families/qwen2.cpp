@@ -1,4 +1,4 @@
-// Qwen2 (arXiv 2407.10671): as Llama, with biases on queries, keys and values.
+// Qwen2 (arXiv 2407.10671): Llama with biases on queries, keys and values.
 #include "model/families/rotary_decoder.h"
 
 namespace cleave::model {

@@ -1,4 +1,4 @@
-// Qwen3 (arXiv 2505.09388): as Llama, with each head of queries and keys normalized before it is rotated.
+// Qwen3 (arXiv 2505.09388): Llama with a norm of each query and key head before the rotation.
 #include "model/families/rotary_decoder.h"
 
 namespace cleave::model {

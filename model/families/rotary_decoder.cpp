@@ -68,8 +68,8 @@ ModelConfig read_rotary_sizes(const Family& family, const Fields& f, int64_t pos
   return model_config(family, c);
 }
 
-// transformers 5 writes rope_parameters, with the base in it; transformers 4 rope_scaling and, beside it, the
-// base.
+// transformers 5 writes rope_parameters with the base inside; transformers 4 writes rope_scaling, and the
+// base at the top level.
 ModelConfig read_rotary_decoder(const Family& family, const Fields& f, int64_t positions) {
   ModelConfig c = read_rotary_sizes(family, f, positions);
   c.tied = f.flag("tie_word_embeddings", false);

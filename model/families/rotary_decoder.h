@@ -1,11 +1,11 @@
-// What the config.json files of Llama and of the families after it have in common.
+// Common parts of the config.json files of Llama and related families.
 #pragma once
 #include "model/config_fields.h"
 #include "model/family.h"
 
 namespace cleave::model {
 
-// Parameters as Llama calls them; a family changes what it calls otherwise.
+// Llama's parameter names; families override their differences.
 inline constexpr Family::Names kRotaryDecoderNames{
     .embedding = "model.embed_tokens",
     .block = "model.layers",
@@ -17,15 +17,16 @@ inline constexpr Family::Names kRotaryDecoderNames{
     .down = "mlp.down_proj",
     .final_norm = "model.norm"};
 
-// Sizes, epsilon, dropout and the spread of initial weights; refuses what changes the model and is not built.
-// positions: of a file that does not say; 0 where it must.
+// Reads sizes, epsilon, dropout and the spread of initial weights; rejects unsupported settings that change
+// the model. positions: default, or 0 if the file must have it.
 ModelConfig read_rotary_sizes(const Family& family, const Fields& fields, int64_t positions);
-// Base and scaling of the rotation from the object `rope`, or the base from beside it, else theta.
+// Reads base and scaling of the rotation from the object `rope`, or the base from the top level; default:
+// theta.
 void read_rope(const Fields& fields, const Fields& rope, double theta, ModelConfig& config);
 kernels::Activation read_activation(const Fields& fields, const char* field, kernels::Activation otherwise);
-// All of that, tying and the activation, as most families have them.
+// Reads all of the above, tying and the activation, as most families need.
 ModelConfig read_rotary_decoder(const Family& family, const Fields& fields, int64_t positions);
-// What is read back as the same; a family may add fields.
+// Returns fields that read back equal; a family may add others.
 nlohmann::json rotary_decoder_json(const ModelConfig& config);
 inline std::string rotary_decoder_text(const ModelConfig& config) {
   return text_of(rotary_decoder_json(config));

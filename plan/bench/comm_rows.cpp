@@ -21,12 +21,12 @@ namespace cleave::bench {
 namespace {
 
 constexpr int64_t kBytes = 64 << 20;
-constexpr std::chrono::seconds kDeadline{60};  // of a wait for other ranks
+constexpr std::chrono::seconds kDeadline{60};  // for waits on other ranks
 constexpr int kCalls = 500;                    // of the smallest message
 
 enum class Exchange : uint8_t { copy, all_reduce, reduce_scatter, all_gather, small };
 
-// Seconds of the fastest repetition, which all ranks begin and end together.
+// Returns the seconds of the fastest repetition; all ranks begin and end each one together.
 template <class Body>
 double fastest_together(comm::Communicator& world, const Body& body) {
   using Clock = std::chrono::steady_clock;
@@ -71,7 +71,7 @@ double seconds_of(Exchange what, comm::Communicator& world) {
   });
 }
 
-// A rank's process: measures what it is told until nobody is left to tell. The first one answers.
+// Main function of a rank's process: runs orders until the sender closes. The first rank answers.
 void be_rank(int rank, int ranks, int port, int orders) {
   set_team_threads(std::max(1, int(usable_cores().size()) / ranks));
   comm::RankInfo info;
@@ -80,7 +80,7 @@ void be_rank(int rank, int ranks, int port, int orders) {
   options.comm.timeout = kDeadline;
   options.rendezvous_timeout = kDeadline;
   const auto world = comm::connect(info, options);
-  // Nobody takes another's order: who has one is done with it only when all have theirs.
+  // Each rank reads one order at a time: a rank finishes an order only after all ranks have it.
   for (Exchange what; read(orders, &what, sizeof what) == ssize_t(sizeof what);) {
     const double seconds = seconds_of(what, world->communicator());
     if (rank == 0)
@@ -109,7 +109,7 @@ class Ranks {
     }
     close(ends[1]);
     orders_ = ends[0];
-    const timeval longest{.tv_sec = 2 * kDeadline.count(), .tv_usec = 0};  // ranks find what is wrong before
+    const timeval longest{.tv_sec = 2 * kDeadline.count(), .tv_usec = 0};  // ranks detect errors first
     setsockopt(orders_, SOL_SOCKET, SO_RCVTIMEO, &longest, sizeof longest);
   }
   ~Ranks() { end(); }
@@ -137,7 +137,7 @@ class Ranks {
     }
   }
 
-  // Lets the ranks go; how many of them failed.
+  // Releases the ranks and returns the number of failures.
   int end() {
     if (orders_ >= 0) close(orders_);
     orders_ = -1;

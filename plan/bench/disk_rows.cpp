@@ -15,10 +15,10 @@ class Disk {
       : file_(memory_, folder, "cleave bench", {{Category::staging, kTotal}}, {}, "--folder"),
         buffer_(memory_.allocate(MemoryKind::host, Category::staging, DType::uint8, {kTensor}, "disk")) {
     std::memset(buffer_.tensor().raw(), 0x5a, size_t(kTensor));
-    pass(&offload::DiskFile::write);  // the first time the file system finds room
+    pass(&offload::DiskFile::write);  // the first pass allocates space in the file system
   }
 
-  // All of the file once.
+  // Transfers the whole file once.
   void pass(void (offload::DiskFile::*move)(Tensor, int64_t, Stream&)) {
     for (int64_t at = 0; at + kTensor <= kTotal; at += kTensor) (file_.*move)(buffer_, at, stream_);
     stream_.synchronize();

@@ -22,15 +22,15 @@ void add(std::vector<KernelRow>& list, DType type, std::string name, Prepare pre
   list.push_back({.name = std::move(name), .type = type, .prepare = std::move(prepare), .by_onednn = {}});
 }
 
-// Sizes on a GPU are larger by this factor: enough work to fill it, and operands beyond its caches.
+// GPU sizes are larger by this factor: enough work to fill it, and operands that exceed its caches.
 int64_t larger(Device device, int64_t factor) { return device.is_cuda() ? factor : 1; }
 
-// GPT-2's vocabulary, and with the padding that its table has (TensorAxis::padded_part).
+// GPT-2's vocabulary, and its table's padded size (TensorAxis::padded_part).
 constexpr int64_t kVocab = 50257, kPaddedVocab = 50304;
-// Rows of logits at a time: about those of the CPU, and a GPU's.
+// Rows of logits at a time: about those of the CPU, and those of a GPU.
 int64_t head_rows(Device device) { return device.is_cuda() ? 4096 : 512; }
 
-// The same product by oneDNN, without a bias.
+// oneDNN's version of the product, without a bias.
 Work by_onednn(const kernels::Matmul& op) {
   return {.run = [gemm = kernels::cpu::onednn_gemm_of(op)] { kernels::cpu::onednn_gemm(gemm); },
           .flops = op.flops()};
@@ -131,7 +131,7 @@ void add_attention(std::vector<KernelRow>& list, Device device, DType type) {
     };
     add(list, type, "attention/backward" + suffix, backward);
     if (!device.is_cuda() || type == DType::fp32) continue;
-    // "deterministic": false, with which cuDNN adds the queries' gradient by atomics.
+    // "deterministic": false; then cuDNN adds the queries' gradient with atomics.
     add(list, type, "attention/backward_any_order" + suffix, [=](Operands& o) {
       o.stream().allow_any_order();
       return backward(o);
@@ -280,8 +280,8 @@ void add_elementwise(std::vector<KernelRow>& list, Device device, DType type) {
   });
 }
 
-// The MLP of GPT-2 124M; beside the same products alone (matmul/up, matmul/down) they show what an epilogue
-// costs.
+// MLP of GPT-2 124M; compared with the plain products (matmul/up, matmul/down) it shows the cost of an
+// epilogue.
 void add_dense(std::vector<KernelRow>& list, Device device, DType type) {
   const int64_t rows = device.is_cuda() ? 32768 : 1024, width = 768, wide = 4 * width;
   const std::string suffix = fmt::format("/{}", name_of(type));
@@ -300,7 +300,7 @@ void add_dense(std::vector<KernelRow>& list, Device device, DType type) {
                                               .hidden = o.make(type, {rows, wide})};
     return o.work(op, 0, op.flops());
   });
-  // The MLP of Qwen2.5 1.5B, on a GPU: one on a CPU is its product and swiglu/forward.
+  // MLP of Qwen2.5 1.5B, only on a GPU: on a CPU it is a product and swiglu/forward.
   const int64_t qwen = 1536, middle = 8960;
   if (device.is_cuda()) {
     add(list, type, "dense/up_swiglu/forward" + suffix, [=](Operands& o) {
@@ -330,8 +330,7 @@ void add_dense(std::vector<KernelRow>& list, Device device, DType type) {
   });
 }
 
-// What an operand of GPT-2 124M's MLP takes to be rounded to 8 bits, along the sums and turned, and its
-// product.
+// Rounding an operand of GPT-2 124M's MLP to 8 bits, straight and transposed, and its product.
 void add_fp8(std::vector<KernelRow>& list, Device device) {
   const int64_t rows = device.is_cuda() ? 32768 : 1024, width = 768, wide = 4 * width;
   const auto to_fp8 = [](Operands& o, Shape codes, Tensor x, bool transposed) {
@@ -402,7 +401,7 @@ std::vector<KernelRow> update_rows(Device device, int64_t millions) {
           return o.work(op,
                         double(n) * (24.0 + double(size_of(grad)) + (copied ? double(size_of(copy)) : 0.0)));
         });
-  // So few that the first-level cache holds them: what the loop itself takes.
+  // Small enough for the first-level cache: the cost of the loop itself.
   if (!device.is_cuda())
     add(list, DType::fp32, "adamw/2K/fp32", [](Operands& o) {
       const int64_t few = 2048;

@@ -34,7 +34,7 @@ double best_seconds(int attempts, const std::function<void()>& run) {
   return best;
 }
 
-// Of all threads together.
+// For all threads together.
 double flop_rate(const kernels::cpu::RegisterLoop& loop, int attempts) {
   constexpr int64_t kRounds = 1'000'000;
   const double seconds = best_seconds(attempts, [&] {
@@ -49,7 +49,7 @@ double flop_rate(const kernels::cpu::RegisterLoop& loop, int attempts) {
   return double(kRounds) * loop.flops * team_threads() / seconds;
 }
 
-// Beyond all caches, and touched.
+// Larger than all caches; touched before use.
 constexpr int64_t kNumel = 32 << 20;
 Buffer large_array(Memory& memory) {
   Buffer array =
@@ -82,7 +82,7 @@ double read_rate(int attempts) {
   Memory memory;
   const Buffer array = large_array(memory);
   const float* g = array.tensor().as<float>();
-  constexpr int64_t kSums = 64;  // as many as it takes for none to wait for another
+  constexpr int64_t kSums = 64;  // enough independent sums to hide latency
   return 4.0 * kNumel / best_seconds(attempts, [&] {
            over(kNumel, [&](int64_t begin, int64_t end) {
              float sums[kSums] = {};
@@ -104,7 +104,7 @@ Limits measure_cpu() {
 
 std::string bf16_limit() { return fmt::format("limit/bf16/{}", kernels::cpu::bf16_loop().instruction); }
 
-// The largest product and the longest streams of bytes, by the kernels themselves.
+// Largest product and longest streams of bytes, with the real kernels.
 Limits measure_gpu(Device device) {
   Operands o(device);
   const int64_t n = 8192, many = int64_t{1} << 28;
@@ -129,7 +129,7 @@ Limits measure_gpu(Device device) {
 Limits measure_limits(Device device) { return device.is_cuda() ? measure_gpu(device) : measure_cpu(); }
 
 std::vector<Subject> limit_rows() {
-  constexpr int kAttempts = 3;  // of a round
+  constexpr int kAttempts = 3;  // per round
   const auto flops = [](const kernels::cpu::RegisterLoop& loop) {
     return [=] { return Visit{.rate = flop_rate(loop, kAttempts) * 1e-9, .unit = "GFLOP/s"}; };
   };

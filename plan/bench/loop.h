@@ -1,4 +1,4 @@
-// A plain loop on all threads of the team, as a limit or a filling needs it.
+// Plain loop on all threads of the team, for limits and initialization.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace cleave::bench {
 
-// body(begin, end) for pieces of [0, numel), each once, on whichever thread.
+// Calls body(begin, end) once for each piece of [0, numel), on any thread.
 template <class Body>
 void over(int64_t numel, const Body& body) {
   constexpr int64_t kPiece = 1 << 16;

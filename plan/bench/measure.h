@@ -1,20 +1,21 @@
-// How fast a piece of work is, when it is done again and again.
+// Measures the speed of repeated work.
 #pragma once
 #include <functional>
 #include <vector>
 
 namespace cleave::bench {
 
-// Of rounds: what the middle one reached, the slowest and the fastest; in units of work a second.
+// Rates over rounds: median, slowest and fastest, in units of work per second.
 struct Rate {
   double median = 0, low = 0, high = 0;
 };
 
-// Of what each round reached; at least one.
+// Returns the rates of at least one round.
 Rate rate_of(std::vector<double> reached);
 
-// Seconds of the fastest repetition. There are so many at least, and more until `least_seconds` have passed;
-// the first finds cold caches and makes what others find, so one is too few for most work.
+// Returns the seconds of the fastest repetition. Runs at least `repeats` times, and until `least_seconds`
+// have passed. The first run has cold caches and fills caches for the next ones, so one is too few for most
+// work.
 double fastest(const std::function<void()>& run, double least_seconds, size_t repeats = 2);
 
 }  // namespace cleave::bench

@@ -22,7 +22,7 @@ Tensor Operands::on_host(DType type, Shape shape, float scale) {
   return t;
 }
 
-// The operand where the kernels want it; the host's copy goes.
+// Moves the operand to the device of the kernels and drops the host copy.
 Tensor Operands::here(const Tensor& host) {
   if (!memory_.device().is_cuda()) return host;
   Buffer gpu = memory_.allocate(MemoryKind::device, Category::staging, host.dtype(), host.shape(), "operand");

@@ -1,4 +1,4 @@
-// What a measurement of a kernel is made of: operands on a device, and work on them that is timed.
+// Parts of a kernel measurement: operands on a device, and timed work on them.
 #pragma once
 #include <deque>
 #include <functional>
@@ -10,11 +10,11 @@ namespace cleave::bench {
 
 struct Work {
   std::function<void()> run;
-  double bytes = 0, flops = 0;  // of one run
+  double bytes = 0, flops = 0;  // per run
   bool reads_only = false;
 };
 
-// Owns what was made with it.
+// Owns the operands it makes.
 class Operands {
  public:
   explicit Operands(Device device) : memory_({}, Memory::Mode::real, device), stream_(device) {
@@ -22,13 +22,13 @@ class Operands {
     stream_.measure_choices();
   }
 
-  // Values between -scale and scale; integers are zero.
+  // Returns values between -scale and scale; integers are zero.
   Tensor make(DType type, Shape shape, float scale = 1);
   Tensor tokens(int64_t rows, int64_t vocab);
   Stream& stream() { return stream_; }
 
-  // Runs the kernel on the stream and waits for it; bytes and flops are those of one launch. On a GPU a run
-  // is many launches, so that neither launching nor waiting shows.
+  // Returns work that runs the kernel on the stream and waits for it; bytes and flops are those of one
+  // launch. On a GPU a run has many launches, to hide the time of launching and waiting.
   template <class Op>
   Work work(Op op, double bytes, double flops = 0) {
     const int times = memory_.device().is_cuda() ? 20 : 1;

@@ -1,7 +1,7 @@
-// The one way in which rows are measured: all of them in turn, several rounds over. A machine that has other
-// work at times, or whose host has, is slow for seconds to minutes; measured at once, a row would be of such
-// a time or not. So each row is visited at times that lie far apart, and a slow time that covers few rounds
-// is in the spread of many rows, and in the value of none.
+// Measures rows in turns over several rounds. A machine with other load, or with a loaded host, is slow for
+// seconds to minutes, and a row measured at once would be affected completely or not at all. Visits of each
+// row at distant times put a slow period that covers few rounds into the spread of many rows, and into the
+// value of none.
 #pragma once
 #include <functional>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace cleave::bench {
 
-// What a row can reach at most: so many times the fastest round of another row.
+// Limit of a row: a multiple of the fastest round of another row.
 struct Bound {
   std::string row, words;
   double times = 1;
@@ -19,19 +19,19 @@ struct Bound {
 
 // One round of a row: the fastest of a few repetitions.
 struct Visit {
-  double rate;  // in the unit
+  double rate;  // in `unit`
   std::string unit;
-  std::vector<Bound> bounds = {};  // the largest counts; rows that are not measured do not
+  std::vector<Bound> bounds = {};  // the largest applies; rows that are not measured are ignored
 };
 
-// What will be a row. What its visit needs, such as operands, it makes and frees again, so that the most that
-// is in memory at a time does not depend on the number of rows.
+// Row to measure. Its visit makes and frees its resources, such as operands, so that peak memory does not
+// depend on the number of rows.
 struct Subject {
   std::string name;
   std::function<Visit()> visit;
 };
 
-// Rows in the order of their subjects; `before` is called ahead of each visit. At least one round.
+// Returns the rows in the order of their subjects; calls `before` before each visit. At least one round.
 std::vector<Row> measure(const std::vector<Subject>& subjects, int rounds,
                          const std::function<void(int round, size_t subject)>& before);
 

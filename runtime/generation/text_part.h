@@ -1,4 +1,4 @@
-// What makes a text longer that an engine keeps (Engine::extend).
+// Continuation of a text in the engine's KV cache (Engine::extend).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,8 +7,9 @@ namespace cleave::runtime {
 
 struct TextPart {
   int64_t text = 0;   // below Engine::texts()
-  int64_t begin = 0;  // where its tokens stand: at most what the text has; what it had from there on is gone
-  std::vector<int32_t> tokens = {};  // at least one; no position beyond the model's sequence
+  int64_t begin = 0;  // position of the first token, at most the text's length; drops cached positions from
+                      // there on
+  std::vector<int32_t> tokens = {};  // not empty; all positions must fit the model's sequence length
 };
 
 }  // namespace cleave::runtime

@@ -18,15 +18,15 @@ void Texts::check(const std::vector<TextPart>& parts) const {
   }
 }
 
-// Ranks that cut rows want equal parts of them, and a pass has a row.
+// Pads the pass to at least one row, and to equal parts for ranks that cut rows.
 void Texts::pad(PassOfTexts& pass) const {
   TextPass& rows = pass.rows;
   while (rows.rows() == 0 || rows.rows() % limits_.multiple != 0)
     rows.tokens.push_back(0), rows.texts.push_back(-1), rows.positions.push_back(0);
 }
 
-// Parts of several tokens are passes of their own: a row of a product has other bits where it is one of many
-// than where it is one of few, and what a text gets must not depend on what is beside it.
+// Runs parts with several tokens in separate passes: the bits of a product's row depend on the number of
+// rows, and a text's result must not depend on other texts.
 std::vector<std::vector<PassOfTexts>> Texts::extend(const std::vector<TextPart>& parts) {
   check(parts);
   std::vector<std::vector<PassOfTexts>> by_sharer(size_t(limits_.sharers));

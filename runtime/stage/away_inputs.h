@@ -1,6 +1,6 @@
-// Kept inputs of layers that are whole on the device only while they are needed. Their home is a part of
-// them, or all, on the device or in pinned host memory; they travel on a stream of their own, so that while
-// one is computed with, its neighbour travels. Whole inputs live in two blocks in turn.
+// Kept layer inputs that are whole on the device only while they are needed. Their home holds all or a part
+// of them, on the device or in pinned host memory. A separate stream transfers one input while its neighbor
+// is used. Whole inputs alternate between two device blocks.
 #pragma once
 #include <memory>
 
@@ -13,41 +13,42 @@ namespace cleave::runtime {
 
 class AwayInputs {
  public:
-  AwayInputs() = default;  // at home is the whole
-  // Each rank of the axis has its equal part at home.
+  AwayInputs() = default;  // the home holds the whole input
+  // Each rank of the axis keeps its equal part in the home.
   explicit AwayInputs(const tensor_parallel::TensorAxis& axis) : axis_(axis) {}
 
-  // The two blocks, of so many bytes each.
+  // Allocates the two blocks of `block_bytes` bytes each.
   void allocate(Memory& memory, int64_t block_bytes);
 
   void show_in(Trace& trace);
 
-  // How many elements of an input of so many are at home; Error(usage) when they do not divide.
+  // Returns the elements kept in the home for an input of `numel` elements. Throws Error(usage) if they do
+  // not divide evenly.
   int64_t numel_at_home(int64_t numel) const;
-  // The device's memory for input `index` of a chunk, as the type and shape.
+  // Returns the device memory of input `index` of a chunk with this type and shape.
   Tensor block(int index, DType dtype, const Shape& shape) const {
     return Tensor(blocks_[index & 1].tensor().raw(), dtype, shape);
   }
-  // Before compute writes input `index` to its block: what was there has left.
+  // Call before compute writes input `index` to its block: waits until the previous input was sent.
   void wait_until_left(int index, Stream& compute) const { compute.wait(left_[index & 1]); }
-  // After it was written: home, behind the work enqueued on compute.
+  // Sends a written input to its home after the work enqueued on compute.
   void send(int index, Tensor home, Tensor whole, Stream& compute);
 
-  // Brings what is at home back to its range of `whole`, behind the work enqueued on compute, which may have
-  // read it.
+  // Copies the home's part back to its range of `whole`, after the work enqueued on compute, which may read
+  // the block.
   void fetch(int index, Tensor whole, Tensor home, Stream& compute);
   void wait_until_back(int index, Stream& compute) const { compute.wait(back_[index & 1]); }
-  // whole = all ranks' parts, once what was at home is back. On compute.
+  // whole = the parts of all ranks, after the home's part was fetched. Runs on compute.
   void gather(Tensor whole, Stream& compute) const;
 
  private:
   Tensor mine(Tensor whole) const;
 
-  tensor_parallel::TensorAxis axis_;  // a rank alone: home has all
+  tensor_parallel::TensorAxis axis_;  // single rank: the home holds everything
   Buffer blocks_[2];
   Trace* trace_ = nullptr;
   Event left_[2], back_[2];
-  // None in a dry run, where nothing travels. Goes first: it finishes what was enqueued.
+  // Null in a dry run, which transfers nothing. Destroyed first: it finishes enqueued work.
   std::unique_ptr<Stream> copies_;
 };
 

@@ -12,8 +12,8 @@ bool writes_gradients(pipeline::Op op) {
 
 bool computes(pipeline::Op op) { return op == pipeline::Op::forward || writes_gradients(op); }
 
-// The list's forwards and backwards as turns: which forwards are followed by their own backward, and which
-// backwards are the last of their chunk and kind.
+// Returns the list's forwards and backwards as turns, marking forwards that are followed by their own
+// backward, and the last backward of each chunk and kind.
 std::vector<Turn> turns_of(const pipeline::InstructionList& list) {
   std::vector<Turn> turns;
   std::map<std::pair<pipeline::Op, int>, size_t> last;
@@ -43,7 +43,8 @@ std::vector<Turn> turns_of(const pipeline::InstructionList& list) {
 
 }  // namespace
 
-// The first micro-batch writes gradients, the others add to them, and the last one hands them over.
+// The graph key includes the first and last micro-batch, because the first one writes gradients, the others
+// add to them, and the last one hands them over.
 void Executor::graph(pipeline::Op op, const Turn& turn, const std::function<void()>& work) {
   graphs_->run({int(op), turn.chunk, turn.micro == 0, turn.last}, work);
 }
@@ -68,7 +69,7 @@ void Executor::forward(const Turn& turn, const Work& work) {
 }
 
 void Executor::backward(const Turn& turn, const Work& work) {
-  compute_.wait(gradient_sent_);  // out of the buffer that this backward writes
+  compute_.wait(gradient_sent_);  // the previous gradient has left the buffer that this backward writes
   const float scale = work.scale(turn.micro);
   const Tensor loss = work.losses.slice({turn.micro, turn.micro + 1});
   if (graphs_)
@@ -85,7 +86,7 @@ void Executor::run(const pipeline::InstructionList& list, const pipeline::Schedu
   for (size_t n = 0; n < list.size(); ++n) {
     if (only && list[n].micro != *only) continue;
     const pipeline::Op op = list[n].op;
-    const int micro = list[n].micro, chunk = list[n].chunk;  // names that a lambda may take
+    const int micro = list[n].micro, chunk = list[n].chunk;  // local names for lambda captures
     if (op == pipeline::Op::forward && chunk == 0) load(micro, work);
     const TraceSpan seen(trace_, computes(op) ? compute_ : comm_, "pipeline", pipeline::name_of(op), micro,
                          chunk);
@@ -104,7 +105,7 @@ void Executor::run(const pipeline::InstructionList& list, const pipeline::Schedu
         if (!work.train) stage_.close(micro, chunk, compute_);
         break;
       case pipeline::Op::recv_gradient:
-        comm_.wait(compute_.record());  // the backward before has read the buffer
+        comm_.wait(compute_.record());  // the previous backward has read the buffer
         links_.gradients.recv(stage_.output_gradient(micro, chunk), up, comm_,
                               {.what = "activation gradients"});
         compute_.wait(comm_.record());

@@ -1,5 +1,5 @@
-// Runs a rank's list of pipeline instructions: one switch. Activations travel up the pipe and gradients down
-// on communicators of their own, on the comm stream; only events order it against the computations.
+// Runs a rank's list of pipeline instructions. Activations travel up the pipe and gradients down on separate
+// communicators, on the comm stream; only events order it against the computations.
 #pragma once
 #include <functional>
 #include <optional>
@@ -19,36 +19,35 @@ struct PipeLinks {
 
 struct Work {
   bool train = true;
-  BatchSource batch;                      // called once a micro-batch, in order, on every rank
-  std::function<float(int micro)> scale;  // training: of the micro-batch's loss, asked for after its batch
-  Tensor losses = {};                     // fp64, one a micro-batch; written on the last rank
-  Tensor hits = {};                       // the same, without training
-  // Where nothing is trained: the logits of these rows of the only micro-batch, written on the last rank
-  // (Stage::head).
+  BatchSource batch;                      // called once per micro-batch, in order, on every rank
+  std::function<float(int micro)> scale;  // training: scale of the micro-batch's loss, called after its batch
+  Tensor losses = {};                     // fp64, one per micro-batch; written on the last rank
+  Tensor hits = {};                       // like losses, without training
+  // Inference: logits of these rows of the only micro-batch, written on the last rank (Stage::head).
   Tensor logits = {};
   Range rows = {};
-  const TextPass* texts = nullptr;  // without training: the only micro-batch is of these rows
+  const TextPass* texts = nullptr;  // inference: rows of the only micro-batch
 };
 
 class Executor {
  public:
-  // compute and comm may be the same stream. Everything must outlive the executor. Each instruction is an
-  // event of the trace, where there is one. Passes over the stage are launched by `graphs`, where there are.
+  // compute and comm may be the same stream. All arguments must outlive the executor. Each instruction is an
+  // event of the trace, if any. `graphs` launches the stage's passes, if set.
   Executor(Stage& stage, PipeLinks links, Stream& compute, Stream& comm, Trace* trace = nullptr,
            Graphs* graphs = nullptr)
       : stage_(stage), links_(links), compute_(compute), comm_(comm), trace_(trace), graphs_(graphs) {}
 
-  // `list` is this rank's of a schedule that simulate() proves, made by with_transfers(). only: of it the
-  // instructions of this micro-batch alone, where the rank has the whole model and the others' go before or
-  // follow in their order.
+  // Runs `list`, this rank's part of a schedule that passed simulate(), made by with_transfers(). only: run
+  // just the instructions of this micro-batch. Requires a rank with the whole model; the other micro-batches
+  // must run before or after in order.
   void run(const pipeline::InstructionList& list, const pipeline::ScheduleShape& shape, const Work& work,
            std::optional<int> only = {});
 
  private:
-  void load(int micro, const Work& work);  // the next micro-batch, before its first forward here
+  void load(int micro, const Work& work);  // loads the next micro-batch before its first forward on this rank
   void forward(const Turn& turn, const Work& work);
   void backward(const Turn& turn, const Work& work);
-  // Work of a turn on the device alone, as a graph; turns of one kind enqueue the same kernels.
+  // Runs device-only work of a turn as a graph; turns of one kind enqueue the same kernels.
   void graph(pipeline::Op op, const Turn& turn, const std::function<void()>& work);
 
   Stage& stage_;

@@ -73,10 +73,9 @@ void Frames::close(Frame& f, Stream& stream) {
   free_.push_back(int(&f - frames_.data()));
 }
 
-// Between the parts of a split backward it must last, so the frame takes one of a few blocks, which only such
-// frames need. A block is free as soon as its weights' part is enqueued: later writers are behind that on the
-// compute stream, or on the comm stream behind an event of it (Executor::run), and behind sends out of the
-// block as well.
+// Takes one of a few blocks for frames between the parts of a split backward. A block is free as soon as its
+// weight part is enqueued: later writers run after it on the compute stream, or on the comm stream after an
+// event of it (Executor::run), and also after sends from the block.
 Arena& Frames::until_backward(Frame& f) {
   const StageShape& shape = layers_.shape();
   if (!shape.recompute.again()) return f.keep;

@@ -1,6 +1,5 @@
-// Where the activations of micro-batches in flight live: a frame for each, handed out and taken back, the few
-// blocks of those that wait for the weights' part of their backward, and what layers of one group make when
-// they run again.
+// Memory for the activations of micro-batches in flight: one frame for each, a few blocks for frames that
+// wait for the weight part of their backward, and the memory of a recomputed group of layers.
 #pragma once
 #include <deque>
 
@@ -9,55 +8,55 @@
 
 namespace cleave::runtime {
 
-// What one micro-batch keeps in one chunk.
+// Activations of one micro-batch in one chunk.
 struct Frame {
   int micro = -1, chunk = -1;
-  int64_t rows = 0;                             // of texts that grow; 0: whole samples
-  std::vector<Tensor> inputs;                   // of every layer of the chunk, then its output
-  std::vector<Tensor> gradients;                // of the same, when the backward is split
+  int64_t rows = 0;                             // rows of incremental generation; 0: whole samples
+  std::vector<Tensor> inputs;                   // inputs of the chunk's layers, then its output
+  std::vector<Tensor> gradients;                // gradients of `inputs`, if the backward is split
   std::vector<model::Saved> saved, for_weight;  // by layer
   Arena keep;
-  Arena home;                       // of inputs of groups of layers that are away: all but the chunk's own
-  std::vector<Tensor> inputs_home;  // of every group
-  int fetched = 0, gathered = 0;    // from this group on they are back, and whole
-  Event held;                       // who reads or writes a boundary on another stream is done
+  Arena home;                       // inputs of layer groups in their home, except the chunk's own input
+  std::vector<Tensor> inputs_home;  // by group
+  int fetched = 0, gathered = 0;    // groups from this index on are fetched, and gathered
+  Event held;                       // readers and writers of a boundary on other streams are done
 
  private:
   friend class Frames;
   Buffer memory_, home_memory_;
-  int waiting_ = -1;  // recomputation and a split backward: which of the blocks until the weights' part
+  int waiting_ = -1;  // with recomputation and a split backward: index of its block until the weight part
   Arena until_weight_;
   Event idle_;
 };
 
 class Frames {
  public:
-  // `layers` outlives this.
+  // `layers` must outlive this object.
   explicit Frames(const StageLayers& layers) : layers_(layers), frames_(size_t(layers.shape().frames)) {}
 
   struct Bytes {
-    int64_t keep = 0, home = 0;  // of a frame; of its inputs that are away
-    int64_t waiting = 0;         // of a block until the weights' part
-    int64_t group = 0;           // of what the layers of one group make
+    int64_t keep = 0, home = 0;  // of a frame; of its inputs in their home
+    int64_t waiting = 0;         // block for the weight part
+    int64_t group = 0;           // memory for the layers of one group
   };
-  // Before allocate, for layers that run without memory: a frame of the chunk, and what all frames that were
-  // given so have taken at most, when they are given back.
+  // Before allocate: dry returns a frame of the chunk for layers that run without memory, and measured
+  // records the maximum that such frames took.
   Frame dry(int chunk);
   void measured(const Frame& frame);
-  // The memory that was measured.
+  // Allocates the measured memory.
   void allocate(Memory& memory);
   const Bytes& bytes() const { return bytes_; }
 
-  // A frame for the micro-batch in the chunk, whose input may be written on `writer`; Error(internal) where
-  // all are in use. find: the one that was opened. close: it is free once the work on `stream` so far is
-  // done.
+  // open: returns a frame for the micro-batch in the chunk, with an input that `writer` may write; throws
+  // Error(internal) if all are in use. find: returns an open frame. close: frees it after the work on
+  // `stream` so far.
   Frame& open(int micro, int chunk, Stream& writer, int64_t rows = 0);
   Frame& find(int micro, int chunk);
   void close(Frame& frame, Stream& stream);
 
-  // Where what a backward needs besides the kept inputs lives.
+  // Returns the memory for data that a backward needs in addition to the kept inputs.
   Arena& until_backward(Frame& frame);
-  // What the layers of one group make, with recomputation; empty after begin_pass.
+  // Memory for the layers of one group with recomputation; begin_pass empties it.
   Arena& group() { return group_; }
   void begin_pass() { group_ = Arena(group_memory_); }
 
@@ -67,7 +66,7 @@ class Frames {
   const StageLayers& layers_;
   Bytes bytes_;
   std::vector<Frame> frames_;
-  std::deque<int> free_;  // the longest free first
+  std::deque<int> free_;  // longest free first
   std::vector<Buffer> waiting_;
   std::vector<int> free_waiting_;
   Buffer group_memory_;

@@ -10,7 +10,7 @@
 namespace cleave::runtime {
 namespace {
 
-// What changes no reduction.
+// Returns the neutral element of the reduction.
 double nothing_seen(const model::LayerState& s) {
   if (s.by == Reduction::sum) return 0;
   return s.dtype == DType::int64 ? -0x1p63 : -std::numeric_limits<double>::infinity();

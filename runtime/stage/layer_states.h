@@ -1,4 +1,4 @@
-// What the layers of a stage remember from step to step: its memory, its step, and its form in checkpoints.
+// State that the layers of a stage keep from step to step: memory, update per step, and checkpoint records.
 #pragma once
 #include "checkpoint/checkpoint.h"
 #include "runtime/stage/stage_layers.h"
@@ -7,41 +7,41 @@ namespace cleave::runtime {
 
 class LayerStates {
  public:
-  // Collects the states of the layers that the stage holds. Error(usage) where two states of the model have
-  // one name.
+  // Collects the states of the stage's layers. Throws Error(usage) for duplicate state names in the model.
   explicit LayerStates(const StageLayers& layers);
 
-  // Lasting parts have what they begin with, in the order of `stream`. Without training nothing is seen.
+  // Allocates the states and initializes the lasting parts in the order of `stream`. Inference has no seen
+  // parts.
   void allocate(Memory& memory, Stream& stream);
 
-  // The states of a layer of the model, in the order of its states(). sees: with the seen parts, else they
-  // are undefined.
+  // Returns the states of a layer of the model, in the order of its states(). sees: includes the seen parts,
+  // which are otherwise undefined.
   std::span<const model::StateViews> of(int layer, bool sees) const {
     const OfLayer& l = layers_[size_t(layer)];
     return sees ? l.seeing : l.lasting;
   }
 
-  void begin_step(Stream& compute);  // nothing was seen
-  // What was seen is reduced over each group of ranks that see different rows, and where a state asks for it
-  // over those of the tensor axis, that see different columns; every layer joins it with what lasts.
+  void begin_step(Stream& compute);  // resets the seen parts
+  // Reduces the seen parts over each group of ranks with different rows, and on request of a state also over
+  // the ranks of the tensor axis, which have different columns; then every layer updates its lasting part.
   // Collective.
   void join(std::span<comm::Communicator* const> of_rows, comm::Communicator& of_columns, Stream& compute,
             Stream& comm);
 
-  // Those that are saved, whole, by their names.
+  // Returns the saved states, whole, by name.
   std::vector<checkpoint::Record> records(Stream& compute) const;
-  // The lasting part of this name; undefined where no layer here has it.
+  // Returns the lasting part with this name; undefined if no local layer has it.
   Tensor find(const std::string& name) const;
 
  private:
   struct OfLayer {
-    const model::Layer* layer = nullptr;  // none: another stage holds it
+    const model::Layer* layer = nullptr;  // null: on another stage
     std::vector<model::LayerState> specs;
     std::vector<model::StateViews> lasting, seeing;
   };
 
   const bool trains_;
-  std::vector<OfLayer> layers_;  // of the model
+  std::vector<OfLayer> layers_;  // by layer of the model
   std::vector<Buffer> memory_;
 };
 

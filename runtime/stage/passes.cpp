@@ -5,7 +5,7 @@
 namespace cleave::runtime {
 namespace {
 
-// A unit's gradients must be complete at one point of the step that is known: the end of one kind of pass.
+// Checks that a unit's gradients are complete at one known point of the step: the end of one kind of pass.
 class Writers {
  public:
   void add(int unit, const std::string& name, int pass) {

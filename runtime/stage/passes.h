@@ -1,5 +1,4 @@
-// The passes that a stage makes over its layers, in the order that PlannedVisits plans memory and traffic
-// for.
+// Passes of a stage over its layers, in the order that PlannedVisits plans memory and transfers for.
 #pragma once
 #include "runtime/stage/stage_layers.h"
 #include "zero/planned_visits.h"
@@ -8,18 +7,18 @@ namespace cleave::runtime {
 
 class Passes {
  public:
-  // Adds every pass to the visits, whose store has the units of the local layers (units_of). Error(usage)
-  // where layers share a unit whose gradient would not be complete at one point of the step.
+  // Adds every pass to the visits; their store must have the units of the local layers (units_of). Throws
+  // Error(usage) if layers share a unit and its gradient is not complete at one known point of the step.
   Passes(const StageLayers& layers, zero::PlannedVisits& planned);
 
   struct OfChunk {
-    int forward = 0;  // all layers
-    int train = 0;    // the same, and the whole backward at once
+    int forward = 0;  // forward of all layers
+    int train = 0;    // forward of all layers, then the whole backward
     int backward = 0, weight = 0;
-    std::vector<Stop> fused, apart;  // of a backward in the pass train, and in backward
+    std::vector<Stop> fused, apart;  // stops of the backward in pass `train`, and in pass `backward`
   };
   const OfChunk& of(int chunk) const { return chunks_[size_t(chunk)]; }
-  int evaluation() const { return evaluation_; }  // of the last chunk, forward with the head
+  int evaluation() const { return evaluation_; }  // forward of the last chunk with the head
 
  private:
   std::vector<OfChunk> chunks_;

@@ -14,7 +14,8 @@ double params_of(const std::vector<UnitSpec>& units) {
   return sum;
 }
 
-// Bytes that one forward and backward reads or writes: parameters, input and output, three times each.
+// Counts the bytes that one forward and backward reads or writes: parameters, input and output, three times
+// each.
 pipeline::LayerCost cost_of(std::string name, const std::vector<UnitSpec>& units, double flops,
                             double boundary_numel, DType dtype) {
   const double params = params_of(units);
@@ -39,7 +40,7 @@ Costs costs_of(const model::Model& model, int64_t samples) {
   }
   const auto units = model.head->units();
   const double rows = double(samples * model.rows_per_sample);
-  // Products with the classes, forward and twice backward; logits are written and read in fp32.
+  // Products with the classes, once forward and twice backward; logits are written and read in fp32.
   costs.head = cost_of("head", units, 6 * rows * params_of(units),
                        double(in.shape.numel()) + rows * double(model.head->classes()), model.dtype);
   return costs;
@@ -102,7 +103,7 @@ PipelineCut cut_pipeline(const config::DsConfig& config, const model::Model& mod
   const Costs costs = costs_of(model, config.train_micro_batch_size_per_gpu);
   PipelineCut cut;
   cut.schedule = schedule_of(c, shape);
-  // Evaluation fills the pipe as far as one list of this length can.
+  // Fills the pipe in evaluation as far as one list of this length can.
   cut.evaluation = pipeline::make_schedule(
       "forward_only", {shape.stages, std::max(shape.micros, 4 * shape.stages), shape.chunks});
   cut.pieces = pipeline::partition_layers(costs.layers, costs.head, shape.pieces(), c.partition_method);

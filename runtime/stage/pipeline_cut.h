@@ -1,5 +1,5 @@
-// Who holds what of a model when it is cut into a pipeline, and in which order it works: a value, computed
-// alike on every rank before anything is allocated.
+// Assignment of a model's layers and units to the ranks of a pipeline, and their schedule: a value that every
+// rank computes identically before allocation.
 #pragma once
 #include "comm/mesh.h"
 #include "config_schema/ds_config.h"
@@ -9,25 +9,26 @@
 namespace cleave::runtime {
 
 struct PipelineCut {
-  pipeline::Schedule schedule, evaluation;  // evaluation: of at most evaluation.shape.micros micro-batches
-  std::vector<Range> pieces;                // layers of each
+  pipeline::Schedule schedule, evaluation;  // evaluation: for up to evaluation.shape.micros micro-batches
+  std::vector<Range> pieces;                // layers of each piece
   std::vector<StageShape> stages;           // by rank of the pipe
-  std::vector<std::string> units;           // of the whole model, in the order of their first use
+  std::vector<std::string> units;           // of the whole model, in order of first use
   std::vector<std::vector<int>> holders;    // of each unit: ranks of the pipe, ascending
-  std::vector<pipeline::LayerCost> layers;  // of the whole model, for one micro-batch; the head is the last
-  std::vector<double> work;                 // of each piece, relative
-  std::vector<double> splits;               // of each piece: SimulateOptions::splits
-  double idle_share = 0;                    // of the ranks' time in a step, expected
-  std::string line;                         // for people; empty with one stage
+  std::vector<pipeline::LayerCost> layers;  // of the whole model, for one micro-batch; the head is last
+  std::vector<double> work;                 // relative work of each piece
+  std::vector<double> splits;               // by piece: SimulateOptions::splits
+  double idle_share = 0;                    // expected share of the ranks' time in a step
+  std::string line;                         // description for users; empty with one stage
 
   int index_of(const std::string& unit) const;
 };
 
-// Of a training, as the configuration says. Error(usage) for a shape that the schedule does not have.
+// Returns the configured training schedule. Throws Error(usage) for a shape that the schedule does not
+// support.
 pipeline::Schedule schedule_of(const config::PipelineConfig& config, const pipeline::ScheduleShape& shape);
 
-// `model` has whole layers. Error(usage) when it cannot be cut as the configuration says, or the schedule
-// does not run. trains false: stages have what forwards need.
+// Cuts a model with whole layers. Throws Error(usage) if it cannot be cut as configured, or if the schedule
+// does not run. trains = false: stages have only the state for forwards.
 PipelineCut cut_pipeline(const config::DsConfig& config, const model::Model& model, bool trains = true);
 
 }  // namespace cleave::runtime

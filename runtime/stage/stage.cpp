@@ -1,4 +1,4 @@
-// The passes over the layers.
+// Forwards and backwards of a stage.
 #include "runtime/stage/stage.h"
 
 #include <fmt/ranges.h>
@@ -65,7 +65,7 @@ Tensor Stage::output_gradient(int micro, int chunk) {
 }
 
 Tensor Stage::input_gradient(int micro, int chunk) {
-  // The frame is closed unless the backward is split; the gradient is in the buffer of turn 0.
+  // Without a split backward the frame is closed, and the gradient is in buffer 0.
   if (shape().split_backward) return gradient(frames_.find(micro, chunk), 0);
   return passing(chunk, 0);
 }
@@ -75,8 +75,8 @@ Tensor Stage::passing(int chunk, int l, int64_t rows) const {
   return Tensor(passing_[l & 1].tensor().raw(), t.dtype, t.shape);
 }
 
-// The gradient at boundary l of a chunk is in one of two buffers in turn; a split backward keeps them all
-// until the weights' part.
+// The gradient at boundary l of a chunk alternates between two buffers; a split backward keeps all of them
+// until the weight part.
 Tensor Stage::gradient(Frame& f, int l) {
   if (!shape().split_backward) return passing(f.chunk, l);
   const model::TensorSpec& t = layers_.boundary(f.chunk, l);
@@ -85,8 +85,8 @@ Tensor Stage::gradient(Frame& f, int l) {
   return g;
 }
 
-// Of layer l. With recomputation an output that the frame keeps is written there the first time and nowhere
-// the second; the others live as long as what the layers of their group make.
+// Allocates the output of layer l. With recomputation, an output that the frame keeps is written there the
+// first time and nowhere the second time; others live as long as their group's activations.
 Tensor Stage::take_output(Frame& f, int l, Run run) {
   const model::TensorSpec out = layers_.boundary(f.chunk, l + 1, f.rows);
   if (!shape().trains && l + 1 < layers_.layers(f.chunk))
@@ -106,7 +106,7 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
   if (recompute.again() && recompute.keeps(l, layers_.layers(f.chunk))) frames_.group().release(0);
   const int64_t scratch = scratch_.mark();
   const bool leaves = !run.again && layers_.away(f.chunk, l + 1);
-  const int next = leaves ? (l + 1) / int(recompute.interval) : 0;  // the group that y is the input of
+  const int next = leaves ? (l + 1) / int(recompute.interval) : 0;  // index of the group with input y
   if (leaves) away_inputs_.wait_until_left(next, stream);
   const Tensor y = take_output(f, l, run);
   const bool dropped = !shape().trains || (recompute.again() && !run.again && !run.alive);
@@ -142,7 +142,7 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
   scratch_.release(scratch);
 }
 
-// Undefined for a layer that has none.
+// Returns the layer's side loss, or an undefined tensor.
 Tensor Stage::side_loss(const Frame& f, int l) const {
   if (!side_losses_.defined() || !layers_.layer(f.chunk, l).has_side_loss()) return {};
   const auto first = model().layers.begin();
@@ -159,7 +159,7 @@ void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
   while (f.fetched > std::max(1, group - 1)) {
     const int g = --f.fetched;
     const model::TensorSpec& x = layers_.boundary(f.chunk, g * interval);
-    // The weights' part needs it as well.
+    // The weight part needs it as well.
     f.inputs[size_t(g * interval)] = shape().split_backward ? frames_.until_backward(f).take(x.dtype, x.shape)
                                                             : away_inputs_.block(g, x.dtype, x.shape);
     away_inputs_.fetch(g, f.inputs[size_t(g * interval)], f.inputs_home[size_t(g)], stream);
@@ -206,7 +206,7 @@ void Stage::run_head(Frame& f, const Params& params, Grads& grads, float scale, 
   const TraceSpan seen(trace_, stream,
                        shown(grads.empty() ? "forward" : "backward", f, layers_.layers(f.chunk)));
   const int64_t mark = scratch_.mark();
-  // Without a target no row has a gradient, whatever the scale, and 0 would ask for losses alone.
+  // Without targets no row has a gradient at any scale, and a scale of 0 would compute only losses.
   const float scale_of_rows = scale == 0 ? 1 : scale;
   const bool counts = sums.hits.defined() && model().head->counts_hits();
   const model::HeadArgs args{.losses = losses_,

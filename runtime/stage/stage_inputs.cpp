@@ -1,4 +1,4 @@
-// What a stage is given: micro-batches, and rows of texts that grow.
+// Inputs of a stage: micro-batches, and rows of incremental generation.
 #include <algorithm>
 
 #include "device/copy.h"
@@ -20,7 +20,8 @@ Tensor Stage::documents(int micro) const {
       .view({layers_.samples(), size / layers_.samples()});
 }
 
-// Every rank has them of whole samples: attention looks at all positions wherever the sequence is cut.
+// Every rank gets the documents of whole samples, because attention covers all positions for every cut of the
+// sequence.
 void Stage::load_documents(int micro, const Tensor& given, Stream& stream) {
   if (!model().document_mask) return;
   const Tensor here = documents(micro);

@@ -1,4 +1,4 @@
-// What a stage allocates, and how large that is.
+// Memory of a stage and its size.
 #include <algorithm>
 
 #include "device/copy.h"
@@ -7,7 +7,7 @@
 namespace cleave::runtime {
 namespace {
 
-// Views of the right shapes without memory, for a dry run.
+// Returns views with the right shapes but no memory, for a dry run.
 std::vector<Tensor> dry_params(const std::vector<UnitSpec>& units, DType dtype) {
   std::vector<Tensor> params;
   for (const UnitSpec& u : units)
@@ -45,7 +45,7 @@ int64_t Stage::bytes_to_others() const {
   return most;
 }
 
-// On the CPU layers read the model's own.
+// On the CPU layers read the model's constants directly.
 void Stage::place_constants(Memory& memory, Stream& stream) {
   constants_ = model().constants;
   if (!memory.device().is_cuda()) return;
@@ -98,7 +98,7 @@ void Stage::allocate_texts(Memory& memory) {
     }
 }
 
-// The layers' own code against dry arenas and a stream that drops all work.
+// Runs the layers' own code on dry arenas and a stream that discards all work.
 void Stage::measure() {
   Stream discard(Stream::Mode::discard);
   for (int c = 0; c < layers_.chunks(); ++c) measure(c, discard);
@@ -112,7 +112,7 @@ void Stage::measure(int chunk, Stream& discard) {
     if (layers_.away(chunk, l + 1))
       block_bytes_ = std::max(block_bytes_, round_up(y.shape.numel() * size_of(y.dtype), 64));
   }
-  const int inner = shape().trains ? 0 : 1;  // the ends have no gradients in passing_, but are frames'
+  const int inner = shape().trains ? 0 : 1;  // the gradients of the ends are in frames, not in passing_
   for (int l = inner; !shape().split_backward && l <= layers_.layers(chunk) - inner; ++l) {
     const model::TensorSpec& x = layers_.boundary(chunk, l);
     if (is_float(x.dtype)) passing_bytes_ = std::max(passing_bytes_, x.shape.numel() * size_of(x.dtype));
@@ -124,7 +124,7 @@ void Stage::measure(int chunk, Stream& discard) {
     const Params params = dry_params(units, model().dtype);
     const Tensor sum(nullptr, DType::fp64, {1});
     if (shape().trains) run_head(dry, params, of_head, 1, {.loss = sum}, discard);
-    run_head(dry, params, none, 1, {.loss = sum, .hits = sum}, discard);  // of an evaluation
+    run_head(dry, params, none, 1, {.loss = sum, .hits = sum}, discard);  // for an evaluation
   }
   if (shape().trains) measure_backward(dry, chunk, discard);
   frames_.measured(dry);

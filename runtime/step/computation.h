@@ -1,5 +1,5 @@
-// What computes with a rank's units: the driver of its store, and what else it needs memory for. An engine
-// has one: its layers, or whoever drives it from outside.
+// Computation with a rank's units: the driver of its store, and other memory. Each engine has one: its
+// layers, or an external driver.
 #pragma once
 #include "checkpoint/checkpoint.h"
 #include "device/trace.h"
@@ -11,12 +11,12 @@ class Computation {
  public:
   virtual ~Computation() = default;
   virtual zero::Visits& visits() = 0;
-  virtual void show_in(Trace&) {}  // from here on; the trace outlives this
+  virtual void show_in(Trace&) {}  // traces from now on; the trace must outlive this object
 
-  // What it keeps from step to step beside the units. A step that is skipped is begun and not joined.
+  // Updates state other than the units from step to step. A skipped step is begun but not joined.
   virtual void begin_step() {}
   virtual void join_step() {}  // collective
-  // Whole tensors: of those that this rank holds all, or those that it speaks for.
+  // Returns whole tensors: all that this rank holds, or only those that it saves for all ranks.
   enum class Whose { held, spoken_for };
   virtual std::vector<checkpoint::Record> records(Whose) { return {}; }
 };

@@ -9,19 +9,19 @@
 namespace cleave::runtime {
 namespace {
 
-// What a rank wants of the file system that one of its folders is on.
+// Space that a rank needs on the file system of one of its folders.
 struct Claim {
   int64_t host = 0, file_system = 0, available = 0, wanted = 0;
 };
 
-// A folder that a configuration keeps state in, and what for.
+// State folder from the configuration, and its content.
 struct Folder {
   std::string path, what, key;
-  int64_t wanted;  // bytes of this rank
+  int64_t wanted;  // bytes needed by this rank
 };
 
-// some_weights: whether any rank keeps weights on disk. The answer is every rank's, because all check the
-// folders together.
+// some_weights: true if any rank keeps weights on disk. All ranks check the same folders, so the result is
+// equal on every rank.
 std::vector<Folder> folders_of(const Settings& s, const MemoryTable& planned, bool some_weights) {
   const int64_t weights = planned.at(MemoryKind::disk, Category::weights);
   const int64_t state = planned.total(MemoryKind::disk) - weights;
@@ -37,7 +37,7 @@ std::vector<Folder> folders_of(const Settings& s, const MemoryTable& planned, bo
   return folders;
 }
 
-// Why the claims of all ranks, one a folder each, do not fit; empty: they do.
+// Returns the reason why the claims of all ranks, one per folder, do not fit; empty if they fit.
 std::string refusal_of(const std::vector<Claim>& claims, const std::vector<Folder>& folders) {
   for (size_t i = 0; i < claims.size(); ++i) {
     const Claim& c = claims[i];
@@ -61,7 +61,8 @@ std::string refusal_of(const std::vector<Claim>& claims, const std::vector<Folde
 }  // namespace
 
 std::string check_disks(const Settings& settings, const MemoryTable& planned, Ranks& ranks) {
-  int64_t some_weights = 0;  // up to max_in_cpu elements stay in memory: all of one rank's, not of another's
+  int64_t some_weights = 0;  // up to max_in_cpu elements stay in memory, which can be all weights of only
+                             // some ranks
   if (settings.shard_home.parameters == MemoryKind::disk) {
     some_weights = planned.at(MemoryKind::disk, Category::weights);
     ranks.all_reduce_on_host(Tensor(&some_weights, DType::int64, {1}, MemoryKind::host), "weights on disks");
@@ -79,7 +80,7 @@ std::string check_disks(const Settings& settings, const MemoryTable& planned, Ra
   std::vector<Claim> mine(folders.size()), claims(folders.size() * size_t(world));
   ranks.agree([&] {
     for (size_t i = 0; i < folders.size(); ++i) {
-      std::error_code refused;  // disk_space says what is wrong with a folder that is not there then
+      std::error_code refused;  // ignored: disk_space reports the error of a missing folder
       std::filesystem::create_directories(folders[i].path, refused);
       const offload::DiskSpace space = offload::disk_space(folders[i].path, folders[i].key);
       mine[i] = {comm::host_number(), space.file_system, space.available, folders[i].wanted};
@@ -92,7 +93,7 @@ std::string check_disks(const Settings& settings, const MemoryTable& planned, Ra
   for (size_t i = 0; i < folders.size(); ++i) {
     const Folder& f = folders[i];
     offload::DiskRates rates{};
-    // All ranks at once, as in training.
+    // All ranks measure at the same time, as in training.
     ranks.agree([&] { rates = offload::measure_disk(f.path, f.wanted, settings.disk, f.key); });
     int64_t most = 0;
     for (size_t j = i; j < claims.size(); j += folders.size()) most = std::max(most, claims[j].wanted);

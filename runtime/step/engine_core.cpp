@@ -1,5 +1,4 @@
-// How an engine is made: from a configuration to the parts that a rank has, planned before they are
-// allocated.
+// Construction of an engine: from a configuration to the components of a rank, planned before allocation.
 #include "runtime/step/engine_core.h"
 
 #include "runtime/step/disk_check.h"
@@ -9,7 +8,7 @@
 namespace cleave::runtime {
 namespace {
 
-// From the transport between GPUs where it has an allocator, and its memory is asked for.
+// Uses the allocator of the GPU transport, if it has one and the configuration requests its memory.
 MovedMemory moved_memory(const Settings& s, comm::Communicator& world) {
   comm::TransportAccess* own = world.transport();
   return {s.moved_granularity, own && s.moved_granularity > 1 ? own->allocator() : nullptr};
@@ -82,7 +81,7 @@ void EngineCore::choose_update() {
   settings.state_home.update =
       times.device < times.host ? offload::UpdateSide::device : offload::UpdateSide::host;
   notes.update = zero::describe_update(needs.update, rates);
-  check_memory();  // the other side may need another amount
+  check_memory();  // the other side may need a different amount
 }
 
 void EngineCore::allocate() {
@@ -93,7 +92,7 @@ void EngineCore::allocate() {
   if (settings.device.is_cuda() && !settings.dry) {
     ranks.open(rank->store.groups());
     loan = BufferLoan(ranks.data_groups(), memory.moved());
-    // To take memory may wait for all that a GPU does, and with it for a rank that waits for this one there.
+    // Allocation may wait for all work of a GPU, including that of another rank that waits for this one.
     ranks.agree([] {});
   }
   if (!options.weights_follow) rank->saved->initialize(options.seed, streams->compute);

@@ -1,5 +1,5 @@
-// What every engine is made of, whoever computes its passes: from a configuration to the state of a rank's
-// units, planned before it is allocated, and the step around the passes. For the files of engines alone.
+// Common core of all engines: builds the state of a rank's units from a configuration, plans it before
+// allocation, and runs the step around the passes. For source files of engines only.
 #pragma once
 #include <functional>
 
@@ -11,7 +11,7 @@
 
 namespace cleave::runtime {
 
-// What a rank will allocate, and what of it an update of state off the device moves.
+// Memory that a rank will allocate, and the data that an update of off-device state moves.
 struct RankNeeds {
   MemoryTable memory;
   zero::UpdateBytes update;
@@ -19,40 +19,41 @@ struct RankNeeds {
 
 struct EngineCore {
   EngineCore(const config::DsConfig& config, comm::Communicator& world, const EngineOptions& options);
-  // An engine ends with streams.reset() before anything that their work uses.
+  // Derived engines call streams.reset() first, before objects in use by the streams are destroyed.
   virtual ~EngineCore() = default;
 
-  // Before start, when the ranks know the model: makes the groups of stages that share a unit. Collective.
+  // Sets the units before start, when the ranks know the model: makes the groups of stages that share a unit.
+  // Collective.
   void set_units(RankUnits units);
-  // Plans, measures, and allocates. Collective; Error(memory) with the category table on every rank of a pipe
-  // when one of its stages does not fit.
+  // Plans, measures and allocates. Collective; if one stage does not fit, throws Error(memory) with the
+  // category table on every rank of its pipe.
   void start();
-  // What computes with these units, in that memory; called once for the plan and once for real.
+  // Makes the computation on these units in that memory; called once for the plan and once for real.
   virtual std::unique_ptr<Computation> computation(RankState& rank, Streams& streams,
                                                    Memory& memory) const = 0;
 
   // A step is begin_step, passes that visit units, finish_step.
   void begin_step();
-  // All passes are enqueued. mean_loss: of all ranks, asked for once, behind the norm. rates: in place of the
-  // schedule's, where nothing is updated before. Error(training) where training cannot go on. Collective; the
-  // result is the same on every rank.
+  // Call after all passes are enqueued. mean_loss: returns the mean over all ranks; called once, after the
+  // norm. rates: replace the schedule's, if no update runs before finish_step. Throws Error(training) if
+  // training cannot continue. Collective; the result is equal on every rank.
   StepResult finish_step(const std::function<double()>& mean_loss, std::span<const optim::Rates> rates = {});
-  // Makes the sums that finish_step needs, behind the last pass of a step; finish_step does not make them
-  // again. Collective.
+  // Computes the gradient sums that finish_step needs, after the last pass of a step; finish_step then reuses
+  // them. Collective.
   void sum_gradients();
-  // The gradient of the loss, averaged over micro-batches and ranks, before clipping, behind the last pass of
-  // a step. Error(usage) for a parameter that is frozen or that there is not. Collective.
+  // Returns the gradient of the loss, averaged over micro-batches and ranks, before clipping. Call after the
+  // last pass of a step. Throws Error(usage) for an unknown or frozen parameter. Collective.
   std::vector<float> whole_gradient(const std::string& name);
-  // Overwrites that gradient, which the norm, clipping and the update are of from here on; every rank is
-  // given the same. Error(usage) also where updates do not wait for all gradients. Collective.
+  // Overwrites that gradient for the norm, clipping and the update. All ranks give the same values. Also
+  // throws Error(usage) if updates do not wait for all gradients. Collective.
   void write_whole_gradient(const std::string& name, std::span<const float> values);
-  // The mean over micro-batches and the data axis of what ranks that report losses have; each is rounded
-  // first where the form of gradients says so. `losses`: those of this rank's micro-batches, whose terms may
-  // stand apart; none where it reports none. Collective.
+  // Returns the mean over micro-batches and the data axis of the losses from reporting ranks, rounded first
+  // if the gradient form requires it. `losses`: those of this rank's micro-batches, possibly as separate
+  // terms; empty if the rank reports none. Collective.
   double mean_over_ranks(const std::vector<double>& losses);
 
   EngineOptions options;
-  config::DsConfig config;  // of inference: without what only training has
+  config::DsConfig config;  // for inference: without training settings
   Settings settings;
   std::unique_ptr<Streams> streams;
   Ranks ranks;
@@ -62,34 +63,35 @@ struct EngineCore {
   Memory memory;
   std::unique_ptr<RankState> rank;
   std::unique_ptr<Computation> computes;
-  Buffer state_copy;  // of what this rank saves, where that is written behind the training
+  Buffer state_copy;  // copy of the state that this rank saves, for background saves
   BufferLoan loan;
-  std::unique_ptr<checkpoint::BackgroundSave>
-      background;  // where checkpoints are written behind the training
+  std::unique_ptr<checkpoint::BackgroundSave> background;  // if checkpoints are saved in the background
   optim::LossScaler scaler;
   TrainingState at;
-  // What the step that was begun will be, and its update with what is known before the norm.
+  // Result of the current step, and its update with the values known before the norm.
   StepResult result;
   optim::StepArgs update;
-  bool summed = false;  // the gradients of that step, over all ranks
-  double uses = 1;  // gradients are of the loss that passes computed, times this, which is known behind them
-  bool whole = true;  // false: a step that threw has updated some of the state
+  bool summed = false;  // gradients of that step are summed over all ranks
+  double uses = 1;      // factor of the loss that is known only after its passes (Engine::use_loss)
+  bool whole = true;    // false: a step that threw has updated part of the state
 
  private:
   RankNeeds dry_run() const;
   Buffer copy_of_state(RankState& of, Computation& with, Streams& on, Memory& in) const;
   void check_memory();
-  // Where the configuration leaves open on which side offloaded state is updated: decides for this rank, from
-  // rates that all ranks measure at once.
+  // Chooses the update side of offloaded state for this rank, if the configuration leaves it open, from rates
+  // that all ranks measure at the same time.
   void choose_update();
   void allocate();
 
-  // What the sums have in them that the gradients of the loss have not, beside the average.
+  // Returns the scale of the gradient sums relative to the gradients of the loss, without the average.
   double left_scale() const { return rank->store.gradient_form().left_scale(result.loss_scale) / uses; }
-  int64_t trained_numel(const std::string& name) const;  // Error(usage) as whole_gradient
-  // The squared norm of the gradients as they are, over all ranks; the same bits however the model is cut.
+  int64_t trained_numel(const std::string& name) const;  // throws Error(usage) as whole_gradient does
+  // Returns the squared norm of the gradients as summed, over all ranks; the bits are equal for every cut of
+  // the model.
   double squared_norm();
-  bool overflowed();  // whether the step must be skipped; Error(training) where training cannot go on
+  bool overflowed();  // returns true if the step must be skipped; throws Error(training) if training cannot
+                      // continue
 };
 
 }  // namespace cleave::runtime

@@ -10,7 +10,7 @@ namespace {
 
 Stream::Mode mode_of(bool dry, Stream::Mode otherwise) { return dry ? Stream::Mode::dry : otherwise; }
 
-// Of a stream beside `compute`: a thread where it is used.
+// Returns the mode of an additional stream: a thread if it is used.
 Stream::Mode beside(bool used) { return used ? Stream::Mode::worker : Stream::Mode::inline_; }
 
 }  // namespace
@@ -60,7 +60,7 @@ RankState::RankState(const Settings& s, const RankUnits& of, const Ranks& ranks,
     std::iota(all.begin(), all.end(), 0);
     saved = std::make_unique<zero::WeightLoader>(memory, store, std::move(all));
   }
-  // Sums are made where the gradients live.
+  // Allocate the sums in the memory of the gradients.
   int64_t parts = 0;
   for (int u = 0; u < store.units(); ++u) parts += int64_t(store.counted(u).size());
   const zero::GradientForm& form = store.gradient_form();
@@ -77,7 +77,7 @@ zero::ShardedOptimizer& RankState::optimizer() const {
 std::vector<double> RankState::squared_gradients(Stream& compute) {
   optimizer().square_gradients(squares, compute);
   const std::vector<double> parts = store.gradient_form().squared_norms(squares, compute);
-  // A unit that several stages hold counts on one of them.
+  // A unit shared by several stages counts on one of them.
   std::vector<double> of_model(units.all.size(), 0);
   auto part = parts.begin();
   for (int u = 0; u < store.units(); ++u) {

@@ -1,5 +1,5 @@
-// What a rank allocates for its units: parameters, gradients, optimizer state and scratch. Built twice by the
-// same code: against a dry memory, which gives the plan, and then for real.
+// Allocations of a rank for its units: parameters, gradients, optimizer state and scratch. The same code runs
+// twice: on a dry memory for the plan, and then for real.
 #pragma once
 #include "comm/device_group.h"
 #include "device/workspace.h"
@@ -10,9 +10,9 @@
 
 namespace cleave::runtime {
 
-// A rank's streams. One that no option asks for exists, and costs nothing while nothing is given to it.
+// Streams of a rank. Unused ones exist, but cost nothing.
 struct Streams {
-  // `otherwise`: how a CPU rank computes. Dry: nothing is done.
+  // `otherwise`: compute mode of a CPU rank. dry: no work is done.
   Streams(const Settings& settings, Stream::Mode otherwise, bool dry);
 
   Stream& comm() { return comm_overlaps ? overlapped : compute; }  // for collectives
@@ -20,19 +20,19 @@ struct Streams {
   void name_in(Trace& trace) const;
 
   bool comm_overlaps, rows_overlap;
-  Stream compute;  // of its own, or the one that the engine was given
+  Stream compute;  // a new stream, or the one given to the engine
   Stream overlapped;
-  Stream rows;  // where the tensor axis' movements run beside products
+  Stream rows;  // for tensor-axis transfers that overlap matrix products
 };
 
-// Scratch of the streams of a CUDA rank, lent to them.
+// Scratch memory for the streams of a CUDA rank.
 struct Workspaces {
   Workspaces(Memory& memory, Streams& streams);
   Workspace compute, comm, rows;
 };
 
-// Memory that collectives of these groups use, lent to what moves it between GPUs; ends when no stream uses
-// it any more.
+// Registers the memory of collectives of these groups with their GPU transports. Destroy it when no stream
+// uses the memory any more.
 class BufferLoan {
  public:
   BufferLoan() = default;
@@ -55,33 +55,33 @@ class BufferLoan {
   std::vector<comm::Communicator*> groups_;
 };
 
-// The state of a rank's units, whoever computes with them.
+// State of a rank's units, independent of the computation.
 struct RankState {
-  // Everything given outlives this, but the streams end first: they finish what was enqueued, also when a
-  // step was given up. Units of the store are those that the rank holds, in that order. The driver of the
-  // store is committed behind it. Error(memory) where there is too little.
+  // All arguments must outlive this object, except that streams are destroyed first: they finish enqueued
+  // work, also after an aborted step. The store has the rank's units in their order. Commit the store's
+  // driver afterwards. Throws Error(memory) if the memory is too small.
   RankState(const Settings& settings, const RankUnits& units, const Ranks& ranks, Streams& streams,
             Memory& memory);
 
-  // Only where something is trained.
+  // Only for training.
   zero::ShardedOptimizer& optimizer() const;
-  // Whether this rank speaks for a unit of its store that several stages hold: in the norm and in
+  // Returns true if this rank counts a unit of its store that several stages hold, in the norm and in
   // checkpoints.
   bool speaks_for(int unit) const { return units.speaks(pipe_rank, units.held[size_t(unit)]); }
-  // For each unit of the whole model the squares of its gradients as they are: the sum over the slices of
-  // those that this rank speaks for, else 0. Not a number where exact sums overflowed. Collective over the
-  // data axis; waits for `compute`.
+  // Returns the squared gradient norm of each unit of the whole model, unscaled: the sum over the slices for
+  // units that this rank counts, else 0. NaN if exact sums overflowed. Collective over the data axis; waits
+  // for `compute`.
   std::vector<double> squared_gradients(Stream& compute);
   void show_in(Trace& trace, Stream& compute);
 
   const RankUnits& units;
   const int pipe_rank;
-  // In the order in which they are made.
+  // In construction order.
   Workspaces spaces;
   zero::ParameterStore store;
   std::unique_ptr<zero::SavedState> saved;
-  zero::ShardedOptimizer* trained = nullptr;  // which is `saved`; none: nothing is trained
-  Buffer squares;                             // of units
+  zero::ShardedOptimizer* trained = nullptr;  // same object as `saved`; null: inference
+  Buffer squares;                             // by unit
   std::vector<bool> summed_late;              // by unit: Ranks::units_summed_late
 };
 

@@ -1,4 +1,4 @@
-// The units of a model, and which of them a rank holds: a value, computed alike on every rank.
+// Units of a model, and the ones that a rank holds: a value that every rank computes identically.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -9,18 +9,18 @@
 namespace cleave::runtime {
 
 struct RankUnits {
-  std::string model;                      // its name, for messages
-  std::vector<UnitSpec> all;              // of the whole model, in the order of their first use
-  std::vector<std::vector<int>> holders;  // of each: ranks of the pipe, ascending
-  std::vector<int> held;  // by this rank: indices in `all`, in the order in which they go into its store
-  int most_uses = 1;      // of one unit in a micro-batch, over all ranks of the pipe
+  std::string model;                      // name, for messages
+  std::vector<UnitSpec> all;              // of the whole model, in order of first use
+  std::vector<std::vector<int>> holders;  // by unit: ranks of the pipe, ascending
+  std::vector<int> held;                  // by this rank: indices into `all`, in the order of its store
+  int most_uses = 1;                      // maximum uses of a unit in a micro-batch, over the pipe
 
-  // Whether a rank of the pipe speaks for a unit that several hold: in the norm and in checkpoints.
+  // Returns true if a rank of the pipe counts a shared unit, in the norm and in checkpoints.
   bool speaks(int pipe_rank, int unit) const { return holders[size_t(unit)].front() == pipe_rank; }
 };
 
-// Every rank holds all of them, as one whose passes run elsewhere does. uses: of one of them in a
-// micro-batch.
+// Returns units that every rank holds completely, for passes that run outside the engine. uses: maximum uses
+// of one unit in a micro-batch.
 inline RankUnits whole_units(std::string model, std::vector<UnitSpec> units, int uses) {
   RankUnits out{
       .model = std::move(model), .all = std::move(units), .holders = {}, .held = {}, .most_uses = uses};

@@ -10,7 +10,7 @@ namespace {
 
 using Purpose = RankGroup::Purpose;
 
-// Whether the axis inside the data axis has parts of the unit.
+// Returns true if the axis inside the data axis cuts the unit.
 bool cut_inside(const UnitSpec& unit) {
   const auto parts = std::count_if(unit.params.begin(), unit.params.end(),
                                    [](const ParamSpec& p) { return p.cut_by().has(Axis::sequence); });
@@ -36,7 +36,7 @@ Ranks::Ranks(comm::Communicator& world, const Settings& s, Stream& rows)
       activations_(mesh_.pipe->duplicate(name_of({Axis::pipe, Purpose::activations}))),
       gradients_(mesh_.pipe->duplicate(name_of({Axis::pipe, Purpose::gradients}))) {
   if (const int n = s.near_ranks; n > 0) {
-    // Of the data axis, whose ranks are counted from 0.
+    // Ranks of the data axis, counted from 0.
     const RankRun all{0, mesh_.data->size(), 1};
     const int mine = mesh_.data->rank();
     const auto part = [&](const RankRun& ranks, Purpose purpose) {
@@ -63,7 +63,7 @@ void Ranks::tie(const RankUnits& units) {
     if (holders.size() < 2) continue;
     const int before = int(std::lower_bound(holders.begin(), holders.end(), stage) - holders.begin());
     const bool mine = before < int(holders.size()) && holders[size_t(before)] == stage;
-    // A stage that does not hold the unit takes part in the split, and stays alone.
+    // A stage without the unit joins the split, with a group of one.
     auto group =
         mesh_.pipe->split(mine ? comm::Communicator::Subgroup{mesh_.shape.pipe, before, int(holders.size())}
                                : comm::Communicator::Subgroup{stage, 0, 1},
@@ -96,7 +96,7 @@ std::vector<Ranks::Group> Ranks::groups() const {
     const bool known = std::any_of(out.begin(), out.end(), [&](const Group& g) { return g.ranks == ranks; });
     if (ranks && !known && ranks->size() > 1) out.push_back({std::move(what), ranks});
   };
-  // An axis that has every rank is the world itself and goes by the axis' name.
+  // An axis that spans all ranks is the world itself, under the axis' name.
   add({Axis::tensor}, mesh_.tensor), add({Axis::sequence}, mesh_.sequence), add({Axis::data}, mesh_.data),
       add({Axis::pipe}, mesh_.pipe), add({Axis::world}, &world_);
   add({Axis::data, Purpose::near}, near_.get()), add({Axis::data, Purpose::across}, across_.get());
@@ -110,7 +110,7 @@ std::vector<Ranks::Group> Ranks::groups() const {
 void Ranks::agree(comm::Communicator& group, const std::function<void()>& check,
                   const std::function<std::string(int rank)>& where) {
   std::string refusal;
-  std::vector<int32_t> answers(size_t(2 * group.size()), 0);  // of each rank: bytes of its refusal, exit code
+  std::vector<int32_t> answers(size_t(2 * group.size()), 0);  // by rank: bytes of its refusal, exit code
   try {
     check();
   } catch (const Error& e) {
@@ -125,7 +125,7 @@ void Ranks::agree(comm::Communicator& group, const std::function<void()>& check,
     refusal.resize(comm::length_from_peer(answers[size_t(2 * rank)], "why a rank cannot start"));
     group.broadcast(Tensor(refusal.data(), DType::uint8, {int64_t(refusal.size())}, MemoryKind::host), rank,
                     on_host_, {.what = "which rank cannot start"});
-    try {  // nobody leaves before all know; who is left here by a faster one knows, too
+    try {  // all ranks wait until every rank knows; a rank abandoned by a faster one also knows
       group.barrier(on_host_, {.what = "before leaving"});
     } catch (const Error&) {
     }

@@ -11,11 +11,11 @@ namespace cleave::runtime {
 namespace fs = std::filesystem;
 namespace {
 
-// What the first rank asks all for: elements of a parameter, or nothing more.
+// Request of the first rank to all: elements of a parameter, or end.
 struct Wanted {
-  int64_t tensor = -1;  // by its place in the names
+  int64_t tensor = -1;  // index in the names
   checkpoint::Elements elements = {};
-  Range window = {};  // of the elements, counted among themselves
+  Range window = {};  // of the elements, numbered among themselves
 };
 constexpr int64_t kWords = 7;
 
@@ -29,7 +29,7 @@ class Gathering {
       if (r.kind == "master") records_[r.tensor].push_back(std::move(r));
   }
 
-  // On the first rank: the record's elements of all ranks.
+  // First rank: reads the record's elements from all ranks.
   void read(const checkpoint::Record& record) {
     const int64_t all = record.elements.numel();
     for (Range window{0, 0}; window.begin < all; window.begin = window.end) {
@@ -42,12 +42,12 @@ class Gathering {
   }
   void end() { tell({}); }
 
-  // On the others, until the first is done.
+  // Other ranks: serve requests until the first rank is done.
   void serve() {
     for (Wanted wanted = heard(); wanted.tensor >= 0; wanted = heard()) join(wanted);
   }
 
-  // What went wrong here while others waited for this rank's part.
+  // Rethrows an error of this rank that occurred while others waited for its part.
   void rethrow() const {
     if (failure_) std::rethrow_exception(failure_);
   }
@@ -70,8 +70,8 @@ class Gathering {
     comm_.synchronize();
   }
 
-  // Every element is one rank's and zero elsewhere. They are added as integers, two at a time, so that a
-  // negative zero stays one.
+  // Every element is nonzero on one rank only. The values are added as integers, two at a time, to preserve
+  // negative zeros.
   void join(const Wanted& wanted) {
     std::fill(sums_.begin(), sums_.end(), 0);
     auto* floats = reinterpret_cast<float*>(sums_.data());
@@ -96,12 +96,12 @@ class Gathering {
   const checkpoint::WeightNames& names_;
   std::map<std::string, int64_t> places_;
   std::map<std::string, std::vector<checkpoint::Record>> records_;
-  std::vector<int64_t> sums_;  // fp32 values, side by side
+  std::vector<int64_t> sums_;  // fp32 values, two per element
   int64_t words_[kWords] = {};
   std::exception_ptr failure_;
 };
 
-// The files of `from` take the place of weights in `to`.
+// Replaces the weight files in `to` by the files of `from`.
 void replace_weights(const fs::path& from, const fs::path& to) {
   std::vector<fs::path> old;
   for (const auto& entry : fs::directory_iterator(to))
@@ -135,7 +135,7 @@ void save_weights(RankState& rank, comm::Communicator& world, Stream& compute, S
   } else {
     gathering.serve();
   }
-  // Files take their place only where every rank gave what it has.
+  // Move files only if every rank gave its part.
   std::exception_ptr agreed;
   try {
     comm::together(world, Exit::checkpoint, [&] {

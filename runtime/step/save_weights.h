@@ -1,4 +1,4 @@
-// The weights of a training, whole, as files that transformers reads.
+// Saves the whole weights of a training as files that transformers reads.
 #pragma once
 #include <filesystem>
 
@@ -7,9 +7,9 @@
 
 namespace cleave::runtime {
 
-// The first rank of the world writes what write_weights() writes to the folder, replacing weights that
-// were there; the others send what they have of a piece at a time. A piece is all that any rank holds of it.
-// Throws what one rank threw on all of them, and what was in the folder is there still. Collective.
+// The first rank of the world writes the files of write_weights() to the folder and replaces existing
+// weights; the other ranks send their parts of one piece at a time. Memory per rank is one piece. If one rank
+// throws, all ranks throw the same error and the folder keeps its content. Collective.
 void save_weights(RankState& rank, comm::Communicator& world, Stream& compute, Stream& comm,
                   const std::filesystem::path& folder, const checkpoint::WeightNames& names,
                   const checkpoint::WeightFormat& format);

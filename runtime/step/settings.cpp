@@ -24,7 +24,7 @@ MemoryKind host_memory(bool pinned) { return pinned ? MemoryKind::pinned : Memor
 Averaging averaging(const config::DsConfig& c, int ranks) {
   const double accumulation = double(c.gradient_accumulation_steps);
   if (c.gradient_sum) return {1 / accumulation, 1};
-  if (c.exact_sums) return {1 / (accumulation * ranks), 1};  // a function of the number of micro-batches
+  if (c.exact_sums) return {1 / (accumulation * ranks), 1};  // depends only on the number of micro-batches
   if (!c.prescale_gradients && c.gradient_predivide_factor != 1)
     return {1 / (accumulation * c.gradient_predivide_factor), c.gradient_predivide_factor / ranks};
   return {1 / (accumulation * ranks), 1};
@@ -34,21 +34,21 @@ bool scales_loss(const config::DsConfig& c, const EngineOptions& o) {
   return c.precision == config::Precision::fp16 || o.scales_loss;
 }
 
-// Clipping wants to know the norm before the update, and so does whatever may skip a step.
+// Returns true for clipping and for every feature that may skip a step.
 bool needs_norm_first(const config::DsConfig& c, const EngineOptions& o) {
   return c.gradient_clipping > 0 || scales_loss(c, o) || c.exact_sums || o.updates_last || o.rates_given ||
          (c.precision == config::Precision::bf16 && c.check_grad_overflow);
 }
 
-// A GPU takes enough rows for products that do not wait for the head's weights and their gradient, which are
-// read and written once a chunk, and saves the memory of fp32 logits. The CPU's products are slower by so
-// much that a chunk costs nothing, and a small one stays in its caches.
+// A GPU takes enough rows to keep products from waiting for the head's weights and their gradient, which are
+// read and written once per chunk, and saves the memory of fp32 logits. CPU products are so much slower that
+// chunks cost nothing, and small chunks stay in the caches.
 model::LogitsChunk logits_chunk(const config::DsConfig& c, Device device) {
   const bool gpu = device.is_cuda();
   model::LogitsChunk logits;
   if (c.logits_dtype == config::LogitsType::model || (c.logits_dtype == config::LogitsType::automatic && gpu))
     logits.type = dtype_of(c.precision);
-  // 512 tiles of 128 x 256, which 132 multiprocessors do in four rounds.
+  // 512 tiles of 128 x 256: four rounds of 132 multiprocessors.
   if (gpu) logits.rows = 4096, logits.bytes = int64_t{2} << 30, logits.input = int64_t{16} << 20;
   if (c.logits_rows > 0) logits = {c.logits_rows, model::LogitsChunk{}.rows, logits.type};
   return logits;
@@ -71,7 +71,7 @@ offload::ShardHome shard_home(const config::ZeroConfig& c) {
   return home;
 }
 
-// The rank appears in messages.
+// Error messages name the rank.
 offload::Placement state_home(const config::DsConfig& c, int rank) {
   const config::OffloadConfig& o = c.zero.offload_optimizer;
   if (o.device == config::OffloadDevice::none) return {};
@@ -102,16 +102,16 @@ offload::DiskHome parameter_disk(const config::DsConfig& c, int rank) {
           .options = disk_options(c.aio)};
 }
 
-// Why this rank's passes cannot be CUDA graphs; empty when they can.
+// Returns the reason why this rank's passes cannot be CUDA graphs; empty if they can.
 std::string no_graphs(const Settings& s, const config::DsConfig& c, bool traced) {
   if (c.cuda_graphs == config::Switch::off) return "cleave.cuda_graphs is off";
   if (!s.device.is_cuda()) return "this rank computes on the CPU";
-  // What NCCL prepares for a captured call lives no longer than the capture; the host transports wait.
+  // NCCL state for a captured call does not outlive the capture, and host transports wait.
   if (s.mesh.size() > 1) return "the ranks talk to each other within a pass";
   if (!s.update_runs_on) return "state or parameters are offloaded";
   if (c.checkpointing.to_host) return "inputs of layers are kept in host memory";
   if (traced) return "its steps are traced or timed";
-  // Torch's usual stream is that one.
+  // PyTorch uses the default stream by default.
   if (s.cuda_stream && !*s.cuda_stream) return "CUDA cannot capture work on its default stream";
   return "";
 }
@@ -147,9 +147,9 @@ zero::StoreOptions store_of(const Settings& s, const config::DsConfig& c) {
   return store;
 }
 
-// Where buffers are to be registered with NCCL, its allocator takes multiples of what CUDA recommends, 2 MiB
-// on every GPU so far. Nobody is asked, nor whether it is NCCL in the end, so that a plan which is made
-// elsewhere has the bytes of the training.
+// Registered NCCL buffers need multiples of CUDA's recommended size, 2 MiB on every GPU so far. The value
+// depends on neither the device nor the transport, so that a plan made elsewhere has the bytes of the
+// training.
 int64_t moved_granularity(const MeshShape& mesh, Device device) {
   const bool registers =
       device.is_cuda() && mesh.sharers() > 1 && environment_value("CLEAVE_NCCL_REGISTER") == "on";
@@ -251,8 +251,7 @@ zero::StoreOptions store_options(const Settings& s, const RankUnits& units) {
           "cleave.weight_decay_on: no parameter of {} matches \"{}\"; use matrices, all, or name patterns "
           "such as *.weight (cleave inspect lists the names of a checkpoint)",
           units.model, idle.empty() ? "" : idle.front());
-  // A gradient falls into as many contributions as there are micro-batches on all ranks, times uses of its
-  // unit.
+  // A gradient gets one contribution per micro-batch on each rank and use of its unit.
   if (options.exact())
     options.limit = 0x1p62 / (double(s.micros) * s.mesh.sharers() * s.mesh.tensor * units.most_uses);
   return options;
@@ -269,7 +268,7 @@ config::DsConfig inference_config(config::DsConfig c) {
   c.grad_accum_dtype.reset(), c.communication_data_type.reset();
   c.exact_sums = false;
   c.checkpointing = {};
-  // Chunks stay, because a list of layers may name them.
+  // Keep chunks, because a list of layers may name them.
   c.pipeline.schedule = c.pipeline.virtual_stages > 1 ? "interleaved" : "1f1b";
   return c;
 }

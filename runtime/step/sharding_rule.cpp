@@ -32,7 +32,7 @@ zero::Sharding ShardingRule::shared(const UnitSpec& unit) const {
   sharding.home = settings_.shard_home;
   int64_t numel = 0;
   for (const ParamSpec& p : unit.params) numel += p.numel();
-  // A nested sharding publishes across: it has no group to keep a unit whole with.
+  // A nested sharding publishes across groups, so it has no group to keep a unit whole with.
   const bool can = sharding.gathers() && sharding.gather_on_publish->size() == 1;
   const bool whole = can && numel < settings_.whole_below;
   return whole ? zero::with_whole_parameters(sharding, self) : sharding;

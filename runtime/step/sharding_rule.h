@@ -1,4 +1,4 @@
-// The sharding of each of a rank's units.
+// Sharding of each of a rank's units.
 #pragma once
 #include "core/param_spec.h"
 #include "runtime/step/ranks.h"
@@ -8,11 +8,11 @@ namespace cleave::runtime {
 
 class ShardingRule {
  public:
-  // Both outlive this.
+  // Both arguments must outlive this object.
   ShardingRule(const Settings& settings, const Ranks& ranks);
 
-  // Asked for once a unit, in their order: up to offload_param.max_in_cpu elements of a rank's shards stay in
-  // host memory though their home is the disk, those of the first units.
+  // Returns the sharding of a unit; call once per unit, in order. The first units keep up to
+  // offload_param.max_in_cpu elements of a rank's shards in host memory although their home is the disk.
   zero::Sharding operator()(const UnitSpec& unit);
 
  private:
@@ -20,7 +20,7 @@ class ShardingRule {
 
   const Settings& settings_;
   const Ranks& ranks_;
-  int64_t left_in_memory_;  // elements
+  int64_t left_in_memory_;  // in elements
 };
 
 }  // namespace cleave::runtime

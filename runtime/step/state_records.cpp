@@ -6,16 +6,16 @@
 namespace cleave::runtime {
 namespace {
 
-// Elements of one kind of state in the slice of a unit, and what they are called.
+// Elements of one kind of state in a unit's slice, with their names.
 struct StateSpan {
   int unit, kind;
-  Range at;  // of the slice
+  Range at;  // within the slice
   std::string tensor;
   std::vector<int64_t> shape;
   checkpoint::Elements elements;
 };
 
-// Runs of equal length at equal distances, as a tensor that is cut by columns has them, are one record.
+// Merges runs of equal length at equal distances into one record, as in a tensor cut by columns.
 void add(std::vector<StateSpan>& out, StateSpan span) {
   if (!out.empty() && out.back().unit == span.unit && out.back().kind == span.kind &&
       out.back().tensor == span.tensor && out.back().at.end == span.at.begin) {
@@ -69,7 +69,7 @@ Tensor view_of(std::span<float> whole, Range elements) {
   return Tensor(whole.data() + elements.begin, DType::fp32, {elements.size()}, MemoryKind::host);
 }
 
-// Of a unit's gradients, through host memory in the form in which they are.
+// Copies a part of a unit's gradients through host memory, in their form.
 void read_floats(RankState& rank, Range at, int unit, Tensor to, Stream& compute, Stream& host) {
   const Tensor from = rank.store.gradient_slice(unit).slice(at);
   const zero::GradientForm& form = rank.store.gradient_form();
@@ -171,7 +171,7 @@ void write_parameters(RankState& rank, const std::function<std::vector<float>(co
                       Stream& compute) {
   for (int u = 0; u < rank.store.units(); ++u) {
     const zero::FlatLayout& layout = rank.store.layout(u);
-    int held = -1;  // the parameter whose values are in `whole`
+    int held = -1;  // parameter with values in `whole`
     std::vector<float> whole;
     for (const zero::FlatLayout::Piece& piece : layout.pieces(rank.store.slice(u))) {
       const ParamSpec& p = layout.param(piece.param);

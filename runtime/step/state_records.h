@@ -1,4 +1,4 @@
-// A rank's state as named records, which a checkpoint saves and any layout loads; and whole parameters.
+// Rank state as named records that a checkpoint saves and any layout loads; access to whole parameters.
 #pragma once
 #include "checkpoint/checkpoint.h"
 #include "runtime/step/computation.h"
@@ -6,25 +6,25 @@
 
 namespace cleave::runtime {
 
-// What this rank saves: each element of the job's state is in the records of one rank. Of units alone, and
-// with what the computation keeps beside them.
+// Returns the records that this rank saves: each element of the job's state is in the records of one rank.
+// For units only, and with the additional state of the computation.
 std::vector<checkpoint::Record> records_to_save(RankState& rank, Stream& compute);
 std::vector<checkpoint::Record> records_to_save(RankState& rank, Computation& computes, Stream& compute);
-// What it loads of units: all that it holds.
+// Returns the records of all units that this rank holds, for loading.
 std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute);
 
-// Copies what this rank saves of one kind of a parameter's state (SavedState::kinds) to its elements of
+// Copies this rank's saved part of one kind of a parameter's state (SavedState::kinds) to its elements of
 // `whole`, in host memory.
 void read_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);
-// The same of a parameter's reduced gradient, as it is added up.
+// Like read_state for the reduced gradient, as summed.
 void read_gradient(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute);
-// Overwrites what this rank holds of that gradient by what a visit would have written of it.
+// Overwrites this rank's part of the gradient by values in the form that a visit writes.
 void write_gradient(RankState& rank, const std::string& name, std::span<const float> whole, Memory& memory,
                     Stream& compute);
-// Overwrites what this rank holds of a parameter's state. A master's value reaches working copies by
-// publish_masters. Collective.
+// Overwrites this rank's part of a parameter's state. publish_masters brings masters to working copies.
+// Collective.
 void write_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);
-// Overwrites the masters of all that this rank holds; the values are of whole parameters. Collective.
+// Overwrites all masters on this rank; the values are whole parameters. Collective.
 void write_parameters(RankState& rank, const std::function<std::vector<float>(const ParamSpec&)>& values,
                       Stream& compute);
 

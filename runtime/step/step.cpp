@@ -78,7 +78,7 @@ std::vector<float> EngineCore::whole_gradient(const std::string& name) {
   std::vector<float> values(size_t(numel), 0.0f);
   read_gradient(*rank, name, values, streams->compute);
   streams->rows.synchronize();  // as in squared_norm()
-  // Every element is nonzero on one rank only, so the sum is exact.
+  // Each element is nonzero on only one rank, so the sum is exact.
   ranks.world().all_reduce(Tensor(values.data(), DType::fp32, {numel}, MemoryKind::host), streams->comm(),
                            {.what = "a whole gradient"});
   streams->comm().synchronize();
@@ -95,7 +95,7 @@ void EngineCore::write_whole_gradient(const std::string& name, std::span<const f
           "as soon as its gradient is whole; set gradient_clipping (a large one changes nothing)",
           name);
   sum_gradients();
-  // What a visit writes is of the loss times its scale, before the form takes that out.
+  // A visit writes gradients of the scaled loss; the form removes the scale afterwards.
   const double unscale = rank->store.gradient_form().left_scale(result.loss_scale) / result.loss_scale;
   const double scale = left_scale() / settings.average.after / unscale;
   std::vector<float> written(values.begin(), values.end());
@@ -104,9 +104,9 @@ void EngineCore::write_whole_gradient(const std::string& name, std::span<const f
 }
 
 double EngineCore::squared_norm() {
-  // One place a unit of the model, so that the sum has one order wherever the pipe is cut.
+  // One slot per unit of the model, so that the order of the sum is equal for every cut of the pipeline.
   std::vector<double> squares = rank->squared_gradients(streams->compute);
-  streams->rows.synchronize();  // which is done by now: what went wrong there
+  streams->rows.synchronize();  // throws errors of that stream, which is done by now
   return ranks.sum_in_order(std::move(squares), "squared gradient norm");
 }
 
@@ -117,8 +117,8 @@ double EngineCore::mean_over_ranks(const std::vector<double>& losses) {
     const double sum = std::accumulate(losses.begin(), losses.end(), 0.0);
     return ranks.sum(sum / micros, "loss") / settings.mesh.data;
   }
-  // Multiples of the grid, their low and high halves apart so that no number of terms is too large; and how
-  // many losses are too large or not finite.
+  // Multiples of the grid, with separate low and high halves so that any number of terms fits; and the number
+  // of losses that are too large or not finite.
   int64_t words[3] = {0, 0, 0};
   for (const double loss : losses)
     if (std::fabs(loss / grid) <= 0x1p62) {
@@ -133,7 +133,7 @@ double EngineCore::mean_over_ranks(const std::vector<double>& losses) {
   return double(sum) * grid / (micros * settings.mesh.data);
 }
 
-// The norm is already summed over the ranks, so every rank answers alike.
+// The norm is already summed over the ranks, so every rank gets the same result.
 bool EngineCore::overflowed() {
   const bool finite = std::isfinite(result.grad_norm);
   if (settings.scales_loss) {

@@ -54,7 +54,7 @@ Restored from_json(const std::string& text, const std::string& where) {
             "above 0); "
             "use another checkpoint",
             where, was.scale);
-    if (was != optim::LossScaler::State{}) r.scaler = was;  // which is what one has that scales nothing
+    if (was != optim::LossScaler::State{}) r.scaler = was;  // the default value means no loss scale
     return r;
   } catch (const json::exception&) {
     fail(Exit::checkpoint,

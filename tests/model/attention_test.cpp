@@ -25,7 +25,7 @@ struct Masked {
   std::vector<int32_t> documents;  // [kSamples, kSeq], or empty
 };
 
-// The output and the input's gradient of this rank's rows of all samples, those of sample 0 first.
+// Output and input gradient of this rank's rows of all samples, sample 0 first.
 struct Result {
   std::vector<float> out, dqkv;
 };
@@ -76,10 +76,10 @@ Result attend(const tensor_parallel::SequenceAxis& axis, Masked mask) {
   return {values(kept.out), values(dqkv)};
 }
 
-// Each rank's heads see whole sequences, so a mask means the same there, to the bit.
+// Each rank's heads see whole sequences, so masks give the same bits.
 TEST(AttentionMasks, HoldOverASequenceAxisAsOnOneRank) {
   std::vector<int32_t> documents(size_t(kSamples * kSeq), 0);
-  for (size_t i = 7; i < 24; ++i) documents[i] = 7;  // of sample 0, whose second half is another rank's
+  for (size_t i = 7; i < 24; ++i) documents[i] = 7;  // in sample 0; its second half is on another rank
   for (size_t i = 17; i < 24; ++i) documents[24 + i] = 17;
   const Result causal = attend({}, {0, {}});
   for (const Masked& mask : {Masked{5, {}}, Masked{0, documents}, Masked{9, documents}}) {

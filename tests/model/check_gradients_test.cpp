@@ -5,7 +5,7 @@
 namespace cleave::model {
 namespace {
 
-// y = x * gain, column by column, with one mistake or none.
+// y = x * gain, column by column, with at most one mistake.
 class Gain final : public Layer {
  public:
   enum class Mistake { none, gain_gradient, input_gradient, forgets_what_was_there, split };
@@ -53,7 +53,7 @@ std::string said_of(Gain::Mistake mistake) {
   return "";
 }
 
-TEST(CheckGradients, AcceptsWhatIsRightAndNamesEachKindOfMistake) {
+TEST(CheckGradients, AcceptsCorrectLayersAndNamesEachKindOfMistake) {
   using Mistake = Gain::Mistake;
   EXPECT_EQ(said_of(Mistake::none), "");
   EXPECT_EQ(said_of(Mistake::gain_gradient)

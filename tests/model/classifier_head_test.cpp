@@ -1,5 +1,5 @@
-// The head against its definition in double precision: with classes that end in padding and with such that
-// do not, over a tensor axis and alone, in chunks of any number of rows, with logits of either type.
+// Head against its definition in double precision: with and without padded classes, over a tensor axis and on
+// one rank, in chunks of any number of rows, with logits of either type.
 #include "model/classifier_head.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ struct HeadCase {
   bool apart() const { return logits.type != type; }
 };
 
-// Values that the type has, as they lie in the whole tensors.
+// Values that the type represents, in the order of the whole tensors.
 struct Operands {
   std::vector<double> x, w, b;
   std::vector<int32_t> targets;
@@ -60,15 +60,15 @@ std::array<std::pair<const char*, std::vector<double> Outcome::*>, 4> parts() {
            {"dbias", &Outcome::dbias}}};
 }
 
-// Half of the distance between neighbours, relative.
+// Half the relative distance between neighbors.
 double half_step(DType type) {
   return type == DType::bf16 ? 0x1p-9 : type == DType::fp16 ? 0x1p-11 : 0x1p-24;
 }
 
-// What the head must give, and how far from it rounding may take: logits by half a step of their type, which
-// changes the sum of their powers and the target's logit at most by the largest of these errors; so every
-// share of the softmax by the factor e^(2 * error). Gradients by half a step of theirs; sums of gradients
-// once more for every chunk.
+// Expected results and bounds of rounding. Logits are rounded by half a step of their type, which changes the
+// log-sum and the target's logit by at most the largest of these errors, and so every softmax share by a
+// factor of e^(2 * error). Gradients are rounded by half a step of their type; sums of gradients once more
+// per chunk.
 struct Expected {
   Outcome value, bound;
 };
@@ -114,7 +114,7 @@ Expected expected(const HeadCase& c) {
   return e;
 }
 
-// Memory of a type, with values.
+// Memory of a type, initialized with values.
 class Typed {
  public:
   Typed(DType type, Shape shape, const std::vector<double>& values = {})
@@ -138,8 +138,8 @@ class Typed {
   Tensor tensor_;
 };
 
-// Runs the head on rows and classes of this rank; gradients come back as they lie in the whole tensors, 0
-// where another rank has them. Padding is 0 before and after.
+// Runs the head on this rank's rows and classes; returns gradients in the order of the whole tensors, 0 for
+// parts on other ranks. Padding is 0 before and after.
 Outcome run_head(const tensor_parallel::TensorAxis& axis, const HeadCase& c) {
   const ClassifierHead head({.unit = "head",
                              .weight = "weight",
@@ -205,7 +205,7 @@ void expect_within(const Outcome& got, const Expected& want, const std::string& 
   }
 }
 
-// 11 classes are not padded, 4099 end in padding on every number of ranks.
+// 11 classes are not padded; 4099 are padded for every number of ranks.
 std::vector<HeadCase> cases() {
   std::vector<HeadCase> out;
   for (const int64_t classes : {11, 4099}) {
@@ -237,8 +237,8 @@ TEST(ClassifierHead, GivesTheSameOverATensorAxis) {
           Expected mine = want;
           Outcome got = run_head(tensor_parallel::TensorAxis(world, cut_rows), c);
           Stream stream;
-          // Each rank holds its classes' gradients, and its rows of dx when rows are cut; dx itself is a sum
-          // of as many parts, each rounded to the type.
+          // Each rank holds its classes' gradients, and its rows of dx if rows are cut. dx is a sum of that
+          // number of parts, each rounded to the type.
           for (auto* v : {&got.dweight, &got.dbias})
             world.all_reduce(Tensor(v->data(), DType::fp64, {int64_t(v->size())}), stream);
           if (cut_rows)
@@ -251,9 +251,9 @@ TEST(ClassifierHead, GivesTheSameOverATensorAxis) {
   }
 }
 
-// Rows at a time change how often the weights' gradient is rounded, which in fp32 is in the last digits, and
-// nothing else: a row's loss and gradient are its own. Of up to eight rows products are not packed, and add
-// in another order.
+// The number of rows per chunk changes only the rounding of the weights' gradient, in fp32 in the last
+// digits; a row's loss and gradient are independent of other rows. Products of up to eight rows are not
+// packed and add in another order.
 TEST(ClassifierHead, GivesTheSameBitsOfARowInChunksOfAnySize) {
   for (const DType logits : {DType::fp32, DType::bf16}) {
     const Outcome want =
@@ -266,7 +266,7 @@ TEST(ClassifierHead, GivesTheSameBitsOfARowInChunksOfAnySize) {
   }
 }
 
-TEST(ClassifierHead, TakesScratchForTheChunkThatItIsGivenAndOneBufferWhereTypesAgree) {
+TEST(ClassifierHead, TakesScratchForItsChunkAndOneBufferIfTypesAgree) {
   constexpr int64_t kMany = 1000, kClasses = 11;
   const ClassifierHead head({.unit = "u", .weight = "w", .classes = kClasses, .width = kHeadWidth});
   const auto scratch = [&](DType type, const LogitsChunk& logits, bool train) {
@@ -287,7 +287,7 @@ TEST(ClassifierHead, TakesScratchForTheChunkThatItIsGivenAndOneBufferWhereTypesA
     return dry.peak_bytes();
   };
   const auto padded = [](int64_t bytes) { return round_up(bytes, 64); };
-  // 1000 rows in chunks of at most 300 are four of 250.
+  // 1000 rows in chunks of at most 300 give four of 250.
   EXPECT_EQ(scratch(DType::bf16, {.rows = 300, .type = DType::bf16}, true), padded(250 * kClasses * 2));
   EXPECT_EQ(scratch(DType::bf16, {.rows = 300, .type = DType::fp32}, true),
             padded(250 * kClasses * 4) + padded(250 * kClasses * 2));
@@ -299,14 +299,14 @@ TEST(ClassifierHead, TakesScratchForTheChunkThatItIsGivenAndOneBufferWhereTypesA
   EXPECT_EQ(scratch(DType::fp32, {.bytes = 1}, true), padded(kClasses * 4));
   EXPECT_EQ(scratch(DType::fp32, {.rows = 300, .input = 500 * kHeadWidth}, true), padded(500 * kClasses * 4));
   EXPECT_EQ(scratch(DType::fp32, {.rows = 300, .input = 200 * kHeadWidth}, true), padded(250 * kClasses * 4));
-  // 700 rows fit beside their gradient and 1000 alone; an evaluation has the training's two chunks all the
-  // same.
+  // 700 rows fit together with their gradient, and 1000 alone; an evaluation still has the training's two
+  // chunks.
   const LogitsChunk tight{.bytes = 1050 * kClasses * 4};
   EXPECT_EQ(scratch(DType::bf16, tight, true), padded(500 * kClasses * 4) + padded(500 * kClasses * 2));
   EXPECT_EQ(scratch(DType::bf16, tight, false), padded(500 * kClasses * 4));
 }
 
-TEST(ClassifierHead, NamesWholeParametersWhateverTheAxis) {
+TEST(ClassifierHead, DeclaresWholeParametersOnEveryAxis) {
   comm::run_ranks(3, [](comm::Communicator& world) {
     const tensor_parallel::TensorAxis axis(world);
     const ClassifierHead head(

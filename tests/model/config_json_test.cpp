@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// As published with Llama 3.1 8B (transformers 4).
+// Published with Llama 3.1 8B (transformers 4).
 const json kLlamaFile = json::parse(R"({
   "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096,
@@ -22,7 +22,7 @@ const json kLlamaFile = json::parse(R"({
   "high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta":
   500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size":
   128256})");
-// As published with Qwen2.5 0.5B.
+// Published with Qwen2.5 0.5B.
 const json kQwen2File = json::parse(R"({
   "architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size":
   896, "initializer_range": 0.02, "intermediate_size": 4864, "max_position_embeddings": 32768,
@@ -30,7 +30,7 @@ const json kQwen2File = json::parse(R"({
   "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 32768,
   "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true, "use_mrope": false,
   "use_sliding_window": false, "vocab_size": 151936})");
-// As published with Qwen3 0.6B.
+// Published with Qwen3 0.6B.
 const json kQwen3File = json::parse(R"({
   "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id":
   151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
@@ -39,7 +39,7 @@ const json kQwen3File = json::parse(R"({
   "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000,
   "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true,
   "use_sliding_window": false, "vocab_size": 151936})");
-// As published with Mistral 7B v0.3.
+// Published with Mistral 7B v0.3.
 const json kMistral7b = json::parse(R"({
   "architectures": ["MistralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
   "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
@@ -47,7 +47,7 @@ const json kMistral7b = json::parse(R"({
   "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
   "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true,
   "vocab_size": 32768})");
-// As published with Phi-3 mini 4k.
+// Published with Phi-3 mini 4k.
 const json kPhi3Mini = json::parse(R"({
   "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 1,
   "embd_pdrop": 0.0, "eos_token_id": 32000, "hidden_act": "silu", "hidden_size": 3072,
@@ -56,7 +56,7 @@ const json kPhi3Mini = json::parse(R"({
   "original_max_position_embeddings": 4096, "pad_token_id": 32000, "resid_pdrop": 0.0, "rms_norm_eps":
   1e-05, "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 2047, "tie_word_embeddings": false,
   "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 32064})");
-// As published with Gemma 2 2B.
+// Published with Gemma 2 2B.
 const json kGemma2File = json::parse(R"({
   "architectures": ["Gemma2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
@@ -66,7 +66,7 @@ const json kGemma2File = json::parse(R"({
   "num_key_value_heads": 4, "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06,
   "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32", "use_cache": true, "vocab_size":
   256000})");
-// As published with Gemma 3 1B.
+// Published with Gemma 3 1B.
 const json kGemma3File = json::parse(R"({
   "architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
   "attn_logit_softcapping": null, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
@@ -76,7 +76,7 @@ const json kGemma3File = json::parse(R"({
   "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000,
   "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512, "sliding_window_pattern": 6,
   "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 262144})");
-// As published with GPT-2.
+// Published with GPT-2.
 const json kGpt2File = json::parse(R"({
   "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1,
   "embd_pdrop": 0.1, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2",
@@ -196,7 +196,7 @@ TEST(ConfigJson, AbsentFieldsHaveTransformersDefaults) {
   EXPECT_FALSE(c.tied);
 }
 
-// An absent window is the library's default, and null is none.
+// An absent window means the library's default, and null means none.
 TEST(ConfigJson, AWindowOfMistralAndPhi3IsTheFilesOrTheLibrarysDefault) {
   const auto window = [](const json& config) { return read_config_json(config.dump(), "f").window; };
   EXPECT_EQ(window(kMistral7b), 0);
@@ -228,7 +228,7 @@ TEST(ConfigJson, MissingAndWrongFieldsAreNamedAllAtOnce) {
   expect_refused(with(kLlamaFile, {{"hidden_size", 4095}}), {"4095", "32 heads"});
 }
 
-TEST(ConfigJson, WhatIsNotBuiltIsRefusedByName) {
+TEST(ConfigJson, UnsupportedFieldsAreRejectedByName) {
   auto rope = [](const json& r) { return with(kLlamaFile, {{"rope_scaling", r}}); };
   expect_refused(rope({{"rope_type", "yarn"}, {"factor", 4.0}}),
                  {"rope_scaling.rope_type", "yarn", "llama3"});

@@ -1,5 +1,5 @@
-// Blocks and their halves alone: gradients against finite differences, both parts of a split backward, what a
-// lean block leaves out, and a half that owns units of its own.
+// Blocks and their halves alone: gradients against finite differences, both parts of a split backward,
+// savings of a lean block, and a half with separate units.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,12 +24,12 @@ Values numbers(int64_t count, const std::string& name, float scale) {
   return out;
 }
 
-// How a layer's backward is asked for.
+// Mode of a layer's backward.
 struct Way {
   bool split = false, lean = false;
 };
 
-// A layer alone on one rank, with parameters that depend on their names and lie side by side as in a unit.
+// Layer alone on one rank, with parameters that depend on their names and are contiguous as in a unit.
 class Alone {
  public:
   explicit Alone(const Layer& layer, std::vector<Tensor> constants = {})
@@ -49,12 +49,12 @@ class Alone {
     for (const ParamSpec& p : specs_) out.push_back(p.name);
     return out;
   }
-  // Of a parameter, or of the input "x".
+  // Returns the values of a parameter, or of the input "x".
   std::span<float> values(const std::string& name) {
     return name == "x" ? std::span(x_) : part(params_, name);
   }
 
-  // The scalar whose gradients backward() gives: sum(y * dy), summed in double precision.
+  // Returns the scalar for the gradients of backward(): sum(y * dy), summed in double precision.
   double forward() {
     Saved saved;
     Arena keep(keep_);
@@ -105,7 +105,7 @@ class Alone {
     return out;
   }
 
-  int64_t kept_bytes = 0;  // of the last backward's forward
+  int64_t kept_bytes = 0;  // by the last backward's forward
 
  private:
   static Tensor rows(Values& v) { return {v.data(), DType::fp32, {kRows, kWidth}}; }
@@ -201,7 +201,7 @@ std::unique_ptr<Block> block_of(std::unique_ptr<Half> attention, std::unique_ptr
       RowDropout{});
 }
 
-// Every choice that a family can make, in as few blocks as have them all.
+// Covers every choice of a family in a minimal number of blocks.
 struct Choice {
   const char* name;
   bool joined, biases, rotary, head_norms, gated;
@@ -257,7 +257,7 @@ TEST_P(Blocks, GradientsAreTheFiniteDifferencesOfTheForwardWithAdapters) {
   const auto block = make_block_with_adapters(GetParam());
   const auto table = rope_table(kSeq, rope_frequencies(4, 10000, {}));
   const std::vector<Tensor> constants = table->tensors();
-  // The path through adapters bends more than weights alone.
+  // The path through adapters is more nonlinear than that through weights.
   const GradientCheck how{.constants = constants, .step = 1.0f / 512};
   check_gradients(*block, {DType::fp32, {kRows, kWidth}}, how);
   block->freeze(config::FreezeRule({"*"}));
@@ -288,7 +288,7 @@ TEST_P(Blocks, GradientsHaveTheSameBitsSplitAndLean) {
   }
 }
 
-// Two MLPs that are added up, each in a unit of its own: what a mixture of experts does with parameters.
+// Sum of two MLPs, each in a separate unit, like the parameters of a mixture of experts.
 class TwoMlps final : public Half {
  public:
   explicit TwoMlps(bool first_is_frozen = false) : first_is_frozen_(first_is_frozen) {
@@ -330,9 +330,9 @@ std::vector<std::string> names_of(const Layer& layer, bool frozen) {
   return names;
 }
 
-// What is frozen is a unit of its own, and what is left trains as it did: the gradients of the others, and of
-// the input, have the bits that they have with nothing frozen.
-TEST_P(Blocks, OfWhichAPartIsFrozenGiveTheOthersTheirGradients) {
+// Frozen parameters form a separate unit; the gradients of the others and of the input keep the bits of a run
+// with nothing frozen.
+TEST_P(Blocks, WithFrozenPartsGiveTheOthersTheirGradients) {
   const auto table = rope_table(kSeq, rope_frequencies(4, 10000, {}));
   const auto whole = make_block(GetParam());
   const auto want = Alone(*whole, table->tensors()).backward({});
@@ -354,7 +354,7 @@ TEST_P(Blocks, OfWhichAPartIsFrozenGiveTheOthersTheirGradients) {
         if (is_frozen)
           for (const float g : got.at(name)) EXPECT_TRUE(std::isnan(g)) << name << " was written";
         else
-          EXPECT_EQ(got.at(name), gradient) << name << " beside " << rule[0];
+          EXPECT_EQ(got.at(name), gradient) << name << " with frozen " << rule[0];
       }
     }
 }
@@ -383,7 +383,7 @@ TEST(Halves, FrozenByNameAreUnitsOfTheirOwn) {
   }
 }
 
-TEST(Halves, MayOwnUnitsOfTheirOwnBehindTheBlocks) {
+TEST(Halves, MayHaveUnitsAfterTheBlocks) {
   const auto block =
       block_of(std::make_unique<AttentionHalf>(attention_config(), Axes()), std::make_unique<TwoMlps>());
   std::vector<std::string> names;
@@ -395,7 +395,7 @@ TEST(Halves, MayOwnUnitsOfTheirOwnBehindTheBlocks) {
                                              "b.o.weight", "b.norm2.weight", "b.first:", "b.first.up.weight",
                                              "b.first.down.weight", "b.second:", "b.second.up.weight",
                                              "b.second.down.weight"}));
-  // As one MLP whose columns in the middle are those of both.
+  // Equals one MLP with the middle columns of both.
   MlpHalf::Config both = mlp_config();
   both.hidden *= 2;
   const auto plain = block_of(std::make_unique<AttentionHalf>(attention_config(), Axes()),
@@ -436,7 +436,7 @@ TEST(Halves, LeaveOutTheGradientsOfAFrozenUnitAndNothingElse) {
     }
 }
 
-TEST(Halves, FindWhatTheyKeptByTheirOwnKindAndRefuseToKeepTwice) {
+TEST(Halves, FindKeptStateByTypeAndRejectKeepingTwice) {
   struct Kept {
     int value;
   };

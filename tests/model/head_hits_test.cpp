@@ -1,5 +1,5 @@
-// The hits of a head whose logits are its bias: equal ones lie on one rank of a tensor axis and on several,
-// and padding has the largest.
+// Hits of a head with its bias as logits: ties lie on one rank of a tensor axis and on several, and padding
+// has the largest value.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kRows = 24, kColumns = 4;
 
-// Of every target from 0 on, as this rank says.
+// Returns the hits for every target from 0 on, as reported by this rank.
 std::vector<double> hits_of(const tensor_parallel::TensorAxis& axis, const std::vector<float>& logits) {
   const ClassifierHead head({.unit = "head",
                              .weight = "weight",

@@ -17,8 +17,7 @@ int64_t params_of(const char* name) {
   return make_model(config, DType::bf16, 64, name).params();
 }
 
-// The published totals; those of all families but GPT-2 are also what transformers counts for the same
-// config.json.
+// Published totals; except for GPT-2, transformers counts the same number for the same config.json.
 TEST(Presets, HaveThePublishedNumbersOfParameters) {
   const std::pair<const char*, int64_t> published[] = {
       {"gpt2", 124'439'808},         {"gpt2-medium", 354'823'168},       {"gpt2-large", 774'030'080},
@@ -43,7 +42,7 @@ TEST(Presets, CountAsTheClosedFormSays) {
   EXPECT_EQ(params_of("gemma-3-tiny"), v * w + 4 * (block + 2 * w + 2 * 32) + w);
 }
 
-// As the GPT-2 report says: 0.02, and less by the square root of the number of residual branches before a
+// As in the GPT-2 report: 0.02, divided by the root of the number of residual branches for layers before a
 // sum.
 TEST(Presets, WeightsOfGpt2StartWithThePublishedSpread) {
   const int64_t layers = 12;
@@ -61,7 +60,7 @@ TEST(Presets, WeightsOfGpt2StartWithThePublishedSpread) {
   EXPECT_EQ(sums, 2 * layers);
 }
 
-// Of the second block, without what all of their names begin with.
+// Parameter names of the second block, without their common prefix.
 std::vector<std::string> block_of(const char* preset) {
   ModelConfig config = find_model(preset);
   config.vocab = 256;
@@ -117,7 +116,7 @@ std::string refusal(const ModelConfig& config, int64_t seq = 8) {
   return "";
 }
 
-TEST(Presets, RefuseWhatDoesNotFitTogether) {
+TEST(Presets, RejectIncompatibleSizes) {
   const ModelConfig good = find_model("llama-3.2-1b");
   EXPECT_EQ(refusal(good), "");
   ModelConfig bad = good;
@@ -131,7 +130,7 @@ TEST(Presets, RefuseWhatDoesNotFitTogether) {
   EXPECT_NE(refusal(good, 0), "");
 }
 
-// What pipelines are balanced by is what utilization is computed from: matrix products and attention.
+// Pipeline balancing and utilization use the same FLOPs: matrix products and attention.
 TEST(Presets, ArithmeticOfTheLayersAndTheHeadIsThatOfTheModel) {
   for (const char* name : {"tiny", "gpt2", "llama-tiny", "llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b",
                            "mistral-tiny", "phi-3-mini", "gemma-2-tiny", "gemma-3-1b"}) {
@@ -149,20 +148,20 @@ TEST(Presets, ArithmeticOfTheLayersAndTheHeadIsThatOfTheModel) {
   }
 }
 
-// 64 queries see their own and up to 15 keys before it.
-TEST(Presets, AWindowLeavesOutTheArithmeticOfWhatItHides) {
+// 64 queries see their own and up to 15 earlier keys.
+TEST(Presets, AWindowSavesTheFlopsOfHiddenKeys) {
   const auto flops = [](int64_t window) {
     ModelConfig config = find_model("mistral-tiny");
     config.vocab = 256, config.window = window;
     return make_model(config, DType::fp32, 64, "m").flops_per_sample;
   };
-  double area = 0;  // that the mask hides
+  double area = 0;  // hidden by the mask
   for (int q = 0; q < 64; ++q) area += std::max(0.0, q + 0.5 - 16);
   EXPECT_NEAR(flops(0) - flops(16), 4 * 12 * area * 128, 1e-3 * area);
   EXPECT_EQ(flops(64), flops(0));
 }
 
-TEST(Presets, AreFrozenByNameAndSayWhatIsLeft) {
+TEST(Presets, AreFrozenByNameAndCountTheRest) {
   const auto made = [](const char* preset) {
     ModelConfig config = find_model(preset);
     config.vocab = 256;
@@ -170,7 +169,7 @@ TEST(Presets, AreFrozenByNameAndSayWhatIsLeft) {
   };
   Model m = made("tiny");
   EXPECT_EQ(m.frozen_params(), 0);
-  m.freeze({"transformer.wte*", "*.mlp.*"});  // as files call them, or as they are called here
+  m.freeze({"transformer.wte*", "*.mlp.*"});  // names in files, or names in the model
   EXPECT_EQ(m.frozen_params(), 256 * 128 + 4 * (2 * 4 * 128 * 128 + 5 * 128));
   for (const UnitSpec& unit : m.head->units()) EXPECT_TRUE(unit.frozen) << "it is tied to the embedding";
   Model llama = made("llama-tiny");

@@ -34,8 +34,8 @@ TEST(Recipes, ArePrintedWithWhatMakesABlockDifferent) {
   EXPECT_EQ(lines_of(recipe_of(find_model("gemma-2-2b"))).back(), "logits capped at 30");
 }
 
-// Every choice of a config reaches the recipe, and of the right layers.
-TEST(Recipes, DifferWhereTheirConfigsDiffer) {
+// Every choice of a config reaches the recipes of the right layers.
+TEST(Recipes, DifferIfTheirConfigsDiffer) {
   const ModelConfig base = find_model("gemma-2-2b");
   const Recipe plain = recipe_of(base);
   EXPECT_EQ(plain, recipe_of(base));

@@ -10,7 +10,7 @@
 namespace cleave::model {
 namespace {
 
-// What transformers computes in fp32 for Llama 3.1 8B; tests/fixtures/make_decoder_fixtures.py.
+// Values that transformers computes in fp32 for Llama 3.1 8B; tests/fixtures/make_decoder_fixtures.py.
 void expect_as_transformers(const char* name, const RopeScaling& scaling) {
   const std::vector<double> got = rope_frequencies(128, 500000, scaling);
   std::vector<float> want(got.size());
@@ -52,7 +52,7 @@ TEST(Rope, OneTableServesAllWhoWantTheSameAngles) {
   EXPECT_EQ(rope_table(6, {1.0, 0.25})->positions, 6);
   const auto other = rope_table(6, {1.0, 0.5});
   EXPECT_FLOAT_EQ(other->cos[2 * 2 + 1], std::cos(1.0f));
-  EXPECT_EQ(table->positions, 5);  // whoever has one keeps it
+  EXPECT_EQ(table->positions, 5);  // existing references stay valid
 }
 
 }  // namespace

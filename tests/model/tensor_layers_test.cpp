@@ -1,5 +1,5 @@
-// Layers over a tensor axis against the same layers of one rank: outputs, input gradients, and every gradient
-// where its elements lie in the whole parameter.
+// Layers over a tensor axis against the same layers on one rank: outputs, input gradients, and every
+// parameter gradient at the place of its elements in the whole parameter.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -23,8 +23,8 @@ std::vector<float> numbers(int64_t count, const char* name) {
 
 Tensor fp32(std::vector<float>& v, Shape shape) { return {v.data(), DType::fp32, shape}; }
 
-// A unit's parameters and gradients, flat as the store keeps them, with values that depend on the whole
-// element.
+// Parameters and gradients of a unit, flat as in the store, with values that depend on the element in the
+// whole.
 struct UnitMemory {
   explicit UnitMemory(const UnitSpec& spec)
       : layout(spec, 1), weights(size_t(layout.numel()), 0.f), grads(weights) {
@@ -132,7 +132,7 @@ void expect_same(const MakeModel& make, std::initializer_list<int> sizes) {
   }
 }
 
-TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
+TEST(TensorLayers, OfLlamaEqualOneRank) {
   expect_same(
       [](const tensor_parallel::TensorAxis& axis) {
         return make_model(kLlama,
@@ -151,7 +151,7 @@ TEST(TensorLayers, OfLlamaGiveWhatOneRankGives) {
       {2, 3});
 }
 
-TEST(TensorLayers, OfLlamaGiveItAlsoWhereRanksShareKeyAndValueHeads) {
+TEST(TensorLayers, OfLlamaEqualOneRankWithSharedKeyAndValueHeads) {
   expect_same(
       [](const tensor_parallel::TensorAxis& axis) {
         return make_model(kLlama,
@@ -169,7 +169,7 @@ TEST(TensorLayers, OfLlamaGiveItAlsoWhereRanksShareKeyAndValueHeads) {
       {2, 4, 6});
 }
 
-TEST(TensorLayers, OfGpt2GiveWhatOneRankGives) {
+TEST(TensorLayers, OfGpt2EqualOneRank) {
   for (float dropout : {0.0f, 0.4f})
     expect_same(
         [dropout](const tensor_parallel::TensorAxis& axis) {

@@ -1,4 +1,4 @@
-// What training state away from the device takes, and what an update of it moves.
+// Memory of off-device training state, and transfers of its update.
 #include <gtest/gtest.h>
 
 #include "tests/plan/planned.h"
@@ -8,7 +8,7 @@
 namespace cleave::testing {
 namespace {
 
-TEST(Plan, EqualsWhatTrainingMeasuresForEveryHome) {
+TEST(Plan, EqualsMeasurementsForEveryHome) {
   for (const int data : {1, 2})
     for (const bool optimizer : {false, true})
       for (const bool exact : {false, true})
@@ -34,7 +34,8 @@ TEST(Plan, EqualsWhatTrainingMeasuresForEveryHome) {
         }
 }
 
-// Three pieces on their way, of the largest unit's slice: master and both moments, and what else is at home.
+// Three pieces in transit, of the largest unit's slice: master and both moments, and other off-device
+// operands.
 TEST(Plan, CountsTheStagingOfAnUpdateThatStreamsThroughTheDevice) {
   for (const int stage : {1, 2})
     for (const bool half : {false, true}) {
@@ -57,7 +58,7 @@ TEST(Plan, CountsTheStagingOfAnUpdateThatStreamsThroughTheDevice) {
     }
 }
 
-TEST(Plan, CountsWhatAnOffloadedUpdateMoves) {
+TEST(Plan, CountsTransfersOfAnOffloadedUpdate) {
   for (const int stage : {1, 2})
     for (const config::OptimizerType optimizer :
          {config::OptimizerType::adamw, config::OptimizerType::lamb}) {

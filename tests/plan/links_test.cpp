@@ -1,4 +1,4 @@
-// Which groups of a job have ranks on several nodes, against a count over all ranks of the mesh.
+// Groups of a job with ranks on several nodes, against a count over all ranks of the mesh.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ plan::JobPlan plan_for(const Layout& l, int ranks_per_node) {
                         ranks_per_node);
 }
 
-// What the groups' names mean.
+// Meaning of the groups' names.
 bool share(const RankGroup& what, const MeshPlace& a, const MeshPlace& b, const Layout& l) {
   const std::string group = name_of(what);
   const int row_a = a.data * l.sequence + a.sequence, row_b = b.data * l.sequence + b.sequence;
@@ -45,7 +45,7 @@ bool share(const RankGroup& what, const MeshPlace& a, const MeshPlace& b, const 
   return true;
 }
 
-TEST(Links, LeaveANodeWhereARankOfTheGroupIsOnAnother) {
+TEST(Links, LeaveANodeIfARankOfTheGroupIsOnAnother) {
   int groups = 0, between = 0;
   for (const Layout& l : {Layout{1, 4, 1, 2, 1}, Layout{2, 3, 1, 2, 1}, Layout{2, 2, 2, 2, 1},
                           Layout{1, 4, 1, 2, 2}, Layout{1, 6, 1, 1, 3}, Layout{4, 2, 1, 1, 1}})
@@ -69,7 +69,7 @@ TEST(Links, LeaveANodeWhereARankOfTheGroupIsOnAnother) {
 }
 
 TEST(Links, AreInThePlan) {
-  const plan::JobPlan plan = plan_for({2, 2, 1, 2, 1}, 4);  // a stage a node
+  const plan::JobPlan plan = plan_for({2, 2, 1, 2, 1}, 4);  // one stage per node
   EXPECT_NE(plan::format(plan).find(" between nodes"), std::string::npos) << plan::format(plan);
   EXPECT_NE(plan::to_json(plan).find("\"tensor\": \"inside a node\""), std::string::npos);
   int64_t crossing = 0;

@@ -13,7 +13,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMiB = 1 << 20;
 
-// Folders as /proc and /sys/fs/cgroup of a machine with 8 GiB available.
+// Folders like /proc and /sys/fs/cgroup on a machine with 8 GiB available.
 class Machine {
  public:
   Machine() {
@@ -43,7 +43,7 @@ class Machine {
   fs::path root_;
 };
 
-TEST(AvailableMemory, IsTheKernelsWhereNoGroupHasALimit) {
+TEST(AvailableMemory, IsTheKernelsWithoutGroupLimits) {
   EXPECT_EQ(Machine().bytes(), 8192 * kMiB);
   EXPECT_EQ(Machine().groups("0::/a").version2("a/", "max", kMiB).bytes(), 8192 * kMiB);
   EXPECT_EQ(Machine().groups("4:memory:/a").version1("a/", 0x7ffffffffffff000, kMiB).bytes(), 8192 * kMiB);
@@ -68,7 +68,7 @@ TEST(AvailableMemory, PagesOfFilesAreFree) {
   EXPECT_EQ(m.bytes(), 150 * kMiB);
 }
 
-// As on machines that mount both versions: limits of memory are then version 1's.
+// Machines that mount both versions use version 1 for memory limits.
 TEST(AvailableMemory, IsReadFromGroupsOfVersion1) {
   Machine m;
   m.groups("9:name=systemd:/\n4:memory:/slurm/job\n1:cpu,cpuacct:/\n0::/");

@@ -1,4 +1,4 @@
-// Logs that fit, and each way in which they may not.
+// Matching logs, and every kind of mismatch.
 #include "plan/match_calls.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ TEST(MatchCalls, ARankThatEndsEarlyIsMissed) {
   EXPECT_EQ(log.fault(), "rank 0 waits for ever in all_reduce of 8 fp32 of group 'world': rank 1 has ended");
 }
 
-TEST(MatchCalls, LettersOfAnotherSizeOrThatNobodyReadsAreFaults) {
+TEST(MatchCalls, LettersOfAnotherSizeOrWithoutAReaderAreFaults) {
   CallLog sizes(2);
   sizes.add(0, world(0, 2), send(1, 4)), sizes.add(1, world(1, 2), recv(0, 5));
   EXPECT_EQ(

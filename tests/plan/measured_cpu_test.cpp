@@ -1,4 +1,4 @@
-// A step's kernels as a plan counts them, and the time that a measured CPU is predicted to take for them.
+// Kernels of a step as counted by a plan, and their predicted time on a measured CPU.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr double kProducts = 300, kPasses = 20, kUpdates = 40, kMessages = 5, kTokens = 340, kAttention = 60;
 
-// A report in which the fastest round of every row of a group had the same rate but for one, and others were
-// slower by as much as a hash says; without the rows whose names begin with `without`.
+// Writes a report. The fastest rounds of all rows of a group have the same rate, with one exception,
+// and other rounds are slower by a pseudorandom amount; omits rows with names that begin with `without`.
 std::string report(const Scratch& scratch, const std::string& without = "nothing",
                    double narrow_head = kProducts, double short_attention = kAttention) {
   nlohmann::json rows = nlohmann::json::array();
@@ -69,18 +69,19 @@ TEST(Tally, CountsTheArithmeticAndTheBytesOfAStep) {
   const double rows = 1024, width = 768, layers = 12, padded = 50304;
   const double in_blocks = layers * 12 * width * width;
   EXPECT_DOUBLE_EQ(sum_of(plan, "Matmul", &kernels::Work::flops), 6 * rows * (in_blocks + padded * width));
-  // Pairs of the causal half, a multiplication and an addition each: two products forward, five backward.
+  // Causal pairs, with a multiplication and an addition each: two products forward, five backward.
   const double pairs = rows * (rows + 1) / 2;
   EXPECT_DOUBLE_EQ(sum_of(plan, "AttentionForward", &kernels::Work::flops), layers * 2 * 2 * pairs * width);
   EXPECT_DOUBLE_EQ(sum_of(plan, "AttentionBackward", &kernels::Work::flops), layers * 5 * 2 * pairs * width);
   EXPECT_DOUBLE_EQ(sum_of(plan, "ActivationForward", &kernels::Work::bytes), layers * rows * 4 * width * 8);
-  // 16 bytes read and 12 written a parameter, and the padded rows of the table with them.
+  // 16 bytes read and 12 written per parameter, including the padded rows of the table.
   const double params = double(plan.params) + (padded - 50257) * width;
   EXPECT_DOUBLE_EQ(sum_of(plan, "Adam", &kernels::Work::bytes), 28 * params);
 }
 
-// In elements of fp32, of a GPT-2 whose head is one chunk of rows: what a product, attention, the embedding
-// and the update pass over, and of what is between them what the product beside has not.
+// In elements of fp32, for a GPT-2 with a head of one chunk: memory read and written by products, attention,
+// the embedding and the update, and the part of the passes in between that adjacent products do not already
+// cover.
 TEST(Tally, CountsTheLeastThatAStepPassesOver) {
   const double rows = 64, width = 32, layers = 3, vocab = 256;
   const bench::StepJob job = bench::step_job(DType::fp32);
@@ -90,20 +91,20 @@ TEST(Tally, CountsTheLeastThatAStepPassesOver) {
                              DType::fp32, 64, "small");
   });
   const double x = rows * width;
-  // Input, weights and output of qkv, proj, up and down; the same for both gradients.
+  // Input, weights and output of qkv, proj, up and down; equal for both gradients.
   const double products = 3 * (12 * width * width + (4 + 2 + 5 + 5) * x);
   const double attention = (1 + 3) * x + (3 + 1 + 3 + 1) * x;
   const double gelu = 4 * x + 4 * x, biases = 9 * width;
-  // Two norms, one with the residual; the sum behind the block; both backward, with the residual's gradient.
+  // Two norms, one with the residual; the sum after the block; both backward, with the residual's gradient.
   const double stream = x + 2 * x + x + 2 * 2 * x;
-  const double head = 3 * (x + vocab * width + rows * vocab) + x + x;  // and the last norm
+  const double head = 3 * (x + vocab * width + rows * vocab) + x + x;  // including the last norm
   const double embedding = 2 * x + 4 * x + 4 * x;
   const double update = 7 * (double(plan.params) + layers * 32);  // a block is padded to whole pieces of 64
   const plan::RankPlan& rank = plan.ranks.front();
   EXPECT_DOUBLE_EQ(rank.least_moved(), 4 * (layers * (products + attention + gelu + biases + stream) + head +
                                             embedding + update));
-  // What the passes between products move beside: GELU 12, norms 1 + 2 + 2 x 2, the sum 2 and biases 9 of a
-  // block, the last norm 1 + 2, and the loss, which reads the logits and writes their gradient.
+  // Additional traffic of the passes between products: per block GELU 12, norms 1 + 2 + 2 x 2, the sum 2 and
+  // biases 9; the last norm 1 + 2; and the loss, which reads the logits and writes their gradient.
   double passes = 0;
   for (const std::string_view op : {"ActivationForward", "ActivationBackward", "LayerNormForward",
                                     "LayerNormBackward", "Add", "BiasGradient", "CrossEntropy"})
@@ -118,7 +119,7 @@ TEST(Tally, IsInThePlansJson) {
   double bytes = 0;
   for (const nlohmann::json& kernel : kernels)
     if (kernel.at("op") == "Adam") bytes += kernel.at("bytes").get<double>();
-  // fp32 master and moments read and written, a bf16 gradient read, the bf16 weights written.
+  // Reads and writes fp32 master and moments, reads a bf16 gradient, writes the bf16 weights.
   EXPECT_DOUBLE_EQ(bytes, 28 * (double(plan.params) + (50304 - 50257) * 768.0));
   const plan::RankPlan& rank = plan.ranks.front();
   const nlohmann::json json = nlohmann::json::parse(plan::to_json(plan)).at("ranks").at(0);
@@ -133,7 +134,7 @@ TEST(Tally, IsInThePlansJson) {
             std::string::npos);
 }
 
-// All but the last, whose backward comes at once.
+// Excludes the last block, because its backward follows directly.
 TEST(Tally, CountsOfARecomputedBlockItsForwardTwice) {
   bench::StepJob job = bench::step_job(DType::bf16);
   const double once = sum_of(plan_of(job), "AttentionForward", &kernels::Work::flops);
@@ -153,8 +154,8 @@ TEST(MeasuredCpu, PredictsTheStepThatWasMeasured) {
   }
 }
 
-// Twice the micro-batches: twice the passes and one update. With as many products a second everywhere, the
-// parts of a step are to each other as their work over their rates.
+// Twice the micro-batches: twice the passes and one update. With equal product rates everywhere, the parts of
+// a step have the ratio of their work over their rates.
 TEST(MeasuredCpu, AddsUpKernelsAtTheirRates) {
   const Scratch scratch;
   const plan::MeasuredCpu cpu(report(scratch));
@@ -163,7 +164,7 @@ TEST(MeasuredCpu, AddsUpKernelsAtTheirRates) {
   const plan::StepTime step = cpu.predict(job.config, one);
   const double products = sum_of(one, "Matmul", &kernels::Work::flops) / (kProducts * 1e9);
   const double updates = sum_of(one, "Adam", &kernels::Work::bytes) / (kUpdates * 1e9);
-  EXPECT_GT(step.compute / step.update, products / updates);  // with attention and the passes
+  EXPECT_GT(step.compute / step.update, products / updates);  // plus attention and the passes
   EXPECT_LT(step.compute / step.update, 2 * products / updates);
   job.config.gradient_accumulation_steps = 2, job.config.train_batch_size = 2;
   const plan::StepTime twice = cpu.predict(job.config, plan_of(job));
@@ -171,7 +172,7 @@ TEST(MeasuredCpu, AddsUpKernelsAtTheirRates) {
   EXPECT_NEAR(twice.compute / step.compute, 2, 0.01);
 }
 
-// Of a model 128 wide: its head's three products go at the rate of their row, and nothing else does.
+// For a model 128 wide, only the three products of the head use the rate of their row.
 TEST(MeasuredCpu, PredictsTheHeadOfANarrowModelByTheRowOfItsShape) {
   const Scratch scratch;
   bench::StepJob job = bench::step_job(DType::fp32);
@@ -190,7 +191,7 @@ TEST(MeasuredCpu, PredictsTheHeadOfANarrowModelByTheRowOfItsShape) {
   EXPECT_EQ(slower.update, fast.update);
 }
 
-// What a row takes beside its pairs is as much a FLOP as the reciprocal of the pairs of a row, (T + 1) / 2.
+// The cost of a row beyond its pairs is, per FLOP, the reciprocal of the pairs of a row, (T + 1) / 2.
 TEST(MeasuredCpu, PredictsAttentionOfEveryLengthFromTheRowsOfTwo) {
   const Scratch scratch;
   const double slow = 20, per_flop = 1 / slow - 1 / kAttention;
@@ -209,8 +210,8 @@ TEST(MeasuredCpu, PredictsAttentionOfEveryLengthFromTheRowsOfTwo) {
   }
 }
 
-// Rows over which a longer sequence is not faster say nothing of what a row takes.
-TEST(MeasuredCpu, TakesNoTimeOffLongAttentionWhereTheShortRowsAreFaster) {
+// If a longer sequence is not faster, the rows give no information on the cost per row.
+TEST(MeasuredCpu, TakesNoTimeOffLongAttentionIfTheShortRowsAreFaster) {
   const Scratch scratch;
   bench::StepJob job = bench::step_job(DType::fp32);
   const plan::JobPlan plan = plan_of(job);
@@ -231,12 +232,12 @@ TEST(MeasuredCpu, SharesTheCoresAmongRanksAndAddsTheirMessages) {
   job.config.zero.stage = 2, job.config.train_batch_size = 2;
   const plan::JobPlan plan = plan_of(job, 2);
   const plan::StepTime both = cpu.predict(job.config, plan);
-  EXPECT_NEAR(both.compute / alone.compute, 2, 0.02);  // each has one sample, and half of the cores
+  EXPECT_NEAR(both.compute / alone.compute, 2, 0.02);  // each has one sample and half of the cores
   EXPECT_NEAR(both.update / alone.update, 1, 0.02);    // and half of the state
   EXPECT_NEAR(both.exchange, double(plan.ranks.front().sent_total()) / (kMessages * 1e9), 1e-3);
 }
 
-// A block's products and the rounding of their operands have rows of their own; the head's stay in bf16.
+// Products of blocks and the rounding of their operands have separate rows; the head's products stay in bf16.
 TEST(MeasuredCpu, PredictsProductsInFp8ByTheirOwnRows) {
   const Scratch scratch;
   bench::StepJob job = bench::step_job(DType::bf16);

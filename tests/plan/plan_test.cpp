@@ -1,4 +1,4 @@
-// Plans against what real trainings of the same layout measure, to the byte.
+// Plans against measurements of real trainings with the same layout, to the byte.
 #include <gtest/gtest.h>
 
 #include <regex>
@@ -12,7 +12,7 @@
 namespace cleave::testing {
 namespace {
 
-TEST(Plan, EqualsWhatTrainingMeasuresInEveryLayout) {
+TEST(Plan, EqualsMeasurementsInEveryLayout) {
   Sampled sampled;
   const Make gpt = [] { return deep_gpt(true); }, llama = [] { return small_llama(DType::bf16); };
   for (const int pipe : {1, 2, 3})
@@ -48,7 +48,7 @@ runtime::ModelFactory cut_llama() {
   };
 }
 
-TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogetherWhereATensorAxisCutsLayers) {
+TEST(Plan, ProvesThatCallsMatchWithATensorAxis) {
   for (const char* schedule : {"1f1b", "interleaved", "zb-h1"})
     for (const int stage : {0, 2, 3})
       for (const bool cut_rows : {false, true}) {
@@ -66,7 +66,7 @@ TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogetherWhereATensorAxisCutsLayers) {
       }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresWhereATensorAxisCutsLayers) {
+TEST(Plan, EqualsMeasurementsWithATensorAxis) {
   for (const int pipe : {1, 2})
     for (const int tensor : {2, 4})
       for (const bool cut_rows : {false, true}) {
@@ -96,7 +96,7 @@ runtime::ModelFactory large_vocabulary(DType type, bool tied) {
   };
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresWithAPaddedVocabularyAndCountsItAsMemoryOnly) {
+TEST(Plan, EqualsMeasurementsWithAPaddedVocabularyAndCountsItAsMemoryOnly) {
   for (const int tensor : {1, 2})
     for (const int stage : {0, 1, 3})
       for (const bool tied : {false, true})
@@ -111,7 +111,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithAPaddedVocabularyAndCountsItAsMemoryOnl
           expect_planned(c, world, model, fmt::format("tensor {} stage {} tied {}", tensor, stage, tied), 8);
           const plan::JobPlan plan = plan_for(c, world, model);
           const int64_t blocks = 2 * (2 * 8 + 4 * 8 * 8 + 3 * 8 * 12) + 8;
-          EXPECT_EQ(plan.params, blocks + (tied ? 1 : 2) * 4100 * 8) << "padding is no parameter";
+          EXPECT_EQ(plan.params, blocks + (tied ? 1 : 2) * 4100 * 8) << "padding does not count";
         }
   config::DsConfig c = config_for(1);
   const int64_t table = plan_for(c, 1, large_vocabulary(DType::fp32, true))
@@ -120,9 +120,9 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithAPaddedVocabularyAndCountsItAsMemoryOnl
   EXPECT_EQ(table, 4 * (2 * (2 * 8 + 4 * 8 * 8 + 3 * 8 * 12) + 8 + 4224 * 8));
 }
 
-// What a GPU rank takes is planned where there is none: one buffer of the model's type for all rows of logits
-// of a model so narrow, and as many rows as the configuration says. Where no gradient stands beside the
-// logits, an evaluation with its hits, four bytes a row, takes the most.
+// Plans the memory of a GPU rank without a GPU: one buffer of the model's type for all rows of logits of such
+// a narrow model, and the configured number of rows. Without a gradient next to the logits, an evaluation
+// with its hits (four bytes per row) is the peak.
 TEST(Plan, OfAGpuHasTheChunkOfLogitsThatItsEngineTakes) {
   constexpr int64_t kRows = 16384, kColumns = 4224;
   const auto activations = [&](auto change) {
@@ -145,8 +145,8 @@ TEST(Plan, OfAGpuHasTheChunkOfLogitsThatItsEngineTakes) {
             (kRows - 4096) * kColumns * 2);
 }
 
-// Each unit's weights and gradients are memory of their own; all are much smaller than a granule.
-TEST(Plan, OfGpusThatRegisterBuffersHasWholeGranulesOfWhatTheyMove) {
+// Weights and gradients of each unit are separate allocations; all are much smaller than a granule.
+TEST(Plan, RoundsMovedMemoryToGranulesForRegisteredBuffers) {
   constexpr int64_t kGranule = int64_t{2} << 20;
   const auto table = [](int stage) {
     config::DsConfig c = config_for(2);
@@ -175,7 +175,7 @@ TEST(Plan, OfGpusThatRegisterBuffersHasWholeGranulesOfWhatTheyMove) {
   }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresAndFitsTogetherWhereRanksShareSequences) {
+TEST(Plan, EqualsMeasurementsAndMatchesCallsWithASequenceAxis) {
   for (const int pipe : {1, 2})
     for (const int tensor : {1, 2})
       for (const int zero : {1, 3}) {
@@ -197,7 +197,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresAndFitsTogetherWhereRanksShareSequences) {
       }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresUnderEverySchedule) {
+TEST(Plan, EqualsMeasurementsUnderEverySchedule) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zb-h1"}) {
     config::DsConfig c = config_for(2, 1, 4);
     c.pipeline.stages = 2, c.pipeline.schedule = schedule;
@@ -208,7 +208,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresUnderEverySchedule) {
   }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresWithRecomputationAndExactSums) {
+TEST(Plan, EqualsMeasurementsWithRecomputationAndExactSums) {
   for (const char* schedule : {"1f1b", "zb-h1"})
     for (const bool exact : {false, true})
       for (const int way : {0, 1, 2}) {
@@ -221,7 +221,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithRecomputationAndExactSums) {
       }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {
+TEST(Plan, EqualsMeasurementsWithGroupsOfNearRanks) {
   for (const bool hybrid : {false, true}) {
     config::DsConfig c = config_for(4, 1, 2);
     c.zero.stage = 3;
@@ -234,7 +234,7 @@ TEST(Plan, EqualsWhatTrainingMeasuresWithGroupsOfNearRanks) {
   }
 }
 
-TEST(Plan, EqualsWhatTrainingMeasuresWithGathersOfBytes) {
+TEST(Plan, EqualsMeasurementsWithInt8Gathers) {
   for (const int ranks : {2, 3})
     for (const bool overlap : {false, true}) {
       config::DsConfig c = config_for(ranks, 1, 2);
@@ -262,11 +262,11 @@ TEST(Plan, ProvesThatTheCallsOfEveryRankFitTogether) {
       }
 }
 
-TEST(Plan, HalvesWhatIsShardedWhenTheRanksDouble) {
+TEST(Plan, HalvesShardedMemoryWhenTheRanksDouble) {
   config::DsConfig c = config_for(1);
   c.zero.stage = 3;
   const Make model = [] { return small_gpt(); };
-  // Padded to the number of ranks, so within a unit's padding: at most ranks - 1 elements of each of 5 units.
+  // Units are padded to the number of ranks: at most ranks - 1 elements for each of 5 units.
   for (const int ranks : {2, 4, 8}) {
     c.train_batch_size = ranks;
     const MemoryTable half = plan_for(c, ranks, model).ranks[0].memory;
@@ -303,7 +303,7 @@ TEST(Plan, OfAThousandRanksTriesTheEndsOfTheAxes) {
   EXPECT_EQ(of_rank(plan, 1023).place.pipe, 1);
 }
 
-TEST(Plan, RefusesWhatDoesNotFitWithTheTable) {
+TEST(Plan, RejectsJobsThatDoNotFitWithTheTable) {
   config::DsConfig c = config_for(2);
   const plan::JobPlan plan = plan_for(c, 2, [] { return small_gpt(); });
   const int64_t need = plan.ranks[0].memory.total(MemoryKind::device);
@@ -329,8 +329,8 @@ TEST(Plan, AsAPageDrawsEveryComputationAndAllMemory) {
   plan::JobPlan plan = plan_for(c, 6, Make([] { return deep_gpt(true); }));
   plan.model = "a<b & c";
   const std::string page = plan::to_html(plan);
-  // Per stage and micro-batch a forward and a backward in the chart, and the same above them in the picture
-  // of the memory.
+  // Per stage and micro-batch one forward and one backward in the chart, and the same in the memory picture
+  // above.
   EXPECT_EQ(count(page, "<title>forward of micro-batch"), 2u * 3 * 5);
   EXPECT_EQ(count(page, "<title>backward of micro-batch"), 2u * 3 * 5);
   for (const plan::RankPlan& r : plan.ranks) {
@@ -363,7 +363,7 @@ TEST(Plan, AsAPageDrawsTheRanksOfItsTablesOnLabelledAxesWithRoundTicks) {
   EXPECT_EQ(count(page, ">of the step's time<"), 3u + 1);
   EXPECT_EQ(count(page, ">25 %<"), 3u + 1);
   EXPECT_EQ(count(page, ">sent by the rank in one step<"), 1u);
-  // Every tick is 1, 2 or 5 times a power of ten, or a multiple of the first one.
+  // Every tick is 1, 2 or 5 times a power of ten, or a multiple of the first tick.
   std::regex tick("text-anchor='(end|middle)'>([0-9.]+) (B|KiB|MiB|GiB)<");
   int64_t ticks = 0;
   for (std::sregex_iterator at(page.begin(), page.end(), tick); at != std::sregex_iterator(); ++at) {

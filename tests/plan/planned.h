@@ -1,4 +1,4 @@
-// Plans, and trainings that must take what was planned.
+// Plans, and trainings that must match them.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ inline const plan::RankPlan& of_rank(const plan::JobPlan& plan, int rank) {
   fail(Exit::internal, "the plan has no rank {}", rank);
 }
 
-// Trains two steps; the second must send what was planned, and memory must never have been more or less.
+// Trains two steps; the second must send the planned bytes, and peak memory must equal the plan.
 inline void expect_planned(const config::DsConfig& config, int world, const runtime::ModelFactory& model,
                            const std::string& layout, int64_t seq = kSeq) {
   const plan::JobPlan plan = plan_for(config, world, model);

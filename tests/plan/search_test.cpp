@@ -1,4 +1,4 @@
-// Other configurations of a job that does not fit, and the predictions that choose between them.
+// Other configurations of a job that does not fit, and predictions to choose between them.
 #include "plan/search.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kWorld = 4;
 
-// Nothing where the engine refuses the layout.
+// Empty if the engine rejects the layout.
 std::optional<plan::Candidate> planned(const std::string& text, const config::DsConfig& config,
                                        const plan::EngineMaker& make, bool every_rank, int world = kWorld) {
   try {
@@ -67,7 +67,7 @@ TEST(Changes, FitAndKeepTheGlobalBatch) {
     ASSERT_FALSE(changes.empty()) << percent;
     EXPECT_LE(changes.size(), 3u);
     for (const plan::Candidate& t : changes) {
-      // As somebody who edits the file would find out.
+      // Applies the change like a user who edits the file.
       nlohmann::json edited = nlohmann::json::parse(now.text);
       edited.merge_patch(nlohmann::json::parse(t.change));
       const std::optional<plan::Candidate> again = candidates()(edited.dump(), true);
@@ -87,7 +87,7 @@ TEST(Changes, FitIntoTheMemoryOfTheHostToo) {
     return most;
   };
   const int64_t device = device_bytes(now.plan) / 2, all = 1 << 20;
-  int64_t used = 0;  // by some change, where the host has plenty
+  int64_t used = 0;  // by some change, with plenty of host memory
   for (const plan::Candidate& t :
        plan::changes_that_fit(now, {.device_bytes = device, .host_bytes = all}, candidates(), 99).fitting)
     used = std::max(used, host_bytes(t.plan));
@@ -98,12 +98,12 @@ TEST(Changes, FitIntoTheMemoryOfTheHostToo) {
   for (const plan::Candidate& t : changes) EXPECT_LE(host_bytes(t.plan), limits.host_bytes) << t.change;
 }
 
-TEST(Changes, AreSingleOnesWhereOneIsEnough) {
+TEST(Changes, AreSingleOnesIfOneIsEnough) {
   const plan::Candidate now = given();
   const auto changes =
       plan::changes_that_fit(now, {.device_bytes = device_bytes(now.plan) - 1}, candidates());
   ASSERT_EQ(changes.fitting.size(), 3u);
-  // Sharding costs the least, so it is named first.
+  // Sharding has the lowest cost, so it comes first.
   EXPECT_EQ(changes.fitting[0].change, R"({"zero_optimization":{"stage":1}})");
   const std::string text = plan::format_changes(now, changes);
   EXPECT_NE(text.find(R"({"zero_optimization":{"stage":1}}, device )"), std::string::npos) << text;
@@ -121,7 +121,7 @@ TEST(Changes, OfAJobThatNeverFitsAreNone) {
   EXPECT_NE(plan::format_changes(now, {}).find("no change"), std::string::npos);
 }
 
-// A layout that needs every kind of saving at once, buffers included.
+// Layout that needs every kind of saving at once, including buffers.
 TEST(Changes, FindALayoutThatNeedsAllOfThem) {
   const plan::Candidate small = *candidates()(
       R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 32, "tensor_parallel": {"autotp_size": 2},
@@ -145,7 +145,7 @@ TEST(Changes, NameNoStageThatIsSetAndNoShardingOfOneRank) {
            plan::changes_that_fit(one, {.device_bytes = device_bytes(one.plan) * percent / 100}, alone, 9)
                .fitting) {
         ++tried;
-        // Parameters are offloaded in stage 3 only, so moving them names it where it is not set.
+        // Parameter offload requires stage 3, so moving parameters names the stage if it is not set.
         const bool needed = one.config.zero.stage != 3 && t.change.find("offload_param") != std::string::npos;
         EXPECT_TRUE(needed || t.change.find("stage") == std::string::npos) << t.change;
       }
@@ -153,7 +153,7 @@ TEST(Changes, NameNoStageThatIsSetAndNoShardingOfOneRank) {
   }
 }
 
-TEST(Changes, MoveParametersToDiskWhereHostMemoryIsShortToo) {
+TEST(Changes, MoveParametersToDiskIfHostMemoryIsAlsoShort) {
   const plan::Candidate one = *candidates(kWorld, 24)(
       R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0,
       "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}}})",
@@ -200,8 +200,8 @@ TEST(Suggest, IsAtLeastAsFastAsEverythingThatFitsOnTheSameRanks) {
         }
 }
 
-// Less than a sample a rank: with 4 ranks and a global batch of 1, or where not even one sample fits.
-TEST(Suggest, CutsSequencesWhereAWholeOneIsTooMuch) {
+// Less than one sample per rank: with 4 ranks and a global batch of 1, or if not even one sample fits.
+TEST(Suggest, CutsSequencesIfAWholeOneIsTooLarge) {
   const plan::Candidate now = *candidates()(R"({"train_batch_size": 4})", true);
   const auto long_ones = [](const std::string& text, bool every_rank) -> std::optional<plan::Candidate> {
     const config::ReadResult read = config::read_ds_config(text, "f", {.world_size = kWorld});
@@ -236,12 +236,12 @@ TEST(Suggest, CutsSequencesWhereAWholeOneIsTooMuch) {
     EXPECT_GE(found->best.config.sequence_ranks(), needed);
     EXPECT_EQ(found->best.config.train_batch_size, 4);
   }
-  // Where a whole one fits, it is not tried otherwise.
+  // If a whole sequence fits, sequences are not cut.
   const auto easy = plan::suggest(now, {}, slow(), candidates());
   EXPECT_EQ(easy->best.text.find("sequence_parallel_size"), std::string::npos);
 }
 
-// Compute decides alone on this device, so every layout without recomputation takes the same time.
+// Only compute matters on this device, so every layout without recomputation takes the same time.
 TEST(Suggest, TakesTheLeastMemoryOfEqualTimesAndPrintsTheGain) {
   plan::DeviceModel d = slow();
   d.training = 1, d.slowdown_fp32 = 1;
@@ -258,11 +258,11 @@ TEST(Suggest, TakesTheLeastMemoryOfEqualTimesAndPrintsTheGain) {
   EXPECT_NE(gain.find("the same time"), std::string::npos) << gain;
 }
 
-TEST(Suggest, HasNoAnswerWhereNothingFits) {
+TEST(Suggest, HasNoAnswerIfNothingFits) {
   EXPECT_FALSE(plan::suggest(given(), {.device_bytes = 1000}, slow(), candidates()).has_value());
 }
 
-TEST(Predict, TakesRatesFromAFileAndNamesWhatIsWrongWithThem) {
+TEST(Predict, ReadsRatesFromAFileAndNamesItsErrors) {
   const Scratch scratch;
   const std::string good =
       scratch.write("good.json", R"({"training": 1e12, "slowdown_fp32": 2, "memory": 3e11,
@@ -281,7 +281,7 @@ TEST(Predict, TakesRatesFromAFileAndNamesWhatIsWrongWithThem) {
   expect_error(Exit::usage, {"none.json", "cannot be opened"}, [] { plan::device_model("none.json"); });
 }
 
-TEST(Predict, AddsWhatARooflineSays) {
+TEST(Predict, AddsTheTermsOfARoofline) {
   const plan::Candidate t = *candidates()(R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2,
                                 "bf16": {"enabled": true}})",
                                           true);
@@ -290,7 +290,7 @@ TEST(Predict, AddsWhatARooflineSays) {
   EXPECT_DOUBLE_EQ(time.compute, t.plan.flops / kWorld / d.training);
   EXPECT_EQ(time.waiting, 0);
   // Ring all-reduce of 2-byte gradients: each rank sends 2 (n - 1) / n of them, and the optimizer reads and
-  // writes 12 bytes a parameter.
+  // writes 12 bytes per parameter.
   const double params = double(t.plan.ranks[0].memory.at(MemoryKind::device, Category::weights)) / 2;
   double sent = 0;
   for (const int64_t b : t.plan.ranks[0].sent[0].bytes.sent) sent += double(b);
@@ -320,7 +320,7 @@ TEST(Predict, TakesTheSoonerSideForOffloadedStateUnlessTheConfigurationSays) {
   const double state = double(memory.at(MemoryKind::pinned, Category::master) +
                               memory.at(MemoryKind::pinned, Category::optimizer_state));
   ASSERT_GT(state, 0);
-  // Twelve bytes a parameter, read and written by the host, or moved each way by the link.
+  // Twelve bytes per parameter, read and written by the host, or transferred each way by the link.
   for (const auto& [host_memory, host_link] : {std::pair{8e9, 1e9}, {1e9, 8e9}}) {
     d.host_memory = host_memory, d.host_link = host_link;
     const double on_host = std::max(2 * state / host_memory, state / 6 / host_link),

@@ -1,6 +1,6 @@
-// Checkpoints of one random layout in another: pipe, data, sequence and tensor axis, ZeRO stage, schedule,
-// and homes of weights, gradients and state. A step has the same samples in all of them, so all train one
-// run.
+// Loads checkpoints of one random layout in another: pipe, data, sequence and tensor axis, ZeRO stage,
+// schedule, and homes of weights, gradients and state. A step has the same samples in all of them, so all
+// train the same run.
 #include <random>
 
 #include "checkpoint/digest.h"
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kSamples = 8, kMostRanks = 8, kShares = 6;
 constexpr int kPairs = kSanitized ? 12 : 60;
-constexpr int64_t kHalf = 2, kWhole = 4;  // steps
+constexpr int64_t kHalf = 2, kWhole = 4;  // in steps
 
 struct TestDevice {
   Layout layout;
@@ -27,7 +27,7 @@ struct TestDevice {
   }
 };
 
-// Enough layers for two chunks on each of two stages, and a head of its own.
+// Enough layers for two chunks on each of two stages, and an untied head.
 runtime::ModelFactory model() {
   return [](const model::Axes& axes) {
     model::Model m = model::make_model(model::kGpt2,
@@ -61,7 +61,7 @@ class Random {
       const std::vector<Homes> homes = all_homes();
       Homes home;
       if (words_() % 2) home = homes[words_() % homes.size()];
-      if (home.parameters && l.zero < 3) continue;  // a rank's own shards only may be away
+      if (home.parameters && l.zero < 3) continue;  // only a rank's own shards can be off the device
       return {l, home};
     }
   }
@@ -70,7 +70,7 @@ class Random {
   std::mt19937_64 words_;
 };
 
-// Steps of a run that begins with `from`, if it has a name, and is saved as `to`, if that has one.
+// Runs steps starting from the checkpoint `from` and saves the result as `to`, if these have names.
 Training steps(const TestDevice& place, const Scratch& files, const std::string& from, int64_t begin,
                int64_t end, const std::string& to) {
   Training run;

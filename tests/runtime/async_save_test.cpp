@@ -1,5 +1,4 @@
-// Saves behind the training, through the engine: the same checkpoint as one that waits, and the memory of the
-// copy.
+// Background saves through the engine: the same checkpoint as a blocking save, and the memory of the copy.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -23,7 +22,7 @@ std::map<std::string, std::string> digests_in(const fs::path& dir, const std::st
   return checkpoint::digests(checkpoint::CheckpointReader(dir, tag), 1);
 }
 
-// What lies in each shard, without the save's name.
+// Returns the contents of each shard, without the save's name.
 std::vector<std::string> shards_of(const fs::path& folder, int ranks) {
   std::vector<std::string> out;
   for (int r = 0; r < ranks; ++r) {
@@ -39,7 +38,7 @@ std::vector<std::string> shards_of(const fs::path& folder, int ranks) {
   return out;
 }
 
-// Saves both ways at the same steps, while one of them goes on training.
+// Saves both ways at the same steps, while one of them continues training.
 void expect_the_same(const config::DsConfig& waiting, int ranks, const std::string& layout) {
   const Scratch waits, goes_on;
   comm::run_ranks(ranks, [&](comm::Communicator& world) {
@@ -86,7 +85,7 @@ TEST(AsyncSave, IsTheCheckpointOfASaveThatWaits) {
       }
 }
 
-// Where the state is on disk, too: a copy in memory of the host, each byte on one rank.
+// With state on disk as well: a copy in host memory, each byte on one rank.
 TEST(AsyncSave, TakesMemoryForEachByteOnce) {
   const Scratch disk;
   for (const int ranks : {1, 2, 4})
@@ -112,7 +111,7 @@ TEST(AsyncSave, TakesMemoryForEachByteOnce) {
       }
 }
 
-TEST(AsyncSave, IsRefusedAtTheStartWhereTheCopyDoesNotFit) {
+TEST(AsyncSave, FailsAtTheStartIfTheCopyDoesNotFit) {
   const config::DsConfig c = config_for(1);
   const int64_t copy = 3 * 4 * small_gpt().params();
   comm::run_ranks(1, [&](comm::Communicator& world) {
@@ -126,7 +125,7 @@ TEST(AsyncSave, IsRefusedAtTheStartWhereTheCopyDoesNotFit) {
   });
 }
 
-// A failed save is said by the next one, and the training's state is as if nobody had saved.
+// The next save reports a failed one, and the training state is unaffected.
 TEST(AsyncSave, TellsAllRanksOfASaveThatFailed) {
   const Scratch scratch;
   scratch.write("file", "x");
@@ -144,7 +143,7 @@ TEST(AsyncSave, TellsAllRanksOfASaveThatFailed) {
   });
 }
 
-// A program that lets one rank save on its own hears of it within the deadline of waits.
+// A save by only one rank is reported within the wait deadline.
 TEST(AsyncSave, OfOneRankAloneIsNamedWithinTheDeadline) {
   for (const bool async : {false, true}) {
     const Scratch scratch;

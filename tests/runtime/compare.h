@@ -1,4 +1,4 @@
-// What two trainings may differ in.
+// Allowed differences between two trainings.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 namespace cleave::testing {
 
-// Of all weights together: single tensors whose gradient is rounding noise (a key bias) move by whole Adam
+// Over all weights together: single tensors with rounding noise as gradient (a key bias) move by whole Adam
 // steps.
 inline double relative_distance(const Weights& a, const Weights& b) {
   double norm = 0, distance = 0;
@@ -20,7 +20,7 @@ inline double relative_distance(const Weights& a, const Weights& b) {
   return std::sqrt(distance / norm);
 }
 
-// Of one tensor.
+// For one tensor.
 inline double relative_distance(const std::vector<float>& got, const std::vector<float>& want) {
   double norm = 0, distance = 0;
   EXPECT_EQ(got.size(), want.size());

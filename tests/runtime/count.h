@@ -1,4 +1,4 @@
-// A layer that counts.
+// Layer that counts.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -8,8 +8,8 @@
 
 namespace cleave::testing {
 
-// Passes x on. It remembers how many rows of each of three kinds ever came, and the largest key of a row; no
-// key is above -2^60, and no float or double holds one.
+// Identity layer. Records the number of rows of each of three kinds so far, and the largest key of a row;
+// keys are at most -2^60, and neither float nor double represents them.
 class Count final : public model::Layer {
  public:
   static constexpr int64_t kKinds = 3, kBegin = (int64_t{1} << 53) - 1;
@@ -43,7 +43,7 @@ class Count final : public model::Layer {
   void backward(const model::BackwardArgs& a) const override {
     if (a.dx.defined()) kernels::launch(kernels::Cast{.y = a.dx, .x = a.dy}, a.stream);
   }
-  // The key is that of the last step.
+  // Uses the key of the last step.
   void join(std::span<const model::StateViews> states, Stream& stream) const override {
     stream.enqueue([rows = states[0], key = states[1]] {
       for (int64_t k = 0; k < kKinds; ++k) rows.lasting.as<int64_t>()[k] += rows.seen.as<int64_t>()[k];

@@ -1,5 +1,5 @@
-// The engine on a GPU: against the CPU, and the same bits whatever the partition. Ranks are threads that
-// share the GPU.
+// Engine on a GPU: against the CPU, and bit-identical for every partition. Ranks are threads that share the
+// GPU.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ std::vector<Device> gpus() {
   return {};
 }
 
-// Where state is, and where it is updated.
+// Homes of state, and update sides.
 constexpr std::pair<config::OffloadDevice, config::OffloadUpdate> kUpdates[] = {
     {config::OffloadDevice::none, config::OffloadUpdate::automatic},
     {config::OffloadDevice::cpu, config::OffloadUpdate::automatic},
@@ -37,7 +37,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaEngine);
 INSTANTIATE_TEST_SUITE_P(On, CudaEngine, ::testing::ValuesIn(gpus()),
                          [](const auto&) { return std::string("cuda"); });
 
-// fp32 on both sides; only the order of sums differs, and Adam's first steps enlarge the difference of tiny
+// fp32 on both sides: only the order of sums differs, and Adam's first steps amplify differences of tiny
 // gradients.
 void expect_near(const Training& got, const Training& want, double bound) {
   for (size_t s = 0; s < want.steps.size(); ++s) {
@@ -57,7 +57,7 @@ TEST_P(CudaEngine, TrainsAsTheCpuDoesWithTheSameBitsAtEveryStageAndPlacement) {
     for (int stage : {0, 1, 2, 3})
       for (const auto& [offload, update] : kUpdates)
         for (bool overlap : {false, true}) {
-          // What is measured is one of the two that follow.
+          // The automatic choice is one of the two others.
           const bool offloads = offload != config::OffloadDevice::none;
           if (offloads && update == config::OffloadUpdate::automatic && (ranks != 2 || stage != 2)) continue;
           const auto other = stage % 2 ? config::OffloadUpdate::device : config::OffloadUpdate::host;
@@ -126,7 +126,7 @@ TEST_P(CudaEngine, TrainsAModelThatIsCutAsTheCpuDoes) {
   }
 }
 
-TEST_P(CudaEngine, SkipsTheStepsThatOverflowWhereTheCpuDoes) {
+TEST_P(CudaEngine, SkipsTheSameOverflowingStepsAsTheCpu) {
   for (const int stage : {0, 1, 2, 3})
     for (const config::OffloadDevice offload : {config::OffloadDevice::none, config::OffloadDevice::cpu}) {
       config::DsConfig c = config_for(2);
@@ -163,7 +163,7 @@ TEST_P(CudaEngine, RecomputesAndSumsExactlyWithTheSameBits) {
     }
 }
 
-// State in a file, parameters in host memory, shares of the state and exact sums, updated on either side.
+// State in a file, parameters in host memory, partial offload and exact sums, updated on either side.
 TEST_P(CudaEngine, UpdatesOffloadedStateOnEitherSideWithTheSameBits) {
   const fs::path folder = fs::temp_directory_path() / fmt::format("cleave cuda disk {}", getpid());
   fs::create_directories(folder);
@@ -179,7 +179,9 @@ TEST_P(CudaEngine, UpdatesOffloadedStateOnEitherSideWithTheSameBits) {
           for (const config::OffloadUpdate update :
                {config::OffloadUpdate::host, config::OffloadUpdate::device}) {
             const bool plain = ratio == 1 && update == config::OffloadUpdate::host;
-            if (offload == config::OffloadDevice::none && !plain) continue;  // neither says anything there
+            if (offload == config::OffloadDevice::none && !plain)
+              continue;  // neither setting has an effect
+                         // there
             config::OffloadConfig& o = c.zero.offload_optimizer;
             o.device = offload, o.ratio = ratio, o.nvme_path = folder, c.zero.sub_group_size = 500;
             c.zero.offload_param.device = param, c.offload_update = update;
@@ -192,8 +194,8 @@ TEST_P(CudaEngine, UpdatesOffloadedStateOnEitherSideWithTheSameBits) {
   fs::remove_all(folder);
 }
 
-// Micro-batches that write gradients, add to them and hand them over; updates within the last backward and
-// after it; streams of one and of two.
+// Micro-batches that write gradients, add to them and hand them over; updates during the last backward and
+// after it; one stream and two.
 TEST_P(CudaEngine, TrainsTheSameBitsWithItsPassesAsGraphs) {
   struct Way {
     int stage, accumulation;
@@ -252,11 +254,11 @@ TEST_P(CudaEngine, SaysWhyPassesAreNotGraphs) {
                  })
                 .find("offloaded"),
             std::string::npos);
-  with.cuda_stream = nullptr;  // PyTorch's usual stream
+  with.cuda_stream = nullptr;  // PyTorch's default stream
   EXPECT_NE(line(1, [](config::DsConfig&) {}).find("default stream"), std::string::npos);
 }
 
-TEST_P(CudaEngine, SaysWhyOffloadedStateIsUpdatedWhereItIs) {
+TEST_P(CudaEngine, ExplainsTheUpdateSideOfOffloadedState) {
   comm::run_ranks(1, [&](comm::Communicator& world) {
     config::DsConfig c = config_for(1);
     EXPECT_EQ(runtime::Engine(c, small_gpt(), world, options()).notes().update, "");

@@ -1,18 +1,17 @@
-// Small models whose layers a tensor axis can cut over 1, 2 and 4 ranks, and layouts of ranks to train them
-// on.
+// Small models with layers that a tensor axis can cut over 1, 2 and 4 ranks, and layouts to train them.
 #pragma once
 #include "tests/runtime/compare.h"
 
 namespace cleave::testing {
 
-inline constexpr int64_t kTokens = 8;  // of a sample: rows must divide by the ranks that cut them
+inline constexpr int64_t kTokens = 8;  // per sample; the ranks that cut rows must divide them
 
 struct Layout {
   int pipe = 1, data = 1, tensor = 1, zero = 0;
   const char* schedule = "1f1b";
   bool offload = false, cut_rows = true;
   int sequence = 1;
-  bool clips = true;  // otherwise units are updated while the backward runs
+  bool clips = true;  // otherwise the backward overlaps updates of units
   int ranks() const { return pipe * data * sequence * tensor; }
   std::string text() const {
     return fmt::format("pipe {} data {} sequence {} tensor {} zero {} {}{}{}{}", pipe, data, sequence, tensor,
@@ -33,8 +32,7 @@ inline config::DsConfig config_of(const Layout& l, int accumulation, int micro =
   return c;
 }
 
-// A vocabulary that no number of ranks divides, a parameter that no layer uses, and a head of its own unless
-// tied.
+// A vocabulary that no number of ranks divides, an unused parameter, and an untied head unless `tied`.
 inline runtime::ModelFactory cut_gpt(bool tied, DType type = DType::fp32, float dropout = 0) {
   return [=](const model::Axes& axes) {
     model::Model m = model::make_model(model::kGpt2,
@@ -58,8 +56,8 @@ inline runtime::ModelFactory cut_gpt(bool tied, DType type = DType::fp32, float 
   };
 }
 
-// Grouped heads wider than width / heads and biases wherever a config can have them. Four ranks share two
-// key/value heads. Where heads are normalized two elements are too few: a small one multiplies its rounding.
+// Grouped heads wider than width / heads, and biases on everything that can have them. Four ranks share two
+// key/value heads. With normalized heads two elements are too few: a small one amplifies its rounding.
 inline runtime::ModelFactory cut_decoder(const model::Family& family, bool tied, DType type = DType::fp32,
                                          int64_t kv_heads = 2, int64_t head_dim = 2) {
   return [=, &family](const model::Axes& axes) {
@@ -83,7 +81,8 @@ inline runtime::ModelFactory cut_llama(bool tied, DType type = DType::fp32) {
   return cut_decoder(model::kLlama, tied, type);
 }
 
-// Every rank's run must be the same; returns the first's. The memory plan must be the peak on every rank.
+// Expects equal runs on all ranks and returns the first one's. The memory plan must equal the peak on every
+// rank.
 inline Training train_on_all(const Layout& l, const config::DsConfig& c, const runtime::ModelFactory& model,
                              int steps, const runtime::EngineOptions& options = {}) {
   std::vector<Training> runs{size_t(l.ranks())};
@@ -98,8 +97,8 @@ inline Training train_on_all(const Layout& l, const config::DsConfig& c, const r
   return std::move(runs[0]);
 }
 
-// The largest difference of an element over the largest element, of the tensor where it is largest: an
-// element's own size says nothing about the sums it comes from.
+// Returns the largest difference of an element relative to the largest element of its tensor, maximized over
+// tensors: an element's own size does not measure the sums it comes from.
 inline double largest_difference(const Weights& got, const Weights& want, std::string* where = nullptr) {
   double worst = 0;
   for (const auto& [name, values] : want) {
@@ -123,7 +122,7 @@ inline void expect_close(const Training& got, const Training& want, double bound
         << what << ", step " << s;
   }
   EXPECT_LT(relative_distance(got.weights, want.weights), bound) << what;
-  // A bias that started at 0 is all update, and Adam's update divides a sum's rounding by epsilon.
+  // A bias that started at 0 consists of updates only, and Adam's update divides a sum's rounding by epsilon.
   std::string where;
   const double difference = largest_difference(got.weights, want.weights, &where);
   EXPECT_LT(difference, 4 * bound) << what << ", " << where;

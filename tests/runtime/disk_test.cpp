@@ -1,4 +1,4 @@
-// Optimizer state on disk: the bits of training without, to the last one, and the plan to the byte.
+// Optimizer state on disk: bit-identical to training without it, and planned to the byte.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,7 +13,7 @@
 namespace cleave::testing {
 namespace {
 
-// Tiles of 100 elements: several a unit, and some with both kinds of decay.
+// Tiles of 100 elements: several per unit, and some with both kinds of decay.
 config::DsConfig on_disk(config::DsConfig c, const Scratch& scratch, double ratio = 1, int64_t tile = 100,
                          config::OffloadUpdate update = config::OffloadUpdate::host) {
   config::OffloadConfig& o = c.zero.offload_optimizer;
@@ -195,14 +195,14 @@ TEST(OnDiskFailure, FoldersThatCannotBeUsedAreRefusedOnEveryRankBeforeTraining) 
     c.zero.offload_optimizer.nvme_path = no_folder;
     expect_error(Exit::usage, {"rank 0", "offload_optimizer.nvme_path", "below", "Not a directory"},
                  [&] { runtime::Engine(c, small_gpt(), world, {}); });
-    // Only the last rank's folder is bad: all are told. The first one's is made.
+    // Only the last rank's folder is invalid: all ranks get the error. The first rank's folder is created.
     c.zero.offload_optimizer.nvme_path = world.rank() == 1 ? no_folder : made;
     expect_error(Exit::usage, {"rank 1", "below"}, [&] { runtime::Engine(c, small_gpt(), world, {}); });
   });
   EXPECT_TRUE(std::filesystem::is_empty(made));
 }
 
-// The one open file of this process that was made in the folder.
+// Returns the only open file of this process in the folder.
 std::string descriptor_in(const std::filesystem::path& folder) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;

@@ -7,8 +7,8 @@
 
 namespace cleave::testing {
 
-// The victim's data ends with an error at its third micro-batch: all ranks leave with its words, and long
-// before the deadline of what they wait in.
+// The victim's data source throws at its third micro-batch: all ranks fail with its message long before the
+// deadline.
 inline void expect_all_end_with(int victim, int ranks, const config::DsConfig& c,
                                 const runtime::ModelFactory& model, int64_t seq = kSeq) {
   const auto began = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// The same numbers whatever the partition: every stage, placement, overlap and bucket size against stage 0.
+// Equal numbers for every partition: every stage, placement, overlap and bucket size against stage 0.
 #include <gtest/gtest.h>
 
 #include "tests/runtime/compare.h"
@@ -21,7 +21,7 @@ TEST_P(Equivalence, WeightsAreBitIdenticalOverStagesOffloadOverlapAndBuckets) {
       for (bool overlap : {false, true})
         for (int64_t bucket : {int64_t{1}, int64_t{1000}, comm::Call::kWhole}) {
           if (!sampled.next()) continue;
-          if (bucket == 1 && (offload || ranks > 3)) continue;  // one element at a time: enough is enough
+          if (bucket == 1 && (offload || ranks > 3)) continue;  // one element at a time: skip the slow cases
           config::DsConfig c = config_for(ranks);
           c.zero.stage = stage, c.zero.overlap_comm = overlap;
           c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = bucket;
@@ -38,7 +38,7 @@ TEST_P(Equivalence, WeightsAreBitIdenticalOverStagesOffloadOverlapAndBuckets) {
         }
 }
 
-// Parameters that the layer joins are cut anywhere by the shards.
+// Shards cut joint parameters of a layer anywhere.
 TEST_P(Equivalence, LlamaAndQwen2AreBitIdenticalOverStagesOffloadAndOverlap) {
   const int ranks = GetParam(), steps = 10;
   for (const auto& model : {+[] { return small_llama(); }, +[] { return small_qwen2(); }}) {
@@ -83,7 +83,7 @@ TEST_P(Equivalence, SmallUnitsKeptWholeUnderStageThreeChangeNothing) {
   }
 }
 
-// With accumulation stages 0 and 1 add over micro-batches first, 2 and 3 over ranks first.
+// With accumulation, stages 0 and 1 add over micro-batches first, 2 and 3 over ranks first.
 TEST_P(Equivalence, AccumulationIsBitIdenticalWithinEachOrderOfSumsAndCloseAcross) {
   const int ranks = GetParam(), steps = 10;
   std::vector<Training> runs;

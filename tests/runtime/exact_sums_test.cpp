@@ -1,4 +1,4 @@
-// With exact sums the weights are a function of the global batch and of nothing else.
+// With exact sums the weights depend only on the global batch.
 #include "tests/runtime/compare.h"
 #include "tests/sampled.h"
 #include "zero/flat_layout.h"
@@ -6,7 +6,7 @@
 namespace cleave::testing {
 namespace {
 
-constexpr int kExactSteps = 5, kMicros = 12;  // micro-batches of a step over all ranks
+constexpr int kExactSteps = 5, kMicros = 12;  // micro-batches per step over all ranks
 
 struct ExactLayout {
   int pipe, data;
@@ -41,7 +41,8 @@ std::vector<ExactLayout> exact_layouts() {
   return all;
 }
 
-// Tied and untied: the tied matrix's two gradients are rounded apart, so even their order does not show.
+// Tied and untied: the two gradients of the tied matrix are rounded separately, so even their order has no
+// effect.
 TEST(ExactSums, GiveTheBitsOfOneRankForEveryLayout) {
   Sampled sampled;
   for (const bool tied : {false, true}) {
@@ -90,7 +91,7 @@ TEST(ExactSums, AndRecomputationAndWorkerStreamsGiveTheSameBits) {
   }
 }
 
-// Rounding to 2^-54 moves a gradient of ordinary size less than fp32 does.
+// Rounding to 2^-54 changes a gradient of ordinary size less than fp32 rounding does.
 TEST(ExactSums, AreCloseToPlainOnes) {
   config::DsConfig plain = exact({1, 2, "1f1b", 2});
   plain.exact_sums = false;
@@ -105,8 +106,8 @@ TEST(ExactSums, AreCloseToPlainOnes) {
   }
 }
 
-// The grid is read: a coarse one changes the result, and stays the same over layouts.
-TEST(ExactSums, OfACoarseGridAreOthersAndAgreeAsWell) {
+// The grid setting takes effect: a coarse grid changes the result, equally in all layouts.
+TEST(ExactSums, DifferOnACoarseGridAndAgreeOverLayouts) {
   const auto model = [] { return small_gpt(); };
   config::DsConfig one = exact({1, 1}), six = exact({2, 3, "zb-h1", 2});
   const Training fine = train_on(1, one, model, 2);
@@ -132,7 +133,7 @@ TEST(ExactSums, SkipOnOverflowOnEveryRankAndReportADivergedRun) {
     EXPECT_TRUE(r.skipped);
     EXPECT_TRUE(std::isnan(r.grad_norm));
   });
-  // Finite gradients that leave the range of the grid, in fp32.
+  // Finite gradients that exceed the range of the grid, in fp32.
   config::DsConfig c = exact({1, 2});
   c.exact_sums_grid = 100;
   try {

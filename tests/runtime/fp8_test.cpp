@@ -1,5 +1,5 @@
-// Products of blocks in FP8 (cleave.fp8): the same bits at every stage and home, close to bf16 in every
-// layout, with a state that says what was seen and goes wherever a checkpoint does.
+// FP8 products of blocks (cleave.fp8): equal bits at every stage and home, close to bf16 in every layout,
+// with state that records magnitudes and is in every checkpoint.
 #include <gtest/gtest.h>
 
 #include "model/presets.h"
@@ -20,7 +20,7 @@ runtime::ModelFactory wide_gpt(int64_t width = 32) {
   };
 }
 
-// Ranks of a tensor axis share key/value heads where there are four.
+// With four tensor-parallel ranks, ranks share key/value heads.
 runtime::ModelFactory wide_llama() {
   return [](const model::Axes& axes) {
     return model::make_model(model::kLlama,
@@ -45,9 +45,9 @@ config::DsConfig fp8_config(const Layout& l, config::Fp8Scaling scaling, int acc
 
 constexpr config::Fp8Scaling kScalings[] = {config::Fp8Scaling::delayed, config::Fp8Scaling::row};
 
-TEST(Fp8Training, HasTheSameBitsAtEveryStageAndHomeAndWhereABlockIsMadeAgain) {
+TEST(Fp8Training, HasTheSameBitsAtEveryStageAndHomeAndWithRecomputation) {
   for (const config::Fp8Scaling scaling : kScalings) {
-    // One micro-batch a step: several are added up in bf16 before or behind their sum over ranks.
+    // One micro-batch per step: several would be added in bf16 before or after the sum over ranks.
     const Training want = train_on_all({.data = 2}, fp8_config({.data = 2}, scaling, 1), wide_gpt(), 3);
     for (const Layout& l :
          {Layout{.data = 2, .zero = 1}, {.data = 2, .zero = 2, .offload = true}, {.data = 2, .zero = 3}})
@@ -71,8 +71,8 @@ std::vector<Layout> other_layouts() {
           {.zero = 1, .sequence = 2}};
 }
 
-// A rounding to eight bits is wrong by up to 1/16, and here and there falls to the other side where a sum is
-// cut: what remains is a few of these among all terms.
+// Rounding to eight bits has errors up to 1/16, and occasionally falls to the other side when a sum is cut:
+// the remaining difference is a few of these among all terms.
 TEST(Fp8Training, IsTheSameToRoundingInOtherLayouts) {
   for (const config::Fp8Scaling scaling : kScalings)
     for (const auto& make : {wide_gpt(), wide_llama()}) {
@@ -88,7 +88,7 @@ TEST(Fp8Training, IsTheSameToRoundingInOtherLayouts) {
     }
 }
 
-// One step of plain descent: its weights have moved by the gradient.
+// Returns the weights after one step of plain gradient descent: they moved by the gradient.
 Weights gradients(config::DsConfig c) {
   c.optimizer = {.type = config::OptimizerType::sgd, .lr = 1};
   c.scheduler.type = config::SchedulerType::constant;
@@ -100,7 +100,8 @@ Weights gradients(config::DsConfig c) {
   return moved;
 }
 
-// Rounding is wrong by up to 1/16 for E4M3 and 1/8 for E5M2, evenly spread by a third and less of that.
+// Rounding errors are up to 1/16 for E4M3 and 1/8 for E5M2, uniformly distributed, so a third and less of
+// that.
 TEST(Fp8Training, HasGradientsThatDifferFromThoseOfBf16ByItsRounding) {
   const Weights want = gradients(fp8_config({}, config::Fp8Scaling::off));
   for (const config::Fp8Scaling scaling : kScalings) {
@@ -115,9 +116,8 @@ TEST(Fp8Training, HasGradientsThatDifferFromThoseOfBf16ByItsRounding) {
   }
 }
 
-// The same few samples again and again, which are learned by heart; losses on real text are in
-// benchmarks/results.
-TEST(Fp8Training, LearnsWhatBf16Learns) {
+// Repeats the same few samples, which are memorized; losses on real text are in benchmarks/results.
+TEST(Fp8Training, TrainsLikeBf16) {
   const auto losses = [](config::Fp8Scaling scaling) {
     const auto alone = comm::self_communicator();
     const config::DsConfig c = fp8_config({}, scaling, 1);
@@ -160,7 +160,7 @@ Seen watch_states(const Layout& l, const runtime::ModelFactory& make, int steps,
   return out;
 }
 
-// A row each for inputs, weight and gradients of a block's four products, the newest step first.
+// One row each for inputs, weight and gradients of a block's four products, newest step first.
 TEST(Fp8Training, RemembersTheLargestMagnitudesOfTheLastStepsInEveryLayout) {
   const Weights start = train_on_all({}, fp8_config({}, config::Fp8Scaling::off), wide_gpt(), 0).weights;
   const Seen alone = watch_states({}, wide_gpt(), 6);
@@ -173,7 +173,7 @@ TEST(Fp8Training, RemembersTheLargestMagnitudesOfTheLastStepsInEveryLayout) {
       const size_t row = size_t(p * 3 * kHistory), weight = row + kHistory;
       const auto state = [&](int step) { return alone.states[size_t(step * kBlocks + b)]; };
       EXPECT_EQ(state(0)[weight], largest) << names[p];
-      EXPECT_EQ(state(0)[weight + 1], 1) << "what it begins with";
+      EXPECT_EQ(state(0)[weight + 1], 1) << "initial value";
       for (size_t r = row; r < row + 3 * kHistory; r += kHistory) {
         EXPECT_GT(state(0)[r], 0);
         EXPECT_NE(state(0)[r], 1) << "something was seen, row " << r / kHistory;
@@ -193,15 +193,16 @@ TEST(Fp8Training, RemembersTheLargestMagnitudesOfTheLastStepsInEveryLayout) {
     for (int b = 0; b < kBlocks; ++b)
       for (size_t i = 0; i < got.states[size_t(b)].size(); ++i) {
         const float want = alone.states[size_t(b)][i];
-        const bool of_weight = i / size_t(kHistory) % 3 == 1;  // all ranks together have seen the whole of it
+        const bool of_weight = i / size_t(kHistory) % 3 == 1;  // all ranks together have seen the whole
+                                                               // weight
         EXPECT_NEAR(got.states[size_t(b)][i], want, of_weight ? 0 : 0.05 * want)
             << l.text() << ", block " << b << ", " << i;
       }
   }
 }
 
-// The loss is the mean over all targets, so that with twice the samples gradients are half as large; what is
-// remembered of them is not.
+// The loss is the mean over all targets, so twice the samples halve the gradients, but not the recorded
+// magnitudes.
 TEST(Fp8Training, RemembersGradientsAsIfTheyWereOfOneSample) {
   const Seen few = watch_states({}, wide_gpt(), 1, 4), many = watch_states({}, wide_gpt(), 1, 16);
   for (size_t b = 0; b < size_t(kBlocks); ++b)
@@ -257,7 +258,7 @@ TEST(Fp8Training, BeginsAnewBehindATrainingWithoutItAndMayEnd) {
                [&] { other.load_checkpoint(scratch.folder(), "with"); });
 }
 
-TEST(Fp8Training, TrainsAdaptersBesideFrozenProductsInFp8) {
+TEST(Fp8Training, TrainsAdaptersOnFrozenFp8Products) {
   const auto losses = [](config::Fp8Scaling scaling, const Layout& l) {
     config::DsConfig c = fp8_config(l, scaling);
     c.lora = {{"all-linear"}, 4, 8, false};
@@ -281,7 +282,7 @@ void expect_refused(const config::DsConfig& c, const runtime::ModelFactory& make
   });
 }
 
-TEST(Fp8Training, IsRefusedWhereItsProductsWouldNotBeWholeMultiples) {
+TEST(Fp8Training, RejectsSizesThatAreNotMultiplesOf16) {
   const config::DsConfig c = fp8_config({}, config::Fp8Scaling::delayed);
   expect_refused(c, wide_gpt(24),
                  {"cleave.fp8: unsupported shape (h.0.attn.c_attn maps 24 columns to 72", "multiples of 16"});

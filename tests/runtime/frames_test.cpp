@@ -1,4 +1,4 @@
-// Frames and passes without a stage around them.
+// Frames and passes without a stage.
 #include "runtime/stage/frames.h"
 
 #include <atomic>
@@ -74,9 +74,9 @@ TEST(Frames, AreNotWrittenBeforeTheirReadersAreDone) {
   EXPECT_FALSE(before);
 }
 
-// What a backward needs lies in the frame; with recomputation in what the layers of a group share, and where
-// the backward is split as well in a few blocks that frames take when they need one and give back.
-TEST(Frames, KeepWhatABackwardNeedsWhereItLastsLongEnough) {
+// State for a backward lies in the frame; with recomputation in memory that the layers of a group share; and
+// with a split backward in addition in a few blocks that frames take on demand and return.
+TEST(Frames, KeepBackwardStateLongEnough) {
   const model::Model model = three_layers();
   for (const bool again : {false, true})
     for (const bool split : {false, true}) {
@@ -107,7 +107,7 @@ TEST(Frames, KeepWhatABackwardNeedsWhereItLastsLongEnough) {
     }
 }
 
-TEST(Passes, VisitEveryLayerForwardAndBackwardAndTheHeadWhereItIs) {
+TEST(Passes, VisitEveryLayerForwardAndBackwardAndTheHeadOnTheLastChunk) {
   const model::Model model = three_layers();
   const auto self = comm::self_communicator();
   for (const bool split : {false, true}) {
@@ -120,7 +120,7 @@ TEST(Passes, VisitEveryLayerForwardAndBackwardAndTheHeadWhereItIs) {
     for (const UnitSpec& u : runtime::units_of(model, layers.shape()))
       store.add_unit(u, zero::sharding_of_stage(0, *self, *self));
     const runtime::Passes passes(layers, planned);
-    EXPECT_EQ(store.units(), 7);  // two of each layer, and the head's
+    EXPECT_EQ(store.units(), 7);  // two per layer, and the head's
     using Stops = std::vector<runtime::Stop>;
     EXPECT_EQ(passes.of(0).apart, (Stops{{1, false, true}, {0, false, true}}));
     EXPECT_EQ(passes.of(1).apart, (Stops{{1, false, true}, {0, false, true}}));  // head first
@@ -131,12 +131,12 @@ TEST(Passes, VisitEveryLayerForwardAndBackwardAndTheHeadWhereItIs) {
         all.insert(pass);
     EXPECT_EQ(all.size(), 9u);
     planned.commit();
-    // Parameters of layers 0 and 1, four a layer; of the second chunk and the head one more.
+    // Parameters of layers 0 and 1, four per layer; for the second chunk and the head one more.
     planned.begin_pass(passes.of(0).forward, false);
     EXPECT_EQ(planned.acquire(0).size(), 4u);
     planned.begin_pass(passes.evaluation(), false);
     EXPECT_EQ(planned.acquire(1).size(), 1u);
-    // Of a layer that splits its backward the gradients are the weights' pass's.
+    // For a layer with a split backward, the gradients belong to the weight pass.
     planned.begin_step();
     planned.begin_pass(split ? passes.of(0).weight : passes.of(0).backward, true);
     EXPECT_EQ(planned.acquire(0).size(), split ? 0u : 4u);

@@ -1,5 +1,5 @@
-// Frozen units: the rest of the model learns what it would learn beside constants, their values stay as they
-// are, and nothing but the working copy is held of them.
+// Frozen units: the rest of the model trains as if they were constants, their values do not change, and only
+// their working copy takes memory.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -13,7 +13,7 @@
 namespace cleave::testing {
 namespace {
 
-constexpr int64_t kWidth = 6, kClasses = 4, kSamples = 12;  // of a step, over all ranks and micro-batches
+constexpr int64_t kWidth = 6, kClasses = 4, kSamples = 12;  // per step, over all ranks and micro-batches
 constexpr int kSteps = 4;
 
 // Two layers and a classifier on rows of kWidth numbers.
@@ -45,7 +45,7 @@ Sample sample_of(int step, int64_t index) {
   return s;
 }
 
-// The same in double precision, one sample and one element at a time, with AdamW as its paper writes it.
+// Reference in double precision, one sample and one element at a time, with AdamW as in its paper.
 class Reference {
  public:
   explicit Reference(const Weights& initial, const config::DsConfig& c) : c_(c) {
@@ -72,7 +72,7 @@ class Reference {
   using Row = std::vector<double>;
   using Grads = std::map<std::string, std::vector<double>>;
 
-  // y = W x, and the way back: dx += W^T dy, dW += dy x^T / kSamples.
+  // y = W x, and its backward: dx += W^T dy, dW += dy x^T / kSamples.
   Row times(const std::string& name, const Row& x) const {
     const Row& w = w_.at(name);
     Row y(w.size() / x.size(), 0);
@@ -221,7 +221,7 @@ TEST(Frozen, EveryOptimizerPassesThemOver) {
     });
 }
 
-// Weights are the type's width of all units; everything else is of those that train alone.
+// Weights cover all units in the type's width; everything else covers only trained units.
 TEST(Frozen, HoldTheirWorkingCopyAndNothingElse) {
   for (int ranks : {1, 2, 3})
     for (int stage : {0, 1, 2, 3})
@@ -244,7 +244,7 @@ TEST(Frozen, HoldTheirWorkingCopyAndNothingElse) {
         });
 }
 
-// Two layers that share a frozen unit, and a frozen parameter that a tensor axis cuts and no layer uses.
+// Two layers that share a frozen unit, and an unused frozen parameter cut by a tensor axis.
 class Holder final : public model::Layer {
  public:
   explicit Holder(const tensor_parallel::TensorAxis& axis) : axis_(axis) {}
@@ -308,7 +308,7 @@ TEST(Frozen, BeginWithTheValuesThatTheyWouldHaveIfTheyWereTrained) {
     EXPECT_EQ(train_on_all(l, gpt_config(l), gpt(true), 0).weights, want) << l.text();
 }
 
-// Frozen and trained parameters alike, from any layout into any other.
+// Frozen and trained parameters alike, from any layout to any other.
 TEST(Frozen, CheckpointsMoveBetweenLayouts) {
   const Layout layouts[] = {{.data = 2, .zero = 3},
                             {.pipe = 2, .data = 2, .zero = 1},
@@ -339,7 +339,7 @@ TEST(Frozen, CheckpointsMoveBetweenLayouts) {
   }
 }
 
-TEST(Frozen, ACheckpointOfTrainedValuesLoadsAndTheOtherWayWantsTheOptimizerBegunAnew) {
+TEST(Frozen, ATrainedCheckpointLoadsAndTheReverseRequiresAnOptimizerReset) {
   const auto alone = comm::self_communicator();
   const Scratch trained, frozen;
   runtime::Engine a(gpt_config({}), gpt(false), *alone, {.seed = 3}),
@@ -356,13 +356,13 @@ TEST(Frozen, ACheckpointOfTrainedValuesLoadsAndTheOtherWayWantsTheOptimizerBegun
   EXPECT_EQ(weights_of(from_frozen), weights_of(b));
 }
 
-// Parameters that patterns of names freeze (cleave.freeze): an embedding that a head may be tied to, halves
-// and heads, in GPT-2 and, with norms of heads and products of several parameters, Qwen3.
+// Parameters frozen by name patterns (cleave.freeze): an embedding with an optionally tied head, halves and
+// heads, in GPT-2 and, with norms of heads and joint products, Qwen3.
 struct Named {
   const char* what;
   runtime::ModelFactory model;
   std::vector<std::string> patterns;
-  std::vector<const char*> frozen;  // what their names have in them
+  std::vector<const char*> frozen;  // substrings of their names
 };
 std::vector<Named> named() {
   return {
@@ -387,8 +387,9 @@ config::DsConfig named_config(const Named& n, const Layout& l) {
   return c;
 }
 
-// Plain gradient descent without clipping: after one step the others are where they are with nothing frozen.
-TEST(FrozenByName, StayAndTheOthersMoveByTheGradientOfTheWholeModel) {
+// Plain gradient descent without clipping: after one step the other parameters equal those of a run with
+// nothing frozen.
+TEST(FrozenByName, DoNotChangeAndOthersMoveByTheWholeModelsGradient) {
   for (const Named& n : named()) {
     config::DsConfig c = named_config(n, {});
     c.optimizer.type = config::OptimizerType::sgd, c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
@@ -408,7 +409,7 @@ TEST(FrozenByName, StayAndTheOthersMoveByTheGradientOfTheWholeModel) {
   }
 }
 
-TEST(FrozenByName, LetTheOthersLearnTheSameInEveryLayout) {
+TEST(FrozenByName, TrainTheOthersEquallyInEveryLayout) {
   Sampled sampled;
   for (const Named& n : named()) {
     const Training want = train_on_all({}, named_config(n, {}), n.model, kSteps);
@@ -467,11 +468,11 @@ TEST(FrozenByName, RefuseALayerThatKnowsNothingOfIt) {
   c.freeze = {"first.a"};
   expect_error(Exit::usage, {"cleave.freeze", "first.a", "units()"},
                [&] { runtime::Engine(c, chain(), *alone, {}); });
-  c.freeze = {"base.*"};  // says so itself
+  c.freeze = {"base.*"};  // declared as frozen by the layer
   runtime::Engine(c, chain(), *alone, {});
 }
 
-// Writes the gradient of its frozen parameter all the same.
+// Writes the gradient of its frozen parameter anyway.
 class Careless final : public model::Layer {
  public:
   std::vector<UnitSpec> units() const override {

@@ -1,4 +1,4 @@
-// Where weights and gradients may live, as configurations.
+// Configurations of the homes of weights and gradients.
 #pragma once
 #include "tests/runtime/small_models.h"
 #include "tests/scratch.h"
@@ -8,11 +8,11 @@ namespace cleave::testing {
 // Gradients live with the optimizer's state.
 struct Homes {
   bool parameters = false, optimizer = false, pinned = true;
-  bool disk = false;       // of the parameters
-  int64_t kept_numel = 0;  // in host memory all the same
+  bool disk = false;       // parameters on disk
+  int64_t kept_numel = 0;  // kept in host memory anyway
   int buffers = 2;
   bool state_on_disk = false;
-  bool streamed = false;  // the update of optimizer state
+  bool streamed = false;  // update of optimizer state
 };
 inline std::vector<Homes> all_homes() {
   return {{.parameters = true},

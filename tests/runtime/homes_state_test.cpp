@@ -1,5 +1,5 @@
-// What weights and gradients away from the device take where, disks that are missing or fail, and checkpoints
-// that move between homes.
+// Memory of off-device weights and gradients by place, missing or failing disks, and checkpoints across
+// homes.
 #include <gtest/gtest.h>
 
 #include "offload/disk_file.h"
@@ -11,9 +11,9 @@
 namespace cleave::testing {
 namespace {
 
-// What moves is exactly what is missing on the device; what stands in for it there is the region of gathered
-// layers and the buckets.
-TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
+// The moved bytes are exactly those missing on the device; they are replaced by the memory of gathered layers
+// and the buckets.
+TEST(Homes, TakeTheBytesThatLeaveTheDevice) {
   for (int ranks : {1, 2, 3})
     for (const config::Precision precision : {config::Precision::fp32, config::Precision::bf16})
       comm::run_ranks(ranks, [&](comm::Communicator& world) {
@@ -35,7 +35,7 @@ TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
           expect_moved(Category::weights, h.parameters);
           expect_moved(Category::gradients, h.optimizer);
           expect_moved(Category::optimizer_state, h.optimizer);
-          // A master beside an fp32 weight is kept only where their homes differ.
+          // An fp32 weight has a separate master only if their homes differ.
           const int64_t numel = none.at(device, Category::optimizer_state) / 8;
           const bool is_weight = precision == config::Precision::fp32 && h.parameters == h.optimizer;
           EXPECT_EQ(t.total(Category::master), is_weight ? 0 : 4 * numel);
@@ -52,8 +52,8 @@ TEST(Homes, TakeWhatMovesFromTheDeviceToTheByte) {
       });
 }
 
-// There is no link to stream through: nothing is measured, copied or said.
-TEST(Homes, OfACpuRankLeaveTheUpdateOnTheHostUnlessToldOtherwise) {
+// Without a link nothing is measured, copied or reported.
+TEST(Homes, UpdateOnTheHostByDefaultOnACpuRank) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     config::DsConfig c = with(config_for(2), {.optimizer = true});
     auto table = [&](config::OffloadUpdate where) {
@@ -96,8 +96,8 @@ TEST(Homes, OnDiskTakeTheirShardsInPagesAndBuffersOfTheLargestOfThem) {
       });
 }
 
-// All ranks look at the disk together, those that have nothing there, too.
-TEST(Homes, OfOneStageMayAllBeInMemoryWhereAnotherStagesAreOnDisk) {
+// All ranks check the disk together, including ranks without state there.
+TEST(Homes, MayBeInMemoryOnOneStageAndOnDiskOnAnother) {
   bool stages_differed = false;
   for (int64_t kept = 3000; kept <= 9000; kept += 500) {
     config::DsConfig c = config_for(1);
@@ -138,7 +138,7 @@ TEST(Homes, OnADiskThatIsNotThereAreRefusedByTheKey) {
   }
 }
 
-// The one open file of this process that was made in the folder.
+// Returns the only open file of this process in the folder.
 std::string descriptor_in(const std::filesystem::path& place) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
@@ -203,7 +203,7 @@ TEST(Homes, MoveCheckpointsFromAnyToAny) {
     }
 }
 
-// Each rank's parameters take 0.75 of what is free: one fits, two do not.
+// Each rank's parameters take 0.75 of the free space: one rank fits, two do not.
 TEST(Homes, ParametersAloneOnADiskAreRefusedBySumOfTheRanks) {
   const int64_t free = offload::disk_space(folder().folder(), "").available, columns = 1 << 14;
   for (int ranks : {2, 3}) {

@@ -1,4 +1,4 @@
-// Weights and gradients whose home is not the device: the same bits, and the memory that was planned.
+// Off-device weights and gradients: equal bits, and the planned memory.
 #include <gtest/gtest.h>
 
 #include "tests/runtime/cut_models.h"
@@ -65,7 +65,7 @@ TEST_P(HomesOfTypes, GiveTheSameBitsWithWiderAndNarrowerTypesOnTheWay) {
     }
 }
 
-TEST(Homes, GiveTheSameBitsWhereSmallUnitsStayWhole) {
+TEST(Homes, GiveTheSameBitsWithWholeSmallUnits) {
   for (int ranks : {1, 2})
     for (int64_t threshold : {50, 100'000}) {
       config::DsConfig c = config_for(ranks, 1, 2);
@@ -111,7 +111,7 @@ TEST(Homes, GiveTheSameBitsInPipelines) {
     }
 }
 
-TEST(Homes, GiveTheSameBitsWhereATensorAxisCutsLayers) {
+TEST(Homes, GiveTheSameBitsWithATensorAxis) {
   for (const Layout& l : {Layout{1, 1, 2, 3}, Layout{1, 2, 2, 3}, Layout{2, 1, 2, 2}, Layout{2, 2, 2, 3}}) {
     const config::DsConfig plain = config_of(l, 4);
     const Training want = train_on_all(l, plain, cut_llama(false), 3);
@@ -122,7 +122,7 @@ TEST(Homes, GiveTheSameBitsWhereATensorAxisCutsLayers) {
   }
 }
 
-// A limit on the norm that is never reached: the update waits for the norm, and changes by nothing else.
+// A norm limit that is never reached: the update waits for the norm without any other change.
 TEST(Homes, UpdateWhileTheBackwardRunsWithTheBitsOfUpdatingAfterIt) {
   Sampled sampled;
   for (const auto precision : {config::Precision::fp32, config::Precision::bf16})
@@ -141,7 +141,7 @@ TEST(Homes, UpdateWhileTheBackwardRunsWithTheBitsOfUpdatingAfterIt) {
           for (const size_t h : {1u, 2u, 5u, 6u, 7u, 8u, 9u})
             if (sampled.next())
               expect_same_bits(train_planned(ranks, with(c, homes[h]), model, 3), want, text_of(homes[h], c));
-          sampled.next();  // there are seven homes
+          sampled.next();  // seven homes
         }
 }
 

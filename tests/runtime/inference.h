@@ -1,4 +1,4 @@
-// What engines that only infer are compared in, and by how much they may differ.
+// Layouts for inference engines, and the allowed differences.
 #pragma once
 #include "tests/runtime/cut_models.h"
 

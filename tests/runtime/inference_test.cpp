@@ -1,11 +1,11 @@
-// An engine that trains nothing: what it evaluates and predicts in every layout, and what it takes.
+// Inference engines: evaluation and prediction in every layout, and memory.
 #include "tests/runtime/inference.h"
 #include "tests/runtime/homes.h"
 
 namespace cleave::testing {
 namespace {
 
-constexpr int kMicros = 24;  // of an evaluation, over the ranks of the data axis; more than are in flight
+constexpr int kMicros = 24;  // per evaluation, over the ranks of the data axis; more than are in flight
 
 struct Seen {
   double loss = 0;
@@ -29,7 +29,7 @@ Seen look(runtime::Engine& engine, comm::Communicator& world) {
   return seen;
 }
 
-// Of a short training, once a model, and what the engine that trained sees.
+// Results of a short training, once per model, as seen by the training engine.
 struct Trained {
   std::string folder;
   Seen seen;
@@ -47,7 +47,7 @@ Trained train_once(const runtime::ModelFactory& model, const std::string& name,
   return out;
 }
 
-// Every rank must see the same.
+// Expects equal results on every rank.
 Seen look_as(const Layout& l, const config::DsConfig& c, const runtime::ModelFactory& model,
              const std::string& checkpoint) {
   std::vector<Seen> seen{size_t(l.ranks())};
@@ -68,7 +68,7 @@ Seen look_as(const Layout& l, const config::DsConfig& c, const runtime::ModelFac
   return seen[0];
 }
 
-TEST(Inference, SeesInEveryLayoutWhatTheTrainerSees) {
+TEST(Inference, EqualsTheTrainingEngineInEveryLayout) {
   for (const bool llama : {false, true}) {
     const runtime::ModelFactory model = llama ? cut_llama(false) : cut_gpt(true);
     const Trained want = train_once(model, llama ? "llama" : "gpt");
@@ -82,7 +82,7 @@ TEST(Inference, SeesInEveryLayoutWhatTheTrainerSees) {
       EXPECT_NEAR(got.loss, want.seen.loss, 1e-6 * want.seen.loss) << l.text();
       EXPECT_LT(farthest(got.logits, want.seen.logits), 2e-6) << l.text();
       EXPECT_LT(farthest(got.row, want.seen.row), 2e-6) << l.text();
-      // Where no product is cut, a pipe adds what one rank adds.
+      // If no product is cut, a pipeline adds in the same order as one rank.
       if (l.data * l.tensor * l.sequence > 1) continue;
       EXPECT_EQ(got.loss, want.seen.loss) << l.text();
       EXPECT_EQ(got.logits, want.seen.logits) << l.text();
@@ -110,8 +110,8 @@ TEST(Inference, ReadsWeightsFromEveryHomeInEveryType) {
   }
 }
 
-// GPT of 2 layers of width 16 in bf16: 2 bytes a parameter instead of 16, and of activations two boundaries
-// and one layer.
+// GPT with 2 layers of width 16 in bf16: 2 bytes per parameter instead of 16, and activations of two
+// boundaries and one layer.
 TEST(Inference, TakesTheWeightsAndOneLayer) {
   const config::DsConfig c = in_type(config_of({}, 1, 4), config::Precision::bf16);
   comm::run_ranks(1, [&](comm::Communicator& world) {
@@ -129,7 +129,7 @@ TEST(Inference, TakesTheWeightsAndOneLayer) {
   });
 }
 
-// Layers that read their input until they are done, so boundaries must not share memory.
+// Layers read their input until they finish, so boundaries must not share memory.
 TEST(Inference, OfAnMlpHasTheBitsOfTheTrainer) {
   std::vector<float> input(4 * 32);
   for (size_t i = 0; i < input.size(); ++i) input[i] = float(i % 7) - 3;
@@ -147,7 +147,7 @@ TEST(Inference, OfAnMlpHasTheBitsOfTheTrainer) {
   });
 }
 
-// The number of layers changes the activations of a trainer only.
+// The number of layers changes only the activations of a training engine.
 TEST(Inference, TakesAsMuchForActivationsHoweverManyLayersThereAre) {
   const auto activations = [&](int layers, bool inference) {
     const model::MlpConfig shape{std::vector<int64_t>(size_t(layers), 32)};
@@ -184,7 +184,7 @@ TEST(Inference, TakesParametersFromTheCaller) {
       config::DsConfig c = config_for(3);
       c.zero.stage = stage;
       runtime::Engine engine(c, small_gpt(), world, {.inference = true});
-      for (const float value : {0.25f, 0.5f}) {  // a second time, too
+      for (const float value : {0.25f, 0.5f}) {  // also a second time
         engine.set_parameters(
             [&](const ParamSpec& p) { return std::vector<float>(size_t(p.whole_numel()), value); });
         EXPECT_EQ(engine.parameter("idle.unused"), std::vector<float>(3, value));

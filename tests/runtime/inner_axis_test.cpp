@@ -1,5 +1,5 @@
-// An axis inside the data axis that cuts parameters, as experts would be: each of its ranks has a part, rows
-// go to whoever has it and come back, and the rest of the data axis shares it.
+// An axis inside the data axis that cuts parameters, as for experts: each of its ranks has a part, rows
+// travel to that rank and back, and the rest of the data axis shares the part.
 #include <gtest/gtest.h>
 
 #include "tests/runtime/cut_models.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kWidth = 16;
 
-// y = x times a value for each column.
+// y = x times one value per column.
 class Spread final : public model::Layer {
  public:
   explicit Spread(const tensor_parallel::SequenceAxis& axis, bool mixed = false)
@@ -53,7 +53,7 @@ class Spread final : public model::Layer {
     for (int64_t i = 0; i < x.numel(); ++i) x.as<float>()[i] *= w.as<float>()[i % w.numel()];
   }
   static Tensor rows(const Tensor& x) { return x.view({x.numel() / kWidth, kWidth}); }
-  // All positions, of this rank's columns; in scratch.
+  // Returns all positions of this rank's columns, in scratch.
   Tensor to_heads(const Tensor& x, Arena& scratch, Stream& stream) const {
     const Tensor all = scratch.take(DType::fp32, {x.dim(0) * axis_.size(), kWidth / axis_.size()});
     if (axis_.size() == 1)
@@ -81,8 +81,7 @@ runtime::ModelFactory spread(bool mixed = false) {
   };
 }
 
-// Adam makes steps of a gradient that is rounding alone, as that of the keys' biases is, unless eps is
-// larger.
+// A larger eps keeps Adam from making steps of gradients that are only rounding, such as those of key biases.
 config::DsConfig with_eps(const Layout& l) {
   config::DsConfig c = config_of(l, 4 / l.data);
   c.optimizer.eps = 1e-4;
@@ -91,7 +90,7 @@ config::DsConfig with_eps(const Layout& l) {
 
 TEST(InnerAxis, ThatCutsAUnitLearnsWhatOneRankLearns) {
   const Training alone = train_on_all({}, with_eps({}), spread(), 4);
-  std::vector<Layout> layouts = {{.tensor = 2, .cut_rows = false},  // of one rank
+  std::vector<Layout> layouts = {{.tensor = 2, .cut_rows = false},  // single rank
                                  {.data = 2, .zero = 2},
                                  {.sequence = 2},
                                  {.zero = 3, .sequence = 4},
@@ -117,7 +116,7 @@ TEST(InnerAxis, ThatCutsAUnitHasItsShardsOverTheRestOfTheDataAxis) {
       const std::string units = engine.describe_units();
       const size_t at = units.find("spread");
       EXPECT_NE(at, units.npos) << units;
-      // One parameter, of whose 16 elements two ranks have 8 each, and two halves of these 4.
+      // One parameter with 16 elements: two ranks have 8 each, and two halves of these have 4.
       EXPECT_NE(units.substr(at).find(fmt::format("{:>6} {:>12} {:>12}", 1, 8, 4)), units.npos) << units;
       train(engine, world, 1, kTokens);
       const auto talked = engine.comm_bytes_by_group();

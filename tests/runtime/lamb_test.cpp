@@ -1,5 +1,5 @@
-// LAMB moves a parameter by norms over all of it: the weights of one rank, however slices, layers and homes
-// cut it.
+// LAMB uses norms over whole parameters: the weights equal those of one rank for every cut by slices, layers
+// and homes.
 #include <gtest/gtest.h>
 
 #include "tests/runtime/compare.h"
@@ -10,7 +10,7 @@
 namespace cleave::testing {
 namespace {
 
-// Without limits on the ratio, which would hide a norm that is wrong.
+// Without limits on the ratio, which would hide a wrong norm.
 config::DsConfig lamb(config::DsConfig c) {
   c.optimizer.min_coeff = 0, c.optimizer.max_coeff = 1e6;
   c.optimizer.type = config::OptimizerType::lamb, c.optimizer.weight_decay = 0.1, c.optimizer.lr = 0.01;
@@ -81,7 +81,7 @@ TEST(Lamb, GivesOneRanksWeightsAmongNearRanksWithExactSumsAndWithShareOfTheState
   expect_close(train_on(2, exact, model, 4), want, "exact sums");
 }
 
-TEST(Lamb, ResumesInAnotherLayoutAndItsMemoryIsWhatWasPlanned) {
+TEST(Lamb, ResumesInAnotherLayoutWithThePlannedMemory) {
   const Scratch scratch;
   std::vector<double> losses;
   auto config = [](int ranks, int stage, bool disk) {

@@ -1,4 +1,4 @@
-// State of layers that counts: integers, which are exact whoever adds them.
+// Layer state that counts: integers are exact in every order.
 #include <gtest/gtest.h>
 
 #include "model/check_gradients.h"
@@ -24,7 +24,7 @@ std::ostream& operator<<(std::ostream& out, const Counts& c) {
   return out << "key " << c.key[0];
 }
 
-// Of the data themselves.
+// Counts from the data directly.
 Counts expected(int64_t steps) {
   Counts out;
   for (int64_t step = 0; step < steps; ++step) {
@@ -72,7 +72,7 @@ TEST(LayerCounts, AreExactInEveryLayout) {
   }
 }
 
-TEST(LayerCounts, GoWithACheckpointIntoAnyLayoutAndWithOneThatIsWrittenBehindTheTraining) {
+TEST(LayerCounts, LoadFromCheckpointsInAnyLayoutIncludingBackgroundSaves) {
   for (const bool behind : {false, true})
     for (const Ranks& from : {Ranks{1, 0, 1, 8}, Ranks{4, 2, 2, 1}})
       for (const Ranks& to : {Ranks{2, 3, 1, 2}, Ranks{4, 0, 4, 2}}) {
@@ -84,7 +84,7 @@ TEST(LayerCounts, GoWithACheckpointIntoAnyLayoutAndWithOneThatIsWrittenBehindThe
       }
 }
 
-TEST(LayerCounts, AreReadAsTheTypeThatTheyHaveAndInNoOther) {
+TEST(LayerCounts, AreReadOnlyAsTheirType) {
   const auto alone = comm::self_communicator();
   const config::DsConfig c = watching({});
   runtime::Engine engine(c, counted(), *alone, {});
@@ -115,7 +115,7 @@ class Other final : public model::Layer {
   model::LayerState state_;
 };
 
-TEST(LayerCounts, OfATypeThatNobodyKeepsOrThatTheCheckpointDoesNotHaveAreRefused) {
+TEST(LayerCounts, RejectUnsupportedTypesAndTypesMissingFromTheCheckpoint) {
   const auto alone = comm::self_communicator();
   const auto with = [&](model::LayerState state) {
     model::Model m = watched();

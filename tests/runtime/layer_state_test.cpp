@@ -1,4 +1,4 @@
-// What layers remember from step to step: the same in every layout.
+// State that layers keep between steps: equal in every layout.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -17,7 +17,7 @@ struct Seen {
   Weights weights;
 };
 
-// Steps [begin, end) from a checkpoint of `from`, where there is one, and saved to `to`.
+// Runs steps [begin, end) from the checkpoint `from`, if given, and saves to `to`.
 Seen run(const Ranks& l, int begin, int end, const std::string& from = "", const std::string& to = "") {
   Seen out;
   comm::run_ranks(l.ranks, [&](comm::Communicator& world) {
@@ -94,9 +94,8 @@ TEST(LayerStates, GoWithACheckpointIntoAnyLayout) {
     }
 }
 
-// Behind the embedding of a transformer: where a sequence is cut, rows are, and over a tensor axis, they may
-// be.
-TEST(LayerStates, SeeTheRowsOfAllRanksOnceAlsoWhereASequenceOrATensorAxisCutsThem) {
+// After the embedding of a transformer: a cut sequence cuts rows, and a tensor axis may cut them as well.
+TEST(LayerStates, SeeTheRowsOfAllRanksOnceWithSequenceAndTensorAxes) {
   const auto trained = [](const Layout& l) {
     Seen out;
     comm::run_ranks(l.ranks(), [&](comm::Communicator& world) {
@@ -141,11 +140,11 @@ TEST(LayerStates, OfAStepThatOverflowedAreNotJoined) {
   EXPECT_EQ(engine.layer_state("outer.rows"), (std::vector<float>{-1, -1}));
   int step = 0;
   while (engine.train_batch(data.of(0, c, 0, 1, DType::fp16)).skipped) ASSERT_LT(++step, 40);
-  EXPECT_LT(engine.layer_state("outer.largest")[0], 0.6f) << "what the skipped step saw is forgotten";
+  EXPECT_LT(engine.layer_state("outer.largest")[0], 0.6f) << "a skipped step leaves no trace";
   EXPECT_GT(engine.layer_state("outer.largest")[0], 0.3f);
 }
 
-TEST(LayerStates, AreInACheckpointThatIsWrittenBehindTheTraining) {
+TEST(LayerStates, AreInBackgroundCheckpoints) {
   config::DsConfig c = watching({});
   c.checkpoint.async = true;
   const auto alone = comm::self_communicator();

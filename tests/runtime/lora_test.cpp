@@ -1,6 +1,6 @@
-// Adapters beside frozen layers (cleave.lora) learn what they learn in the peft library, and the same in
-// every layout; the rest stays as it is and costs its working copy only. tests/fixtures/make_lora_fixtures.py
-// makes the numbers.
+// Adapters on frozen layers (cleave.lora) train as in the peft library, equally in every layout; the other
+// parameters do not change and take only their working copy. tests/fixtures/make_lora_fixtures.py makes the
+// numbers.
 #include <gtest/gtest.h>
 
 #include "checkpoint/safetensors.h"
@@ -18,7 +18,7 @@ constexpr size_t kSteps = 10;
 
 bool is_adapter(const std::string& name) { return name.find(".lora_") != std::string::npos; }
 
-// A model of the transformers library, its frozen weights, and what peft trains beside them.
+// A model of the transformers library, its frozen weights, and the adapters that peft trains.
 class Peft {
  public:
   Peft(std::string base, config::LoraConfig config)
@@ -40,7 +40,8 @@ class Peft {
       return model::make_model(config, DType::fp32, kLength, name, axes);
     };
   }
-  // In the set `prefix` of the adapters ("", "grad.", "step10."); what is frozen has one value.
+  // Returns a value from the set `prefix` of the adapters ("", "grad.", "step10."); frozen parameters have
+  // one value.
   std::vector<float> parameter(const ParamSpec& spec, const std::string& prefix) const {
     if (is_adapter(spec.name))
       return of_adapters(prefix + "base_model.model." + (gpt2() ? "transformer." : "") + spec.name);
@@ -57,7 +58,7 @@ class Peft {
   checkpoint::SafetensorsFile frozen_, adapters_;
 };
 
-// As the fixtures' script says.
+// As in the fixtures' script.
 std::vector<Peft> fixtures() {
   std::vector<Peft> all;
   all.emplace_back("llama_tiny", config::LoraConfig{{"all-linear"}, 3, 6, false});
@@ -67,7 +68,7 @@ std::vector<Peft> fixtures() {
   return all;
 }
 
-// One row a micro-batch in a pipeline, else one micro-batch a rank.
+// One row per micro-batch in a pipeline, else one micro-batch per rank.
 config::DsConfig peft_config(const Peft& peft, const Layout& l) {
   const int64_t micro = l.pipe > 1 ? 1 : kRows / l.data;
   config::DsConfig c = config_of(l, int(kRows / l.data / micro), int(micro));
@@ -105,7 +106,7 @@ std::vector<Layout> layouts_of(const Peft& peft) {
                           {.data = 2, .tensor = 2, .zero = 3},
                           {.pipe = 2, .tensor = 2, .zero = 1, .schedule = "zb-h1"},
                           {.zero = 1, .sequence = 2}};
-  // Here key/value heads are shared by ranks; in the others one matrix has them and the queries.
+  // Ranks share key/value heads here; in the other models one matrix holds them and the queries.
   if (peft.base() == "llama_tiny") all.push_back({.tensor = 4, .zero = 1});
   if (peft.base() == "qwen2_tiny") all.push_back({.tensor = 4, .cut_rows = false});
   return all;
@@ -146,7 +147,7 @@ TEST(Lora, LearnsWhatItLearnsInPeftInEveryLayout) {
     for (const Layout& l : layouts_of(peft)) expect_as_peft(peft, l);
 }
 
-// Plain gradient descent with a large rate: adapters move by the gradient, seen without cancellation.
+// Plain gradient descent with a large rate: adapters move by the gradient, visible without cancellation.
 TEST(Lora, HasTheGradientsOfPeft) {
   for (const Peft& peft : fixtures())
     for (const Layout& l : {Layout{}, {.tensor = 2}})
@@ -178,7 +179,7 @@ config::DsConfig small_config(const Layout& l) {
   return c;
 }
 
-TEST(Lora, BeginsAsTheModelItIsBeside) {
+TEST(Lora, StartsWithTheOutputOfTheBaseModel) {
   for (const Layout& l : {Layout{}, {.tensor = 2}, {.data = 3, .zero = 3}}) {
     config::DsConfig with = config_of(l, 1), without = with;
     with.lora = {{"all-linear"}, 2, 4, false};
@@ -226,7 +227,7 @@ TEST(Lora, LearnsIn16Bits) {
       const DType dtype = type == config::Precision::bf16 ? DType::bf16 : DType::fp16;
       const Training got = train_on_all(l, c, cut_llama(false, dtype), 4);
       const Training want = train_on_all({}, small_config({}), cut_llama(false), 4);
-      for (size_t s = 0; s < got.steps.size(); ++s)  // a rounding of 16 bits, a few times
+      for (size_t s = 0; s < got.steps.size(); ++s)  // a few roundings to 16 bits
         EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, 0.01 * want.steps[s].loss) << l.text();
       for (const auto& [name, values] : got.weights)
         if (name.ends_with(".lora_B.weight")) {
@@ -287,7 +288,7 @@ TEST(Lora, RefusesTargetsThatNothingIsCalled) {
       [&] { runtime::Engine(c, cut_llama(false), *alone, {}); });
   c.lora.targets = {"proj"};
   expect_error(Exit::usage, {"\"proj\""}, [&] { runtime::Engine(c, cut_llama(false), *alone, {}); });
-  c.lora.targets = {"transformer.h.0.attn.c_attn"};  // as files call it
+  c.lora.targets = {"transformer.h.0.attn.c_attn"};  // name in files
   runtime::Engine(c, fixtures().back().model(), *alone, {});
 }
 

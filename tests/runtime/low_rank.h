@@ -1,12 +1,12 @@
-// A dense layer that is frozen beside a narrow pair of products that learns: two units in one layer.
+// A frozen dense layer with a trained low-rank pair of products: two units in one layer.
 #pragma once
 #include "kernels/elementwise.h"
 #include "model/linear.h"
 
 namespace cleave::testing {
 
-// y = x W^T + c + (x A^T) B^T with A [2, width] and B [width, 2]. W and c are the unit `base`, which several
-// layers may name.
+// y = x W^T + c + (x A^T) B^T with A [2, width] and B [width, 2]. W and c form the unit `base`, which several
+// layers may share.
 class LowRank final : public model::Layer {
  public:
   LowRank(std::string name, std::string base, int64_t width, bool frozen = true)

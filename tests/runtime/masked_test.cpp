@@ -1,5 +1,5 @@
-// Targets without a loss: the loss of a step is the mean over the targets of its whole batch, however that is
-// cut into micro-batches and dealt to ranks, as PyTorch has it for the batch in one piece;
+// Targets without a loss: the loss of a step is the mean over the targets of its whole batch, for every
+// division into micro-batches and ranks, as in PyTorch for the undivided batch;
 // tests/fixtures/make_masked_fixtures.py makes its numbers.
 #include <random>
 
@@ -78,8 +78,8 @@ void start_as_the_fixture(runtime::Engine& engine) {
   engine.set_parameters([](const ParamSpec& p) { return gpt2_parameter(fixture(), p, ""); });
 }
 
-// The first step's targets, of which every second one that has a loss is the class that PyTorch finds the
-// most likely after all steps.
+// Targets of the first step; every second one with a loss is the most likely class in PyTorch after all
+// steps.
 struct Told {
   std::vector<int32_t> targets = stored_values<int32_t>(fixture(), "targets");
   int64_t with_loss = 0, hits = 0;
@@ -155,7 +155,7 @@ TEST(MaskedTargets, HavePyTorchsLossesNormsWeightsAndHitsInEveryLayoutAndMicroBa
   for (const Cut& cut : drawn_cuts(60)) expect_pytorchs(train_masked(cut), cut.text());
 }
 
-// Micro-batches of two samples: samples 2 and 3, which have no target, count as a loss of 0.
+// Micro-batches of two samples: samples 2 and 3, without targets, count as a loss of 0.
 TEST(MaskedTargets, AreAveragedInEachMicroBatchWhereThatIsAskedFor) {
   const auto alone = comm::self_communicator();
   config::DsConfig c = config_of({.micro = 2});

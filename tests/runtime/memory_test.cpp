@@ -1,4 +1,4 @@
-// The ledger against the ZeRO paper's formula, to the byte, and against the plan.
+// Memory ledger against the ZeRO paper's formula, to the byte, and against the plan.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -23,7 +23,7 @@ int64_t padded(const model::Model& model, int shards) {
 }
 
 struct Bytes {
-  int64_t weights, gradients, master, states;  // of one element, unsharded
+  int64_t weights, gradients, master, states;  // per element, unsharded
 };
 
 void expect_formula(const config::DsConfig& c, DType dtype, Bytes bytes, int ranks) {
@@ -77,7 +77,7 @@ TEST(Memory, PlannedEqualsPeakAfterTraining) {
       });
 }
 
-// Takes scratch of its own when it evaluates, more than anything takes in training.
+// Takes more scratch in evaluation than anything takes in training.
 class DearToEvaluate final : public model::Head {
  public:
   static constexpr int64_t kBytes = 1 << 20;

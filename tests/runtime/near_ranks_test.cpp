@@ -1,4 +1,4 @@
-// Stage 3 that gathers among near ranks only: hybrid (mics_shard_size) and nested (zero_hpz_partition_size).
+// Stage 3 with gathers among near ranks only: hybrid (mics_shard_size) and nested (zero_hpz_partition_size).
 #include <gtest/gtest.h>
 
 #include "tests/runtime/compare.h"
@@ -25,7 +25,7 @@ config::DsConfig stage_config(int stage, int ranks, int64_t accumulation = 1) {
 
 const auto gpt = [] { return small_gpt(); };
 
-TEST(NearRanks, LearnWhatPlainStage3Learns) {
+TEST(NearRanks, TrainLikePlainStage3) {
   for (const int ranks : {4, 6})
     for (const int64_t accumulation : {1, 3}) {
       const Training want = train_on(ranks, stage_config(3, ranks, accumulation), gpt, 5);
@@ -66,7 +66,7 @@ TEST(NearRanks, HoldTheSharesThatTheirPlanSays) {
       config::DsConfig c = near_config(kind, ranks, near);
       c.precision = config::Precision::bf16;
       runtime::Engine engine(c, small_gpt(DType::bf16), world, {});
-      const int shards = kind == Kind::hybrid ? near : ranks;  // of the optimizer
+      const int shards = kind == Kind::hybrid ? near : ranks;  // for the optimizer
       int64_t n = 0;
       for (const UnitSpec& u : engine.model().units()) n += zero::FlatLayout(u, shards).numel();
       const MemoryTable live = engine.memory_live();
@@ -78,8 +78,7 @@ TEST(NearRanks, HoldTheSharesThatTheirPlanSays) {
     });
 }
 
-// What crosses between groups: nothing while computing, and once a step the gradients (and, nested, the
-// weights).
+// Traffic between groups: none during passes, and once per step the gradients (nested: also the weights).
 TEST(NearRanks, SendBetweenGroupsOnceAStep) {
   const int ranks = 4, near = 2;
   for (const int64_t accumulation : {1, 3})

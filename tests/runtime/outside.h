@@ -1,5 +1,5 @@
-// A forward and backward that run outside of an engine: the layers of a model, called in a loop of one's own
-// with memory of one's own, while an engine keeps their units.
+// Forward and backward outside of an engine: the layers of a model in a separate loop with separate memory,
+// while an engine keeps their units.
 #pragma once
 #include <algorithm>
 #include <deque>
@@ -12,12 +12,12 @@
 
 namespace cleave::testing {
 
-// What this rank does with units beside what its layers need; every rank draws its own.
+// Random extra uses of units, different on every rank.
 struct Whims {
   std::mt19937 random{1};
-  double looks = 0.3;     // how often it looks at a unit that nobody needs now
-  double lingers = 0.3;   // how often it keeps one until the end of the pass
-  double shuffles = 0.5;  // how often a layer's units come in another order
+  double looks = 0.3;     // probability of acquiring a unit that is not needed now
+  double lingers = 0.3;   // probability of keeping a unit until the end of the pass
+  double shuffles = 0.5;  // probability of another order of a layer's units
 
   bool draw(double share) { return std::uniform_real_distribution<>()(random) < share; }
   int of(int count) { return std::uniform_int_distribution<>(0, count - 1)(random); }
@@ -25,8 +25,8 @@ struct Whims {
 
 class OutsideLoop {
  public:
-  // skips: of a layer's unit and a micro-batch, whether this rank leaves it out: its parameters are undefined
-  // then, and its gradient is not given. All given outlive this.
+  // skips: returns true if this rank leaves out a layer's unit for a micro-batch: its parameters are then
+  // undefined, and its gradient is not given. All arguments must outlive this object.
   using Skips = std::function<bool(const UnitSpec& unit, const Batch& batch)>;
   OutsideLoop(const model::Model& model, runtime::UnitEngine& engine, int64_t samples, Whims whims,
               Skips skips = {})
@@ -38,7 +38,7 @@ class OutsideLoop {
     for (const UnitSpec& u : model.units()) names_.push_back(u.name);
   }
 
-  // A step over micro-batches of so many samples.
+  // Runs a step over micro-batches of `samples` samples.
   runtime::StepResult step(const BatchSource& data, int micros, uint64_t seed = 42) {
     int64_t targets = 0;
     std::vector<double> losses;
@@ -109,7 +109,7 @@ class OutsideLoop {
     }
     return held;
   }
-  // A unit is complete behind the last layer of the backward that uses it.
+  // A unit is complete after the last layer in the backward that uses it.
   void let_go(const Held& held, bool backward, int l) {
     for (const size_t index : order(names_.size())) {
       const int unit = int(index);

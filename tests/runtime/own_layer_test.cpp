@@ -1,4 +1,4 @@
-// What the engine says to layers and models that a program brings itself.
+// Errors of the engine for custom layers and models.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,7 +8,7 @@
 namespace cleave::testing {
 namespace {
 
-// y = 2 x on the host's own fingers: at once, or as a task of the stream.
+// y = 2 x in plain host code: immediately, or as a task of the stream.
 class Doubles final : public model::Layer {
  public:
   explicit Doubles(bool at_once) : at_once_(at_once) {}
@@ -49,13 +49,13 @@ std::string refusal(const config::DsConfig& c, model::Model model, Exit code) {
   return "";
 }
 
-TEST(OwnLayer, ThatTouchesElementsInADryPassIsToldSoAndWhatToUseInstead) {
+TEST(OwnLayer, ThatTouchesElementsInADryPassGetsAnErrorWithTheAlternative) {
   const std::string said = refusal(config_for(1), with_own_layer(true), Exit::internal);
   EXPECT_NE(said.find("this is a dry pass"), std::string::npos) << said;
   EXPECT_NE(said.find("Stream::enqueue"), std::string::npos) << said;
 }
 
-// Says that it halves the columns, and does not.
+// Declares that it halves the columns, but does not.
 class Halves final : public model::Layer {
  public:
   std::vector<UnitSpec> units() const override { return {{"halves", {{"halves.weight", {1}, {}, false}}}}; }
@@ -68,7 +68,7 @@ class Halves final : public model::Layer {
   void backward(const model::BackwardArgs&) const override {}
 };
 
-TEST(OwnLayer, ThatMakesAMistakeIsNamedWithWhatItWasGivenAndNoPathOfThisMachine) {
+TEST(OwnLayer, ErrorsNameTheLayerAndItsInputsWithoutLocalPaths) {
   model::Model model = model::make_mlp({{4, 8, 3}}, DType::fp32, "small");
   model.layers.insert(model.layers.begin(), std::make_unique<Halves>());
   const std::string said = refusal(config_for(1, 2), std::move(model), Exit::internal);
@@ -79,7 +79,7 @@ TEST(OwnLayer, ThatMakesAMistakeIsNamedWithWhatItWasGivenAndNoPathOfThisMachine)
       << said;
 }
 
-TEST(OwnModel, GivenABatchOfAnotherSizeSaysWhatItWants) {
+TEST(OwnModel, RejectsABatchOfAnotherSizeAndNamesTheExpectedOne) {
   const auto alone = comm::self_communicator();
   runtime::Engine engine(config_for(1, 2), model::make_mlp({{4, 8, 3}}, DType::fp32, "small"), *alone, {});
   const std::vector<float> x(12);
@@ -104,7 +104,8 @@ TEST(OwnLayer, ThatTouchesElementsInTasksOfTheStreamIsTrained) {
   EXPECT_NEAR(first, std::log(double(kVocab)), 0.2) << "the loss of even odds, before anything is learnt";
 }
 
-// dL/dx of an MLP whose input is scaled by a gain g: dL/dg = sum of x dL/dx. Finite differences of the loss.
+// dL/dx of an MLP with input scaled by a gain g: dL/dg = sum of x dL/dx. Compared with finite differences of
+// the loss.
 class Gain final : public model::Layer {
  public:
   std::vector<UnitSpec> units() const override {
@@ -154,7 +155,7 @@ TEST(OwnLayer, BeforeAnMlpIsGivenTheGradientOfItsOutput) {
   EXPECT_GT(std::abs(slope), 0.01);
 }
 
-// A head whose logits are its input: of five labels three are the first of the largest, and one row has none.
+// A head with its input as logits: three of five labels are the first of the largest, and one row has none.
 TEST(OwnModel, HasTheAccuracyOfItsLabels) {
   config::DsConfig c = config_for(1, 3, 2);
   const auto alone = comm::self_communicator();

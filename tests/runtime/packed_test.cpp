@@ -1,18 +1,18 @@
-// Documents packed into samples, with attention and positions inside each, are what the documents are alone:
-// the same losses, gradients and weights, in every layout.
+// Documents packed into samples, with attention and positions inside each, give the losses, gradients and
+// weights of separate documents, in every layout.
 #include "tests/runtime/cut_models.h"
 #include "tests/sampled.h"
 
 namespace cleave::testing {
 namespace {
 
-constexpr int kSteps = 4, kSamples = 2;  // samples of a packed micro-batch
+constexpr int kSteps = 4, kSamples = 2;  // samples per packed micro-batch
 
-// Lengths of the documents that share a sample of kTokens positions; what is left is padding.
+// Lengths of the documents in a sample of kTokens positions; the rest is padding.
 const std::vector<std::vector<int64_t>> kPackings{{3, 5}, {8}, {1, 2, 4}, {5, 3}, {2, 2, 2, 2}, {6}, {1, 7}};
 constexpr int64_t kMostDocuments = 4;
 
-// The documents of a micro-batch of kSamples samples, packed or each in a row of its own.
+// Documents of a micro-batch of kSamples samples, packed or each in a separate row.
 class Documents {
  public:
   Batch packed(int64_t step, int64_t first) { return make(step, first, kSamples, true); }
@@ -56,7 +56,7 @@ class Documents {
   std::vector<int32_t> input_, targets_, documents_;
 };
 
-// Where heads are normalized four elements are too few: a small one multiplies its rounding.
+// With normalized heads four elements are too few: a small one amplifies its rounding.
 runtime::ModelFactory model_of(const model::Family& family, bool masked) {
   return [=, &family](const model::Axes& axes) {
     return model::make_model(family,
@@ -114,7 +114,7 @@ const model::Family& family_of(const std::string& name) {
   return name == "gpt" ? model::kGpt2 : name == "llama" ? model::kLlama : model::kQwen3;
 }
 
-// Every document in a row of its own, by a model that knows nothing of documents.
+// Every document in a separate row, by a model without document masks.
 const PackedRun& alone(const std::string& name) {
   static std::map<std::string, PackedRun> known;
   PackedRun& run = known[name];
@@ -127,7 +127,7 @@ class Packed : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Families, Packed, ::testing::Values("gpt", "llama", "qwen3"),
                          [](const auto& p) { return std::string(p.param); });
 
-TEST_P(Packed, DocumentsLearnInEveryLayoutWhatTheyLearnAlone) {
+TEST_P(Packed, DocumentsTrainInEveryLayoutLikeSeparateOnes) {
   const runtime::ModelFactory model = model_of(family_of(GetParam()), true);
   Sampled sampled;
   for (int pipe : {1, 2})
@@ -164,8 +164,8 @@ TEST_P(Packed, RecomputationOverlapAndSchedulesChangeNoBit) {
   }
 }
 
-// Without the mask a document sees those before it: what the tests above compare would differ.
-TEST_P(Packed, WithoutTheMaskOtherDocumentsAreSeen) {
+// Without the mask a document sees earlier ones: the comparisons above would fail.
+TEST_P(Packed, WithoutTheMaskDocumentsSeeOthers) {
   const PackedRun got = run_on({}, smooth({}, 4, kSamples), model_of(family_of(GetParam()), false), true);
   const PackedRun& want = alone(GetParam());
   EXPECT_GT(std::abs(got.training.steps[0].loss / want.training.steps[0].loss - 1), 1e-3);

@@ -1,4 +1,4 @@
-// partition_activations: kept inputs of layers cut over a tensor axis whose rows are whole.
+// partition_activations: kept layer inputs cut over a tensor axis with whole rows.
 #include "pipeline/schedule.h"
 #include "tests/runtime/cut_models.h"
 #include "tests/sampled.h"
@@ -45,7 +45,7 @@ TEST(PartitionedActivations, GiveTheBitsOfWholeOnesOnTheDeviceAndOnTheHost) {
 }
 
 TEST(PartitionedActivations, TakeTheirShareOfTheMemoryAndTwoWholeInputs) {
-  const int64_t input = 32 * 16 * 4;  // bytes, of one layer
+  const int64_t input = 32 * 16 * 4;  // in bytes, per layer
   const auto memory = [](int tensor, int64_t interval, bool partition, bool to_host = false,
                          bool cut_rows = false) {
     const Layout l{1, 1, tensor, 0, "1f1b", false, cut_rows};
@@ -68,13 +68,13 @@ TEST(PartitionedActivations, TakeTheirShareOfTheMemoryAndTwoWholeInputs) {
       EXPECT_EQ(device(parts), device(whole) - inside * input + inside * input / tensor + 2 * input);
       EXPECT_EQ(device(host), device(whole) - inside * input + 2 * input);
       EXPECT_EQ(host.at(MemoryKind::pinned, Category::activations), inside * input / tensor);
-      // Where rows are cut the inputs are cut already.
+      // If rows are cut, the inputs are already cut.
       EXPECT_EQ(memory(tensor, interval, true, false, true), memory(tensor, interval, false, false, true));
     }
   EXPECT_EQ(memory(1, 2, true), memory(1, 2, false));
 }
 
-// Each rank sends its part of each input inside the layers to the others, once a micro-batch.
+// Each rank sends its part of each inner input to the others once per micro-batch.
 TEST(PartitionedActivations, AreGatheredOnceInEachBackward) {
   const auto gathered = [](bool partition) {
     const Layout l{1, 1, 4, 0, "gpipe", false, false};
@@ -87,7 +87,7 @@ TEST(PartitionedActivations, AreGatheredOnceInEachBackward) {
     });
     return bytes[comm::Collective::all_gather];
   };
-  // Of 4 groups of 2 layers the last one is still there after its forward.
+  // The last of 4 groups of 2 layers is still in memory after its forward.
   const int64_t inside = 2, micros = 3, part = kTokens * 16 * 4 / 4;
   EXPECT_EQ(gathered(true) - gathered(false), micros * inside * 3 * part);
 }

@@ -1,4 +1,4 @@
-// Memory, bytes on the wire, overflow, evaluation, checkpoints and failures of a pipeline.
+// Memory, sent bytes, overflow, evaluation, checkpoints and failures of a pipeline.
 #include <fstream>
 
 #include "pipeline/schedule_file.h"
@@ -48,8 +48,8 @@ TEST(PipelineMemory, AnEarlierStageHoldsMoreMicroBatches) {
           engine.memory_live().total(Category::activations);
     }
   });
-  // Stages 1 and 2 have three layers each, one of stage 1's is empty; 1F1B holds 3 and 2 micro-batches, GPipe
-  // 8 and 8.
+  // Stages 1 and 2 have three layers each, one of them empty on stage 1; 1F1B holds 3 and 2 micro-batches,
+  // GPipe 8 and 8.
   EXPECT_GT(kept[1], kept[2]);
   EXPECT_GT(whole[1], 2 * kept[1]);
   EXPECT_GT(whole[2], 3 * kept[2]);
@@ -79,7 +79,7 @@ TEST(PipelineMemory, AStageThatDoesNotFitIsRefusedOnEveryRankAndNamed) {
 TEST(PipelineCosts, OfLayersAndHeadAddUpToTheModelsArithmetic) {
   const model::Model gpt = model::make_model(
       model::kGpt2, {.vocab = 61, .positions = 24, .width = 32, .layers = 3, .heads = 2}, DType::fp32, 16);
-  double flops = 6.0 * 2 * 16 * 61 * 32;  // the head's products, of two samples
+  double flops = 6.0 * 2 * 16 * 61 * 32;  // products of the head, for two samples
   model::TensorSpec in = gpt.input(2);
   for (const auto& layer : gpt.layers) {
     flops += layer->flops(in);
@@ -116,7 +116,7 @@ TEST(PipelineOverflow, OnOneStageSkipsTheStepOnAll) {
       c.zero.stage = 2;
       runtime::Engine engine(c, deep_gpt(true, DType::fp16), world, {});
       const Weights before = weights_of(engine);
-      // A weight of the second stage that makes its activations overflow.
+      // A weight of the second stage makes its activations overflow.
       engine.set_parameters([&](const ParamSpec& p) {
         std::vector<float> v = before.at(p.name);
         if (p.name == "h.4.mlp.c_fc.weight") std::fill(v.begin(), v.end(), 60000.0f);
@@ -145,7 +145,7 @@ TEST(PipelineEvaluation, LossAndLogitsAreThoseOfOneStageOnEveryRank) {
                        std::vector<float>& logits) {
     runtime::Engine engine(c, deep_gpt(true), world, {});
     Tokens tokens(2);
-    // More micro-batches than one list of instructions takes.
+    // More micro-batches than one instruction list covers.
     loss =
         engine.evaluate(source(tokens, c, 7, engine.mesh().place(world.rank()).data, engine.mesh().data), 37)
             .loss;
@@ -171,7 +171,7 @@ struct Layout {
   const char* schedule;
 };
 
-// Three steps in one layout, a checkpoint, three steps in the other; against six in one.
+// Three steps in one layout, a checkpoint, and three steps in the other, against six in one.
 void expect_resumes(Layout first, Layout second, bool same_bits) {
   const Scratch scratch;
   const auto config = [](Layout l) {
@@ -208,7 +208,7 @@ void expect_resumes(Layout first, Layout second, bool same_bits) {
     EXPECT_NEAR(got.steps[s].loss, want.steps[s].loss, 1e-6 * want.steps[s].loss) << what;
 }
 
-TEST(PipelineCheckpoints, AreReadByAnyOtherLayout) {
+TEST(PipelineCheckpoints, LoadInEveryOtherLayout) {
   expect_resumes({2, 2, 2, "1f1b"}, {2, 2, 2, "1f1b"}, true);
   expect_resumes({2, 2, 3, "1f1b"}, {3, 2, 3, "zb-h1"}, true);
   expect_resumes({4, 1, 0, "interleaved"}, {2, 1, 1, "gpipe"}, true);
@@ -239,7 +239,8 @@ TEST(PipelineFailures, ARankWithAnotherNumberOfMicroBatchesIsReportedNotWaitedFo
   } catch (const Error& e) {
     message = e.what();
   }
-  // One waits in the pipe, the other in what follows; whose deadline comes first is a matter of microseconds.
+  // One rank waits in the pipe, the other in the next collective; microseconds decide which deadline expires
+  // first.
   for (const char* part : {"rank 0", "rank 1", "of group", "missing"})
     EXPECT_NE(message.find(part), std::string::npos) << part << ": " << message;
 }

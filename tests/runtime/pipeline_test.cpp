@@ -1,4 +1,4 @@
-// A model cut into a pipeline learns what it learns whole: pipe x data x ZeRO stage x schedule x
+// A model cut into a pipeline trains like the whole model: pipe x data x ZeRO stage x schedule x
 // accumulation, each against one stage with the same data-parallel size.
 #include <map>
 #include <mutex>
@@ -26,7 +26,7 @@ config::DsConfig config(int data, int zero, int accumulation) {
   return c;
 }
 
-// On every rank the same steps and weights; returns rank 0's.
+// Expects equal steps and weights on every rank; returns rank 0's.
 Training train_on_all(int ranks, const config::DsConfig& c, bool tied, int steps = kSteps) {
   std::vector<Training> runs{size_t(ranks)};
   comm::run_ranks(ranks, [&](comm::Communicator& world) {
@@ -43,8 +43,8 @@ INSTANTIATE_TEST_SUITE_P(PipeAndData, Pipeline,
                            return fmt::format("pipe{}data{}", std::get<0>(p.param), std::get<1>(p.param));
                          });
 
-// Every parameter's gradient is added up over micro-batches in the same order by every schedule, so all of
-// them give the bits of one stage.
+// Every schedule adds a parameter's gradient over micro-batches in the same order, so all give the bits of
+// one stage.
 TEST_P(Pipeline, GivesTheBitsOfOneStageForEveryZeroStageScheduleAndAccumulation) {
   const auto [pipe, data] = GetParam();
   Sampled sampled(4 * pipe + data);
@@ -61,9 +61,9 @@ TEST_P(Pipeline, GivesTheBitsOfOneStageForEveryZeroStageScheduleAndAccumulation)
     }
 }
 
-// The tied matrix's gradient has two parts, of the head and of the embedding. One stage adds them micro-batch
-// by micro-batch, a pipeline adds up each part first: another order of the same sum, the same for all
-// pipelines.
+// The tied matrix's gradient has two parts, from the head and from the embedding. One stage adds them
+// micro-batch by micro-batch; a pipeline sums each part first. The order differs from one stage, but is the
+// same for all pipelines.
 TEST_P(Pipeline, OfATiedModelIsCloseToOneStageAndTheSameForEverySchedule) {
   const auto [pipe, data] = GetParam();
   Sampled sampled(4 * pipe + data);
@@ -106,7 +106,7 @@ TEST(PipelineRuns, DropoutOffloadWorkerStreamsAndPartitionsChangeNoBit) {
     }
 }
 
-// Rotation, grouped heads and gated units go through both parts of a split backward as the rest does.
+// Rotation, grouped heads and gated units work in both parts of a split backward.
 TEST(PipelineRuns, OfLlamaGivesTheBitsOfOneStageForEveryScheduleAlsoWithRecomputation) {
   const auto llama = [] { return deep_llama(); };
   for (int zero : {1, 3}) {
@@ -141,8 +141,8 @@ TEST(PipelineRuns, SixteenBitTypesGiveTheBitsOfOneStage) {
     }
 }
 
-// Norms sum their gradients over blocks of rows; 140 rows of a micro-batch are three, and a split backward
-// keeps the sum until the weights' part adds it to that of the micro-batches before.
+// Norms sum their gradients over blocks of rows: 140 rows of a micro-batch are three blocks, and a split
+// backward keeps the sum until the weight part adds it to that of earlier micro-batches.
 TEST(PipelineRuns, NormsOfManyRowsHaveTheSameBitsInEverySchedule) {
   for (const bool rms : {false, true}) {
     const config::DsConfig one = config_for(1, 20, 3);
@@ -156,7 +156,7 @@ TEST(PipelineRuns, NormsOfManyRowsHaveTheSameBitsInEverySchedule) {
   }
 }
 
-// One buffer holds the gradient that goes to the stage before, micro-batch after micro-batch.
+// One buffer holds the gradient for the previous stage, micro-batch after micro-batch.
 TEST(PipelineRuns, AGradientOnItsWayIsNotWrittenOver) {
   const auto losses = [](const char* schedule, bool slow) {
     config::DsConfig c = pipelined(config(1, 0, 6), 2, schedule);
@@ -205,7 +205,7 @@ TEST(PipelineRuns, AModelOfOneLayerAStageTrains) {
   });
 }
 
-TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
+TEST(PipelineRuns, RejectShapesThatDoNotDivideAndNameValidOnes) {
   const auto refusal = [](int ranks, const config::DsConfig& c) -> std::string {
     try {
       train_on_all(ranks, c, true, 0);
@@ -223,7 +223,7 @@ TEST(PipelineRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
             "2: pipeline.schedule: unknown (got \"2f2b\", expected gpipe, 1f1b, interleaved, zb-h1)");
 }
 
-TEST(Pipeline, PromisesFromSplitBackwardsOnlyWhatTheModelsLayersCanSplit) {
+TEST(Pipeline, ExpectsSplitBackwardsOnlyOfLayersThatSupportThem) {
   const auto cut = [](const char* schedule, const model::Model& model) {
     config::DsConfig c = config_for(1, 1, 8);
     c.pipeline.stages = 2, c.pipeline.schedule = schedule;

@@ -1,4 +1,4 @@
-// Working copies in 16 bits over fp32 masters, and what happens when a gradient overflows.
+// 16-bit working copies with fp32 masters, and gradient overflows.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ config::DsConfig fp16_config(int ranks, int stage, double scale = 0) {
   return c;
 }
 
-class Precisions : public ::testing::TestWithParam<int> {};  // the stage
+class Precisions : public ::testing::TestWithParam<int> {};  // ZeRO stage
 INSTANTIATE_TEST_SUITE_P(Stages, Precisions, ::testing::Values(0, 1, 2, 3));
 
 TEST_P(Precisions, HalfTypesFollowFp32WithinTheirRounding) {
@@ -95,8 +95,7 @@ TEST_P(Precisions, AnEverOverflowingRunStopsAtTheMinimumScale) {
   });
 }
 
-// From a scale at which steps overflow until it has fallen: which ones are skipped decides every loss after
-// them.
+// Starts at a scale that overflows until it has dropped; the skipped steps determine all later losses.
 TEST(LossScale, SkipsTheSameStepsAtEveryStage) {
   const auto trained = [](int stage, bool deepspeed) {
     config::DsConfig c = fp16_config(2, stage);

@@ -1,8 +1,8 @@
-// The product of everything that lays out a training: pipe x data x sequence x tensor x ZeRO stage x schedule
-// x accumulation x offload, every legal combination up to 8 ranks, half of them with clipping, which puts all
-// updates behind the backward, and half without. Combinations that docs/numerics.md says have the same
-// bits are compared to the bit, and the first of each such class with one rank on the same global batch. A
-// sample of them by default, all with CLEAVE_FULL_PRODUCT=1.
+// Product of all layout settings: pipe x data x sequence x tensor x ZeRO stage x schedule x accumulation x
+// offload, every legal combination up to 8 ranks, half of them with clipping, which delays all updates until
+// after the backward. Combinations with equal bits according to docs/numerics.md are compared bit by bit, and
+// the first of each such class with one rank on the same global batch. Runs a sample by default, and all with
+// CLEAVE_FULL_PRODUCT=1.
 #include <chrono>
 #include <cstdlib>
 #include <map>
@@ -17,11 +17,11 @@ namespace cleave::testing {
 namespace {
 
 constexpr int kSteps = 5, kMostRanks = 8;
-constexpr int kSampled = kSanitized ? 101 : 24;  // by default one combination in so many
+constexpr int kSampled = kSanitized ? 101 : 24;  // by default one combination out of this number
 
 bool whole_product() { return !environment_value("CLEAVE_FULL_PRODUCT").empty(); }
 
-// Enough layers for two chunks on each of four stages, and a head of its own: a tied one is summed in another
+// Enough layers for two chunks on each of four stages, and an untied head: a tied one is summed in another
 // order on one stage than on several.
 runtime::ModelFactory deep() {
   return [](const model::Axes& axes) {
@@ -48,7 +48,7 @@ const Training& one_rank(int samples, bool clips) {
   return run;
 }
 
-// What all tests of this file did; said at the end.
+// Totals of all tests in this file, printed at the end.
 struct Tally : ::testing::Environment {
   int trainings = 0;
   double worst_loss = 0, worst_weights = 0;
@@ -70,7 +70,7 @@ Tally& tally() {
   return *all;
 }
 
-// The layouts of one place in the other axes, each with an accumulation. Clipping alternates over every other
+// Layouts of one place in the other axes, each with an accumulation. Clipping alternates over every other
 // value, so that each pair of them is trained both ways.
 std::vector<std::pair<Layout, int>> layouts(int data, int sequence, int tensor) {
   const auto& names = pipeline::schedule_names();
@@ -100,7 +100,7 @@ class Product : public ::testing::TestWithParam<std::tuple<int, int, int>> {
  protected:
   static void SetUpTestSuite() { tally(); }
 };
-// RangeAllocator on the data, sequence and tensor axis: up to 8 ranks, and 4 heads.
+// Sizes of the data, sequence and tensor axes: up to 8 ranks, and 4 heads.
 std::vector<std::tuple<int, int, int>> places() {
   std::vector<std::tuple<int, int, int>> all;
   for (const int data : {1, 2, 3})
@@ -116,12 +116,12 @@ INSTANTIATE_TEST_SUITE_P(DataSequenceTensor, Product, ::testing::ValuesIn(places
                      std::get<2>(p.param));
 });
 
-// The same bits: with one micro-batch a step at all stages, with more at stages 0 and 1, and at 2 and 3; and
-// apart from these where the rows between cut products are whole, and with and without clipping.
+// Bits are equal with one micro-batch per step at all stages, and with more at stages 0 and 1, and at 2 and
+// 3. Runs with whole rows between cut products, and with and without clipping, form separate classes.
 TEST_P(Product, LearnsWhatOneRankLearnsWithTheSameBitsInEveryLayout) {
   const auto [data, sequence, tensor] = GetParam();
   std::map<std::tuple<int, bool, bool, bool>, Training> classes;
-  std::set<std::tuple<int, bool, bool>> paths;  // of an update: stage, offload, before the norm or after it
+  std::set<std::tuple<int, bool, bool>> paths;  // by update: stage, offload, before or after the norm
   int n = data + 5 * tensor + 7 * sequence;
   for (const auto& [l, accumulation] : layouts(data, sequence, tensor)) {
     const bool ranks_first = accumulation > 1 && l.zero >= 2;

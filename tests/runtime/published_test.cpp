@@ -1,5 +1,5 @@
-// Folders that transformers wrote: their logits in every layout, their bytes again when they are written, and
-// what is wrong with others. tests/fixtures/make_published_fixtures.py makes them.
+// Folders written by transformers: their logits in every layout, identical bytes when written again, and
+// errors of damaged ones. tests/fixtures/make_published_fixtures.py makes them.
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/weight_writer.h"
@@ -111,7 +111,7 @@ TEST(PublishedFolder, WritingGivesBackTheSameBytesInFilesOfAnySize) {
   }
 }
 
-// transformers' own names and shapes are in the index that it wrote.
+// The index written by transformers has its own names and shapes.
 TEST(PublishedFolder, NamesAreThoseThatTransformersWrites) {
   for (const std::string name : {"gpt2", "llama", "qwen2", "qwen3", "mistral", "phi3", "gemma2", "gemma3"}) {
     const checkpoint::WeightFiles files(folder_of(name));
@@ -123,7 +123,7 @@ TEST(PublishedFolder, NamesAreThoseThatTransformersWrites) {
   }
 }
 
-// A folder of one model whose files can be damaged.
+// Folder of one model with files that tests can damage.
 class Damaged : public ::testing::Test {
  protected:
   void copy(const std::string& name) {
@@ -157,7 +157,7 @@ class Damaged : public ::testing::Test {
   model::ModelConfig config_;
 };
 
-TEST_F(Damaged, WhatIsMissingSuperfluousOrMisshapenIsNamedAtOnce) {
+TEST_F(Damaged, AllMissingExtraAndMisshapenTensorsAreNamedAtOnce) {
   copy("mistral");
   edit("model.safetensors", [](auto& header) {
     header["model.layers.0.mlp.gate.weight"] = header["model.layers.0.mlp.gate_proj.weight"];
@@ -206,7 +206,7 @@ TEST_F(Damaged, QuantizedWeightsAreNamed) {
   expect({"has an unsupported type (got int32"});
 }
 
-TEST_F(Damaged, AnIndexThatNamesWhatIsNotThereIsRefused) {
+TEST_F(Damaged, AnIndexWithMissingFilesIsRejected) {
   copy("llama");
   fs::remove(at() / "model-00002-of-00004.safetensors"),
       fs::remove(at() / "model-00004-of-00004.safetensors");
@@ -232,7 +232,7 @@ TEST_F(Damaged, AnIndexThatNamesWhatIsNotThereIsRefused) {
   expect({"is damaged or not an index of weights"});
 }
 
-TEST_F(Damaged, AFolderWithoutWeightsOrWithOthersIsRefused) {
+TEST_F(Damaged, AFolderWithoutValidWeightsIsRejected) {
   copy("mistral");
   fs::remove(at() / "model.safetensors");
   expect({"contains neither model.safetensors nor pytorch_model.bin nor an index of such files"});

@@ -1,4 +1,4 @@
-// Stage 3 whose gathers move blocks of bytes (zero_quantized_weights).
+// Stage 3 with int8 gathers (zero_quantized_weights).
 #include <gtest/gtest.h>
 
 #include "tests/runtime/compare.h"
@@ -20,7 +20,7 @@ config::DsConfig plain(config::DsConfig c) {
 
 const auto gpt = [] { return small_gpt(); };
 
-// The blocks are a function of the shards, and so is everything behind them.
+// The blocks depend only on the shards, and so do all later results.
 TEST(QuantizedGathers, HaveTheSameBitsInEveryLayoutWithTheSameShards) {
   const Scratch scratch;
   for (const int ranks : {2, 3, 4}) {
@@ -46,10 +46,10 @@ TEST(QuantizedGathers, HaveTheSameBitsInEveryLayoutWithTheSameShards) {
   }
 }
 
-// A weight is off by at most a 254th of the largest in its block, which for weights drawn from one normal
-// distribution is about a hundredth of their deviation, in no direction in particular: far less than what 20
-// steps change.
-TEST(QuantizedGathers, LearnAsPlainOnesDoFromOtherWeights) {
+// A weight has an error of at most 1/254 of the largest in its block. For weights drawn from one normal
+// distribution this is about a hundredth of their deviation, in random directions: far less than the change
+// of 20 steps.
+TEST(QuantizedGathers, TrainLikePlainOnesFromRoundedWeights) {
   for (const int ranks : {2, 4})
     for (const bool bf16 : {false, true}) {
       config::DsConfig c = quantized(ranks);
@@ -63,7 +63,7 @@ TEST(QuantizedGathers, LearnAsPlainOnesDoFromOtherWeights) {
     }
 }
 
-TEST(QuantizedGathers, ChangeNothingWhereNothingIsGathered) {
+TEST(QuantizedGathers, ChangeNothingWithoutGathers) {
   expect_same_bits(train_on(1, quantized(1), gpt, 3), train_on(1, plain(quantized(1)), gpt, 3), "one rank");
   config::DsConfig whole = quantized(2);
   whole.zero.stage3_param_persistence_threshold = 1'000'000'000;

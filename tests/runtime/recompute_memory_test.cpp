@@ -1,4 +1,4 @@
-// What recomputation keeps, to the byte, against closed forms, and what it gathers again.
+// Memory of recomputation, to the byte, against closed forms, and its repeated gathers.
 #include <gtest/gtest.h>
 
 #include "pipeline/schedule.h"
@@ -8,7 +8,7 @@
 namespace cleave::testing {
 namespace {
 
-constexpr int64_t kAll = 100;  // more than any model here has layers
+constexpr int64_t kAll = 100;  // more than the layers of any model here
 
 config::DsConfig pipelined(int data, int zero, int accumulation, const std::string& schedule) {
   config::DsConfig c = config_for(data, 1, accumulation);
@@ -36,9 +36,9 @@ int64_t activations(int64_t interval, int layers) {
   return bytes;
 }
 
-// A block of width w keeps, in fp32: 2 norms, qkv, attention, middle, hidden and
-// active (15 w a row), 4 sums of norms and `heads` of attention a row. All sizes here are multiples of 64
-// bytes. Layers: embedding, L blocks, final norm.
+// A block of width w keeps, in fp32: 2 norms, qkv, attention, middle, hidden and active (15 w per row), 4
+// sums of norms and `heads` of attention per row. All sizes here are multiples of 64 bytes. Layers:
+// embedding, L blocks, final norm.
 TEST(RecomputeMemory, KeepsTheInputsOfGroupsAndMakesOneGroupAtATime) {
   const int64_t rows = 16, width = 16, boundary = rows * width * 4, tokens = rows * 4;
   const int64_t block = 15 * boundary + rows * (4 + 2) * 4;
@@ -46,7 +46,7 @@ TEST(RecomputeMemory, KeepsTheInputsOfGroupsAndMakesOneGroupAtATime) {
     for (int64_t interval : {int64_t{1}, int64_t{2}, int64_t{3}, kAll}) {
       const int64_t layers = blocks + 2;
       const int64_t k = std::min(interval, layers), groups = ceil_div(layers, k);
-      // The final norm keeps two sums a row.
+      // The final norm keeps two sums per row.
       const int64_t norm = 2 * rows * 4;
       const auto made = [&](int64_t begin) {
         int64_t bytes = 0;
@@ -82,7 +82,7 @@ TEST(RecomputeMemory, PlannedEqualsPeakOnEveryRankOfEverySchedule) {
         });
 }
 
-// Of the inputs of n groups, all but the first are in pinned memory, and two blocks on the device.
+// All but the first of n group inputs are in pinned memory, and two blocks on the device.
 TEST(RecomputeMemory, WithInputsOnTheHostHoldsTwoOfThemOnTheDevice) {
   const int64_t boundary = 2 * 8 * 16 * 4;
   const auto memory = [&](bool to_host, int64_t interval, MemoryLimits limits = {}) {
@@ -117,8 +117,8 @@ TEST(RecomputeMemory, WithInputsOnTheHostHoldsTwoOfThemOnTheDevice) {
   EXPECT_THROW(memory(false, 1, {.device_bytes = needs}), Error);
 }
 
-// GPT drops the outputs of two norms and of the activation function, 6 widths a row and block; Llama those of
-// two norms and of the gated unit.
+// GPT drops the outputs of two norms and of the activation function, 6 widths per row and block; Llama those
+// of two norms and of the gated unit.
 TEST(RecomputeMemory, SelectivelyKeepsTheFormulasBytesLess) {
   const auto frames = [](const std::function<model::Model()>& model, bool lean) {
     int64_t bytes = 0;
@@ -136,7 +136,7 @@ TEST(RecomputeMemory, SelectivelyKeepsTheFormulasBytesLess) {
   const int64_t rows = 16;
   const auto saved = [&](const auto& model) {
     const auto of = [&](int blocks, bool lean) { return frames([&] { return model(blocks); }, lean); };
-    // Of two more blocks, so that scratch does not count.
+    // Difference of two blocks, to cancel scratch.
     return (of(5, false) - of(3, false)) - (of(5, true) - of(3, true));
   };
   EXPECT_EQ(saved([](int blocks) {
@@ -160,9 +160,9 @@ TEST(RecomputeMemory, SelectivelyKeepsTheFormulasBytesLess) {
             2 * rows * (2 * 16 + 32) * 4);
 }
 
-// With interval 1 a layer's forward and backward share a gather; groups of more layers gather all but their
-// last a second time, except those of the last group, which are still there.
-TEST(RecomputeMemory, GathersALayerAgainOnlyWhereOthersRunInBetween) {
+// With interval 1 a layer's forward and backward share a gather. Larger groups gather all but their last
+// layer a second time, except for the last group, which is still in memory.
+TEST(RecomputeMemory, GathersALayerAgainOnlyIfOthersRunInBetween) {
   const auto gathered = [](int64_t interval) {
     int64_t bytes = 0;
     comm::run_ranks(2, [&](comm::Communicator& world) {
@@ -191,7 +191,7 @@ TEST(RecomputeMemory, GathersALayerAgainOnlyWhereOthersRunInBetween) {
   const int64_t plain = gathered(0);
   EXPECT_EQ(gathered(1), plain);
   EXPECT_EQ(gathered(kAll), plain);
-  // Layers 0 to 7 in groups 012 345 67: in the backward 3, 4 and 0, 1 are gathered twice.
+  // Layers 0 to 7 in groups 012 345 67: the backward gathers 3, 4 and 0, 1 twice.
   EXPECT_EQ(gathered(3), plain + bytes_of(3) + bytes_of(4) + bytes_of(0) + bytes_of(1));
 }
 

@@ -1,4 +1,4 @@
-// Activation checkpointing gives the bits of keeping everything.
+// Activation checkpointing gives the same bits as keeping everything.
 #include "runtime/stage/recompute.h"
 
 #include "pipeline/schedule.h"
@@ -28,7 +28,7 @@ DType type_of(config::Precision p) {
                                         : DType::fp16;
 }
 
-constexpr int64_t kEveryLayer = 100;  // more than any model here has layers
+constexpr int64_t kEveryLayer = 100;  // more than the layers of any model here
 
 TEST(BackwardStops, RunEachGroupAgainBeforeItsBackwardAndTheLastLayerOfItInOneStop) {
   using Stops = std::vector<runtime::Stop>;

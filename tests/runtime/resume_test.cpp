@@ -37,7 +37,7 @@ TEST(Resume, ContinuesBitForBitInTheSameLayout) {
         Tokens tokens(1);
         runtime::Engine unbroken(c, small_gpt(type_of(precision)), world, {});
         std::vector<double> losses;
-        double before = 0;  // the loss of the next step, without its dropout
+        double before = 0;  // loss of the next step, without dropout
         for (int step = 0; step < 8; ++step) {
           if (step == 4) {
             before = unbroken.evaluate(source(tokens, c, step, world.rank(), 3), 1).loss;
@@ -80,7 +80,7 @@ TEST(Resume, LoadsAtAnotherStageAndNumberOfRanks) {
       });
 }
 
-TEST(Resume, NamesTheTensorWhoseBytesAreDamaged) {
+TEST(Resume, NamesTheDamagedTensor) {
   const Scratch scratch;
   comm::run_ranks(1, [&](comm::Communicator& world) {
     runtime::Engine engine(config(1, 0, config::Precision::fp32), small_gpt(), world, {});
@@ -119,7 +119,7 @@ TEST(Resume, ASaveThatFailsLeavesTheOneBeforeItWhole) {
 }
 
 TEST(Resume, AnOptimizerThatBeginsAnewUpdatesLikeANewOne) {
-  // The reference is an engine that was given the same weights and never had a step.
+  // The reference is an engine with the same weights and without earlier steps.
   const Scratch scratch;
   comm::run_ranks(2, [&](comm::Communicator& world) {
     config::DsConfig c = config(2, 1, config::Precision::fp32);
@@ -136,7 +136,7 @@ TEST(Resume, AnOptimizerThatBeginsAnewUpdatesLikeANewOne) {
     EXPECT_EQ(anew.step(), 3);
     for (int step = 0; step < 2; ++step) {
       for (runtime::Engine* e : {&fresh, &anew}) e->train_batch(source(tokens, c, step, world.rank(), 2));
-      if (step == 0) {  // and where it began is in its own checkpoints
+      if (step == 0) {  // its own checkpoints contain the start of the optimizer state
         anew.save_checkpoint(scratch.folder(), "b");
         later.load_checkpoint(scratch.folder(), "b");
       } else {

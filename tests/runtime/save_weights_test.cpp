@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// GPT-2's matrices are turned on their way, and its head is tied; Llama's is not.
+// GPT-2's matrices are transposed on export, and its head is tied; Llama's is not.
 model::ModelConfig config_of_family(bool llama) {
   model::ModelConfig c{.family = llama ? &model::kLlama : &model::kGpt2,
                        .vocab = kVocab,
@@ -71,9 +71,9 @@ TEST(SaveWeights, AreThoseOfAnExportOfTheSameStateInEveryLayoutAndHome) {
                                world, {});
         train(engine, world, 2, kTokens);
         engine.save_16bit_model(saved.string(), names);
-        engine.save_16bit_model(saved.string(), names, 3000);  // in its place
+        engine.save_16bit_model(saved.string(), names, 3000);  // replaces the first one
         engine.save_checkpoint(checkpoints.string(), "t");
-        train(engine, world, 1, kTokens);  // goes on
+        train(engine, world, 1, kTokens);  // continues
       });
       fs::create_directories(exported);
       const checkpoint::CheckpointReader reader(checkpoints, "t");

@@ -1,5 +1,5 @@
-// Ranks that share sequences (DeepSpeed-Ulysses) learn what one rank learns, in every composition with the
-// other axes, and need and send what the formulas say.
+// Ranks that share sequences (DeepSpeed-Ulysses) train like one rank in every combination with the other
+// axes, with the memory and traffic of the formulas.
 #include <map>
 
 #include "tests/runtime/cut_models.h"
@@ -9,7 +9,7 @@ namespace cleave::testing {
 namespace {
 
 constexpr int kSequenceSteps = 5;
-constexpr int kMicro = 2;  // samples of a micro-batch: a rank's rows are not neighbours in the batch
+constexpr int kMicro = 2;  // samples per micro-batch: a rank's rows are not adjacent in the batch
 
 runtime::ModelFactory llama(int64_t kv_heads = 4, const model::Family& family = model::kLlama,
                             int64_t head_dim = 2) {
@@ -35,8 +35,8 @@ config::DsConfig smooth_sequences(const Layout& l, int accumulation) {
   return c;
 }
 
-// Training and then evaluation, where every third sample ends in targets that do not count: their part of a
-// sequence has fewer than the others, or none.
+// Training followed by evaluation. Every third sample ends in targets that do not count, so their part of a
+// sequence has fewer targets than the others, or none.
 struct Outcome {
   Training training;
   double evaluated = 0;
@@ -93,15 +93,16 @@ INSTANTIATE_TEST_SUITE_P(ModelAndSize, Sequence,
                            return fmt::format("{}{}", std::get<0>(p.param), std::get<1>(p.param));
                          });
 
-// Dropout can only agree when it is a function of a row's place in the global batch.
-TEST_P(Sequence, LearnsAndEvaluatesWhatOneRankDoesAtEveryStageAndBesideTheOtherAxes) {
+// Dropout can agree only as a function of a row's place in the global batch.
+TEST_P(Sequence, TrainsAndEvaluatesLikeOneRankAtEveryStageAndWithOtherAxes) {
   const auto& [name, size] = GetParam();
   const std::string model_name = name;
   const float dropout = model_name == "dropout" ? 0.3f : 0;
   const runtime::ModelFactory model = model_name == "llama"   ? llama()
                                       : model_name == "qwen3" ? llama(4, model::kQwen3, 8)
 
-                                      : model_name == "shared" ? llama(2)  // key/value heads of several ranks
+                                      : model_name == "shared" ? llama(2)  // key/value heads shared by
+                                                                           // several ranks
                                                                : cut_gpt(true, DType::fp32, dropout);
   Sampled sampled(size + int(model_name.size()));
   for (int pipe : {1, 2})
@@ -162,7 +163,7 @@ TEST(SequenceRuns, NearRanksMayBeThoseOfASequence) {
   }
 }
 
-// Losses near 3.4 are means of 32 rows; half a unit in the last place of a logit moves each.
+// Losses near 3.4 are means of 32 rows; half a unit in the last place of a logit changes each.
 TEST(SequenceRuns, SixteenBitTypesAreCloseToOneRank) {
   for (const config::Precision precision : {config::Precision::bf16, config::Precision::fp16}) {
     const bool bf16 = precision == config::Precision::bf16;
@@ -195,9 +196,9 @@ TEST(SequenceRuns, LogitsAreThoseOfOneRankOnEveryRank) {
     });
 }
 
-// A block moves its queries, keys, values and its attention's output, forward and backward; of each, the part
-// that is not the rank's own.
-TEST(SequenceRuns, SendWhatTheFormulaSays) {
+// A block exchanges its queries, keys, values and its attention's output, forward and backward; for each, the
+// part outside the rank.
+TEST(SequenceRuns, SendTheBytesOfTheFormula) {
   for (int size : {2, 4})
     for (int tensor : {1, 2}) {
       const Layout l = cut(size, 1, 1, tensor);
@@ -214,7 +215,7 @@ TEST(SequenceRuns, SendWhatTheFormulaSays) {
     }
 }
 
-// Each of two neighbours gets the keys and values that both need.
+// Each of two neighbors gets the keys and values that both need.
 TEST(SequenceRuns, SendSharedKeysAndValuesToEveryRankThatNeedsThem) {
   const Layout l = cut(4);
   comm::run_ranks(4, [&](comm::Communicator& world) {
@@ -228,9 +229,9 @@ TEST(SequenceRuns, SendSharedKeysAndValuesToEveryRankThatNeedsThem) {
   });
 }
 
-// All of a frame is cut, and what attention's heads give is kept once more for the output projection.
+// The whole frame is cut, and the output of the attention heads is kept once more for the output projection.
 TEST(SequenceRuns, KeepThatPartOfTheActivations) {
-  const int64_t seq = 32;  // 16 rows or more a rank: a number for each fills whole blocks of 64 bytes
+  const int64_t seq = 32;  // 16 rows or more per rank: one number for each fills whole blocks of 64 bytes
   const auto kept = [=](int size, int blocks) {
     const Layout l = cut(size);
     int64_t bytes = 0;
@@ -249,14 +250,14 @@ TEST(SequenceRuns, KeepThatPartOfTheActivations) {
     return bytes;
   };
   const int64_t rows = kMicro * seq, width = 32;
-  // 15 widths a row and the output, and 4 statistics and the softmax's of 4 heads.
+  // 15 widths per row and the output, 4 statistics, and the softmax statistics of 4 heads.
   const int64_t block = rows * (16 * width + 4 + 4) * 4;
-  EXPECT_EQ(kept(1, 5) - kept(1, 3), 2 * block + 2 * 8);  // and the norm of each of its two units
+  EXPECT_EQ(kept(1, 5) - kept(1, 3), 2 * block + 2 * 8);  // plus the norm of each of its two units
   for (int size : {2, 4})
     EXPECT_EQ(kept(size, 5) - kept(size, 3), 2 * (block + rows * width * 4) / size + 2 * 8) << size;
 }
 
-TEST(SequenceRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
+TEST(SequenceRuns, RejectSizesThatDoNotDivideAndNameValidOnes) {
   const auto refusal = [](const Layout& l, int ranks, const runtime::ModelFactory& model) -> std::string {
     try {
       comm::run_ranks(ranks, [&](comm::Communicator& world) {

@@ -1,5 +1,4 @@
-// Settings are a pure function: what each key of a configuration comes to, without a rank, a stream or
-// memory.
+// Settings are a pure function: effect of each configuration key, without a rank, a stream or memory.
 #include "runtime/step/settings.h"
 
 #include <gtest/gtest.h>
@@ -22,17 +21,17 @@ runtime::Settings settings_of(const config::DsConfig& c, const MeshShape& mesh =
   return runtime::make_settings(c, mesh, rank, options);
 }
 
-TEST(Settings, TakeTheAverageWhereTheConfigurationSays) {
-  config::DsConfig c = config_for(4, 1, 2);  // 2 micro-batches on 4 ranks: each counts an eighth
+TEST(Settings, TakeTheAverageAsConfigured) {
+  config::DsConfig c = config_for(4, 1, 2);  // 2 micro-batches on 4 ranks: a weight of 1/8 each
   const MeshShape four{.data = 4};
   EXPECT_EQ(settings_of(c, four).average, (runtime::Averaging{1.0 / 8, 1}));
   c.gradient_predivide_factor = 2;  // half of the ranks' share before the sum, half after
   EXPECT_EQ(settings_of(c, four).average, (runtime::Averaging{1.0 / 4, 2.0 / 4}));
-  c.prescale_gradients = true;  // all of it before
+  c.prescale_gradients = true;  // all before
   EXPECT_EQ(settings_of(c, four).average, (runtime::Averaging{1.0 / 8, 1}));
-  c.prescale_gradients = false, c.exact_sums = true;  // what is rounded depends on the micro-batches alone
+  c.prescale_gradients = false, c.exact_sums = true;  // rounded values must depend on the micro-batches only
   EXPECT_EQ(settings_of(c, four).average, (runtime::Averaging{1.0 / 8, 1}));
-  c.exact_sums = false, c.gradient_sum = true;  // over ranks a sum
+  c.exact_sums = false, c.gradient_sum = true;  // sum over ranks
   EXPECT_EQ(settings_of(c, four).average, (runtime::Averaging{1.0 / 2, 1}));
 }
 
@@ -42,7 +41,7 @@ TEST(Settings, DoNotCountRanksOfASequenceOrOfAPipeInTheAverage) {
   EXPECT_EQ(settings_of(c, mesh).average, (runtime::Averaging{1.0 / 2, 1}));
 }
 
-TEST(Settings, WaitForTheNormWhereAStepMayBeClippedOrSkipped) {
+TEST(Settings, WaitForTheNormIfAStepMayBeClippedOrSkipped) {
   config::DsConfig c = config_for(1);
   c.gradient_clipping = 0;
   EXPECT_FALSE(settings_of(c).norm_first);
@@ -59,8 +58,7 @@ TEST(Settings, WaitForTheNormWhereAStepMayBeClippedOrSkipped) {
   EXPECT_TRUE(with([](config::DsConfig& d) { d.exact_sums = true; }));
 }
 
-// By device and type only: what memory is free, the stage and the mesh have no say, so numbers do not depend
-// on them.
+// Depends only on device and type, not on free memory, stage or mesh, so that numbers do not depend on these.
 TEST(Settings, ChooseTheChunkOfLogitsByDeviceAndType) {
   const auto chunk = [](config::Precision p, Device device, auto change) {
     config::DsConfig c = config_for(1);
@@ -91,13 +89,13 @@ TEST(Settings, ChooseTheChunkOfLogitsByDeviceAndType) {
     const model::LogitsChunk asked =
         chunk(config::Precision::bf16, device, [](config::DsConfig& c) { c.logits_rows = 9000; });
     EXPECT_EQ(asked.rows, 9000);
-    EXPECT_EQ(asked.rows_of(9000, int64_t{1} << 40, 8), 9000) << "what was asked for is not made less";
+    EXPECT_EQ(asked.rows_of(9000, int64_t{1} << 40, 8), 9000) << "an explicit value is not reduced";
     const auto with = [&](auto change) { return chunk(config::Precision::bf16, device, change); };
     EXPECT_EQ(with([](config::DsConfig& c) { c.zero.stage = 3; }), with(as_it_is));
     EXPECT_EQ(with([](config::DsConfig& c) { c.train_micro_batch_size_per_gpu = 64; }), with(as_it_is));
   }
-  // Equal chunks of 65,536 and 32,768 rows on a GPU: GPT-2 124M's input asks for 21,845, of which 2 GiB hold
-  // 21,345; Qwen2.5 1.5B's for 10,922, of which they hold 7,067; one of width 4,096 asks for no more.
+  // Equal chunks of 65,536 and 32,768 rows on a GPU: GPT-2 124M's input asks for 21,845, and 2 GiB hold
+  // 21,345; Qwen2.5 1.5B's asks for 10,922, and 2 GiB hold 7,067; a width of 4,096 asks for no more.
   const model::LogitsChunk gpu = chunk(config::Precision::bf16, kGpu, as_it_is);
   EXPECT_EQ(gpu.rows_of(65536, 50304 * 2, 768), 16384);
   EXPECT_EQ(gpu.rows_of(32768, 151936 * 2, 1536), 6554);
@@ -117,12 +115,12 @@ TEST(Settings, GiveEachKindOfStateItsHome) {
   const Homes rows[] = {
       {0, none, none, 1, device, device, device},
       {1, cpu, none, 1, device, device, pinned},    // gradients are whole on the device
-      {2, cpu, none, 1, device, pinned, pinned},    // their shards go to where they are read
+      {2, cpu, none, 1, device, pinned, pinned},    // gradient shards live with their reader
       {2, cpu, none, 0.5, device, device, pinned},  // half of the state is updated on the device
       {2, nvme, none, 1, device, pinned, disk},     // never on disk
       {3, none, cpu, 1, pinned, device, device},
       {3, none, nvme, 1, disk, device, device},
-      {2, none, cpu, 1, device, device, device},  // below stage 3 every rank has the whole
+      {2, none, cpu, 1, device, device, device},  // below stage 3 every rank has whole parameters
   };
   for (const Homes& row : rows) {
     config::DsConfig c = config_for(2);
@@ -138,7 +136,7 @@ TEST(Settings, GiveEachKindOfStateItsHome) {
   }
 }
 
-TEST(Settings, KeepPageableMemoryWherePinningIsOff) {
+TEST(Settings, UsePageableMemoryWithoutPinning) {
   config::DsConfig c = config_for(2);
   c.zero.stage = 3;
   c.zero.offload_optimizer.device = c.zero.offload_param.device = config::OffloadDevice::cpu;
@@ -173,11 +171,11 @@ TEST(Settings, ShareShardsAmongNearRanksInTheAskedWay) {
   EXPECT_EQ(settings_of(c, {.data = 4}).sharding, runtime::ShardingKind::by_stage);
   c.zero.zero_hpz_partition_size = 2;
   EXPECT_EQ(settings_of(c, {.data = 4}).sharding, runtime::ShardingKind::nested);
-  // Without training nothing but parameters is left to share.
+  // Without training only parameters are shared.
   EXPECT_EQ(settings_of(c, {.data = 4}, 0, {.inference = true}).sharding, runtime::ShardingKind::hybrid);
   c.zero.mics_shard_size = 2;
   EXPECT_EQ(settings_of(c, {.data = 4}).sharding, runtime::ShardingKind::hybrid);
-  EXPECT_EQ(settings_of(c, {.data = 2, .sequence = 2}).near_ranks, 2);  // ranks of a sequence share, too
+  EXPECT_EQ(settings_of(c, {.data = 2, .sequence = 2}).near_ranks, 2);  // ranks of a sequence also share
   try {
     settings_of(c, {.data = 3});
     ADD_FAILURE();
@@ -189,7 +187,7 @@ TEST(Settings, ShareShardsAmongNearRanksInTheAskedWay) {
   }
 }
 
-TEST(Settings, SayWhyPassesAreNoGraphsOnlyWhereSomebodyAsked) {
+TEST(Settings, ExplainMissingGraphsOnlyIfRequested) {
   config::DsConfig c = config_for(1);
   EXPECT_EQ(settings_of(c).graphs_note, "");
   c.cuda_graphs = config::Switch::on;
@@ -208,7 +206,7 @@ TEST(Settings, SayWhyPassesAreNoGraphsOnlyWhereSomebodyAsked) {
   EXPECT_FALSE(settings_of(c, {}, 0, gpu).update_runs_on);
 }
 
-TEST(Settings, MoveRowsBesideProductsOnAGpuUnlessToldOtherwise) {
+TEST(Settings, OverlapRowTransfersOnAGpuByDefault) {
   config::DsConfig c = config_for(1);
   const MeshShape cut{.tensor = 2};
   EXPECT_FALSE(settings_of(c, cut).rows_overlap);
@@ -218,7 +216,7 @@ TEST(Settings, MoveRowsBesideProductsOnAGpuUnlessToldOtherwise) {
   EXPECT_TRUE(settings_of(c, cut).rows_overlap);
 }
 
-TEST(Settings, HaveGranulesOfMovedMemoryWhereGpusShareStateAndRegisterBuffers) {
+TEST(Settings, RoundMovedMemoryIfGpusShareStateAndRegisterBuffers) {
   const auto granule = [](MeshShape mesh, Device device) {
     return settings_of(config_for(mesh.sharers()), mesh, 0, {.device = device}).moved_granularity;
   };
@@ -226,7 +224,7 @@ TEST(Settings, HaveGranulesOfMovedMemoryWhereGpusShareStateAndRegisterBuffers) {
   setenv("CLEAVE_NCCL_REGISTER", "on", 1);
   EXPECT_EQ(granule({.data = 2}, Device::cuda(0)), int64_t{2} << 20);
   EXPECT_EQ(granule({.data = 2}, Device{}), 1);
-  EXPECT_EQ(granule({.pipe = 2}, Device::cuda(0)), 1) << "nobody to share with";
+  EXPECT_EQ(granule({.pipe = 2}, Device::cuda(0)), 1) << "no rank to share with";
   unsetenv("CLEAVE_NCCL_REGISTER");
 }
 
@@ -238,11 +236,11 @@ TEST(Settings, OfAStoreHaveTheTypesThatKeysName) {
   EXPECT_EQ(o.weights, DType::bf16);
   EXPECT_EQ(o.gradients, DType::bf16);
   EXPECT_EQ(o.wire, DType::bf16);
-  c.grad_accum_dtype = config::Precision::fp32;  // what travels is what is kept ...
+  c.grad_accum_dtype = config::Precision::fp32;  // the wire type follows the accumulation type ...
   o = runtime::store_options(settings_of(c), model);
   EXPECT_EQ(o.gradients, DType::fp32);
   EXPECT_EQ(o.wire, DType::fp32);
-  c.communication_data_type = config::Precision::fp16;  // ... unless it is named, too
+  c.communication_data_type = config::Precision::fp16;  // ... unless it is set as well
   EXPECT_EQ(runtime::store_options(settings_of(c), model).wire, DType::fp16);
   c.zero.stage3_prefetch_bucket_size = 0;
   EXPECT_EQ(runtime::store_options(settings_of(c), model).prefetch_visits, 0);
@@ -258,8 +256,8 @@ TEST(Settings, LeaveRoomForEveryContributionToAnExactSum) {
       runtime::store_options(settings_of(c, {.data = 2, .tensor = 2}), units_of(small_gpt(), 2));
   EXPECT_TRUE(o.exact());
   EXPECT_EQ(o.grid, 40);
-  // 3 micro-batches, 2 data-parallel and 2 tensor ranks, and a tied unit that is used twice: their sum stays
-  // below 2^62.
+  // 3 micro-batches, 2 data-parallel and 2 tensor ranks, and a tied unit with two uses: their sum stays below
+  // 2^62.
   EXPECT_LE(o.limit * 3 * 2 * 2 * 2, std::ldexp(1.0, 62));
   EXPECT_GT(o.limit * 3 * 2 * 2 * 3, std::ldexp(1.0, 62));
 }

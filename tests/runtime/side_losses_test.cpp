@@ -1,4 +1,4 @@
-// Losses that layers have of their own: what is reported of them, what they teach, and how they are averaged.
+// Side losses of layers: reporting, gradients and averaging.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace cleave::testing {
 namespace {
 
-// Finite differences of the loss that is reported, of a bias before the watch, against a step of plain
+// Compares finite differences of the reported loss, for a bias before the watch, with a step of plain
 // descent.
 TEST(SideLosses, AreReportedAndDescended) {
   config::DsConfig c = watching({});
@@ -41,7 +41,7 @@ TEST(SideLosses, AreReportedAndDescended) {
 TEST(SideLosses, AreInTheCheckOfALayersGradients) {
   const model::TensorSpec rows{DType::fp32, {4, 5}};
   model::check_gradients(Watch("right", 0.7f), rows);
-  // Its gradient is that of another weight than its loss has.
+  // Uses another weight in its gradient than in its loss.
   class Wrong final : public model::Layer {
    public:
     std::vector<UnitSpec> units() const override { return {}; }
@@ -123,8 +123,8 @@ TEST(SideLosses, HaveTheBitsOfOneRankInEveryLayoutWithExactSums) {
     }
 }
 
-// The outer layer sees the data as they are, and before the first step nothing lasts: its loss is
-// weight / 2 times the sum of squares, to which the losses of targets are added before all are divided.
+// The outer layer sees the raw data, and the lasting state is empty before the first step: its loss is weight
+// / 2 times the sum of squares. The target losses are added before everything is divided.
 TEST(SideLosses, AreDividedByTheTargetsOfTheBatchOrOfTheirOwnMicroBatch) {
   constexpr float kWeight = 0.7f;
   const std::vector<float> x = features(0);
@@ -149,9 +149,9 @@ TEST(SideLosses, AreDividedByTheTargetsOfTheBatchOrOfTheirOwnMicroBatch) {
       }
 }
 
-// Finite differences of the loss that a step reports, of a bias before the layer, against a step of plain
+// Compares finite differences of the reported loss, for a bias before the layer, with a step of plain
 // descent.
-TEST(SideLosses, TeachWhatTheReportedLossSaysHoweverItIsAveraged) {
+TEST(SideLosses, HaveGradientsOfTheReportedLossForEveryAverage) {
   const std::string name = watched().layers[1]->units().at(0).params.back().name;
   for (const auto average : {config::LossAverage::targets, config::LossAverage::micro_batches})
     for (const bool exact : {false, true})
@@ -159,7 +159,7 @@ TEST(SideLosses, TeachWhatTheReportedLossSaysHoweverItIsAveraged) {
         SCOPED_TRACE(words_of(l) + (exact ? ", exact sums" : ""));
         config::DsConfig c = averaged(l, average, exact);
         c.optimizer.lr = 1, c.optimizer.weight_decay = 0, c.gradient_clipping = 0;
-        // The reported loss of a step that begins with a bias moved, and where the step ends.
+        // Returns the reported loss of a step from a changed bias, and the bias after the step.
         const auto step_at = [&](float more) {
           std::pair<double, double> out;
           comm::run_ranks(l.ranks, [&](comm::Communicator& world) {

@@ -1,4 +1,4 @@
-// A group whose messages leave late, as on a busy network: what is sent must stay as it is until then.
+// A group that sends messages late, like a busy network: sent buffers must not change until then.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -48,7 +48,7 @@ class SlowSends final : public comm::Communicator {
   void do_barrier(Stream& stream, const comm::Call& call) override { ranks_.barrier(stream, call); }
 
   comm::Communicator& ranks_;
-  std::unique_ptr<comm::Communicator> own_;  // of a split: ranks_
+  std::unique_ptr<comm::Communicator> own_;  // for a split: ranks_
 };
 
 }  // namespace cleave::testing

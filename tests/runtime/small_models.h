@@ -1,6 +1,5 @@
-// Models and data small enough for hundreds of trainings, with every awkwardness a real one has: odd
-// parameter counts, a tied unit, a unit smaller than the number of ranks, and a parameter that no layer ever
-// uses.
+// Models and data small enough for hundreds of trainings, with the irregularities of real ones: odd parameter
+// counts, a tied unit, a unit smaller than the number of ranks, and an unused parameter.
 #pragma once
 #include <map>
 
@@ -15,7 +14,7 @@
 
 namespace cleave::testing {
 
-// Passes x through; owns a parameter that it never touches.
+// Identity layer with an unused parameter.
 class Idle final : public model::Layer {
  public:
   std::vector<UnitSpec> units() const override {
@@ -46,7 +45,7 @@ inline model::Model small_gpt(DType dtype = DType::fp32, float dropout = 0) {
   return m;
 }
 
-// Grouped heads wider than width / heads, biases wherever a config can have them, and a head of its own.
+// Grouped heads wider than width / heads, biases on everything that can have them, and an untied head.
 inline model::Model small_llama(DType dtype = DType::fp32, const model::Family& family = model::kLlama) {
   return model::make_model(family,
                            {.vocab = kVocab,
@@ -63,7 +62,7 @@ inline model::Model small_llama(DType dtype = DType::fp32, const model::Family& 
                            dtype, kSeq, "small");
 }
 
-// As Qwen2: a tied head, biases before attention only.
+// Like Qwen2: a tied head, and biases only before attention.
 inline model::Model small_qwen2(DType dtype = DType::fp32) {
   return model::make_model(model::kLlama,
                            {.vocab = kVocab,
@@ -80,7 +79,7 @@ inline model::Model small_qwen2(DType dtype = DType::fp32) {
                            dtype, kSeq, "small qwen2");
 }
 
-// As many layers as 4 stages of 2 chunks need: embedding, blocks, Idle, final norm.
+// Enough layers for 4 stages of 2 chunks: embedding, blocks, Idle, final norm.
 inline model::Model deep_gpt(bool tied, DType dtype = DType::fp32, float dropout = 0) {
   model::Model m = model::make_model(model::kGpt2,
                                      {.vocab = kVocab,
@@ -98,7 +97,7 @@ inline model::Model deep_gpt(bool tied, DType dtype = DType::fp32, float dropout
   return m;
 }
 
-// As many layers, of small_llama().
+// The same number of layers for small_llama().
 inline model::Model deep_llama(DType dtype = DType::fp32) {
   return model::make_model(model::kLlama,
                            {.vocab = kVocab,
@@ -126,8 +125,8 @@ inline config::DsConfig config_for(int ranks, int64_t micro_batch = 1, int64_t a
   return c;
 }
 
-// Random tokens whose successor is a function of each, so that there is something to learn; sample s of step
-// t is the same whoever asks.
+// Random tokens with a successor that depends on the token, so that there is something to learn; sample s of
+// step t is the same for every caller.
 class Tokens {
  public:
   Tokens(int64_t samples, int64_t seq = kSeq, int64_t vocab = kVocab)
@@ -179,7 +178,7 @@ struct Training {
   std::vector<runtime::StepResult> steps;
 };
 
-// Trains and returns this rank's view.
+// Trains and returns this rank's results.
 inline Training train(runtime::Engine& engine, comm::Communicator& world, int steps, int64_t seq = kSeq) {
   const config::DsConfig& c = engine.config();
   Tokens tokens(c.train_micro_batch_size_per_gpu, seq);

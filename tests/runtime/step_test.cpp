@@ -1,4 +1,4 @@
-// What a training step owes to its place in the run, to its micro-batches and to its type.
+// Dependence of a training step on its place in the run, its micro-batches and its type.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace cleave::testing {
 namespace {
 
-// Weights move by minus the gradient.
+// Weights move by the negative gradient.
 config::DsConfig plain_descent(int64_t accumulation) {
   config::DsConfig c = config_for(1, 1, accumulation);
   c.optimizer.type = config::OptimizerType::sgd, c.optimizer.lr = 1, c.optimizer.weight_decay = 0;
@@ -29,7 +29,7 @@ TEST(Step, DrawsAnotherDropoutMaskInEveryStep) {
   const auto losses = [](float dropout) {
     const auto alone = comm::self_communicator();
     config::DsConfig c = plain_descent(1);
-    c.optimizer.lr = 0;  // weights stay
+    c.optimizer.lr = 0;  // weights do not change
     runtime::Engine engine(c, small_gpt(DType::fp32, dropout), *alone, {});
     Tokens tokens(1);
     std::vector<double> each;
@@ -46,7 +46,7 @@ TEST(Step, DrawsAnotherDropoutMaskInEveryStep) {
     }
 }
 
-// The first so many targets of the sample that begins at `sample` count.
+// The first `valid` targets of the sample that begins at `sample` count.
 Batch with_targets(Tokens& tokens, int64_t sample, int64_t valid) {
   Batch b = tokens.at(0, sample);
   int32_t* targets = b.targets.as<int32_t>();
@@ -86,9 +86,9 @@ TEST(Step, WeighsEveryMicroBatchByItsOwnValidTargetsWhereMicroBatchesCountAlike)
   EXPECT_NEAR(loss, mean_loss, 1e-7);
 }
 
-// A gradient in a 16-bit type is that in fp32 but for rounding: every product and activation rounds to
-// half a unit in the last place, and the small model has about forty of them behind each other. A loss scale
-// that is left in, or taken out twice, is a factor of 256 and more.
+// A gradient in a 16-bit type equals that in fp32 except for rounding: every product and activation rounds to
+// half a unit in the last place, and the small model has about forty of them in sequence. A loss scale that
+// is left in, or removed twice, is a factor of 256 or more.
 TEST(Step, MovesWeightsInSixteenBitsAsInFp32ButForRounding) {
   struct Case {
     config::Precision precision;
@@ -153,7 +153,7 @@ TEST(Step, MovesTheScheduleOnOnlyWhenItsUpdateIsApplied) {
   EXPECT_EQ(got, want);
 }
 
-// Growth of the loss scale counts from the last overflow, so a checkpoint has to keep when that was.
+// Growth of the loss scale counts from the last overflow, so a checkpoint has to keep its step.
 TEST(Step, GrowsTheLossScaleAfterAResumeWhenItWouldHaveGrown) {
   const Scratch scratch;
   const auto alone = comm::self_communicator();

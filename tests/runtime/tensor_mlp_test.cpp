@@ -1,4 +1,4 @@
-// An MLP whose layers are cut over a tensor axis learns what it learns whole.
+// An MLP cut over a tensor axis trains like the whole one.
 #include "tests/runtime/cut_models.h"
 
 namespace cleave::testing {
@@ -10,8 +10,8 @@ runtime::ModelFactory cut_mlp(std::vector<int64_t> sizes) {
   return [sizes](const model::Axes& axes) { return model::make_mlp({sizes}, DType::fp32, "mlp", axes); };
 }
 
-// Micro-batches of kSamples rows of features and a class that follows from them; each place of the data axis
-// has its own.
+// Micro-batches of kSamples rows of features and a class that depends on them, different for each place on
+// the data axis.
 Training train_rows(const Layout& l, const config::DsConfig& c, const runtime::ModelFactory& model,
                     const runtime::EngineOptions& options = {}) {
   Training first;
@@ -71,7 +71,7 @@ TEST(TensorMlp, IsCloseToOneRankInAPipelineOverDataUnderZero3) {
   }
 }
 
-TEST(TensorMlp, WhatDoesNotFitIsRefusedWithWhatWorks) {
+TEST(TensorMlp, RejectsSizesThatDoNotDivideAndNamesValidOnes) {
   const auto refusal = [](const std::vector<int64_t>& sizes, int tensor,
                           bool partition = false) -> std::string {
     try {

@@ -33,7 +33,7 @@ TEST(TensorValues, WholeTensorsAreSetAndReadBackWhateverTheLayout) {
     });
 }
 
-// Batches of 5 samples in evaluation, more than one list of instructions takes; logits have the vocabulary's
+// Batches of 5 samples in evaluation, more than one instruction list covers; logits have the vocabulary's
 // width without padding.
 TEST(TensorEvaluation, LossAndLogitsAreThoseOfOneRankOnEveryRank) {
   for (const auto& model : {cut_gpt(true), cut_llama(false)}) {
@@ -65,7 +65,8 @@ TEST(TensorEvaluation, LossAndLogitsAreThoseOfOneRankOnEveryRank) {
   }
 }
 
-// Targets of one rank's part of the vocabulary, and weights of one rank's part of the MLP, that overflow.
+// Overflows caused by targets in one rank's part of the vocabulary, and by weights in one rank's part of the
+// MLP.
 TEST(TensorOverflow, OnOneRankSkipsTheStepOnAllAndChangesNothing) {
   for (bool cut_rows : {false, true})
     for (const Layout& l :
@@ -77,7 +78,7 @@ TEST(TensorOverflow, OnOneRankSkipsTheStepOnAllAndChangesNothing) {
         const Weights before = weights_of(engine);
         engine.set_parameters([&](const ParamSpec& p) {
           std::vector<float> v = before.at(p.name);
-          // The last columns are the last rank's.
+          // The last columns belong to the last rank.
           if (p.name == "h.1.mlp.c_fc.weight") std::fill(v.end() - v.size() / 8, v.end(), 60000.0f);
           return v;
         });
@@ -95,8 +96,8 @@ TEST(TensorOverflow, OnOneRankSkipsTheStepOnAllAndChangesNothing) {
       });
 }
 
-// 24 heads, 12 key/value heads and an MLP of 36 columns, which 1, 2, 3 and 4 ranks divide; 29 tokens, which
-// none does.
+// 24 heads, 12 key/value heads and an MLP of 36 columns, divisible by 1, 2, 3 and 4 ranks; 29 tokens,
+// divisible by none.
 runtime::ModelFactory heads_of_twelve(const model::Family& family) {
   return [&family](const model::Axes& axes) {
     return model::make_model(family,
@@ -120,7 +121,7 @@ class FamilyCheckpoints : public ::testing::TestWithParam<const model::Family*> 
 INSTANTIATE_TEST_SUITE_P(Tensor, FamilyCheckpoints, ::testing::Values(&model::kLlama, &model::kPhi3),
                          [](const auto& at) { return at.param->type; });
 
-// Three steps in one layout, a checkpoint; in the other, the same state and then three more steps.
+// Three steps in one layout, a checkpoint; in the other layout, the same state and then three more steps.
 TEST_P(FamilyCheckpoints, AreReadBitForBitByAnyOtherTensorLayout) {
   const Layout layouts[] = {
       {1, 1, 1, 0},          {1, 1, 2, 3}, {1, 1, 3, 1},        {1, 2, 3, 2, "1f1b", true},
@@ -159,7 +160,7 @@ TEST_P(FamilyCheckpoints, AreReadBitForBitByAnyOtherTensorLayout) {
   }
 }
 
-// A tensor that is cut along its columns is one record a rank and slice, not one a row.
+// A tensor cut along its columns is one record per rank and slice, not one per row.
 TEST(TensorCheckpoints, HoldFewRecords) {
   const Scratch scratch;
   const Layout l{1, 1, 4, 0};
@@ -172,7 +173,8 @@ TEST(TensorCheckpoints, HoldFewRecords) {
   size_t records = 0;
   for (size_t at = manifest.find("\"xxh3\""); at != std::string::npos; at = manifest.find("\"xxh3\"", at + 1))
     ++records;
-  // Three kinds; four pieces of the embedding and of 6 cut tensors a block; 10 whole ones and the unused one.
+  // Three kinds; four pieces of the embedding and of 6 cut tensors per block; 10 whole ones and the unused
+  // one.
   EXPECT_LE(records, 3u * (4 * (1 + 2 * 6) + 4 * (1 + 2 * 6 + 2 + 1)));
 }
 
@@ -189,7 +191,7 @@ TEST(TensorFailures, ARankThatStaysAwayIsNamedWithTheCollectiveItIsMissedIn) {
                       runtime::Engine engine(config_of({.tensor = 2}, 1), cut_gpt(true), world, {});
                       Tokens tokens(1, kTokens);
                       if (world.rank() == 0) engine.train_batch([&](int) { return tokens.at(0, 0); });
-                      // The other one takes part in the counting of targets, and then stays away.
+                      // The other rank joins the count of targets, and then stays away.
                       int64_t targets = 0;
                       Stream stream;
                       world.all_reduce(Tensor(&targets, DType::int64, {1}, MemoryKind::host), stream);

@@ -1,5 +1,5 @@
-// A model whose layers are cut over a tensor axis learns what it learns whole, against one rank on the same
-// global batch: models, types and what does not fit. product_test.cpp has the product of all layouts.
+// A model cut over a tensor axis trains like the whole one, against one rank on the same global batch:
+// models, types and invalid sizes. product_test.cpp has the product of all layouts.
 #include <map>
 
 #include "tests/runtime/cut_models.h"
@@ -73,9 +73,9 @@ TEST(TensorRuns, WorkerStreamsChangeNoBit) {
   }
 }
 
-// With a window of one position a softmax has one number, so queries and keys have no gradient but rounding.
-// Adagrad divides that by itself; with an epsilon above the rounding nothing of it is seen.
-TEST(TensorRuns, AdagradMakesStepsOfTheLearningRateOfGradientsThatAreRoundingAndOfNoOthers) {
+// With a window of one position a softmax has one number, so the gradients of queries and keys are only
+// rounding. Adagrad normalizes them; an epsilon above the rounding hides them completely.
+TEST(TensorRuns, AdagradAmplifiesOnlyGradientsThatAreRounding) {
   const runtime::ModelFactory model = [](const model::Axes& axes) {
     return model::make_model(model::kMistral,
                              {.vocab = kVocab,
@@ -118,7 +118,7 @@ TEST(TensorRuns, AdagradMakesStepsOfTheLearningRateOfGradientsThatAreRoundingAnd
   }
 }
 
-// 256 rows of a micro-batch: whole, in two pieces and in four.
+// 256 rows per micro-batch: whole, in two pieces and in four.
 TEST(TensorRuns, OverlappedMovementsChangeNoBit) {
   Sampled sampled;
   for (const bool llama : {false, true})
@@ -140,9 +140,9 @@ TEST(TensorRuns, OverlappedMovementsChangeNoBit) {
       }
 }
 
-// Weights and activations of 16 bits are rounded at other places when sums are cut. One unit in the last
-// place of a loss near 3.4 is 0.016 in bf16 and 0.002 in fp16; losses are means of 32 rows. Where the CPU has
-// a fast instruction for bf16, attention rounds its probabilities as well.
+// 16-bit weights and activations are rounded at other places when sums are cut. One unit in the last place of
+// a loss near 3.4 is 0.016 in bf16 and 0.002 in fp16; losses are means of 32 rows. If the CPU has a fast bf16
+// instruction, attention also rounds its probabilities.
 TEST(TensorRuns, SixteenBitTypesAreCloseToOneRank) {
   for (const config::Precision precision : {config::Precision::bf16, config::Precision::fp16})
     for (bool wide : {false, true})
@@ -190,7 +190,7 @@ TEST(TensorRuns, ARankWithoutTokensOfTheVocabularyTrainsAlong) {
   expect_close(run({.tensor = 4}), run({}), 1e-6, "5 tokens");
 }
 
-TEST(TensorRuns, WhatDoesNotFitIsRefusedWithWhatWorks) {
+TEST(TensorRuns, RejectSizesThatDoNotDivideAndNameValidOnes) {
   const auto refusal = [](const Layout& l, int ranks, const runtime::ModelFactory& model) -> std::string {
     try {
       comm::run_ranks(ranks, [&](comm::Communicator& world) {

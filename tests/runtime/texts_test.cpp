@@ -1,4 +1,4 @@
-// Texts that grow: the logits of kept keys and values against those of whole windows, in every layout.
+// Incremental generation: logits from the KV cache against those of whole windows, in every layout.
 #include "runtime/generation/texts.h"
 
 #include "tests/runtime/homes.h"
@@ -7,7 +7,7 @@
 namespace cleave::testing {
 namespace {
 
-constexpr int64_t kTexts = 3;  // whose beginnings have these lengths
+constexpr int64_t kTexts = 3;  // their starts have these lengths
 constexpr int64_t kBegin[kTexts] = {3, 1, 5};
 
 int32_t token_of(int64_t text, int64_t position) { return int32_t((text * 5 + position * 3 + 1) % kVocab); }
@@ -18,7 +18,7 @@ std::vector<int32_t> tokens_of(int64_t text, Range positions) {
   return out;
 }
 
-// Logits behind every length from kBegin on, of every text.
+// Logits after every length from kBegin on, for every text.
 using Logits = std::map<std::pair<int64_t, int64_t>, std::vector<float>>;
 
 Logits windows(runtime::Engine& engine) {
@@ -33,8 +33,8 @@ Logits windows(runtime::Engine& engine) {
   return out;
 }
 
-// As many texts at a time as the engine keeps, the second of which begins later than the others. What a text
-// had before is overwritten.
+// Extends as many texts at a time as the engine keeps; the second begins later than the others. Overwrites
+// earlier contents of a text.
 Logits grown(runtime::Engine& engine) {
   Logits out;
   const int64_t most = std::min(kTexts, engine.texts());
@@ -82,7 +82,7 @@ void initialize(runtime::Engine& engine) {
   });
 }
 
-// Every rank sees the same.
+// Expects equal results on every rank.
 Logits seen_by(const Layout& l, const runtime::ModelFactory& model, config::Precision type, int64_t texts,
                const std::function<Logits(runtime::Engine&)>& look) {
   std::vector<Logits> seen{size_t(l.ranks())};
@@ -120,7 +120,7 @@ runtime::ModelFactory decoder(const model::Family& family, DType type, int64_t k
                          .head_dim = 8,
                          .mlp_width = 20,
                          .window = window};
-    if (family.norm_offset != 0) {  // Gemma's: the window in the first layer alone
+    if (family.norm_offset != 0) {  // Gemma: the window only in the first layer
       c.layer_kinds = {model::LayerKind::sliding, model::LayerKind::full};
       c.query_scalar = 5, c.attention_cap = &family == &model::kGemma2 ? 1 : 0, c.logit_cap = 30;
       c.local_rope_theta = &family == &model::kGemma3 ? 100 : 0;
@@ -129,8 +129,8 @@ runtime::ModelFactory decoder(const model::Family& family, DType type, int64_t k
   };
 }
 
-// Joined and separate projections, norms of heads, windows, grouped, cut and whole key/value heads, in every
-// type. 16 bits round what is between the kernels, and the two ways round at different points.
+// Joint and separate projections, norms of heads, windows, grouped, cut and whole key/value heads, in every
+// type. 16-bit types round between the kernels, at different points in the two ways.
 TEST(Texts, HaveTheLogitsOfWholeWindowsInEveryFamily) {
   struct Case {
     const model::Family& family;
@@ -160,7 +160,7 @@ TEST(Texts, HaveTheLogitsOfWholeWindowsInEveryFamily) {
     }
 }
 
-// A text gets the same bits however many grow beside it.
+// The bits of a text do not depend on the number of other texts.
 TEST(Texts, HaveTheBitsThatTheyHaveAlone) {
   for (const config::Precision type :
        {config::Precision::fp32, config::Precision::bf16, config::Precision::fp16})
@@ -192,7 +192,8 @@ TEST(Texts, KeepTwoTensorsALayerOfTheModelsType) {
   });
 }
 
-// A text may go back, and a pass that has more rows than the engine's micro-batch is several.
+// A text may go back to an earlier position, and a pass with more rows than the engine's micro-batch is
+// split.
 TEST(Texts, GoBackAndComeInPieces) {
   comm::run_ranks(1, [&](comm::Communicator& world) {
     runtime::Engine engine(config_of({}, 1), cut_gpt(true), world, {.inference = true, .texts = 2});
@@ -219,7 +220,7 @@ TEST(Texts, GoBackAndComeInPieces) {
   EXPECT_EQ(by_sharer[1][1].rows.texts, (std::vector<int32_t>{-1, -1}));
 }
 
-TEST(Texts, RefuseWhatDoesNotFit) {
+TEST(Texts, RejectPartsThatDoNotFit) {
   comm::run_ranks(1, [&](comm::Communicator& world) {
     runtime::Engine without(config_of({}, 1), cut_gpt(true), world, {.inference = true});
     EXPECT_EQ(without.texts(), 0);

@@ -1,4 +1,4 @@
-// What a traced step says about itself.
+// Trace of a step.
 #include "device/trace.h"
 
 #include <nlohmann/json.hpp>
@@ -35,7 +35,7 @@ TEST(Trace, OfARankIsItsSchedule) {
         engine.train_batch(source(tokens, c, 0, 0, 1));
         events[size_t(world.rank())] = trace.events();
       });
-      std::map<std::pair<int, int>, double> sent;  // micro-batch, chunk: of the first rank's forward
+      std::map<std::pair<int, int>, double> sent;  // micro-batch, chunk: in the first rank's forward
       for (size_t rank = 0; rank < 2; ++rank) {
         pipeline::InstructionList got;
         double compute_ends = 0;
@@ -95,7 +95,7 @@ TEST(Trace, ChangesNoBitAndCountsTheSameBytes) {
   }
 }
 
-// What a step of two ranks shows on each track.
+// Returns the number of spans per track in a step of two ranks.
 std::map<std::string, int> spans_of_a_step(const config::DsConfig& c) {
   std::map<std::string, int> counts;
   comm::run_ranks(2, [&](comm::Communicator& world) {
@@ -104,7 +104,7 @@ std::map<std::string, int> spans_of_a_step(const config::DsConfig& c) {
       runtime::Engine engine(c, deep_gpt(false), world, {.compute = Stream::Mode::worker, .trace = &trace});
       Tokens tokens(1);
       engine.train_batch(source(tokens, c, 0, world.rank(), 2));
-    }  // what is written behind the step is done
+    }  // background writes of the step are done
     for (const TraceEvent& e : trace.events()) {
       EXPECT_LT(0, e.begin_us);
       EXPECT_LE(e.begin_us, e.end_us) << e.name;
@@ -122,7 +122,7 @@ int tiles(int64_t tile) {
   return count;
 }
 
-TEST(Trace, ShowsWhatOffloadAndDisksDo) {
+TEST(Trace, ShowsOffloadAndDisks) {
   for (const bool overlap : {false, true})
     for (const double clipping : {0.0, 1.0}) {
       config::DsConfig c =
@@ -131,7 +131,7 @@ TEST(Trace, ShowsWhatOffloadAndDisksDo) {
       c.checkpointing.interval = 1, c.checkpointing.to_host = true;
       const model::Model model = deep_gpt(false);
       const int units = int(model.units().size()), layers = int(model.layers.size());
-      // Every unit for the forward and again for the backward, but the head's once.
+      // Every unit for the forward and again for the backward, except for the head's, which is gathered once.
       const int gathers = 2 * units - 1, want = tiles(c.zero.sub_group_size);
       auto got = spans_of_a_step(c);
       EXPECT_GT(want, units);  // some units have several tiles
@@ -140,12 +140,13 @@ TEST(Trace, ShowsWhatOffloadAndDisksDo) {
       EXPECT_EQ(got["host updates"], want);
       EXPECT_EQ(got["gradients home"], units);
       EXPECT_EQ(got["weights from home"], gathers);
-      // Every layer's input but the first leaves, and all but the last, which is still there, come back.
+      // Every layer's input but the first leaves; all of these but the last, which is still in memory, come
+      // back.
       EXPECT_EQ(got["kept inputs"], layers - 1 + layers - 2);
       EXPECT_EQ(got.count("weights read from disk"), 0u);
       c = with(c, {.parameters = true, .optimizer = true, .disk = true});
       got = spans_of_a_step(c);
-      // And as many as there are buffers, for the next step.
+      // Plus one per buffer, for the next step.
       EXPECT_EQ(got["weights read from disk"], gathers + c.zero.offload_param.buffer_count);
       EXPECT_EQ(got["weights from home"], gathers);
       EXPECT_EQ(got["weights written to disk"], units);
@@ -157,7 +158,7 @@ TEST(Trace, OfAStepWithoutOffloadHasNoSuchTracks) {
     EXPECT_TRUE(track == "compute" || track == "communication") << track << " " << count;
 }
 
-TEST(Trace, WritesWhatEndsAfterItsStepLaterAndMovesTimesToTheFirstRanksClock) {
+TEST(Trace, WritesLateEventsAndUsesTheFirstRanksClock) {
   const Scratch folder;
   double begin = 0;
   {
@@ -186,7 +187,7 @@ TEST(Trace, WritesWhatEndsAfterItsStepLaterAndMovesTimesToTheFirstRanksClock) {
   EXPECT_EQ(events[0]["args"]["clock_us"], 5e12);
   EXPECT_EQ(events[3]["args"]["name"], "disk");
   EXPECT_EQ(events[4]["name"], "behind");
-  EXPECT_NEAR(events[4]["ts"].get<double>(), begin + 5e12, 0.11);  // a digit behind the point
+  EXPECT_NEAR(events[4]["ts"].get<double>(), begin + 5e12, 0.11);  // one decimal digit
 }
 
 TEST(Trace, WritesTraceEventsOfTheFirstSteps) {

@@ -9,7 +9,7 @@
 namespace cleave::testing {
 namespace {
 
-// All fields differ, so that one read as another shows.
+// All fields differ, to detect swapped ones.
 const runtime::TrainingState kAt{.step = 11, .applied = 7, .skipped = 4, .optimizer_begin = 3};
 const optim::LossScaler::State kScaler{.scale = 512, .iteration = 10, .last_overflow = 6, .hysteresis = 2};
 
@@ -36,7 +36,7 @@ TEST(TrainingState, WithoutAFieldIsRefusedWithItsPlace) {
     nlohmann::json j = whole;
     j.erase(name);
     refused(j);
-    if (name == "client") continue;  // whatever its owner wrote
+    if (name == "client") continue;  // arbitrary text of its owner
     j[name] = "text";
     refused(j);
   }
@@ -53,7 +53,7 @@ TEST(TrainingState, WithoutAFieldIsRefusedWithItsPlace) {
       refused(j);
     }
   for (const auto& [name, number] :
-       {std::pair{"step", 6}, {"applied_steps", 2}}) {  // fewer than what is part of them
+       {std::pair{"step", 6}, {"applied_steps", 2}}) {  // fewer than a part of them
     nlohmann::json j = whole;
     j[name] = number;
     refused(j);

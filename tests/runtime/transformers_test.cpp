@@ -1,5 +1,5 @@
-// Every family against the transformers library in double precision;
-// tests/fixtures/make_gpt2_fixtures.py and make_decoder_fixtures.py make the numbers.
+// Every family against the transformers library in double precision; tests/fixtures/make_gpt2_fixtures.py and
+// make_decoder_fixtures.py make the numbers.
 #include <algorithm>
 #include <numeric>
 
@@ -36,7 +36,7 @@ class Oracle {
   std::vector<T> get(const std::string& name) const {
     return stored_values<T>(file_, name);
   }
-  // Our parameter's value in the set `prefix` ("", "grad.", "step20.").
+  // Returns our parameter's value from the set `prefix` ("", "grad.", "step20.").
   std::vector<float> parameter(const ParamSpec& spec, const std::string& prefix) const {
     return gpt2() ? gpt2_parameter(file_, spec, prefix) : get(prefix + spec.name);
   }
@@ -52,7 +52,7 @@ struct Layout {
   int tensor = 1;
   bool cut_rows = true;
   int sequence = 1;
-  const char* recompute = "";  // lean: what is cheap; every: whole layers
+  const char* recompute = "";  // lean: cheap parts; every: whole layers
   int ranks() const { return data * pipe * tensor * sequence; }
 };
 
@@ -61,7 +61,7 @@ struct Case {
   Layout layout;
 };
 
-// One row a micro-batch in a pipeline, else one micro-batch a rank.
+// One row per micro-batch in a pipeline, else one micro-batch per rank.
 config::DsConfig config(const Layout& l) {
   const int64_t micro = l.pipe > 1 ? 1 : kRows / l.data;
   config::DsConfig c = config_for(l.data, micro, kRows / l.data / micro);
@@ -76,7 +76,7 @@ config::DsConfig config(const Layout& l) {
   return c;
 }
 
-// The one batch of the fixture, dealt to the micro-batches and places on the data axis.
+// The fixture's only batch, divided over the micro-batches and places on the data axis.
 BatchSource batch_of(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets,
                      const runtime::Engine& engine, comm::Communicator& world) {
   const MeshShape mesh = engine.mesh();
@@ -107,8 +107,8 @@ constexpr const char* kFixtures[] = {"gpt2_tiny",    "gpt2_dropout", "llama_tiny
                                      "llama_biased", "qwen3_tiny",   "mistral_tiny", "phi3_tiny",
                                      "gemma2_tiny",  "gemma3_tiny"};
 
-// llama_biased has too few layers for a pipeline, the GPT-2s two heads, and the two key/value heads of
-// phi3_tiny are in one matrix with the queries. Of the others they are shared over four ranks.
+// llama_biased has too few layers for a pipeline, the GPT-2s have two heads, and the two key/value heads of
+// phi3_tiny are in one matrix with the queries. In the other models four ranks share them.
 bool fits(const std::string& fixture, const Layout& l) {
   if (fixture == "llama_biased") return l.pipe == 1;
   return (!fixture.starts_with("gpt2") && fixture != "phi3_tiny") || l.tensor <= 2;
@@ -171,7 +171,7 @@ TEST_P(Transformers, LossesNormsAndWeightsOfTwentyAdamWStepsAreEqual) {
   });
 }
 
-// Plain gradient descent with a large rate: the weights move by the gradient, seen without cancellation.
+// Plain gradient descent with a large rate: the weights move by the gradient, visible without cancellation.
 TEST_P(Transformers, EveryGradientIsEqual) {
   const Case& at = GetParam();
   comm::run_ranks(at.layout.ranks(), [&](comm::Communicator& world) {
@@ -193,8 +193,8 @@ TEST_P(Transformers, EveryGradientIsEqual) {
   });
 }
 
-// What is frozen stays, and the others have transformers' gradients.
-TEST_P(Transformers, EveryGradientIsEqualBesideFrozenParameters) {
+// Frozen parameters do not change, and the others have transformers' gradients.
+TEST_P(Transformers, EveryGradientIsEqualWithFrozenParameters) {
   const Case& at = GetParam();
   comm::run_ranks(at.layout.ranks(), [&](comm::Communicator& world) {
     const Oracle oracle(at.fixture);
@@ -241,7 +241,7 @@ TEST(TransformersPrediction, LogitsAreEqual) {
       });
 }
 
-// Of each four targets the first is the class that PyTorch's logits have at the top, the second the next one,
+// In each group of four targets the first is the top class of the PyTorch logits, the second the next one,
 // the third has no loss, and the fourth is the fixture's.
 TEST(TransformersPrediction, HitsAreThoseOfPyTorchsLogits) {
   for (const char* fixture : kFixtures) {

@@ -1,12 +1,12 @@
-// Parameters as the transformers library calls and stores them, in the fixtures of tests/fixtures.
+// Parameters with names and layouts of the transformers library, in the fixtures of tests/fixtures.
 #pragma once
 #include "core/param_spec.h"
 #include "tests/stored_values.h"
 
 namespace cleave::testing {
 
-// Our GPT-2's parameter in the set `prefix` of the file ("", "grad.", "step20."): matrices of blocks are [in,
-// out] there and [out, in] here.
+// Returns our GPT-2's parameter from the set `prefix` of the file ("", "grad.", "step20."): block matrices
+// are [in, out] there and [out, in] here.
 inline std::vector<float> gpt2_parameter(const checkpoint::TensorFile& file, const ParamSpec& spec,
                                          const std::string& prefix) {
   const std::vector<float> theirs = stored_values<float>(file, prefix + "transformer." + spec.name);
@@ -18,8 +18,8 @@ inline std::vector<float> gpt2_parameter(const checkpoint::TensorFile& file, con
   return ours;
 }
 
-// Softmax does not see a key bias without rotation: its gradient is rounding noise, which Adam turns into
-// whole steps. Takes those of a fused bias of so many queries, keys and values each out.
+// Softmax is independent of a key bias without rotation: its gradient is rounding noise, which Adam turns
+// into whole steps. Removes the key part of a fused bias of equally many queries, keys and values.
 inline void without_key_biases(std::vector<float>& fused) {
   const auto width = std::ptrdiff_t(fused.size() / 3);
   fused.erase(fused.begin() + width, fused.begin() + 2 * width);

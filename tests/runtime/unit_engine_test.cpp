@@ -1,5 +1,4 @@
-// An engine that is driven from outside against one that runs its layers itself: the same bits, whatever
-// order the ranks visit units in.
+// Externally driven engine against one that runs its layers: equal bits for every order of visits.
 #include "runtime/unit_engine.h"
 
 #include <atomic>
@@ -12,9 +11,9 @@
 namespace cleave::testing {
 namespace {
 
-constexpr int kGives = 2;  // of a tied unit
+constexpr int kGives = 2;  // for a tied unit
 
-// This rank's view of a training whose ranks have whims of their own.
+// This rank's results of a training with random extra uses on each rank.
 Training outside(comm::Communicator& world, const config::DsConfig& c, const model::Model& model, int steps,
                  uint32_t seed, const runtime::EngineOptions& options = {}) {
   runtime::UnitEngine engine(c, model.name, model.units(), world, {.engine = options, .gives = kGives});
@@ -26,7 +25,7 @@ Training outside(comm::Communicator& world, const config::DsConfig& c, const mod
     run.steps.push_back(
         loop.step(source(tokens, c, step, world.rank(), world.size()), int(c.gradient_accumulation_steps)));
   run.weights = weights_of(engine, model);
-  EXPECT_EQ(engine.memory_live(), engine.memory_planned()) << "the plan is what was allocated";
+  EXPECT_EQ(engine.memory_live(), engine.memory_planned()) << "the plan equals the allocated memory";
   return run;
 }
 
@@ -78,8 +77,8 @@ TEST_P(UnitEngines, HaveThemWhereverTheStateLives) {
   }
 }
 
-// y = x + sum over k of s_k x w_k, where the first columns of x say which of the branches a row takes (1 or
-// 0). A branch that no row takes may be left out: its parameters are not looked at then.
+// y = x + sum over k of s_k x w_k; the first columns of x select the branches of a row (1 or 0). A branch
+// without rows may be left out: its parameters are then not read.
 class Branches final : public model::Layer {
  public:
   static constexpr int64_t kBranches = 6, kWidth = 9;
@@ -128,14 +127,14 @@ model::Model branches() {
   return m;
 }
 
-// Rows take few branches, so that most micro-batches leave some out, others on every rank.
+// Rows take few branches, so most micro-batches leave some out, different ones on every rank.
 class Rows {
  public:
   explicit Rows(int64_t samples) : features_(size_t(samples * Branches::kWidth)), labels_(size_t(samples)) {}
   Batch at(int64_t step, int64_t first_sample) {
     const Philox random{5, 3};
     for (size_t i = 0; i < features_.size(); ++i) {
-      const uint32_t word = random.word(uint64_t(step * 64 + first_sample) * 1000 + i) >> 8;  // of 24 bits
+      const uint32_t word = random.word(uint64_t(step * 64 + first_sample) * 1000 + i) >> 8;  // 24 bits
       const bool branch = int64_t(i) % Branches::kWidth < Branches::kBranches;
       features_[i] = branch ? float(word % 4 == 0) : float(word) / float(1 << 24) - 0.5f;
     }
@@ -149,15 +148,15 @@ class Rows {
   std::vector<int32_t> labels_;
 };
 
-// Of a pass, two rows of two samples.
+// Per pass: two rows of two samples.
 BatchSource rows_of(Rows& rows, int step, const comm::Communicator& world) {
   return [&rows, step, rank = world.rank(), ranks = world.size()](int micro) {
     return rows.at(step, (int64_t(micro) * ranks + rank) * 2);
   };
 }
 
-// Trains both ways on every rank, which leaves out the branches that none of its rows take; returns how many
-// these were on this rank. `same`: whether bits have to be.
+// Trains both ways on every rank, which leaves out branches without rows; returns their number on this rank.
+// `same`: requires equal bits.
 int64_t compare_branches(comm::Communicator& world, const config::DsConfig& c, const Whims& whims, bool same,
                          const std::string& what) {
   const model::Model model = branches();
@@ -185,9 +184,9 @@ int64_t compare_branches(comm::Communicator& world, const config::DsConfig& c, c
   return left_out;
 }
 
-// Ranks that give units in one order, whatever it is, add what a planned pass adds, and zeros for what they
-// leave out. Where a rank departs from a record, its part of a sum may come later than those of others: then
-// only integers have one sum. At stage 3 a branch that no rank took in the pass before is such a departure.
+// Ranks that give units in one common order add the same terms as a planned pass, and zeros for left-out
+// units. If a rank departs from a record, its part of a sum may come later than those of others; then only
+// integer sums are unique. At stage 3 a branch that no rank took in the previous pass is such a departure.
 TEST_P(UnitEngines, MayLeaveOutUnitsThatOtherRanksUse) {
   const int ranks = GetParam();
   std::atomic<int64_t> left_out = 0;
@@ -211,8 +210,8 @@ TEST_P(UnitEngines, MayLeaveOutUnitsThatOtherRanksUse) {
   EXPECT_GT(left_out, kSanitized ? 50 : 1000);
 }
 
-// What one saved, the other loads: the checkpoint is of units, not of who computed with them.
-TEST(UnitEngine, ContinuesWhatAnEngineOfLayersSavedAndTheOtherWayRound) {
+// Each loads checkpoints of the other: a checkpoint consists of units, independent of their computation.
+TEST(UnitEngine, ExchangesCheckpointsWithALayerEngine) {
   const Scratch folder;
   config::DsConfig c = in_type(config_for(2, 2, 2), config::Precision::fp16);
   c.zero.stage = 2;
@@ -242,8 +241,8 @@ TEST(UnitEngine, ContinuesWhatAnEngineOfLayersSavedAndTheOtherWayRound) {
   });
 }
 
-// Once every rank has done its rounds, gathers follow the record without a word between them.
-TEST(UnitEngine, AsksNobodyForWhatItsRecordForesees) {
+// After every rank has done its rounds, gathers follow the record without further communication.
+TEST(UnitEngine, NeedsNoRoundsForRecordedVisits) {
   config::DsConfig c = config_for(2);
   c.zero.stage = 3;
   comm::run_ranks(2, [&](comm::Communicator& world) {
@@ -276,7 +275,7 @@ TEST(UnitEngine, ReadsParametersOutsideOfAStep) {
   });
 }
 
-TEST(UnitEngine, RefusesWhatItCannotBeDrivenBy) {
+TEST(UnitEngine, RejectsInvalidConfigurationsAndCallOrders) {
   const auto alone = comm::self_communicator();
   const model::Model layers = small_gpt();
   const auto make = [&](const config::DsConfig& c) {
@@ -298,7 +297,7 @@ TEST(UnitEngine, RefusesWhatItCannotBeDrivenBy) {
   expect_error(Exit::usage, {"duplicate parameter weight"}, [&] { with({one, other}, 1); });
   expect_error(Exit::internal, {"gives is 0"}, [&] { with({one}, 0); });
   config::DsConfig exact = config_for(1);
-  exact.exact_sums = true;  // its integers have room for so many gives
+  exact.exact_sums = true;  // its integers have room for this number of gives
   runtime::UnitEngine engine = make(exact);
   expect_error(Exit::internal, {"no step was begun"}, [&] { engine.finish_step({}); });
   expect_error(Exit::internal, {"no pass was begun"}, [&] { engine.acquire(0); });
@@ -311,7 +310,7 @@ TEST(UnitEngine, RefusesWhatItCannotBeDrivenBy) {
   expect_error(Exit::internal, {"a pass has not ended"}, [&] { engine.finish_step({}); });
 }
 
-TEST(UnitEngine, IsRefusedWhereTheConfigurationCutsLayers) {
+TEST(UnitEngine, RejectsConfigurationsThatCutLayers) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     const model::Model layers = small_gpt();
     config::DsConfig c = config_for(1);

@@ -1,4 +1,4 @@
-// Stages whose layers run outside: what each declares is put together, summed and saved as the whole model.
+// Stages with external layers: their declared units are merged, summed and saved as the whole model.
 #include <cmath>
 
 #include "runtime/unit_engine.h"
@@ -20,7 +20,7 @@ config::DsConfig staged(int stages, int zero) {
   return c;
 }
 
-// Three layers of which the first and the last share a unit, on as many stages as there are, two at most.
+// Three layers on up to two stages; the first and the last share a unit.
 struct Stages {
   Stages(comm::Communicator& world, int stages, int zero)
       : last(world.rank() >= world.size() / stages),
@@ -30,7 +30,7 @@ struct Stages {
                      : std::vector<UnitSpec>{unit("shared", {2}), unit("first", {3})}),
         engine(staged(stages, zero), "layers", units, world, {}) {}
 
-  // Two micro-batches in which every element of a unit has this gradient.
+  // Two micro-batches with this gradient in every element of a unit.
   runtime::StepResult step(const std::function<float(const std::string&)>& gradient) {
     engine.begin_step();
     for (int micro = 0; micro < 2; ++micro) {
@@ -58,7 +58,7 @@ struct Stages {
   std::map<std::string, std::vector<float>> gradients;
 };
 
-TEST(UnitPipeline, SumsWhatStagesShareAndCountsItOnceAtEveryZeroStage) {
+TEST(UnitPipeline, SumsSharedUnitsAndCountsThemOnceAtEveryZeroStage) {
   for (const int zero : {0, 1, 2, 3})
     comm::run_ranks(4, [&](comm::Communicator& world) {
       Stages s(world, 2, zero);
@@ -77,7 +77,7 @@ TEST(UnitPipeline, SumsWhatStagesShareAndCountsItOnceAtEveryZeroStage) {
     });
 }
 
-TEST(UnitPipeline, SavesWhatAnotherNumberOfStagesGoesOnFrom) {
+TEST(UnitPipeline, CheckpointsLoadWithAnotherNumberOfStages) {
   const Scratch folder;
   const auto constant = [](const std::string&) { return 2.0f; };
   std::vector<float> shared;

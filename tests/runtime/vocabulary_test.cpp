@@ -1,5 +1,5 @@
-// A vocabulary whose table ends in padding (TensorAxis::padded_part), through the engine: against double
-// precision, against a table without padding, in every layout, and through checkpoints.
+// A vocabulary with a padded table (TensorAxis::padded_part), through the engine: against double precision,
+// against a table without padding, in every layout, and through checkpoints.
 #include <cmath>
 
 #include "kernels/embedding.h"
@@ -15,7 +15,7 @@ constexpr int64_t kTokensKnown = 4100, kWidth = 4;
 static_assert(kTokensKnown >= tensor_parallel::TensorAxis::kPaddedFrom &&
               kTokensKnown % tensor_parallel::TensorAxis::kTile != 0);
 
-// On every visit of a layer: rows behind the real ones are zero, in whatever the store gives and takes.
+// On every visit of a layer: rows after the real ones are zero in everything the store provides and receives.
 void expect_zero_behind(const Tensor& table, int64_t real, const char* what, Stream& stream) {
   if (table.dim(0) <= real) return;
   const Tensor padding = table.rows({real, table.dim(0)});
@@ -68,7 +68,7 @@ class Table final : public model::Layer {
   DType type_;
 };
 
-// The head as it is without padding, for a rank that has the whole vocabulary.
+// The head without padding, for a rank with the whole vocabulary.
 class PlainHead final : public model::Head {
  public:
   std::vector<UnitSpec> units() const override { return {{"table", {Table::parameter({}, false)}}}; }
@@ -142,7 +142,7 @@ TrainedOnce run_engine(const Layout& l, config::DsConfig c, const runtime::Model
 }
 
 // One step of gradient descent on the table in double precision: the mean loss over all tokens, the norm of
-// its gradient, and the table behind it.
+// its gradient, and the table after the step.
 struct Descent {
   double loss = 0, norm = 0;
   std::vector<double> table;
@@ -203,7 +203,7 @@ TEST(PaddedVocabulary, GivesTheLossAndGradientOfDoublePrecisionInEveryLayout) {
   }
 }
 
-// The same bits where a vocabulary without padding runs the same sums: on one rank in fp32.
+// Equal bits where a vocabulary without padding runs the same sums: on one rank in fp32.
 TEST(PaddedVocabulary, GivesTheNumbersOfATableWithoutPadding) {
   for (const config::OptimizerType type :
        {config::OptimizerType::adamw, config::OptimizerType::lamb, config::OptimizerType::lion,
@@ -219,8 +219,8 @@ TEST(PaddedVocabulary, GivesTheNumbersOfATableWithoutPadding) {
   }
 }
 
-// State off the device, 16-bit weights with fp32 masters, integer sums: the layer looks at the padding in
-// every visit.
+// State off the device, 16-bit weights with fp32 masters, integer sums: the layer checks the padding on every
+// visit.
 TEST(PaddedVocabulary, StaysZeroInEveryHomeAndType) {
   const Scratch scratch;
   for (const auto& [precision, type] :
@@ -242,8 +242,8 @@ TEST(PaddedVocabulary, StaysZeroInEveryHomeAndType) {
   run_engine({1, 2, 2, 3}, exact, bigrams(true), {0, 3});
 }
 
-// A checkpoint holds real rows only, so it says nothing of padding: what was saved without any is continued
-// with it, and the other way round, and over any number of tensor ranks.
+// A checkpoint holds only real rows: one saved without padding can be continued with it, and vice versa, and
+// over any number of tensor ranks.
 TEST(PaddedVocabulary, IsNotInCheckpoints) {
   const auto config = [](const Layout& l) { return config_of(l, 2); };
   const TrainedOnce whole = run_engine({}, config({}), bigrams(false), {0, 6});
@@ -271,8 +271,8 @@ TEST(PaddedVocabulary, IsNotInCheckpoints) {
   }
 }
 
-// A transformer, tied and not, whose table is padded: the layouts of the same axes agree to the bit, and all
-// of them with one rank.
+// A transformer with a padded table, tied and untied: layouts of the same axes agree bit by bit, and all of
+// them with one rank.
 TEST(PaddedVocabulary, OfATransformerIsTheSameInEveryLayout) {
   for (const bool tied : {false, true}) {
     const runtime::ModelFactory model = [=](const model::Axes& axes) {

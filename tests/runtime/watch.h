@@ -1,4 +1,4 @@
-// A layer that remembers what it saw, and has a loss of its own.
+// A layer with state and a side loss.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -9,9 +9,9 @@
 
 namespace cleave::testing {
 
-// Passes x on. It remembers the largest absolute value that ever came, how many rows the last step had, and
-// has `weight` / 2 times the sum of squares as a side loss, in whose gradient the largest value of earlier
-// steps counts.
+// Identity layer. Records the largest absolute value so far and the number of rows in the last step. Its side
+// loss is `weight` / 2 times the sum of squares, with a gradient that depends on the largest value of earlier
+// steps.
 class Watch final : public model::Layer {
  public:
   explicit Watch(std::string name, float weight = 0) : name_(std::move(name)), weight_(weight) {}

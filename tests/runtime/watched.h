@@ -1,4 +1,4 @@
-// A small model that is watched, the data that it is trained on, and the layouts it is trained in.
+// A small watched model, its training data, and its layouts.
 #pragma once
 #include <algorithm>
 #include <set>
@@ -10,7 +10,7 @@ namespace cleave::testing {
 
 inline constexpr int64_t kBatch = 8;
 
-// One watch sees the data as they are, the other what is trained.
+// One watch sees the raw data, the other the trained activations.
 inline model::Model watched(DType dtype = DType::fp32, float weight = 0.3f, float outer = 0) {
   model::Model m = model::make_mlp({{3, 8, 8, 4}}, dtype, "watched");
   m.layers.insert(m.layers.begin() + 1, std::make_unique<Watch>("inner", weight));
@@ -18,7 +18,7 @@ inline model::Model watched(DType dtype = DType::fp32, float weight = 0.3f, floa
   return m;
 }
 
-// Rows of a step; the largest value of all is of one row, which step 1 has.
+// Rows of a step; the largest value of all is in one row of step 1.
 inline std::vector<float> features(int64_t step) {
   std::vector<float> x(size_t(kBatch * 3));
   const Philox random{5, uint64_t(step)};

@@ -20,7 +20,7 @@ TEST(SequenceAxis, OfOneRankMovesNothing) {
   EXPECT_EQ(x[3], 4);
 }
 
-// An element's value tells where it stands in the whole: sample, position and column.
+// Each element's value encodes its place in the whole: sample, position and column.
 TEST(SequenceAxis, ExchangesHeadsOfItsPositionsForPositionsOfItsHeads) {
   const int64_t samples = 3, seq = 12, q = 12, kv = 6, width = q + 2 * kv;
   const auto value = [&](int64_t sample, int64_t position, int64_t column) {
@@ -59,9 +59,8 @@ TEST(SequenceAxis, ExchangesHeadsOfItsPositionsForPositionsOfItsHeads) {
     });
 }
 
-// 4 ranks, 2 key/value heads of 3 columns: two neighbours get the same one, and their gradients of it are
-// added up.
-TEST(SequenceAxis, GivesNeighboursTheSameHeadsWhereThereAreFewerThanRanks) {
+// 4 ranks, 2 key/value heads of 3 columns: two neighbors get the same head, and its gradients are added.
+TEST(SequenceAxis, GivesNeighborsTheSameHeadsIfThereAreFewerThanRanks) {
   const int64_t samples = 2, seq = 8, q = 8, kv = 6, width = q + 2 * kv, ranks = 4, each = q / ranks + 3 + 3;
   const HeadGroups groups{.widths = {q, kv, kv}, .copies = {1, 2, 2}};
   const auto value = [&](int64_t row, int64_t column) { return float(row * width + column); };

@@ -44,8 +44,8 @@ TEST(TensorAxis, GatherAndSumAreEachOthersGradients) {
     });
 }
 
-// What pieces make and use together is every row once, and the result and the bytes sent are the whole's.
-TEST(TensorAxis, MovesInPiecesWhatItMovesWhole) {
+// Pieces cover every row once, and result and sent bytes equal those of the whole.
+TEST(TensorAxis, MovesTheSameValuesInPiecesAsWhole) {
   for (bool cut : {false, true})
     for (int64_t least : {0, 1, 2, 3, 7})
       comm::run_ranks(3, [=](comm::Communicator& world) {
@@ -110,8 +110,8 @@ TEST(TensorAxis, NamesTheSizesThatWouldWork) {
   });
 }
 
-// Every token is on one rank, and a rank's part is whole tiles where the vocabulary is large.
-TEST(TensorAxis, PadsVocabulariesByARuleThatKnowsTheirSizeOnly) {
+// Every token is on one rank, and a rank's part consists of whole tiles for large vocabularies.
+TEST(TensorAxis, PadsVocabulariesByTheirSizeOnly) {
   for (int64_t count : {1, 11, 256, 4095, 4096, 4097, 5000, 50257, 151936})
     for (int ranks : {1, 2, 3, 8, 12})
       comm::run_ranks(ranks, [=](comm::Communicator& world) {
@@ -127,14 +127,14 @@ TEST(TensorAxis, PadsVocabulariesByARuleThatKnowsTheirSizeOnly) {
         EXPECT_EQ(cut.shape, (std::vector<int64_t>{part.size, 3}));
         EXPECT_EQ(cut.whole_shape(), (std::vector<int64_t>{count, 3}));
         EXPECT_EQ(cut.whole_numel(), 3 * count);
-        EXPECT_EQ(!cut.cut_by().empty(), ranks > 1 || part.size != count) << "what is whole has no parts";
+        EXPECT_EQ(!cut.cut_by().empty(), ranks > 1 || part.size != count) << "only cut parameters have parts";
       });
   EXPECT_EQ(TensorAxis().padded_part(50257).size, 50304);
   EXPECT_EQ(TensorAxis().padded_part(151936).size, 151936);
   EXPECT_EQ(TensorAxis().padded_part(257).size, 257);
 }
 
-TEST(TensorAxis, CutsInEqualPartsOnlyWhatDivides) {
+TEST(TensorAxis, CutsOnlyDivisibleCountsInEqualParts) {
   comm::run_ranks(2, [](comm::Communicator& world) {
     const TensorAxis axis(world);
     EXPECT_EQ(axis.cut({"w", {6, 3}, {}, true}, 0).shape, (std::vector<int64_t>{3, 3}));

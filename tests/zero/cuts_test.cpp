@@ -1,5 +1,5 @@
-// Parameters that two axes cut, the tensor axis and one inside the data axis, in grids in which each of them
-// has one rank or several: what ranks count, save and add up is each element of the whole parameters once.
+// Parameters cut by two axes, the tensor axis and one inside the data axis, on grids with one or several
+// ranks per axis: ranks count, save and sum each element of the whole parameters once.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace cleave::zero {
 namespace {
 
-// A parameter, and of each element that a rank has its index in the whole, by a formula of its own.
+// A parameter, and the index in the whole of each local element, by an independent formula.
 struct Declared {
   ParamSpec spec;
   std::vector<int64_t> elements;
@@ -38,7 +38,7 @@ Declared whole(const std::string& name, int64_t numel, bool decay) {
   return d;
 }
 
-// [6, 18, 2]: rows by the inner axis, columns, of two blocks of 6 and 12, by the tensor axis.
+// [6, 18, 2]: the inner axis cuts rows; the tensor axis cuts columns in two blocks of 6 and 12.
 Declared experts(const Coordinates& c, const std::string& name, bool decay) {
   const int64_t rows = 6 / c.shape.sequence, first = 6 / c.shape.tensor, second = 12 / c.shape.tensor;
   Declared d{{name,
@@ -58,7 +58,7 @@ Declared experts(const Coordinates& c, const std::string& name, bool decay) {
   return d;
 }
 
-// [12, 3]: rows by the inner axis, and what that leaves by the tensor axis.
+// [12, 3]: the inner axis cuts rows, and the tensor axis cuts its part further.
 Declared nested(const Coordinates& c, const std::string& name) {
   const int64_t outer = 12 / c.shape.sequence, rows = outer / c.shape.tensor;
   Declared d{{name, {rows, 3}, {}, false, {c.by(Axis::sequence, 0, {12}), c.by(Axis::tensor, 0, {outer})}},
@@ -68,7 +68,7 @@ Declared nested(const Coordinates& c, const std::string& name) {
   return d;
 }
 
-// [4, 6]: columns by one axis.
+// [4, 6]: one axis cuts columns.
 Declared columns(const Coordinates& c, const std::string& name, Axis axis) {
   const Cut cut = c.by(axis, 1, {6});
   const int64_t width = 6 / cut.split.ranks;
@@ -103,8 +103,8 @@ double whole_square(const std::string& name) {
   return sum;
 }
 
-// One rank of the grid, whose first unit is sharded over the data axis with the one inside it, and whose
-// second over what is left of it behind the axis that cuts its parameters.
+// One rank of the grid. Its first unit is sharded over the data axis including the inner one; the second over
+// the rest of it without the axis that cuts its parameters.
 struct CutRank {
   CutRank(comm::Communicator& world, const MeshShape& shape, int stage)
       : mesh(world, shape),

@@ -1,5 +1,5 @@
-// Shards on disk: read before they are asked for, never older than their last write. To see that a read was
-// issued, the file is emptied before the shard is taken.
+// Shards on disk: read ahead, never older than their last write. To prove that a read was issued, the file is
+// emptied before the shard is taken.
 #include "zero/disk_shards.h"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ class DiskShardsTest : public ::testing::Test {
     shards_.begin_pass(index);
     for (const int s : order) take(s);
   }
-  // What was enqueued so far is done; nothing can be read from now on.
+  // Completes enqueued work; later reads fail.
   void lose_the_file() {
     shards_.synchronize();
     for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -59,7 +59,7 @@ class DiskShardsTest : public ::testing::Test {
   Memory memory_;
   DiskShards shards_;
   std::vector<float> values_;
-  std::atomic<int> right_ = 0;  // shards that were taken and held what was written last
+  std::atomic<int> right_ = 0;  // taken shards with the value of the last write
   Stream user_{Stream::Mode::worker};
 };
 
@@ -75,7 +75,7 @@ TEST_F(DiskShardsTest, HaveTheFirstTakesOfAStepReadBeforeItBegins) {
   shards_.begin_pass(0);
   take(0), take(1);
   user_.synchronize();
-  EXPECT_THROW(shards_.synchronize(), Error);  // the third was not
+  EXPECT_THROW(shards_.synchronize(), Error);  // the third was not read
 }
 
 TEST_F(DiskShardsTest, AreReadIntoThePassThatFollowedInTheStepBefore) {
@@ -139,7 +139,7 @@ TEST_F(DiskShardsTest, AreRefusedOutOfOrder) {
   EXPECT_THROW(shards_.take(1, user_), Error);
 }
 
-// Also where reads for the next step are under way, which goes on undisturbed.
+// Also while reads for the next step are running, which continue undisturbed.
 TEST_F(DiskShardsTest, MayBeLookedAtBetweenSteps) {
   make(4, 2, {{0, 1, 2, 3, 3, 2, 1, 0}});
   write(0);

@@ -56,7 +56,7 @@ TEST(FlatLayout, SplitsAnySliceIntoAtMostOneRangeWithDecayAndOneWithout) {
   EXPECT_EQ(rest, 9);
 }
 
-// Parameters of 5, 12, 2 and 7 elements lie as 12 and 7 with decay by default, then 5 and 2.
+// Parameters of 5, 12, 2 and 7 elements are laid out as 12 and 7 with decay by default, then 5 and 2.
 TEST(FlatLayout, DecaysWhatTheRuleSaysWithoutMovingAParameter) {
   using Ranges = std::vector<std::pair<Range, bool>>;
   const auto ranges = [](const config::DecayRule& rule) {
@@ -95,8 +95,8 @@ std::vector<Cut> thirds(int dim, std::vector<int64_t> extents, int rank) {
   return {{Axis::tensor, {.dim = dim, .extents = std::move(extents), .rank = rank, .ranks = 3}}};
 }
 
-// A whole [6 + 3, 3] of fused blocks and a whole [4, 10] with padding, cut over three ranks; every element of
-// the wholes is marked with its index, through any slices.
+// A whole [6 + 3, 3] of fused blocks and a padded [4, 10], cut over three ranks; every element is marked with
+// its index in the whole, through arbitrary slices.
 TEST(FlatLayout, PiecesOfASplitParameterNameElementsOfTheWholeTensor) {
   std::vector<int> fused(27), columns(40);
   for (int rank = 0; rank < 3; ++rank) {
@@ -131,7 +131,7 @@ TEST(FlatLayout, PiecesOfASplitParameterNameElementsOfTheWholeTensor) {
   EXPECT_EQ(columns, std::vector<int>(40, 1));
 }
 
-// A table of 5 rows, padded to 8 on a rank alone: shards see the real ones only, each once.
+// A table of 5 rows, padded to 8 on a single rank: shards contain only the real rows, each once.
 TEST(FlatLayout, PiecesOfAPaddedParameterOfOneRankLeaveThePaddingOut) {
   const FlatLayout layout({"u", {{"table", {8, 3}, {}, true, {{Axis::tensor, {.dim = 0, .extents = {5}}}}}}},
                           4);
@@ -143,7 +143,7 @@ TEST(FlatLayout, PiecesOfAPaddedParameterOfOneRankLeaveThePaddingOut) {
   EXPECT_EQ(pieces, (std::vector<FlatLayout::Piece>{{0, {0, 6}, 0}, {0, {6, 12}, 0}, {0, {12, 15}, 0}}));
 }
 
-TEST(FlatLayout, WhatAnAxisCutsIsOneRangeAndWhatItDoesNotOneWithDecayAndOneWithout) {
+TEST(FlatLayout, CutElementsAreOneRangeAndOthersOneWithDecayAndOneWithout) {
   const std::vector<Cut> cut = {{Axis::tensor, {.extents = {8}, .ranks = 2}}};
   const FlatLayout layout({"u",
                            {{"norm", {2}, {}, false},
@@ -167,7 +167,7 @@ TEST(FlatLayout, WhatAnAxisCutsIsOneRangeAndWhatItDoesNotOneWithDecayAndOneWitho
   EXPECT_TRUE(FlatLayout({"whole", {{"norm", {2}, {}, false}}}, 1).cut_by({Axis::tensor}).empty());
 }
 
-TEST(FlatLayout, SumsTheGradientsOfWhatAnAxisUsesInPart) {
+TEST(FlatLayout, SumsTheGradientsOfParametersThatAnAxisUsesInPart) {
   const ParamSpec keys{"k", {6}, {}, true, {{Axis::tensor}}};
   const ParamSpec queries{"q", {8}, {}, true, {{Axis::tensor, {.extents = {16}, .ranks = 2}}}};
   const FlatLayout shared({"u", {{"table", {2}, {}, true}, keys, queries}}, 1);

@@ -1,4 +1,4 @@
-// The pool alone: whole parameters from shards, in the memory that the visits need at a time.
+// Gather pool alone: whole parameters from shards, in the memory of the simultaneous visits.
 #include "zero/gather_pool.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ UnitSpec unit_of(const char* name, int64_t numel) {
   return {name, {{std::string(name) + ".w", {numel}, {}, true}, {std::string(name) + ".b", {2}, {}, false}}};
 }
 
-// Units of 100, 30 and 64 elements and two of a bias each, shared at a stage.
+// Units of 100, 30 and 64 elements including a bias of two, sharded at a stage.
 struct Pool {
   Pool(comm::Communicator& world, int stage, const StoreOptions& options, offload::ShardHome home = {})
       : shards(memory, options, compute, compute), pool(memory, options, shards, compute) {
@@ -25,7 +25,7 @@ struct Pool {
       shards.add_unit(units.back());
     }
   }
-  // Gives element i of unit u the value of the step and brings it to all ranks.
+  // Sets element i of unit u to the step's value and publishes it to all ranks.
   void publish(float step) {
     for (int u = 0; u < 3; ++u) {
       const Tensor slice = shards.next_slice(u);
@@ -89,7 +89,7 @@ TEST(GatherPool, GivesEveryVisitTheWholeParametersThatWerePublishedLast) {
           });
 }
 
-TEST(GatherPool, GivesNothingWhereParametersAreNotNeeded) {
+TEST(GatherPool, ReturnsNothingForVisitsWithoutParameters) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     Pool p(world, 3, {});
     const int pass = p.pool.add_pass({{{0, 1}, true, false}});
@@ -101,8 +101,8 @@ TEST(GatherPool, GivesNothingWhereParametersAreNotNeeded) {
   });
 }
 
-// Of 100, 30 and 64 elements, visited in this order: one at a time, with the next, and with the next unless
-// more than so many would be there. RangeAllocator begin at multiples of 64.
+// Units of 100, 30 and 64 elements, visited in this order: one at a time, with the next, and with the next up
+// to a limit of elements. Ranges begin at multiples of 64.
 TEST(GatherPool, TakesTheMemoryOfTheUnitsThatAreThereAtATime) {
   struct Case {
     int prefetch;

@@ -1,4 +1,4 @@
-// The buckets alone, and stores whose units are summed over ranks of their own.
+// Buckets alone, and stores with separate groups of ranks for each unit.
 #include "zero/gradient_buckets.h"
 
 #include <gtest/gtest.h>
@@ -15,15 +15,15 @@ UnitSpec bucket_unit(const char* name, int64_t numel) {
   return {name, {{std::string(name) + ".w", {numel}, {}, true}}};
 }
 
-// What rank r of the world writes; a sum of a few of them is exact, also in bf16.
+// Gradient of rank r of the world; a sum of a few is exact, also in bf16.
 float gradient(int rank, int unit, int64_t i) { return float((rank + 1) * (1 + unit) + int(i % 5)); }
 
-// Ranks 0 and 1, 2 and 3.
+// Pairs of ranks 0 and 1, 2 and 3.
 std::unique_ptr<comm::Communicator> pair_of(comm::Communicator& world) {
   return world.split({world.rank() / 2, world.rank() % 2, 2}, "pair");
 }
 
-// Unit 0 is summed over all ranks, unit 1 over this rank's pair, unit 2 over nobody.
+// Unit 0 is summed over all ranks, unit 1 over this rank's pair, unit 2 over no other rank.
 struct Buckets {
   Buckets(comm::Communicator& world, int stage, const StoreOptions& options, MemoryKind home)
       : pair(pair_of(world)),
@@ -99,8 +99,8 @@ TEST(GradientBuckets, SumEveryUnitOverTheRanksOfItsOwnPlan) {
           });
 }
 
-// A unit of one rank has nothing to send, so a narrow wire takes nothing from it, though it shares the block
-// of buckets with one that travels.
+// A unit of one rank sends nothing, so a narrow wire does not round it, although it shares the block of
+// buckets with a unit that is sent.
 TEST(GradientBuckets, RoundToTheWireOnlyWhatTravels) {
   comm::run_ranks(4, [&](comm::Communicator& world) {
     Buckets b(world, 2, {.wire = DType::bf16, .overlap = false}, MemoryKind::host);
@@ -119,7 +119,7 @@ TEST(GradientBuckets, RoundToTheWireOnlyWhatTravels) {
   });
 }
 
-TEST(GradientBuckets, RefuseAUnitWhoseGradientsLiveElsewhere) {
+TEST(GradientBuckets, RejectAUnitWithAnotherHomeOfGradients) {
   const auto self = comm::self_communicator();
   Memory memory;
   Stream stream;
@@ -131,7 +131,7 @@ TEST(GradientBuckets, RefuseAUnitWhoseGradientsLiveElsewhere) {
   expect_error(Exit::internal, {"unit b", "one home"}, [&] { shards.add_unit(b); });
 }
 
-// A store's partial sums: of each unit over its own ranks, and what belongs to no unit over all of them.
+// Partial sums of a store: each unit over its own ranks, and sums of no unit over all ranks.
 TEST(ParameterStore, AddsUpSumsOfEveryUnitOverTheRanksOfItsOwnPlan) {
   for (int stage : {0, 1, 2, 3})
     for (const bool wide_first : {true, false})

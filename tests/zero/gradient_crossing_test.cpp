@@ -1,5 +1,5 @@
-// Sums of gradients over ranks by a form that makes something else of them than a collective of their
-// elements: signs with a scale, and what they left out, which is kept and added in the next step.
+// Sums of gradients over ranks by a form other than an elementwise collective: signs with a scale and error
+// feedback to the next step.
 #include "zero/gradient_crossing.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kWhole = 37;
 
-// A block travels as its scale and a byte an element. All that does not cross is as with floats.
+// A block travels as its scale and one byte per element. Everything else is as with floats.
 class Signs final : public GradientForm {
  public:
   double left_scale(double scale) const override { return floats_->left_scale(scale); }
@@ -98,10 +98,10 @@ float crossed_gradient(int rank, int step, int64_t i) {
 
 using Values = std::vector<double>;
 
-// The same in double precision, for all ranks of a group at once: by name of the group what each left out.
+// Reference in double precision for all ranks of a group at once: the error of each rank, by group name.
 class Reference {
  public:
-  // Sums of the ranks' terms, of which each of `blocks` equal parts travels with a scale of its own.
+  // Sums the ranks' terms; each of `blocks` equal parts travels with a separate scale.
   Values sum(const std::string& group, const std::vector<Values>& terms, size_t blocks) {
     std::vector<Values>& left = left_[group];
     left.resize(terms.size(), Values(terms[0].size(), 0));
@@ -128,7 +128,7 @@ class Reference {
 
 enum class Kind { stage_0, stage_1, stage_2, hybrid };
 
-// The unit of a rank and its gradients, which cross.
+// A rank's unit with its gradients to reduce.
 struct Crossing {
   Crossing(comm::Communicator& world, Kind kind, Memory::Mode mode = Memory::Mode::real)
       : near(world.split({world.rank() / 2, world.rank() % 2, std::min(2, world.size())}, "near")),
@@ -144,7 +144,7 @@ struct Crossing {
     crossing.add_unit(unit, int64_t(shard.size()));
     crossing.commit(MemoryKind::device);
   }
-  // The slice of the sum that this rank has after a step.
+  // Returns this rank's slice of the sum after a step.
   Values step(int rank, int step) {
     for (size_t i = 0; i < full.size(); ++i) full[i] = crossed_gradient(rank, step, int64_t(i));
     const Tensor sum = view(shard);
@@ -170,7 +170,7 @@ struct Crossing {
   std::vector<float> full, shard;
 };
 
-// Of all ranks, in the flat order.
+// Over all ranks, in flat order.
 Values reference_step(Reference& reference, Kind kind, int ranks, int step, size_t numel) {
   std::vector<Values> terms;
   for (int r = 0; r < ranks; ++r) {
@@ -189,7 +189,7 @@ Values reference_step(Reference& reference, Kind kind, int ranks, int step, size
   return out;
 }
 
-TEST(GradientCrossing, GivesAFormTheRanksAndWhatItKeptWhereverASumIsMade) {
+TEST(GradientCrossing, GivesAFormTheRanksAndItsKeptStateForEverySum) {
   for (const Kind kind : {Kind::stage_0, Kind::stage_1, Kind::stage_2, Kind::hybrid})
     for (const int ranks : {2, 4})
       if (kind != Kind::hybrid || ranks == 4)
@@ -207,8 +207,8 @@ TEST(GradientCrossing, GivesAFormTheRanksAndWhatItKeptWhereverASumIsMade) {
         });
 }
 
-// With a gradient that stays, the mean of what arrives goes to the sum as fast as 1 / steps.
-TEST(GradientCrossing, KeepsWhatAFormLeftOutForTheStepsThatFollow) {
+// With a constant gradient, the mean of the received values approaches the sum as 1 / steps.
+TEST(GradientCrossing, KeepsTheErrorOfAFormForLaterSteps) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     Crossing c(world, Kind::stage_2);
     constexpr int kSteps = 4000;
@@ -230,12 +230,13 @@ TEST(GradientCrossing, KeepsWhatAFormLeftOutForTheStepsThatFollow) {
   });
 }
 
-TEST(GradientCrossing, TakesWhatAFormKeepsFromTheRanksMemoryAndCountsItDry) {
+TEST(GradientCrossing, AllocatesKeptStateFromTheRanksMemoryAndCountsItDry) {
   comm::run_ranks(4, [&](comm::Communicator& world) {
     for (const Kind kind : {Kind::stage_0, Kind::stage_1, Kind::stage_2, Kind::hybrid}) {
       Crossing real(world, kind), dry(world, kind, Memory::Mode::dry);
       EXPECT_EQ(real.memory.live(), dry.memory.live());
-      const int64_t numel = real.unit.layout.numel(), each = numel / 2;  // 4 ranks: 37 are 40
+      const int64_t numel = real.unit.layout.numel(), each = numel / 2;  // 4 ranks: 37 elements are padded to
+                                                                         // 40
       EXPECT_EQ(numel, 40);
       EXPECT_EQ(real.memory.live().at(MemoryKind::device, Category::optimizer_state),
                 4 * (kind == Kind::hybrid ? numel + each : numel));

@@ -10,8 +10,7 @@ std::vector<UnitSpec> two_units() {
           {"b", {{"b.w", {3}, {}, true}, {"b.unused", {4}, {}, false}}}};
 }
 
-// A gradient that is a known function of rank, micro-batch and element, small integers so that every sum is
-// exact.
+// Gradient as a known function of rank, micro-batch and element: small integers, so that every sum is exact.
 float gradient(int rank, int micro, int unit, int64_t i) {
   return float((rank + 1) * (micro + 2) + unit * 3 + int(i % 7));
 }
@@ -45,7 +44,7 @@ void write_gradients(PlannedVisits& planned, const std::vector<int>& units, int 
     }
 }
 
-// Keeps what it is told, and the first element of the gradient as the work after it sees it.
+// Records notifications, and the first element of the gradient as later work sees it.
 struct Listener final : GradientUser {
   ParameterStore* store = nullptr;
   int visit = 0, micro = 0;
@@ -61,7 +60,7 @@ struct Listener final : GradientUser {
   }
 };
 
-// Two layers, unit b used by both of them; its second parameter is never written.
+// Two layers that both use unit b; its second parameter is never written.
 Result run(comm::Communicator& world, const Case& c, Listener* listener = nullptr) {
   const auto self = comm::self_communicator();
   Memory memory;
@@ -104,7 +103,7 @@ Result run(comm::Communicator& world, const Case& c, Listener* listener = nullpt
   return r;
 }
 
-// The sum over ranks and micro-batches in double, by flat index. Unit b is written twice a pass.
+// The sum over ranks and micro-batches in double, by flat index. Unit b is written twice per pass.
 std::vector<double> expected(const FlatLayout& layout, int unit, int ranks, int micros) {
   std::vector<double> sum(size_t(layout.numel()), 0.0);
   for (int p = 0; p < layout.params(); ++p) {
@@ -152,7 +151,7 @@ TEST(ParameterStore, ReducesEveryGradientExactlyOnceIntoEveryHome) {
           });
 }
 
-TEST(ParameterStore, TellsOfEachUnitOnceWhenItsGradientIsFinalAndThoseBehindItAreStillToCome) {
+TEST(ParameterStore, ReportsEachUnitOnceAsItsGradientIsFinal) {
   for (int ranks : {1, 2, 3})
     for (int stage : {0, 1, 2, 3})
       for (bool overlap : {false, true})
@@ -173,7 +172,8 @@ TEST(ParameterStore, TellsOfEachUnitOnceWhenItsGradientIsFinalAndThoseBehindItAr
               EXPECT_EQ(l.told[i].micro, 1);
               EXPECT_EQ(l.told[i].first, r.reduced[size_t(l.told[i].unit)][0]);
             }
-            EXPECT_EQ(l.told[0].visit, overlap ? 2 : 1);  // behind its reduction, before the last visit's
+            EXPECT_EQ(l.told[0].visit, overlap ? 2 : 1);  // after its reduction, before that of the last
+                                                          // visit
           });
 }
 
@@ -225,13 +225,13 @@ TEST(ParameterStore, SendsAsManyBytesAsTheZeroFormulaSays) {
           EXPECT_EQ(r.bytes[comm::Collective::reduce_scatter],
                     stage == 0 ? 0 : shards * (stage >= 2 ? micros : 1));
           EXPECT_EQ(r.bytes[comm::Collective::all_reduce], stage == 0 ? all_reduce : 0);
-          // Visit 0 gathers both units, visit 1 finds unit b still there, visit 2 has to fetch unit a again.
+          // Visit 0 gathers both units, visit 1 still has unit b, and visit 2 has to fetch unit a again.
           const int64_t a = FlatLayout(two_units()[0], ranks).numel() / ranks * 4 * (ranks - 1);
           EXPECT_EQ(r.bytes[comm::Collective::all_gather], stage == 3 ? micros * (shards + a) : 0);
         });
 }
 
-// A frozen unit between two others: gathered for them, and in nothing of the backward.
+// A frozen unit between two others: gathered for them, but not part of the backward.
 TEST(ParameterStore, NeitherKeepsNorSendsNorCompletesGradientsOfFrozenUnits) {
   for (int stage : {0, 1, 2, 3})
     comm::run_ranks(3, [&](comm::Communicator& world) {
@@ -274,8 +274,7 @@ TEST(ParameterStore, NeitherKeepsNorSendsNorCompletesGradientsOfFrozenUnits) {
     });
 }
 
-// So the norm adds the same terms at every stage. The units' shards are padded to 64 elements where they are
-// large.
+// The norm then adds the same terms at every stage. Shards of large units are padded to 64 elements.
 TEST(ParameterStore, CountsTheSamePiecesAtEveryStage) {
   constexpr int kRanks = 3;
   std::vector<std::vector<Range>> at_stage_2(kRanks);

@@ -1,5 +1,5 @@
-// The order from an update to the next use of its weights, where the streams really run on their own: what
-// publishes must see the update, what uses must see what was published. Nothing here waits on the host.
+// Order from an update to the next use of its weights on asynchronous streams: publication must see the
+// update, and uses must see the published values. Nothing here waits on the host.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,8 +19,8 @@ void dawdle(Stream& stream, int microseconds) {
   stream.enqueue([=] { std::this_thread::sleep_for(std::chrono::microseconds(microseconds)); });
 }
 
-// Updates both units `steps` times and reads them through a pass after each, with random pauses in both
-// streams and between them. Returns how many elements were read that were not those of the step.
+// Updates both units `steps` times and reads them in a pass after each, with random pauses in and between
+// both streams. Returns the number of elements with values of another step.
 int64_t stale_reads(comm::Communicator& world, int stage, bool overlap, uint32_t seed, int steps) {
   const auto self = comm::self_communicator();
   Memory memory;
@@ -40,8 +40,8 @@ int64_t stale_reads(comm::Communicator& world, int stage, bool overlap, uint32_t
     planned.begin_step();
     pause(compute), pause(comm);
     for (int u = 0; u < store.units(); ++u) {
-      // The first unit is updated on the compute stream, as the device's kernels do; the second beside it, as
-      // staged state is.
+      // Updates the first unit on the compute stream, as device kernels do, and the second on another one, as
+      // staged updates do.
       Stream& stream = u == 0 ? compute : beside;
       const Tensor slice = store.next_weights_slice(u);
       beside.wait(compute.record());

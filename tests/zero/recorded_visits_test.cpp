@@ -1,5 +1,5 @@
-// A forward and backward that nobody knows before: units in drawn orders, repeated, skipped, and different on
-// every rank. Gradients are small integers, so that sums have one value whatever their order.
+// Forward and backward in an unknown order: units in random orders, repeated, skipped, and different on every
+// rank. Gradients are small integers, so that sums are independent of their order.
 #include "zero/recorded_visits.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ struct VisitCase {
   }
 };
 
-// A rank's state and its driver.
+// State of a rank and its driver.
 struct VisitingRank {
   VisitingRank(comm::Communicator& world, const VisitCase& c, const std::string& folder)
       : text(c.text()),
@@ -69,7 +69,7 @@ struct VisitingRank {
     }
     store.wait_for_weights();
   }
-  // A module's forward or backward. What it computes it sees at once, as a stream would in its order.
+  // Forward or backward of a module. Results are visible immediately, as on an inline stream.
   void use(int step, int u, bool backward) {
     const std::vector<Tensor> params = visits.acquire(u);
     compute.synchronize();
@@ -83,7 +83,7 @@ struct VisitingRank {
   void add(int u) {
     std::vector<GradientSlot> slots = visits.gradients(u);
     compute.synchronize();
-    // The bias is left out: a parameter that nobody writes has gradient zero.
+    // The bias is skipped: an unwritten parameter has gradient zero.
     if (slots[0].written) {
       const bool adds = std::exchange(*slots[0].written, true);
       for (int64_t i = 0; i < slots[0].tensor.numel(); ++i)
@@ -92,7 +92,7 @@ struct VisitingRank {
     }
     visits.give(u);
   }
-  // After a step in which rank r gave unit u times[r][u] times.
+  // Call after a step with times[r][u] gives of unit u by rank r.
   void expect_sums(const std::vector<std::vector<int>>& times) {
     compute.synchronize(), other.synchronize();
     for (int u = 0; u < kUnits; ++u) {
@@ -139,7 +139,7 @@ std::vector<VisitCase> cases() {
   return all;
 }
 
-// Steps of two micro-batches. Each rank draws its own units, in its own order, and some it uses twice.
+// Steps of two micro-batches. Each rank draws its units and their order, and uses some twice.
 TEST(RecordedVisits, GiveTheSumsOfWhateverEveryRankDoesInWhateverOrder) {
   const Scratch scratch;
   for (const VisitCase& c : cases()) {
@@ -177,7 +177,7 @@ TEST(RecordedVisits, GiveTheSumsOfWhateverEveryRankDoesInWhateverOrder) {
   }
 }
 
-// Gradients with all their bits, of three micro-batches; unit 0 has two in each.
+// Gradients with all bits set, of three micro-batches; unit 0 has two in each.
 float rounded(int rank, int micro, int unit, int64_t i) {
   return Philox{uint64_t(rank), uint64_t(10 * micro + unit)}.uniform(uint64_t(i)) - 0.5f;
 }
@@ -245,8 +245,8 @@ TEST(RecordedVisits, GiveTheBitsOfPlannedOnesInEveryOrder) {
       });
 }
 
-// Once it is known, an order that is the same on all ranks needs no agreement but the one at its end; a new
-// one is learned in a step.
+// A known order that is equal on all ranks needs only the agreement at its end; a new order is learned in one
+// step.
 TEST(RecordedVisits, FollowTheRecordWithoutAWordWhereRanksDoAsBefore) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     VisitingRank r(world, {.overlap = true, .room = 300}, "");
@@ -276,7 +276,7 @@ TEST(RecordedVisits, FollowTheRecordWithoutAWordWhereRanksDoAsBefore) {
   });
 }
 
-TEST(RecordedVisits, SayWhichUnitHasNoRoomBesideWhich) {
+TEST(RecordedVisits, NameTheUnitWithoutRoomAndThoseInUse) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     VisitingRank r(world, {.room = 150}, "");
     r.publish(0);

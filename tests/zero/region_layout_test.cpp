@@ -7,7 +7,7 @@
 namespace cleave::zero {
 namespace {
 
-// The most that is alive at one visit: no packing can be smaller.
+// Maximum live elements at one visit, a lower bound of every packing.
 int64_t lower_bound(const std::vector<Lifetime>& lifetimes) {
   int64_t most = 0;
   for (int v = 0; v < 64; ++v) {

@@ -1,4 +1,4 @@
-// An update on either side of a device, which is a CPU here: its streams are threads that only events order.
+// Update on either side of a device, here a CPU: its streams are threads ordered only by events.
 #include "zero/staged_update.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ struct Unit {
   }
 };
 
-// Units of less than a piece, of several, of none; all enqueued at once, as a step does.
+// Units of less than one piece, of several, and empty; all enqueued at once, as in a step.
 std::vector<Unit> units() {
   std::vector<Unit> all;
   for (const int64_t numel : {5, 3 << 20, 0, (1 << 20) + 3, 1 << 20, 70})
@@ -86,7 +86,7 @@ TEST(StagedUpdate, GivesTheBitsOfTheUpdateInPlaceOnEitherSideHoweverManyUnitsAre
     }
 }
 
-TEST(StagedUpdate, StartsAfterWhatItWasToldToWaitForAndItsEventComesAfterItsLastByte) {
+TEST(StagedUpdate, StartsAfterTheAwaitedEventAndEndsAfterItsLastByte) {
   const auto optimizer = optim::make_optimizer({.type = config::OptimizerType::sgd});
   for (const auto side : {offload::UpdateSide::host, offload::UpdateSide::device}) {
     Unit unit((3 << 20) + 7, 1);
@@ -110,7 +110,7 @@ TEST(StagedUpdate, StartsAfterWhatItWasToldToWaitForAndItsEventComesAfterItsLast
   }
 }
 
-// Numbers that the kernels leave in their operands reach those kinds alone that are written.
+// Values that kernels leave in their operands reach only the written kinds.
 TEST(StagedUpdate, ReadsAndKeepsTheKindsItIsToldToAndSaysWhichPieceItIs) {
   Unit unit((1 << 20) + 5, 3);
   const std::vector<float> param = unit.param;
@@ -131,8 +131,8 @@ TEST(StagedUpdate, ReadsAndKeepsTheKindsItIsToldToAndSaysWhichPieceItIs) {
   EXPECT_EQ(unit.v, std::vector<float>(param.size(), 1));
 }
 
-// Kernels that take their time: what comes next must not come too soon.
-TEST(StagedUpdate, KeepsAPieceUntilItsKernelsAreDoneAndReadsInAWalkWhatTheOneBeforeWrote) {
+// Slow kernels: following work must not start too early.
+TEST(StagedUpdate, KeepsAPieceUntilItsKernelsAreDoneAndReadsThePreviousWalksWrites) {
   for (const auto& [side, count] : {std::pair{offload::UpdateSide::host, 5},
                                     {offload::UpdateSide::device, 5},
                                     {offload::UpdateSide::device, 1}}) {
@@ -165,7 +165,7 @@ TEST(StagedUpdate, KeepsAPieceUntilItsKernelsAreDoneAndReadsInAWalkWhatTheOneBef
   }
 }
 
-// A device that is another memory: what was not brought there cannot be read, what was not brought back is
+// The device has separate memory: operands not brought there cannot be read, and results not brought back are
 // lost.
 TEST(StagedUpdate, WorksInItsOwnMemoryOnEverythingFromTheOtherSide) {
   Unit unit(1000, 3);

@@ -14,12 +14,12 @@ constexpr UpdateBytes kEverythingAtHome{
     .state = 12'000, .read = 12'000, .written = 12'000, .gradients_at_home = 2'000, .weights_at_home = 2'000};
 
 TEST(UpdateTimes, AreThoseOfTheBusiestResource) {
-  // The host's kernels, and the link, which carries the state up and down.
+  // Limits: host kernels, and the link, which carries the state both ways.
   const UpdateTimes slow_host =
       update_times(kWeightsOnDevice, {.host = 1000, .to_device = 4000, .to_host = 3000});
   EXPECT_DOUBLE_EQ(slow_host.host, 12);
   EXPECT_DOUBLE_EQ(slow_host.device, 4);
-  // A host that is faster than the link: gradients go down as the kernels work.
+  // With a host faster than the link, gradients arrive while the kernels run.
   const UpdateTimes slow_link =
       update_times(kWeightsOnDevice, {.host = 48'000, .to_device = 4000, .to_host = 1000});
   EXPECT_DOUBLE_EQ(slow_link.host, 2);
@@ -32,7 +32,7 @@ TEST(UpdateTimes, CountGradientsAndWeightsOnTheLinkOfTheSideThatLacksThem) {
   EXPECT_DOUBLE_EQ(update_times(kEverythingAtHome, rates).device, 14);
   EXPECT_DOUBLE_EQ(update_times(kWeightsOnDevice, rates).host, 2);
   EXPECT_DOUBLE_EQ(update_times(kWeightsOnDevice, rates).device, 12);
-  UpdateBytes lamb = kEverythingAtHome;  // reads its state twice
+  UpdateBytes lamb = kEverythingAtHome;  // it reads its state twice
   lamb.read *= 2;
   EXPECT_DOUBLE_EQ(update_times(lamb, rates).device, 26);
 }

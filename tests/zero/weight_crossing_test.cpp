@@ -1,4 +1,4 @@
-// Gathers alone: what arrives, what was sent for it, and what it passed through.
+// Gathers alone: received values, sent bytes, and staging memory.
 #include "zero/weight_crossing.h"
 
 #include <gtest/gtest.h>
@@ -24,8 +24,8 @@ void set(const Tensor& t, int64_t i, float x) {
     t.as<bf16>()[i] = from_float<bf16>(x);
 }
 
-// What a rank's shard of these elements is after its blocks were bytes, in double precision. A quotient and a
-// product of two floats in double precision and then rounded are those of fp32.
+// Returns a rank's shard after rounding in blocks of bytes, in double precision. A quotient and a product of
+// two floats computed in double precision and then rounded equal those of fp32.
 std::vector<double> rounded_in_blocks(const std::vector<float>& shard) {
   std::vector<double> out;
   for (size_t begin = 0; begin < shard.size(); begin += size_t(kBlock)) {
@@ -54,7 +54,7 @@ struct Gather {
     for (int64_t i = 0; i < shard.tensor().numel(); ++i)
       set(shard, i, value(world.rank() * unit.shard_numel() + i));
   }
-  std::vector<float> of_rank(int rank) const {  // what that rank has, in the weights' type
+  std::vector<float> of_rank(int rank) const {  // values of that rank, in the weights' type
     const int64_t n = unit.shard_numel();
     std::vector<float> values;
     for (int64_t i = rank * n; i < (rank + 1) * n; ++i)
@@ -108,7 +108,7 @@ TEST(WeightCrossing, OfBytesSendsAByteAnElementAndAScaleForEveryBlock) {
     });
 }
 
-// Updated slices are not rounded, though what is gathered for a use is.
+// Updated slices are not rounded, unlike gathers for a use.
 TEST(WeightCrossing, PublishesSlicesAsTheyAre) {
   comm::run_ranks(4, [&](comm::Communicator& world) {
     Memory memory;
@@ -125,7 +125,7 @@ TEST(WeightCrossing, PublishesSlicesAsTheyAre) {
     std::vector<float> memory_of_shard(size_t(2 * n), -1);
     const Tensor shard(memory_of_shard.data(), DType::fp32, {2 * n});
     const Tensor slice = shard.slice(unit.slice_of_shard());
-    // By place in the shard and by the near rank that has it.
+    // Depends on the place in the shard and the near rank that holds it.
     const auto value_at = [&](int64_t i) { return value(i) + float(near->rank()); };
     for (int64_t i = 0; i < n; ++i) slice.as<float>()[i] = value_at(unit.slice_of_shard().begin + i);
     crossing.publish(unit, shard, slice);

@@ -42,7 +42,7 @@ TEST(Bench, RepeatsWorkAsOftenAsAskedAndAsLong) {
 
 void nothing(int, size_t) {}
 
-// A machine on which every visit takes a second, and which does half in those of [from, to).
+// Machine on which every visit takes a second; visits in [from, to) run at half speed.
 class SlowForAWhile {
  public:
   SlowForAWhile(int from, int to) : from_(from), to_(to) {}
@@ -69,7 +69,7 @@ TEST(Rounds, ASlowTimeOfARoundsLengthMovesNoRow) {
     for (int i = 0; i < rows; ++i) {
       const Rate& rate = found[size_t(i)].rate;
       EXPECT_EQ(rate.median, SlowForAWhile::rate(i)) << "slow from visit " << begin;
-      EXPECT_EQ(rate.low, SlowForAWhile::rate(i) / 2) << "which is what the spread is for";
+      EXPECT_EQ(rate.low, SlowForAWhile::rate(i) / 2) << "the spread shows the slow visits";
     }
   }
 }
@@ -83,7 +83,7 @@ TEST(Rounds, OneQuietRoundIsEnoughForTheFastest) {
   }
 }
 
-TEST(Rounds, SayWhatComesNext) {
+TEST(Rounds, AnnounceTheNextVisit) {
   std::string order;
   const auto subject = [&](const char* name) {
     return Subject{name, [&order, name] {
@@ -120,7 +120,7 @@ TEST(Rounds, ARowIsBoundedByTheFastestRoundOfTheBestOther) {
   EXPECT_EQ(found[3].limited_by, "");
 }
 
-TEST(Bench, NamesRowsWhoseRangesLieBelowTheEarlierOnes) {
+TEST(Bench, NamesRowsWithRangesBelowTheEarlierOnes) {
   const Report was =
       report_of({row("same", 9, 10, 11), row("slower", 9, 10, 11), row("a little", 9.9, 10, 10.1),
                  row("gone", 1, 2, 3), row("overlaps", 9, 10, 11)});
