@@ -23,7 +23,7 @@ using Aligned = std::unique_ptr<std::byte, decltype(&std::free)>;
 
 Aligned aligned(int64_t bytes) {
   Aligned p(static_cast<std::byte*>(std::aligned_alloc(size_t(kAlign), size_t(bytes))), &std::free);
-  require(p != nullptr, Exit::memory, "allocation of {} of host memory for unaligned disk blocks failed",
+  require(p != nullptr, Exit::memory, "host memory: allocation of {} for unaligned disk blocks failed",
           format_bytes(bytes));
   return p;
 }

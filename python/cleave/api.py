@@ -75,6 +75,9 @@ def initialize(
     wait = configuration.section("cleave").get("comm_timeout_s")
     jobs.current(*([float(wait)] if isinstance(wait, int) and wait > 0 else []))
     init_distributed(dist_init_required=dist_init_required)
+    stages = configuration.section("pipeline").get("stages")
+    if isinstance(stages, int) and stages > 1 and not configuration.native() and not isinstance(model, PipelineModule):
+        raise UsageError(f"pipeline.stages: got {stages} for a {type(model).__name__}; pass a PipelineModule, or set 1")
     kind: Any = FamilyEngine if configuration.native() else PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine
     engine: DeepSpeedEngine = kind(configuration, model, optimizer, model_parameters, lr_scheduler)
     if training_data is not None:

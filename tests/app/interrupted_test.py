@@ -238,10 +238,10 @@ class Interrupted(RunTest):
         for pid in self.ranks_of(job):
             os.kill(pid, signal.SIGSTOP)  # they cannot stop
         job.send_signal(signal.SIGINT)
-        self.until(job, "asked to stop")
+        self.until(job, "asked the ranks to stop")
         job.send_signal(signal.SIGINT)
         said = self.end(job, 137)
-        self.assertIn("error: the ranks were killed, because a second Ctrl-C or signal asked", said.splitlines()[-1])
+        self.assertIn("error: a second Ctrl-C or signal killed the ranks", said.splitlines()[-1])
 
 
 if __name__ == "__main__":

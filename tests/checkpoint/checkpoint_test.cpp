@@ -224,7 +224,7 @@ TEST(Checkpoint, NamesTheFolderOneLevelBelowOrAboveWhenItIsThere) {
   const Scratch scratch;
   save(scratch.folder() / "run" / "checkpoints", "a", 1);
   expect_error(Exit::checkpoint,
-               {"no file 'latest'", "its folder checkpoints has one: give", "run/checkpoints"},
+               {"the file 'latest'", "its folder checkpoints has one: give", "run/checkpoints"},
                [&] { checkpoint::latest_checkpoint(scratch.folder() / "run"); });
   expect_error(Exit::checkpoint, {"is a checkpoint itself: give the folder above it, and --tag a"},
                [&] { checkpoint::latest_checkpoint(scratch.folder() / "run" / "checkpoints" / "a"); });

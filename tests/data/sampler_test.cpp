@@ -171,7 +171,7 @@ TEST(Sampler, AResumeWithTheSameBatchChangesNothing) {
 
 TEST(Sampler, RefusesBatchesThatCannotBeFilled) {
   expect_error(Exit::data, {"no samples"}, [] { Sampler{.samples = 0}.check(); });
-  expect_error(Exit::data, {"3 samples", "takes 4", "train_batch_size"},
+  expect_error(Exit::data, {"got 3", "at least 4", "train_batch_size"},
                [] { Sampler{.samples = 3, .drop_last = true, .global_batch = 4}.check(); });
   expect_error(Exit::internal, {"position 4"}, [] { Sampler{.samples = 9, .global_batch = 4}.sample(0, 4); });
 }

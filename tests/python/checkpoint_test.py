@@ -125,7 +125,7 @@ class Checkpoints(unittest.TestCase):
                 self.expect_close(got["losses"][:1], want[:1], f"{name} at stage {stage}", 4e-3)
 
     def test_names_that_do_not_match_are_said(self) -> None:
-        for words in (": master of ", "h.0.attn.c_attn.bias", "and has transformer.h.0", "found by their names"):
+        for words in (": master of ", "h.0.attn.c_attn.bias", "extra: transformer.h.0", "matched by name"):
             self.assertIn(words, self.said)
 
     def test_whole_weights_of_deepspeeds_checkpoints(self) -> None:
@@ -177,7 +177,7 @@ class Checkpoints(unittest.TestCase):
         with contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit) as ended:
             zero_to_fp32.main([str(self.folder / "nowhere"), str(self.folder / "out")])
         self.assertEqual(ended.exception.code, 4)
-        self.assertIn("there is no folder", said.getvalue())
+        self.assertIn("does not exist; give the --output folder", said.getvalue())
 
 
 class Faults(unittest.TestCase):

@@ -100,7 +100,7 @@ class Engine(unittest.TestCase):
             self.assertEqual(said["norms"][:2], said["norms"][2:])
             self.assertIn("StepOrderError: loss: Loss scaling is required", said["unscaled"])
             self.assertIn("StepOrderError: engine.backward: reaches trained parameters of Mlp", said["another's"])
-            self.assertIn("zero_grad between loss.backward() and engine.step()", said["taken back"])
+            self.assertIn("zero_grad: called between loss.backward() and engine.step()", said["taken back"])
             self.assertEqual(said["failed"], "ValueError: a hook of the script")
             self.assertIn("the engine cannot continue: a backward of the script failed", said["after"])
 

@@ -29,6 +29,8 @@ def _mistake(which: str, folder: str) -> None:
     module = models.seeded(models.Mlp)
     if what == "unknown key":
         deepspeed.initialize(model=module, config={**config(0), "gradient_cliping": 1})
+    if what == "stages":
+        deepspeed.initialize(model=module, config={**config(0), "pipeline": {"stages": 2}})
     if what == "no section":
         deepspeed.initialize(model=module, config={**config(0), "cleave": 5})
     if what == "no file":

@@ -107,6 +107,7 @@ class Surface(unittest.TestCase):
     def test_mistakes_are_named(self) -> None:
         expected = {
             "unknown key": ["UsageError", 'gradient_cliping: unknown key; did you mean "gradient_clipping"?'],
+            "stages": ["UsageError", "pipeline.stages: got 2 for a Mlp; pass a PipelineModule, or set 1"],
             "no section": ["UsageError", "cleave: expected an object, or null, got 5"],
             "no file": ["UsageError", "nowhere.json: neither an existing file nor a configuration in base64"],
             "twice": ["UsageError", "config: conflicts with args.deepspeed_config"],

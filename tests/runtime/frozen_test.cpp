@@ -350,7 +350,7 @@ TEST(Frozen, ATrainedCheckpointLoadsAndTheReverseRequiresAnOptimizerReset) {
   from_trained.load_checkpoint(trained.folder());
   EXPECT_EQ(weights_of(from_trained), weights_of(a));
   runtime::Engine from_frozen(gpt_config({}), gpt(false), *alone, {});
-  expect_error(Exit::checkpoint, {"no exp_avg of base.", "frozen", "--reset_optimizer"},
+  expect_error(Exit::checkpoint, {"missing: exp_avg of base.", "frozen", "--reset_optimizer"},
                [&] { from_frozen.load_checkpoint(frozen.folder()); });
   from_frozen.load_checkpoint(frozen.folder(), "latest", runtime::Engine::Load::no_optimizer);
   EXPECT_EQ(weights_of(from_frozen), weights_of(b));

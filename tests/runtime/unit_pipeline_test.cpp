@@ -109,7 +109,7 @@ TEST(UnitPipeline, HandsOutTheScheduleAndCarriesWhatItSays) {
       s.engine.send_shape(0, "one float"), s.engine.send(runtime::Link::activation, message);
       s.engine.send_shape(0, "one float"), s.engine.receive(runtime::Link::gradient, message);
       EXPECT_EQ(value, 8);
-      expect_error(Exit::usage, {"two floats", "the previous ones", "one float", "dynamic_shape"},
+      expect_error(Exit::usage, {"two floats", "earlier ones of the step", "one float", "dynamic_shape"},
                    [&] { s.engine.send_shape(0, "two floats"); });
     } else {
       value = 0;
