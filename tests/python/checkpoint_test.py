@@ -228,6 +228,9 @@ class Faults(unittest.TestCase):
                 for part in [*parts, "; start all ranks with the same command"]:
                     self.assertIn(part, ended.output)
                 self.assertNotIn("RankLost", ended.output)
+        ended = ranks.run(2, "fault_cases", "differs", "rates", timeout=60)
+        self.assertEqual(ended.code, 2, ended.output)
+        self.assertIn("step 2: learning rates, betas or weight decay of the parameter groups differ between ranks", ended.output)
         ended = ranks.run(2, "fault_cases", "differs", "values", timeout=60)
         self.assertEqual(ended.code, 0, ended.output)
 

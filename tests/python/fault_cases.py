@@ -117,4 +117,8 @@ def differs(what: str) -> None:
     if what == "values":  # the first rank's are those of all, and it alone writes this file
         config["tensorboard"] = {"enabled": True, "output_path": "elsewhere"}
     optimizer = torch.optim.AdamW(module.parameters(), lr=2e-2 if what == "config" else 1e-2)
-    _step(deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0], 0)
+    engine = deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
+    _step(engine, 0)
+    if what == "rates":  # as of a schedule that looks at this rank's loss
+        engine.optimizer.param_groups[0]["lr"] = 0.5
+    _step(engine, 1)
