@@ -70,6 +70,17 @@ void refuse_unknown(const CLI::App& app) {
   if (!text.empty()) fail(Exit::usage, "{}\n  {} --help lists the options", text, app.get_name());
 }
 
+// An empty value is mostly a shell variable that is not set: "--output $DIR" would train without checkpoints.
+void refuse_empty_values(const CLI::App& app) {
+  for (const CLI::Option* o : app.get_options()) {
+    const std::string name = o->get_name();
+    if (name == "--prompt" || o->get_expected_min() == 0) continue;  // a text; an option without a value
+    for (const std::string& value : o->results())
+      require(!value.empty(), Exit::usage, "{}: empty value; give one, or leave the option out", name);
+  }
+  for (const CLI::App* sub : app.get_subcommands()) refuse_empty_values(*sub);
+}
+
 // In words of this program: CLI11 says "Could not convert: --bf16 = maybe" and "--steps: 1 required INT
 // missing".
 std::string said(const CLI::ParseError& e) {
@@ -141,6 +152,8 @@ bool parse(CLI::App& app, Arguments arguments) {
     fail(Exit::usage, "{}; {} --help lists the options", said(e), app.get_name());
   }
   refuse_unknown(app);
+  // The launcher takes DeepSpeed's options, whose defaults for hosts and arguments are empty texts.
+  if (!app.get_name().ends_with("launch") && !app.get_name().ends_with("deepspeed")) refuse_empty_values(app);
   return true;
 }
 

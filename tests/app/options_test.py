@@ -21,6 +21,9 @@ class Options(AppTest):
                          "  unknown option --deepspeed_confg; did you mean --deepspeed_config?\n"
                          "  cleave train --help lists the options\n")
         self.assertIn("unexpected argument splt; did you mean split?", self.refusal("data", "splt"))
+        for option in ("--output", "--export", "--metrics", "--eval_data"):  # as of a shell variable that is not set
+            self.assertIn(f"error: {option}: empty value; give one, or leave the option out",
+                          self.refusal("train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, option, ""))
         self.assertIn("unknown option --trian; did you mean --train?", self.refusal("data", "split", "x", "--trian", "y"))
         self.assertIn("unknown option --strickt; did you mean --strict?", self.refusal("check", "--strickt", self.config()))
         self.assertIn("expected one of linear, cosine, constant, constant_with_warmup, got linaer; did you mean linear?",
