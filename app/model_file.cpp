@@ -7,8 +7,8 @@
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json.h"
-#include "data/text/sentencepiece_file.h"
 #include "core/utf8.h"
+#include "data/text/sentencepiece_file.h"
 
 namespace cleave::app {
 namespace fs = std::filesystem;

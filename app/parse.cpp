@@ -74,7 +74,7 @@ void refuse_unknown(const CLI::App& app) {
 void refuse_empty_values(const CLI::App& app) {
   for (const CLI::Option* o : app.get_options()) {
     const std::string name = o->get_name();
-    if (name == "--prompt" || o->get_expected_min() == 0) continue;  // a text; an option without a value
+    if (o->get_expected_min() == 0) continue;  // its value may be left out
     for (const std::string& value : o->results())
       require(!value.empty(), Exit::usage, "{}: empty value; give one, or leave the option out", name);
   }
@@ -153,7 +153,7 @@ bool parse(CLI::App& app, Arguments arguments) {
   }
   refuse_unknown(app);
   // The launcher takes DeepSpeed's options, whose defaults for hosts and arguments are empty texts.
-  if (!app.get_name().ends_with("launch") && !app.get_name().ends_with("deepspeed")) refuse_empty_values(app);
+  if (app.get_name() != "cleave launch") refuse_empty_values(app);
   return true;
 }
 

@@ -27,7 +27,8 @@ std::string complete_in(const fs::path& dir) {
   return names.empty() ? "none" : names;
 }
 
-// Where the folder of checkpoints is if `dir` holds none: one level below, or above if `dir` is a checkpoint.
+// Names the folder of checkpoints one level below `dir`, or above it if `dir` is a checkpoint. Empty if there
+// is none.
 std::string near_folder(const fs::path& dir, const std::string& pointer) {
   std::error_code error;
   if (fs::is_regular_file(dir / "manifest.json", error))
@@ -60,9 +61,10 @@ std::string latest_checkpoint(const fs::path& dir, const std::string& pointer) {
     const std::string name = name_in(next);
     if (is_plain_name(name) && is_there(dir / name / "manifest.json")) return name;
   }
-  require(is_there(dir / pointer), Exit::checkpoint,
-          "{}: the file '{}', which names the checkpoint to resume from, is missing; complete checkpoints: {}{}",
-          dir.string(), pointer, complete_in(dir), near_folder(dir, pointer));
+  require(
+      is_there(dir / pointer), Exit::checkpoint,
+      "{}: the file '{}', which names the checkpoint to resume from, is missing; complete checkpoints: {}{}",
+      dir.string(), pointer, complete_in(dir), near_folder(dir, pointer));
   const std::string name = name_in(dir / pointer);
   require(
       is_plain_name(name), Exit::checkpoint,

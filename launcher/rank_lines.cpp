@@ -39,7 +39,8 @@ std::optional<std::string> RankLines::take(size_t rank, std::string_view line, b
 
 namespace {
 
-// What to do about an import that Python does not find, the most common end of a script's first start.
+// Advice for a module that Python does not find, the most common end of a script's first start; empty for
+// other errors.
 std::string advice_for(const std::string& error) {
   constexpr std::string_view kMissing = "ModuleNotFoundError: No module named ";
   if (!error.starts_with(kMissing)) return {};

@@ -1,10 +1,8 @@
 #include "runtime/unit_engine.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <numeric>
-#include <string_view>
 
 #include "runtime/stage/pipeline_cut.h"
 #include "runtime/step/engine_core.h"
@@ -267,26 +265,6 @@ void UnitEngine::write_gradient(const std::string& name, std::span<const float> 
   state().write_whole_gradient(name, whole);
 }
 
-namespace {
-
-// Replicas and slices with different rates would diverge without an error. Sums of a 16-bit fingerprint and
-// of its square are exact in double and show a difference: n * sum(h^2) == sum(h)^2 only if all n
-// fingerprints are equal.
-void require_equal_rates(Ranks& ranks, int64_t step, std::span<const optim::Rates> rates) {
-  const int world = ranks.world().size();
-  if (rates.empty() || world == 1) return;
-  const auto* bytes = reinterpret_cast<const char*>(rates.data());
-  const double print = double(std::hash<std::string_view>()({bytes, rates.size_bytes()}) & 0xffff);
-  double sums[] = {print, print * print};
-  ranks.sum(sums, "rates of the step");
-  require(world * sums[1] == sums[0] * sums[0], Exit::usage,
-          "step {}: learning rates, betas or weight decay of the parameter groups differ between ranks (rank "
-          "{} has the learning rate {} in its first group); set equal values on all ranks",
-          step, ranks.world().rank(), rates.front().lr);
-}
-
-}  // namespace
-
 StepResult UnitEngine::finish_step(std::span<const double> losses, std::span<const optim::Rates> rates) {
   State& s = state();
   const int wanted = s.options.rates_given ? s.groups : 0;
@@ -294,7 +272,6 @@ StepResult UnitEngine::finish_step(std::span<const double> losses, std::span<con
         rates.size(), wanted);
   CHECK(s.in_step && !s.in_pass, "finish_step: {}", s.in_pass ? "a pass has not ended" : "no step was begun");
   s.in_step = false;
-  require_equal_rates(s.ranks, s.result.step, rates);
   s.finish_gradients();
   std::vector<double> each(losses.begin(), losses.end());
   if (const auto micros = size_t(s.settings.micros); !each.empty() && each.size() != micros)

@@ -118,8 +118,9 @@ class UnitEngine : public EngineBase {
   void write_gradient(const std::string& name, std::span<const float> whole);
   // losses: mean loss of each of this rank's micro-batches; the result has the average over all ranks. If
   // their number differs from the configuration, their mean counts for each configured micro-batch. rates:
-  // required with EngineOptions::rates_given, otherwise not allowed; one per UnitSpec::group, equal on all
-  // ranks. The result has the first one. Throws Error(training) as Engine::train_batch does.
+  // required with EngineOptions::rates_given, otherwise not allowed; one per UnitSpec::group. Error(usage)
+  // if they differ between ranks of a stage. The result has the first one. Throws Error(training) as
+  // Engine::train_batch does.
   StepResult finish_step(std::span<const double> losses, std::span<const optim::Rates> rates = {});
 
   // Number of gathers and agreement rounds since the start that no record predicted.

@@ -56,8 +56,8 @@ void require_program(const LaunchRequest& request, const std::string& word, bool
   if (!here || word.find('/') != std::string::npos || !request.venv_script.empty()) return;
   std::vector<std::string> names;
   for (const Command& c : kCommands) names.emplace_back(c.name);
-  require(!found_in_path(word).empty(), Exit::usage,
-          "'{}': neither a command nor a program in PATH{}", word, did_you_mean(word, names));
+  require(!found_in_path(word).empty(), Exit::usage, "'{}': neither a command nor a program in PATH{}", word,
+          did_you_mean(word, names));
 }
 
 }  // namespace

@@ -12,10 +12,10 @@ namespace cleave::comm {
 namespace {
 
 constexpr size_t kFewest = 64;       // callers that may wait from one network
-constexpr size_t kNetworks = 4;      // so many times as many from all
+constexpr size_t kNetworks = 4;      // total limit, as a multiple of the limit per address
 constexpr int kAcceptedAtOnce = 64;  // accepted in one turn, so that others have theirs
 constexpr auto kHelloWithin = std::chrono::seconds(10);
-constexpr auto kPause = std::chrono::milliseconds(100);  // where no descriptor is left
+constexpr auto kPause = std::chrono::milliseconds(100);  // if no descriptor is left
 
 // Where a caller calls from: an IPv4 address, or the half of an IPv6 address that others assign.
 std::string network_of(const Socket& socket) {

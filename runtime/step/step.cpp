@@ -1,13 +1,39 @@
 // One optimizer step around its passes.
 #include <cmath>
+#include <functional>
 #include <numeric>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "optim/clipping.h"
 #include "runtime/step/engine_core.h"
 #include "runtime/step/state_records.h"
 
 namespace cleave::runtime {
+namespace {
+
+// Replicas and slices with different rates would diverge without an error; stages of a pipeline may have
+// their own. Sums of a 16-bit fingerprint and of its square are exact in double and show a difference between
+// the n ranks of a stage: n * sum(h^2) == sum(h)^2 only if all n fingerprints are equal.
+void require_equal_rates(Ranks& ranks, int64_t step, std::span<const optim::Rates> rates) {
+  const comm::Communicator& stages = *ranks.mesh().pipe;
+  const int replicas = ranks.world().size() / stages.size();
+  if (rates.empty() || replicas == 1) return;
+  const auto* bytes = reinterpret_cast<const char*>(rates.data());
+  const double print = double(std::hash<std::string_view>()({bytes, rates.size_bytes()}) & 0xffff);
+  std::vector<double> sums(size_t(stages.size())), squares = sums;
+  sums[size_t(stages.rank())] = print, squares[size_t(stages.rank())] = print * print;
+  sums.insert(sums.end(), squares.begin(), squares.end());
+  ranks.sum(sums, "rates of the step");
+  for (size_t stage = 0; stage < squares.size(); ++stage)
+    require(replicas * sums[squares.size() + stage] == sums[stage] * sums[stage], Exit::usage,
+            "step {}: learning rates, betas or weight decay of the parameter groups differ between ranks "
+            "(rank {} has the learning rate {} in its first group); set equal values on all ranks",
+            step, ranks.world().rank(), rates.front().lr);
+}
+
+}  // namespace
 
 void EngineCore::begin_step() {
   zero::ShardedOptimizer& optimizer = rank->optimizer();
@@ -30,6 +56,7 @@ StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
   sum_gradients();
   result.grad_norm = std::sqrt(squared_norm()) * settings.average.after / left_scale();
   result.loss = mean_loss();
+  require_equal_rates(ranks, result.step, rates);
   try {
     result.skipped = overflowed();
   } catch (const Error&) {

@@ -22,16 +22,17 @@ config::DsConfig staged(int stages, int zero) {
 
 // Three layers on up to two stages; the first and the last share a unit.
 struct Stages {
-  Stages(comm::Communicator& world, int stages, int zero)
+  Stages(comm::Communicator& world, int stages, int zero, const runtime::UnitOptions& options = {})
       : last(world.rank() >= world.size() / stages),
         units(stages == 1
                   ? std::vector<UnitSpec>{unit("shared", {2}), unit("first", {3}), unit("second", {1})}
               : last ? std::vector<UnitSpec>{unit("second", {1}), unit("shared", {2})}
                      : std::vector<UnitSpec>{unit("shared", {2}), unit("first", {3})}),
-        engine(staged(stages, zero), "layers", units, world, {}) {}
+        engine(staged(stages, zero), "layers", units, world, options) {}
 
   // Two micro-batches with this gradient in every element of a unit.
-  runtime::StepResult step(const std::function<float(const std::string&)>& gradient) {
+  runtime::StepResult step(const std::function<float(const std::string&)>& gradient,
+                           std::span<const optim::Rates> rates = {}) {
     engine.begin_step();
     for (int micro = 0; micro < 2; ++micro) {
       engine.begin_pass(0, micro == 1);
@@ -49,7 +50,7 @@ struct Stages {
     for (const char* name : {"shared", "first", "second"})
       gradients[name] = engine.gradient(name + std::string(".weight"));
     const double losses[] = {1, 2};
-    return engine.finish_step({losses, last || engine.mesh().pipe == 1 ? 2u : 0u});
+    return engine.finish_step({losses, last || engine.mesh().pipe == 1 ? 2u : 0u}, rates);
   }
 
   bool last;
@@ -74,6 +75,22 @@ TEST(UnitPipeline, SumsSharedUnitsAndCountsThemOnceAtEveryZeroStage) {
       EXPECT_DOUBLE_EQ(result.loss, 1.5) << "of the last stage, on every rank";
       EXPECT_EQ(s.engine.memory_live(), s.engine.memory_planned());
       EXPECT_EQ(s.engine.params(), 6);
+    });
+}
+
+TEST(UnitPipeline, RatesMayDifferBetweenStagesAndNotBetweenRanksOfAStage) {
+  for (const int zero : {0, 2})
+    comm::run_ranks(4, [&](comm::Communicator& world) {
+      runtime::UnitOptions options;
+      options.engine.rates_given = true;
+      Stages s(world, 2, zero, options);
+      const auto constant = [](const std::string&) { return 2.0f; };
+      optim::Rates of_stage, of_rank;
+      of_stage.lr = s.last ? 0.5 : 0.1, of_rank.lr = world.rank() == 1 ? 0.2 : 0.1;
+      EXPECT_EQ(s.step(constant, {&of_stage, 1}).step, 1);
+      expect_error(Exit::usage, {"step 2", "differ between ranks", "set equal values on all ranks"}, [&] {
+        s.step(constant, {&of_rank, 1});
+      });
     });
 }
 
