@@ -55,7 +55,8 @@ Arguments without_local_rank(Arguments all) {
 int with_output_written(const Command& command, int code) {
   if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
   constexpr const char* kLost =
-      "standard output: cannot be written, and the output is lost; check the free space";
+      "standard output: cannot be written, and the output is lost; check the free space, or what reads the "
+      "output";
   const bool is_log = command.run == run_train || command.run == run_launch;
   require(is_log || code != 0, Exit::usage, "{}", kLost);
   std::fprintf(stderr, "warning: %s\n", kLost);

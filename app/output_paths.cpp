@@ -84,7 +84,7 @@ void OutputPaths::require_distinct() const {
     if (!id) continue;
     for (size_t i = 0; i < seen.size(); ++i) {
       const Named& other = *seen[i].first;
-      if (seen[i].second != *id || (out.is_folder && other.is_folder)) continue;
+      if (seen[i].second != *id) continue;
       require(i >= inputs, Exit::usage,
               "{} {}: would overwrite {} {}, which is the same file; give the output another name", out.what,
               out.path, other.what, other.path);

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kTemporary = ".tmp.", kReplaced = ".old.", kStep = "global_step";
 
 struct Contents {
-  bool foreign = false, manifest = false, shards = false;
+  bool empty = true, foreign = false, manifest = false, shards = false;
   bool unfinished = false;  // what a rank wrote for the manifest, or the manifest's beginning
 };
 
@@ -22,6 +22,7 @@ Contents contents_of(const fs::path& folder) {
   Contents c;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const fs::path name = entry.path().filename();
+    c.empty = false;
     if (!is_checkpoint_file(name.string()) || entry.symlink_status().type() == fs::file_type::directory)
       c.foreign = true;
     else if (name == "manifest.json")
@@ -43,11 +44,13 @@ bool is_whole(const fs::path& dir, const std::string& name) {
   }
 }
 
-bool is_of_step_before(std::string_view name, int64_t step) {
-  int64_t its = 0;
-  if (!name.starts_with(kStep)) return false;
+// Returns the N of "global_step<N>"; -1 for another name.
+int64_t step_of(std::string_view name) {
+  int64_t step = 0;
+  if (!name.starts_with(kStep)) return -1;
   name.remove_prefix(kStep.size());
-  return std::from_chars(name.data(), name.data() + name.size(), its).ec == std::errc() && its < step;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  return error == std::errc() && end == name.data() + name.size() ? step : -1;
 }
 
 bool is_left_over(const fs::path& dir, const std::string& name, const std::string& in_use, int64_t step) {
@@ -56,7 +59,9 @@ bool is_left_over(const fs::path& dir, const std::string& name, const std::strin
   if (name.starts_with(kTemporary)) return true;
   if (name.starts_with(kReplaced))
     return !in_use.empty() && (c.manifest ? is_whole(dir, name.substr(kReplaced.size())) : c.shards);
-  return !c.manifest && (c.unfinished || (c.shards && is_of_step_before(name, step)));
+  const int64_t its = step_of(name);
+  if (c.empty) return its >= 0;
+  return !c.manifest && (c.unfinished || (c.shards && its >= 0 && its < step));
 }
 
 }  // namespace

@@ -198,7 +198,12 @@ void resolve_checkpointing(Reading& r) {
 void resolve_lora(Reading& r) {
   const DsConfig& c = r.result.config;
   if (c.lora.targets.empty()) {
-    if (r.entry("cleave.lora.rank") || r.entry("cleave.lora.alpha") || r.entry("cleave.lora.use_rslora"))
+    if (r.entry("cleave.lora.targets"))
+      r.error_at(
+          "cleave.lora.targets",
+          "adapts nothing; name linear layers, such as [\"q_proj\", \"v_proj\"], or remove cleave.lora "
+          "to train all weights");
+    else if (r.entry("cleave.lora.rank") || r.entry("cleave.lora.alpha") || r.entry("cleave.lora.use_rslora"))
       r.error_at("cleave.lora",
                  "has no targets; name linear layers, such as [\"q_proj\", \"v_proj\"], or \"all-linear\"");
     return;

@@ -85,6 +85,24 @@ std::string schedule_value(const ReadResult& r) {
   return joined(values);
 }
 
+bool decides_training(std::string_view path) {
+  constexpr std::string_view kKeys[] = {"train_batch_size",       "gradient_clipping", "fp16.enabled",
+                                        "bf16.enabled",           "fp16.loss_scale",   "cleave.loss_average",
+                                        "cleave.weight_decay_on", "cleave.freeze",     "cleave.exact_sums",
+                                        "cleave.exact_sums_grid", "cleave.fp8.scaling"};
+  constexpr std::string_view kSections[] = {"optimizer.", "scheduler."};
+  return std::ranges::find(kKeys, path) != std::end(kKeys) ||
+         std::ranges::any_of(kSections, [&](std::string_view section) { return path.starts_with(section); });
+}
+
+// Optimizers and schedules read the parameters of their own type.
+bool is_read(const Key& key, const DsConfig& config) {
+  const std::string_view type =
+      key.path.starts_with("optimizer.") ? name_of(config.optimizer.type) : name_of(config.scheduler.type);
+  return key.inert.empty() &&
+         (key.only_for.empty() || std::ranges::find(key.only_for, type) != key.only_for.end());
+}
+
 }  // namespace
 
 std::vector<NamedValue> update_lines(const ReadResult& result) {
@@ -136,6 +154,25 @@ std::vector<std::pair<std::string, std::string>> compared_values(DsConfig config
       values.emplace_back(key.path, text_of(key.target));
   values.emplace_back("gradient_allreduce_op", config.gradient_sum ? "\"sum\"" : "\"mean\"");
   return values;
+}
+
+TrainingValues training_values(DsConfig config) {
+  TrainingValues values;
+  for (const Key& key : describe(config))
+    if (key.status == Status::honoured && key.target.index() != 0 && decides_training(key.path) &&
+        is_read(key, config))
+      values[key.path] = text_of(key.target);
+  values["gradient_allreduce_op"] = config.gradient_sum ? "\"sum\"" : "\"mean\"";
+  return values;
+}
+
+std::vector<std::string> differing_values(const TrainingValues& saved, const TrainingValues& now) {
+  std::vector<std::string> differences;
+  for (const auto& [path, value] : now)
+    if (const auto was = saved.find(path); was != saved.end() && was->second != value)
+      differences.push_back(
+          fmt::format("{} is {} now and was {} in the checkpoint", path, value, was->second));
+  return differences;
 }
 
 }  // namespace cleave::config

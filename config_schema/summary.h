@@ -1,5 +1,6 @@
 // What a configuration comes to, in a few lines for people.
 #pragma once
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,5 +36,14 @@ std::vector<std::string> unusual(const ReadResult& result);
 // have alike on all ranks. Excludes paths of files that one rank writes and the settings of a host's own
 // disks.
 std::vector<std::pair<std::string, std::string>> compared_values(DsConfig config);
+
+// Effective values, as JSON by key, that decide what a training computes in any layout: batch, optimizer,
+// schedule, clipping, precision, average, decay, frozen parameters and adapters. Keys without an effect in
+// this configuration are absent. A checkpoint keeps them.
+using TrainingValues = std::map<std::string, std::string>;
+TrainingValues training_values(DsConfig config);
+
+// One sentence for each key that both have and whose values differ.
+std::vector<std::string> differing_values(const TrainingValues& saved, const TrainingValues& now);
 
 }  // namespace cleave::config

@@ -67,6 +67,7 @@ Suggestion near_key(const Reading& r, const std::string& section, const JsonMemb
   for (const std::string& path : r.paths) {
     const Key* key = r.find(path);
     const bool here = parent_of(path) == section;
+    if (!here && m.key == "enabled") continue;  // many sections have it
     const bool built = key && (key->status == Status::honoured || key->status == Status::section);
     if ((here || built) && (!object || is_section(r, path) || !key)) paths.push_back(path);
   }
@@ -81,6 +82,8 @@ Suggestion near_key(const Reading& r, const std::string& section, const JsonMemb
 // a wandb, too.
 bool is_top_level_key(const Reading& r, const JsonMember& m, bool named) {
   const std::string path = m.key == "bfloat16" ? "bf16" : m.key;
+  const Meant* row = named ? meant_by("", m.key) : nullptr;
+  if (row && !row->key.empty()) return true;
   const Key* key = r.find(path);
   if (!key || path.find('.') != std::string::npos) return false;
   if (named) return true;
@@ -99,14 +102,15 @@ bool is_top_level_key(const Reading& r, const JsonMember& m, bool named) {
 struct Nested {
   std::string path, keys;
 };
-Nested find_nested(const Reading& r, const std::string& path, const JsonValue& object, bool named) {
+Nested find_nested(const Reading& r, const std::string& path, const JsonValue& value, bool named) {
   Nested found{path, {}};
-  for (const JsonMember& m : object.members)
+  for (const JsonMember& m : value.members)
     if (is_top_level_key(r, m, named) && found.keys.size() < 80)
       found.keys += (found.keys.empty() ? "" : ", ") + m.key;
-  for (const JsonMember& m : object.members)
-    if (found.keys.empty() && m.value.kind == Kind::object)
-      found = find_nested(r, fmt::format("{}.{}", path, quote(m.key)), m.value, named);
+  for (const JsonMember& m : value.members)
+    if (found.keys.empty()) found = find_nested(r, fmt::format("{}.{}", path, quote(m.key)), m.value, named);
+  for (size_t i = 0; i < value.items.size() && found.keys.empty(); ++i)
+    found = find_nested(r, fmt::format("{}[{}]", path, i), value.items[i], named);
   return found;
 }
 
@@ -118,7 +122,6 @@ std::string nested_configuration(const Reading& r, const JsonMember& m) {
   if (named && m.value.kind == Kind::text && !m.value.text.empty())
     return fmt::format("unknown key with the file {}; pass that file as --deepspeed_config",
                        quote(m.value.text));
-  if (m.value.kind != Kind::object) return {};
   const Nested found = find_nested(r, quote(m.key), m.value, named);
   if (found.keys.empty()) return {};
   return fmt::format(

@@ -27,6 +27,7 @@
 #include "launcher/exit_code.h"
 #include "launcher/passed_signals.h"
 #include "launcher/pmi.h"
+#include "launcher/rank_lines.h"
 
 namespace cleave::launcher {
 namespace {
@@ -73,12 +74,18 @@ void end_by_last_words(int) {
   _exit(last_words.exit);
 }
 
+bool launched_by_us() { return !environment_value("CLEAVE_LAUNCHED").empty(); }
+
+// Every rank says it to a launcher, which shows the line once and then waits for no other rank to save. On a
+// terminal it begins below the ^C.
+constexpr std::string_view kEarlyEnd = "\nstopped on request before the training started\n";
+static_assert(kEarlyEnd.substr(1, kEarlyEnd.size() - 2) == kStoppedEarly);
+std::string_view early_end = kEarlyEnd;
+
 void end_before_training(int) {
-  answer("\nstopped on request before the training started\n");
+  if (write(STDERR_FILENO, early_end.data(), early_end.size()) < 0) _exit(int(Exit::stopped));
   _exit(int(Exit::stopped));
 }
-
-bool launched_by_us() { return !environment_value("CLEAVE_LAUNCHED").empty(); }
 
 // Raises the limit of open files as far as it may go; a rank that met it later could not even say so.
 void require_open_files(const comm::RankInfo& info) {
@@ -289,6 +296,7 @@ std::string Job::from_first(const std::string& text) {
 }
 
 void Job::end_when_asked() {
+  if (launched_by_us()) early_end.remove_prefix(1);
   sigset_t held;
   sigemptyset(&held);
   for (const int s : kStops) {

@@ -143,6 +143,7 @@ class Launch {
       else if (line && callbacks_.output)
         callbacks_.output(*line, which == 1);
     });
+    if (lines_.stopped_early()) leave_until_ = std::min(leave_until_, comm::Clock::now() + stay_.leave_grace);
   }
 
   void drain() {

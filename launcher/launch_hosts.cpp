@@ -140,6 +140,7 @@ class HostsLaunch {
     }
     if (rank < 0 && is_error) w.last_error = line.substr(0, line.find_last_not_of("\r\n") + 1);
     if (text && callbacks_.output) callbacks_.output(*text, is_error);
+    if (lines_.stopped_early()) leave_until_ = std::min(leave_until_, comm::Clock::now() + stay_.leave_grace);
   }
 
   // "ended RANK EXIT KILLED", "result CAUSE MESSAGE", or "done NODE" at the end of each stream.

@@ -26,6 +26,7 @@ std::optional<std::string> RankLines::take(size_t rank, std::string_view line, b
   std::string_view text = line.substr(0, line.find_last_not_of("\r\n") + 1);
   const bool marked = is_error && text.starts_with(kError);
   if (marked) text.remove_prefix(kError.size());
+  if (is_error && text == kStoppedEarly && !errors_.emplace(text).second) return {};
   Last& last = last_[rank];
   last.going_on = last.going_on && is_error && text.starts_with(' ');
   if (!last.going_on && is_error && !text.empty() && (marked || !last.marked))

@@ -9,12 +9,16 @@
 
 namespace cleave::launcher {
 
+// A rank's last line if a signal ends it before the ranks have met, so that nothing can be saved.
+inline constexpr std::string_view kStoppedEarly = "stopped on request before the training started";
+
 class RankLines {
  public:
   explicit RankLines(int ranks) : last_(size_t(ranks)) {}
 
-  // One line with its end; returns it with the rank's prefix. Nothing for an error that another rank has said
-  // in the same words, as where all find the same file missing, and for the indented lines that follow it.
+  // One line with its end; returns it with the rank's prefix. Nothing for an error or for kStoppedEarly that
+  // another rank has said in the same words, as where all find the same file missing, and for the indented
+  // lines that follow it.
   // `name` is the rank's number where `rank` is its place on this host.
   std::optional<std::string> take(size_t rank, std::string_view line, bool is_error, int name = -1);
 
@@ -24,6 +28,8 @@ class RankLines {
   std::string error_of(size_t rank, int exit) const;
   // The one of these ranks, with their exit codes, that ended as `cause` did and said why; else `cause`.
   int who_said(int cause, const std::vector<std::pair<int, int>>& rank_and_exit) const;
+  // Whether a rank has said kStoppedEarly.
+  bool stopped_early() const { return errors_.contains(kStoppedEarly); }
 
  private:
   struct Last {

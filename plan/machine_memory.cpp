@@ -60,7 +60,9 @@ std::optional<AvailableMemory> left_in(const std::string& folder, const Names& n
   const std::string prefix = names.stat_prefix;
   for (std::string name; stat >> name >> bytes;)
     if (name == prefix + "inactive_file" || name == prefix + "active_file") cached += bytes;
-  return AvailableMemory{std::max<int64_t>(0, *most - *now + cached), limit};
+  // Counters are read one after another, so the cache may exceed the usage; no limit is almost INT64_MAX.
+  const int64_t held = std::max<int64_t>(0, *now - cached);
+  return AvailableMemory{std::max<int64_t>(0, *most - held), limit};
 }
 
 }  // namespace

@@ -77,6 +77,9 @@ class EngineBase {
   // Loads a training that the caller opens on every rank, under this engine's parameter names. If open()
   // throws on one rank, every rank throws.
   std::string load_checkpoint(const std::function<SavedTraining()>& open, Load what = Load::all);
+  // Returns one sentence for each training setting of this configuration that differs from the checkpoint
+  // loaded last (config::training_values).
+  const std::vector<std::string>& changed_settings() const;
   bool optimizer_is_new() const;  // no update was applied since the state was created
 
   // Loads external weights, such as a published model: calls read() for records of kind "master" that cover

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "comm/together.h"
+#include "config_schema/summary.h"
 #include "device/copy.h"
 #include "kernels/elementwise.h"
 #include "runtime/engine_base.h"
@@ -52,7 +53,8 @@ void EngineBase::save_checkpoint(const std::string& dir, const std::string& tag,
   s.rank->optimizer();
   require_one_tag(s, dir, tag);
   const std::vector<checkpoint::Record> records = records_to_save(*s.rank, *s.computes, s.streams->compute);
-  const std::string state = to_json(s.at, s.scaler.state(), s.options.seed, client);
+  const std::string state =
+      to_json(s.at, s.scaler.state(), s.options.seed, client, config::training_values(s.config));
   if (s.background) return s.background->begin(dir, tag, records, state, written);
   const checkpoint::SavedCheckpoint saved =
       cleave::checkpoint::save_checkpoint(dir, tag, records, state, s.ranks.world());
@@ -91,6 +93,7 @@ std::string EngineBase::load_checkpoint(const std::function<SavedTraining()>& op
     saved.read(records);
   });
   s.at = restored.at;
+  s.changed = config::differing_values(restored.settings, config::training_values(s.config));
   if (reset) s.at.optimizer_begin = s.at.applied;
   if (!restored.imported) s.options.seed = restored.seed;
   if (s.settings.scales_loss && restored.scaler) s.scaler.restore(*restored.scaler);
@@ -98,6 +101,8 @@ std::string EngineBase::load_checkpoint(const std::function<SavedTraining()>& op
   s.streams->synchronize();
   return restored.client;
 }
+
+const std::vector<std::string>& EngineBase::changed_settings() const { return core().changed; }
 
 void EngineBase::load_weights(const std::function<void(const checkpoint::Record&)>& read) {
   EngineCore& s = core();

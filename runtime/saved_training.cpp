@@ -213,6 +213,8 @@ void SavedTraining::require_stored(std::span<const Record> records) const {
             fmt::join(shape, ", "), fmt::join(r.shape, ", "),
             r.kind == "layer_state"
                 ? "; resume with the configuration of the saved training (for FP8, cleave.fp8.history)"
+            : r.tensor.find(".lora_") != std::string::npos
+                ? "; resume with the cleave.lora.rank of the saved training"
                 : "");
   }
 }

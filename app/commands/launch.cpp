@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -160,6 +161,7 @@ bool ends_for_good(const launcher::LaunchResult& result) {
 }
 
 int run(LaunchStart start, const LaunchRequest& r) {
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of the output that goes away, as head does, ends no job
   const PidFile pid_file(r.save_pid);
   const int first = start.plan.nodes[0].attempt;
   for (int attempt = 0;; ++attempt) {

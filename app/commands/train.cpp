@@ -1,3 +1,4 @@
+#include <csignal>
 #include <cstdio>
 
 #include "app/commands.h"
@@ -8,6 +9,7 @@ namespace cleave::app {
 
 int run_train(const Arguments& arguments) {
   launcher::Job::end_when_asked();
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away, as head does, ends no training
   TrainOptions o;
   if (!parse_options(o, arguments)) return 0;
   launcher::Job job(o.run.ranks);

@@ -100,7 +100,7 @@ std::string not_comparable(const json& saved, const json& now, int64_t batch) {
   if (first->batch != batch)
     return fmt::format("train_batch_size is {} now and was {} in the checkpoint", batch, first->batch);
   const std::vector<std::string> changes =
-      changes_of_facts(without(saved, {"config", "optimizer"}), without(now, {"config", "optimizer"}));
+      changes_of_facts(without(saved, {"config"}), without(now, {"config"}));
   return changes.empty() ? "" : changes.front();
 }
 

@@ -102,10 +102,11 @@ json run_facts(const RunOptions& options, const model::ModelConfig& model, const
 
 std::vector<std::string> changes_of_facts(const json& saved, const json& now) {
   std::vector<std::string> changes;
-  constexpr std::pair<const char*, const char*> kPlain[] = {
-      {"optimizer", "the optimizer"},      {"lora", "cleave.lora"},  {"seed", "--seed"},
-      {"batch", "train_batch_size"},       {"seq_len", "--seq_len"}, {"pack", "--pack"},
-      {"document_mask", "--document_mask"}};
+  constexpr std::pair<const char*, const char*> kPlain[] = {{"lora", "cleave.lora"},
+                                                            {"seed", "--seed"},
+                                                            {"seq_len", "--seq_len"},
+                                                            {"pack", "--pack"},
+                                                            {"document_mask", "--document_mask"}};
   const bool trained = !saved.contains("imported");  // else nobody chose its other facts
   for (const auto& [key, name] : kPlain)
     if (trained && saved.contains(key)) add_changes(name, saved[key], now[key], changes);

@@ -15,8 +15,8 @@ namespace cleave::app {
 nlohmann::json run_facts(const RunOptions& options, const model::ModelConfig& model,
                          const config::DsConfig& config, const data::DataSources& data);
 
-// One sentence for each fact that both have and that is not the same, with both values. Shapes are left to
-// the reader of checkpoints, which refuses others.
+// One sentence for each fact that both have and that differs, with both values. Shapes are left to the reader
+// of checkpoints, and the settings of the ds_config to the engine (EngineBase::changed_settings).
 std::vector<std::string> changes_of_facts(const nlohmann::json& saved, const nlohmann::json& now);
 
 }  // namespace cleave::app

@@ -90,7 +90,7 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
     *resumed_ = json::parse(client, nullptr, false);
     job_.together(Exit::checkpoint, [&] {
       if (!job_.first()) return;
-      compare(client, facts);
+      compare(client, facts, engine.changed_settings());
       remember(client);
       remove_left_overs(tag, engine.step());
       if (fs::exists(checkpoint::pending(fs::path(options_.dir) / "latest")))
@@ -137,10 +137,10 @@ bool RunFolder::is_damaged(const std::string& tag) const {
   }
 }
 
-void RunFolder::compare(const std::string& client, const json& facts) {
+void RunFolder::compare(const std::string& client, const json& facts, std::vector<std::string> changes) {
   const json saved = json::parse(client, nullptr, false);
   if (!saved.is_object()) return;
-  const std::vector<std::string> changes = changes_of_facts(saved, facts);
+  std::ranges::move(changes_of_facts(saved, facts), std::back_inserter(changes));
   std::string all;
   for (const std::string& c : changes) {
     say_("warning: " + c);

@@ -76,7 +76,7 @@ class RunFolder {
   bool is_damaged(const std::string& tag) const;
   void remember(const std::string& client);
   void remove_left_overs(const std::string& in_use, int64_t step);
-  void compare(const std::string& client, const nlohmann::json& facts);
+  void compare(const std::string& client, const nlohmann::json& facts, std::vector<std::string> changes);
   void written(const checkpoint::SavedCheckpoint& saved, int64_t step);
   void let_old_ones_go(int64_t step);
   void tell(const std::string& text);

@@ -36,6 +36,7 @@ OutputPaths paths_of(const RunOptions& o, const config::DsConfig& config, int wo
     for (int rank = 0; rank < world; ++rank) p.file("--trace", Trace::file_of(o.trace, rank, world));
   p.file("--metrics", o.metrics);
   p.folder("--output", o.output, {"latest", "best", "run.lock"});
+  p.folder("--export", o.export_to);
   if (config.flops_profiler.enabled) p.file("flops_profiler.output_file", config.flops_profiler.output_file);
   if (!config.csv_monitor.enabled) return p;
   const monitor::CsvMonitor tables(config.csv_monitor.output_path, config.csv_monitor.job_name);

@@ -248,7 +248,8 @@ CLEAVE_C int cleave_receive_shape(cleave_engine* engine, int32_t chunk, char** s
 
 /* Checkpoints (runtime/engine_base.h); what is loaded may also be of cleave train, whose parameters are found
  * under the names that transformers has for them, or of DeepSpeed. client: JSON text, what the caller stores.
- * loaded: a JSON object with the path of what was loaded and its client. Collective. */
+ * loaded: a JSON object with the path of what was loaded, "changed", a sentence for each training setting
+ * that differs from this engine's, and its client. Collective. */
 CLEAVE_C int cleave_save_checkpoint(cleave_engine* engine, const char* folder, const char* tag,
                                     const char* client);
 CLEAVE_C int cleave_finish_save(cleave_engine* engine);

@@ -372,9 +372,10 @@ int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char
     };
     const std::string client =
         e.base().load_checkpoint(open, with_optimizer ? Load::all : Load::no_optimizer);
-    given(loaded, "loaded") = handed_over(
-        capi::Json{{"path", path_in_json(path)}, {"client", parse_json(client, path, Exit::checkpoint)}}
-            .dump());
+    given(loaded, "loaded") = handed_over(capi::Json{{"path", path_in_json(path)},
+                                                     {"changed", e.base().changed_settings()},
+                                                     {"client", parse_json(client, path, Exit::checkpoint)}}
+                                              .dump());
   });
 }
 

@@ -115,6 +115,7 @@ class SavedModule(SteppedModule):
         path = path_from_json(loaded["path"])
         kept = beside(loaded["client"], path)
         if not load_module_only:
+            self._say_changes(path, loaded["changed"], with_optimizer and kept.optimizer is not None)
             self._restore(kept, with_optimizer, load_lr_scheduler_states)
         if self._outside:
             anew = not with_optimizer or bool(self._native.facts()["optimizer_is_new"])
@@ -122,6 +123,12 @@ class SavedModule(SteppedModule):
         self._load_buffers(kept.buffers)
         self.loaded_checkpoint_tag = os.path.basename(path)
         return path, kept.client_state
+
+    def _say_changes(self, path: str, changed: list[str], groups_return: bool) -> None:
+        """Warns of settings that differ from the checkpoint's. The optimizer's groups come back with it, as in DeepSpeed."""
+        for change in changed if self.global_rank == 0 else ():
+            stays = "; the checkpoint's value is used" if groups_return and change.startswith("optimizer.params.") else ""
+            print(f"warning: {path}: {change}{stays}", flush=True)
 
     def _restore(self, kept: Beside, with_optimizer: bool, with_scheduler: bool) -> None:
         facts = self._native.facts()

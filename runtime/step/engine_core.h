@@ -68,6 +68,7 @@ struct EngineCore {
   std::unique_ptr<checkpoint::BackgroundSave> background;  // if checkpoints are saved in the background
   optim::LossScaler scaler;
   TrainingState at;
+  std::vector<std::string> changed;  // settings that differ from the loaded checkpoint
   // Result of the current step, and its update with the values known before the norm.
   StepResult result;
   optim::StepArgs update;

@@ -9,7 +9,7 @@
 namespace cleave::runtime {
 using nlohmann::json;
 std::string to_json(const TrainingState& at, const optim::LossScaler::State& scaler, uint64_t seed,
-                    const std::string& client) {
+                    const std::string& client, const std::map<std::string, std::string>& settings) {
   return json{{"step", at.step},
               {"applied_steps", at.applied},
               {"skipped_steps", at.skipped},
@@ -20,6 +20,7 @@ std::string to_json(const TrainingState& at, const optim::LossScaler::State& sca
                 {"iteration", scaler.iteration},
                 {"last_overflow", scaler.last_overflow},
                 {"hysteresis", scaler.hysteresis}}},
+              {"settings", settings},
               {"client", json::parse(client)}}
       .dump();
 }
@@ -44,6 +45,7 @@ Restored from_json(const std::string& text, const std::string& where) {
             "optimizer, expected them to fall); use another checkpoint",
             where, r.at.step, r.at.applied, r.at.optimizer_begin);
     r.seed = j.at("seed").get_ref<const json::number_unsigned_t&>();
+    if (j.contains("settings")) r.settings = j["settings"].get<std::map<std::string, std::string>>();
     r.client = j.at("client").dump();
     r.imported = j.value("imported", false);
     const optim::LossScaler::State was{scaler.at("scale"), counted(scaler.at("iteration")),

@@ -1,6 +1,7 @@
 // Position of a training run, apart from its tensors, and its form in a checkpoint's manifest.
 #pragma once
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -19,12 +20,13 @@ struct Restored {
   TrainingState at;
   std::optional<optim::LossScaler::State> scaler;  // empty without a loss scale
   uint64_t seed = 0;
+  std::map<std::string, std::string> settings;  // config::training_values; empty if an older version saved
   std::string client;
   bool imported = false;  // from another program's files, without a seed
 };
 
 std::string to_json(const TrainingState& at, const optim::LossScaler::State& scaler, uint64_t seed,
-                    const std::string& client);
+                    const std::string& client, const std::map<std::string, std::string>& settings = {});
 // Returns the JSON of an imported checkpoint.
 std::string to_json(const TrainingState& at, const std::optional<optim::LossScaler::State>& scaler,
                     const std::string& client);

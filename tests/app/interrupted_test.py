@@ -213,9 +213,10 @@ class Interrupted(RunTest):
             command = ["train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 3,
                        "--output", self.out, "--metrics", metrics]
             command = command if ranks == 1 else ["launch", "-n", ranks, "--", *command]
-            for closed in ("<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"):
+            closings = [f'exec "$@" {closed}' for closed in ("<&-", ">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-")]
+            for closed in (*closings, '"$@" | true; exit ${PIPESTATUS[0]}'):
                 metrics.unlink(missing_ok=True)
-                r = subprocess.run(["bash", "-c", f'exec "$@" {closed}', "bash", CLEAVE, *map(str, command), "--resume", "never"],
+                r = subprocess.run(["bash", "-c", closed, "bash", CLEAVE, *map(str, command), "--resume", "never"],
                                    stdin=subprocess.DEVNULL, capture_output=True, timeout=100, env={**os.environ, "OMP_NUM_THREADS": "1"})
                 self.assertEqual(r.returncode, 0, (closed, ranks, r.stderr))
                 lines = [json.loads(line) for line in metrics.read_text().splitlines()]

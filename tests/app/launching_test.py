@@ -169,6 +169,19 @@ class Launching(AppTest):
         return self.deepspeed("-H", self.hosts, "--master_addr", "127.0.0.1", *args, **kwargs)
 
     @unittest.skipIf(glob.glob("/dev/nvidia[0-9]*"), "this machine has GPUs, whose slots there are")
+    def test_a_rank_that_is_stopped_before_the_ranks_meet_ends_the_job_without_waiting_for_saves(self):
+        """Rank 1 begins with a stop pending. The others leave within the time for a failure, far below the 60 s for saving."""
+        command = [CLEAVE, "train", "--deepspeed_config", str(self.config()), "--model", "tiny", "--data", str(self.text), "--seq_len", "8",
+                   "--steps", "2"]
+        script = self.dir / "early.py"
+        script.write_text("import os, signal\nif os.environ['RANK'] == '1':\n"
+                          "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+                          "    os.kill(os.getpid(), signal.SIGTERM)\n"
+                          f"os.execv({CLEAVE!r}, {command!r})\n")
+        r = self.run_cleave("launch", "-n", "2", "--", sys.executable, script, code=75, timeout=50)
+        self.assertEqual((r.stdout + r.stderr).count("stopped on request before the training started"), 1)
+        self.assertIn("[1] stopped on request", r.stderr)
+
     def test_a_machine_without_gpus_has_the_slots_that_are_named(self):
         for args, ranks in ((["--include", "localhost:0,1"], [0, 1]), (["--include", "localhost:1,3"], [0, 1]), (["--exclude", "localhost:2"], [0, 1]),
                             (["--exclude", "localhost:0"], None), (["--include", "localhost"], [0])):

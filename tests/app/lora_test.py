@@ -65,13 +65,15 @@ class Lora(AppTest):
         said = self.tune(2, lora={**LORA, "alpha": 16, "use_rslora": True}).stderr
         self.assertIn("warning: cleave.lora.alpha is '16.0' now and was '8.0' in the checkpoint", said)
         self.assertIn("warning: cleave.lora.use_rslora is 'true' now and was 'false' in the checkpoint", said)
-        self.assertIn("lora_A.weight", self.tune(3, lora={**LORA, "rank": 2}, code=4).stderr)
+        said = self.tune(3, lora={**LORA, "rank": 2}, code=4).stderr
+        self.assertIn("lora_A.weight", said)
+        self.assertIn("resume with the cleave.lora.rank of the saved training", said)
         self.assertIn("cleave.lora.targets: the blocks of", self.tune(3, lora={**LORA, "targets": ["c_attn"]}, code=2).stderr)
 
     def test_trained_adapters_are_not_dropped_unless_asked_for(self):
         self.tune(2)
         fewer = {**LORA, "targets": ["q_proj", "down_proj"]}
-        for ranks, lora in ((1, fewer), (2, fewer), (1, {"targets": []})):
+        for ranks, lora in ((1, fewer), (2, fewer), (1, None)):
             said = self.tune(3, ranks=ranks, lora=lora, code=4).stderr
             self.assertIn("cleave.lora.targets: ", said)
             self.assertIn("model.layers.0.mlp.gate_proj and 19 more" if lora is fewer else "down_proj and 27 more", said)
@@ -80,7 +82,8 @@ class Lora(AppTest):
         out = self.tune(3, "--reset_adapters", lora=fewer).stdout
         self.assertIn("resumed from", out)
         self.tune(4, lora=fewer)
-        self.tune(5, "--reset_adapters", "--reset_optimizer", lora={"targets": []})
+        self.tune(5, "--reset_adapters", "--reset_optimizer", lora=None)
+        self.assertIn("cleave.lora.targets: adapts nothing", self.tune(6, lora={"targets": []}, code=2).stderr)
 
 
 if __name__ == "__main__":

@@ -128,12 +128,13 @@ class NothingLost(RunTest):
             (self.out / name / "manifest.json").unlink()
         shutil.copytree(self.out / "global_step1", self.out / "global_step7")
         (self.out / "global_step7/shard-00000.json").write_text("{}")  # a save in its place that was killed
+        (self.out / "global_step12").mkdir()
         for name in (".tmp.notes", "global_step0", "notes"):
             (self.out / name).mkdir()
             (self.out / name / "precious.txt").write_text("x")
         r = self.train("--output", self.out, "--keep", 0, ranks=2, steps=7)
         self.assertIn("at step 6", r.stdout)
-        for name in (".tmp.global_step8", ".old.global_step6", "global_step1", "global_step7"):
+        for name in (".tmp.global_step8", ".old.global_step6", "global_step1", "global_step12", "global_step7"):
             self.assertEqual(self.times_said(f"'{name}'", r.stdout), 1, r.stdout)
         self.assertEqual(self.saved(), [".old.global_step4", ".tmp.notes", "global_step0", "global_step2", "global_step6", "global_step7",
                                         "global_step9", "notes"])
@@ -174,8 +175,8 @@ class NothingLost(RunTest):
         for args, kwargs, parts in ((["--seed", 7], {}, ("--seed", "'7'", "'42'")),
                                     (["--seq_len", 16], {}, ("--seq_len", "'16'", "'32'")),
                                     (["--data", other], {}, ("other.txt", "text.txt")),
-                                    ([], {"config": lion}, ("'Lion'", "'AdamW'")),
-                                    ([], {"config": lamb}, ("'Lamb'", "'AdamW'"))):
+                                    ([], {"config": lion}, ('"Lion"', '"AdamW"')),
+                                    ([], {"config": lamb}, ('"Lamb"', '"AdamW"'))):
             copy = self.dir / "copy"
             shutil.copytree(self.out, copy)
             command = ["train", "--deepspeed_config", kwargs.get("config") or self.config(), "--model", "tiny", "--steps", 2,

@@ -149,12 +149,33 @@ class ResumeCheck(AppTest):
     def test_another_batch_is_a_warning_and_epochs_then_need_steps(self):
         self.train("--output", self.out, ranks=1, steps=3, config=self.config(train_micro_batch_size_per_gpu=2))
         other = self.config(train_micro_batch_size_per_gpu=4)
-        self.assertIn("train_batch_size is '4' now and was '2' in the checkpoint", self.goes_on(ranks=1, steps=3, config=other))
-        self.assertIn("train_batch_size is '4'", self.goes_on("--strict", ranks=1, steps=4, config=other, code=4))
+        self.assertIn("train_batch_size is 4 now and was 2 in the checkpoint", self.goes_on(ranks=1, steps=3, config=other))
+        self.assertIn("train_batch_size is 4", self.goes_on("--strict", ranks=1, steps=4, config=other, code=4))
         said = self.goes_on("--epochs", 2, ranks=1, config=other, code=2)
         self.assertIn("--epochs: the checkpoint was trained with another number of samples per step", said)
         steps = int(re.search(r"give --steps (\d+)", said)[1])
         self.assertIn(" 2 epochs", self.goes_on(ranks=1, steps=steps, config=other))
+
+    def test_other_settings_of_the_training_are_warnings(self):
+        optimizer = {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}}
+        base = dict(optimizer=optimizer, gradient_clipping=1.0)
+        self.train("--output", self.out, ranks=1, steps=1, config=self.config(**base))
+        def params(**more):
+            return {"optimizer": {"type": "AdamW", "params": {**optimizer["params"], **more}}}
+        schedule = {"type": "WarmupLR", "params": {"warmup_num_steps": 5}}
+        cases = [("gradient_clipping is 0.5 now and was 1", {"gradient_clipping": 0.5}), ("bf16.enabled is true", {"bf16": {"enabled": True}}),
+                 ("optimizer.params.lr is 0.002", params(lr=2e-3)), ("betas is [0.8, 0.999]", params(betas=[0.8, 0.999])),
+                 ("weight_decay is 0 now and was 0.1", params(weight_decay=0)), ('scheduler.type is "WarmupLR"', {"scheduler": schedule}),
+                 ('cleave.freeze is ["*wpe*"] now and was []', {"cleave": {"freeze": ["*wpe*"]}}),
+                 ('loss_average is "micro_batches"', {"cleave": {"loss_average": "micro_batches"}})]
+        for said, change in cases:
+            config = self.config(**{**base, **change})
+            self.assertIn(f"warning: {said}" if said.startswith(("g", "bf16", "optimizer")) else said,
+                          self.goes_on(out=self.copy(), ranks=1, steps=2, config=config))
+            self.assertIn(said, self.goes_on("--strict", out=self.copy(), ranks=1, steps=2, config=config, code=4))
+            shutil.rmtree(self.dir / "copy")
+        layout = self.config(**base, zero_optimization={"stage": 3}, gradient_accumulation_steps=1)
+        self.assertNotIn("in the checkpoint; ", self.goes_on("--strict", out=self.copy(), ranks=1, steps=2, config=layout))
 
     def test_a_text_that_changed_in_its_middle_is_named(self):
         rng = random.Random(3)

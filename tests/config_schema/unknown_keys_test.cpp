@@ -65,7 +65,10 @@ TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessTheyAskFo
       {"context_parallel_size", "write {\"sequence_parallel_size\": N}"},
       {"cp_size", "write {\"sequence_parallel_size\": N}"},
       {"dp_size", "the remaining ranks are data parallel; remove it"},
-      {"fsdp", "write {\"zero_optimization\": {\"stage\": 3}}"}};
+      {"fsdp", "write {\"zero_optimization\": {\"stage\": 3}}"},
+      {"fsdp2", "write {\"zero_optimization\": {\"stage\": 3}}"},
+      {"pipeline_stages", "did you mean pipeline.stages?"},
+      {"parallel", "the keys are tensor_parallel.autotp_size, pipeline.stages"}};
   for (const auto& [name, says] : sizes) {
     expect_error(fmt::format("\"{}\": 2", name), says);
     for (const char* nothing : {"0", "1", "null", "false"})
@@ -81,7 +84,16 @@ TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessTheyAskFo
   expect_error(R"("warmup_ratio": 0.1)", "is a number of steps; set it, or pass --warmup_ratio");
   expect_error(R"("optim": "adamw_torch")", "write {\"optimizer\": {\"type\": \"AdamW\"}}");
   expect_error(R"("dtype": "bf16")", "write {\"bf16\": {\"enabled\": true}}");
-  for (const char* nothing : {R"("offload_optimizer_device": "none")", R"("zero": 0)", R"("warmup_steps": 0)",
+  expect_error(R"("params_dtype": "bfloat16")", "write {\"bf16\": {\"enabled\": true}}");
+  expect_error(R"("half": true)", "did you mean fp16.enabled?");
+  expect_error(R"("recompute": true)", "did you mean activation_checkpointing.interval?");
+  expect_error(R"("recompute_granularity": "full")", "did you mean activation_checkpointing.interval?");
+  expect_error(R"("lr_warmup_iters": 10)", "did you mean scheduler.params.warmup_num_steps?");
+  expect_error(R"("clip_norm": 1.0)", "did you mean \"gradient_clipping\"?");
+  expect_error(R"("global_train_batch_size": 8)", "did you mean \"train_batch_size\"?");
+  expect_error(R"("parallel": {"tp": 2})", "the keys are tensor_parallel.autotp_size");
+  for (const char* nothing : {R"("half": false)", R"("recompute": null)",
+                              R"("offload_optimizer_device": "none")", R"("zero": 0)", R"("warmup_steps": 0)",
                               R"("fsdp": "")", R"("fsdp": [])", R"("dtype": "float32")"})
     EXPECT_TRUE(unknown_problems(nothing).starts_with("warning: ")) << nothing;
 }
@@ -99,6 +111,9 @@ TEST(UnknownKeys, AConfigurationInsideAnotherObjectIsAnErrorThatSaysToMoveIt) {
   expect_error(fmt::format("\"a\": {{\"b\": {{\"c\": {}}}}}", inner),
                moved("zero_optimization, bf16", R"("a"."b"."c")"));
   expect_error(R"("deepspeed": {"wandb": {}})", moved("wandb", R"("deepspeed")"));
+  expect_error(R"("deepspeed_plugin": {"zero_stage": 3})", moved("zero_stage", R"("deepspeed_plugin")"));
+  expect_error(R"("trainer": [{"precision_": 1}, {"gradient_clipping": 0.5}])",
+               moved("gradient_clipping", R"("trainer"[1])"));
   expect_error(R"("train": {"gradient_accumulation_steps": 4})",
                moved("gradient_accumulation_steps", R"("train")"));
   expect_error(R"("deepspeed_config": "other.json")",
@@ -125,6 +140,11 @@ TEST(UnknownTypes, OfOtherLibrariesAreAnsweredWithOurs) {
       {R"("fp16": {"enabled": true, "opt_level": "O2"})", "an Apex argument"},
       {R"("pipeline": {"pipeline_parallel_size": 1})", "did you mean \"stages\"?"}};
   for (const auto& [members, says] : types) expect_error(members, says);
+}
+
+TEST(UnknownKeys, AWordOfManySectionsSuggestsNoOtherSection) {
+  const std::string said = unknown_problems(R"("compile": {"enabled": true})");
+  EXPECT_EQ(said.find("did you mean"), std::string::npos) << said;
 }
 
 TEST(UnknownKeys, ThatAreAPathWithDotsShowTheSections) {

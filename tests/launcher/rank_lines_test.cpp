@@ -67,6 +67,16 @@ TEST(RankLines, OfRanksThatEndedAlikeTheOneThatSaidWhyIsTheCause) {
   EXPECT_EQ(lines.who_said(-1, {}), -1);
 }
 
+TEST(RankLines, AnEarlyStopIsShownOnceAndKnown) {
+  const std::string line = std::string(kStoppedEarly) + "\n";
+  RankLines lines(3);
+  lines.take(0, line, false);
+  EXPECT_FALSE(lines.stopped_early()) << "from standard output";
+  EXPECT_EQ(lines.take(1, line, true), "[1] " + line);
+  EXPECT_TRUE(lines.stopped_early());
+  EXPECT_EQ(lines.take(2, line, true), std::nullopt);
+}
+
 TEST(RankLines, SayWhatToDoAboutAMissingModule) {
   RankLines lines(2);
   lines.take(0, "ModuleNotFoundError: No module named 'cleave'\n", true);

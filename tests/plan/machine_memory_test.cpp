@@ -68,6 +68,14 @@ TEST(AvailableMemory, PagesOfFilesAreFree) {
   EXPECT_EQ(m.bytes(), 150 * kMiB);
 }
 
+// The counters change between two reads.
+TEST(AvailableMemory, PagesOfFilesBeyondTheUsageOverflowNoMissingLimit) {
+  Machine m;
+  m.groups("4:memory:/a").version1("a/", 0x7ffffffffffff000, kMiB);
+  m.put("mount/memory/a/memory.stat", "total_inactive_file 31457280\ntotal_active_file 20971520");
+  EXPECT_EQ(m.bytes(), 8192 * kMiB);
+}
+
 // Machines that mount both versions use version 1 for memory limits.
 TEST(AvailableMemory, IsReadFromGroupsOfVersion1) {
   Machine m;
