@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from typing import Any
 
 import cleave as deepspeed
@@ -83,6 +85,31 @@ def under_other_names(config: str, saved: str) -> str:
     finally:
         engine.destroy()
     return "nothing"
+
+
+def with_other_settings(saved: str) -> list[list[str]]:
+    """The warnings of loads into an engine with the same settings in another layout, with others, and with another optimizer."""
+    adam = {"type": "AdamW", "params": {"lr": 1e-2}}
+    base: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, "optimizer": adam}
+    others = [
+        {"zero_optimization": {"stage": 2}},
+        {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.5, "optimizer": {"type": "AdamW", "params": {"lr": 2e-2}}},
+    ]
+    said = []
+    for i, other in enumerate([{}, *others]):
+        torch.manual_seed(1)
+        module = torch.nn.Linear(4, 4)
+        engine = deepspeed.initialize(model=module, model_parameters=module.parameters(), config={**base, **other})[0]
+        if i == 0:
+            engine.backward(engine(torch.ones(1, 4)).sum())
+            engine.step()
+            engine.save_checkpoint(saved)
+        else:
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                engine.load_checkpoint(saved)
+            said.append([line for line in out.getvalue().splitlines() if line.startswith("warning: ")])
+        engine.destroy()
+    return said
 
 
 def several(cases: list[list[Any]]) -> list[Any]:

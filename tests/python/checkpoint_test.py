@@ -48,6 +48,7 @@ class Checkpoints(unittest.TestCase):
     unbroken: ClassVar[dict[str, list[float]]]
     got: ClassVar[dict[Any, dict[str, Any]]]
     said: ClassVar[str]
+    warnings: ClassVar[list[list[str]]]
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -69,7 +70,8 @@ class Checkpoints(unittest.TestCase):
             cases.insert(
                 -1, ["of_the_trainer", str(PUBLISHED / name), windows, str(cls.folder / name), 2, own, str(cls.folder / f"own {name}")]
             )
-        *got, cls.said = ranks.answers(2, "checkpoint_cases", "several", cases)[0]
+        cases.append(["with_other_settings", str(cls.folder / "settings")])
+        *got, cls.said, cls.warnings = ranks.answers(2, "checkpoint_cases", "several", cases)[0]
         cls.got = dict(zip([*MODELS, *OF_DEEPSPEED, *(f"own {name}" for name in MODELS)], got, strict=True))
 
     @classmethod
@@ -127,6 +129,22 @@ class Checkpoints(unittest.TestCase):
     def test_names_that_do_not_match_are_said(self) -> None:
         for words in (": master of ", "h.0.attn.c_attn.bias", "extra: transformer.h.0", "matched by name"):
             self.assertIn(words, self.said)
+
+    def test_settings_that_differ_from_the_checkpoint_are_warnings(self) -> None:
+        same, changed = self.warnings
+        self.assertEqual(same, [])
+        self.assertEqual(len(changed), 3)
+        for line, said in zip(
+            changed,
+            (
+                "gradient_clipping is 0.5 now and was 1 in the checkpoint",
+                "optimizer.params.lr is 0.02 now and was 0.01 in the checkpoint; the checkpoint's value is used",
+                "train_batch_size is 4 now and was 2 in the checkpoint",
+            ),
+            strict=True,
+        ):
+            self.assertTrue(line.endswith(said), line)
+            self.assertIn("settings/global_step1: ", line)
 
     def test_whole_weights_of_deepspeeds_checkpoints(self) -> None:
         for name in ("zero1_bf16", "zero3_bf16"):
