@@ -32,7 +32,9 @@ void add_options(CLI::App& app, ModelOptions& o) {
                  "(preset:NAME if a folder has the same name): " +
                      model::preset_names())
       ->capture_default_str();
-  app.add_option("--seq_len", o.seq_len, "tokens per sample")->capture_default_str()->check(integer(1));
+  app.add_option("--seq_len", o.seq_len, "tokens per sample")
+      ->capture_default_str()
+      ->check(integer(1, 1 << 30));
   app.add_option(
       "--tokenizer", o.tokenizer,
       "tokenizer for texts: byte, a tokenizer.json or tokenizer.model, or a folder with one; token files "

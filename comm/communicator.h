@@ -42,6 +42,11 @@ struct CommBytes {
   int64_t& operator[](Collective c) { return sent[size_t(c)]; }
   int64_t operator[](Collective c) const { return sent[size_t(c)]; }
   bool operator==(const CommBytes&) const = default;
+  CommBytes operator-(const CommBytes& earlier) const {
+    CommBytes since = *this;
+    for (size_t c = 0; c < sent.size(); ++c) since.sent[c] -= earlier.sent[c];
+    return since;
+  }
 };
 
 // What a call is about, for the report of a missed deadline, and how it may be cut.

@@ -23,8 +23,8 @@ void describe_checkpoint(Keys& k, CheckpointConfig& c) {
       .one_of({"MOCK", "PYTHON", "FAST"})
       .ignoring_case()
       .or_null();
-  k.no_effect("io_buffer_size", "i=67108864", "files are written in pieces of 8 MiB");
-  k.no_effect("io_buffer_double", "b=true", "files are written in pieces of 8 MiB");
+  k.no_effect("io_buffer_size", "i=67108864", "files are written in pieces of 4 MiB");
+  k.no_effect("io_buffer_double", "b=true", "four pieces of 4 MiB are filled and written in turn");
   k.no_effect("show_statistics", "b=false", "the time of a background save is always printed");
   k.no_effect("data_parallel", "s?=null", "replicas share the work: each byte is written once");
   k.no_effect("io_multiplier", "i=1", "every rank writes one file");

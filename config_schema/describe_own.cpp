@@ -58,6 +58,7 @@ void describe_own(Keys& k, DsConfig& c) {
   k.honoured("sequence_length", &c.sequence_length,
              "longest sample, in tokens, for cleave.native; 0: all positions of the model")
       .in(0, 1e9)
+      .only_in(Front::scripts)
       .inert_if(!c.native, "cleave.native is false");
   k.honoured("exact_sums", &c.exact_sums,
              "sums gradients as 64-bit integers: same bits for any number of ranks, stages and micro-batches "

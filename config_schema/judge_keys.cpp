@@ -86,6 +86,9 @@ class Judge {
         const bool follows = it != r_.derived.end() || (!g && now.default_text != r_.keys[i].default_text);
         const bool said = g && (!derived || g->origin == "auto");
         if (unread || follows != derived || said) continue;
+        if (const bool* const* on = std::get_if<bool*>(&now.target);
+            derived && on && **on && of_other_front(now) && r_.entry(parent_of(now.path)))
+          warn_of_other_front(r_.entry(parent_of(now.path))->where, now.path);
         const std::string value = now.target.index() == 0 ? now.default_text : text_of(now.target);
         r_.result.notes.push_back({"", now.path, value,
                                    it != r_.derived.end() ? it->second
@@ -113,9 +116,37 @@ class Judge {
     return std::find(key.only_for.begin(), key.only_for.end(), type) != key.only_for.end();
   }
 
+  bool of_other_front(const Key& key) const {
+    const Front front = r_.options.front;
+    return key.status == Status::honoured && front != Front::both && key.front != Front::both &&
+           key.front != front;
+  }
+
+  void warn_of_other_front(TextPosition where, const std::string& path) {
+    r_.warning(where, path,
+               r_.options.front == Front::scripts
+                   ? "has no effect in a PyTorch script, only in cleave train; remove it, or report "
+                     "engine.last_result yourself"
+                   : "has no effect in cleave train, only in PyTorch scripts; remove it");
+  }
+
+  // A section's switch alone is a warning, not the keys that it covers.
+  void judge_of_other_front(const Key& now, const Given& g, bool asks, Note& note) {
+    note.status = "no effect here", note.meaning = fmt::format("only {} acts on it", name_of(now.front));
+    const bool* const* enabled = std::get_if<bool*>(&now.target);
+    const bool covered = r_.index.contains(parent_of(now.path) + ".enabled");
+    if (enabled && now.path.ends_with(".enabled") ? **enabled : asks && !covered)
+      warn_of_other_front(g.where, g.shown);
+  }
+
   void judge(const Key& key, const Key& now, const Given& g, Note& note) {
     const bool asks = g.origin != "auto" && !is_off(key, *g.value);
-    if (!now.inert.empty()) {
+    if (of_other_front(key)) {
+      judge_of_other_front(now, g, asks, note);
+    } else if (key.status == Status::honoured && key.front != Front::both &&
+               r_.options.front == Front::both && now.inert.empty()) {
+      note.status = fmt::format("honoured by {}", name_of(key.front));
+    } else if (!now.inert.empty()) {
       note.status = "inert here", note.meaning = "has no effect: " + now.inert;
       if (asks) r_.warning(g.where, g.shown, note.meaning);
     } else if (key.status == Status::refused && asks) {

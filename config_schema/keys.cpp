@@ -80,6 +80,11 @@ std::string_view name_of(Status status) {
   return names[size_t(status)];
 }
 
+std::string_view name_of(Front front) {
+  constexpr std::string_view names[] = {"both", "cleave train", "scripts"};
+  return names[size_t(front)];
+}
+
 std::string_view name_of(Type type) {
   constexpr std::string_view names[] = {"true or false", "an integer", "a number", "a text",
                                         "a list",        "an object",  "any value"};
@@ -94,8 +99,8 @@ Key& Keys::add(std::string_view name, Status status, std::string meaning) {
   return key;
 }
 
-void Keys::section(std::string path, std::string meaning) {
-  prefix_ = "";
+void Keys::section(std::string path, std::string meaning, Front front) {
+  prefix_ = "", front_ = front;
   const bool known = std::any_of(list.begin(), list.end(), [&](const Key& key) { return key.path == path; });
   if (!path.empty() && !known) {
     Key& key = add(path, Status::section, std::move(meaning));
@@ -109,7 +114,7 @@ Key& Keys::honoured(std::string_view name, Target target, std::string meaning) {
   key.type = type_of(target);
   key.default_text = text_of(target);
   key.null_ok = key.default_text == "null";
-  key.target = target;
+  key.target = target, key.front = front_;
   return key;
 }
 

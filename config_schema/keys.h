@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "config_schema/ds_config.h"
+#include "config_schema/read_config.h"
 
 namespace cleave::config {
 
@@ -42,6 +43,7 @@ struct Key {
   std::string path;  // "zero_optimization.stage"; <name> stands for any name, [] for the items of a list
   Type type = Type::any;
   Status status = Status::honoured;
+  Front front = Front::both;
   Target target;
   std::string default_text;  // as JSON
   std::string meaning;       // what it does; for no_effect, warned and refused: why not
@@ -62,6 +64,7 @@ struct Key {
   bool never_boolean = false;      // a number that true and false do not stand for
   bool listed_only = false;        // documented, never matched: a pattern for names that are judged elsewhere
 
+  Key& only_in(Front which) { return front = which, *this; }
   Key& in(double low, double high) { return min = low, max = high, *this; }
   Key& at_least(double low) { return min = low, *this; }
   Key& above(double low) { return min = low, above_min = true, *this; }
@@ -79,8 +82,9 @@ struct Key {
 
 class Keys {
  public:
-  // Everything until the next call is inside this section ("" for the top level).
-  void section(std::string path, std::string meaning);
+  // Everything until the next call is inside this section ("" for the top level), and its honoured keys are
+  // those of `front`.
+  void section(std::string path, std::string meaning, Front front = Front::both);
   Key& honoured(std::string_view name, Target target, std::string meaning);
   template <Choice E>
   Key& honoured(std::string_view name, E* field, std::string meaning) {
@@ -103,6 +107,7 @@ class Keys {
  private:
   Key& add(std::string_view name, Status status, std::string meaning);
   std::string prefix_;
+  Front front_ = Front::both;
 };
 
 // Defaults are the values that `config` has; inert reasons are those of its present values.

@@ -222,8 +222,9 @@ std::vector<KeyRow> list_keys() {
     std::string only;
     for (const std::string& type : key.only_for) only += (only.empty() ? "" : ", ") + type;
     if (!only.empty()) meaning += fmt::format(" ({})", only);
-    rows.push_back(
-        {key.path, wanted_by(key), key.default_text, std::string(name_of(key.status)), std::move(meaning)});
+    rows.push_back({key.path, wanted_by(key), key.default_text, std::string(name_of(key.status)),
+                    std::move(meaning),
+                    key.status == Status::honoured ? std::string(name_of(key.front)) : ""});
   }
   return rows;
 }

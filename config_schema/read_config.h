@@ -51,9 +51,15 @@ struct AutoValues {
 // Steps of the warm-up that the values ask for; nothing where they do not say.
 std::optional<int64_t> warmup_steps(const AutoValues& values);
 
+// Who acts on a key: cleave train, PyTorch scripts, or both.
+enum class Front : uint8_t { both, train, scripts };
+std::string_view name_of(Front front);
+
 struct ReadOptions {
-  bool strict = false;            // what would be a warning is an error
-  int64_t world_size = 1;         // all ranks; those of one pipeline count once in the batch
+  Front front =
+      Front::both;         // who reads the file; a key that only the other acts on is a warning if it is on
+  bool strict = false;     // what would be a warning is an error
+  int64_t world_size = 1;  // all ranks; those of one pipeline count once in the batch
   std::string world_origin = {};  // for messages: "4 ranks from WORLD_SIZE"
   bool world_assumed = false;     // nobody has said how many ranks there are: messages ask for it
   AutoValues auto_values = {};
@@ -99,6 +105,7 @@ std::string format(const std::vector<Note>& notes);
 // A row for every key there is, as documentation: path, type and range, default, status, meaning.
 struct KeyRow {
   std::string path, type, default_text, status, meaning;
+  std::string honoured_by;  // "cleave train", "scripts" or "both"; empty for a key that is not honoured
 };
 std::vector<KeyRow> list_keys();
 

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <system_error>
 
@@ -44,8 +45,12 @@ const char* hint_of(const std::error_code& code) {
   if (code == std::errc::resource_unavailable_try_again)
     return ": cannot start a thread; allow more processes and memory (ulimit -u, ulimit -v), or use fewer "
            "threads (OMP_NUM_THREADS)";
+  if (code == std::errc::filename_too_long)
+    return "; a name has at most 255 bytes and a path 4095: choose a shorter one";
   return "";
 }
+
+constexpr size_t kLongestPath = 80;  // bytes that a message shows
 
 // The exit code of the exception in flight, whose words go to stderr.
 Exit report_exception(std::string_view if_a_defect) {
@@ -60,7 +65,13 @@ Exit report_exception(std::string_view if_a_defect) {
     return say_error(e.what()), e.exit();
   } catch (const std::bad_alloc&) {
     return say_error("out of host memory"), Exit::memory;
-  } catch (const std::system_error& e) {  // also of the file system
+  } catch (const std::filesystem::filesystem_error& e) {
+    const std::string path = e.path1().string();
+    return say_error(fmt::format("{}{}{}{}",
+                                 path.size() > kLongestPath ? path.substr(0, kLongestPath) + "..." : path,
+                                 path.empty() ? "" : ": ", e.code().message(), hint_of(e.code()))),
+           exit_of(e.code());
+  } catch (const std::system_error& e) {
     return say_error(fmt::format("{}{}", e.what(), hint_of(e.code()))), exit_of(e.code());
   } catch (const std::exception& e) {
     return say_error(fmt::format("{} ({})", e.what(), if_a_defect)), Exit::internal;

@@ -131,7 +131,6 @@ struct Model {
   // Attention and positions stay inside documents; every batch must give their starts.
   bool document_mask = false;
   bool cuts_boundaries = false;  // inputs of layers may be this rank's columns only
-  double flops_per_sample = 0;   // for the whole model: forward and backward, without recomputation
 
   TensorSpec input(int64_t samples) const {
     TensorSpec spec = sample;

@@ -133,7 +133,6 @@ Model make_mlp(const MlpConfig& c, DType dtype, std::string name, const Axes& ax
           c.sizes.size());
   Model m;
   m.name = std::move(name), m.dtype = dtype;
-  double weights = 0;
   const size_t dense = c.sizes.size() - 2;
   require(
       dense > 0 || axes.tensor.size() == 1, Exit::usage,
@@ -144,7 +143,6 @@ Model make_mlp(const MlpConfig& c, DType dtype, std::string name, const Axes& ax
     const auto cut = (dense - i) % 2 == 0 ? DenseLayer::Cut::outputs : DenseLayer::Cut::inputs;
     m.layers.push_back(std::make_unique<DenseLayer>(c.sizes[i], c.sizes[i + 1], c.activation,
                                                     fmt::format("dense.{}", i), cut, i == 0, axes.tensor));
-    weights += double(c.sizes[i]) * double(c.sizes[i + 1]);
   }
   const int64_t width = c.sizes[c.sizes.size() - 2], classes = c.sizes.back();
   m.head =
@@ -155,10 +153,8 @@ Model make_mlp(const MlpConfig& c, DType dtype, std::string name, const Axes& ax
                                                               .width = width,
                                                               .init_scale = 1.0f / std::sqrt(float(width)),
                                                               .axis = axes.tensor});
-  weights += double(width) * double(classes);
   m.cuts_boundaries = axes.tensor.size() > 1;
   m.sample = {dtype, {1, c.sizes.front()}};
-  m.flops_per_sample = 6.0 * weights;
   return m;
 }
 

@@ -137,19 +137,6 @@ std::unique_ptr<Block> make_block(const ModelConfig& c, const BlockRecipe& b, in
                                  c.family->biases_last);
 }
 
-// 6 FLOPs per weight and token in matrix products, plus the unmasked part of attention.
-double flops_per_token(const ModelConfig& c, const Recipe& recipe, int64_t seq) {
-  const double w = double(c.width);
-  double sum = 6 * double(c.vocab) * w;
-  for (const BlockRecipe& b : recipe.blocks) {
-    const AttentionRecipe& a = b.attention;
-    const double q = double(a.heads * a.head_dim), kv = double(a.kv_heads * a.head_dim);
-    sum += 6 * w * (2 * q + 2 * kv + (b.mlp.gated ? 3 : 2) * double(b.mlp.width)) +
-           12 * q * mean_keys(seq, a.window);
-  }
-  return sum;
-}
-
 // Appends the tables, and keeps their memory alive.
 void add_rotations(Model& m, const Recipe& recipe, int64_t seq) {
   std::vector<std::shared_ptr<const RopeTable>> tables;
@@ -188,7 +175,6 @@ Model make_model(const ModelConfig& c, DType dtype, int64_t seq, std::string nam
   m.sample = {DType::int32, {m.rows_per_sample}};
   m.document_mask = c.document_mask;
   m.part = axes.sequence.rank(), m.parts = axes.sequence.size();
-  m.flops_per_sample = double(seq) * flops_per_token(c, recipe, seq);
   return m;
 }
 

@@ -27,13 +27,6 @@ Batch shapes_of(const model::Model& model, int64_t samples) {
       .documents = model.document_mask ? Tensor(nullptr, DType::int32, {rows}, MemoryKind::host) : Tensor()};
 }
 
-comm::CommBytes difference(const comm::CommBytes& after, const comm::CommBytes& before) {
-  comm::CommBytes d;
-  for (int i = 0; i < comm::kCollectives; ++i)
-    d[comm::Collective(i)] = after[comm::Collective(i)] - before[comm::Collective(i)];
-  return d;
-}
-
 }  // namespace
 
 // Returns ranks that cover the needs of all: every rank, or in a large job the ends of every axis on every
@@ -125,7 +118,7 @@ JobPlan plan_job(const config::DsConfig& config, int world, const EngineMaker& m
       plan.frozen = engine->model().frozen_params();
       plan.pipeline = engine->notes().pipeline, plan.idle_share = engine->idle_share();
       plan.timeline = engine->timeline();
-      plan.flops = engine->model().flops_per_sample * double(config.train_batch_size);
+      plan.flops = engine->flops_per_sample() * double(config.train_batch_size);
       order = ranks_to_try(plan.mesh, which);
       plan.tried_all = int(order.size()) == world;
     }
@@ -147,7 +140,7 @@ JobPlan plan_job(const config::DsConfig& config, int world, const EngineMaker& m
       const RankRun members = plan.mesh.members(after[g].first, mine.place, near);
       mine.sent.push_back(
           {.group = after[g].first,
-           .bytes = difference(after[g].second, before[g].second),
+           .bytes = after[g].second - before[g].second,
            .between_nodes = members.first / ranks_per_node != members.last() / ranks_per_node});
     }
     plan.add(std::move(mine));

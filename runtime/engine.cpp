@@ -176,6 +176,11 @@ pipeline::Simulation Engine::timeline() const {
                             {.work = pipeline.work, .splits = pipeline.splits, .record = true});
 }
 const std::vector<pipeline::LayerCost>& Engine::layer_costs() const { return state().pipeline.layers; }
+double Engine::flops_per_sample() const {
+  double sum = 0;
+  for (const pipeline::LayerCost& layer : layer_costs()) sum += layer.flops;
+  return sum / double(samples_per_micro());
+}
 int64_t Engine::frame_bytes() const { return state().layers().stage.frame_bytes(); }
 
 }  // namespace cleave::runtime

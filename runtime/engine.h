@@ -128,6 +128,7 @@ class Engine : public EngineBase {
   // Cost of each layer of the whole model in one micro-batch; the head is last. With axes that cut layers or
   // sequences, a rank does its share of it.
   const std::vector<pipeline::LayerCost>& layer_costs() const;
+  double flops_per_sample() const;  // forward and backward of the whole model, without recomputation
   pipeline::Simulation timeline() const;  // recorded schedule of one step, in units of work
   int64_t frame_bytes() const;            // activation bytes per micro-batch in flight on this rank
 

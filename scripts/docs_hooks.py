@@ -26,12 +26,12 @@ def keys_page():
     sections = {"Top level": []}
     for row in json.loads(run("explain", "--keys", "--json")):
         section, _, key = row["key"].rpartition(".")
-        cells = [f"`{key}`", row["type"], f"`{json.dumps(row['default'])}`", row["status"], row["meaning"]]
+        cells = [f"`{key}`", row["type"], f"`{json.dumps(row['default'])}`", row["status"], row["honoured_by"], row["meaning"]]
         sections.setdefault(section or "Top level", []).append(
             "| " + " | ".join(html.escape(cell, quote=False).replace("|", "\\|") for cell in cells) + " |")
     lines = ["# ds_config keys", "", "All keys that Cleave reads, as `cleave explain --keys` prints them. `*` stands for any name."]
     for section, rows in sections.items():
-        lines += ["", f"## {section}", "", "| key | type | default | status | meaning |", "|---|---|---|---|---|", *rows]
+        lines += ["", f"## {section}", "", "| key | type | default | status | honoured by | meaning |", "|---|---|---|---|---|---|", *rows]
     return "\n".join(lines) + "\n"
 
 

@@ -77,10 +77,14 @@ void list_every_key(bool as_array) {
                       {"type", row.type},
                       {"default", value_of(row.default_text)},
                       {"status", row.status},
+                      {"honoured_by", row.honoured_by},
                       {"meaning", row.meaning}});
     else
-      std::printf("%s (%s, default %s): %s: %s\n", row.path.c_str(), row.type.c_str(),
-                  row.default_text.c_str(), row.status.c_str(), row.meaning.c_str());
+      std::printf(
+          "%s (%s, default %s): %s%s: %s\n", row.path.c_str(), row.type.c_str(), row.default_text.c_str(),
+          row.status.c_str(),
+          row.honoured_by.empty() || row.honoured_by == "both" ? "" : (" by " + row.honoured_by).c_str(),
+          row.meaning.c_str());
   }
   if (as_array) std::printf("%s\n", keys.dump(2).c_str());
 }

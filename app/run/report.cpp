@@ -54,7 +54,6 @@ struct Report::Sinks {
   std::optional<monitor::MetricsFile> metrics;
   std::optional<monitor::TensorBoard> tensorboard;
   std::optional<monitor::CsvMonitor> csv;
-  comm::CommBytes sent;
   int ranks = 1;
   double peak = 0, loss = 0, step_seconds = 0;
   int64_t steps = 0, tokens = 0;  // of this run
@@ -88,7 +87,7 @@ void Report::count_epochs(const EpochLength& epoch) {
 void Report::start(const runtime::Engine& engine, const StartFacts& facts) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
-  s.ranks = engine.mesh().size(), s.sent = engine.comm_bytes(), s.first_step = engine.step();
+  s.ranks = engine.mesh().size(), s.first_step = engine.step();
   s.begin = Clock::now();
   s.terminal = isatty(STDOUT_FILENO) != 0;
   s.progress.emplace(monitor::ProgressOptions{.out = stdout,
@@ -122,11 +121,10 @@ void Report::start(const runtime::Engine& engine, const StartFacts& facts) {
   s.metrics->start(start.dump());
 }
 
-void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, double seconds,
-                  const std::optional<monitor::PhaseTimes>& times) {
+void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, const StepCost& cost) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
-  s.loss = r.loss, ++s.steps, s.step_seconds += seconds;
+  s.loss = r.loss, ++s.steps, s.step_seconds += cost.seconds;
   const config::DsConfig& c = engine.config();
   monitor::StepMetrics m{.step = r.step,
                          .epoch = s.epoch.epochs(r.step),
@@ -138,15 +136,13 @@ void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, d
                          .skipped_total = r.skipped_total};
   m.tokens = c.train_batch_size * engine.model().rows_per_sample * engine.model().parts;
   s.tokens += m.tokens;
-  m.tokens_per_s = double(m.tokens) / seconds, m.step_ms = seconds * 1e3;
-  m.mfu = double(c.train_batch_size) * engine.model().flops_per_sample / (seconds * s.peak * s.ranks);
-  const comm::CommBytes sent = engine.comm_bytes();
+  m.tokens_per_s = double(m.tokens) / cost.seconds, m.step_ms = cost.seconds * 1e3;
+  m.mfu = double(c.train_batch_size) * engine.flops_per_sample() / (cost.seconds * s.peak * s.ranks);
   for (int i = 0; i < comm::kCollectives; ++i)
-    if (const int64_t bytes = sent[comm::Collective(i)] - s.sent[comm::Collective(i)])
+    if (const int64_t bytes = cost.sent[comm::Collective(i)])
       m.comm_bytes[std::string(comm::name_of(comm::Collective(i)))] = bytes;
-  s.sent = sent;
-  for (int p = 0; times && p < monitor::kPhases; ++p)
-    m.times_ms[std::string(monitor::name_of(monitor::Phase(p)))] = (*times)[size_t(p)];
+  for (int p = 0; cost.times && p < monitor::kPhases; ++p)
+    m.times_ms[std::string(monitor::name_of(monitor::Phase(p)))] = (*cost.times)[size_t(p)];
   if (r.skipped)
     line(fmt::format("step {}: gradients overflow at loss scale {}; skipped ({} so far)", r.step,
                      r.loss_scale, r.skipped_total));

@@ -10,11 +10,18 @@
 #include "app/run/best.h"
 #include "app/run/run_options.h"
 #include "app/run/start_lines.h"
+#include "comm/communicator.h"
 #include "config_schema/read_config.h"
 #include "monitor/step_times.h"
 #include "runtime/engine.h"
 
 namespace cleave::app {
+
+struct StepCost {
+  double seconds = 0;
+  comm::CommBytes sent;                      // by this rank
+  std::optional<monitor::PhaseTimes> times;  // if the configuration asks for them
+};
 
 class Report {
  public:
@@ -24,8 +31,7 @@ class Report {
   // Before start() and before the engine has its memory: the product that is measured takes some for itself.
   void measure_peak(Device device, DType type);
   void start(const runtime::Engine& engine, const StartFacts& facts);
-  void step(const runtime::Engine& engine, const runtime::StepResult& result, double seconds,
-            const std::optional<monitor::PhaseTimes>& times);
+  void step(const runtime::Engine& engine, const runtime::StepResult& result, const StepCost& cost);
   // Counts epochs and samples from a resumed position on, before start().
   void count_epochs(const EpochLength& epoch);
   // `data`: the name of what was evaluated; may be empty.

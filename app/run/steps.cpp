@@ -23,9 +23,11 @@ void Steps::take() {
         return run_.profile.timed(monitor::Phase::data, [&] { return run_.batches.next(index, micro); });
       },
       run_.batches.valid_targets(index));
+  const comm::CommBytes before = run_.engine.comm_bytes();
   const runtime::StepResult r = train_or_save(source);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  run_.watch.report().step(run_.engine, r, seconds, run_.profile.end_step(run_.engine, seconds));
+  const comm::CommBytes sent = run_.engine.comm_bytes() - before;
+  run_.watch.report().step(run_.engine, r, {seconds, sent, run_.profile.end_step(run_.engine, seconds)});
 }
 
 runtime::StepResult Steps::train_or_save(const BatchSource& data) {

@@ -25,6 +25,7 @@ Exit train(RunOptions o, launcher::Job& job) {
   values.hidden_size = config_of(o.model, 256).width;
   if (!o.epochs) values.total_steps = o.steps;
   config::ReadOptions reading = job.read_options(o.strict, values);
+  reading.front = config::Front::train;
   config::ReadResult config = read_before_data(o, job, reading);
   const auto connect = [&] {
     job.connect(config.config, job.info().world > 1 ? rank_facts(o) : comm::Facts{});

@@ -34,7 +34,7 @@ Subject step_row(DType type) {
             std::iota(tokens.begin(), tokens.end(), 1000);
             const Batch batch = batch_of(tokens, tokens);
             const double seconds = fastest([&] { engine.train_batch([&](int) { return batch; }); }, 0);
-            const double flops = engine.model().flops_per_sample / double(job.seq);
+            const double flops = engine.flops_per_sample() / double(job.seq);
             return Visit{.rate = double(job.seq) / seconds,
                          .unit = "tokens/s",
                          .bounds = flops_bounds(type, "the arithmetic on registers", 1e9 / flops)};

@@ -143,22 +143,6 @@ static std::string warning_of_deadline(const cleave_job& job, int64_t asked, con
       name, asked, job.timeout_s);
 }
 
-// Keys that only cleave train reads, of which each that is on is a line.
-static std::string warnings_of_reports(const config::DsConfig& c, const std::string& name) {
-  const std::pair<bool, const char*> reports[] = {
-      {c.tensorboard.enabled, "tensorboard.enabled"},       {c.csv_monitor.enabled, "csv_monitor.enabled"},
-      {c.flops_profiler.enabled, "flops_profiler.enabled"}, {c.comms_logger.enabled, "comms_logger.enabled"},
-      {c.wall_clock_breakdown, "wall_clock_breakdown"},     {c.memory_breakdown, "memory_breakdown"}};
-  std::string out;
-  for (const auto& [on, key] : reports)
-    if (on)
-      out += fmt::format(
-          "warning: {}: {} has no effect in a PyTorch script, only in cleave train; remove it, or report "
-          "engine.last_result yourself\n",
-          name, key);
-  return out;
-}
-
 int cleave_config_json(const char* text, const char* name, char** json) {
   return call([&] {
     const std::string read = config::read_ds_config(&given(text, "text"), &given(name, "name"), {}).text;
@@ -168,12 +152,13 @@ int cleave_config_json(const char* text, const char* name, char** json) {
 
 int cleave_job_read_config(cleave_job* job, const char* text, const char* name, char** read) {
   return call([&] {
-    const config::ReadResult result = config::read_ds_config(&given(text, "text"), &given(name, "name"),
-                                                             given(job, "job").job.read_options());
+    config::ReadOptions options = given(job, "job").job.read_options();
+    options.front = config::Front::scripts;
+    const config::ReadResult result =
+        config::read_ds_config(&given(text, "text"), &given(name, "name"), options);
     std::string problems = config::format(result.problems);
     require(result.ok(), Exit::usage, "{}: has errors:\n{}", name, problems);
     problems += warning_of_deadline(*job, result.config.comm_timeout_s, name);
-    problems += warnings_of_reports(result.config, name);
     nlohmann::json values = nlohmann::json::object();
     for (const config::Note& note : result.notes) {
       nlohmann::json value = json_or_nothing(note.value);

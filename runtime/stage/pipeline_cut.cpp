@@ -40,8 +40,10 @@ Costs costs_of(const model::Model& model, int64_t samples) {
   }
   const auto units = model.head->units();
   const double rows = double(samples * model.rows_per_sample);
-  // Products with the classes, once forward and twice backward; logits are written and read in fp32.
-  costs.head = cost_of("head", units, 6 * rows * params_of(units),
+  // Products with the classes, once forward and twice backward, once if frozen; logits are written and read
+  // in fp32.
+  const bool frozen = std::ranges::all_of(units, [](const UnitSpec& u) { return u.frozen; });
+  costs.head = cost_of("head", units, (frozen ? 4 : 6) * rows * params_of(units),
                        double(in.shape.numel()) + rows * double(model.head->classes()), model.dtype);
   return costs;
 }

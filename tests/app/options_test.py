@@ -45,7 +45,7 @@ class Options(AppTest):
 
     def test_values_out_of_range_are_refused_with_the_range_as_people_write_it(self):
         for command, option, value, wanted in [
-            ("train", "--steps", "-1", "an integer of at least 0"), ("train", "--seq_len", "0", "an integer of at least 1"),
+            ("train", "--steps", "-1", "an integer of at least 0"), ("train", "--seq_len", "0", "an integer from 1 to 1073741824"),
             ("train", "--steps", "1e20", "an integer of at least 0"), ("train", "--keep", "x", "an integer of at least 0"),
             ("train", "--seed", "99999999999999999999", "an integer of at least 0"), ("train", "--seed", "-1", "an integer of at least 0"),
             ("train", "--learning_rate", "-1", "a number of at least 0"), ("train", "--learning_rate", "nan", "a number of at least 0"),

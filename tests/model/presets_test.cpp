@@ -6,6 +6,7 @@
 
 #include "model/config_json.h"
 #include "model/family.h"
+#include "model/recipe.h"
 #include "tests/scratch.h"
 
 namespace cleave::model {
@@ -130,21 +131,36 @@ TEST(Presets, RejectIncompatibleSizes) {
   EXPECT_NE(refusal(good, 0), "");
 }
 
-// Pipeline balancing and utilization use the same FLOPs: matrix products and attention.
-TEST(Presets, ArithmeticOfTheLayersAndTheHeadIsThatOfTheModel) {
+double flops_of_layers(const Model& m) {
+  double sum = 0;
+  TensorSpec in = m.input(1);
+  for (const auto& layer : m.layers) {
+    sum += layer->flops(in);
+    in = layer->output(in);
+  }
+  return sum;
+}
+
+// 6 per weight and token in the products of the blocks; 12 per head element and unmasked pair of query and
+// key, of which a query's own key counts half.
+TEST(Presets, LayersCountTheFlopsOfTheClosedForm) {
+  constexpr int64_t kPositions = 64;
   for (const char* name : {"tiny", "gpt2", "llama-tiny", "llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b",
                            "mistral-tiny", "phi-3-mini", "gemma-2-tiny", "gemma-3-1b"}) {
     ModelConfig config = find_model(name);
     if (config.vocab == 0) config.vocab = 256;
-    const Model m = make_model(config, DType::fp32, 64, name);
-    double layers = 0;
-    TensorSpec in = m.input(1);
-    for (const auto& layer : m.layers) {
-      layers += layer->flops(in);
-      in = layer->output(in);
+    double flops = 0;
+    for (const BlockRecipe& b : recipe_of(config).blocks) {
+      const AttentionRecipe& a = b.attention;
+      const double q = double(a.heads * a.head_dim), kv = double(a.kv_heads * a.head_dim);
+      const double weights =
+          double(config.width) * (2 * q + 2 * kv + (b.mlp.gated ? 3 : 2) * double(b.mlp.width));
+      double pairs = 0;
+      for (int64_t at = 0; at < kPositions; ++at)
+        pairs += std::min(double(at) + 0.5, a.window > 0 ? double(a.window) : double(kPositions));
+      flops += 6 * weights * kPositions + 12 * q * pairs;
     }
-    const double head = 6.0 * 64 * double(m.head->classes()) * double(config.width);
-    EXPECT_NEAR((layers + head) / m.flops_per_sample, 1, 1e-9) << name;
+    EXPECT_NEAR(flops_of_layers(make_model(config, DType::fp32, kPositions, name)) / flops, 1, 1e-9) << name;
   }
 }
 
@@ -153,7 +169,7 @@ TEST(Presets, AWindowSavesTheFlopsOfHiddenKeys) {
   const auto flops = [](int64_t window) {
     ModelConfig config = find_model("mistral-tiny");
     config.vocab = 256, config.window = window;
-    return make_model(config, DType::fp32, 64, "m").flops_per_sample;
+    return flops_of_layers(make_model(config, DType::fp32, 64, "m"));
   };
   double area = 0;  // hidden by the mask
   for (int q = 0; q < 64; ++q) area += std::max(0.0, q + 0.5 - 16);

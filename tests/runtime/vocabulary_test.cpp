@@ -108,7 +108,6 @@ runtime::ModelFactory bigrams(bool padded, DType type = DType::fp32) {
       m.head = std::make_unique<PlainHead>();
     m.rows_per_sample = kTokens;
     m.sample = {DType::int32, {kTokens}};
-    m.flops_per_sample = 1;
     return m;
   };
 }

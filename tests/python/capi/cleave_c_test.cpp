@@ -150,7 +150,8 @@ TEST_F(CInterface, TakesTheRatesThatTheCallerBrings) {
   cleave_step_result result{};
   ASSERT_EQ(cleave_begin_step(engine_, 0), 0);
   EXPECT_EQ(cleave_finish_step(engine_, nullptr, 0, nullptr, 0, &result), 1);
-  EXPECT_NE(std::string(cleave_error()).find("wrong number of rate groups (got 0, expected 1)"), std::string::npos)
+  EXPECT_NE(std::string(cleave_error()).find("wrong number of rate groups (got 0, expected 1)"),
+            std::string::npos)
       << cleave_error();
 }
 
@@ -465,6 +466,15 @@ TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {
   EXPECT_NE(warned["warnings"].get<std::string>().find("1:49: wall_clock_breakdown: 1 is read as true"),
             std::string::npos)
       << warned["warnings"];
+  EXPECT_NE(
+      warned["warnings"].get<std::string>().find("wall_clock_breakdown: has no effect in a PyTorch script"),
+      std::string::npos)
+      << warned["warnings"];
+  const char* section = R"({"train_batch_size": 1, "comms_logger": {}})";
+  ASSERT_EQ(cleave_job_read_config(job_, section, "test.json", &read), 0) << cleave_error();
+  const std::string alone = nlohmann::json::parse(taken(read))["warnings"];
+  EXPECT_NE(alone.find("comms_logger.enabled: has no effect in a PyTorch script"), std::string::npos)
+      << alone;
   // Reports that only cleave train makes.
   for (const char* key : {"tensorboard", "csv_monitor", "flops_profiler", "comms_logger"}) {
     for (const bool on : {false, true}) {
@@ -472,8 +482,8 @@ TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {
       ASSERT_EQ(cleave_job_read_config(job_, text.c_str(), "test.json", &read), 0) << cleave_error();
       const std::string warnings = nlohmann::json::parse(taken(read))["warnings"];
       const std::string wanted = fmt::format(
-          "test.json: {}.enabled has no effect in a PyTorch script, only in cleave train; remove it, or "
-          "report engine.last_result yourself\n",
+          "{}.enabled: has no effect in a PyTorch script, only in cleave train; remove it, or report "
+          "engine.last_result yourself\n",
           key);
       EXPECT_EQ(warnings.find(wanted) != std::string::npos, on) << warnings;
     }
