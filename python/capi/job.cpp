@@ -52,7 +52,7 @@ std::string facts_of(const cleave_job& j) {
   return facts.dump();
 }
 
-// On the stream of the call, which has no other.
+// Runs a collective on the call's own stream and waits for it.
 template <class Enqueue>
 void on_host(const Enqueue& enqueue) {
   Stream stream;
@@ -133,7 +133,7 @@ int cleave_job_barrier(cleave_job* job) {
   });
 }
 
-// Ranks that have met keep the deadline that they met with.
+// Warns that ranks that already met keep their deadline.
 static std::string warning_of_deadline(const cleave_job& job, int64_t asked, const std::string& name) {
   if (!job.world || asked == job.timeout_s || asked == config::DsConfig{}.comm_timeout_s) return "";
   return fmt::format(
@@ -143,7 +143,7 @@ static std::string warning_of_deadline(const cleave_job& job, int64_t asked, con
       name, asked, job.timeout_s);
 }
 
-// Keys that only cleave train reads, of which each that is on is a line.
+// Warns of each enabled key that only cleave train reads, one line per key.
 static std::string warnings_of_reports(const config::DsConfig& c, const std::string& name) {
   const std::pair<bool, const char*> reports[] = {
       {c.tensorboard.enabled, "tensorboard.enabled"},       {c.csv_monitor.enabled, "csv_monitor.enabled"},
