@@ -1,5 +1,5 @@
-"""Activation checkpointing with DeepSpeed's names, by `torch.utils.checkpoint`. The engine gathers weights again for both of torch's
-variants."""
+"""Activation checkpointing with DeepSpeed's names, by `torch.utils.checkpoint`. The engine gathers weights again for its reentrant and
+non-reentrant variants."""
 
 import contextlib
 import types
