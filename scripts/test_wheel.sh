@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the wheel from the release build, installs it in an empty virtual environment, and uses it away from the tree.
+# Builds the wheel from the release build, installs it in an empty virtual environment, and uses it outside of the tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD

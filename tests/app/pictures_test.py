@@ -57,7 +57,7 @@ class Pictures(unittest.TestCase):
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertNotIn("idle,", r.stdout)
         self.assertNotIn("idle of", r.stdout)
-        self.assertEqual(r.stdout.count("one stage: there is no pipeline"), 2)
+        self.assertEqual(r.stdout.count("one stage: no idle share without a pipeline"), 2)
 
     def test_files_that_are_no_whole_pipes_are_refused_in_words(self):
         r = run("pipeline_idle.py", self.trace("1", self.stage(False)), self.trace("0", self.stage(True)))
