@@ -91,7 +91,7 @@ class Bench:
         of["without"].append(abs(sum(none[behind]) - sum(again[behind])) / 2)
         of["waits"].append(self.when(waits, f"step={interval + 1},") - self.when(waits, f"step={interval},") - step)
         of["copy"].append(copy)
-        of["behind"].append(sum(late[behind]) - plain)
+        of["background"].append(sum(late[behind]) - plain)
         of["overlapped"].append(overlapped)
         of["more"].append(100 * (sum(late[behind]) - plain - copy) / (overlapped * step))
         for p in folder.iterdir():
@@ -113,7 +113,7 @@ class Bench:
         print(f"| difference of two runs without a save | {shown(of['without'], 's')} |")
         print(f"| blocking save | {shown(of['waits'], 's')} |")
         print(f"| memory of that size, copied | {shown(of['copy'], 's')} |")
-        print(f"| a background save adds to the steps after it | {shown(of['behind'], 's')} |")
+        print(f"| a background save adds to the steps after it | {shown(of['background'], 's')} |")
         print(f"| steps that it overlaps | {shown(of['overlapped'], '', 0)} |")
         print(f"| addition beyond the copy, as a share of those steps | {shown(of['more'], '%', 1)} |")
         print(f"| loaded, not in memory before | {shown(of['load'], 'GB/s')} |")
