@@ -1,4 +1,4 @@
-// Length of an epoch: one pass over the samples of the training data.
+// Length of an epoch: every sample of the training data once.
 #pragma once
 #include <cstdint>
 

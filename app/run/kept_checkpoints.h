@@ -17,7 +17,7 @@ std::vector<int64_t> steps_to_let_go(std::vector<int64_t> steps, int64_t saved, 
 
 // Returns the largest number of checkpoints on disk at a time, including the one that is being
 // written, for a run of `steps` that saves every `interval` steps and at its end (0: at its end
-// only). Add one if the best checkpoint is kept.
+// only). Callers add one if the best checkpoint is kept.
 int64_t most_checkpoints(int64_t steps, int64_t interval, KeepRule rule);
 
 }  // namespace cleave::app

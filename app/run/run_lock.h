@@ -14,7 +14,7 @@ namespace cleave::app {
 class RunLock {
  public:
   struct Options {
-    // Interval in which the owner rewrites the file; other machines thereby see that it is alive.
+    // The owner rewrites the file at this interval; other machines thereby see that it is alive.
     std::chrono::milliseconds beat{10'000};
     // Time without a rewrite after which a lock of another machine counts as abandoned. Longer than
     // mounts of object stores cache files.
