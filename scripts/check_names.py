@@ -2,7 +2,8 @@
 """Checks that a folder is a namespace and that no namespace defines a type twice.
 
 Two classes with one name in a program are undefined behavior that no compiler detects: the linker keeps one destructor for both. So each
-file uses the namespace of its folder, and a type at namespace scope has one definition. usage: check_names.py [ROOT]
+file uses the namespace of its folder, and a type at namespace scope has one definition.
+usage: check_names.py [ROOT]
 """
 import collections
 import pathlib

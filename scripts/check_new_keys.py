@@ -2,7 +2,8 @@
 """Prints ds_config keys and TrainingArguments fields of the newest DeepSpeed and transformers on PyPI that this program does not support.
 
 The script parses the sources and imports none of their code; pip prepares the metadata of a source archive, as always. New names are not an
-error. Without a network the check is skipped and prints the reason. Usage: check_new_keys.py CLEAVE [FOLDER-OF-SOURCES]
+error. Without a network the check is skipped and prints the reason.
+Usage: check_new_keys.py CLEAVE [FOLDER-OF-SOURCES]
 """
 
 import ast

@@ -86,10 +86,8 @@ runtime::Evaluation evaluate(runtime::Engine& engine, data::EvalBatches& batches
 }
 
 void evaluate(const EvalOptions& o, launcher::Job& job) {
-  // The token width is checked when the vocabulary is known.
-  data::TokenFile given(
-      o.data, {.token_bytes =
-                   o.token_bytes > 0 ? o.token_bytes : 2});  // errors are reported before anything is started
+  // Reports errors before anything is started. The token width is checked when the vocabulary is known.
+  data::TokenFile given(o.data, {.token_bytes = o.token_bytes > 0 ? o.token_bytes : 2});
   Pretrained model(o.model, job);
   const data::TokenFile file = tokens_of(o, model, std::move(given), job);
   data::EvalBatches batches(file, {.seq_len = model.seq_len(),

@@ -29,8 +29,7 @@ uint64_t checksums_of(const Batch& batch, int64_t samples) {
 }
 
 std::string type_of(const config::DsConfig& c) {
-  if (c.zero.stage == 3 && c.zero.quantized_weights)
-    return "int8";  // the block boundaries depend on the layout
+  if (c.zero.stage == 3 && c.zero.quantized_weights) return "int8";  // block boundaries depend on the layout
   return c.precision == config::Precision::fp32 && c.tf32 ? "tf32" : std::string(name_of(c.precision));
 }
 

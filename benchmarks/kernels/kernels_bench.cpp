@@ -1,6 +1,6 @@
 // Measures every kernel at training sizes, in GFLOP/s or GB/s (TFLOP/s or TB/s on a GPU) and in
-// percent of the limit measured at the start of the run. usage: OMP_NUM_THREADS=2 kernels_bench
-// [--gpu_only] [--limits=FILE] [--benchmark_filter=...]
+// percent of the limit measured at the start of the run.
+// usage: OMP_NUM_THREADS=2 kernels_bench [--gpu_only] [--limits=FILE] [--benchmark_filter=...]
 //   --gpu_only     no rows and no limits of the CPU
 //   --limits=FILE  limits of a GPU: read from the file if it exists, otherwise measured and written
 #include <benchmark/benchmark.h>
