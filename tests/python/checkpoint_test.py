@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checkpoints between torch's modules, cleave train and DeepSpeed, and whole weights out of each."""
+"""Checkpoints of PyTorch scripts, cleave train and DeepSpeed in both directions, and export of whole weights."""
 
 import contextlib
 import io
@@ -28,7 +28,7 @@ CONFIG: dict[str, Any] = {
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
     "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 2, "total_num_steps": 9}},
 }
-MODELS = {"gpt2": 3, "llama": 1}  # with the stage at which torch goes on; gpt2's matrices lie the other way round there
+MODELS = {"gpt2": 3, "llama": 1}  # ZeRO stage of the resumed torch training; gpt2's matrices are transposed there
 
 OF_DEEPSPEED = [
     ("zero2_fp32", 2),
@@ -36,7 +36,7 @@ OF_DEEPSPEED = [
     ("zero1_bf16", 1),
     ("zero3_bf16", 3),
     ("zero1_fp16", 3),
-]  # with the stage that goes on
+]  # ZeRO stage of the resumed training
 
 
 def expected_of(name: str) -> dict[str, torch.Tensor]:
@@ -74,7 +74,7 @@ class Checkpoints(unittest.TestCase):
 
     @classmethod
     def train(cls, name: str, output: pathlib.Path, steps: int, *more: str) -> list[float]:
-        """Losses of cleave train on one rank, which takes both windows in each step."""
+        """Returns the losses of cleave train on one rank, which trains on both windows in each step."""
         config, metrics = cls.folder / "one.json", cls.folder / "metrics.jsonl"
         config.write_text(json.dumps({**CONFIG, "train_micro_batch_size_per_gpu": 2}))
         metrics.unlink(missing_ok=True)
@@ -121,7 +121,7 @@ class Checkpoints(unittest.TestCase):
             self.assertEqual(got["far"], 0, f"{name} at stage {stage}")
             if name.endswith("fp32"):
                 self.expect_close(got["losses"], want, f"{name} at stage {stage}")
-            else:  # its ranks had tokens of their own, so one loss is the same
+            else:  # its ranks had different tokens, so only one loss is equal
                 self.expect_close(got["losses"][:1], want[:1], f"{name} at stage {stage}", 4e-3)
 
     def test_names_that_do_not_match_are_said(self) -> None:
@@ -185,7 +185,7 @@ class Faults(unittest.TestCase):
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
     def expect_whole(self, names: list[str]) -> None:
-        """These checkpoints and nothing else are in the folder, and each byte of the last is what its checksum says."""
+        """Checks that the folder has exactly these checkpoints, and that all checksums of the last one match."""
         self.assertEqual(sorted(p.name for p in pathlib.Path(self.folder).iterdir()), sorted(["latest", *names]))
         verified = subprocess.run([ranks.CLEAVE, "verify", self.folder], capture_output=True, text=True)
         self.assertIn(f"{names[-1]} is complete", verified.stdout + verified.stderr)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A module of torch's in the engine, against the same module in torch alone."""
+"""Modules in the engine, compared with the same modules in torch alone."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Engine(unittest.TestCase):
             self.assertGreater(fp16["skipped"], 0)
             self.assertTrue(fp16["exact"], "masters begin with the module's fp32 values")
             self.assertEqual(fp16["steps"], 12)
-            halved = [2.0 ** (17 - k) for k in range(fp16["skipped"])]  # after each step, for the next
+            halved = [2.0 ** (17 - k) for k in range(fp16["skipped"])]  # after each step, for the next one
             self.assertEqual(fp16["scales"], halved + [2.0 ** (18 - fp16["skipped"])] * (12 - fp16["skipped"]))
 
     def test_a_checkpoint_continues_at_another_stage_on_other_ranks(self) -> None:

@@ -1,4 +1,4 @@
-"""What people do around a training script, and how they start and stop it."""
+"""Common actions around a training script, and how users start and stop it."""
 
 import json
 import os
@@ -21,7 +21,7 @@ SRUN |= {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_STEP_TASKS_PER_NODE":
 
 
 def marked(mark: str) -> list[str]:
-    """The processes that have a variable of this text."""
+    """Returns the processes with this text in a variable."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -77,7 +77,7 @@ class Habits(unittest.TestCase):
             until = time.monotonic() + 60
             while len(os.listdir(folder)) < 2 and time.monotonic() < until:
                 time.sleep(0.02)
-            os.killpg(job.pid, signal.SIGINT)  # as a terminal does, to the launcher and the ranks alike
+            os.killpg(job.pid, signal.SIGINT)  # to the launcher and the ranks, as a terminal does
             said, _ = job.communicate(timeout=60)
             self.assertEqual(job.returncode, 128 + signal.SIGINT, said)
             self.assertIn("KeyboardInterrupt", said)

@@ -1,4 +1,4 @@
-"""The names by which scripts and libraries import from DeepSpeed are there, or say that they are not built."""
+"""Names that scripts and libraries import from DeepSpeed exist, or report that they are unsupported."""
 
 import importlib
 import inspect
@@ -41,7 +41,7 @@ assert deepspeed.__git_hash__ is None and deepspeed.__git_branch__ is None
 
 
 def _value(key: str, text: str) -> Any:
-    """Of a schedule in the fixture."""
+    """Returns a value of a schedule in the fixture."""
     if key == "warmup_type":
         return text
     number = int(text) if text.lstrip("-").isdigit() else float(text)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Optimizers of torch that the engine has no kernel for, against torch alone."""
+"""Torch optimizers without an engine kernel, compared with torch alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is planned of a module, against what its engine allocates."""
+"""Plans of modules, compared with the memory that engines allocate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CASES = "plan_cases"
 FILE = str(pathlib.Path(__file__).with_name("plan_cases.py"))
 CONFIG = {"train_micro_batch_size_per_gpu": 5, "zero_optimization": {"stage": 1}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
 WEIGHTS = 8 * 16 + 16 + 16 * 4 + 4
-# What autograd has to keep of the MLP: its input, the GELU's, the second layer's, and the difference that the loss squares.
+# Values that autograd keeps of the MLP: its input, the inputs of GELU and of the second layer, and the difference that the loss squares.
 KEPT = 4 * (5 * 8 + 5 * 16 + 5 * 16 + 2 * 5 * 4)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What an engine does beside its steps: arguments, loaders, files, and what it says to mistakes."""
+"""Features of an engine other than steps: arguments, loaders, files, and errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Surface(unittest.TestCase):
         for share in shares:
             for tag in ("a", "b"):
                 self.assertEqual(share[tag], share["third"], "from a checkpoint on, the next batch that no step had")
-                self.assertEqual(share[tag + " after"], share["seen"], "a whole pass behind it")
+                self.assertEqual(share[tag + " after"], share["seen"], "a whole pass after it")
 
     def test_arguments_are_honoured_or_refused_by_name(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What a script keeps in a checkpoint returns as it was, and a file that was made to run code does not run it."""
+"""Client state returns unchanged from a checkpoint, and a file made to run code does not run it."""
 
 import argparse
 import base64
@@ -38,7 +38,7 @@ class Arguments:
 
 
 class Trap:
-    """Makes a file where it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -48,13 +48,13 @@ class Trap:
 
 
 def returned(state: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint of this client state hands back, through the text that the engine keeps."""
+    """Returns client state from a checkpoint, through the text that the engine stores."""
     kept = json.loads(json.dumps(Beside(client_state=state).packed()))
     return beside(kept, "runs/x").client_state
 
 
 def of_torch(state: dict[str, Any]) -> dict[str, str]:
-    """As earlier versions kept it."""
+    """Returns the format of earlier versions."""
     file = io.BytesIO()
     torch.save({"client_state": state}, file)
     return {"python": base64.b64encode(file.getvalue()).decode()}
