@@ -1,4 +1,4 @@
-// What an export makes of adapters whose shapes a manifest got wrong.
+// Export of adapters with wrong shapes in the manifest.
 #include "app/adapters.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The format of checkpoints against a reader that was written from its description; inspect, verify and digest."""
+"""The checkpoint format, read by a second reader written from its description; inspect, verify and digest."""
 import json
 import shutil
 import sys
@@ -51,7 +51,7 @@ class CheckpointFormat(AppTest):
                 self.assertEqual(want, {("weights" if kind == "master" else kind): digest_of(tensors, kind)
                                         for kind in {kind for kind, _ in tensors}})
                 self.assertEqual(list(want)[0], "weights")
-                # Every checksum.
+                # Checks every checksum.
                 text = read.text
                 self.assertEqual(text[-4:], b'"\n}\n')
                 self.assertEqual(hash_of(text[:-20] + b"0" * 16 + text[-4:]), read.manifest["xxh3"])

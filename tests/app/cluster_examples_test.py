@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""The examples for clusters: Azure ML's jobs in their emulator, which is tested itself, and those for SLURM, torchrun and mpirun, whose tools
-are stood in for by some that set the variables of their documents. Usage: cluster_examples_test.py CLEAVE"""
+"""Examples for clusters: Azure ML jobs in their emulator, which is also tested, and jobs for SLURM, torchrun and mpirun with replacements
+of
+these tools that set their documented variables. Usage: cluster_examples_test.py CLEAVE
+"""
 import json
 import os
 import pathlib
@@ -25,7 +27,7 @@ except ImportError as e:
     print(f"skipped: {e}; install python3-yaml", file=sys.stderr)
     sys.exit(77)
 
-# In the place of srun, torchrun and mpirun: two ranks, which get what is sent to it, as SLURM sends it to a step.
+# Replaces srun, torchrun and mpirun: starts two ranks and forwards its signals to them, as SLURM does to a step.
 STARTER = """#!/usr/bin/env python3
 import os, signal, subprocess, sys
 at = next(i for i, word in enumerate(sys.argv) if word == os.environ["CLEAVE"])
@@ -62,7 +64,7 @@ class ClusterExamples(AppTest):
 
     def emulate(self, job, *options, code=0, inputs=()):
         file = self.dir / "job.yml"
-        file.write_text(job if isinstance(job, str) else json.dumps(job))  # which is YAML, too
+        file.write_text(job if isinstance(job, str) else json.dumps(job))  # JSON is also YAML
         r = subprocess.run([PYTHON, AZURE / "emulate.py", file, "--work", self.dir / "work", "--tools", BIN, "--mount", MOUNT, "--verbose",
                             *(f"--input={name}={path}" for name, path in inputs), *map(str, options)], capture_output=True, text=True,
                            timeout=120)
@@ -70,7 +72,7 @@ class ClusterExamples(AppTest):
         return r
 
     def seen(self, distribution, nodes, **job):
-        """By process the variables that a job's command sees."""
+        """Returns the variables that a job's command sees, by process."""
         r = self.emulate({"command": "env; pwd", "environment": "azureml:x:1", "resources": {"instance_count": nodes},
                           "distribution": distribution, **job})
         found = {}
@@ -203,7 +205,7 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
         for option in options:
             self.assertIn(f"option({option} ", (ROOT / "CMakeLists.txt").read_text())
 
-    # The others
+    # SLURM, torchrun and mpirun
 
     def steps(self, file):
         return [s["step"] for s in map(json.loads, (self.dir / file).read_text().splitlines()) if "loss" in s]
@@ -229,20 +231,20 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
         self.assertEqual(job.returncode, 0, out)
         self.assertEqual((self.dir / "requeued").read_text(), "requeue 4711\n")
         saved = int(re.search(r"global_step(\d+)", (self.dir / "run" / "latest").read_text())[1])
-        # Its next start, which ends with its last step and is not queued again.
+        # The next start ends with the last step and is not requeued.
         again = subprocess.run(["bash", script], cwd=self.dir, capture_output=True, text=True, timeout=60,
                                env={**env, "SLURM_RESTART_COUNT": "1", "STEPS": str(saved + 2)})
         self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
         self.assertIn(f"at step {saved}", again.stdout)
         self.assertEqual(self.steps("run.jsonl")[-2:], [saved + 1, saved + 2])
         self.assertEqual((self.dir / "requeued").read_text(), "requeue 4711\n")
-        # What else goes wrong is not tried again.
+        # Other failures are not requeued.
         wrong = subprocess.run(["bash", script], cwd=self.dir, capture_output=True, text=True, timeout=60, env={**env, "DATA": "gone"})
         self.assertEqual(wrong.returncode, 7)
         self.assertEqual((self.dir / "requeued").read_text(), "requeue 4711\n")
 
     def run_page(self, name):
-        """The command that an example's page shows."""
+        """Runs the command on an example's page."""
         command, = blocks(ROOT / f"examples/{name}/README.md", "sh")
         (self.dir / "examples").symlink_to(ROOT / "examples")
         r = subprocess.run(["bash", "-euo", "pipefail", "-c", command.replace("--steps 30", "--steps 4")], cwd=self.dir, env=self.env,
@@ -277,6 +279,6 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
 
 if __name__ == "__main__":
     if not MOUNT.exists():
-        print(f"skipped: {MOUNT} is not built here")
+        print(f"skipped: {MOUNT} was not built")
         sys.exit(77)
     unittest.main(verbosity=2)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every command, its options and its answers to bad input."""
+"""Every command, its options and its errors for bad input."""
 import base64
 import json
 import os
@@ -34,7 +34,7 @@ class Commands(AppTest):
             self.assertIn(name, said.stderr)
             if "limit" in row:
                 self.assertAlmostEqual(row["share"], row["median"] / row["limit"])
-        # On a CPU without AVX-512 oneDNN lacks bf16 products; then their rows are left out.
+        # On a CPU without AVX-512, oneDNN has no bf16 products; their rows are then left out.
         least = {"CLEAVE_ISA": "v3", "ONEDNN_MAX_CPU_ISA": "AVX2"}
         with unittest.mock.patch.dict(os.environ, least):
             said = self.run_cleave("bench", "matmul", "--filter", "matmul/narrow/forward", "--seconds", "0", "--rounds", "1", "--json")
@@ -309,7 +309,7 @@ class Commands(AppTest):
         got = [self.run_cleave("eval", run, "--data", file).stdout.splitlines()[0] for file in (lines, plain)]
         self.assertEqual(*got)
         self.assertIn("light", self.run_cleave("generate", run, "--prompt", "light", "--tokens", 3).stdout)
-        self.text = lines  # documents are known, and a text beside them stays one of bytes
+        self.text = lines  # documents are known; a text next to them stays bytes
         self.train("--pack", "--document_mask", ranks=1)
         self.train("--eval_data", data, ranks=1)
         r = self.train("--jsonl_key", "body", ranks=1, code=7)
@@ -333,7 +333,7 @@ class Commands(AppTest):
         self.assertIn("vocabulary 256", self.run_cleave("data", "inspect", tokens).stdout)
         text = self.losses(ranks=1)
         self.text = tokens
-        self.assertEqual(self.losses(ranks=1), text)  # the same model of the same vocabulary
+        self.assertEqual(self.losses(ranks=1), text)  # the same model with the same vocabulary
 
     def test_broken_json_is_named_with_its_place_in_words_of_this_program(self):
         bad, lines, folder = self.dir / "bad.json", self.dir / "bad.jsonl", self.dir / "published"

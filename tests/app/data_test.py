@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Indexed data sets, blends and packed documents from the command line. The files are written here, with struct, from the description of
-the format in docs/data.md. Usage: data_test.py CLEAVE"""
+"""Indexed data sets, blends and packed documents from the command line. The test writes the files with struct, from the description of the
+format in docs/data.md. Usage: data_test.py CLEAVE
+"""
 import json
 import os
 import struct
@@ -28,7 +29,7 @@ def write_indexed(stem, documents, masks=None):
 class Data(AppTest):
     def setUp(self):
         super().setUp()
-        os.chdir(self.dir)  # a blend's files have no blanks
+        os.chdir(self.dir)  # file names of a blend contain no blanks
         self.a = [[(d + 3 * t) % 256 for t in range(5 + d % 17)] for d in range(60)]
         self.masks = [[int(t % 4 != 1) for t in range(len(d))] for d in self.a]
         write_indexed(self.dir / "a", self.a, self.masks)

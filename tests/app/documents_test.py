@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests README.md, the guide in docs/ and the pages of the examples: every command runs, every option exists, figures equal those of the
-program or of the named results, and pictures equal the output of their scripts. Usage: documents_test.py CLEAVE"""
+program or of the named results, and pictures equal the output of their scripts. Usage: documents_test.py CLEAVE
+"""
 import json
 import os
 import pathlib
@@ -17,7 +18,7 @@ GUIDE = ("install", "train", "fine_tune", "configuration", "will_it_fit", "out_o
 PAGES = [ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in GUIDE), *sorted(ROOT.glob("examples/*/README.md"))]
 BIN = pathlib.Path(CLEAVE).parent
 
-# Commands that are not run here, and what runs them.
+# Commands that do not run here, and the tests that run them.
 ELSEWHERE = {
     "./scripts/quickstart.sh": "scripts/test_examples.sh",
     "./scripts/test.sh": ".ci/run",
@@ -31,18 +32,18 @@ ELSEWHERE = {
     "./examples/torchrun/train.sh": "tests/app/cluster_examples_test.py",
     "./examples/mpi/train.sh": "tests/app/cluster_examples_test.py",
     "./scripts/fetch_digits.sh": "scripts/test_examples.sh",
-    "cleave bench matmul": "tests/app/commands_test.py",  # minutes
+    "cleave bench matmul": "tests/app/commands_test.py",  # takes minutes
     "cleave launch -n 2 -- build/release/bin/digits": "scripts/test_examples.sh",
     "cleave launch -n 2 -- build/release/bin/encoder": "scripts/test_examples.sh",
     "build/release/bin/encoder plan 8": "scripts/test_examples.sh",
     "cleave launch -n 2 -- python examples/python/": "tests/python/examples_test.py",  # with torch
     "deepspeed --num_gpus 2 examples/python/gpt2.py": "tests/python/examples_test.py",
-    # Tens of gigabytes and minutes; their plans are run.
+    # Tens of gigabytes and minutes; only their plans run.
     "cleave launch -n 2 -- train --deepspeed_config examples/gpt2_large/": "",
     "cleave train --deepspeed_config examples/too_large/": "",
 }
 
-# The launchers of others, which start the ranks with the variables that their documents name.
+# Replacements of other launchers, which start the ranks with their documented variables.
 LAUNCHERS = {
     "torchrun": ("--no-python --nproc_per_node 2", {"RANK": "{r}", "WORLD_SIZE": "2", "LOCAL_RANK": "{r}", "LOCAL_WORLD_SIZE": "2",
                                                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}",
@@ -61,7 +62,7 @@ def blocks(page, language):
 
 
 def commands(block):
-    """Those of a block, continued lines and loops as one."""
+    """Returns the commands of a block; continued lines and loops are one command."""
     text = block.replace("\\\n", " ")
     text = re.sub(r"[ \t]+#.*", "", text)
     loops = re.split(r"(^for .*?^done$)", text, flags=re.MULTILINE | re.DOTALL)
@@ -105,9 +106,9 @@ class Documents(AppTest):
 
     def shell(self, command):
         command = re.sub(r"--steps (\d+)", lambda m: f"--steps {min(int(m[1]), 3 if int(m[1]) < 50 else 4)}", command)
-        if "published-model" in command:  # which is small here
+        if "published-model" in command:  # a small model here
             command = re.sub(r"--seq_len \d+", "--seq_len 16", command)
-        command = command.replace("./scripts/fetch_kjv.sh kjv.txt", "true")  # the text is there
+        command = command.replace("./scripts/fetch_kjv.sh kjv.txt", "true")  # the text exists already
         return subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=self.dir, env=self.env, capture_output=True,
                               text=True, errors="replace", timeout=180)
 
@@ -115,7 +116,7 @@ class Documents(AppTest):
         ran, failed = 0, []
         for page in PAGES:
             opened = [line for line in page.read_text().splitlines() if line.startswith("```")]
-            self.assertTrue(all(line in ("```sh", "```text", "```json") for line in opened[::2]), f"{page}: a block says what it is")
+            self.assertTrue(all(line in ("```sh", "```text", "```json") for line in opened[::2]), f"{page}: a block has a language")
             for block in blocks(page, "sh"):
                 for command in commands(block):
                     by = next((by for begin, by in ELSEWHERE.items() if command.startswith(begin)), None)
@@ -166,7 +167,7 @@ class Documents(AppTest):
                 for commit in commits if shallow.strip() == "false" else []:
                     known = subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=ROOT, capture_output=True)
                     self.assertEqual(known.returncode, 0, f"{where}: commit {commit} is not in this tree's history")
-                for script in scripts:  # in the tree, or in one that was measured
+                for script in scripts:  # in the tree, or in a measured one
                     there = [(ROOT / script).is_file(), shallow.strip() != "false"]
                     for commit in commits:
                         there.append(subprocess.run(["git", "cat-file", "-e", f"{commit}:{script}"], cwd=ROOT, capture_output=True).returncode == 0)

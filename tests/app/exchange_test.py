@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Models of Hugging Face in and out: training from their weights, import, export, and answers to folders that are no such models.
-tests/fixtures/make_published_fixtures.py makes the folders, and what transformers computes from them."""
+"""Hugging Face models in both directions: training from their weights, import, export, and errors for other folders.
+tests/fixtures/make_published_fixtures.py makes the folders and the results of transformers.
+"""
 import filecmp
 import json
 import math
@@ -20,7 +21,7 @@ LENGTH, VOCAB = 12, 61
 
 
 def read_safetensors(path):
-    """name: (type, shape, bytes)"""
+    """Returns name: (type, shape, bytes)."""
     data = path.read_bytes()
     begin = 8 + struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:begin])
@@ -29,7 +30,7 @@ def read_safetensors(path):
 
 
 class Trap:
-    """What runs a command where Python reads it."""
+    """Runs a command when Python unpickles it."""
 
     def __init__(self, path):
         self.path = path
@@ -47,7 +48,7 @@ class Exchange(AppTest):
             tokens = struct.unpack(f"<{2 * LENGTH}i", tensors["tokens"][2])
             logits = struct.unpack(f"<{2 * LENGTH * VOCAB}f", tensors["logits"][2])
             self.expected[name] = self.loss_of(tokens + (0,), logits)
-        self.tokens = self.dir / "tokens.bin"  # two windows, as nanoGPT writes them
+        self.tokens = self.dir / "tokens.bin"  # two windows, in the format of nanoGPT
         self.tokens.write_bytes(struct.pack(f"<{2 * LENGTH + 1}H", *tokens, 0))
 
     @staticmethod
@@ -60,7 +61,7 @@ class Exchange(AppTest):
         return total / (2 * LENGTH)
 
     def begin(self, model, *args, ranks=1, steps=1, code=0, length=LENGTH, **config):
-        """Trains on both windows at once; returns the losses and what was printed."""
+        """Trains on both windows at once; returns the losses and the output."""
         metrics = self.dir / "exchange.jsonl"
         file = self.config("exchange.json", **{"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1,
                                                "gradient_accumulation_steps": None, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
@@ -73,7 +74,7 @@ class Exchange(AppTest):
         return [line["loss"] for line in lines if "loss" in line], r
 
     def model(self, name, **changes):
-        """A copy whose config.json is changed."""
+        """Copies a model with changes in its config.json."""
         folder = self.dir / f"model {len(list(self.dir.iterdir()))}"
         shutil.copytree(PUBLISHED / name, folder)
         config = json.loads((folder / "config.json").read_text())
@@ -127,7 +128,7 @@ class Exchange(AppTest):
                     bits = {"F32": struct.pack("<f", wrong[1]), "BF16": struct.pack("<f", wrong[1])[2:], "F16": struct.pack("<e", wrong[1])}[kind]
                     data = file.read_bytes()
                     at = data.index(values)
-                    for i in range(count):  # at both ends and between
+                    for i in range(count):  # at both ends and in between
                         place = at + i * (of - 1) // max(1, count - 1) * width
                         data = data[:place] + bits + data[place + width:]
                     file.write_bytes(data)
@@ -194,7 +195,7 @@ class Exchange(AppTest):
 
     def test_a_name_that_is_a_preset_and_a_folder_is_asked_about_in_every_command(self):
         shutil.copytree(PUBLISHED / "llama", self.dir / "gpt2")
-        (self.dir / "tiny").mkdir()  # no model
+        (self.dir / "tiny").mkdir()  # not a model
         shutil.copy(self.tokens, self.dir / "two.bin")
         config = self.config(train_micro_batch_size_per_gpu=2)
 
@@ -272,7 +273,7 @@ class Exchange(AppTest):
             self.assertFalse((self.dir / "never" / name).exists())
             shutil.rmtree(model)
             shutil.rmtree(self.dir / "never", ignore_errors=True)
-        # A run's folder that came with links.
+        # A run folder that contains links.
         run = self.dir / "run"
         self.run_cleave("import", PUBLISHED / "llama", run)
         (run / "vocab.json").symlink_to(private)
@@ -354,7 +355,7 @@ class Exchange(AppTest):
         for folder, ranks, config in zip(folders, (2, 1, 2), ({"zero_optimization": {"stage": 3}}, {}, {"pipeline": {"stages": 2}})):
             losses, r = self.begin(DEEPSPEED / "zero2_fp32", "--output", folder, "--strict", ranks=ranks, steps=5, **config)
             self.assertIn("global_step3 at step 3\n", r.stdout)
-        # In fp32 DeepSpeed's own next losses, of which the second and the third need the moments and their count.
+        # In fp32, DeepSpeed's own next losses; the second and third depend on the moments and their count.
         expected = read_safetensors(DEEPSPEED / "zero2_fp32.expected.safetensors")
         self.tokens.write_bytes(struct.pack("<12H", *struct.unpack("<12i", expected["tokens"][2])))
         for ranks, config in ((1, {}), (2, {"pipeline": {"stages": 2}})):
@@ -365,7 +366,7 @@ class Exchange(AppTest):
                                    **config)
             for ours, theirs in zip(losses[-3:], struct.unpack("<3f", expected["losses"][2])):
                 self.assertAlmostEqual(ours / theirs, 1, delta=1e-5)
-        # Of a pipeline the loss that transformers computes from its weights.
+        # For a pipeline, the loss that transformers computes from its weights.
         expected = read_safetensors(DEEPSPEED / "pipe2_bf16.expected.safetensors")
         self.tokens.write_bytes(struct.pack("<12H", *struct.unpack("<12i", expected["tokens"][2])))
         folder = self.dir / "pipe"
@@ -401,7 +402,7 @@ class Exchange(AppTest):
         self.assertIn("already exists; choose a new or empty folder", r.stderr)
         self.assertEqual((taken / "notes.txt").read_text(), "mine")
         (taken / "notes.txt").unlink()
-        self.run_cleave("export", run, taken)  # an empty folder is free
+        self.run_cleave("export", run, taken)  # an empty folder is accepted
         self.assertTrue((taken / "model.safetensors").exists())
         self.assertEqual([p.name for p in self.dir.iterdir() if p.name.startswith(".tmp")], [])
 

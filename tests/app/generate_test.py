@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Generated texts: the same with kept keys and values as without, in every layout, beside other prompts and past the sequence."""
+"""Sample generation: equal with and without a KV cache, in every layout, with other prompts and past the sequence length."""
 import json
 import os
 import shutil
@@ -52,7 +52,7 @@ class Generate(AppTest):
                 self.assertEqual(self.generate(*args, *sampled, ranks=ranks, **changes), drawn)
 
     def test_a_prompt_of_many_becomes_what_it_becomes_alone(self):
-        # One at a time is alone: what a prompt draws depends on its number in the file.
+        # With --batch 1, each prompt is alone. The draws of a prompt depend on its number in the file.
         args = ["--tokens", 14, "--stop", "a"]
         texts = {batch: self.generate("--prompts", self.prompts, "--batch", batch, *args) for batch in (1, 3, 8, 20)}
         self.assertEqual(len(set(texts.values())), 1, texts)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How ranks are laid out does not change what is learnt; what cannot be laid out is refused."""
+"""The layout of ranks does not change the training; unsupported layouts are errors."""
 import json
 import unittest
 
@@ -102,7 +102,7 @@ class Layouts(AppTest):
         disk = self.dir / "disk"
         disk.mkdir()
         self.train("--output", self.dir / "out", config=self.config("train.json", zero_optimization={"stage": 2}), steps=40)
-        # What concerns training is not used, though these ranks could not train so.
+        # Training keys are not used, although these ranks could not train with them.
         other = {"train_batch_size": 64, "gradient_accumulation_steps": 4, "activation_checkpointing": {"interval": 1},
                  "optimizer": {"type": "Lamb", "params": {"lr": "auto"}}, "bf16": {"enabled": "auto"}}
         def see(ranks, *args, **changes):
@@ -148,7 +148,7 @@ class Layouts(AppTest):
         small = refused(2, 3, "--device_memory", "1MiB", *layout(pipeline={"stages": 2}))
         self.assertIn("weights", small)
         self.assertNotIn("gradients ", small)
-        # The config of another family in the manifest: its parameters are not there.
+        # The manifest has the config of another family, so its parameters are missing.
         manifest = out / (out / "latest").read_text().strip() / "manifest.json"
         text = json.dumps(version_2(json.loads(manifest.read_text())))
         llama = {"model_type": "llama", "vocab_size": 256, "hidden_size": 128, "intermediate_size": 200, "num_hidden_layers": 4,

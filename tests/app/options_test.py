@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the command line says to slips, to values out of range, and at the start of a run."""
+"""Command-line messages for typos and values out of range, and the lines at the start of a run."""
 import json
 import os
 import re
@@ -21,7 +21,7 @@ class Options(AppTest):
                          "  unknown option --deepspeed_confg; did you mean --deepspeed_config?\n"
                          "  cleave train --help lists the options\n")
         self.assertIn("unexpected argument splt; did you mean split?", self.refusal("data", "splt"))
-        for option in ("--output", "--export", "--metrics", "--eval_data"):  # as of a shell variable that is not set
+        for option in ("--output", "--export", "--metrics", "--eval_data"):  # as from an unset shell variable
             self.assertIn(f"error: {option}: empty value; give one, or leave the option out",
                           self.refusal("train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, option, ""))
         self.assertIn("unknown option --trian; did you mean --train?", self.refusal("data", "split", "x", "--trian", "y"))
@@ -41,7 +41,7 @@ class Options(AppTest):
             text = self.run_cleave("data", command, "--help").stdout
             self.assertIn(f"Usage: cleave data {command} ", text)
             self.assertIn(f"Example: cleave data {command} ", text)
-            self.assertNotRegex(text, r"(?m)^  \S.* REQUIRED *$", "an option without a word on what it is")
+            self.assertNotRegex(text, r"(?m)^  \S.* REQUIRED *$", "an option without a description")
 
     def test_values_out_of_range_are_refused_with_the_range_as_people_write_it(self):
         for command, option, value, wanted in [
@@ -125,7 +125,7 @@ class Options(AppTest):
         self.assertIn("excludes", self.refusal("train", "--verbose", "--quiet", "--data", self.text))
 
     def named(self, text):
-        """The aligned lines of a run, before its first step and after its last: [(name, value), ...] twice."""
+        """Returns the aligned lines of a run before its first and after its last step: [(name, value), ...] twice."""
         begin, end = re.split(r"(?m)^(?:\[0\] )?step \d+/.*\n(?:.*\n)*(?:\[0\] )?step \d+/.*\n", text)
         return [re.findall(r"(?m)^(?:\[0\] )?(?=.{12}\S)([a-z]+): +(.*)$", part) for part in (begin, end)]
 
@@ -202,7 +202,7 @@ class Options(AppTest):
             if ranks > 1:
                 command = ["launch", "-n", ranks, "--", *command]
             for command in (command, ["eval", out, "--data", self.text], ["generate", out, "--tokens", 3]):
-                # text=False: Python would take a lone carriage return for a line's end
+                # text=False, because Python would treat a lone carriage return as a line end
                 r = subprocess.run([CLEAVE, *map(str, command)], capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
                 self.assertEqual(r.returncode, 0, r.stderr)
                 self.assertNotIn(b"\r", r.stdout + r.stderr)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a job takes is known, and refused, before it starts."""
+"""The memory and traffic of a job are known, and checked, before it starts."""
 import concurrent.futures
 import json
 import os
@@ -26,8 +26,8 @@ class Plan(AppTest):
         for group in first["comm_bytes"].values():
             for collective, count in group.items():
                 sent[collective] = sent.get(collective, 0) + count
-        # Between steps the ranks agree on going on, on saving, on their data and on what was saved: four fp64, of which the first
-        # rank sums one.
+        # Between steps the ranks vote on continuing, saving, their data and completed saves: four fp64, and the first rank
+        # sums one of them.
         sent["all_reduce"] += (3 + 3) * 8
         self.assertEqual(steps[1]["comm_bytes"], sent)
 
@@ -44,7 +44,7 @@ class Plan(AppTest):
         self.assertIn("not.json", self.run_cleave("plan", "--deepspeed_config", "not.json", code=2).stderr)
 
     def plans(self, jobs):
-        """The exit codes of plans, two at a time; what is no plan is an error of usage, or does not fit."""
+        """Returns the exit codes of plans, two at a time; a plan that fails is a usage error or does not fit."""
         def plan(job):
             config, model, world = job
             path = self.dir / f"{abs(hash(json.dumps(job)))}.json"
@@ -88,7 +88,7 @@ class Plan(AppTest):
         self.assertEqual(alike[300000], alike[10**9])
 
     def test_resident_memory_is_what_was_planned(self):
-        # Beside the plan: the binary, its libraries and stacks (18 MiB) and the scratch of this model's matrix products.
+        # In addition to the plan: the binary, its libraries and stacks (18 MiB), and the scratch of this model's matrix products.
         beside = 48 << 20
         model = self.dir / "wide.json"
         model.write_text(json.dumps({"model_type": "gpt2", "vocab_size": 512, "n_positions": 128, "n_embd": 768, "n_layer": 5,
@@ -127,7 +127,7 @@ class Plan(AppTest):
             changed = self.config("changed.json", **{**config, **patch})
             self.run_cleave("plan", "--deepspeed_config", changed, *shape, *limit)
             self.train("--device_memory", str(most), config=changed, steps=1)
-        # Training refuses alike, before any rank waits for another.
+        # Training reports the same errors, before any rank waits for another.
         self.assertIn("changes that make it fit", self.train(*limit, config=path, code=3).stderr)
 
     def test_a_suggested_configuration_is_one_that_fits(self):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is refused with its reason before anything is lost by it: outputs over inputs, files that are none, damaged bytes."""
+"""Errors before anything is lost: outputs over inputs, wrong files, damaged bytes."""
 import json
 import os
 import pathlib
@@ -12,7 +12,7 @@ from run_test import RunTest
 
 
 class Refused(RunTest):
-    # What is known at the start
+    # Errors known at the start
 
     def test_evaluation_data_are_checked_before_the_first_step(self):
         short, high = self.dir / "short.txt", self.dir / "high.bin"
@@ -44,7 +44,7 @@ class Refused(RunTest):
             (pathlib.Path(disk) / "filler").write_bytes(b"x" * (1 << 20))
             r = self.train("--output", disk, ranks=2, steps=1, code=4)
             self.assertEqual(r.stderr.count("warning: --output: too little space"), 1, r.stderr)
-        with self.small_disk("30m") as disk:  # room for two of 11 MB, where three stand at a time
+        with self.small_disk("30m") as disk:  # space for two of 11 MB, but three exist at a time
             r = self.train("--output", disk, "--save_interval", 1, ranks=2, steps=4, code=4)
             self.assertRegex(r.stderr, r"warning: --output: too little space .a checkpoint takes .*, up to 3 are in .*; this is enough for 2 checkpoints; ")
 
@@ -78,7 +78,7 @@ class Refused(RunTest):
             self.assertTrue("same" in r.stderr, r.stderr)
             self.assertEqual((self.text.read_bytes(), config.read_bytes()), (text, read), args)
             self.assertFalse(new.exists())
-        other = self.dir / "other"  # another file that is there may be replaced
+        other = self.dir / "other"  # other existing files may be replaced
         other.write_text("of before")
         self.run_cleave("data", "split", self.text, "--train", other, "--validation", new)
         self.assertNotEqual(other.read_text(), "of before")
@@ -90,7 +90,7 @@ class Refused(RunTest):
         self.assertIn("flops_profiler.output_file", self.train(config=profiled, ranks=1, code=2).stderr)
         self.assertEqual(self.text.read_bytes(), text)
 
-    # Limits of the system, and what is no file
+    # System limits and other kinds of files
 
     def test_no_limit_of_the_system_ends_a_job_with_code_1_or_without_words(self):
         train = ["train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 1]
@@ -187,7 +187,7 @@ class Refused(RunTest):
         for name in ("latest", "global_step1/manifest.json", "global_step1/shard-00000.safetensors"):
             file = self.out / name
             good = file.read_bytes()
-            # A manifest and a header that are JSON, with names nobody would choose.
+            # A manifest and a header in JSON with invalid names.
             forms = [noise]
             if name.endswith("manifest.json"):
                 manifest = json.loads(good)
@@ -211,7 +211,7 @@ class Refused(RunTest):
         self.train("--output", self.out, ranks=1, steps=1)
         high = self.dir / "high.bin"
         high.write_bytes(b"\x05\x00" * 5000 + b"\xff\xff" + b"\x05\x00" * 5000)
-        r = self.run_cleave("eval", self.out, "--data", high, code=7)  # of a model of bytes
+        r = self.run_cleave("eval", self.out, "--data", high, code=7)  # for a model of bytes
         self.assertIn("token 5000 is 65535", r.stderr)
 
     def test_a_part_of_a_text_that_a_full_disk_cut_is_not_left(self):

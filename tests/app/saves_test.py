@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Saves while a run goes on: behind the training, on a disk that fills up, into a folder that somebody removes."""
+"""Saves during a run: in the background, on a disk that fills up, into a folder that is removed."""
 import contextlib
 import json
 import os
@@ -61,7 +61,7 @@ class Saves(AppTest):
             self.assertEqual({tag: digests[tag] for tag in want[1]}, want[1])
             self.assertEqual(said.count("in the background"), 5, said)
             self.assertEqual(sum(" in " in line and "saved " in line for line in said.splitlines()), 5, said)
-            self.assertEqual(len(digests), 3 if name == "behind" else 4)  # of step 6, too
+            self.assertEqual(len(digests), 3 if name == "behind" else 4)  # also of step 6
             self.run_cleave("verify", out)
 
     def test_the_copy_is_planned_and_refused_where_it_does_not_fit(self):
@@ -101,7 +101,7 @@ class Saves(AppTest):
 
     def test_a_folder_that_is_removed_under_the_run_is_named_and_made_anew(self):
         for config in ({}, ASYNC):
-            # Between two saves are many steps, so that none is under way when the folder goes.
+            # There are many steps between two saves, so that none is in progress when the folder is removed.
             with self.started("--save_interval", 1000, config=self.config(**config)) as job:
                 self.until(job, "saved ")
                 moved = self.dir / "moved"

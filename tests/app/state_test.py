@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checkpoints, state on disk, and what is left when a job ends in any way."""
+"""Checkpoints, state on disk, and the files that remain after any end of a job."""
 import json
 import os
 import random
@@ -50,7 +50,7 @@ class State(AppTest):
         self.train("--output", out, "--save_interval", 1, "--keep", 1, "--keep_every", 4, steps=14)
         self.assertEqual(self.steps_in(out), [4, 8, 12, 14])
         self.train("--output", out, "--save_interval", 1, "--keep", 1, "--keep_every", 4, steps=16)
-        self.assertEqual(self.steps_in(out), [4, 8, 12, 16])  # 15 does not stay beside the newest
+        self.assertEqual(self.steps_in(out), [4, 8, 12, 16])  # 15 is removed after the next save
         by_clock = self.dir / "clock"
         self.train("--output", by_clock, "--save_minutes", 1e-6, "--keep", 0, steps=4)
         self.assertEqual(self.steps_in(by_clock), [1, 2, 3, 4])
@@ -92,8 +92,8 @@ class State(AppTest):
         self.assertEqual(self.run_cleave("digest", out).stdout, self.run_cleave("digest", one).stdout)
         r = self.train(steps=5, config=config, code=5)
         self.assertIn("nothing is saved without --output", r.stdout + r.stderr)
-        self.assertNotIn("saving what was before", r.stdout + r.stderr)
-        # Without clipping the update goes along with the backward.
+        self.assertNotIn("saving the state before", r.stdout + r.stderr)
+        # Without clipping, the update runs during the backward.
         config = self.config(gradient_clipping=0, optimizer={"type": "AdamW", "params": {"lr": 1e30}})
         r = self.train("--output", self.dir / "none", steps=5, config=config, code=5)
         self.assertIn("nothing is saved: the step failed after it began to update the weights; set gradient_clipping to save the state before a failed step", r.stdout + r.stderr)
@@ -114,7 +114,7 @@ class State(AppTest):
         rest = job.stdout.read()
         job.stdout.close()
         self.assertEqual(job.wait(60), 128 + signal.SIGKILL, rest)
-        self.assertLess(time.monotonic() - began, 600)  # the communication deadline: the ranks did not wait for it
+        self.assertLess(time.monotonic() - began, 600)  # communication deadline: the ranks did not wait for it
         self.assertIn("killed by signal 9", rest.splitlines()[-1])
         for pid in children:
             self.assertFalse(os.path.exists(f"/proc/{pid}"), "a rank is still there")
@@ -173,7 +173,7 @@ class State(AppTest):
         self.assertIn("0 to 1", self.train(config=self.config(zero_optimization=self.on_disk(disk, ratio=2)), code=2).stderr)
         if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "none", disk]).returncode != 0:
             self.skipTest("needs to mount a small tmpfs")
-        try:  # 11 MiB of state: each of two ranks has room for its half, but not both
+        try:  # 11 MiB of state: each of two ranks has space for its half, but not both
             r = self.train(config=self.config(zero_optimization=self.on_disk(disk)), ranks=2, code=3)
             for part in ("2 of the ranks", "9437184 bytes", "nvme_path", "larger disk"):
                 self.assertIn(part, r.stderr)

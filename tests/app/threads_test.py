@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How many threads a rank computes with, which instructions, and what the program says of both."""
+"""Number of threads and instruction sets of a rank, and the program's messages about them."""
 import json
 import os
 import re
@@ -13,7 +13,7 @@ from app_test import AppTest, CLEAVE
 
 class Threads(AppTest):
     def line(self, *args, env=None, ranks=1):
-        """What a training says about its threads; the tests' own OMP_NUM_THREADS is taken away."""
+        """Returns the line of a training about its threads; removes the tests' OMP_NUM_THREADS."""
         out = self.train(*args, ranks=ranks, steps=1, env={"OMP_NUM_THREADS": "", **(env or {})}).stdout
         found = re.search(r"ranks: .*; (\d+) threads? \((.*)\) per rank", out)
         self.assertTrue(found, out)
@@ -22,7 +22,7 @@ class Threads(AppTest):
     def test_every_core_that_the_process_may_use_has_one(self):
         cores = len(os.sched_getaffinity(0))
         threads, why = self.line()
-        self.assertLessEqual(threads, cores)  # fewer where a control group grants less
+        self.assertLessEqual(threads, cores)  # fewer if a control group limits them
         self.assertRegex(why, f"^{cores} usable core|grants .* of {cores} core")
 
     def test_a_process_on_one_core_has_one(self):

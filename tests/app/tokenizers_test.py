@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Texts through a tokenizer: tokenize, train, eval and generate, their cache, and what is refused."""
+"""Texts through a tokenizer: tokenize, train, eval and generate, their cache, and errors."""
 import json
 import math
 import re
@@ -110,7 +110,7 @@ class Tokenizers(AppTest):
         self.assertEqual(documents, [f"document {d}: tokens {begin} to {end - 1}"
                                      for d, (begin, end) in enumerate(zip([0, *ends], ends))])
         self.assertEqual("".join(re.findall(r" *[0-9]+ +[0-9]+  '(.*)'", shown)), "<|endoftext|>".join([*texts, ""]))
-        # So does the one that training makes of a text: it can be packed.
+        # The text that training tokenizes itself can also be packed.
         self.text = self.write("many.jsonl", lines.read_text() * 40)
         self.train("--tokenizer", LLAMA3, "--pack", "--document_mask", "--output", self.dir / "packed", ranks=1)
         self.assertEqual(len(list((self.dir / "packed/tokens").glob("*.idx"))), 1)
@@ -140,14 +140,14 @@ class Tokenizers(AppTest):
             run, out = self.dir / f"run {len(list(self.dir.iterdir()))}", self.dir / f"out {len(list(self.dir.iterdir()))}"
             self.train(*args, "--output", run, "--export", out, ranks=1, steps=1, **kwargs)
             return out, json.loads((out / "config.json").read_text())
-        # A preset's shape, and a tokenizer.json that stands alone under another name.
+        # A preset's shape, and a tokenizer.json alone under another name.
         out, config = export("--tokenizer", LLAMA3, model=self.write("gpt2.json", json.dumps(small)))
         self.assertEqual((out / "tokenizer.json").read_bytes(), LLAMA3.read_bytes())
         end = added["<|endoftext|>"]
         self.assertEqual(config["eos_token_id"], end)
         self.assertIsNone(config["pad_token_id"])
         self.assertEqual(json.loads((out / "tokenizer_config.json").read_text())["eos_token"], "<|endoftext|>")
-        # What stands beside it goes along and says which tokens are which.
+        # Files next to the tokenizer are copied and identify its tokens.
         beside = self.dir / "tokenizer"
         beside.mkdir()
         shutil.copy(LLAMA3, beside / "tokenizer.json")
@@ -160,7 +160,7 @@ class Tokenizers(AppTest):
         for name in ("tokenizer_config.json", "chat_template.jinja"):
             self.assertEqual((out / name).read_bytes(), (beside / name).read_bytes())
             self.assertEqual((out / name).stat().st_mode, (self.dir / "gpt2.json").stat().st_mode, "that of new files")
-        # A published model's own tokenizer and ids do not stay where another tokenizer trained.
+        # After training with another tokenizer, the published model's tokenizer and ids are removed.
         published = out
         (published / "generation_config.json").write_text(json.dumps({"eos_token_id": 5}))
         config["eos_token_id"] = 5
@@ -172,7 +172,7 @@ class Tokenizers(AppTest):
         self.assertEqual((other / "tokenizer.json").read_bytes(), QWEN2.read_bytes())
         self.assertNotEqual(config["eos_token_id"], 5)
         self.assertFalse((other / "generation_config.json").exists() or (other / "chat_template.jinja").exists())
-        # Bytes have no such tokens, and GPT-2's defaults are none of theirs.
+        # Bytes have no such tokens, and the defaults of GPT-2 do not apply.
         out, config = export(model="tiny")
         self.assertEqual([config[f"{role}_token_id"] for role in ("eos", "bos", "pad")], [None, None, None])
 

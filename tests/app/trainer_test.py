@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Epochs, and what becomes of the options of Hugging Face's Trainer. Usage: trainer_test.py CLEAVE"""
+"""Epochs, and the options of the Hugging Face Trainer. Usage: trainer_test.py CLEAVE"""
 import json
 import unittest
 
 from app_test import AppTest
 
-# The fields of transformers.TrainingArguments, of versions 4.40 to 5.24.
+# Fields of transformers.TrainingArguments in versions 4.40 to 5.24.
 TRAINING_ARGUMENTS = """
 accelerator_config activation_checkpointing activation_checkpointing_kwargs adafactor adam_beta1 adam_beta2 adam_epsilon
 auto_find_batch_size average_tokens_across_devices batch_eval_metrics bf16 bf16_full_eval data_seed dataloader_drop_last
@@ -42,7 +42,7 @@ class Trainer(AppTest):
         samples = (len(self.text.read_text()) - 1) // 32
         config = self.config(train_micro_batch_size_per_gpu=64)
         for ranks, batch in (1, 64), (2, 128):
-            steps = -(-samples // batch)  # the last step of an epoch is filled from its beginning
+            steps = -(-samples // batch)  # the last step of an epoch is completed from its beginning
             r, lines = self.lines("--epochs", 1.5, config=config, ranks=ranks)
             wanted = -(-3 * steps // 2)
             self.assertIn(f"data:       {samples} samples of 32 tokens, {steps} steps per epoch; {wanted} steps are", r.stdout)
@@ -125,7 +125,7 @@ class Trainer(AppTest):
         for name in TRAINING_ARGUMENTS:
             if f"--{name}" in known or name == "split_batches":
                 continue
-            # Behind it stands an option that nobody has: what is known does not come up.
+            # An unknown option follows: the error names only this one.
             err = self.run_cleave("train", f"--{name}", "false", "--nobody_has_this", code=2).stderr
             self.assertNotIn(f"unknown option --{name}", err)
             self.assertIn("--nobody_has_this", err)

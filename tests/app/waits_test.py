@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/kernels.md lists every place where the host waits for a stream, an event or a device; this holds the list to the code."""
+"""docs/kernels.md lists every place where the host waits for a stream, an event or a device; this test compares the list with the code."""
 import collections
 import pathlib
 import re
@@ -14,7 +14,7 @@ WAIT = re.compile(r"\bto_host<|\bcuda(Stream|Event|Device)Synchronize\(|\bcudaMe
 
 
 def without_words(code):
-    """The code without comments and what stands in quotation marks."""
+    """Returns the code without comments and string literals."""
     return re.sub(r'//[^\n]*|"(\\.|[^"\\\n])*"', "", code)
 
 
@@ -33,7 +33,7 @@ def in_code():
 
 
 def in_page(text):
-    """The rows of the table: `file` is one place, `file` 3 are three; a file may stand in several rows."""
+    """Returns the rows of the table: `file` is one place, `file` 3 are three; a file may be in several rows."""
     section = text.split("### Where the host waits")[1].split("\n#")[0]
     found = collections.Counter()
     for row in re.findall(r"^\|.*\|$", section, re.M):
