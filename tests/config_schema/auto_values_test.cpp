@@ -87,7 +87,7 @@ TEST(AutoValues, AreTheDefaultInDeepSpeedsStrictSectionsAndAnErrorElsewhere) {
       "f");
   ASSERT_TRUE(strict.ok()) << format(strict.problems);
   EXPECT_EQ(strict.config.fp16.loss_scale_window, 1000);
-  EXPECT_EQ(strict.config.zero.stage, 2);  // as Accelerate fills it in
+  EXPECT_EQ(strict.config.zero.stage, 2);  // Accelerate's value
   EXPECT_EQ(strict.config.zero.offload_optimizer.device, OffloadDevice::none);
   EXPECT_EQ(strict.config.steps_per_print, 0);
   EXPECT_NE(

@@ -1,4 +1,4 @@
-// The section activation_checkpointing: what switches recomputation on, and what contradicts itself.
+// The section activation_checkpointing: keys that enable recomputation, and contradictions.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Values that DeepSpeed's reader takes in another form than the key's type.
+// Values that DeepSpeed's reader converts from another type than the key's.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 

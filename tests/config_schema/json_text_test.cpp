@@ -7,7 +7,7 @@
 namespace cleave::config {
 namespace {
 
-// "line:column message" of the only error.
+// Returns "line:column message" of the only error.
 std::string error_of(std::string_view text) {
   const JsonDocument d = read_json_text(text);
   if (d.errors.size() != 1) return std::to_string(d.errors.size()) + " errors";

@@ -1,4 +1,4 @@
-// Configurations damaged at random: whatever comes out must be a result, never a crash or a hang.
+// Randomly damaged configurations: each must give a result, never a crash or a hang.
 #include <gtest/gtest.h>
 
 #include "config_schema/read_config.h"

@@ -36,7 +36,7 @@ TEST(NearestKey, NothingIsSuggestedForAWordUnlikeAnything) {
   EXPECT_EQ(nearest_key("", "x", all_paths()).path, "");
 }
 
-// Every seventh key of the tree with every second letter in turn left out, doubled, swapped with the next or
+// Every seventh key, with every second letter in turn left out, doubled, swapped with the next or
 // replaced.
 TEST(NearestKey, OneSlipInAnyKeyIsUnderstood) {
   const std::vector<std::string> paths = all_paths();

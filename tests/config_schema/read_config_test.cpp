@@ -24,7 +24,7 @@ ReadResult read(const std::string& text, int64_t ranks = 1) {
   return read_ds_config(text, "f", options);
 }
 
-// Reads `members` beside a valid batch size, on a line of its own.
+// Reads `members`, on a separate line, with a valid batch size.
 ReadResult read_beside_batch(const std::string& members) {
   return read("{\"train_batch_size\": 4,\n" + members + "}");
 }
@@ -320,7 +320,7 @@ TEST(ReadConfig, SchedulesKnowWhatTheyNeed) {
       "warning: f:2:74: scheduler.params.total_num_steps: 5 is less than scheduler.params.warmup_num_steps "
       "9: the "
       "warm-up never ends\n");
-  // A schedule shorter than the training is legal, and rarely meant.
+  // A schedule shorter than the training is valid, but rarely intended.
   const std::string short_one =
       R"({"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 2,
       "warmup_max_lr": 0.1, "total_num_steps": 5}}})";

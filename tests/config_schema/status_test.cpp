@@ -1,4 +1,4 @@
-// What happens to keys that are known and not built, or built and idle.
+// Effects of known keys that are unsupported, or supported without effect.
 #include <gtest/gtest.h>
 
 #include "config_schema/keys.h"
@@ -11,7 +11,7 @@ std::string status_problems(const std::string& members) {
   return format(read_ds_config("{\"train_batch_size\": 4,\n" + members + "}", "f", {}).problems);
 }
 
-// {"a": {"b": value}} for the path a.b; names for <name>, and one item for a list.
+// Returns {"a": {"b": value}} for the path a.b, with names for <name> and one item for a list.
 std::string nest(const std::string& path, const std::string& value) {
   std::string open, close;
   size_t begin = 0;
@@ -28,7 +28,7 @@ std::string nest(const std::string& path, const std::string& value) {
   return open + value + close;
 }
 
-// The key with this value in a configuration where it would be read.
+// Returns the key with this value in a configuration that reads it.
 std::string members_with(const Key& key, const std::string& value) {
   std::string members = nest(key.path, value);
   if (key.path.starts_with("zero_optimization."))
@@ -38,7 +38,7 @@ std::string members_with(const Key& key, const std::string& value) {
   return members;
 }
 
-// A value of the key's type that is neither its default nor off.
+// Returns a value of the key's type that is neither its default nor off.
 std::string other_value(const Key& key) {
   switch (key.type) {
     case Type::boolean:
@@ -221,7 +221,7 @@ TEST(Status, PiecesOfStateOnDiskHaveALeastSizeWhichIsSaidWhereAFileWantsLess) {
   EXPECT_NE(format(r.problems).find("has no effect: optimizer states are in memory"), std::string::npos);
 }
 
-// With defaults and limits as DeepSpeed 0.19.8's config classes have them.
+// Defaults and limits of DeepSpeed 0.19.8's config classes.
 TEST(Status, KeysOfDeepSpeed0198AreFineAtTheirDefaults) {
   for (const char* members :
        {R"("disable_python_gc": true)", R"("data_types": {"keep_in_fp32_modules": "auto"})",
@@ -252,7 +252,7 @@ TEST(Status, KeysOfDeepSpeed0198AreFineAtTheirDefaults) {
     EXPECT_NE(status_problems(members).find(says), std::string::npos) << status_problems(members);
 }
 
-// The lists of DeepSpeed 0.19.8, runtime/config.py.
+// The lists in runtime/config.py of DeepSpeed 0.19.8.
 TEST(Status, KeysThatDeepSpeedHasRemovedAreNotedOnceEach) {
   for (const char* key :
        {"nebula", "compression_training", "amp", "quantize_training", "eigenvalue", "sparse_attention",

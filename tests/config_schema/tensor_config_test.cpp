@@ -86,7 +86,7 @@ TEST(SequenceConfig, SizesThatDoNotDivideTheRanksAreRefusedWithThoseThatDo) {
   EXPECT_NE(tensor_problems(R"("sequence_parallel_size": -2)", 2), "");
 }
 
-// The data axis that near ranks divide has the ranks of sequences, too.
+// Groups of near ranks divide the data axis, which includes the ranks of sequences.
 TEST(SequenceConfig, GroupsOfNearRanksMayBeThoseOfASequence) {
   EXPECT_EQ(tensor_problems(
                 R"("sequence_parallel_size": 4, "zero_optimization": {"stage": 3, "mics_shard_size": 4})", 4),

@@ -1,4 +1,4 @@
-// Options of a Hugging Face Trainer beside a file: what they fill in, and what they may not contradict.
+// Options of the Hugging Face Trainer with a file: values that they fill in, and contradictions.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 namespace cleave::config {
 namespace {
 
-// What the command line makes of no options but those named.
+// Returns the options of a command line with only the named options.
 ReadOptions trainer(std::set<std::string> given = {}) {
   ReadOptions o;
   o.auto_values = {.micro_batch_size = {},
@@ -67,7 +67,7 @@ TEST(TrainerOptions, AnyOptionDoesAndIsNamed) {
             "schedule: cosine (--lr_scheduler_type), warm-up of 21 steps, ends at step 200");
 }
 
-// As get_warmup_steps() of transformers 5.24: int(x) from 1 on, ceil(steps * x) below.
+// get_warmup_steps() of transformers 5.24: int(x) from 1 on, ceil(steps * x) below.
 TEST(TrainerOptions, AWarmUpBelowOneStepIsAShareOfAllSteps) {
   for (const auto& [given, steps] :
        {std::pair{0.0, 0}, {0.0999, 20}, {0.5, 100}, {0.001, 1}, {1.0, 1}, {7.9, 7}}) {

@@ -1,4 +1,4 @@
-// What becomes of keys that no section has, and how messages print their names.
+// Unknown keys, and their names in messages.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ TEST(UnknownKeys, ThatPeopleMeanAKeyByAreErrorsWithItsPlace) {
       {"freeze", "did you mean cleave.freeze?"},
       {"offload", "zero_optimization.offload_optimizer and zero_optimization.offload_param"}};
   for (const auto& [name, says] : top) expect_error(fmt::format("\"{}\": 1", name), says);
-  // Typos of such names, too.
+  // Typos of these names are also found.
   expect_error(R"("grad_cliping": 1.0)", "did you mean \"gradient_clipping\"?");
   expect_error(R"("max_grad_nrom": 1.0)", "did you mean \"gradient_clipping\"?");
   expect_error(R"("micro_batch_sise": 1)", "did you mean \"train_micro_batch_size_per_gpu\"?");
