@@ -97,7 +97,7 @@ class Best(AppTest):
         self.assertIn("two data sets have the name a", self.train(*twice, ranks=1, code=2).stderr)
         self.assertIn("two data sets have no name", self.train("--eval_data", self.other, "--eval_data", self.text, ranks=1, code=2).stderr)
 
-    def test_options_that_lack_another_one_are_refused(self):
+    def test_options_that_require_another_one_are_errors_without_it(self):
         for args, says in [(["--keep_best", "--eval_interval", 2, "--eval_data", self.other], "--keep_best: needs --output"),
                            (["--keep_best", "--output", self.dir / "o"], "--keep_best: needs --eval_data"),
                            (["--early_stopping_patience", 2, "--eval_data", self.other], "and --eval_interval"),

@@ -80,7 +80,7 @@ class ClusterExamples(AppTest):
             found.setdefault(int(number), {})[name] = value
         return found
 
-    def test_the_jobs_do_what_their_page_shows(self):
+    def test_the_jobs_print_the_output_of_their_page(self):
         work = self.dir / "azure ml"
         (work / "text").mkdir(parents=True)
         text = self.text.read_text()
@@ -126,7 +126,7 @@ class ClusterExamples(AppTest):
             self.assertEqual(json.loads(seen[number]["TF_CONFIG"]), {
                 "cluster": {"worker": hosts[:2], "ps": hosts[2:]}, "task": {"type": task[0], "index": task[1]}, "environment": "cloud"})
 
-    def test_a_parameter_server_is_refused_with_the_reason(self):
+    def test_a_parameter_server_is_an_error_with_the_reason(self):
         r = self.emulate({"command": "deepspeed --no_python true", "environment": "azureml:x:1", "resources": {"instance_count": 2},
                           "distribution": {"type": "tensorflow", "worker_count": 1, "parameter_server_count": 1}}, code=2)
         self.assertIn("set parameter_server_count to 0", r.stdout)
@@ -150,7 +150,7 @@ class ClusterExamples(AppTest):
             names = {p.name for p in (self.dir / f"work/start0/node{node}/wd").iterdir()}
             self.assertEqual(names, {"here", f"mine.{node}", "logs", "outputs"})
 
-    def test_the_output_refuses_what_the_mount_does(self):
+    def test_the_output_has_the_limits_of_the_mount(self):
         script = self.dir / "try.py"
         script.write_text("""import errno, fcntl, os, sys
 os.chdir(sys.argv[1])
@@ -173,7 +173,7 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
                                env={**os.environ, "LD_PRELOAD": str(MOUNT), "EMULATED_OUTPUTS": str(self.dir / "mount")})
             self.assertEqual(r.stdout.splitlines(), [want.strip(), "done done y done"])
 
-    def test_job_files_that_cannot_run_say_why(self):
+    def test_invalid_job_files_are_errors_with_the_reason(self):
         job = {"command": "true", "environment": "azureml:x:1"}
         for change, said in [({"distribution": {"type": "deepspeed"}}, "type deepspeed is not emulated"),
                              ({"distribution": {"type": "mpi"}}, "needs process_count_per_instance"),
@@ -185,7 +185,7 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
         self.assertIn("command is missing", self.emulate({"environment": "azureml:x:1"}, code=2).stderr)
         self.assertIn("ended with exit code 7", self.emulate({**job, "command": "exit 7"}, code=7).stdout)
 
-    def test_job_files_have_keys_that_the_schema_has(self):
+    def test_job_files_use_only_keys_of_the_schema(self):
         keys = {"$schema", "experiment_name", "code", "command", "inputs", "outputs", "environment", "compute", "distribution", "resources",
                 "services", "limits"}
         files = sorted(AZURE.glob("*.yml"))
@@ -197,7 +197,7 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
             build = job["environment"]["build"]
             self.assertTrue((AZURE / build["path"] / build["dockerfile_path"]).is_file())
 
-    def test_the_image_is_built_by_commands_that_are_there(self):
+    def test_the_image_is_built_by_existing_commands(self):
         text = (AZURE / "Dockerfile").read_text()
         self.assertTrue((ROOT / re.search(r"\./(scripts/\w+\.sh) build", text)[1]).is_file())
         options = re.findall(r"-D(CLEAVE_\w+)=", text)
@@ -210,7 +210,7 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
     def steps(self, file):
         return [s["step"] for s in map(json.loads, (self.dir / file).read_text().splitlines()) if "loss" in s]
 
-    def test_a_job_of_slurm_is_saved_before_its_time_ends_and_goes_on(self):
+    def test_a_slurm_job_saves_before_its_time_limit_and_resumes(self):
         self.tool("scontrol", '#!/bin/sh\necho "$@" >> requeued\n')
         script = ROOT / "examples/slurm/train.sbatch"
         options = dict(re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", script.read_text(), re.MULTILINE))
@@ -265,7 +265,7 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
         (self.dir / "examples").unlink()
         self.assertIn("--bind-to none --hostfile hosts -x MASTER_ADDR\n", self.run_page("mpi"))
 
-    def test_the_tools_that_are_here_start_ranks_as_their_stand_ins(self):
+    def test_installed_tools_start_ranks_like_their_replacements(self):
         found = [name for name in ("torchrun", "mpirun")
                  if shutil.which(name) and subprocess.run([name, "--help"], capture_output=True).returncode == 0]
         if not found:

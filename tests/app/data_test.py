@@ -71,7 +71,7 @@ class Data(AppTest):
         first = self.run_on("@mix.txt", "--pack", "--output", "run", steps=7)
         self.assertEqual(first + self.run_on("@mix.txt", "--pack", "--output", "run", steps=12), whole)
 
-    def test_a_blend_is_evaluated_whole_in_order_whatever_its_weights(self):
+    def test_a_blend_is_evaluated_completely_in_order_with_any_weights(self):
         def evaluated(data, ranks=1, **config):
             self.run_on("a.bin", "--eval_data", data, ranks=ranks, steps=2, **config)
             lines = [json.loads(line) for line in (self.dir / "metrics.jsonl").read_text().splitlines()]
@@ -87,7 +87,7 @@ class Data(AppTest):
         self.assertIn("--eval_data: 'd' is not a weight; write weights and files in turn: \"0.7 a.bin 0.3 b.bin\"", self.run_on("a", "--eval_data", "1 c d 2", code=2))
         self.assertIn("--eval_data", self.run_on("a", "--eval_data", "1 c 2 d", "--trace", "c.idx", code=2))
 
-    def test_what_changed_since_a_checkpoint_is_said(self):
+    def test_changes_since_a_checkpoint_are_printed(self):
         self.run_on("@mix.txt", "--output", "run", steps=2)
         self.assertIn("--data: the weights of the sources changed ('[3,2]' now, '[7,3]'",
                       self.run_on("0.6 a.bin 0.4 b", "--output", "run", "--strict", code=4))

@@ -120,7 +120,7 @@ class DifferentInputs(AppTest):
         self.assertEqual(line.count("ranks differ"), 8)
         self.assertIn("; and others; start", line)
 
-    def test_what_each_rank_may_choose(self):
+    def test_options_that_may_differ_between_ranks(self):
         copy = self.dir / "copy.txt"
         shutil.copy(self.text, copy)
         other = self.dir / "other.json"

@@ -130,7 +130,7 @@ class Documents(AppTest):
         self.assertEqual(failed, [])
         self.assertGreater(ran, 20)
 
-    def test_every_option_is_one(self):
+    def test_every_option_exists(self):
         helps = subprocess.run([CLEAVE, "--help"], capture_output=True, text=True).stdout
         for name in ["train", "launch", "check", "explain", "plan", "eval", "generate", "import", "export", "data", "bench", "report", "data split", "data tokenize",
                      "data inspect", "data ngrams", "inspect", "verify", "digest"]:
@@ -140,7 +140,7 @@ class Documents(AppTest):
             for option in set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", page.read_text())) - others:
                 self.assertIn(option, helps, f"{page.relative_to(ROOT)} names an option that no command has")
 
-    def test_measured_figures_stand_in_the_results_that_are_named(self):
+    def test_measured_figures_are_in_the_named_results(self):
         text = (ROOT / "README.md").read_text()
         section = text[text.index("## Results"):text.index("## Comparison")]
         results = "".join((ROOT / name).read_text() for name in re.findall(r"\]\((benchmarks/results/[\w.]+)\)", section))
@@ -150,7 +150,7 @@ class Documents(AppTest):
         rounded = {f"{float(number):.0f}" for number in re.findall(r"\d+\.\d+", results)}
         self.assertEqual(set(figures) - rounded - set(re.findall(r"(?<=\| )\d{3}(?= \|)", results)), set())
 
-    def test_results_name_a_commit_and_a_command_that_is_there(self):
+    def test_results_name_a_commit_and_an_existing_command(self):
         listed = "".join(page.read_text() for page in ROOT.glob("benchmarks/**/CMakeLists.txt"))
         programs = set(re.findall(r"\b\w+_bench\b", listed))
         shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True).stdout
@@ -178,7 +178,7 @@ class Documents(AppTest):
                               "--json", *options).stdout
         return json.loads(out)["ranks"]
 
-    def test_the_table_of_three_layouts_is_what_the_plan_says(self):
+    def test_the_table_of_three_layouts_equals_the_plan(self):
         page = (ROOT / "examples/train_3d/README.md").read_text()
         rows = re.findall(r"^\| `(\w+\.json)` \| ([\d.]+) MiB \| ([\d.]+) MiB \|$", page, re.MULTILINE)
         self.assertEqual(len(rows), 3)
@@ -188,24 +188,24 @@ class Documents(AppTest):
             bytes_sent = max(sum(sum(c.values()) for c in rank["comm_bytes"].values()) for rank in ranks)
             self.assertEqual((memory, sent), (f"{most / 2**20:.2f}", f"{bytes_sent / 2**20:.2f}"), name)
 
-    def test_the_plan_of_a_model_on_disk_is_the_one_that_is_shown(self):
+    def test_the_shown_plan_of_a_model_on_disk_is_current(self):
         page = ROOT / "examples/too_large/README.md"
         shown = next(block for block in blocks(page, "text") if "optimizer_state" in block)
         got = self.run_cleave("plan", "--deepspeed_config", ROOT / "examples/too_large/ds_config_disk.json", "--model", "qwen2.5-3b",
                               "--seq_len", 128, "--device_memory", "6GiB", "--host_memory", "10GiB").stdout
         self.assertIn(shown.strip(), got)
 
-    def test_the_picture_is_what_the_plan_says_now(self):
+    def test_the_picture_of_the_plan_is_current(self):
         drawn = self.dir / "overview.svg"
         subprocess.run(["python3", str(ROOT / "scripts/draw_overview.py"), CLEAVE, str(drawn)], check=True)
         self.assertEqual(drawn.read_text(), (ROOT / "docs/overview.svg").read_text())
 
-    def test_the_folders_and_the_step_are_drawn_as_they_are(self):
+    def test_the_drawings_of_folders_and_step_are_current(self):
         subprocess.run(["python3", str(ROOT / "scripts/draw_architecture.py"), str(self.dir)], check=True)
         for name in ("layers.svg", "step.svg", "unit.svg"):
             self.assertEqual((self.dir / name).read_text(), (ROOT / "docs" / name).read_text(), name)
 
-    def test_links_lead_somewhere(self):
+    def test_links_have_targets(self):
         for page in PAGES + sorted((ROOT / "docs").glob("*.md")) + [ROOT / "CONTRIBUTING.md"]:
             for link in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text()):
                 self.assertTrue((page.parent / link).exists(), f"{page.relative_to(ROOT)}: {link}")

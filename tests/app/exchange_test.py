@@ -100,7 +100,7 @@ class Exchange(AppTest):
         losses, _ = self.begin(PUBLISHED / "qwen2", bf16={"enabled": True})
         self.assertAlmostEqual(losses[0] / self.expected["qwen2"], 1, delta=1e-2)
 
-    def test_a_checkpoint_goes_before_the_published_weights(self):
+    def test_a_checkpoint_takes_precedence_over_published_weights(self):
         out = self.dir / "out"
         whole, _ = self.begin(PUBLISHED / "llama", steps=4)
         first, _ = self.begin(PUBLISHED / "llama", "--output", out, steps=2)
@@ -110,13 +110,13 @@ class Exchange(AppTest):
         self.assertIn(f"resumed from {out}/global_step2 at step 2", r.stdout)
         self.assertNotIn("warning", r.stderr)
 
-    def test_config_json_alone_begins_with_random_weights(self):
+    def test_a_config_json_alone_starts_with_random_weights(self):
         losses, r = self.begin(PUBLISHED / "llama/config.json")
         self.assertGreater(abs(losses[0] / self.expected["llama"] - 1), 1e-3)
         self.assertIn(f"weights:    random, seed 42 (the weights next to {PUBLISHED}/llama/config.json are not read; --model {PUBLISHED}/llama "
                       "starts from them)", r.stdout)
 
-    def test_values_that_are_no_numbers_are_named_when_they_are_read(self):
+    def test_values_that_are_not_finite_are_named_when_they_are_read(self):
         for name, tensor, wrong in (("llama", "model.layers.1.mlp.down_proj.weight", (5, float("nan"))), ("gpt2", "h.1.mlp.c_fc.weight", (1, float("-inf"))),
                                     ("qwen2", "model.embed_tokens.weight", (2, float("inf")))):
             folder, count = self.model(name), 0
@@ -140,7 +140,7 @@ class Exchange(AppTest):
             for args in (["eval", folder, "--data", self.tokens], ["import", folder, self.dir / f"{name} import"], ["digest", folder]):
                 self.assertIn(said, self.run_cleave(*args, code=4).stderr)
 
-    def test_an_index_or_a_header_that_says_two_things_is_refused(self):
+    def test_an_inconsistent_index_or_header_is_an_error(self):
         name = "model.norm.weight"
         def index(change):
             folder = self.model("llama")
@@ -169,7 +169,7 @@ class Exchange(AppTest):
         refused(folder, f"duplicate key '{name}' in one object")
         refused(folder, "model.safetensors: is damaged or not a safetensors file: ")
 
-    def test_a_name_that_nothing_has_is_said_to_be_missing(self):
+    def test_a_missing_name_is_an_error(self):
         for args in (["eval", "nothing", "--data", self.tokens], ["generate", "nothing"], ["inspect", "nothing"], ["verify", "nothing"],
                      ["digest", "nothing"], ["export", "nothing", self.dir / "out"]):
             r = self.run_cleave(*args, code=4)
@@ -179,7 +179,7 @@ class Exchange(AppTest):
         (bare / "model.safetensors").unlink()
         self.assertIn(f"{bare}: contains a config.json, but neither weights", self.run_cleave("eval", bare, "--data", self.tokens, code=4).stderr)
 
-    def test_the_first_line_says_where_weights_come_from_and_nothing_random_begins_unasked(self):
+    def test_the_first_line_names_the_origin_of_weights_and_random_ones_must_be_requested(self):
         bare = self.model("llama")
         for file in bare.glob("*.safetensors*"):
             file.unlink()
@@ -193,7 +193,7 @@ class Exchange(AppTest):
         r = self.begin("tiny", "--quiet")[1]
         self.assertTrue("\nweights:    random, seed 42\n" in r.stdout, r.stdout)
 
-    def test_a_name_that_is_a_preset_and_a_folder_is_asked_about_in_every_command(self):
+    def test_a_name_of_a_preset_and_a_folder_is_ambiguous_in_every_command(self):
         shutil.copytree(PUBLISHED / "llama", self.dir / "gpt2")
         (self.dir / "tiny").mkdir()  # not a model
         shutil.copy(self.tokens, self.dir / "two.bin")
@@ -235,7 +235,7 @@ class Exchange(AppTest):
                            if not k.endswith((".attn.bias", ".masked_bias", "lm_head.weight"))}
             self.assertEqual(again, weights, name)
 
-    def test_an_export_carries_what_belongs_to_the_model_and_comes_back_as_the_same_files(self):
+    def test_an_export_contains_the_model_files_and_imports_to_the_same_files(self):
         model = self.model("llama")
         for name, text in (("tokenizer.json", "{}"), ("tokenizer_config.json", "{}"), ("vocab.json", '{"a": 1}'),
                            ("merges.txt", "a b"), ("special_tokens_map.json", "{}"), ("added_tokens.json", "{}"), ("notes.txt", "no")):
@@ -256,7 +256,7 @@ class Exchange(AppTest):
         self.run_cleave("export", self.dir / "again", b)
         self.assertSameFiles(a, b)
 
-    def test_a_link_out_of_a_models_folder_and_a_file_of_another_form_are_not_copied(self):
+    def test_links_out_of_a_model_folder_and_files_of_other_formats_are_not_copied(self):
         private = self.dir / "private.json"
         private.write_text('{"password": "x"}')
         link, other_form = "the link leaves the model's folder", "the content does not match the name"
@@ -308,7 +308,7 @@ class Exchange(AppTest):
         self.run_cleave("export", run, out)
         self.assertFalse(left.exists())
 
-    def test_a_model_that_began_random_is_exported_with_a_config_of_its_own(self):
+    def test_a_model_that_started_random_is_exported_with_its_own_config(self):
         run, out = self.dir / "run", self.dir / "out"
         self.train("--output", run, ranks=1)
         self.run_cleave("export", run, out, "--dtype", "bf16")
@@ -332,7 +332,7 @@ class Exchange(AppTest):
         _, r = self.begin(PUBLISHED / "qwen2", zero_optimization=zero)
         self.assertIn("stage3_gather_16bit_weights_on_model_save: nothing is written without --output", r.stdout)
 
-    def test_an_import_is_a_beginning_with_a_new_optimizer(self):
+    def test_a_training_of_an_import_starts_with_a_new_optimizer(self):
         folder = self.dir / "in"
         self.run_cleave("import", PUBLISHED / "mistral", folder)
         whole, _ = self.begin(PUBLISHED / "mistral", steps=3)
@@ -341,7 +341,7 @@ class Exchange(AppTest):
         self.assertIn("global_step0 at step 0; the optimizer starts from scratch", r.stdout)
         self.assertNotIn("warning", r.stderr)
 
-    def test_a_training_of_deepspeed_goes_on_with_its_moments(self):
+    def test_a_deepspeed_training_resumes_with_its_moments(self):
         self.tokens.write_bytes(struct.pack("<25H", *(i * i % 31 for i in range(25))))
         def imported(name):
             out = self.dir / name
@@ -406,7 +406,7 @@ class Exchange(AppTest):
         self.assertTrue((taken / "model.safetensors").exists())
         self.assertEqual([p.name for p in self.dir.iterdir() if p.name.startswith(".tmp")], [])
 
-    def test_folders_that_are_no_such_models_are_one_error_before_anything_starts(self):
+    def test_other_folders_are_one_error_before_anything_starts(self):
         def refused(folder, code, *parts, ranks=1):
             _, r = self.begin(folder, ranks=ranks, code=code)
             for part in (str(folder), *parts):

@@ -33,7 +33,7 @@ class Calls(unittest.TestCase):
         # A machine is available for 900 s, including two starts of at most 120 s.
         self.assertLessEqual(sum(gpu_calls.BUDGET.values()), 900 - 240)
 
-    def test_the_manual_says_what_is_expected_of_every_case(self):
+    def test_the_manual_lists_the_expectation_of_every_case(self):
         manual = (ROOT / "docs" / "gpu.md").read_text()
         for cases in gpu_calls.CALLS.values():
             for case in cases:
@@ -47,7 +47,7 @@ class Calls(unittest.TestCase):
             self.assertEqual(r.returncode, 2, r.stderr)
             self.assertIn("gpu_check: ", r.stderr)
 
-    def test_without_a_gpu_says_so_and_why_and_ends_with_77(self):
+    def test_without_a_gpu_prints_the_reason_and_exits_with_77(self):
         if os.path.exists("/dev/nvidiactl"):
             self.skipTest("there is a GPU")
         with tempfile.TemporaryDirectory() as out:
@@ -199,7 +199,7 @@ class Rehearsal(unittest.TestCase):
     def of(self, name):
         return self.results[name]["result"]
 
-    def test_the_first_call_settles_every_case_whatever_its_neighbors_do(self):
+    def test_the_first_call_settles_every_case_despite_its_neighbors(self):
         begun = time.monotonic()
         out = self.call("first", 1, PRETEND_TROUBLE="1")
         self.assertLess(time.monotonic() - begun, 0.1 * gpu_calls.BUDGET["first"] + 15)  # checks the budget
@@ -225,7 +225,7 @@ class Rehearsal(unittest.TestCase):
         self.assertRegex(out, r"passed +python Python.one \([\d.]+ s\): measured 7")
         self.assertRegex(out, r"\d+ passed, \d+ failed, 1 hung, \d+ skipped\n$")
 
-    def test_a_second_try_of_a_call_skips_what_passed(self):
+    def test_a_second_try_of_a_call_skips_passed_cases(self):
         self.call("first", 1, PRETEND_TROUBLE="1")
         (self.out / "gpu_first.tar.gz").rename(self.out / "earlier.tar.gz")
         self.cases({**TESTS, "kernels_test": [c.replace("Hang", "Fits") for c in TESTS["kernels_test"]]})
@@ -268,7 +268,7 @@ class Rehearsal(unittest.TestCase):
         self.assertIn("cleave report did not end within", r.stdout)
         self.assertLess(time.monotonic() - begun, 0.1 * gpu_calls.BUDGET["first"])
 
-    def test_a_call_that_is_stopped_brings_back_its_results(self):
+    def test_a_stopped_call_returns_its_results(self):
         process = subprocess.Popen([str(CHECK), "--second", "--programs", str(self.programs)], env={**os.environ, **self.env}, stdout=subprocess.PIPE, text=True,
                                    start_new_session=True)  # fmt: skip
         for line in process.stdout:

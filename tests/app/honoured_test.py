@@ -326,7 +326,7 @@ class Honoured(AppTest):
                 seen.append((self.plan if what in {"memory", "bytes"} else self.trained)(what, path, value, rest, ranks, folder))
         return seen[0] != seen[1]
 
-    def test_every_honoured_key_changes_what_it_is_for(self):
+    def test_every_honoured_key_changes_its_output(self):
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             answers = dict(zip(ROWS, pool.map(self.outcome, ROWS)))
         self.assertEqual({key: answer for key, answer in answers.items() if answer is not True}, {})

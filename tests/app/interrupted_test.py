@@ -63,7 +63,7 @@ class Interrupted(RunTest):
         job.send_signal(signal.SIGTERM)
         self.end(job, 75)
 
-    def test_a_second_job_in_the_same_folder_is_told_whose_it_is(self):
+    def test_a_second_job_in_the_same_folder_gets_the_name_of_the_first(self):
         first = self.start()
         self.until(first, "/100000  loss")
         holder = json.loads((self.out / "run.lock").read_text())
@@ -89,7 +89,7 @@ class Interrupted(RunTest):
         (self.out / "run.lock").write_text(json.dumps(lock))
         self.train("--output", self.out, ranks=1, steps=1)
 
-    def test_a_lock_of_another_host_is_taken_over_only_when_nobody_writes_it(self):
+    def test_a_lock_of_another_host_is_taken_over_only_if_it_is_not_rewritten(self):
         self.out.mkdir()
         lock = self.out / "run.lock"
         text = json.dumps({"host": "far away", "host_id": "another", "pid": 1, "begin": "5", "since": "yesterday"})
@@ -105,7 +105,7 @@ class Interrupted(RunTest):
         self.assertEqual(lock.read_text(), text)
         self.assertIn("took over", self.train("--output", self.out, config=config, ranks=2, steps=1).stdout)
 
-    def test_a_job_that_lost_its_folder_while_it_stood_still_does_not_write_there(self):
+    def test_a_suspended_job_that_lost_its_folder_does_not_write_there(self):
         job = self.start("--save_interval", 1000000)
         self.until(job, "/100000  loss")
         lock = json.loads((self.out / "run.lock").read_text())
@@ -120,7 +120,7 @@ class Interrupted(RunTest):
         # In the order of their start, which is the order of ranks.
         return [int(p) for p in subprocess.run(["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, text=True).stdout.split()]
 
-    def test_a_rank_that_stands_still_is_named_as_the_cause(self):
+    def test_a_suspended_rank_is_named_as_the_cause(self):
         for ranks, which in ((3, 1), (2, 0)):
             config = self.config(cleave={"comm_timeout_s": 3})
             job = self.start(ranks=ranks, out=False, config=config)
@@ -164,14 +164,14 @@ class Interrupted(RunTest):
             self.assertIn(f"rank 1 ended with exit code {code}", last[-1])
             self.assertTrue(any(gone in line for line in last), r.stderr)
 
-    def test_the_last_line_of_a_job_that_cannot_save_is_why(self):
+    def test_the_last_line_of_a_job_that_cannot_save_is_the_reason(self):
         train = ["launch", "-n", 2, "--", "train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32,
                  "--steps", 1, "--output", self.out]
         r = self.limited("ulimit -f 4000", *train)  # KiB: like a full disk, but not for shared memory
         self.assertEqual(r.returncode, 4)
         self.assertRegex(r.stderr.splitlines()[-1], r"error: rank \d ended with exit code 4: .*File too large")
 
-    def test_a_stop_in_the_middle_of_an_evaluation_saves_and_goes_on_later(self):
+    def test_a_stop_during_an_evaluation_saves_and_resumes_later(self):
         long = self.dir / "long.txt"
         long.write_text("and the earth was without form. " * 200000)  # takes minutes
         options = ["--save_interval", 1000, "--eval_interval", 3, "--eval_data"]
@@ -223,7 +223,7 @@ class Interrupted(RunTest):
                 self.assertEqual(self.saved(), ["global_step3"])
                 self.assertFalse((self.out / "run.lock").exists())
 
-    def test_a_stop_before_the_first_step_ends_with_75_however_early_it_comes(self):
+    def test_a_stop_before_the_first_step_ends_with_75_at_any_time(self):
         for times in range(20):
             job = self.start(ranks=2, out=False)
             while len(self.ranks_of(job)) < 2:

@@ -48,7 +48,7 @@ TEST(KeptCheckpoints, AreTheNewestTheMultiplesTheBestAndNoOther) {
     EXPECT_EQ(app::steps_to_let_go(l.there, l.saved, l.best, l.rule), l.go) << "line " << &l - table;
 }
 
-TEST(KeptCheckpoints, StandBesideTheOneThatIsWritten) {
+TEST(KeptCheckpoints, CountTheOneThatIsWritten) {
   EXPECT_EQ(app::most_checkpoints(100, 0, {2, 0}), 1) << "one, at the end";
   EXPECT_EQ(app::most_checkpoints(100, 10, {2, 0}), 3);
   EXPECT_EQ(app::most_checkpoints(15, 10, {2, 0}), 2) << "steps 10 and 15";

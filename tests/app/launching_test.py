@@ -170,7 +170,7 @@ class Launching(AppTest):
         return self.deepspeed("-H", self.hosts, "--master_addr", "127.0.0.1", *args, **kwargs)
 
     @unittest.skipIf(glob.glob("/dev/nvidia[0-9]*"), "this machine has GPUs, which define the slots")
-    def test_a_machine_without_gpus_has_the_slots_that_are_named(self):
+    def test_a_machine_without_gpus_has_the_named_slots(self):
         for args, ranks in ((["--include", "localhost:0,1"], [0, 1]), (["--include", "localhost:1,3"], [0, 1]), (["--exclude", "localhost:2"], [0, 1]),
                             (["--exclude", "localhost:0"], None), (["--include", "localhost"], [0])):
             r = self.deepspeed(*args, "train.py", code=0 if ranks else 2)
@@ -279,7 +279,7 @@ class Launching(AppTest):
         self.assertFalse(os.path.lexists(f"/tmp/{pid}.deepspeed"))
         self.assertEqual(theirs.read_text(), "kept")
 
-    def test_ranks_have_files_of_their_own_and_the_launcher_a_pid(self):
+    def test_ranks_have_separate_files_and_the_launcher_a_pid(self):
         r = self.deepspeed("--num_gpus", 2, "--enable_each_rank_log", "logs", "--save_pid", "--no_python", "/bin/sh", "-c",
                            "echo out; echo err >&2", code=2)  # --local_rank=N comes first and is unknown to sh
         pid = re.search(r"launcher pid: (\d+)", r.stdout)[1]
@@ -311,7 +311,7 @@ class Launching(AppTest):
         self.assertIn("[node-b] Welcome to node-b", r.stdout)
         self.assertIn("launch: 3 ranks on 2 hosts, by ssh: hostfile", r.stderr)
 
-    def test_the_first_hosts_address_is_asked_for_where_its_name_says_none(self):
+    def test_the_first_host_is_asked_for_an_address_that_its_name_does_not_give(self):
         r = self.deepspeed("-H", self.hosts, "train.py")
         self.assertEqual({rank["env"]["MASTER_ADDR"] for rank in self.places(r).values()}, {"127.0.0.1"})
         for config, address in {"user me\nhostname 127.0.9.9": "127.0.0.1", "hostname 192.0.2.9": "192.0.2.9",
@@ -395,7 +395,7 @@ class Launching(AppTest):
             p.communicate(timeout=20)
             self.nothing_left()
 
-    def test_nothing_is_left_when_a_way_to_a_host_breaks(self):
+    def test_nothing_is_left_when_a_connection_to_a_host_breaks(self):
         p = self.running()
         ways = [pid for pid in processes_with(self.mark) if b"/ssh\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
         self.assertEqual(len(ways), 2)
@@ -463,7 +463,7 @@ class Launching(AppTest):
         info = "eyJhIjogWzAsIDFdLCAiYi0yIjogWzNdfQ=="  # {"a": [0, 1], "b-2": [3]}
         self.assertEqual(list(self.places(self.deepspeed("--world_info", info, "--node_rank", 1, "train.py"))), [2])
 
-    def test_failed_jobs_start_again(self):
+    def test_failed_jobs_restart(self):
         script = self.dir / "third.py"
         script.write_text("import os, sys\nprint('attempt', os.environ['CLEAVE_ATTEMPT'], flush=True)\n"
                           "sys.exit(0 if os.environ['CLEAVE_ATTEMPT'] == '2' else 1)\n")
@@ -479,7 +479,7 @@ class Launching(AppTest):
         script.write_text("import os; print('so often', flush=True); os.kill(os.getpid(), 9)\n")
         self.assertEqual(self.deepspeed("--max_restarts", 1, "third.py", code=137).stdout.count("so often"), 2)
 
-    def test_a_training_goes_on_from_its_newest_checkpoint(self):
+    def test_a_training_resumes_from_its_newest_checkpoint(self):
         out, metrics = self.dir / "out", self.dir / "metrics.jsonl"
         r = self.deepspeed("--num_gpus", 2, "--max_restarts", 2, "--venv_script", self.dying_once(), "cleave", "train", "--deepspeed_config",
                            self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 100, "--save_interval", 10,
@@ -496,7 +496,7 @@ class Launching(AppTest):
                         'kill -9 $$) >/dev/null 2>&1 &\nfi\n')
         return path
 
-    def test_a_launcher_that_is_launched_adopts(self):
+    def test_a_launched_launcher_adopts_its_ranks(self):
         rank = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "m", "MASTER_PORT": "6105", "AZUREML_NODE_COUNT": "2",
                 "AZUREML_PROCESS_NAME": "rank_3", "AZUREML_RUN_ID": "r"}
         r = self.deepspeed("train.py", "x", env=rank)
@@ -526,7 +526,7 @@ class Launching(AppTest):
         self.assertIn("parameter_server_count", self.deepspeed("train.py", env=bad, code=2).stderr)
         self.assertIn("MASTER_ADDR, MASTER_PORT are missing", self.deepspeed("train.py", env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, code=2).stderr)
 
-    def test_report_says_what_the_environment_says(self):
+    def test_report_shows_the_environment(self):
         env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "m", "MASTER_PORT": "6105", "AZUREML_RUN_ID": "r",
                "AZUREML_RUN_TOKEN": "hush", "OTHER": "theirs"}
         r = self.deepspeed("report", "--env", program=CLEAVE, env=env).stdout

@@ -20,7 +20,7 @@ class NothingLost(RunTest):
         self.assertIn("the file 'latest'", r.stderr)
         self.assertEqual(self.saved(), ["global_step6", "global_step8"])
 
-    def test_a_kill_before_latest_names_the_newest_checkpoint_does_not_go_back(self):
+    def test_a_kill_before_latest_names_the_newest_checkpoint_loses_no_steps(self):
         self.train("--output", self.out, "--save_interval", 2, "--keep", 0, steps=6)
         (self.out / "latest").rename(self.out / "latest.tmp")  # state between the two renames
         (self.out / "latest").write_text("global_step4\n")
@@ -52,7 +52,7 @@ class NothingLost(RunTest):
             self.assertNotIn("\x1b", r.stderr)
             self.assertLess(len(r.stderr), 1000)
 
-    def test_damaged_checkpoints_are_passed_over_with_the_reason_on_every_rank(self):
+    def test_damaged_checkpoints_are_skipped_with_the_reason_on_every_rank(self):
         def flip(path):
             data = bytearray(path.read_bytes())
             data[-5] ^= 1
@@ -75,7 +75,7 @@ class NothingLost(RunTest):
             self.assertNotIn("global_step5", os.listdir(copy))
             shutil.rmtree(copy)
 
-    def test_a_folder_whose_checkpoint_is_gone_does_not_begin_at_step_0(self):
+    def test_a_folder_with_a_missing_checkpoint_does_not_start_at_step_0(self):
         self.train("--output", self.out, ranks=1, steps=2)
         shutil.rmtree(self.out / "global_step2")
         r = self.train("--output", self.out, ranks=1, steps=2, code=4)
@@ -117,7 +117,7 @@ class NothingLost(RunTest):
         self.train("--output", self.out, "--keep", 2, ranks=1, steps=10)  # now there are two newer ones
         self.assertEqual(self.saved(), ["global_step10", "global_step6", "global_step8", "global_step9"])
 
-    def test_what_killed_jobs_left_is_removed_and_named_and_nothing_else_goes(self):
+    def test_remains_of_killed_jobs_are_removed_and_named_and_nothing_else(self):
         self.train("--output", self.out, "--save_interval", 2, "--keep", 0, ranks=2, steps=6)
         whole = self.out / "global_step6"
         for name in (".tmp.global_step8", ".old.global_step6", ".old.global_step4"):
@@ -165,7 +165,7 @@ class NothingLost(RunTest):
 
     # Facts of the training
 
-    def test_another_optimizer_seed_data_or_length_is_said_with_both_values_and_strict_refuses(self):
+    def test_another_optimizer_seed_data_or_length_is_printed_with_both_values_and_an_error_with_strict(self):
         self.train("--output", self.out, ranks=2, steps=1)
         other = self.dir / "other.txt"
         other.write_bytes(self.text.read_bytes()[::-1])
@@ -196,7 +196,7 @@ class NothingLost(RunTest):
         self.assertNotIn("warning", self.train("--output", self.out, "--strict", ranks=1, steps=2,
                                                config=self.config(train_micro_batch_size_per_gpu=4)).stderr)
 
-    def test_optimizer_state_that_does_not_fit_is_refused_unless_it_begins_anew(self):
+    def test_optimizer_state_that_does_not_fit_is_an_error_unless_it_starts_from_scratch(self):
         sgd = self.config("sgd.json", optimizer={"type": "SGD", "params": {"lr": 1e-3, "momentum": 0.9}})
         for ranks in (1, 2):
             self.train("--output", self.out, config=sgd, ranks=ranks, steps=1)

@@ -29,7 +29,7 @@ class Options(AppTest):
         self.assertIn("expected one of linear, cosine, constant, constant_with_warmup, got linaer; did you mean linear?",
                       self.refusal("train", "--lr_scheduler_type", "linaer"))
 
-    def test_launch_says_that_the_two_dashes_are_missing(self):
+    def test_launch_reports_missing_dashes(self):
         said = "launch: -- is missing before train; write: cleave launch -n 2 -- train --steps 3"
         self.assertIn(said, self.refusal("launch", "-n", 2, "train", "--steps", 3))
         self.assertIn("launch: -- is missing before ./a.out", self.refusal("launch", "-n", 2, "--no_bind", "./a.out", "-x"))
@@ -43,7 +43,7 @@ class Options(AppTest):
             self.assertIn(f"Example: cleave data {command} ", text)
             self.assertNotRegex(text, r"(?m)^  \S.* REQUIRED *$", "an option without a description")
 
-    def test_values_out_of_range_are_refused_with_the_range_as_people_write_it(self):
+    def test_values_out_of_range_are_errors_with_a_readable_range(self):
         for command, option, value, wanted in [
             ("train", "--steps", "-1", "an integer of at least 0"), ("train", "--seq_len", "0", "an integer of at least 1"),
             ("train", "--steps", "1e20", "an integer of at least 0"), ("train", "--keep", "x", "an integer of at least 0"),
@@ -63,12 +63,12 @@ class Options(AppTest):
         self.assertIn("error: --model: given 2 times; give it once; ", self.refusal("train", "--model", "tiny", "--model", "gpt2"))
         self.assertIn("--format: expected one of llmc, megatron, got 1", self.refusal("data", "tokenize", "a", "b", "--format", "1"))
 
-    def test_no_checkpoint_that_is_named_is_left_for_random_weights(self):
+    def test_a_named_checkpoint_is_never_replaced_by_random_weights(self):
         for name in ("required", "global_step9"):
             self.assertEqual(self.refusal("train", "--deepspeed_config", self.config(), "--data", self.text, "--resume", name),
                              f"error: --resume {name}: needs --output, the folder to resume from\n")
 
-    def test_an_evaluation_without_data_is_not_left_out_without_a_word(self):
+    def test_an_evaluation_without_data_is_an_error(self):
         for option in (["--eval_interval", 2], ["--ngrams"]):
             self.assertEqual(self.refusal("train", "--deepspeed_config", self.config(), "--data", self.text, *option),
                              f"error: {option[0]}: needs --eval_data\n")
@@ -180,7 +180,7 @@ class Options(AppTest):
                             zero_force_ds_cpu_optimizer=False, disable_allgather=False, checkpoint={"tag_validation": "Warn", "use_node_local_storage": False})
         self.assertLessEqual(len(self.run_cleave("check", crowd).stdout.splitlines()), 15)
 
-    def test_eval_says_how_far_it_is_and_is_silent_when_quiet(self):
+    def test_eval_shows_progress_and_prints_nothing_when_quiet(self):
         out = self.dir / "out"
         self.train("--output", out, ranks=1)
         self.assertIn(" parameters in fp32 on 1 rank", self.run_cleave("eval", out, "--data", self.text).stderr)

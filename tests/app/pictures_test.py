@@ -41,7 +41,7 @@ class Pictures(unittest.TestCase):
         return [("recv_activation", 0, 0, 10), ("forward", 0, 10, 20), ("backward", 0, 20, 40), ("send_gradient", 0, 40, 40),
                 ("recv_activation", 1, 40, 40), ("forward", 1, 40, 50), ("backward", 1, 50, 70), ("send_gradient", 1, 70, 70)]
 
-    def test_the_idle_share_of_a_pipe_is_its_own_whatever_its_data_parallel_ranks_do(self):
+    def test_the_idle_share_of_a_pipe_does_not_depend_on_other_pipes(self):
         one = run("pipeline_idle.py", self.trace("0", self.stage(True)), self.trace("1", self.stage(False)))
         self.assertEqual(one.returncode, 0, one.stderr)
         self.assertIn("idle, measured 33.3 %", one.stdout)  # 120 of 180 ms
@@ -60,7 +60,7 @@ class Pictures(unittest.TestCase):
         self.assertNotIn("idle of", r.stdout)
         self.assertEqual(r.stdout.count("one stage: no idle share without a pipeline"), 2)
 
-    def test_files_that_are_no_whole_pipes_are_refused_in_words(self):
+    def test_files_of_incomplete_pipes_are_errors(self):
         r = run("pipeline_idle.py", self.trace("1", self.stage(False)), self.trace("0", self.stage(True)))
         self.assertEqual(r.returncode, 1)
         self.assertIn("in the order of their ranks", r.stderr)

@@ -10,7 +10,7 @@ from app_test import AppTest, CLEAVE, CONFIG
 
 
 class Plan(AppTest):
-    def test_a_plan_is_what_training_then_measures(self):
+    def test_a_plan_equals_the_measurement_in_training(self):
         config = self.config(gradient_accumulation_steps=3, pipeline={"stages": 2}, bf16={"enabled": True},
                              zero_optimization={"stage": 1, "offload_optimizer": {"device": "cpu"}})
         shape = ["--deepspeed_config", config, "--model", "tiny", "--seq_len", "32", "--world_size", "4"]
@@ -87,7 +87,7 @@ class Plan(AppTest):
         self.assertEqual(alike[1], alike[10**9])
         self.assertEqual(alike[300000], alike[10**9])
 
-    def test_resident_memory_is_what_was_planned(self):
+    def test_resident_memory_equals_the_plan(self):
         # In addition to the plan: the binary, its libraries and stacks (18 MiB), and the scratch of this model's matrix products.
         beside = 48 << 20
         model = self.dir / "wide.json"
@@ -111,7 +111,7 @@ class Plan(AppTest):
             self.assertGreater(resident, 0.98 * planned, name)
             self.assertLess(resident, 1.02 * planned + beside, name)
 
-    def test_what_a_refused_plan_proposes_fits_when_tried(self):
+    def test_proposals_of_a_failed_plan_fit(self):
         config = {**CONFIG, "train_micro_batch_size_per_gpu": 8}
         path = self.config(**config)
         shape = ["--model", "tiny", "--seq_len", "32", "--world_size", "2"]
@@ -152,7 +152,7 @@ class Plan(AppTest):
                                                         "--device_memory", "1MiB", code=3).stderr)
         self.assertIn("host memory", self.run_cleave("plan", *shape, "--ranks_here", "4", code=3).stderr)
 
-    def test_a_plan_that_does_not_fit_is_refused_with_the_table(self):
+    def test_a_plan_that_does_not_fit_is_an_error_with_the_table(self):
         r = self.train("--device_memory", "5MiB", code=3)
         for part in ("does not fit", "weights", "optimizer_state", "total", "largest:"):
             self.assertIn(part, r.stderr)

@@ -24,7 +24,7 @@ class Refused(RunTest):
                 self.assertIn(part, r.stderr)
                 self.assertNotIn("loss", r.stdout)
 
-    def test_places_that_cannot_be_written_are_refused_before_the_first_step(self):
+    def test_unwritable_places_are_errors_before_the_first_step(self):
         file = self.dir / "file"
         file.write_text("x")
         for args, section in ((["--output", file / "out"], {}), (["--metrics", file / "m.jsonl"], {}),
@@ -39,7 +39,7 @@ class Refused(RunTest):
         self.assertEqual(file.read_text(), "x")
         self.assertEqual([p.name for p in self.dir.iterdir() if p.name.startswith(".")], [])
 
-    def test_little_space_for_a_checkpoint_is_said_at_the_start(self):
+    def test_little_space_for_a_checkpoint_is_a_warning_at_the_start(self):
         with self.small_disk("9m") as disk:
             (pathlib.Path(disk) / "filler").write_bytes(b"x" * (1 << 20))
             r = self.train("--output", disk, ranks=2, steps=1, code=4)
@@ -92,7 +92,7 @@ class Refused(RunTest):
 
     # System limits and other kinds of files
 
-    def test_no_limit_of_the_system_ends_a_job_with_code_1_or_without_words(self):
+    def test_no_system_limit_ends_a_job_with_code_1_or_without_an_error(self):
         train = ["train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 1]
         for limits, args, codes, part in (
                 ("ulimit -v 100000", train, (3,), ""), ("ulimit -v 100000", ["launch", "-n", 2, "--", *train], (3,), "rank"),
@@ -106,7 +106,7 @@ class Refused(RunTest):
             self.assertIn(part, r.stderr)
             self.assertTrue(any("error:" in line or "warning:" in line for line in r.stderr.splitlines()), r.stderr)
 
-    def test_files_of_another_user_are_refused_with_the_code_of_what_they_are(self):
+    def test_files_of_another_user_are_errors_with_the_code_of_their_kind(self):
         if os.geteuid() != 0:
             self.skipTest("needs root to be another user")
         self.train("--output", self.out, ranks=1, steps=1)
@@ -133,7 +133,7 @@ class Refused(RunTest):
             self.assertEqual(r.returncode, 4, r.stderr)
             self.assertIn("ermission denied", r.stderr)
 
-    def test_pipes_and_devices_are_refused_wherever_a_file_is_read(self):
+    def test_pipes_and_devices_are_errors_in_place_of_files(self):
         pipe = self.dir / "pipe"
         os.mkfifo(pipe)
         self.train("--output", self.out, ranks=1, steps=1)
@@ -156,7 +156,7 @@ class Refused(RunTest):
                 file.unlink()
                 file.write_bytes(good)
 
-    def test_a_billion_layers_are_refused_before_anything_is_built(self):
+    def test_a_billion_layers_are_an_error_before_anything_is_built(self):
         path = self.dir / "config.json"
         shape = {"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
                  "num_attention_heads": 2}
@@ -201,7 +201,7 @@ class Refused(RunTest):
                 self.assertLess(len(r.stderr), 1500)
             file.write_bytes(good)
 
-    def test_a_token_file_is_no_text_to_count_or_cut(self):
+    def test_a_token_file_is_not_a_text(self):
         tokens = self.dir / "tokens.bin"
         self.run_cleave("data", "tokenize", self.text, tokens)
         for args in (["ngrams", "--train", tokens, "--validation", self.text], ["ngrams", "--train", self.text, "--validation", tokens],
@@ -214,13 +214,13 @@ class Refused(RunTest):
         r = self.run_cleave("eval", self.out, "--data", high, code=7)  # for a model of bytes
         self.assertIn("token 5000 is 65535", r.stderr)
 
-    def test_a_part_of_a_text_that_a_full_disk_cut_is_not_left(self):
+    def test_a_text_truncated_by_a_full_disk_is_removed(self):
         with self.small_disk("16k") as disk:
             r = self.run_cleave("data", "split", self.text, "--train", disk / "train.txt", "--validation", disk / "v.txt", code=7)
             self.assertIn("train.txt: cannot be written: No space left on device", r.stderr)
             self.assertEqual(list(disk.iterdir()), [])
 
-    def test_as_many_ranks_as_no_machine_has_are_refused(self):
+    def test_an_absurd_number_of_ranks_is_an_error(self):
         self.assertIn("1 to 4096", self.run_cleave("launch", "-n", 1000000, "--", "true", code=2).stderr)
 
 

@@ -94,7 +94,7 @@ class ResumeCheck(AppTest):
         worst = max(differences, key=lambda d: d[0])
         self.assertLess(worst[0], 0.01, worst)  # half of the allowed difference between fp32 and bf16
 
-    def test_what_is_meant_to_be_another_training_is_not_compared(self):
+    def test_an_intentionally_different_training_is_not_compared(self):
         self.train("--output", self.out, ranks=1, steps=2)
         longer = self.dir / "longer.txt"
         longer.write_text(self.text.read_text() + "and the deep")

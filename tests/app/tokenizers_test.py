@@ -69,7 +69,7 @@ class Tokenizers(AppTest):
                 self.assertEqual(ids, [i for _, row in rows for i in row + [0]])
                 self.assertGreater(vocab, max(ids))
 
-    def test_tokens_that_others_could_have_written_are_not_read(self):
+    def test_tokens_in_files_writable_by_others_are_not_read(self):
         run = lambda *args, **more: self.train("--tokenizer", GPT2, *args, ranks=1, steps=1, **more).stderr
         self.assertIn("tokenized in", run())
         cache = self.dir / "cache" / "cleave"
@@ -131,7 +131,7 @@ class Tokenizers(AppTest):
         r = self.train("--init", "random", "--output", self.dir / "run", model=folder, ranks=1)
         self.assertEqual(len(list((self.dir / "run/tokens").glob("text.txt.*.bin"))), 1, r.stderr)
 
-    def test_an_export_has_the_tokenizer_that_trained_and_its_ids_whatever_the_model_was(self):
+    def test_an_export_has_the_tokenizer_of_the_training_and_its_ids_for_any_model(self):
         llama = json.loads(LLAMA3.read_text())
         added = {token["content"]: token["id"] for token in llama["added_tokens"]}
         small = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 904, "model_type": "gpt2"}
@@ -196,7 +196,7 @@ class Tokenizers(AppTest):
                          (prompt + added[:added.index(stop) + len(stop)]).count(stop))
         self.assertNotEqual(self.run_cleave(*greedy, "--repetition_penalty", 5).stdout, likeliest)
 
-    def test_losses_of_eval_are_those_of_a_token_a_byte_and_a_word(self):
+    def test_eval_prints_losses_per_token_byte_and_word(self):
         out = self.run_cleave("eval", self.saved(), "--data", self.text, "--quiet").stdout
         token = float(re.search(r"^loss (\S+) nats per token", out, re.M)[1])
         rows = {unit: (float(loss), float(p), int(tokens), int(n)) for loss, unit, p, tokens, n in
@@ -224,7 +224,7 @@ class Tokenizers(AppTest):
         self.assertIn("--tokenizer: the ids changed (", self.train(*more, "--strict", steps=4, code=4).stderr)
         self.assertIn("warning: --tokenizer: the ids changed", self.train(*more, steps=4).stderr)
 
-    def test_a_tokenizer_that_is_too_large_or_not_there_is_refused_before_anything_starts(self):
+    def test_a_missing_or_too_large_tokenizer_is_an_error_before_anything_starts(self):
         shutil.copy(FIXTURES / "llama_tiny.config.json", self.dir / "config.json")
         vocab = json.loads((self.dir / "config.json").read_text())["vocab_size"]
         r = self.train("--tokenizer", LLAMA3, model=self.dir / "config.json", code=2)
@@ -235,7 +235,7 @@ class Tokenizers(AppTest):
         self.train("--output", run, ranks=1)
         self.assertIn("vocabulary of 256", self.run_cleave("generate", run, "--tokenizer", GPT2, code=2).stderr)
 
-    def test_ids_without_a_tokenizer_are_not_made_text(self):
+    def test_ids_without_a_tokenizer_are_not_converted_to_text(self):
         self.tokenize(self.text, "--tokenizer", GPT2)
         self.text = self.dir / "out.bin"
         self.train("--output", self.dir / "run", ranks=1)
@@ -243,7 +243,7 @@ class Tokenizers(AppTest):
         self.run_cleave("generate", self.dir / "run", "--tokenizer", GPT2, "--prompt", "light", "--tokens", 2)
         self.assertNotIn("a word", self.run_cleave("eval", self.dir / "run", "--data", self.text).stdout)
 
-    def test_chats_have_no_text_and_are_refused_with_their_line(self):
+    def test_chats_are_errors_with_their_line(self):
         chats = self.write("chats.jsonl", json.dumps({"messages": [{"role": "user", "content": "light"}]}) + "\n")
         said = "chats.jsonl:1: is a chat under the key 'messages' (expected a text under 'text'"
         r = self.tokenize(chats, "--tokenizer", GPT2, code=7)

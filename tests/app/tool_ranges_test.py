@@ -52,7 +52,7 @@ class ToolRanges(unittest.TestCase):
         self.assertEqual({depth for depth, name in seen if name == "step: update"}, {0}, "what begins has ended")
         self.assertEqual({depth for depth, name in seen if name == "step: h.0"}, {1}, "a part of the update")
 
-    def test_without_a_tool_nothing_is_named(self):
+    def test_without_a_tool_there_are_no_ranges(self):
         self.assertEqual(self.ranges(), [])
 
 

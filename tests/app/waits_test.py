@@ -59,7 +59,7 @@ class Waits(unittest.TestCase):
                      "std::vector<T> to_host(const Tensor& x, Stream& stream) {", "ready_.wait(lock, [] { return done; });"):
             self.assertEqual(waits_of(line), 0, line)
 
-    def test_reads_how_often_a_file_stands_in_the_table(self):
+    def test_reads_the_count_of_a_file_in_the_table(self):
         page = "### Where the host waits\n| a | b |\n|---|---|\n| x | `a/b.cpp` 2, `c.h` |\n| y | `a/b.cpp`: as `d` says |\n## Next\n| `e.cpp` |\n"
         self.assertEqual(in_page(page), {"a/b.cpp": 3, "c.h": 1})
 

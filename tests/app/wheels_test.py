@@ -30,7 +30,7 @@ def inside(command, **env):
 
 
 class Wheels(unittest.TestCase):
-    def test_are_all_that_the_programs_need_of_cuda(self):
+    def test_wheels_are_sufficient_for_the_programs(self):
         libraries = ":".join(WHEELS)
         for name in ("cleave", "kernels_test", "device_test", "runtime_test", "../lib/libcleave_c.so"):
             program = os.path.join(PROGRAMS, name)
@@ -46,7 +46,7 @@ class Wheels(unittest.TestCase):
         r = inside(["ldd", os.path.join(PROGRAMS, "cleave")])
         self.assertRegex(r.stdout, r"libcublasLt.*not found")  # otherwise this test shows nothing
 
-    def test_are_found_by_the_check_which_then_asks_for_a_gpu(self):
+    def test_the_check_finds_the_wheels_and_then_needs_a_gpu(self):
         if os.path.exists("/dev/nvidiactl"):
             self.skipTest("there is a GPU")
         with tempfile.TemporaryDirectory() as out:

@@ -43,7 +43,7 @@ class Written(AppTest):
                         for step, want in zip(steps, expected[name]):
                             self.assertAlmostEqual(step["loss"], want, delta=2e-3 if "fp16" in name else 1e-4)
 
-    def test_checkpoints_are_whole_and_exports_begin_a_training(self):
+    def test_checkpoints_are_complete_and_exports_start_a_training(self):
         for version in WRITTEN:
             at, expected = self.copy(version)
             for name in (*RUNS, "module", "native"):

@@ -34,7 +34,7 @@ TEST(Hjson, TextsMayStandInSingleQuotesAndOnSeveralLines) {
   EXPECT_EQ(read_hjson("{a: '' b: ''''''\n}"), R"({"a": "", "b": ""})");
 }
 
-TEST(Hjson, WhatItsReaderRefusesIsRefused) {
+TEST(Hjson, TextsThatItsReaderRejectsAreErrors) {
   const std::string also = "read as Hjson, as DeepSpeed does: ";
   EXPECT_EQ(read_hjson("{a b: 1}"), "1:4 " + also + "expected ':' after key \"a\", got \"b\"");
   EXPECT_EQ(read_hjson("{a: }"), "1:5 " + also + "expected a value, got \"}\"");
@@ -78,7 +78,7 @@ TEST(Hjson, AFileOfItIsAcceptedWithOneWarningThatNamesTheFirstPlace) {
   EXPECT_TRUE(read_ds_config("{\"train_batch_size\": 8, # x\n}", "f", {.strict = true}).problems.empty());
 }
 
-TEST(Hjson, ATypoThatItTakesForATextIsAnErrorOfTheKey) {
+TEST(Hjson, ATypoThatBecomesATextIsAnErrorOfTheKey) {
   const ReadResult r = read_ds_config("{\"train_batch_size\": 8,\n \"gradient_clipping\": 1,0,\n}", "f", {});
   EXPECT_FALSE(r.ok());
   const ReadResult word =

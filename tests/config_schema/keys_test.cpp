@@ -45,7 +45,7 @@ TEST(Keys, EveryDefaultIsJsonThatTheKeyItselfAccepts) {
   }
 }
 
-TEST(Keys, KeysThatDoNothingSayWhy) {
+TEST(Keys, KeysWithoutEffectHaveAReason) {
   for (const Key& key : keys_of_default())
     EXPECT_TRUE(key.status == Status::section || !key.meaning.empty()) << key.path;
 }
@@ -79,7 +79,7 @@ TEST(Keys, ATextIsNeverANumberAndABooleanIsNeverAnInteger) {
   EXPECT_EQ(x, 500000000);
 }
 
-TEST(Keys, RangesSayWhatTheyWant) {
+TEST(Keys, RangesDescribeTheExpectedValue) {
   double x = 0;
   Key key;
   key.type = Type::number, key.target = &x;
@@ -94,7 +94,7 @@ TEST(Keys, RangesSayWhatTheyWant) {
   EXPECT_TRUE(store_value(key, read_json_text("0.1").root));
 }
 
-TEST(Keys, AnIntegerThatDoesNotFitItsFieldIsRefused) {
+TEST(Keys, AnIntegerThatExceedsItsFieldIsAnError) {
   int x = 7;
   Key key;
   key.type = Type::integer, key.target = &x;

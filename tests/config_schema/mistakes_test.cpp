@@ -26,7 +26,7 @@ ReadResult read_for(const JsonValue& mistake, const char* which) {
   return read_ds_config(text_of_file(*member(mistake, which)), "f", options);
 }
 
-TEST(Mistakes, AreEachEndedByWhatTheMessageSays) {
+TEST(Mistakes, AreFixedByFollowingTheMessage) {
   std::ifstream file(MISTAKES);
   const JsonDocument document = read_json_text(std::string(std::istreambuf_iterator<char>(file), {}));
   ASSERT_TRUE(document.complete);

@@ -151,7 +151,7 @@ TEST(ReadConfig, UnknownKeysAreErrorsWithTheNearestKeyOrPlace) {
             "error: f:2:1: \"gradient_clipping \": unknown key; did you mean \"gradient_clipping\"?\n");
 }
 
-TEST(ReadConfig, AnUnfinishedNameIsUnderstoodAndAShortOneIsNotGuessedElsewhere) {
+TEST(ReadConfig, AnUnfinishedNameIsUnderstoodAndAShortOneIsNotMatchedElsewhere) {
   EXPECT_EQ(problems_of("\"train_micro_batch_size\": 4"),
             "error: f:2:1: train_micro_batch_size: unknown key; did you mean "
             "\"train_micro_batch_size_per_gpu\"?\n");
@@ -268,7 +268,7 @@ TEST(ReadConfig, GivesAdagradItsOwnDefaults) {
             std::string::npos);
 }
 
-TEST(ReadConfig, PlainAdamDecaysApartFromTheGradientUnlessTold) {
+TEST(ReadConfig, PlainAdamHasDecoupledDecayUnlessDisabled) {
   const auto decoupled = [](const char* optimizer) {
     const ReadResult r = read_beside_batch(std::string("\"optimizer\": ") + optimizer);
     EXPECT_TRUE(r.ok()) << format(r.problems);
@@ -308,7 +308,7 @@ TEST(ReadConfig, ArgumentsOfAnotherTypeAreNamed) {
             "SGD\n");
 }
 
-TEST(ReadConfig, SchedulesKnowWhatTheyNeed) {
+TEST(ReadConfig, SchedulesCheckTheirRequiredKeys) {
   EXPECT_EQ(problems_of(R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1}})"),
             "error: f:2:15: scheduler.type: OneCycle needs scheduler.params.cycle_max_lr\n");
   EXPECT_EQ(problems_of(R"("scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 3.5}})"),
@@ -342,7 +342,7 @@ TEST(ReadConfig, SchedulesKnowWhatTheyNeed) {
   EXPECT_EQ(max_lr(R"({"type": "WarmupLR", "params": {"warmup_max_lr": [0.25]}})"), 0.25);
 }
 
-TEST(ReadConfig, CombinationsThatCannotBeAreErrors) {
+TEST(ReadConfig, UnsupportedCombinationsAreErrors) {
   EXPECT_NE(problems_of(R"("fp16": {"enabled": true}, "bf16": {"enabled": true})").find("are both true"),
             std::string::npos);
   EXPECT_NE(problems_of(R"("zero_optimization": {"stage": 3}, "gradient_allreduce_op": "SUM")")

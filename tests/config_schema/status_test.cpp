@@ -59,7 +59,7 @@ std::string other_value(const Key& key) {
   return "";
 }
 
-TEST(Status, EveryRefusedKeyIsRefusedByNameAndItsDisabledFormAccepted) {
+TEST(Status, EveryUnsupportedKeyIsAnErrorAndItsDisabledFormAccepted) {
   DsConfig config;
   config.zero.stage = 3;
   int tried = 0;
@@ -76,7 +76,7 @@ TEST(Status, EveryRefusedKeyIsRefusedByNameAndItsDisabledFormAccepted) {
   EXPECT_GE(tried, 39);
 }
 
-TEST(Status, KeysWithoutEffectAreAcceptedWithoutAWord) {
+TEST(Status, KeysWithoutEffectAreAcceptedSilently) {
   DsConfig config;
   config.zero.stage = 3;
   int tried = 0;
@@ -102,14 +102,14 @@ TEST(Status, RefusalsInsideTheOptimizerAndTheSchedule) {
             "");
 }
 
-TEST(Status, AMonitorThatWouldStaySilentIsNotAcceptedInSilence) {
+TEST(Status, AnUnsupportedMonitorIsNotAcceptedSilently) {
   EXPECT_NE(status_problems(R"("wandb": {"enabled": true, "project": "p"})").find("error"),
             std::string::npos);
   EXPECT_EQ(status_problems(R"("wandb": {"enabled": false, "project": "p"})"), "");
   EXPECT_EQ(status_problems(R"("comms_logger": {"enabled": false, "verbose": true})"), "");
 }
 
-TEST(Status, ALogOfCollectivesIsOnWhereItsSectionStandsUnlessItSaysFalse) {
+TEST(Status, TheCollectiveLogIsOnWithItsSectionUnlessFalse) {
   const auto logs = [](const char* section) {
     return read_ds_config(std::string("{\"train_batch_size\": 4, ") + section + "}", "f", {})
         .config.comms_logger.enabled;
@@ -153,7 +153,7 @@ TEST(Status, AKeyThatIsIdleInThisCombinationNamesTheOtherKey) {
       "warning: f:2:27: fp16.hysteresis: has no effect: cleave.deepspeed_stage0_loss_scale is true\n");
 }
 
-TEST(Status, ValuesOfASwitchedOffSectionAndDefaultsAskForNothing) {
+TEST(Status, ValuesOfADisabledSectionAndDefaultsHaveNoEffect) {
   EXPECT_EQ(status_problems(R"("fp16": {"enabled": false, "loss_scale": 128, "loss_scale_window": 7})"), "");
   EXPECT_EQ(status_problems(R"("fp16": {"enabled": true, "hysteresis": 2})"), "");
   EXPECT_EQ(status_problems(R"("zero_optimization": {"stage": 1, "stage3_max_live_parameters": 1e9})"), "");
@@ -194,7 +194,7 @@ TEST(Status, NvmeNeedsAFolderAndBlocksThatADiskCanTake) {
               std::string::npos);
 }
 
-TEST(Status, PiecesOfStateOnDiskHaveALeastSizeWhichIsSaidWhereAFileWantsLess) {
+TEST(Status, PiecesOfStateOnDiskHaveAMinimumSizeWithAWarning) {
   const auto read = [](const std::string& home, int64_t size) {
     return read_ds_config(
         fmt::format("{{\"train_batch_size\": 4,\n\"zero_optimization\": {{\"sub_group_size\": {}, "
@@ -273,7 +273,7 @@ TEST(Status, KeysThatDeepSpeedHasRemovedAreNotedOnceEach) {
   EXPECT_TRUE(read_ds_config(R"({"train_batch_size": 4, "data_efficiency": {}})", "f", {}).elsewhere.empty());
 }
 
-TEST(Status, ArgumentsOfTorchsAdamAreTakenWhereTheyChangeNothing) {
+TEST(Status, ArgumentsOfTorchAdamAreAcceptedWithoutEffect) {
   const auto adam = [](const char* type, const char* params) {
     return status_problems(fmt::format(R"("optimizer": {{"type": "{}", "params": {{{}}}}})", type, params));
   };
@@ -300,7 +300,7 @@ TEST(Status, FreeFormSectionsTakeAnyName) {
       "");
 }
 
-TEST(Status, ARefusedSectionIsReportedOnce) {
+TEST(Status, AnUnsupportedSectionIsReportedOnce) {
   EXPECT_EQ(status_problems(R"("quantize_training": {"quantize_bits": {"start_bits": 12}})"),
             "error: f:2:22: quantize_training: {\"quantize_bits\": {\"start_bits\": 12}} is not supported: "
             "no quantization during training; remove it or set it to null or {}\n");

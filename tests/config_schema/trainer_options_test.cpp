@@ -34,7 +34,7 @@ std::string lines(const ReadResult& r) {
   return lines[0].name + ": " + lines[0].value + "\n" + lines[1].name + ": " + lines[1].value;
 }
 
-TEST(TrainerOptions, AFileWithoutOptimizerAndWithoutAnySignOfATrainerKeepsTheDefault) {
+TEST(TrainerOptions, AFileWithoutOptimizerAndTrainerValuesKeepsTheDefault) {
   const ReadResult r = read_ds_config(R"({"train_batch_size": 4})", "f", trainer());
   EXPECT_EQ(r.config.optimizer.lr, 1e-3);
   EXPECT_EQ(r.config.scheduler.type, SchedulerType::constant);
@@ -43,7 +43,7 @@ TEST(TrainerOptions, AFileWithoutOptimizerAndWithoutAnySignOfATrainerKeepsTheDef
       "optimizer: AdamW, lr 0.001, betas 0.9 0.999, weight_decay 0 (default)\nschedule: constant (default)");
 }
 
-TEST(TrainerOptions, AnyAutoMakesTheTrainersDefaultsCount) {
+TEST(TrainerOptions, AnyAutoEnablesTheTrainerDefaults) {
   const ReadResult r = read_ds_config(R"({"train_batch_size": "auto"})", "f", trainer());
   EXPECT_EQ(r.config.optimizer.type, OptimizerType::adamw);
   EXPECT_EQ(r.config.optimizer.lr, 5e-5);
@@ -55,7 +55,7 @@ TEST(TrainerOptions, AnyAutoMakesTheTrainersDefaultsCount) {
             "schedule: linear (Trainer's default), warm-up of 0 steps, ends at step 200");
 }
 
-TEST(TrainerOptions, AnyOptionDoesAndIsNamed) {
+TEST(TrainerOptions, AnyTrainerOptionEnablesThemAndIsNamed) {
   ReadOptions o = trainer({"--learning_rate", "--warmup_ratio", "--adam_beta2", "--lr_scheduler_type"});
   o.auto_values.lr = 0.25, o.auto_values.warmup_ratio = 0.101, o.auto_values.beta2 = 0.95;
   o.auto_values.schedule = "cosine";
@@ -141,7 +141,7 @@ TEST(TrainerOptions, EqualValuesAndThoseOfOptionsThatWereNotGivenAreFine) {
   EXPECT_TRUE(r.ok()) << format(r.problems);
 }
 
-TEST(TrainerOptions, AnOptionThatTheFilesOptimizerDoesNotKnowContradictsIt) {
+TEST(TrainerOptions, AnOptionThatTheFilesOptimizerDoesNotHaveContradictsIt) {
   const ReadResult r = read_ds_config(R"({"train_batch_size": 4, "optimizer": {"type": "SGD"}})", "f",
                                       trainer({"--adam_beta1"}));
   EXPECT_NE(format(r.problems).find("optimizer.type is \"SGD\", which has no betas, --adam_beta1 is"),
@@ -159,7 +159,7 @@ TEST(TrainerOptions, ABatchThatTheOptionsDoNotMakeNamesThem) {
       << format(r.problems);
 }
 
-TEST(TrainerOptions, ASchedulesEndThatIsNotKnownIsSaid) {
+TEST(TrainerOptions, AnUnknownEndOfAScheduleIsReported) {
   ReadOptions o = trainer();
   o.auto_values.total_steps = std::nullopt, o.steps_may_be_open = true;
   const ReadResult r = read_ds_config(R"({"train_batch_size": "auto"})", "f", o);

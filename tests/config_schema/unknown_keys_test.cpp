@@ -19,7 +19,7 @@ void expect_error(const std::string& members, const std::string& says) {
   EXPECT_NE(all.find(says), std::string::npos) << members << "\n" << all;
 }
 
-TEST(UnknownKeys, ThatPeopleMeanAKeyByAreErrorsWithItsPlace) {
+TEST(UnknownKeys, CommonWrongNamesAreErrorsWithTheKey) {
   const std::pair<const char*, const char*> top[] = {
       {"micro_batch_size_per_gpu", "did you mean \"train_micro_batch_size_per_gpu\"?"},
       {"micro_batch_size", "did you mean \"train_micro_batch_size_per_gpu\"?"},
@@ -53,7 +53,7 @@ TEST(UnknownKeys, ThatPeopleMeanAKeyByAreErrorsWithItsPlace) {
                "did you mean \"warmup_num_steps\"?");
 }
 
-TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessTheyAskForNothing) {
+TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessDisabled) {
   const std::pair<const char*, const char*> sizes[] = {
       {"tensor_parallel_size", "did you mean tensor_parallel.autotp_size?"},
       {"tensor_model_parallel_size", "did you mean tensor_parallel.autotp_size?"},
@@ -110,7 +110,7 @@ TEST(UnknownKeys, AConfigurationInsideAnotherObjectIsAnErrorThatSaysToMoveIt) {
   EXPECT_EQ(unknown_problems(fmt::format("\"_deepspeed\": {}", inner)), "");
 }
 
-TEST(UnknownTypes, OfOtherLibrariesAreAnsweredWithOurs) {
+TEST(UnknownTypes, OfOtherLibrariesGetTheNameHere) {
   const std::pair<const char*, const char*> types[] = {
       {R"("scheduler": {"type": "linear"})", "did you mean \"WarmupDecayLR\"?"},
       {R"("scheduler": {"type": "cosine"})", "did you mean \"WarmupCosineLR\"?"},
@@ -127,7 +127,7 @@ TEST(UnknownTypes, OfOtherLibrariesAreAnsweredWithOurs) {
   for (const auto& [members, says] : types) expect_error(members, says);
 }
 
-TEST(UnknownKeys, ThatAreAPathWithDotsShowTheSections) {
+TEST(UnknownKeys, DottedPathsShowTheSections) {
   expect_error("\"zero_optimization.stage\": 3",
                "a dot in a name opens no section; write {\"zero_optimization\": {\"stage\": ...}}");
   expect_error(R"("zero_optimization": {"offload_optimizer.device": "cpu"})", "write {\"zero_optimization\"");
@@ -156,7 +156,7 @@ TEST(UnknownKeys, ASectionOfAnotherProgramThatResemblesAKeyIsAWarning) {
                "did you mean \"activation_checkpointing\"?");
 }
 
-TEST(UnknownKeys, ThatAskForAnotherTrainingAreNotBuiltAndThatAskForNothingAreForeign) {
+TEST(UnknownKeys, ThatEnableAnotherTrainingAreErrorsAndDisabledOnesAreForeign) {
   for (const char* members : {R"("load_in_4bit": true)", R"("quantization_config": {"bits": 4})",
                               R"("moe": {"num_experts": 8})", R"("dpo": {"beta": 0.1})"})
     expect_error(members, "is not supported; remove it to train without this feature");
@@ -173,7 +173,7 @@ TEST(UnknownKeys, ThatAskForAnotherTrainingAreNotBuiltAndThatAskForNothingAreFor
       read_ds_config(R"({"train_batch_size": 4, "dataset": {"path": "x"}})", "f", {.strict = true}).ok());
 }
 
-TEST(UnknownKeys, InASectionThatIsNotBuiltAndOffAreWarnings) {
+TEST(UnknownKeys, InADisabledUnsupportedSectionAreWarnings) {
   EXPECT_EQ(unknown_problems(R"("wandb": {"enabled": false, "entity": "x", "project": null})"),
             "warning: f:2:29: wandb.entity: unknown key in wandb\n"
             "warning: f:2:55: wandb.project: expected a text, got null\n");
@@ -234,7 +234,7 @@ TEST(DeepSpeedsValues, ASectionsOldNameIsInTheStartLines) {
   EXPECT_EQ(differences(read_unknown(R"("bfloat16": {"enabled": true})")), "bfloat16.enabled = true");
 }
 
-TEST(DeepSpeedsValues, AutotuningIsInertAndSaysSo) {
+TEST(DeepSpeedsValues, AutotuningHasNoEffectAndReportsIt) {
   const ReadResult r = read_unknown(R"("autotuning": {"enabled": true, "fast": false})");
   EXPECT_TRUE(r.ok()) << format(r.problems);
   EXPECT_EQ(format(r.problems),
@@ -243,7 +243,7 @@ TEST(DeepSpeedsValues, AutotuningIsInertAndSaysSo) {
   EXPECT_EQ(unknown_problems(R"("autotuning": {"enabled": false})"), "");
 }
 
-TEST(Messages, SayOneThingOnceAndWhichValue) {
+TEST(Messages, StateAProblemOnceWithItsValue) {
   const std::string scheduler =
       unknown_problems(R"("scheduler": {"type": "Cosine", "params": {"warmup_num_steps": 5, "x": 1}})");
   EXPECT_EQ(std::count(scheduler.begin(), scheduler.end(), '\n'), 1) << scheduler;

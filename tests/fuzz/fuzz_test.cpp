@@ -13,7 +13,7 @@ namespace {
 
 class BrokenFiles : public ::testing::TestWithParam<FuzzedReader> {};
 
-TEST_P(BrokenFiles, AreReadOrRefused) {
+TEST_P(BrokenFiles, AreReadOrErrors) {
   const FuzzedReader& reader = GetParam();
   const char* asked = std::getenv("FUZZ_CASES");
   const int64_t cases = asked ? std::atoll(asked) : 4000;

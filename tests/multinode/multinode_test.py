@@ -29,7 +29,7 @@ class Multinode(OnHosts):
             self.assertEqual(self.losses_of(metrics), losses, kind)
             self.nothing_left()
 
-    def test_a_rank_and_a_connection_that_die_elsewhere_are_named(self):
+    def test_a_rank_and_a_connection_that_die_on_another_host_are_named(self):
         """Runs two jobs at a time, which do not disturb each other."""
         cut, _ = self.running()
         connection = self.connections("node-b")
@@ -92,7 +92,7 @@ class Multinode(OnHosts):
         self.assertTrue(served)
         return served
 
-    def test_a_pulled_cable_is_named_and_ends_the_ranks_behind_it(self):
+    def test_a_pulled_cable_is_named_and_ends_the_ranks_of_that_host(self):
         (self.dir / "first").write_text("node-a slots=1\n")
         stopped, _ = self.running(ranks=1, hostfile=self.dir / "first")
         stopped.send_signal(signal.SIGSTOP)

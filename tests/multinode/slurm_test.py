@@ -98,13 +98,13 @@ class OnSlurm(OnHosts):
         self.assertIn("error: slurm is unreachable or was lost: the launcher ended with signal 9", err)
         self.nothing_left(seconds=10 + 5)  # without a message
 
-    def test_a_host_that_slurm_does_not_have_is_refused_by_it(self):
+    def test_slurm_rejects_an_unknown_host(self):
         self.hostfile.write_text("node-a slots=2\nnode-z slots=2\n")
         _, err = self.end(self.start("wait.py", launcher="slurm"), 6)
         self.assertRegex(err, "error: slurm is unreachable or was lost: the launcher ended with exit code 1: srun: error: .*node")
         self.nothing_left()
 
-    def test_the_example_is_saved_on_a_signal_queued_again_and_goes_on(self):
+    def test_the_example_saves_on_a_signal_is_requeued_and_resumes(self):
         train = {"CLEAVE": CLEAVE, "DS_CONFIG": self.config(), "DATA": self.text, "OUTPUT": self.dir / "out", "SEQ_LEN": "32", "STEPS": "100000"}
         self.env |= {name: str(value) for name, value in train.items()}
         out, _ = self.end(self.on_first("sbatch", "--parsable", "--ntasks-per-node", "2", "--cpus-per-task", "1", "--output", "log",

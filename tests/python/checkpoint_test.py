@@ -90,7 +90,7 @@ class Checkpoints(unittest.TestCase):
         for a, b in zip(got, want, strict=True):
             self.assertAlmostEqual(a, b, delta=relative * max(1, abs(b)), msg=what)
 
-    def test_torch_goes_on_where_the_trainer_was_and_the_trainer_where_torch_was(self) -> None:
+    def test_torch_and_cleave_train_resume_from_each_other(self) -> None:
         for name in MODELS:
             got, want = self.got[name], self.unbroken[name]
             self.assertEqual(got["path"], str(self.folder / name / "global_step2"))
@@ -99,7 +99,7 @@ class Checkpoints(unittest.TestCase):
             self.expect_close(self.train(name, self.folder / f"{name} 4", 6, "--resume", "required"), want[4:], f"{name} in cleave train")
             self.assertGreater(abs(want[3] - want[4]), 1e-3, "losses that move")
 
-    def test_the_engine_computes_on_where_the_trainer_was_and_the_trainer_where_that_was(self) -> None:
+    def test_native_models_and_cleave_train_resume_from_each_other(self) -> None:
         for name in MODELS:
             got, want = self.got[f"own {name}"], self.unbroken[name]
             self.assertEqual(got["at"], [2, 1], "steps, and the schedule's place")
@@ -109,7 +109,7 @@ class Checkpoints(unittest.TestCase):
         state = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(self.folder / "own gpt2", "global_step4")
         self.assertIn("transformer.h.0.mlp.c_fc.weight", state)
 
-    def test_torch_goes_on_where_deepspeed_was(self) -> None:
+    def test_torch_resumes_from_deepspeed(self) -> None:
         for name, stage in OF_DEEPSPEED:
             got, want = self.got[name, stage], expected_of(name)["losses"].tolist()
             samples = {"zero2_fp32": 3, "zero1_bf16": 6, "zero3_bf16": 9, "zero1_fp16": 6}[name]
@@ -124,7 +124,7 @@ class Checkpoints(unittest.TestCase):
             else:  # its ranks had different tokens, so only one loss is equal
                 self.expect_close(got["losses"][:1], want[:1], f"{name} at stage {stage}", 4e-3)
 
-    def test_names_that_do_not_match_are_said(self) -> None:
+    def test_names_that_do_not_match_are_an_error(self) -> None:
         for words in (": master of ", "h.0.attn.c_attn.bias", "extra: transformer.h.0", "matched by name"):
             self.assertIn(words, self.said)
 
@@ -137,7 +137,7 @@ class Checkpoints(unittest.TestCase):
                 self.assertTrue(torch.equal(state[key], value), f"{name}: {key}")
             self.assertIs(state["lm_head.weight"], state["model.embed_tokens.weight"])
 
-    def test_whole_weights_of_our_own_are_those_that_an_export_has(self) -> None:
+    def test_whole_weights_equal_those_of_an_export(self) -> None:
         import transformers
 
         for name in MODELS:
@@ -190,7 +190,7 @@ class Faults(unittest.TestCase):
         verified = subprocess.run([ranks.CLEAVE, "verify", self.folder], capture_output=True, text=True)
         self.assertIn(f"{names[-1]} is complete", verified.stdout + verified.stderr)
 
-    def test_a_training_goes_on_behind_a_save_without_space_and_a_checkpoint_that_is_cut_short(self) -> None:
+    def test_a_training_continues_after_a_save_without_space_and_a_truncated_checkpoint(self) -> None:
         for seen in ranks.answers(2, "fault_cases", "survives", self.folder):
             self.assertRegex(seen["no space"], "^CheckpointError: .*(too large|space)")
             self.assertEqual(seen["left"], ["latest", "whole"])
@@ -200,7 +200,7 @@ class Faults(unittest.TestCase):
         self.assertEqual(ended.code, 4)
         self.assertIn("CheckpointError", ended.output)
 
-    def test_a_ds_configs_deadline_holds_in_a_script_and_one_that_comes_too_late_is_said(self) -> None:
+    def test_the_deadline_of_a_ds_config_holds_in_a_script_and_a_late_one_is_a_warning(self) -> None:
         ended = ranks.run(2, "fault_cases", "waits", False, timeout=60)
         self.assertEqual(ended.code, 6, ended.output)
         self.assertIn("rank 0 waited 3.0 s, the deadline. Present: rank 0; missing: rank 1", ended.output)
@@ -234,11 +234,11 @@ class Faults(unittest.TestCase):
         ended = ranks.run(2, "fault_cases", "differs", "values", timeout=60)
         self.assertEqual(ended.code, 0, ended.output)
 
-    def test_a_save_behind_a_scripts_last_line_is_whole(self) -> None:
+    def test_a_background_save_in_the_last_line_of_a_script_is_complete(self) -> None:
         ranks.answers(2, "fault_cases", "saves_behind_its_end", self.folder)
         self.expect_whole(["last"])
 
-    def test_a_rank_that_is_killed_ends_the_job_and_leaves_what_was_saved(self) -> None:
+    def test_a_killed_rank_ends_the_job_and_checkpoints_remain(self) -> None:
         ended = ranks.run(2, "fault_cases", "is_killed", self.folder, timeout=60)
         self.assertEqual(ended.code, 128 + 9)
         self.assertIn("rank 1", ended.output)

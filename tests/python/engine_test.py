@@ -46,7 +46,7 @@ class Engine(unittest.TestCase):
         for got, want in zip(rates, [8e-3, 4e-3, 8e-3 / 3, 0, 0, 2e-3], strict=True):
             self.assertAlmostEqual(got, want)
 
-    def test_sixteen_bits_are_torchs_and_overflows_skip_steps(self) -> None:
+    def test_16_bit_training_equals_torch_and_overflows_skip_steps(self) -> None:
         for stage in (1, 3):
             bf16 = ranks.answers(2, CASES, "half_precision", stage, "bf16")[0]
             self.assertLess(bf16["far"], 4e-3, "sums of gradients rounded to 8 bits")
@@ -90,11 +90,11 @@ class Engine(unittest.TestCase):
             for mode, far in ranks.answers(2, CASES, "checkpointed", stage)[0].items():
                 self.assertLess(far, 1e-6, f"{mode} at stage {stage}")
 
-    def test_backwards_that_scripts_call_themselves_are_torchs(self) -> None:
+    def test_backwards_called_by_scripts_equal_torch(self) -> None:
         for case, far in ranks.answers(2, CASES, "own_backwards", [0, 1, 2, 3])[0].items():
             self.assertLess(far, 1e-5, case)
 
-    def test_backwards_that_scripts_call_themselves_want_the_loss_scale(self) -> None:
+    def test_backwards_called_by_scripts_need_the_loss_scale(self) -> None:
         for stage in (1, 3):
             said = ranks.answers(1, CASES, "scaled_backwards", stage)[0]
             self.assertEqual(said["norms"][:2], said["norms"][2:])

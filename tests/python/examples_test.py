@@ -44,7 +44,7 @@ class Examples(unittest.TestCase):
         self.assertTrue(found, said)
         return float(found[-1])
 
-    def test_gpt2_learns_on_two_nodes_and_goes_on_under_deepspeed(self) -> None:
+    def test_gpt2_learns_on_two_nodes_and_resumes_under_deepspeed(self) -> None:
         said, output = self.job("gpt2")
         self.assertLess(self.number("step 100: loss", said), 3.4, "ln 256 is 5.5")
         options = ["--deepspeed", "--deepspeed_config", EXAMPLES / "gpt2.json", "--output", output, "--steps", 125]
@@ -53,12 +53,12 @@ class Examples(unittest.TestCase):
         self.assertNotIn("step 100:", again, "saved steps are not repeated")
         self.run_in(BIN / "cleave", "verify", output)
 
-    def test_the_trainer_saves_what_it_learned(self) -> None:
+    def test_the_trainer_saves_trained_weights(self) -> None:
         said, output = self.job("trainer")
         self.assertLess(self.number("loss of the training:", said), 4.2)
         self.assertIn("transformer.wte.weight", safetensors.torch.load_file(output / "model.safetensors"))
 
-    def test_the_net_of_cifar10_tells_the_classes_apart(self) -> None:
+    def test_the_cifar10_network_learns_the_classes(self) -> None:
         said, output = self.job("cifar10")
         self.assertGreaterEqual(self.number("accuracy on held-out images:", said), 90)
         self.run_in(BIN / "cleave", "verify", output)

@@ -33,7 +33,7 @@ def marked(mark: str) -> list[str]:
 
 
 class Habits(unittest.TestCase):
-    def test_workers_of_a_loader_leave_the_engine_alone_and_epochs_have_orders_of_their_own(self) -> None:
+    def test_loader_workers_do_not_use_the_engine_and_epochs_have_different_orders(self) -> None:
         got = ranks.answers(2, CASES, "loads")
         first, second = (sorted(k for rank in got for k in rank["epochs"][epoch]) for epoch in range(2))
         self.assertEqual([first, second], [list(range(24))] * 2)
@@ -84,7 +84,7 @@ class Habits(unittest.TestCase):
             self.assertEqual(marked(folder), [])
             self.assertEqual({name for name in os.listdir("/dev/shm") if name not in shared and "cleave" in name}, set())
 
-    def test_a_script_that_is_asked_to_stop_saves_ends_with_75_and_goes_on_later(self) -> None:
+    def test_a_script_with_a_stop_request_saves_exits_with_75_and_resumes_later(self) -> None:
         for saves, asked in ((True, signal.SIGTERM), (False, signal.SIGINT)):
             with self.subTest(saves=saves, asked=asked), tempfile.TemporaryDirectory() as folder:
                 case = [CASES, "is_stopped", json.dumps([folder, saves])]

@@ -33,7 +33,7 @@ class Native(unittest.TestCase):
         for found in ranks.answers(2, CASES, "against_torch", [2], {"bf16": {"enabled": True}}):
             self.expect_near(found, 1.6e-2, "bf16")
 
-    def test_sequences_may_be_cut_and_the_optimizers_state_live_on_the_host(self) -> None:
+    def test_sequences_may_be_cut_and_optimizer_state_may_be_on_the_host(self) -> None:
         offloaded = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
         for stage, more in ((1, {"sequence_parallel_size": 2}), (2, offloaded)):
             for found in ranks.answers(2, CASES, "against_torch", [stage], more):
@@ -92,7 +92,7 @@ class Native(unittest.TestCase):
                 self.assertAlmostEqual(a, b, delta=1e-4)
         self.assertAlmostEqual(got["sum"], want["sum"], delta=1e-5 * want["sum"])
 
-    def test_what_is_of_no_family_or_cannot_be_expressed_is_refused(self) -> None:
+    def test_unsupported_models_and_options_are_errors(self) -> None:
         words = {
             "another module": "the module is a Mine (expected a transformers causal language model",
             "another class": "(expected a GPT2LMHeadModel",

@@ -71,7 +71,7 @@ class States(unittest.TestCase):
         for case, far in ranks.answers(2, CASES, "changed_moments", [0, 2, 3])[0].items():
             self.assertLess(far, 1e-5, case)
 
-    def test_states_that_change_within_a_step_are_what_it_updates_in_every_home(self) -> None:
+    def test_states_changed_within_a_step_are_updated_in_every_home(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             [first, second] = ranks.answers(2, CASES, "changed_within_steps", folder)
         self.assertEqual(first, second)

@@ -134,7 +134,7 @@ class Values(unittest.TestCase):
         with torch.serialization.safe_globals([Phase, Arguments]):
             self.assertEqual(returned(state), state)
 
-    def test_what_cannot_be_saved_is_named_by_its_path(self) -> None:
+    def test_values_that_cannot_be_saved_are_named_by_their_path(self) -> None:
         around: list[Any] = []
         around.append(around)
         for state, said in (
@@ -178,7 +178,7 @@ class Values(unittest.TestCase):
             beside({"python": text.replace("dtype", "bytes").replace('"\\u001b[2J"}', '""}')}, "x")
         self.assertNotIn("\x1b", str(said[0].message))
 
-    def test_what_earlier_versions_kept_is_read(self) -> None:
+    def test_client_state_of_earlier_versions_is_read(self) -> None:
         state = {key: VALUES[key] for key in ("plain", "numbers", "args", "simple", "times", "paths", "torch", "random")}
         state = {**state, "scalar": numpy.float32(0.5), "array": numpy.arange(3)}
         got = beside(of_torch(state), "x").client_state

@@ -91,7 +91,7 @@ class CInterface : public ::testing::Test {
   cleave_engine* engine_ = nullptr;
 };
 
-TEST_F(CInterface, TakesStepsWhoseResultIsKnown) {
+TEST_F(CInterface, TakesStepsWithAKnownResult) {
   ASSERT_EQ(make(kConfig), 0) << cleave_error();
   put("w", {1, 2, 3, 4, 5, 6}), put("b", {-8, 0}), put("deep", {7, 9, -1, 3}), put("alone", {11});
   ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
@@ -103,7 +103,8 @@ TEST_F(CInterface, TakesStepsWhoseResultIsKnown) {
   EXPECT_NEAR(first.grad_norm, std::sqrt(91 + 64), 1e-6) << "of the mean of two equal micro-batches";
   EXPECT_EQ(get("w", 6), (std::vector<float>{0.5, 1, 1.5, 2, 2.5, 3})) << "w - 0.5 w";
   EXPECT_EQ(get("b", 2), (std::vector<float>{-4, 0}));
-  EXPECT_EQ(get("deep", 4), (std::vector<float>{7, 9, -1, 3})) << "a unit that was not given has gradient zero";
+  EXPECT_EQ(get("deep", 4), (std::vector<float>{7, 9, -1, 3}))
+      << "a unit that was not given has gradient zero";
   EXPECT_EQ(get("alone", 1), (std::vector<float>{11}));
 }
 
@@ -139,7 +140,7 @@ TEST_F(CInterface, GivesTheGradientBetweenTheLastPassAndTheUpdate) {
   EXPECT_EQ(cleave_schedule_rates(R"({"type": "WarmupLR", "params": {"warmup": 4}})", 0.5, 3, &rates), 2);
 }
 
-TEST_F(CInterface, TakesTheRatesThatTheCallerBrings) {
+TEST_F(CInterface, TakesTheRatesOfTheCaller) {
   cleave_engine_options options{};
   options.rates_given = 1;
   ASSERT_EQ(make(kConfig, options), 0) << cleave_error();
@@ -258,7 +259,7 @@ TEST_F(COwnModel, HasTheLossAndTheGradientsOfItsFamily) {
     EXPECT_NEAR(after[i], values["h.0.mlp.c_fc.weight"][i] - 0.5 * gradients["h.0.mlp.c_fc.weight"][i], 1e-6);
 }
 
-TEST_F(COwnModel, SaysWhatOfItIsNotOfItsFamily) {
+TEST_F(COwnModel, ReportsDifferencesFromTheFamily) {
   const auto says = [&](const char* what) {
     EXPECT_NE(std::string(cleave_error()).find(what), std::string::npos) << cleave_error();
   };
@@ -318,7 +319,7 @@ struct Sums {
   }
 };
 
-TEST_F(CInterface, HandsPartsOfParametersToWhoUpdatesThem) {
+TEST_F(CInterface, PassesPartsOfParametersToTheUpdate) {
   Sums sums;
   static const char* const kStates[] = {"sum"};
   cleave_engine_options options{};
@@ -348,7 +349,7 @@ TEST_F(CInterface, HandsPartsOfParametersToWhoUpdatesThem) {
             std::string::npos);
 }
 
-TEST_F(CInterface, PlansWhatAnEngineAllocatesAndRefusesWhatDoesNotFit) {
+TEST_F(CInterface, PlansTheAllocationOfAnEngineAndFailsIfItDoesNotFit) {
   ASSERT_EQ(make(kConfig), 0) << cleave_error();
   char *facts = nullptr, *plan = nullptr;
   ASSERT_EQ(cleave_engine_facts(engine_, &facts), 0) << cleave_error();
@@ -393,7 +394,7 @@ TEST_F(CInterface, SavesAndLoads) {
   EXPECT_NE(std::string(cleave_error()).find("gone"), std::string::npos) << cleave_error();
 }
 
-TEST_F(CInterface, ReadsWhatWasSavedWithoutAnEngine) {
+TEST_F(CInterface, ReadsCheckpointsWithoutAnEngine) {
   const Scratch scratch;
   const std::string folder = scratch.path("saved");
   ASSERT_EQ(make(kConfig), 0) << cleave_error();
@@ -416,7 +417,7 @@ TEST_F(CInterface, ReadsWhatWasSavedWithoutAnEngine) {
   EXPECT_EQ(cleave_checkpoint_open(folder.c_str(), "gone", &saved), 4);
 }
 
-TEST_F(CInterface, SaysWhichUnitsAreElsewhereBetweenUses) {
+TEST_F(CInterface, ReportsUnitsThatMoveBetweenUses) {
   ASSERT_EQ(make(R"({"train_batch_size": 1, "optimizer": {"type": "SGD"},
                      "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
                                            "stage3_param_persistence_threshold": 8}})"),
@@ -428,7 +429,7 @@ TEST_F(CInterface, SaysWhichUnitsAreElsewhereBetweenUses) {
   EXPECT_EQ(second, 0) << "5 elements, below the threshold";
 }
 
-TEST_F(CInterface, RefusesWhatCannotBeAndSaysWhy) {
+TEST_F(CInterface, FailsOnInvalidCallsWithTheReason) {
   EXPECT_EQ(make(R"({"train_batch_siz": 1})"), 2);
   EXPECT_NE(std::string(cleave_error()).find("did you mean \"train_batch_size\"?"), std::string::npos)
       << cleave_error();
