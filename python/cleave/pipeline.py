@@ -191,7 +191,7 @@ class PipelineEngine(DeepSpeedEngine):
             data_iter: as in `train_batch`.
             return_logits: also return the last output, on the last stage (None on the others).
             compute_loss: False returns outputs instead of the loss.
-            reduce_output: "avg" averages over micro-batches, "sum" adds; None returns the list of this rank's values.
+            reduce_output: "avg" averages over micro-batches, "sum" adds; None returns the list of values, on the last stage only.
             bcast_loss: return the loss on all stages, not on the last one only.
             num_micro_batches: number of micro-batches (default: `gradient_accumulation_steps`).
 

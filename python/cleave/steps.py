@@ -123,7 +123,11 @@ class SteppedModule(HeldModule):
         return counted if self._boundary is None else self._boundary
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
-        """Makes the current micro-batch the last of its step, or not, instead of counting to `gradient_accumulation_steps`."""
+        """Makes the current micro-batch the last of its step, or not, instead of counting to `gradient_accumulation_steps`.
+
+        Raises:
+            UsageError: the ds_config sets `managed_gradient_accumulation: false`.
+        """
         if not self._managed:
             raise UsageError(
                 "set_gradient_accumulation_boundary: conflicts with managed_gradient_accumulation: false, where each step() is a boundary"
