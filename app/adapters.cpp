@@ -23,7 +23,7 @@ constexpr std::string_view kWeight = ".weight";
 constexpr const char *kA = ".lora_A.weight", *kB = ".lora_B.weight";
 constexpr int64_t kLargestRank = 1 << 16;
 
-// The LoRA configuration that the checkpoint was trained with.
+// Returns the LoRA configuration of the checkpoint's training.
 config::LoraConfig saved_lora(const checkpoint::CheckpointReader& reader) {
   const std::string where = reader.path().string();
   try {
@@ -41,7 +41,7 @@ std::string stem_of(const std::string& weight) {
 
 using Tensors = std::map<checkpoint::Manifest::Name, checkpoint::Manifest::Whole>;
 
-// Requires a matrix of an adapter to have the shape that its weight and its rank give it.
+// Requires a matrix of an adapter to have the shape given by its weight and its rank.
 void require_shape(const checkpoint::CheckpointReader& reader, const std::string& tensor,
                    const std::vector<int64_t>& wanted) {
   const std::vector<int64_t> shape = reader.shape("master", tensor);
@@ -50,9 +50,9 @@ void require_shape(const checkpoint::CheckpointReader& reader, const std::string
           reader.path().string(), in_quotes(tensor), fmt::join(shape, ", "), fmt::join(wanted, ", "));
 }
 
-// Requires every adapter of a checkpoint to be a pair of matrices [rank, in] and [out, rank] beside a weight
-// [out, in], with the rank that the checkpoint names, and all of them to be in its files. Sizes that a
-// manifest names are used for memory only after this.
+// Requires every adapter of a checkpoint to be a pair of matrices [rank, in] and [out, rank] for a
+// weight [out, in], with the rank in the manifest, and all of them to be in its files. Only then
+// are the manifest's sizes used for memory.
 void require_adapters(const checkpoint::CheckpointReader& reader) {
   const Tensors& tensors = reader.manifest().tensors;
   std::set<std::string> stems;
@@ -80,7 +80,7 @@ struct Product {
   int64_t rank, columns;
   double scale;
 
-  // to += scale times these elements, of which to holds the window.
+  // to += scale * these elements; `to` holds the window.
   void add(const checkpoint::Elements& e, Range window, float* to) const {
     for (int64_t i = window.begin, n = 0; i < window.end; i += n, to += n) {
       const int64_t at = e.range.begin + (e.stride ? i / e.run * e.stride + i % e.run : i);

@@ -1,4 +1,4 @@
-// Adapters of a checkpoint (cleave.lora): what its facts say of them, and what an export makes of them.
+// Adapters of a checkpoint (cleave.lora): their facts and their export.
 #pragma once
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -11,24 +11,24 @@
 
 namespace cleave::app {
 
-// What the facts of a run (app/run/run_facts.h) have under "lora": null where everything is trained.
+// Returns the entry "lora" in the facts of a run (app/run/run_facts.h); null for full training.
 nlohmann::json facts_of(const config::LoraConfig& lora);
-// The adapters that a checkpoint's facts name, without targets where they say none. Throws
-// nlohmann::json::exception, and Error(checkpoint) for a rank or a scale that no adapter has.
+// Reads the adapters in the facts of a checkpoint; no targets without adapters. Throws
+// nlohmann::json::exception, and Error(checkpoint) for an invalid rank or scale.
 config::LoraConfig lora_in(const nlohmann::json& facts);
 
-// The linear layers that have an adapter in a checkpoint, by the names of its weights ("master"), and none in
-// a run with `lora`, whose model has a prefix (model::Model::prefix).
+// Returns the linear layers with an adapter in a checkpoint, by their weight names ("master"), that
+// have none in a run with `lora` and this model prefix (model::Model::prefix).
 std::vector<std::string> dropped_adapters(const std::vector<std::string>& weights,
                                           const config::LoraConfig& lora, const std::string& prefix);
 
-// Weights of a checkpoint with its adapters added to them: W + scale B A.
+// Weights of a checkpoint with merged adapters: W + scale B A.
 class MergedWeights {
  public:
-  // The reader outlives it. Error(checkpoint) if the matrices of an adapter do not fit its weight or each
-  // other.
+  // The reader must outlive this. Error(checkpoint) if the matrices of an adapter do not match
+  // their weight or each other.
   MergedWeights(const checkpoint::CheckpointReader& reader, double scale);
-  // Reads as CheckpointReader::read does; the adapter of a weight that has one is read whole.
+  // Reads as CheckpointReader::read; the adapter of a weight is read whole.
   void read(const checkpoint::Record& record) const;
 
  private:
@@ -38,10 +38,10 @@ class MergedWeights {
   double scale_;
 };
 
-// What peft calls the adapters beside these weights, in their order. Error(checkpoint) where there are none.
+// Returns the peft names of the adapters, in order. Error(checkpoint) without adapters.
 checkpoint::WeightNames adapter_names(const checkpoint::CheckpointReader& reader,
                                       const checkpoint::WeightNames& weights);
-// adapter_config.json for peft; `base` is the model that the adapters are beside, by name or folder.
+// Returns adapter_config.json for peft; `base` is the name or folder of the base model.
 nlohmann::json adapter_config(const config::LoraConfig& lora, const model::ModelConfig& model,
                               const std::string& base);
 

@@ -56,7 +56,7 @@ void add_document_mask(CLI::App& app, bool& document_mask) {
 }
 
 void add_options(CLI::App& app, RankOptions& o) {
-  o.secret_by_pmi = true;  // commands of this program use no MPI
+  o.secret_by_pmi = true;  // commands of this program do not use MPI
   app.add_option("--transport", o.transport, "auto, shm or gloo")->capture_default_str();
   app.add_option("--gpu_transport", o.gpu_transport,
                  "transport between GPUs: auto, nccl, ipc (one host) or host (through host memory); ipc and "
@@ -74,7 +74,7 @@ void add_options(CLI::App& app, RankOptions& o) {
       ->check(integer(-1, 1'000'000));
 }
 
-// What to use for the Trainer's schedules that are not built.
+// Names the replacement of unsupported Trainer schedules.
 CLI::Validator trainers_schedule() {
   const std::vector<std::string> built = {"linear", "cosine", "constant", "constant_with_warmup"};
   constexpr std::pair<const char*, const char*> others[] = {

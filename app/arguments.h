@@ -4,7 +4,7 @@
 
 namespace cleave::app {
 
-// Words of a command line, without the program's name and the command's.
+// Words of a command line, without the names of the program and the command.
 using Arguments = std::vector<std::string>;
 
 }  // namespace cleave::app

@@ -1,6 +1,6 @@
-// The subcommands of the cleave binary. Each takes its arguments (without the program's and its own name),
-// writes what was asked for to stdout and messages to stderr, and returns the exit code; what goes wrong is
-// thrown as Error.
+// Subcommands of the cleave binary. Each takes its arguments (without the names of the program and
+// the command), writes results to stdout and messages to stderr, and returns the exit code.
+// Failures throw Error.
 #pragma once
 #include "app/arguments.h"
 
@@ -10,7 +10,7 @@ int run_train(const Arguments& arguments);
 int run_eval(const Arguments& arguments);
 int run_generate(const Arguments& arguments);
 int run_launch(const Arguments& arguments);
-int run_deepspeed(const Arguments& arguments);  // as which this program is called, too; no word of its own
+int run_deepspeed(const Arguments& arguments);  // also the program's second name; not a command word
 int run_check(const Arguments& arguments);
 int run_explain(const Arguments& arguments);
 int run_plan(const Arguments& arguments);

@@ -27,7 +27,8 @@ void print_help() {
   std::printf("\nCOMMAND --help shows its options and an example.\n");
 }
 
-// Others may have variables that begin like ours; only one that is nearly one of ours is a slip.
+// Other programs may use variables with the same prefix; only a variable that nearly matches a
+// known one is an error.
 void refuse_wrong_variables() {
   constexpr size_t kPrefix = std::string_view("CLEAVE_").size();
   std::vector<std::string> known;
@@ -37,8 +38,8 @@ void refuse_wrong_variables() {
       fail(Exit::usage, "{}: unknown variable; did you mean CLEAVE_{}?", name, near);
 }
 
-// DeepSpeed's launchers put --local_rank=N right behind the program, before a command. What it says is in the
-// environment, too; it is compared with that and taken away.
+// DeepSpeed's launchers insert --local_rank=N directly after the program, before a command. The
+// environment also has this number; it is compared and removed.
 Arguments without_local_rank(Arguments all) {
   if (all.empty() || (!all[0].starts_with("--local_rank=") && !all[0].starts_with("--local-rank=")))
     return all;
@@ -51,7 +52,8 @@ Arguments without_local_rank(Arguments all) {
   return all;
 }
 
-// What a command printed is its result; beside a training or a job it is a log, whose loss ends nothing.
+// The output of a command is its result, so lost output is an error. The output of a training or a
+// job is a log; losing it is not.
 int with_output_written(const Command& command, int code) {
   if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
   constexpr const char* kLost =
@@ -77,7 +79,7 @@ int run(const Arguments& all, bool as_deepspeed) {
     return 0;
   }
   refuse_wrong_variables();
-  kernels::cpu::isa();  // refuses what CLEAVE_ISA asks for and this CPU has not
+  kernels::cpu::isa();  // fails if this CPU does not support CLEAVE_ISA
   for (const Command& c : kCommands)
     if (all[0] == c.name) return with_output_written(c, c.run({all.begin() + 1, all.end()}));
   std::vector<std::string> names;

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kLargestFile = int64_t{256} << 20;
 
-// Root of the files that links may lead to: the folder itself, or the model's folder in the Hugging Face
-// cache if the folder is one of its snapshots.
+// Returns the root of allowed link targets: the folder itself, or the model's folder in the Hugging
+// Face cache if the folder is one of its snapshots.
 fs::path root_of(const fs::path& folder) {
   for (fs::path at = folder; at.has_relative_path(); at = at.parent_path())
     if (at.filename() == "snapshots" && at.parent_path().filename().string().starts_with("models--"))

@@ -1,4 +1,4 @@
-// Aligned "name: value" lines, as a run, its end and `cleave check` print them.
+// Aligned "name: value" lines of runs and `cleave check`.
 #pragma once
 #include <fmt/format.h>
 

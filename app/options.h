@@ -1,4 +1,4 @@
-// What is said of a model and of a rank, and what it stands for.
+// Options for the model and for a rank, and their values.
 #pragma once
 #include <memory>
 #include <string>
@@ -13,9 +13,9 @@ namespace cleave::app {
 
 struct ModelOptions {
   std::string model = "tiny";
-  std::string tokenizer;  // empty: that of the model's folder where there is one, else bytes
+  std::string tokenizer;  // empty: the tokenizer of the model folder, or bytes without one
   int64_t seq_len = 256;
-  int token_bytes = 0;  // of data without a header; 0: by their values
+  int token_bytes = 0;  // for data without a header; 0: derived from the values
   bool document_mask = false;
 };
 
@@ -25,20 +25,20 @@ struct RankOptions : launcher::JobOptions {
 
 // Null for bytes. Error(data) or Error(usage) as open_tokenizer().
 std::unique_ptr<text::Tokenizer> tokenizer_of(const ModelOptions& options);
-// Error(usage) when the tokenizer has more ids than the vocabulary of `what`.
+// Error(usage) if the tokenizer has more ids than the vocabulary of `what`.
 void require_tokenizer_fits(const text::Tokenizer& tokenizer, int64_t vocab, const std::string& what);
-// The tokenizer's digest as checkpoints keep it.
+// Returns the tokenizer's digest as stored in checkpoints.
 std::string digest_of(const text::Tokenizer& tokenizer);
 
-// What --model stands for; a vocabulary that it leaves open is the data's. Error(usage) for an unknown model,
-// or data that do not say the vocabulary that it leaves open.
+// Returns the model of --model; the data define the vocabulary if it is open. Error(usage) for an
+// unknown model, or if the vocabulary is undefined.
 model::ModelConfig config_of(const ModelOptions& options, int64_t data_vocab);
 
-// How token files are opened for this model: their width, and which ids are plausible.
+// Returns how to open token files for this model: token width and valid ids.
 data::TokenFile::Options reading_of(const ModelOptions& options);
 
-// The limits that --device_memory and --host_memory give, or the variables CLEAVE_DEVICE_MEMORY and
-// CLEAVE_HOST_MEMORY.
+// Returns the limits of --device_memory and --host_memory, or of the variables CLEAVE_DEVICE_MEMORY
+// and CLEAVE_HOST_MEMORY.
 MemoryLimits memory_limits(const RankOptions& options);
 
 }  // namespace cleave::app

@@ -18,7 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Which file a path stands for. One that does not exist is a name below the nearest folder that does.
+// Identity of a path's file. A file that does not exist is a name below the nearest existing
+// folder.
 struct Identity {
   dev_t device = 0;
   ino_t inode = 0;
@@ -26,7 +27,7 @@ struct Identity {
   bool operator==(const Identity&) const = default;
 };
 
-// Nothing for what cannot be overwritten, such as /dev/null, and where nothing can be found out.
+// Returns nothing for files that cannot be overwritten, such as /dev/null, and on errors.
 std::optional<Identity> identity_of(const std::string& path) {
   std::error_code error;
   fs::path there = fs::weakly_canonical(path, error), below;
@@ -46,8 +47,8 @@ std::optional<Identity> identity_of(const std::string& path) {
        remedy_of_writing(error));
 }
 
-// Opens for writing without touching what is there; removes what it made. Not for appending, which mounts of
-// object stores refuse.
+// Opens for writing without changing an existing file; removes a file that it created. Does not
+// append, because mounts of object stores do not support it.
 void try_file(const std::string& what, const std::string& path) {
   const bool made = ::access(path.c_str(), F_OK) != 0;
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);

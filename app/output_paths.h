@@ -1,5 +1,5 @@
-// The files that a command reads and those that it will write, so that no output overwrites an input or
-// another output, and so that a place that cannot be written is known before the work begins.
+// Input and output files of a command. No output may overwrite an input or another output, and
+// unwritable places are an error before the work begins.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,18 +8,18 @@ namespace cleave::app {
 
 class OutputPaths {
  public:
-  // `what` is how the user named it: "--data". An empty path is none.
+  // Adds an input. `what` is the user's name for it, such as "--data". Empty paths are ignored.
   void input(const std::string& what, const std::string& path);
   void file(const std::string& what, const std::string& path);
-  // `files` are names in it that the program makes, replaces and removes by its own rules: no other output
-  // may be one, and whether they can be written is not tried.
+  // Adds an output folder. `files` are names in it that the program manages by its own rules: other
+  // outputs must not use them, and they are not tested for writing.
   void folder(const std::string& what, const std::string& path, const std::vector<std::string>& files = {});
 
-  // Error(usage) naming both where an output is an input or another output: by device and inode where the
-  // file exists, whatever its names, and else by the folder it would be in and its name there.
+  // Error(usage) names both paths if an output is an input or another output. Existing files are
+  // compared by device and inode, others by folder and name.
   void require_distinct() const;
-  // Makes missing folders, then makes and removes a file (an existing one is opened for writing and left as
-  // it is). Error(usage) naming what cannot be written and what the system says.
+  // Creates missing folders, then creates and removes a file (an existing file is opened for
+  // writing and left unchanged). Error(usage) names the path and the system's error.
   void require_writable() const;
 
  private:
@@ -30,7 +30,7 @@ class OutputPaths {
   std::vector<Named> inputs_, outputs_;
 };
 
-// That of a model given as a folder or a file; empty for a preset.
+// Returns the config file of a model given as a folder or file; empty for a preset.
 std::string config_file_of_model(const std::string& model);
 
 }  // namespace cleave::app

@@ -22,7 +22,7 @@ std::string range(const char* what, T least, T most, bool open) {
               : fmt::format("{} from {} to {}", what, least, most);
 }
 
-// Refuses what `fits` says no to; the empty string is CLI11's yes.
+// Rejects values that `fits` returns false for; CLI11 accepts on an empty string.
 template <class Fits>
 CLI::Validator validator(const std::string& wanted, Fits fits) {
   return CLI::Validator(
@@ -39,7 +39,7 @@ bool read(const std::string& text, T& value) {
   return r.ec == std::errc{} && r.ptr == text.data() + text.size();
 }
 
-// Subcommands and options that may stand where the parser was.
+// Returns the subcommands and options that are valid at the parser's position.
 std::vector<std::string> known_to(const CLI::App& app, bool options) {
   std::vector<std::string> names;
   if (options)
@@ -53,7 +53,7 @@ std::vector<std::string> known_to(const CLI::App& app, bool options) {
   return names;
 }
 
-// Says which words nothing takes, in the order typed; values of unknown options are not named apart.
+// Lists unknown words in the order typed; values of unknown options are not listed separately.
 void refuse_unknown(const CLI::App& app) {
   const std::vector<std::string> left = app.remaining(true);
   std::string text;
@@ -70,19 +70,20 @@ void refuse_unknown(const CLI::App& app) {
   if (!text.empty()) fail(Exit::usage, "{}\n  {} --help lists the options", text, app.get_name());
 }
 
-// An empty value is mostly a shell variable that is not set: "--output $DIR" would train without checkpoints.
+// An empty value usually comes from an unset shell variable: "--output $DIR" would train without
+// checkpoints.
 void refuse_empty_values(const CLI::App& app) {
   for (const CLI::Option* o : app.get_options()) {
     const std::string name = o->get_name();
-    if (o->get_expected_min() == 0) continue;  // its value may be left out
+    if (o->get_expected_min() == 0) continue;  // the value is optional
     for (const std::string& value : o->results())
       require(!value.empty(), Exit::usage, "{}: empty value; give one, or leave the option out", name);
   }
   for (const CLI::App* sub : app.get_subcommands()) refuse_empty_values(*sub);
 }
 
-// In words of this program: CLI11 says "Could not convert: --bf16 = maybe" and "--steps: 1 required INT
-// missing".
+// Returns the error in this program's words. CLI11 would say "Could not convert: --bf16 = maybe"
+// and "--steps: 1 required INT missing".
 std::string said(const CLI::ParseError& e) {
   std::string text = e.what();
   if (const size_t colon = text.find(": 1 required "); colon != std::string::npos)
@@ -141,18 +142,18 @@ bool parse(CLI::App& app, Arguments arguments) {
   app.name("cleave " + app.get_name());
   app.allow_extras();
   for (CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) sub->allow_extras();
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 expects reverse order
   try {
     app.parse(std::move(arguments));
   } catch (const CLI::CallForHelp&) {
     std::fputs(app.help().c_str(), stdout);
     return false;
   } catch (const CLI::ParseError& e) {
-    refuse_unknown(app);  // what is missing is often what was misspelt
+    refuse_unknown(app);  // a missing option was often misspelled
     fail(Exit::usage, "{}; {} --help lists the options", said(e), app.get_name());
   }
   refuse_unknown(app);
-  // The launcher takes DeepSpeed's options, whose defaults for hosts and arguments are empty texts.
+  // The launcher takes DeepSpeed's options; their defaults for hosts and arguments are empty.
   if (app.get_name() != "cleave launch") refuse_empty_values(app);
   return true;
 }

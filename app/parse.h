@@ -10,18 +10,18 @@
 
 namespace cleave::app {
 
-// Parses; long options may spell _ as -. Returns false when --help was asked for and printed. Throws
-// Error(usage): unknown options and words in the order typed, each with the nearest known one; otherwise the
-// option and what it wants.
+// Parses; long options may use - instead of _. Returns false if --help was printed. Error(usage)
+// lists unknown options and words in order, each with the nearest known one; otherwise it names the
+// option and its expected value.
 bool parse(CLI::App& app, Arguments arguments);
 
-// What an option takes, said as people write it: "an integer of at least 1", "a number from 0 to 1", "one of
-// auto, on and off". Anything else, not-a-number included, is refused and never clamped.
+// Returns a validator with a readable description: "an integer of at least 1", "a number from 0 to
+// 1", "one of auto, on and off". Other values, including NaN, are errors; values are never clamped.
 CLI::Validator integer(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
 CLI::Validator number(double least, double most = std::numeric_limits<double>::infinity());
 CLI::Validator one_of(std::vector<std::string> words);
 
-// "; did you mean train?", or nothing.
+// Returns "; did you mean train?", or an empty string.
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known);
 
 }  // namespace cleave::app

@@ -38,7 +38,7 @@ plan::TryConfig Planner::candidates() const {
     try {
       return plan(text, read.config, every_rank ? plan::PlanRanks::all : plan::PlanRanks::of_stages);
     } catch (const Error& e) {
-      if (e.exit() == Exit::usage) return std::nullopt;  // the job cannot be laid out so
+      if (e.exit() == Exit::usage) return std::nullopt;  // the ranks do not support this layout
       throw;
     }
   };

@@ -1,4 +1,4 @@
-// Plans of one model on a number of ranks, from the text of a ds_config.
+// Plans one model on a number of ranks, from the text of a ds_config.
 #pragma once
 #include <string>
 
@@ -9,18 +9,18 @@ namespace cleave::app {
 
 class Planner {
  public:
-  // Plans ranks that compute on devices like this one, which need not be here.
+  // Plans for devices like this one, which need not exist on this machine.
   Planner(model::ModelConfig shape, const ModelOptions& model, int world, config::ReadOptions options,
           int ranks_per_node, Device device);
 
-  // The job of a configuration that was read.
+  // Returns the job of a parsed configuration.
   plan::Candidate plan(const std::string& text, const config::DsConfig& config,
                        plan::PlanRanks ranks = plan::PlanRanks::all) const;
   plan::TryConfig candidates() const;
   plan::EngineMaker maker(const config::DsConfig& config) const;  // the configuration must outlive it
 
-  // Error(memory) with the table of a rank that does not fit, and the changes of the configuration that would
-  // make it fit.
+  // Error(memory) with the table of a rank that does not fit, and configuration changes that would
+  // fit.
   void require_fit(const plan::Candidate& candidate, const MemoryLimits& limits) const;
 
  private:

@@ -37,7 +37,7 @@ config::DsConfig layout_of(const PretrainedOptions& o, const model::ModelConfig&
   return read.config;
 }
 
-// One line on stderr, so that stdout has what was asked for only.
+// Prints one line on stderr, so that stdout contains only the result.
 void say_layout(const runtime::Engine& engine, const launcher::Job& job) {
   const MeshShape& mesh = engine.mesh();
   const MemoryTable memory = engine.memory_planned();
@@ -89,7 +89,7 @@ model::ModelConfig Pretrained::read_checkpoint(const PretrainedOptions& o) {
         nlohmann::json::parse(runtime::from_json(reader.state(), reader.path().string()).client);
     name_ = path_from_json(client.at("model").get<std::string>()), seq_len_ = counted(client.at("seq_len")),
     vocab_ = counted(client.at("vocab"));
-    // Checkpoints of version 0.1 name a preset only.
+    // Checkpoints of version 0.1 contain only the name of a preset.
     model = client.contains("config")
                 ? model::read_config_json(client["config"].dump(), reader.path().string())
                 : model::find_model("preset:" + name_);

@@ -1,5 +1,5 @@
-// A checkpoint or a published model opened for evaluation and generation: its own model without anything of
-// training, whole in fp32 on every rank, or laid out as a ds_config says.
+// A checkpoint or published model, opened for evaluation and generation: its model without training
+// state, complete in fp32 on every rank, or distributed as a ds_config says.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -16,10 +16,10 @@ namespace cleave::app {
 
 struct PretrainedOptions {
   std::string dir, tag = "latest", config;
-  std::string tokenizer;  // empty: the one that the checkpoint names
-  int64_t seq_len = 0;    // 0: that of the training
+  std::string tokenizer;  // empty: the tokenizer of the checkpoint
+  int64_t seq_len = 0;    // 0: as in training
   int64_t micro_batch = 1;
-  int64_t texts = 0;  // that grow at a time, on all ranks together
+  int64_t texts = 0;  // generated at a time, on all ranks together
   bool needs_tokenizer = false, document_mask = false;
   bool strict = false, verbose = false, quiet = false;
   RankOptions ranks;
@@ -30,9 +30,9 @@ void add_options(CLI::App& app, PretrainedOptions& options);
 
 class Pretrained {
  public:
-  // Reads what concerns this rank alone, connects the job, and reads the weights. Collective.
-  // Error(usage) for a configuration that is refused or does not fit the ranks or the model, a tokenizer that
-  // is larger than the model's vocabulary, or none where one is needed; Error(checkpoint), Error(memory),
+  // Checks this rank's inputs, connects the job, and reads the weights. Collective. Error(usage)
+  // for an invalid configuration, one that does not match the ranks or the model, a tokenizer
+  // larger than the model's vocabulary, or a missing tokenizer; Error(checkpoint), Error(memory),
   // Error(data).
   Pretrained(const PretrainedOptions& options, launcher::Job& job);
 
@@ -40,9 +40,9 @@ class Pretrained {
   int64_t seq_len() const { return seq_len_; }
   int64_t vocab() const { return vocab_; }
   bool bytes() const { return bytes_; }  // tokens are bytes
-  // Null where the model was trained on ids and nobody says which tokenizer made them.
+  // Null if the model was trained on ids and no tokenizer is named.
   const text::Tokenizer* tokenizer() const { return tokenizer_.get(); }
-  // Tokens that end a text: the model's, and if it names none, the tokenizer's.
+  // Returns the tokens that end a text: those of the model, or else of the tokenizer.
   const std::vector<int32_t>& end_tokens() const { return end_tokens_; }
 
  private:
@@ -51,11 +51,11 @@ class Pretrained {
   void find_tokenizer(const PretrainedOptions& options, bool says);
 
   std::string name_;                               // of the model
-  std::string tokenizer_path_, tokenizer_digest_;  // that the checkpoint names; empty where it names none
+  std::string tokenizer_path_, tokenizer_digest_;  // named by the checkpoint; may be empty
   std::unique_ptr<text::Tokenizer> tokenizer_;
-  std::optional<PublishedModel> published_;  // none: a checkpoint
+  std::optional<PublishedModel> published_;  // empty for a checkpoint
   std::unique_ptr<runtime::Engine> engine_;
-  config::LoraConfig lora_;  // adapters that the checkpoint has
+  config::LoraConfig lora_;  // adapters in the checkpoint
   int64_t seq_len_ = 0, vocab_ = 0;
   bool bytes_ = false;
   std::vector<int32_t> end_tokens_;

@@ -29,7 +29,7 @@ namespace {
 
 constexpr const char* kGeneration = "generation_config.json";
 
-// What a checkpoint says of its model.
+// A model as described by a checkpoint.
 struct Described {
   std::string name;
   model::ModelConfig model;
@@ -51,14 +51,15 @@ Described described_in(const checkpoint::CheckpointReader& reader) {
   }
 }
 
-// What the published file said of the same model, token ids for example, and else what this program knows.
+// Returns the config: entries of the published file of the same model, such as token ids, and
+// otherwise those of this program.
 json config_json_of(const model::ModelConfig& config, const fs::path& kept, DType type) {
   json out = json::parse(model::to_config_json(config));
   std::error_code error;
   if (fs::exists(kept, error)) try {
       const std::string text = model_file_text(kept);
       if (model::read_config_json(text, kept.string()) == config) out = json::parse(text);
-    } catch (const Error&) {  // it says nothing that is needed
+    } catch (const Error&) {  // nothing in it is needed
     }
   constexpr std::pair<DType, const char*> types[] = {
       {DType::fp32, "float32"}, {DType::bf16, "bfloat16"}, {DType::fp16, "float16"}};
@@ -69,7 +70,7 @@ json config_json_of(const model::ModelConfig& config, const fs::path& kept, DTyp
   return out;
 }
 
-// Every parameter is there in the shape that the config wants, before anything is written.
+// Requires every parameter in the shape that the config gives, before anything is written.
 void require_all(const checkpoint::CheckpointReader& reader, const checkpoint::WeightNames& names) {
   for (const checkpoint::WeightName& w : names.tensors)
     require(reader.shape("master", w.tensor) == w.shape, Exit::checkpoint,
@@ -77,7 +78,7 @@ void require_all(const checkpoint::CheckpointReader& reader, const checkpoint::W
             w.tensor);
 }
 
-// Files that an export writes.
+// Returns true for files that an export writes.
 bool is_export_file(std::string_view name) {
   constexpr std::string_view kOthers[] = {"config.json", kGeneration, "adapter_config.json",
                                           "adapter_model.safetensors"};
@@ -86,12 +87,12 @@ bool is_export_file(std::string_view name) {
          std::ranges::any_of(kTokenizerFiles, is_name);
 }
 
-// Fills a folder under another name and renames it when it is whole. What has its name must be an empty
-// folder, or with Replaces::earlier an earlier export, whose other files stay.
+// Fills a folder under another name and renames it when complete. An existing folder must be empty,
+// or with Replaces::earlier an earlier export; its other files stay.
 void make_folder(const fs::path& target, Replaces replaces,
                  const std::function<void(const fs::path&)>& fill) {
   std::error_code error;
-  const fs::path whole = fs::weakly_canonical(fs::absolute(target), error);  // of a link what it leads to
+  const fs::path whole = fs::weakly_canonical(fs::absolute(target), error);  // target of a link
   const fs::path last = whole.has_filename() ? whole : whole.parent_path();
   const fs::path temporary = last.parent_path() / (".tmp." + last.filename().string());
   checkpoint::require_removed(temporary, is_export_file);
@@ -114,7 +115,7 @@ void make_folder(const fs::path& target, Replaces replaces,
   }
 }
 
-// What was written, for people.
+// Returns a line that describes the written files.
 std::string line_of(const checkpoint::CheckpointReader& reader, const fs::path& target,
                     const checkpoint::WeightNames& names, DType type) {
   int64_t numel = 0;

@@ -1,5 +1,5 @@
-// A model's folder as transformers' save_pretrained writes it: where a training or a checkpoint begins, and
-// what an export makes.
+// Model folders in the format of transformers' save_pretrained: start of a training or checkpoint,
+// and result of an export.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -12,19 +12,19 @@
 
 namespace cleave::app {
 
-// Weights of a folder that belong to a config.
+// Weights of a folder that match a config.
 class PublishedModel {
  public:
-  // Error(checkpoint) for weights that are not all there, or not those of the config; nothing but headers is
-  // read.
+  // Reads headers only. Error(checkpoint) for missing weights or weights that do not match the
+  // config.
   PublishedModel(const std::filesystem::path& folder, const model::ModelConfig& config);
-  // The same of one file that is open.
+  // Uses one open file.
   PublishedModel(std::unique_ptr<checkpoint::TensorFile> file, const model::ModelConfig& config);
 
   const std::filesystem::path& folder() const { return files_.folder(); }
   const checkpoint::WeightNames& names() const { return names_; }
   const checkpoint::WeightReader& reader() const { return reader_; }
-  // "/models/llama (291 tensors in 4 files, bf16)"
+  // Returns, for example, "/models/llama (291 tensors in 4 files, bf16)".
   std::string describe() const;
 
  private:
@@ -33,45 +33,49 @@ class PublishedModel {
   checkpoint::WeightReader reader_;
 };
 
-// Which checkpoint a command means: one of a folder of them or, where `dir` is a checkpoint itself, that one.
+// A checkpoint as a command names it: a folder of checkpoints and a tag, or the checkpoint `dir`
+// itself.
 struct CheckpointName {
   std::filesystem::path folder;
   std::string tag;
 };
 CheckpointName named_checkpoint(const std::string& dir, const std::string& tag);
 
-// Whether the folder is a published model, with its weights, and no folder of checkpoints.
+// Returns true for a published model with weights that is not a folder of checkpoints.
 bool is_published_model(const std::filesystem::path& folder);
-// Where the weights are that a training of this --model begins with: empty for a preset and for a file.
-// Error(usage) for a folder without weights: nobody who names one wants random ones unless he says so.
+// Returns the folder of weights that a training of this --model starts with; empty for a preset or
+// a file. Error(usage) for a folder without weights, because random weights must be requested
+// explicitly.
 std::filesystem::path folder_of_weights(const std::string& model);
-// What a line says of weights that are drawn: the seed, and that those beside a config.json are not read.
+// Returns the line for random weights: the seed, and that weights next to a config.json are
+// ignored.
 std::string describe_random(const std::string& model, uint64_t seed);
-// The model of its config.json. Error(usage).
+// Reads the model of config.json. Error(usage).
 model::ModelConfig published_config(const std::filesystem::path& folder);
 
-// Copies what belongs to a published model beside its weights, as far as it is there: the tokenizer's files,
-// generation_config.json, and config.json under a name of its own, so that no folder of checkpoints looks
-// like a model without weights. Error(checkpoint) for a file that cannot be copied.
+// Copies the files next to a published model's weights, if they exist: tokenizer files,
+// generation_config.json, and config.json under another name, so that a folder of checkpoints does
+// not look like a model without weights. Error(checkpoint) for a file that cannot be copied.
 void keep_model_files(const std::filesystem::path& published, const std::filesystem::path& folder);
 
-// The tokens with which the model of a folder, published or of checkpoints, ends a text: eos_token_id of
-// generation_config.json, or of config.json. None: neither says.
+// Returns the tokens that end a text for the model of a published or checkpoint folder:
+// eos_token_id of generation_config.json or of config.json. Empty without one.
 std::vector<int32_t> end_tokens_in(const std::filesystem::path& folder);
 
-// Error(usage) where there is anything that an export to this folder would overwrite.
+// Error(usage) if an export to this folder would overwrite something.
 void require_free(const std::filesystem::path& target);
 
-// Whether an export may take the place of an earlier one, in a folder that only exports write to.
+// States if an export may replace an earlier one, in a folder that only exports write to.
 enum class Replaces { nothing, earlier };
-// A folder for transformers from a folder of checkpoints: weights, with adapters added to them, config.json,
-// and what keep_model_files left. Made under another name and renamed when it is whole, over
-// nothing but an empty folder; at most pieces of tensors are in memory. Returns a line that says what was
-// written. Error(checkpoint) otherwise.
+// Writes a transformers folder from a folder of checkpoints: weights with merged adapters,
+// config.json, and the files of keep_model_files(). Written under another name and renamed when
+// complete, over at most an empty folder; memory holds pieces of tensors only. Returns a line that
+// describes the result. Error(checkpoint) otherwise.
 std::string export_checkpoint(const std::filesystem::path& folder, const std::string& tag,
                               const std::filesystem::path& target, const checkpoint::WeightFormat& format,
                               Replaces replaces = Replaces::nothing);
-// The same for peft, of the checkpoint's adapters alone: adapter_model.safetensors and adapter_config.json.
+// Writes the checkpoint's adapters alone for peft: adapter_model.safetensors and
+// adapter_config.json.
 std::string export_adapters(const std::filesystem::path& folder, const std::string& tag,
                             const std::filesystem::path& target, DType dtype);
 

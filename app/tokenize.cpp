@@ -29,14 +29,14 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Tells a text from others, and from itself after a change, without reading all of it.
+// Identifies a text and its version without reading all of it.
 uint64_t digest_of(const std::string& text, const text::Tokenizer& tokenizer, const std::string& key) {
   constexpr int64_t kSample = 1 << 16, kSamples = 16;
   const InputFile file(text, Exit::data);
   struct stat about {};
   ::stat(text.c_str(), &about);
   checkpoint::Checksum sum;
-  const int64_t facts[] = {2,  // version of what stands here
+  const int64_t facts[] = {2,  // version of this list
                            file.size(), about.st_mtim.tv_sec, about.st_mtim.tv_nsec,
                            int64_t(tokenizer.digest())};
   sum.add(reinterpret_cast<const std::byte*>(facts), sizeof facts);
@@ -49,8 +49,8 @@ uint64_t digest_of(const std::string& text, const text::Tokenizer& tokenizer, co
   return sum.value();
 }
 
-// Makes the folder; one of the user for that user alone. Error(usage) where others could have put files
-// there.
+// Creates the folder, for the user alone if it belongs to the user. Error(usage) if others could
+// have put files there.
 void make_folder(const TokenCache& cache) {
   const std::string& path = cache.folder;
   std::error_code error;
@@ -73,7 +73,7 @@ bool is_token_file(const std::string& path) {
     return is_trusted_file(path) && is_trusted_file(data::indexed_names(path).idx) &&
            data::TokenFile(path).kind() != data::TokenFile::Kind::bytes;
   } catch (const Error&) {
-    return false;  // what was left there is made again
+    return false;  // created again
   }
 }
 
@@ -117,7 +117,7 @@ TokenizeResult tokenize_file(const text::Tokenizer& tokenizer, const TokenizeOpt
 }
 
 bool is_text(const std::string& path) {
-  // The width of tokens is no question of whether they are.
+  // The token width does not matter for this check.
   return !path.empty() && data::TokenFile(path, {.token_bytes = 2}).kind() == data::TokenFile::Kind::bytes;
 }
 
@@ -143,7 +143,7 @@ std::string cached_tokens(launcher::Job& job, const text::Tokenizer& tokenizer, 
           std::fprintf(stderr, "%s: uses tokens of an earlier run, %s\n", text.c_str(), out.c_str());
       } else {
         std::error_code error;
-        // Another job may make the same tokens meanwhile.
+        // Another job may create the same tokens meanwhile.
         const data::IndexedNames mine = data::indexed_names(fmt::format("{}.{}", out, ::getpid()));
         auto said = Clock::now();
         const TokenizeResult made =
@@ -152,12 +152,13 @@ std::string cached_tokens(launcher::Job& job, const text::Tokenizer& tokenizer, 
                                       .key = key,
                                       .threads = threads_of_process(0, job.info().local_size).threads,
                                       .shown = !quiet,
-                                      // The others wait for each of these, so that none of them gives up.
+                                      // The other ranks wait for each of these messages, so that
+                                      // none reaches its deadline.
                                       .alive = [&] {
                                         if (seconds_since(said) > 1) job.any(true), said = Clock::now();
                                       }});
         fs::rename(mine.idx, data::indexed_names(out).idx, error);
-        if (!error) fs::rename(mine.bin, out, error);  // last: it stands for both
+        if (!error) fs::rename(mine.bin, out, error);  // last, because it stands for both files
         require(!error, Exit::data, "{}: cannot be written: {}", out, error.message());
         if (!quiet)
           std::fprintf(stderr, "%s: tokenized in %.1f s into %s\n", text.c_str(), made.seconds, out.c_str());

@@ -1,4 +1,4 @@
-// Texts of the command line as token files.
+// Conversion of texts on the command line to token files.
 #pragma once
 #include <functional>
 #include <string>
@@ -10,12 +10,12 @@ namespace cleave::app {
 
 struct TokenizeOptions {
   std::string text, out;
-  std::string key = "text";  // of a document in a line of JSON
-  // Megatron's .bin and .idx, which know where documents begin; or llm.c's .bin, which knows its vocabulary.
+  std::string key = "text";  // of a document in JSON lines
+  // Megatron: .bin and .idx, with document boundaries. llmc: .bin, with the vocabulary size.
   enum class Format { megatron, llmc } format = Format::megatron;
   int threads = 1;
-  bool shown = false;  // progress, on stderr
-  // Called now and then while the work goes on.
+  bool shown = false;  // print progress on stderr
+  // Called from time to time during the work.
   std::function<void()> alive = [] {};
 };
 
@@ -24,26 +24,26 @@ struct TokenizeResult {
   double seconds = 0;
 };
 
-// Writes the token file `out`; it appears under its name when it is complete. Error(data); Error(stopped),
-// and nothing is written, where a signal that Job::catch_signals() caught asks for it.
+// Writes the token file `out`, which gets its name when it is complete. Error(data);
+// Error(stopped), without a file, if a signal that Job::catch_signals() caught requests it.
 TokenizeResult tokenize_file(const text::Tokenizer& tokenizer, const TokenizeOptions& options);
 
-// Whether a file is a text, which a tokenizer other than "byte" makes tokens of.
+// Returns true if a file is a text, which needs tokenization unless the tokenizer is "byte".
 bool is_text(const std::string& path);
 
-// A folder of token files. One of this user, as opposed to one of a run, is made for this user alone, and an
-// error where others can write to it.
+// A folder of token files. A folder of the user, as opposed to that of a run, is created for this
+// user alone; write permission of others is an error.
 struct TokenCache {
   std::string folder;
   bool of_user = false;
 };
-// Where token files go that nobody named a place for: "tokens" in the folder of a run's output, else
-// $XDG_CACHE_HOME/cleave, else ~/.cache/cleave, else a folder in /tmp; these three are of the user.
+// Returns the default folder of token files: "tokens" in the output folder of a run, else
+// $XDG_CACHE_HOME/cleave, ~/.cache/cleave, or a folder in /tmp; the last three belong to the user.
 TokenCache token_cache(const std::string& output);
 
-// The token file of a text, made by the first rank unless it is there: its name has a digest of the text's
-// size, time and samples of it, of the tokenizer, and of the key. One that another user could have written is
-// made again. Collective, once the job is connected.
+// Returns the token file of a text, created by the first rank if it is missing. Its name has a
+// digest of the text's size, time and samples, the tokenizer, and the key. A file that another user
+// could have written is created again. Collective, on the connected job.
 std::string cached_tokens(launcher::Job& job, const text::Tokenizer& tokenizer, const std::string& text,
                           const std::string& key, const TokenCache& cache, bool quiet);
 

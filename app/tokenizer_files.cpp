@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kRoles[] = {"eos", "bos", "pad"};
 constexpr int64_t kMostBytes = int64_t{16} << 20;
 
-// Of a small file; null where it is not there or no JSON.
+// Reads a small file; null if it is missing or not JSON.
 json json_in(const fs::path& path) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return {};
@@ -25,7 +25,7 @@ json json_in(const fs::path& path) {
   return json_or_nothing(text);
 }
 
-// The token that a tokenizer_config.json or a special_tokens_map.json names; empty where it names none.
+// Returns a token named in tokenizer_config.json or special_tokens_map.json; empty without one.
 std::string named_token(const json& config, const std::string& role) {
   if (!config.is_object() || !config.contains(role + "_token")) return {};
   const json& token = config[role + "_token"];
@@ -33,7 +33,7 @@ std::string named_token(const json& config, const std::string& role) {
   return text.is_string() ? text.get<std::string>() : "";
 }
 
-// Null where there is none, or one that is not built here.
+// Returns null for a missing or unsupported tokenizer.
 std::unique_ptr<text::Tokenizer> tokenizer_in(const fs::path& folder) {
   const std::string file = text::tokenizer_file_in(folder.string());
   try {
@@ -49,7 +49,7 @@ std::optional<int32_t> id_of(const text::Tokenizer& tokenizer, const std::string
   return ids.size() == 1 ? std::optional(ids[0]) : std::nullopt;
 }
 
-// What the tokenizer itself does with a text says what its files do not.
+// Returns the token that the tokenizer itself uses, for files that do not name it.
 std::optional<int32_t> own_id(const text::Tokenizer& tokenizer, const std::string& role) {
   if (role == "eos") return tokenizer.end_of_text();
   const std::vector<int32_t> framed = tokenizer.encode("", {.frame = true});
@@ -57,8 +57,8 @@ std::optional<int32_t> own_id(const text::Tokenizer& tokenizer, const std::strin
   return begins ? std::optional(framed[0]) : std::nullopt;
 }
 
-// transformers takes the class of a tokenizer from here, and tokens that it does not find here from that
-// class: others than the model was trained with.
+// transformers reads the tokenizer class here. It takes missing tokens from the class, which may
+// differ from those in training.
 void write_tokenizer_config(const fs::path& folder, const text::Tokenizer& tokenizer, const json& ids) {
   json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
               {"model_input_names", {"input_ids", "attention_mask"}}};
@@ -85,7 +85,7 @@ void write_whole(const fs::path& to, const std::string& bytes) {
   require(!error, Exit::checkpoint, "{}: cannot be written: {}", to.string(), error.message());
 }
 
-// A tokenizer of another model came: its ids are not those that these files say.
+// Removes token ids after a change of the tokenizer.
 void forget_token_ids(const fs::path& folder) {
   std::error_code error;
   fs::remove(folder / "generation_config.json", error);
@@ -99,7 +99,7 @@ void forget_token_ids(const fs::path& folder) {
 
 void write_json(const fs::path& path, const json& value) { write_file(path, value.dump(2) + "\n"); }
 
-// A file of its own with the mode of new files: the one that it comes from may be private, or read-only.
+// Creates a new file with the usual mode; the original may be private or read-only.
 void keep_file(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (!fs::exists(from, error) || fs::equivalent(from, to, error)) return;
@@ -115,10 +115,10 @@ void keep_tokenizer_files(const text::Tokenizer& tokenizer, const fs::path& fold
   const auto there = tokenizer_in(folder);
   if (!there || there->digest() != tokenizer.digest()) forget_token_ids(folder);
   for (const char* old : kTokenizerFiles) fs::remove(folder / old, error);
-  // The file itself was read as a tokenizer, and may be a link of the user's to anywhere.
+  // The tokenizer was read from this file, which may be a user's link to anywhere.
   if (!fs::equivalent(file, folder / name, error))
     write_whole(folder / name, InputFile(file.string(), Exit::checkpoint).text());
-  if (file.filename() != name) return;  // what stands beside it need not belong to it
+  if (file.filename() != name) return;  // files next to it may belong to other tokenizers
   for (const char* other : kTokenizerFiles)
     if (other != name) keep_file(from / other, folder / other);
 }

@@ -5,8 +5,8 @@
 
 namespace cleave::app {
 
-// How far a piece of work is, on stderr: one line that is drawn again on a terminal, elsewhere a line now and
-// then. Draws nothing before there is something to wait for.
+// Progress of a task on stderr: one updated line on a terminal, otherwise occasional lines. Prints
+// nothing for short tasks.
 class WorkProgress {
  public:
   explicit WorkProgress(bool shown) : shown_(shown) {}
@@ -14,8 +14,8 @@ class WorkProgress {
   WorkProgress(const WorkProgress&) = delete;
   WorkProgress& operator=(const WorkProgress&) = delete;
 
-  // So much of the work is done, 0 to 1; `says` is asked for its words when a line is due, and the time that
-  // is left stands behind them.
+  // Reports the share of work done, 0 to 1. `says` returns the text when a line is due; the
+  // remaining time is appended.
   void at(double share, const std::function<std::string(double seconds)>& says);
 
  private:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""AdamW on the CPU in PyTorch and DeepSpeed, fp32 state, with bf16 gradients coming in and a bf16 copy going out: what
-an offloaded step does, and what `kernels_bench --benchmark_filter=adamw/100M/bf16_copy` does in one pass.
+"""AdamW on the CPU in PyTorch and DeepSpeed: fp32 state, bf16 gradients as input and a bf16 copy as output, as in an offloaded step.
+`kernels_bench --benchmark_filter=adamw/100M/bf16_copy` does the same in one pass.
 
     for i in 1 2 3; do build/release/bin/kernels_bench --benchmark_filter=adamw; DS_ACCELERATOR=cpu benchmarks/adam_peer.py; done
 

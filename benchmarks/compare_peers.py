@@ -1,25 +1,23 @@
 #!/usr/bin/env python3
-"""One training of GPT-2 under Cleave, PyTorch and DeepSpeed, alternately: the time of a step, its spread, and the memory of a rank.
+"""Trains GPT-2 with Cleave, PyTorch and DeepSpeed in turns, and compares the time of a step, its spread, and the memory of a rank.
 
-    scripts/compare_peers.sh [OPTIONS]                                     installs the peers first, then this
+    scripts/compare_peers.sh [OPTIONS]                                     installs the peers first, then runs this script
     benchmarks/compare_peers.py --peers PEERS/bin/python --layouts 1 2@2 2@3 --engines train compile deepspeed
 
-A layout is RANKS@STAGE, with +offload for the optimizer's state in host memory; 1 is one process with all cores, otherwise each rank has
-one core. Engines take turns, --repeats times each; a run is the median of --steps behind --warmup. A table has the median run, the spread
-of the runs, the ratio to the first engine in the same turn and its spread, and the largest resident set of a process. --json FILE keeps
+A layout is RANKS@STAGE, with +offload for optimizer state in host memory; 1 is one process with all cores, otherwise each rank has one
+core. Engines take turns, --repeats times each; a run is the median of --steps after --warmup. The table has the median run, the spread of
+the runs, the ratio to the first engine in the same turn with its spread, and the peak resident memory of a process. --json FILE stores
 every run.
 
-| engine | is |
+| engine | content |
 |---|---|
 | train | `cleave train`, the program |
-| native | a script that imports cleave, whose model the engine computes (`"cleave": {"native": true}`) |
-| script | the same script with the forward and backward in torch |
-| deepspeed | the same script with deepspeed |
-| ddp | torch's DistributedDataParallel with fused AdamW; stage 0 only |
-| compile, eager | torch alone with fused AdamW, bf16 by autocast; one process only |
+| native | a script that imports cleave; the engine computes the model (`"cleave": {"native": true}`) | | script | the same script with
+forward and backward in torch | | deepspeed | the same script with deepspeed | | ddp | torch's DistributedDataParallel with fused AdamW;
+stage 0 only | | compile, eager | torch alone with fused AdamW, bf16 by autocast; one process only |
 
-Every engine trains transformers' GPT-2 of the same size without dropout, on random tokens. Python of --peers has torch, transformers and
-deepspeed; without it only train is run. What an engine cannot be asked for in a layout is left out of it.
+Every engine trains the transformers GPT-2 of the same size without dropout, on random tokens. Python of --peers has torch, transformers and
+deepspeed; without --peers only train runs. Engines are left out of layouts that they do not support.
 """
 import argparse
 import json
@@ -68,7 +66,7 @@ def gpt2_config(args):
 
 
 def torch_step(args, model, tokens):
-    """One step in torch alone; DistributedDataParallel casts the model to bf16, as DeepSpeed does."""
+    """Runs one step in torch alone; DistributedDataParallel casts the model to bf16, as DeepSpeed does."""
     import torch
     if args.worker == "ddp":
         model = torch.nn.parallel.DistributedDataParallel(model.to(torch.bfloat16) if args.dtype == "bf16" else model)
@@ -100,7 +98,7 @@ def engine_step(args, module, model, tokens):
 
 
 def work(args):
-    """One rank of one engine; rank 0 prints a line of JSON."""
+    """Runs one rank of one engine; rank 0 prints a line of JSON."""
     if args.worker in ("native", "script"):
         import cleave as module
     elif args.worker == "deepspeed":
@@ -138,7 +136,7 @@ def work(args):
 
 
 def peak_of(command, environment, log):
-    """Runs a command; the largest resident set of it and of the processes that it waited for, in MiB. Exits where it fails."""
+    """Runs a command and returns the peak resident memory of a process in MiB, including waited-for children. Exits if it fails."""
     with open(log, "w") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
@@ -149,7 +147,7 @@ def peak_of(command, environment, log):
 
 
 def run_train(args, layout, folder):
-    """`cleave train` on the same sizes; its metrics have a line for each step."""
+    """Runs `cleave train` on the same sizes; its metrics have a line for each step."""
     config, model, tokens, metrics = (folder / name for name in ("ds.json", "config.json", "tokens.bin", "metrics.jsonl"))
     config.write_text(json.dumps(layout.ds_config(args, False)))
     model.write_text(json.dumps(gpt2_config(args)))
@@ -168,7 +166,7 @@ def run_train(args, layout, folder):
 def run_torch(args, engine, layout, folder):
     threads = 1 if layout.ranks > 1 else os.cpu_count()
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
-    environment["PATH"] = os.pathsep.join([str(args.peers.parent), environment["PATH"]])  # where deepspeed finds ninja
+    environment["PATH"] = os.pathsep.join([str(args.peers.parent), environment["PATH"]])  # deepspeed finds ninja there
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "python"), environment.get("PYTHONPATH")]))
     start = ["-m", "torch.distributed.run", "--nproc_per_node", str(layout.ranks), "--master_port", "29571"]
     names = ("model", "micro", "seq_len", "dtype", "steps", "warmup")
@@ -192,7 +190,7 @@ def spread(values, digits):
 
 
 def cells(args, layout, row):
-    """Of a row of the table, beneath TITLES."""
+    """Returns the cells of a table row, in the order of TITLES."""
     times = [run["step_s"] for run in row["runs"]]
     starts = [run["initialize_s"] for run in row["runs"] if run["initialize_s"] is not None]
     median = statistics.median(times)

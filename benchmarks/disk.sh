@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Reads and writes of a file past the page cache, ours beside fio's with the same sizes, in turns; prints medians in GB/s and ours as a
-# share of fio's; then training steps of GPT-2 124M with masters and moments on disk and next to nothing to compute, whose state is read and
-# written once a step, beside fio reading and writing as much at once. Without fio only ours.
+# Compares reads and writes of a file, past the page cache, with fio at the same sizes, in turns; prints medians in GB/s
+# and the share of fio's speed. Then compares training steps of GPT-2 124M with fio: masters and moments are on disk,
+# almost nothing is computed, and each step reads and writes the state once. Without fio, only Cleave runs.
 #   benchmarks/disk.sh FOLDER     BUILD=build/release TOTAL_MIB=1024 TENSOR_MIB=24 BLOCK_KIB=1024 DEPTH=32 ROUNDS=5
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +12,8 @@ work=$(mktemp -d -p "$folder")
 trap 'rm -rf "$work"' EXIT
 echo "commit: $(git rev-parse --short HEAD), $(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg); $total MiB, blocks of $block KiB, $depth in flight"
 
-# read or write: GB/s. With huge pages, as ours: a block in 4 KiB pages is twice as slow on some disks, for many segments.
+# fio_rate read|write: GB/s. Uses huge pages, as Cleave does: 4 KiB pages make many segments, which halves the speed of
+# some disks.
 fio_rate() {
   GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=peer --directory="$work" --size="${total}M" --bs="${block}k" --ioengine=io_uring --iodepth="$depth" --direct=1 --rw="$1" \
     --overwrite=1 --output-format=json | python3 -c "import json, sys; print('%.3f' % (json.load(sys.stdin)['jobs'][0]['$1']['bw_bytes'] / 1e9))"
@@ -27,7 +28,7 @@ for ((i = 0; i < rounds; i++)); do
   done
   $peer && fio_rate write >>"$work/fio.write" && fio_rate read >>"$work/fio.read"
 done
-# The moments and masters of 124,439,808 parameters, 12 bytes each, read and written.
+# Moments and masters of 124,439,808 parameters, 12 bytes each.
 state_mib=1425
 tr -dc 'a-z ' </dev/urandom | head -c 100000 >"$work/text" || true
 printf '{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Validation losses of small models trained in bf16 and with products in FP8 (cleave.fp8), from the same weights on the same data.
+"""Compares validation losses of small models trained in bf16 and with FP8 products (cleave.fp8), from the same weights on the same data.
 
 usage: benchmarks/fp8_loss.py CORPUS [--cleave build/release/bin/cleave] [--steps 400] [--seeds 3]
 
-Prints a table in Markdown: for each model the loss in bf16 and how far apart the seeds' are, then how far those with scales of earlier
-steps and of rows are from bf16's of the same seed, the mean and the largest.
+Prints a Markdown table: for each model the loss in bf16 and its spread over seeds, then the mean and largest difference to bf16 with the
+same seed, for delayed scales and for row scales.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCALINGS = ("off", "delayed", "row")
 
 
 def validation_loss(arguments: argparse.Namespace, folder: pathlib.Path, model: str, scaling: str, seed: int) -> float:
-    """The loss at the end of a training with two ranks at ZeRO-2."""
+    """Returns the final validation loss of a training on two ranks at ZeRO-2."""
     config, metrics = folder / "ds_config.json", folder / "metrics.jsonl"
     config.write_text(
         json.dumps(
@@ -62,7 +62,7 @@ def validation_loss(arguments: argparse.Namespace, folder: pathlib.Path, model: 
 
 
 def main() -> None:
-    """Prints the table, a row a model as it is done."""
+    """Prints the table, one row per finished model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=pathlib.Path)
     parser.add_argument("--cleave", default="build/release/bin/cleave")

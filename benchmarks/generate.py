@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Tokens a second of cleave generate with kept keys and values against whole windows, on a model of random weights.
+"""Compares tokens per second of cleave generate with a KV cache and with whole windows, on a model with random weights.
 
     benchmarks/generate.py build/release/bin/cleave [--window 512] [--rounds 5] [--types fp32,bf16] [--threads N]
 
-Both ways run in turn, in one process each, on the same folder. A round is the time between the first and the last of some tokens that end
-a full window, so start, weights and the prompt are not in it: a run of many tokens less a run of few. The median of the rounds counts."""
+Both ways run in turn, in one process each, on the same folder. A round is the time of the last tokens that fill the window: a run with many
+tokens minus a run with few, so start, weights and prompt do not count. The result is the median of the rounds.
+"""
 import argparse
 import json
 import pathlib
@@ -19,7 +20,7 @@ SIZES = {"gpt2": dict(n_layer=12, n_head=12, n_embd=768, vocab_size=50257)}
 
 
 def write_model(folder, sizes, positions):
-    """GPT-2's names and shapes, as transformers writes them."""
+    """Writes GPT-2 with the names and shapes of transformers."""
     width, vocab = sizes["n_embd"], sizes["vocab_size"]
     (folder / "config.json").write_text(json.dumps({
         "model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,

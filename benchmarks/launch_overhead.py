@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""How long the launcher takes until its first rank runs: the time from its start to the first line of `date`, beside that of `date` started
-without it. On this machine, or over so many hosts by ssh, which are network namespaces of it (tests/multinode/hosts.py).
-Usage: launch_overhead.py CLEAVE [--ranks 2] [--runs 30] [--theirs DEEPSPEED] [--hosts 4]; DEEPSPEED is a command of DeepSpeed's own."""
+"""Measures the start-up time of the launcher: from its start to the first line of `date` on a rank, compared with `date` alone. Runs on
+this
+machine, or over several hosts by ssh, which are network namespaces (tests/multinode/hosts.py). Usage: launch_overhead.py CLEAVE [--ranks 2]
+[--runs 30] [--theirs DEEPSPEED] [--hosts 4]; DEEPSPEED is the command of DeepSpeed.
+"""
 import argparse
 import os
 import pathlib
@@ -16,7 +18,7 @@ DATE = ["/bin/date", "+began %s.%N"]
 
 
 def seconds(command, env=None):
-    """Until the first rank has begun, and until the last."""
+    """Returns the seconds until the first rank and until the last rank started."""
     start = time.time()
     r = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})})
     began = [float(t) for t in re.findall(r"began ([\d.]+)", r.stdout)]
@@ -34,7 +36,7 @@ def measure(rows, runs, what):
 
 def rows_here(cleave, deepspeed, ranks, theirs):
     rows = {"alone": (DATE, {}), f"cleave launch -n {ranks}": ([cleave, "launch", "-n", str(ranks), "--", *DATE], {})}
-    # A rank of the script's kind starts with an interpreter, so DeepSpeed's is asked for a program, too.
+    # A rank that is a script would start an interpreter, so DeepSpeed's launcher also starts a program.
     program = ["--num_gpus", str(ranks), "--no_python", "--no_local_rank", *DATE]
     rows["deepspeed, ours"] = ([deepspeed, *program], {})
     if theirs:

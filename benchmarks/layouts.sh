@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One step of GPT-2 124M, T = 1024, bf16, 8 sequences, on 2 ranks in every layout, against plain data parallelism in the same run. Layouts
-# take turns; prints medians of tokens per second, the ratio, and each layout's memory.
+# Compares one step of GPT-2 124M, T = 1024, bf16, 8 sequences, on 2 ranks in every layout with plain data parallelism
+# in the same run. Layouts take turns; prints medians of tokens per second, the ratio, and the memory of each layout.
 #   benchmarks/layouts.sh        STEPS=2 ROUNDS=2 LAYOUTS="data pipe ..."
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What one rank of GPT-2 124M (bf16, 2 ranks, one sequence each) takes: Cleave's plan and its measured resident set, beside DeepSpeed's
-estimator and DeepSpeed's measured resident set, on the same ds_config. Prints a table in Markdown.
+"""Compares the memory of one rank of GPT-2 124M (bf16, 2 ranks, one sequence each): Cleave's plan and measured resident memory, and
+DeepSpeed's estimator and measured resident memory, on the same ds_config. Prints a Markdown table.
 
-  PATH=VENV/bin:$PATH VENV/bin/python benchmarks/memory.py      VENV has torch, transformers and deepspeed"""
+  PATH=VENV/bin:$PATH VENV/bin/python benchmarks/memory.py      VENV has torch, transformers and deepspeed
+"""
 import json
 import os
 import pathlib
@@ -38,7 +39,7 @@ def estimate(zero):
         host, device = estimate2(PARAMS, num_gpus_per_node=2, cpu_offload=offload)
     else:
         host, device, _ = estimate3(PARAMS, LARGEST, num_gpus_per_node=2, cpu_offload=offload, cpu_offload_params=params)
-    return device + host / 2  # host memory is of the node
+    return device + host / 2  # host memory is per node
 
 
 def run_cleave(path, data):
@@ -48,7 +49,7 @@ def run_cleave(path, data):
     tables = [rank["memory"] for rank in plan["ranks"]]
     planned = max(sum(sum(kind.values()) for kind in table.values()) for table in tables)
     states = max(sum(b for kind in table.values() for c, b in kind.items() if c in STATES) for table in tables)
-    # The launcher waits for its ranks, so the largest resident set among its children is a rank's.
+    # The launcher waits for its ranks, so the peak resident memory of its children is that of a rank.
     script = "import resource, subprocess, sys; c = subprocess.run(sys.argv[1:], stdout=2).returncode; " \
              "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(c)"
     train = [CLEAVE, "launch", "-n", "2", "--", "train", *shape, "--data", data, "--steps", "2"]

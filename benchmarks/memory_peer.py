@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""One rank of DeepSpeed on CPUs for benchmarks/memory.py: two steps of GPT-2 on random tokens. Each rank prints one line of JSON: its
-resident set before DeepSpeed has the model, after initialize, and the largest."""
+"""Runs one rank of DeepSpeed on CPUs for benchmarks/memory.py: two steps of GPT-2 on random tokens. Each rank prints a line of JSON:
+resident
+memory before DeepSpeed has the model, after initialize, and at its peak.
+"""
 import argparse
 import json
 import resource
@@ -22,7 +24,7 @@ def resident():
 
 deepspeed.init_distributed()
 torch.distributed.barrier()
-warm = torch.nn.Linear(64, 64)  # loads what the first product loads
+warm = torch.nn.Linear(64, 64)  # loads the libraries of the first product
 warm(torch.ones(1, 64)).sum().backward()
 before = resident()
 config = GPT2Config(resid_pdrop=0, embd_pdrop=0, attn_pdrop=0, use_cache=False)

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# What it costs to keep optimizer state in host memory or on disk: steps of GPT-2 124M in bf16 on 2 ranks, ZeRO-2, gradients
-# accumulated 4 times, with and without, in turns. Prints medians of seconds a step and their ratio to the first row.
-#   benchmarks/offload.sh        CLEAVE=build/release/bin/cleave SEQ_LEN=1024 STEPS=3 ROUNDS=3 HOMES="none cpu nvme" NORM=first|none DISK=/tmp
+# Measures the cost of optimizer state in host memory or on disk: steps of GPT-2 124M in bf16 on 2 ranks, ZeRO-2, 4
+# accumulated micro-batches, with and without offload, in turns. Prints medians of seconds per step and their ratio to
+# the first row.
+#   benchmarks/offload.sh        CLEAVE=build/release/bin/cleave SEQ_LEN=1024 STEPS=3 ROUNDS=3 HOMES="none cpu nvme"
+#       NORM=first|none DISK=/tmp
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seq=${SEQ_LEN:-1024} steps=${STEPS:-3} rounds=${ROUNDS:-3} homes=${HOMES:-none cpu} norm=${NORM:-first} disk=${DISK:-/tmp}
@@ -11,7 +13,7 @@ grep -m1 'model name' /proc/cpuinfo | sed 's/.*: /cpu: /'
 echo "commit: $(git rev-parse --short HEAD), $(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg); T = $seq, norm $norm"
 
 python3 benchmarks/random_tokens.py "$work/tokens.bin"
-# Without clipping and a check for overflows nothing has to know the norm before the update, which then runs while the backward does.
+# Without clipping and overflow checks, the update does not need the norm and runs during the backward.
 check=$([ "$norm" = first ] && echo true || echo false) clip=$([ "$norm" = first ] && echo 1 || echo 0)
 for home in $homes; do
   printf '{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "gradient_clipping": %s,

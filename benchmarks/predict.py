@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Predicts the training rows of scripts/gpu_check.sh on one GPU from counted FLOPs and bytes and the rates below; docs/performance.md
-explains the formula. usage: predict.py [--gpu h200] [--gemm 0.80] [--attention 310 255] [--cudnn] [--bytes 3.6] [--separate]
-[--fp32_logits] [--logits_rows N]"""
+explains
+the formula. usage: predict.py [--gpu h200] [--gemm 0.80] [--attention 310 255] [--cudnn] [--bytes 3.6] [--separate] [--fp32_logits]
+[--logits_rows N]
+"""
 import argparse
 
-# A large bf16 product of random values, operations a second; what kernels that only move data reach, TB/s.
+# FLOP/s of a large bf16 product of random values; TB/s of kernels that only move data.
 GPUS = {"h100": (770e12, 2.6), "h200": (780e12, 3.6)}
 T = 1024
-OWN = {64: (210, 200), 128: (310, 255)}  # TFLOP/s of the own kernels on wgmma at this T by head width; on mma.sync 180 and 130
+OWN = {64: (210, 200), 128: (310, 255)}  # TFLOP/s of Cleave's wgmma kernels at this T by head width; on mma.sync 180 and 130
 
-# name: layers, width, heads, key/value heads, MLP width, vocabulary, tied head, tokens a step, goal
+# name: layers, width, heads, key/value heads, MLP width, vocabulary, tied head, tokens per step, goal
 MODELS = {
     "gpt2": (12, 768, 12, 12, 3072, 50257, True, 65536, 500e3),
     "gpt2-medium": (24, 1024, 16, 16, 4096, 50257, True, 65536, 200e3),
@@ -18,27 +20,27 @@ MODELS = {
     "qwen2.5-3b": (36, 2048, 16, 2, 11008, 151936, True, 16384, 30.9e3),
     "qwen2.5-7b": (28, 3584, 28, 4, 18944, 152064, False, 16384, 13.85e3)}
 KINDS = ("products", "attention", "moves", "update")
-TILE, MULTIPROCESSORS = (128, 256), 132  # of a product of bf16; H100 and H200
-# Of a multiprocessor: multiply-adds of bf16, instructions' lanes and powers of two in a clock. The loss of bf16 takes so many instructions for
-# a logit (cuobjdump, sm_90), and two powers.
+TILE, MULTIPROCESSORS = (128, 256), 132  # of a bf16 product; H100 and H200
+# Per multiprocessor and clock: bf16 multiply-adds, instruction lanes and powers of two. The loss in bf16 takes LOSS_INSTRUCTIONS
+# instructions per logit (cuobjdump, sm_90) and two powers.
 PRODUCTS_A_CLOCK, LANES_A_CLOCK, POWERS_A_CLOCK, LOSS_INSTRUCTIONS = 2048, 128, 16, 15
 
 
 def rows_of_logits(all_rows, width, bytes_each_row, most=None):
-    """How many rows of logits are in memory at a time (LogitsChunk::rows_of): `most`, or what a GPU takes by itself."""
+    """Returns the number of rows of logits in memory at a time (LogitsChunk::rows_of): `most`, or the default of a GPU."""
     most = most or min(max(4096, (16 << 20) // width), (2 << 30) // bytes_each_row)
     return -(-all_rows // -(-all_rows // most))
 
 
 def idle_share(rows, columns):
-    """Of the multiprocessors, while the last round of a product's tiles is computed."""
+    """Returns the idle share of the multiprocessors, which the last round of a product's tiles causes."""
     tiles = -(-rows // TILE[0]) * -(-columns // TILE[1])
     return 1 - tiles / (-(-tiles // MULTIPROCESSORS) * MULTIPROCESSORS)
 
 
 def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=None, separate=False, step=None, logits=(2, None), gpu="h200"):
-    """The seconds that each kind of work takes for a token, in a step of `step` tokens, with logits of so many bytes, at most so many rows
-    at a time; and the operations of its products."""
+    """Returns the seconds of each kind of work per token in a step of `step` tokens, and the operations of its products. `logits` has the
+    bytes per logit and the largest number of rows at a time."""
     ceiling, usual_terabytes = GPUS[gpu]
     terabytes = terabytes or usual_terabytes
     layers, d, heads, kv, mlp, vocab, tied, usual, _ = MODELS[name]
@@ -46,11 +48,11 @@ def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=None
     g = kv / heads
     matrices = layers * d * ((4 if gpt else 2 + 2 * g) * d + (2 if gpt else 3) * mlp)
     params = matrices + vocab * d * (1 if tied else 2)
-    padded = -(-vocab // 128) * 128  # columns that the head multiplies
+    padded = -(-vocab // 128) * 128  # columns of the head's product
     products = 6 * (matrices + padded * d)
-    forward, backward = (x * T * d * layers for x in (2, 5))  # half of the square, and the backward's five products
-    # Rows of `d` elements that kernels between the products read and write, in a layer.
-    # As epilogues, GELU and its gradient still write and read what GELU was applied to.
+    forward, backward = (x * T * d * layers for x in (2, 5))  # half of the square; the backward has five products
+    # Rows of `d` elements that kernels between the products read and write in a layer. As epilogues, GELU and its gradient still write and
+    # read the input of GELU.
     if gpt:
         gelu, bias = (8 + 12, 9) if separate else (4 + 4, 0)
         rows = 2 + 4 + 3 + 4 + 2 + 4 + gelu + bias
@@ -62,16 +64,16 @@ def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=None
     moved = 2 * layers * d * rows / (terabytes * 1e12)
     clocks = padded * max(LOSS_INSTRUCTIONS / LANES_A_CLOCK, 2 / POWERS_A_CLOCK) / MULTIPROCESSORS
     loss = max((size + 2) * padded / (terabytes * 1e12), clocks / (ceiling / (2 * PRODUCTS_A_CLOCK * MULTIPROCESSORS)))
-    share = gemm * min(1, (0.7 + 0.3 * d / 1600))  # short inner dimensions fill the tensor cores less
-    # The head's three products of a chunk read its weights twice, read and write their gradient, write the logits and read their
-    # gradient twice; where that takes longer than the arithmetic, they wait for it.
+    share = gemm * min(1, (0.7 + 0.3 * d / 1600))  # short inner dimensions use less of the tensor cores
+    # The head's three products of a chunk read its weights twice, read and write their gradient, write the logits and read their gradient
+    # twice. If this takes longer than the arithmetic, they wait for it.
     waits = max(0, (8 * padded * d / rows_at_a_time + (size + 2 + 2) * padded) / (terabytes * 1e12) - 6 * padded * d / (ceiling * share))
-    # The gradient of its input is [rows, d], by far the fewest tiles of all products.
+    # The gradient of its input is [rows, d], with by far the fewest tiles of all products.
     idle = idle_share(rows_at_a_time, d)
     waits += 2 * padded * d / (ceiling * share) * idle / (1 - idle)
     rates = attention or OWN[d // heads]
     scores = forward / (rates[0] * 1e12) + backward / (rates[1] * 1e12)
-    if cudnn:  # its deterministic backward writes T x T elements of 2 bytes a head and reads them
+    if cudnn:  # its deterministic backward writes and reads T x T elements of 2 bytes per head
         scores = forward / 484e12 + backward / 370e12 + layers * heads * T * 4 / (terabytes * 1e12)
     return dict(zip(KINDS, (products / (ceiling * share) + waits, scores, moved + loss, 30 * params / ((step or usual) * terabytes * 1e12)))), products
 
@@ -79,13 +81,13 @@ def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=None
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", choices=GPUS, default="h200")
-    parser.add_argument("--gemm", type=float, default=0.80, help="share of the ceiling that products of width 1600 and more reach")
-    parser.add_argument("--attention", type=float, nargs=2, help="TFLOP/s forward and backward, causal; without it OWN")
+    parser.add_argument("--gemm", type=float, default=0.80, help="share of the limit for products of width 1600 and more")
+    parser.add_argument("--attention", type=float, nargs=2, help="TFLOP/s forward and backward, causal (default: OWN)")
     parser.add_argument("--cudnn", action="store_true", help="attention at cuDNN's 484 and 370 TFLOP/s, with the gradient of the scores through memory")
-    parser.add_argument("--bytes", type=float, help="TB/s of kernels that only move data; without it 2.6 and 3.6")
-    parser.add_argument("--separate", action="store_true", help="GELU and bias gradients as kernels of their own (CLEAVE_GPU_EPILOGUES=off)")
-    parser.add_argument("--fp32_logits", action="store_true", help="fp32 logits with their gradient beside them (cleave.logits_dtype)")
-    parser.add_argument("--logits_rows", type=int, help="rows of logits at a time (cleave.logits_rows); without it what a GPU takes")
+    parser.add_argument("--bytes", type=float, help="TB/s of kernels that only move data (default: 2.6 and 3.6)")
+    parser.add_argument("--separate", action="store_true", help="GELU and bias gradients as separate kernels (CLEAVE_GPU_EPILOGUES=off)")
+    parser.add_argument("--fp32_logits", action="store_true", help="fp32 logits and a separate gradient (cleave.logits_dtype)")
+    parser.add_argument("--logits_rows", type=int, help="rows of logits at a time (cleave.logits_rows); default: as a GPU selects")
     args = parser.parse_args()
     print(f"{'model':14}{'products':>10}{'attention':>10}{'moves':>8}{'update':>8}{'us a token':>12}{'tokens/s':>10}{'goal':>9}{'of goal':>9}{'if all products':>17}")
     for name in MODELS:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Steps as `cleave plan` predicts them from `cleave bench`'s report of this machine, beside the same steps measured.
+"""Compares steps that `cleave plan` predicts from the `cleave bench` report of this machine with measured steps.
 
     benchmarks/predicted_steps.py [--report FILE] [--steps 4] [--only WORD]
 
-Without --report the machine is measured first (cleave bench matmul kernels optimizer comm step). Prints a table of twelve
-configurations: the predicted time of a step, the measured ones, of --steps behind two the median and the fastest, and the ratio of the
-prediction to both. What is predicted is a step that nothing else disturbs; where the fastest is far from the median, something did.
+Without --report, the script first measures the machine (cleave bench matmul kernels optimizer comm step). It prints a table of twelve
+configurations: the predicted time of a step, the median and the fastest of --steps measured ones after two others, and the ratio of the
+prediction to both. The prediction assumes no other load; if the fastest step is far from the median, there was other load.
 """
 import argparse
 import json
@@ -22,7 +22,7 @@ LLAMA = {"model_type": "llama", "vocab_size": 50257, "hidden_size": 512, "interm
          "tie_word_embeddings": False}
 SMALL = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 256, "n_embd": 128, "n_layer": 4, "n_head": 4,
          "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-# Name, ranks, model, tokens of a sample, and what the ds_config has beside an optimizer.
+# Name, ranks, model, tokens per sample, and the keys of the ds_config in addition to an optimizer.
 CASES = [
     ("GPT-2 124M, bf16", 1, "gpt2", 1024, {}),
     ("GPT-2 124M, fp32", 1, "gpt2", 1024, {"bf16": {"enabled": False}}),

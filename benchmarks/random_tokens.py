@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Random tokens of GPT-2's vocabulary, the same every time, as a token file of llm.c: random_tokens.py FILE.bin [COUNT]"""
+"""Writes random tokens of GPT-2's vocabulary, always the same, as an llm.c token file: random_tokens.py FILE.bin [COUNT]"""
 import array
 import random
 import struct

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What saving and loading a state cost a training: steps with a save that waits, with one behind the training and with none, in turns.
-benchmarks/checkpoint measures the same without a training, beside the disk.
+"""Measures the cost of saving and loading a state during training: steps with a blocking save, with a background save and without one, in
+turns. benchmarks/checkpoint compares saves without a training with the disk.
 
   saves.py CLEAVE FOLDER [--model gpt2] [--steps 16] [--rounds 5]
 
-FOLDER is on the disk that is measured; it is made and removed, and needs room for two states. Prints a table in Markdown: medians of the
-rounds, and the lowest and highest."""
+FOLDER is on the disk to measure; the script creates and removes it. It needs space for two states. Prints a Markdown table: median, lowest
+and highest of the rounds.
+"""
 import argparse
 import collections
 import json
@@ -19,7 +20,7 @@ import time
 
 
 def forget(path):
-    """So that the file is read from the disk again."""
+    """Drops the cached pages of a file, so that the next read comes from the disk."""
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -27,7 +28,7 @@ def forget(path):
 
 
 def copy_seconds(size):
-    """Of copying so many bytes between memory that has been touched, by one core."""
+    """Returns the seconds that one core needs to copy `size` bytes between touched memory."""
     part = min(size, 1 << 30)
     a, b = bytearray(os.urandom(1 << 20)) * (part >> 20), bytearray(part)
     b[:] = a
@@ -49,7 +50,7 @@ class Bench:
         (self.dir / "text.txt").write_text(" ".join(rng.choice(["light", "water", "earth", "heaven"]) for _ in range(50000)))
 
     def run(self, out, config={}, *args, steps=None):
-        """Seconds since the start when each line came, and the milliseconds of each step."""
+        """Returns the time of each output line in seconds since the start, and the milliseconds of each step."""
         path, metrics = self.dir / "ds_config.json", self.dir / "metrics.jsonl"
         metrics.unlink(missing_ok=True)
         path.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "steps_per_print": 1, "gradient_clipping": 1.0,
@@ -70,10 +71,10 @@ class Bench:
         return next(t for t, line in lines if part in line)
 
     def round(self, of):
-        """Appends what it measures to the lists in `of`."""
+        """Appends the measurements of a round to the lists in `of`."""
         interval = self.o.steps // 2
         save = ("--save_interval", interval)
-        behind = slice(interval, self.o.steps)  # the steps behind the first save
+        behind = slice(interval, self.o.steps)  # steps after the first save
         _, none = self.run(None)
         lines, late = self.run("async", {"checkpoint": {"async": True}}, *save)
         saved, first = self.when(lines, f"global_step{interval} in"), self.when(lines, f"step={interval},")
@@ -90,7 +91,7 @@ class Bench:
         of["without"].append(abs(sum(none[behind]) - sum(again[behind])) / 2)
         of["waits"].append(self.when(waits, f"step={interval + 1},") - self.when(waits, f"step={interval},") - step)
         of["copy"].append(copy)
-        of["behind"].append(sum(late[behind]) - plain)
+        of["background"].append(sum(late[behind]) - plain)
         of["overlapped"].append(overlapped)
         of["more"].append(100 * (sum(late[behind]) - plain - copy) / (overlapped * step))
         for p in folder.iterdir():
@@ -106,15 +107,15 @@ class Bench:
         of = collections.defaultdict(list)
         for _ in range(self.o.rounds):
             self.round(of)
-        print("| what | median | lowest to highest |\n|---|---|---|")
+        print("| quantity | median | lowest to highest |\n|---|---|---|")
         print(f"| state | {of['state'][0]:.2f} GB | |")
-        print(f"| a step | {shown(of['step'], 's')} |")
-        print(f"| two runs without a save differ by | {shown(of['without'], 's')} |")
-        print(f"| a save that waits takes | {shown(of['waits'], 's')} |")
+        print(f"| step | {shown(of['step'], 's')} |")
+        print(f"| difference of two runs without a save | {shown(of['without'], 's')} |")
+        print(f"| blocking save | {shown(of['waits'], 's')} |")
         print(f"| memory of that size, copied | {shown(of['copy'], 's')} |")
-        print(f"| a save behind the training adds to the steps behind it | {shown(of['behind'], 's')} |")
+        print(f"| a background save adds to the steps after it | {shown(of['background'], 's')} |")
         print(f"| steps that it overlaps | {shown(of['overlapped'], '', 0)} |")
-        print(f"| what it adds beyond the copy, of those steps | {shown(of['more'], '%', 1)} |")
+        print(f"| addition beyond the copy, as a share of those steps | {shown(of['more'], '%', 1)} |")
         print(f"| loaded, not in memory before | {shown(of['load'], 'GB/s')} |")
 
 

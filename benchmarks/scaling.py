@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What `cleave plan --device h100` predicts of models on 8 to 16,384 H100s, drawn beside published results: docs/scaling.md.
+"""Draws the predictions of `cleave plan --device h100` for models on 8 to 16,384 H100s, with published results: docs/scaling.md.
 
     benchmarks/scaling.py [--cleave build/release/bin/cleave] [--folder docs/images]
 
-Weak scaling keeps the sequences of a GPU, strong scaling those of a step; tensor and pipeline axes of a model stay, and the data axis grows
-until a rank has one sequence. Writes a table to stdout, and two pictures, scaling_weak.svg and scaling_strong.svg, into the folder.
+Weak scaling keeps the number of sequences per GPU, strong scaling the number per step. Tensor and pipeline axes of a model stay, and the
+data-parallel size grows until a rank has one sequence. Prints a table and writes scaling_weak.svg and scaling_strong.svg into the folder.
 """
 import argparse
 import json
@@ -24,15 +24,15 @@ def llama(width, mlp, layers, heads):
             "rope_theta": 500000.0, "tie_word_embeddings": False}
 
 
-# Name, model, tokens of a sequence, tensor and pipeline ranks, whether blocks are recomputed, sequences of a micro-batch, micro-batches of
-# a rank in weak scaling, sequences of a step in strong scaling, fewest GPUs, color.
+# Name, model, tokens per sequence, tensor and pipeline ranks, recomputation, sequences per micro-batch, micro-batches per rank in weak
+# scaling, sequences per step in strong scaling, fewest GPUs, color.
 MODELS = [
     ("GPT-2 1.5B", "gpt2-xl", 1024, 1, 1, False, 16, 2, 16384, 8, "#1f77b4"),
     ("Llama 3 8B", llama(4096, 14336, 32, 32), 8192, 1, 1, True, 2, 1, 2048, 8, "#2ca02c"),
     ("Llama 3 70B", llama(8192, 28672, 80, 64), 8192, 4, 4, True, 1, 16, 2048, 64, "#ff7f0e"),
     ("Llama 3 405B", llama(16384, 53248, 126, 128), 8192, 8, 16, True, 1, 64, 2048, 512, "#d62728"),
 ]
-# Model TFLOP/s of a GPU as their authors count them, on H100s in bf16: name, GPUs, TFLOP/s, color of the nearest model here.
+# Model TFLOP/s per GPU as published, on H100s in bf16: name, GPUs, TFLOP/s, color of the most similar model.
 PUBLISHED = [
     ("torchtitan 8B", 8, 386, "#2ca02c"), ("torchtitan 8B", 128, 377, "#2ca02c"), ("Megatron-Core 70B", 512, 420, "#ff7f0e"),
     ("Megatron-Core 177B", 4608, 415, "#7f7f7f"), ("Megatron-Core 462B", 6144, 460, "#d62728"),
@@ -41,7 +41,8 @@ PUBLISHED = [
 
 
 def predicted(cleave, folder, model, gpus, batch):
-    """Seconds of a step, model TFLOP/s of a GPU, and the layout; None where the model does not fit, or has less than a sequence a rank."""
+    """Returns seconds per step, model TFLOP/s per GPU, and the layout; None if the model does not fit or a rank has less than one
+    sequence."""
     _, shape, seq, tensor, pipe, recomputes, micro, *_ = model
     data = gpus // (tensor * pipe)
     micro = min(micro, batch // data)
@@ -68,7 +69,7 @@ def predicted(cleave, folder, model, gpus, batch):
 
 
 def draw(path, title, lines):
-    """TFLOP/s of a GPU over their number, as SVG that needs nothing else."""
+    """Draws TFLOP/s per GPU over the number of GPUs as a self-contained SVG."""
     width, height, left, right, top, bottom, most = 900, 520, 70, 190, 50, 60, 550
 
     def x(gpus):
@@ -94,7 +95,7 @@ def draw(path, title, lines):
     named = top - 20
     for name, color, points in sorted(lines, key=lambda line: -line[2][-1][1]):
         gpus, tflops = points[-1]
-        named = max(named + 16, y(tflops) + 4)  # not over the name above
+        named = max(named + 16, y(tflops) + 4)  # not on top of the previous name
         out.append(f'<text x="{x(gpus) + 8:.1f}" y="{named:.1f}" fill="{color}">{name}</text>')
     for name, gpus, tflops, color in PUBLISHED:
         out.append(f'<circle cx="{x(gpus):.1f}" cy="{y(tflops):.1f}" r="5" fill="white" stroke="{color}" stroke-width="2"/>'

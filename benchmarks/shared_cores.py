@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How much longer a command takes when every core has another process that never rests.
+"""Measures how much longer a command takes when every core also runs a busy process.
 
     benchmarks/shared_cores.py [--repeat 5] -- build/release/bin/cleave generate checkpoints --tokens 100
 
-Runs it in turn on a quiet machine and beside one busy process pinned to each usable core, and prints the medians of the wall
-time and their ratio. Two processes that share a core fairly take 2.
+Runs the command in turns on a quiet machine and with one busy process pinned to each usable core, and prints the medians of the wall time
+and their ratio. Two processes that share a core fairly have a ratio of 2.
 """
 import argparse
 import os
@@ -31,7 +31,7 @@ def busy(core):
 
 
 quiet, shared = [], []
-seconds()  # files come from the disk once
+seconds()  # loads the files from the disk
 for _ in range(args.repeat):
     quiet.append(seconds())
     neighbours = [busy(core) for core in os.sched_getaffinity(0)]

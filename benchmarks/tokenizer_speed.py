@@ -3,10 +3,11 @@
 
   tokenizer_speed.py CLEAVE [--megabytes N] [--vocab N] [--keep FOLDER]
 
-Needs the package tokenizers. Trains byte-level BPE tokenizers with the expressions of GPT-2, Llama 3 and Qwen2 on the same texts: Python's
-library, this project, the system's locales and documents, and generated words in scripts of Unicode's blocks. Each document is one file or
-one generated piece; both sides get the same documents in a .jsonl and give their ids. Prints one row a tokenizer and number of threads, and
-exits with 1 where an id differs."""
+Needs the package tokenizers. Trains byte-level BPE tokenizers with the expressions of GPT-2, Llama 3 and Qwen2 on the same texts: the
+Python library, this project, the system's locales and documents, and generated words in Unicode scripts. Each document is one file or one
+generated piece; both programs get the same documents in a .jsonl and return their ids. Prints one row per tokenizer and number of threads,
+and exits with 1 if an id differs.
+"""
 import argparse
 import array
 import gzip
@@ -46,7 +47,7 @@ BLOCKS = [(0x41, 0x24F), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x52F), (0x531,
 
 
 def generated(rng):
-    """A piece in one to three scripts, with blanks, digits, marks, special tokens, and now and then broken bytes."""
+    """Returns a piece in one to three scripts, with blanks, digits, marks, special tokens, and sometimes invalid bytes."""
     low_high = rng.sample(BLOCKS, rng.randint(1, 3))
     words = ["".join(chr(rng.randint(*rng.choice(low_high))) for _ in range(rng.randint(1, 9))) for _ in range(60)]
     out = []
@@ -90,7 +91,7 @@ def train(expression, normalizer, texts, vocab):
 
 
 def by_library(path, texts, threads):
-    """In a process of its own, because the library reads its number of threads once: (seconds, ids of each document)."""
+    """Returns seconds and the ids of each document; runs in a separate process, because the library reads its number of threads once."""
     code = ("import sys,json,time,array\nfrom tokenizers import Tokenizer\nt=Tokenizer.from_file(sys.argv[1])\n"
             "d=[json.loads(l)['text'] for l in open(sys.argv[2],encoding='utf-8')]\nb=time.perf_counter()\n"
             "e=t.encode_batch_fast(d,add_special_tokens=False)\ns=time.perf_counter()-b\n"

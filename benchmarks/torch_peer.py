@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""PyTorch on one GPU, the yardstick for `cleave train` in the same call: the same models and batches, bf16 weights with fp32
-masters (autocast), fused AdamW, torch.compile of each block, which all layers share, and of the head with its loss.
-Prints one line of JSON. usage: torch_peer.py --model gpt2|...|qwen2.5-7b [--micro N] [--accumulation N], or --attention"""
+"""Trains with PyTorch on one GPU, as a reference for `cleave train` in the same call: the same models and batches, bf16 weights with fp32
+masters (autocast), fused AdamW, torch.compile of the block that all layers share and of the head with its loss. Prints one line of JSON.
+usage: torch_peer.py --model gpt2|...|qwen2.5-7b [--micro N] [--accumulation N], or --attention
+"""
 import argparse
 import json
 import statistics
@@ -123,7 +124,7 @@ def train(args):
 
 
 def attention():
-    """cuDNN's causal attention where this PyTorch has it, in halved (causal) FLOPs as in our kernels."""
+    """Measures causal attention of cuDNN, if this PyTorch has it, with halved (causal) FLOPs as for Cleave's kernels."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     for seq, heads, dim, batch in ((1024, 12, 64, 32), (4096, 16, 128, 4)):
         q, k, v = (torch.randn(batch, heads, seq, dim, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
@@ -169,7 +170,7 @@ if __name__ == "__main__":
     if options.attention:
         attention()
     else:
-        while True:  # a micro-batch that does not fit is halved, as gpu_check.sh does with ours
+        while True:  # halves a micro-batch that does not fit, as gpu_check.sh does for Cleave
             try:
                 train(options)
                 break

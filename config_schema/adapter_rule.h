@@ -1,5 +1,5 @@
-// Which linear layers train a pair of matrices of low rank beside their weight, which stays as it is (LoRA,
-// arXiv 2106.09685).
+// Selects the linear layers with a low-rank adapter (LoRA, arXiv 2106.09685). An adapter is a
+// trained pair of matrices in addition to the frozen weight.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,18 +15,18 @@ struct AdapterSize {
 
 class AdapterRule {
  public:
-  // Stands for every linear layer of the blocks.
+  // Selects every linear layer of the blocks.
   static constexpr const char* kAllLinear = "all-linear";
 
-  AdapterRule() = default;  // none
-  // A target is the name of a linear layer, whole or its last parts ("q_proj", "mlp.down_proj"). `prefix` is
-  // what published files write before names, which a target may begin with ("transformer.").
+  AdapterRule() = default;  // no adapters
+  // A target is the name of a linear layer, complete or its last parts ("q_proj", "mlp.down_proj").
+  // `prefix` is the start of names in published files, which a target may include ("transformer.").
   AdapterRule(std::vector<std::string> targets, AdapterSize size, std::string prefix = "");
 
   bool empty() const { return targets_.empty(); }
   const AdapterSize& size() const { return size_; }
   bool applies_to(const std::string& linear) const;
-  // The targets that name none of them.
+  // Returns the targets that match no linear layer.
   std::vector<std::string> idle_targets(const std::vector<std::string>& linears) const;
 
  private:

@@ -53,7 +53,7 @@ AutoAnswer from_width(const Key& key, const ReadOptions& options, int stage) {
 
 namespace {
 
-// Values that need the number of steps, which those who train nothing may not have.
+// Returns values that depend on the number of steps, which may be unknown without training.
 AutoAnswer of_steps(const std::optional<int64_t>& steps, const ReadOptions& options, const char* what) {
   if (steps || !options.steps_may_be_open) return from(steps, what);
   return {.usable = true, .value = std::nullopt, .missing = what, .origin = {}, .open = true};

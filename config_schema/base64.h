@@ -4,9 +4,9 @@
 
 namespace cleave::config {
 
-// The bytes of a base64 text (RFC 4648), of the alphabet for URLs or the other one; empty when it is none.
+// Decodes base64 (RFC 4648) in the URL or the standard alphabet; empty if invalid.
 std::string decode_base64(std::string_view text);
-// In the alphabet for URLs, padded.
+// Encodes in the URL alphabet, with padding.
 std::string encode_base64(std::string_view bytes);
 
 }  // namespace cleave::config

@@ -8,7 +8,7 @@
 namespace cleave::config {
 namespace {
 
-// a * b * c, or nothing when it does not fit.
+// a * b * c, or nothing on overflow.
 std::optional<int64_t> product(int64_t a, int64_t b, int64_t c) {
   int64_t ab = 0, abc = 0;
   if (__builtin_mul_overflow(a, b, &ab) || __builtin_mul_overflow(ab, c, &abc)) return std::nullopt;
@@ -25,7 +25,7 @@ BatchSizes derive(const BatchSizes& given, int64_t ranks) {
   return s;
 }
 
-// Why the sizes given do not make a batch.
+// Returns why the given sizes are inconsistent.
 std::string mismatch(const BatchSizes& given, int64_t ranks, const std::string& origin) {
   const std::string ranks_text =
       fmt::format("{} data-parallel ranks{}", ranks, origin.empty() ? "" : fmt::format(" ({})", origin));
@@ -43,7 +43,7 @@ std::string mismatch(const BatchSizes& given, int64_t ranks, const std::string& 
                      factors);
 }
 
-// The divisor of n nearest to `wish`.
+// Returns the divisor of n nearest to `wish`.
 int64_t nearest_divisor(int64_t n, int64_t wish) {
   int64_t best = 1;
   const auto offer = [&](int64_t d) {
@@ -54,8 +54,8 @@ int64_t nearest_divisor(int64_t n, int64_t wish) {
   return best;
 }
 
-// Sets that work near the values given: other train_batch_size for the same micro-batch and accumulation,
-// other micro-batch for the same train_batch_size.
+// Returns valid sizes near the given ones: another train_batch_size for the same micro-batch and
+// accumulation, and another micro-batch for the same train_batch_size.
 std::string nearest_sets(const BatchSizes& given, int64_t ranks) {
   std::vector<std::string> sets;
   const auto add = [&](int64_t train, int64_t micro, int64_t accumulation) {

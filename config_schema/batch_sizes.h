@@ -1,6 +1,6 @@
-// The three batch sizes: train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps *
-// data-parallel size. Any one may be missing, and with train_batch_size or the micro-batch alone the
-// accumulation is 1.
+// The three batch sizes: train_batch_size = train_micro_batch_size_per_gpu *
+// gradient_accumulation_steps * data-parallel size. Any one may be missing; with only
+// train_batch_size or only the micro-batch, the accumulation is 1.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,11 +14,11 @@ struct BatchSizes {
 };
 
 struct SolvedBatch {
-  BatchSizes sizes;   // all three, when error is empty
-  std::string error;  // names the values, the data-parallel size and the nearest sets that work
+  BatchSizes sizes;   // all three, if error is empty
+  std::string error;  // values, data-parallel size and the nearest valid sizes
 };
 
-// `origin` says where the data-parallel size comes from; may be empty.
+// `origin` names the source of the data-parallel size; may be empty.
 SolvedBatch solve_batch(const BatchSizes& given, int64_t data_parallel_size, const std::string& origin = {});
 
 }  // namespace cleave::config

@@ -1,5 +1,5 @@
-// What a ds_config chooses by name, one table each. A new optimizer is a value and a row here, its kernel,
-// and a class in optim/optimizer.cpp.
+// Named choices of a ds_config, one table each. A new optimizer is a value and a row here, its
+// kernel, and a class in optim/optimizer.cpp.
 #pragma once
 #include <cstdint>
 
@@ -7,9 +7,9 @@
 
 namespace cleave::config {
 
-using cleave::name_of;  // of choices, beside those that this room has
+using cleave::name_of;  // in addition to the overloads here
 
-// A type with arguments of its own: the names of its keys, separated by blanks.
+// A type with its own arguments: key names, separated by blanks.
 struct TypeRow {
   std::string_view name, arguments;
   constexpr bool has(std::string_view argument) const {
@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, n> names_of_rows(const std::array<TypeRow
 
 enum class OptimizerType : uint8_t { adam, adamw, lamb, lion, adagrad, sgd };
 
-// Keys of optimizer.params, those that are refused or change nothing included.
+// Keys of optimizer.params, including unsupported ones and those without effect.
 inline constexpr auto kOptimizers = std::to_array<TypeRow>({
     {"Adam",
      "lr weight_decay betas eps bias_correction adam_w_mode torch_adam amsgrad fp32_optimizer_states "
@@ -48,8 +48,8 @@ inline constexpr auto kOptimizers = std::to_array<TypeRow>({
 });
 constexpr auto choice_names(OptimizerType) { return names_of_rows(kOptimizers); }
 
-// Learning-rate schedules: DeepSpeed's, and behind them those of Hugging Face's Trainer for files that have
-// none, which cannot be named in a file. `constant` is the schedule of a file without one.
+// Learning-rate schedules: DeepSpeed's, then those of the Hugging Face Trainer for files without a
+// schedule, which a file cannot name. `constant` is the schedule of a file without one.
 enum class SchedulerType : uint8_t {
   constant,
   warmup,
@@ -78,7 +78,7 @@ inline constexpr auto kSchedulers = std::to_array<TypeRow>({
     {"constant_with_warmup", "warmup_num_steps"},
 });
 constexpr auto choice_names(SchedulerType) { return names_of_rows(kSchedulers); }
-// How many of these a file can name, `constant` among them, which it names by null.
+// Number of schedules that a file can name, including `constant`, which is null in a file.
 inline constexpr size_t kSchedulersInFiles = size_t(SchedulerType::trainer_linear);
 constexpr bool is_trainers(SchedulerType type) { return type >= SchedulerType::trainer_linear; }
 
@@ -90,7 +90,7 @@ constexpr auto choice_names(OffloadDevice) {
   return std::to_array<std::string_view>({"none", "cpu", "nvme"});
 }
 
-// Where optimizer state that is off the device is updated.
+// Device that updates optimizer state stored outside of the device.
 enum class OffloadUpdate : uint8_t { automatic, host, device };
 constexpr auto choice_names(OffloadUpdate) {
   return std::to_array<std::string_view>({"auto", "host", "device"});
@@ -99,14 +99,14 @@ constexpr auto choice_names(OffloadUpdate) {
 enum class Switch : uint8_t { automatic, on, off };
 constexpr auto choice_names(Switch) { return std::to_array<std::string_view>({"auto", "on", "off"}); }
 
-// What the mean of a step's losses is taken over: all its targets alike, or micro-batches alike, each the
-// mean over its own targets.
+// Average of a step's losses: over all targets equally, or over micro-batches, each with the mean
+// over its own targets.
 enum class LossAverage : uint8_t { targets, micro_batches };
 constexpr auto choice_names(LossAverage) {
   return std::to_array<std::string_view>({"targets", "micro_batches"});
 }
 
-// The type of a head's logits, beside fp32 the model's.
+// Type of the head's logits: fp32 or the model's.
 enum class LogitsType : uint8_t { automatic, fp32, model };
 constexpr auto choice_names(LogitsType) { return std::to_array<std::string_view>({"auto", "fp32", "model"}); }
 

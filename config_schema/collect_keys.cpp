@@ -14,7 +14,7 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-constexpr size_t kMostProblems = 100;  // beyond, a file is something else than a configuration
+constexpr size_t kMostProblems = 100;  // more problems mean that the file is not a configuration
 
 struct Alias {
   std::string_view section, name, path;
@@ -43,7 +43,7 @@ std::string join(std::string_view section, std::string_view name) {
   return section.empty() ? std::string(name) : fmt::format("{}.{}", section, name);
 }
 
-// As a message names it: plain where it is, else in quotes, escaped and cut.
+// Returns a key for messages: plain if possible, otherwise quoted, escaped and shortened.
 std::string join_shown(std::string_view section, std::string_view name) {
   constexpr size_t kLongest = 60;
   const auto plain = [](char c) { return uint8_t(c) >= ' ' && uint8_t(c) < 0x7F && c != '"' && c != '\\'; };
@@ -74,7 +74,8 @@ class Collector {
   // `section` as described, `shown` as written.
   void object(const JsonValue& object, const std::string& section, const std::string& shown) {
     std::map<std::string, Seen> seen;
-    // Which other keys are read depends on the type, wherever in the object it stands.
+    // The type decides which other keys are read, so it is read first, wherever it is in the
+    // object.
     for (const bool types : {true, false})
       for (const JsonMember& m : object.members)
         if ((m.key == "type") == types) {
@@ -86,7 +87,7 @@ class Collector {
   }
 
  private:
-  // A key of an object, as it was written first.
+  // A key of an object, in its first spelling.
   struct Seen {
     std::string name;
     TextPosition where;
@@ -101,14 +102,14 @@ class Collector {
     if (path.empty()) return unknown(m, section, shown_path);
     const bool pattern = path.find('<') != std::string::npos;
     const auto [it, fresh] = seen.emplace(pattern ? shown_path : path, Seen{m.key, m.where});
-    if (!fresh && it->second.name == m.key) return;  // the reader of the text said so
+    if (!fresh && it->second.name == m.key) return;  // the JSON reader reported it
     if (!fresh)
       return reading_.error(
           m.where, shown_path,
           fmt::format("{} and {} are the same key, {}; keep one (the other is at {})", it->second.name, m.key,
                       is_section(path) ? "section" : "key", reading_.text_of(it->second.where)));
     if (path == "zero_optimization" && m.value.kind == Kind::boolean) return old_zero(m);
-    if (!key) {  // a section that has no entry of its own
+    if (!key) {  // a section without an entry
       if (m.value.kind == Kind::object) object(m.value, path, shown_path);
       return;
     }
@@ -126,7 +127,7 @@ class Collector {
     reading_.given.push_back({"", join_shown(shown, m.key), m.where, &m.value, "user", true});
   }
 
-  // The described path of a name in a section, or empty.
+  // Returns the described path of a name in a section, or an empty string.
   std::string described(const std::string& section, const std::string& name) const {
     for (const Alias& a : kAliases)
       if (a.section == section && a.name == name) return std::string(a.path);
@@ -143,7 +144,7 @@ class Collector {
     return it != reading_.index.end() && it->first.starts_with(path + ".");
   }
 
-  // zero_optimization: true is stage 1; the form of the first DeepSpeed releases.
+  // zero_optimization: true means stage 1, as in the first DeepSpeed releases.
   void old_zero(const JsonMember& m) {
     reading_.result.config.zero.stage = m.value.boolean ? 1 : 0;
     reading_.given.push_back({"zero_optimization", "zero_optimization", m.where, &m.value, "user", true});
@@ -174,12 +175,12 @@ class Collector {
             fmt::format("expected {}, got {}{}", wanted_by(key), got(key, m.value), hint));
   }
 
-  // Inside a section that is not built and off, nothing is wrong enough to stop for.
+  // Reports a problem; ignored inside an unsupported section that is off.
   void problem(TextPosition where, const std::string& shown, const std::string& message) {
     off_ ? reading_.warning(where, shown, message) : reading_.error(where, shown, message);
   }
 
-  // Whether the section is one that is not built and this object of it asks for nothing.
+  // Returns true if the section is unsupported and this object disables it.
   bool is_off_section(const std::string& path, const JsonValue& object) const {
     const Key* key = reading_.find(path + ".enabled");
     if (!key || key->status != Status::refused) return false;
@@ -187,8 +188,8 @@ class Collector {
     return !enabled || is_off(*key, *enabled);
   }
 
-  // What DeepSpeed's reader would take, too: in its strict sections, and elsewhere a number that is true or
-  // false.
+  // Stores values that DeepSpeed's reader also converts: all in its strict sections, elsewhere
+  // numbers given as true or false.
   bool store_coerced(const Key& key, Given& given) {
     const bool takes =
         in_strict_section(key.path) || (key.type == Type::boolean && given.value->kind == Kind::number);
@@ -222,7 +223,7 @@ class Collector {
     problem(given.value->where, given.shown, why);
   }
 
-  // Arguments are judged for the built types only: where the type is refused, that says it all.
+  // Arguments are checked for supported types only; an unsupported type is one error.
   bool belongs_to_type(const Key& key, const JsonMember& m, const std::string& shown) {
     const bool optimizer = key.path.starts_with("optimizer.params."),
                scheduler = key.path.starts_with("scheduler.params.");
@@ -250,8 +251,7 @@ class Collector {
   }
 
   void descend(const Key& key, const JsonMember& m, const std::string& shown) {
-    if (key.status == Status::refused && !is_off(key, m.value))
-      return;  // refused as a whole, so not looked into
+    if (key.status == Status::refused && !is_off(key, m.value)) return;  // the whole section is an error
     if (m.value.kind == Kind::object && is_section(key.path)) {
       const bool before = std::exchange(off_, off_ || is_off_section(key.path, m.value));
       object(m.value, key.path, shown);
@@ -275,7 +275,7 @@ class Collector {
   Reading& reading_;
   int stage_ = 0;
   bool optimizer_built_ = true, scheduler_built_ = true;
-  bool off_ = false;  // in a section that is_off_section()
+  bool off_ = false;  // inside a section that is_off_section()
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which parameters weight decay applies to.
+// Selects the parameters with weight decay.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,14 +11,14 @@ class DecayRule {
  public:
   static constexpr const char *kMatrices = "matrices", *kAll = "all";
 
-  // Those that a layer declares so (ParamSpec::decay): matrices, and neither biases nor norms.
+  // Parameters that their layer declares (ParamSpec::decay): matrices, but not biases and norms.
   DecayRule() : DecayRule({kMatrices}) {}
-  // Those that any of the words applies to: "matrices", "all", or a pattern of names as fnmatch(3) has it
+  // Parameters that any of the words selects: "matrices", "all", or a name pattern of fnmatch(3)
   // ("h.*.weight").
   explicit DecayRule(std::vector<std::string> words) : words_(std::move(words)) {}
 
   bool applies_to(const ParamSpec& param) const;
-  // The words that apply to none of the parameters and are patterns.
+  // Returns the patterns that match no parameter.
   std::vector<std::string> idle_patterns(const std::vector<UnitSpec>& units) const;
 
  private:

@@ -2,7 +2,8 @@
 
 namespace cleave::config {
 
-// "async" is an addition to DeepSpeed's keys; its decoupled writer and Nebula mean the same by it.
+// "async" is an addition to DeepSpeed's keys; the decoupled writer and Nebula have the same
+// meaning.
 void describe_checkpoint(Keys& k, CheckpointConfig& c) {
   k.section("checkpoint", "checkpoints");
   k.honoured("async", &c.async,

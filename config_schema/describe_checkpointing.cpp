@@ -3,7 +3,7 @@
 namespace cleave::config {
 namespace {
 
-// A switch of DeepSpeed's that asks for recomputation and needs nothing else here.
+// Describes a DeepSpeed switch that requests recomputation and needs no other action here.
 void implied(Keys& k, const char* name, std::string meaning) {
   k.honoured(name, std::monostate{}, "true enables recomputation; " + std::move(meaning));
   k.list.back().type = Type::boolean, k.list.back().default_text = "false";
@@ -11,8 +11,8 @@ void implied(Keys& k, const char* name, std::string meaning) {
 
 }  // namespace
 
-// interval and policy are additions to DeepSpeed's keys, where a program's code says such things. There the
-// section alone switches nothing on; here any key of it that asks for something does.
+// interval and policy are additions to DeepSpeed's keys; in DeepSpeed the program sets them, and
+// the section alone enables nothing. Here any key that requests recomputation enables it.
 void describe_checkpointing(Keys& k, CheckpointingConfig& c) {
   k.section("activation_checkpointing", "activation recomputation");
   k.honoured("interval", &c.interval,

@@ -5,8 +5,8 @@
 
 namespace cleave::config {
 
-// partition_method, schedule and virtual_stages are additions to DeepSpeed's keys, where a program's code
-// says such things.
+// partition_method, schedule and virtual_stages are additions to DeepSpeed's keys; in DeepSpeed the
+// program sets them.
 void describe_pipeline(Keys& k, PipelineConfig& c) {
   const bool one = c.stages == 1;
   const char* why_one = "pipeline.stages is 1";

@@ -1,11 +1,10 @@
-// What a run tells about its own steps: times, arithmetic, collectives, memory and state.
+// Keys of reports about steps: times, arithmetic, collectives, memory and state.
 #include "config_schema/keys.h"
 
 namespace cleave::config {
 namespace {
 
-// Collectives under the names that DeepSpeed logs them with; what follows ours says which function of
-// PyTorch.
+// Collective names in DeepSpeed's log. After ours come names of PyTorch functions.
 const std::vector<std::string> kCollectiveNames = {"all_reduce",
                                                    "all_reduce_coalesced",
                                                    "inference_all_reduce",

@@ -113,13 +113,14 @@ void describe_precision(Keys& k, DsConfig& c) {
   k.refused("keep_in_fp32_modules", "a=\"auto\"", "all buffers of a model have one type", "[]");
 }
 
-// Schedules are named exactly; no name is the one of a file without a schedule.
+// Schedule names are case-sensitive. A schedule without a name belongs to files without a schedule.
 std::vector<std::string> names_in_files() {
   const std::vector<std::string> all = names_of<SchedulerType>();
   return {all.begin() + 1, all.begin() + kSchedulersInFiles};
 }
 
-// From the keys since `first`, takes those that only some types have; what no row has, all read.
+// Restricts the keys since `first` to the types that have them in a row; keys without a row apply
+// to all types.
 void read_by_types(Keys& k, size_t first, std::span<const TypeRow> rows) {
   for (size_t i = first; i < k.list.size(); ++i) {
     Key& key = k.list[i];

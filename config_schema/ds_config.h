@@ -1,5 +1,6 @@
-// A DeepSpeed configuration after reading: typed, validated, batch sizes and "auto" resolved. One describe()
-// per section (keys.h) says what each key means; parsing, printing and the documentation all come from it.
+// A DeepSpeed configuration after reading: typed and validated, with batch sizes and "auto"
+// resolved. One describe() function per section (keys.h) defines the meaning of each key for
+// parsing, printing and the documentation.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -20,7 +21,7 @@ struct OptimizerConfig {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool bias_correction = true;
-  bool decoupled = true;  // weight decay apart from the gradient: AdamW, and Adam unless adam_w_mode is false
+  bool decoupled = true;  // decoupled weight decay: AdamW, and Adam unless adam_w_mode is false
   double momentum = 0, dampening = 0;
   bool nesterov = false;
   double lr_decay = 0;
@@ -29,7 +30,7 @@ struct OptimizerConfig {
   bool has_betas() const { return kOptimizers[size_t(type)].has("betas"); }
 };
 
-// Schedules take the field's own names; which ones are read depends on the type.
+// Parameters of learning-rate schedules; the type decides which ones are read.
 struct SchedulerConfig {
   SchedulerType type = SchedulerType::constant;
   std::optional<double> warmup_max_lr;  // absent: the optimizer's lr
@@ -66,10 +67,10 @@ struct OffloadConfig {
   bool pin_memory = true;
   std::string nvme_path;
   int64_t buffer_count = 4;  // tiles in memory at a time
-  double ratio = 1;          // of every rank's optimizer state; the rest stays on the device
+  double ratio = 1;          // of each rank's optimizer state; the rest stays on the device
 };
 
-// Reading and writing files of offloaded state.
+// Reads and writes of offloaded state in files.
 struct AioConfig {
   int64_t block_size = 1 << 20, queue_depth = 32, intra_op_parallelism = 8;
 };
@@ -77,9 +78,9 @@ struct AioConfig {
 struct OffloadParamConfig {
   OffloadDevice device = OffloadDevice::none;
   bool pin_memory = true;
-  std::string nvme_path;            // device nvme: the folder of the files
+  std::string nvme_path;            // device nvme: folder of the files
   int64_t buffer_count = 5;         // device nvme: staging buffers, each of the largest shard
-  int64_t max_in_cpu = 1000000000;  // device nvme: so many elements of a rank stay in host memory
+  int64_t max_in_cpu = 1000000000;  // device nvme: elements per rank that stay in host memory
 };
 
 struct ZeroConfig {
@@ -90,15 +91,16 @@ struct ZeroConfig {
   int64_t stage3_param_persistence_threshold = 100'000;
   int64_t stage3_max_live_parameters = 1'000'000'000;
   bool stage3_gather_16bit_weights_on_model_save = false;
-  int64_t mics_shard_size = -1;         // ranks that share a copy of everything; -1: all of the data axis
-  int64_t zero_hpz_partition_size = 1;  // ranks that share a copy of the parameters; 1: all of the data axis
-  bool quantized_weights = false;       // a gather in stage 3 moves a byte an element, and scales
+  int64_t mics_shard_size = -1;         // ranks that share a copy of the whole state; -1: the data axis
+  int64_t zero_hpz_partition_size = 1;  // ranks that share a copy of the parameters; 1: the data axis
+  bool quantized_weights = false;       // stage 3 gathers move one byte per element, and scales
   static constexpr int64_t kLeastOnDisk = int64_t{1} << 16;
-  int64_t sub_group_size = 1'000'000'000;  // elements of optimizer state updated at a time, on disk
+  int64_t sub_group_size = 1'000'000'000;  // elements of optimizer state per update, on disk
   OffloadConfig offload_optimizer;
   OffloadParamConfig offload_param;
 
-  // How many consecutive ranks of the data axis gather parameters among themselves; 0: no such groups.
+  // Number of consecutive data-parallel ranks that gather parameters among themselves; 0: no such
+  // groups.
   int near_ranks() const {
     if (stage != 3) return 0;
     if (mics_shard_size > 0) return int(mics_shard_size);
@@ -116,39 +118,39 @@ struct CsvConfig {
   std::string output_path, job_name = "DeepSpeedJobName";
 };
 
-// A table of what each layer costs, of one step.
+// Table of the costs of each layer in one step.
 struct FlopsProfilerConfig {
   bool enabled = false;
-  int64_t profile_step = 1;   // after so many steps
-  int64_t module_depth = -1;  // 0: the whole model only
-  int64_t top_modules = 1;    // kinds of layers named by parameters, arithmetic and time
-  bool detailed = true;       // a row a layer
-  std::string output_file;    // empty: with the other lines of the run
+  int64_t profile_step = 1;   // number of steps before the profiled one
+  int64_t module_depth = -1;  // 0: only the whole model
+  int64_t top_modules = 1;    // layer kinds with the most parameters, arithmetic and time
+  bool detailed = true;       // one row per layer
+  std::string output_file;    // empty: with the other output of the run
 };
 
-// How checkpoints are saved: three keys ask for the same.
+// Saving of checkpoints; three keys request the same background saves.
 struct CheckpointConfig {
   bool async = false;           // checkpoint.async
   bool decoupled = false;       // checkpoint.writer.decoupled
   bool nebula = false;          // nebula.enabled
-  int64_t nebula_versions = 2;  // how many checkpoints stay, where nobody else says so
+  int64_t nebula_versions = 2;  // number of checkpoints to keep without --keep
 
-  // Whether a copy of the state is written while the training goes on.
+  // Returns true if a copy of the state is written in the background during training.
   bool behind() const { return async || decoupled || nebula; }
 };
 
-// A log of collectives.
+// Log of collectives.
 struct CommsLoggerConfig {
-  bool enabled = false;  // resolved: the section's presence is enough
+  bool enabled = false;  // resolved: the presence of the section enables it
   bool prof_all = true;
-  std::vector<std::string> prof_ops;  // without prof_all: these collectives only
-  bool verbose = false;               // a line a call
+  std::vector<std::string> prof_ops;  // without prof_all: only these collectives
+  bool verbose = false;               // one line per call
   bool debug = false;                 // also by group and purpose
 };
 
-// Adapters of low rank beside linear layers, which alone are trained.
+// Low-rank adapters of linear layers; only the adapters are trained.
 struct LoraConfig {
-  std::vector<std::string> targets;  // of an AdapterRule; none: everything is trained
+  std::vector<std::string> targets;  // of an AdapterRule; empty: full training
   int64_t rank = 8;
   double alpha = 8;
   bool use_rslora = false;
@@ -165,29 +167,29 @@ struct DsConfig {
   bool prescale_gradients = false;
   double gradient_predivide_factor = 1.0;
   bool gradient_sum = false;                         // gradient_allreduce_op: sum instead of mean
-  std::optional<Precision> communication_data_type;  // absent: the type gradients are kept in
+  std::optional<Precision> communication_data_type;  // absent: the storage type of gradients
   std::optional<Precision> grad_accum_dtype;         // absent: the model's type
   bool dataloader_drop_last = false;
   int64_t comm_timeout_s = 600;  // key "cleave": {"comm_timeout_s": ...}
-  bool save_on_stop = false;     // of a script that is asked to stop
+  bool save_on_stop = false;     // scripts: save when a stop is requested
   LossAverage loss_average = LossAverage::targets;
-  bool native = false;                                      // of a script's model
-  int64_t sequence_length = 0;                              // of its samples; 0: as many positions as it has
+  bool native = false;          // scripts: the engine computes the model
+  int64_t sequence_length = 0;  // scripts: length of samples; 0: all positions of the model
   std::vector<std::string> weight_decay_on = {"matrices"};  // words of a DecayRule
   std::vector<std::string> freeze;                          // patterns of a FreezeRule
   LoraConfig lora;
   Fp8Rule fp8;
-  bool exact_sums = false;   // gradients are summed as integers, in any order with the same bits
-  int exact_sums_grid = 54;  // each contribution is rounded to a multiple of 2^-this
-  bool deepspeed_stage0_loss_scale = false;  // fp16 without hysteresis and a last minimum there
+  bool exact_sums = false;                   // integer gradient sums: same bits in any order
+  int exact_sums_grid = 54;                  // contributions are rounded to multiples of 2^-this
+  bool deepspeed_stage0_loss_scale = false;  // stage 0 in fp16: DeepSpeed's rule
   OffloadUpdate offload_update = OffloadUpdate::automatic;
-  Switch cuda_graphs = Switch::automatic;  // of a GPU rank's passes; auto: where they are faster
-  bool tf32 = false;                       // fp32 products of a GPU on its tensor cores
+  Switch cuda_graphs = Switch::automatic;  // for passes of GPU ranks; auto: where faster
+  bool tf32 = false;                       // fp32 GPU products on tensor cores
   LogitsType logits_dtype = LogitsType::automatic;
-  int64_t logits_rows = 0;      // in memory at a time; 0: as many as suit the device
-  bool deterministic = true;    // false: a GPU's libraries may add in any order
-  bool tune_products = true;    // a GPU's products are measured at a shape's first use
-  std::string product_choices;  // metrics of a run whose choices stand; empty: none
+  int64_t logits_rows = 0;      // in memory at a time; 0: chosen for the device
+  bool deterministic = true;    // false: GPU libraries may add in any order
+  bool tune_products = true;    // measure GPU products at the first use of a shape
+  std::string product_choices;  // metrics of an earlier run with choices to reuse; empty: none
   bool bf16_enabled = false;
   bool check_grad_overflow = true;        // bf16
   Precision precision = Precision::fp32;  // resolved from fp16.enabled and bf16.enabled
@@ -204,8 +206,8 @@ struct DsConfig {
   CsvConfig csv_monitor;
   FlopsProfilerConfig flops_profiler;
   CommsLoggerConfig comms_logger;
-  bool dump_state = false;        // the state of the engine at the start
-  bool memory_breakdown = false;  // memory by category, after the first step and with each progress line
+  bool dump_state = false;        // print the engine's state at the start
+  bool memory_breakdown = false;  // memory by category, after the first step and in progress lines
 
   int sequence_ranks() const { return std::max(1, sequence_parallel_size); }
 };

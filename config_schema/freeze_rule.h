@@ -1,4 +1,4 @@
-// Which parameters a training leaves as they are.
+// Selects the frozen parameters of a training.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,15 +9,16 @@ namespace cleave::config {
 
 class FreezeRule {
  public:
-  FreezeRule() = default;  // none
-  // Those whose name any of the patterns fits, as fnmatch(3) has them ("model.layers.0.*", "*.mlp.*").
-  // `prefix` is what published files write before names, which a pattern may begin with ("transformer.").
+  FreezeRule() = default;  // no frozen parameters
+  // Parameters with a name that matches any pattern of fnmatch(3) ("model.layers.0.*", "*.mlp.*").
+  // `prefix` is the start of names in published files, which a pattern may include
+  // ("transformer.").
   explicit FreezeRule(std::vector<std::string> patterns, std::string prefix = "")
       : patterns_(std::move(patterns)), prefix_(std::move(prefix)) {}
 
   bool empty() const { return patterns_.empty(); }
   bool applies_to(const std::string& name) const;
-  // The patterns that fit none of the parameters.
+  // Returns the patterns that match no parameter.
   std::vector<std::string> idle_patterns(const std::vector<UnitSpec>& units) const;
 
  private:
@@ -27,7 +28,7 @@ class FreezeRule {
   std::string prefix_;
 };
 
-// The parameter's name that takes the fewest changes of letters to be the pattern.
+// Returns the parameter name nearest to the pattern by edit distance.
 std::string nearest_name(const std::string& pattern, const std::vector<UnitSpec>& units);
 
 }  // namespace cleave::config

@@ -16,7 +16,7 @@ namespace {
 bool begins_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_of_word(char c) { return begins_word(c) || (c >= '0' && c <= '9'); }
 
-// Moves past the word that begins here.
+// Returns the word at the cursor and moves past it.
 std::string_view word_at(TextCursor& at) {
   const size_t begin = at.offset();
   while (is_of_word(at.peek())) at.step();
@@ -30,7 +30,7 @@ void skip_string(TextCursor& at) {
   if (!at.at_end()) at.step();
 }
 
-// Outside of strings and comments.
+// Checks the position for foreign syntax, outside of strings and comments.
 std::optional<std::string> foreign_here(TextCursor& at) {
   if (at.at("\xE2\x80") && uint8_t(at.peek(2)) >= 0x98 && uint8_t(at.peek(2)) <= 0x9F)
     return fmt::format("typographic quotes {} are not valid JSON; use straight quotes, \\\"", at.here());
@@ -50,7 +50,7 @@ std::optional<std::string> foreign_here(TextCursor& at) {
                         : "null");
 }
 
-// A text whose first character opens no object.
+// Checks a text that does not start with an object.
 std::optional<JsonError> without_object(TextCursor at) {
   const TextPosition begin = at.where();
   constexpr const char* kObject = R"(a configuration is a JSON object: {{ "train_batch_size": 8, ... }})";
@@ -83,7 +83,7 @@ std::optional<JsonError> foreign_text(std::string_view text) try {
     if (at.offset() == before) at.step();
   }
   return std::nullopt;
-} catch (const SyntaxError&) {  // a comment without end, which the reader reports
+} catch (const SyntaxError&) {  // a comment without end; the reader reports it
   return std::nullopt;
 }
 

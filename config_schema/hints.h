@@ -1,5 +1,4 @@
-// What a text, a value or a section that does not fit probably was, for messages that end a mistake in one
-// step.
+// Hints for messages: the probable intention of a text, value or section that is invalid.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,14 +9,16 @@
 
 namespace cleave::config {
 
-// What the text is where it is neither JSON nor Hjson that was meant so: YAML, Python, typographic quotes,
-// placeholders of a template.
+// Identifies a text that is neither JSON nor Hjson: YAML, Python, typographic quotes, template
+// placeholders.
 std::optional<JsonError> foreign_text(std::string_view text);
 
-// "${NAME}", "{{ name }}" or "$NAME" of the value, which some other program would fill in; empty: none.
+// Returns a placeholder in the value, such as "${NAME}", "{{ name }}" or "$NAME", that another
+// program should have replaced; empty if none.
 std::string placeholder_in(std::string_view value);
 
-// `; write "bf16": {"enabled": true}` for a section that stands as a plain value; empty where none is usual.
+// Returns `; write "bf16": {"enabled": true}` for a section that is written as a plain value; empty
+// if the section has no usual form.
 std::string section_form(const Reading& reading, const std::string& section, const JsonValue& value);
 
 }  // namespace cleave::config

@@ -1,5 +1,5 @@
-// What Hjson allows beyond JSON, and DeepSpeed's reader with it: keys and texts without quotes, and texts of
-// several lines.
+// Syntax of Hjson in addition to JSON, as in DeepSpeed's reader: unquoted keys and strings, and
+// multi-line strings.
 #pragma once
 #include <string>
 
@@ -9,16 +9,17 @@ namespace cleave::config {
 
 class TextCursor;
 
-// The cursor stands at the first character, and behind the last when these return.
+// The cursor is at the first character before these calls, and after the last one when they return.
 
-// A key without quotes: up to a blank or punctuation. SyntaxError when there is none.
+// Reads an unquoted key, up to a blank or punctuation. SyntaxError if it is empty.
 std::string hjson_key(TextCursor& at);
 
-// A value without quotes: a number, true, false or null that ends at a comma, a bracket, a comment or its
-// line; else a text that goes on to the end of its line, whatever is in it.
+// Reads an unquoted value: a number, true, false or null up to a comma, a bracket, a comment or the
+// line end; otherwise a string up to the line end.
 void hjson_word(TextCursor& at, JsonValue& value);
 
-// A text between three single quotes each: its lines, without the blanks below the opening quotes' column.
+// Reads a string between triple single quotes: its lines without the indentation up to the column
+// of the opening quotes.
 std::string hjson_lines(TextCursor& at);
 
 }  // namespace cleave::config

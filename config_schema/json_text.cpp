@@ -269,7 +269,7 @@ JsonDocument read_json_text(std::string_view text) {
     hjson.not_json = why;
     return hjson;
   }
-  // Both failed: the second reading says more only where it came further.
+  // Both readings failed: report the second one only if it read further.
   if (const JsonError& later = hjson.errors.back(); why.where < later.where)
     document.errors.push_back({later.where, "read as Hjson, as DeepSpeed does: " + later.message});
   return document;

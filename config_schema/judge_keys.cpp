@@ -18,8 +18,8 @@ std::string off_values(const Key& key) {
   return text;
 }
 
-// Keys that DeepSpeed's config class refuses since 0.19.8 (its _REMOVED_TOP_LEVEL_CONFIG_KEYS and
-// _REMOVED_ZERO_CONFIG_KEYS), also where they ask for nothing.
+// Keys that DeepSpeed's config class rejects since 0.19.8 (its _REMOVED_TOP_LEVEL_CONFIG_KEYS and
+// _REMOVED_ZERO_CONFIG_KEYS), also with values that disable them.
 constexpr std::string_view kRemovedFromDeepSpeed[] = {
     "amp",
     "compression_training",
@@ -74,7 +74,7 @@ class Judge {
     r_.result.notes.push_back(std::move(note));
   }
 
-  // What the file does not say: what followed from it, then the defaults.
+  // Adds notes for keys that the file does not set: derived values first, then defaults.
   void rest() {
     for (const bool derived : {true, false})
       for (size_t i = 0; i < now_.size(); ++i) {
@@ -82,7 +82,7 @@ class Judge {
         const auto it = r_.derived.find(now.path);
         const bool unread = now.status != Status::honoured || !read_by_type(now);
         const Given* g = r_.entry(now.path);
-        // Described again, a field that something else has set has another default.
+        // A field set by another key has a changed default when it is described again.
         const bool follows = it != r_.derived.end() || (!g && now.default_text != r_.keys[i].default_text);
         const bool said = g && (!derived || g->origin == "auto");
         if (unread || follows != derived || said) continue;
@@ -99,7 +99,7 @@ class Judge {
   }
 
  private:
-  // The section's own switch, when it is off and is not this key.
+  // Returns the switch of the key's section if it is off and is not this key.
   std::string disabled_by(const Key& key) const {
     const std::string path = parent_of(key.path) + ".enabled";
     const auto it = r_.index.find(path);

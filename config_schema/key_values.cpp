@@ -15,7 +15,7 @@ bool in_range(const Key& key, double x) {
   return std::isfinite(x) && x <= key.max && (key.above_min ? x > key.min : x >= key.min);
 }
 
-// Which of the key's choices the text is, or -1; texts without choices are all choice 0.
+// Returns the index of the text in the key's choices, or -1; 0 for keys without choices.
 int index_of(const Key& key, const std::string& text) {
   if (key.choices.empty()) return 0;
   for (size_t i = 0; i < key.choices.size(); ++i) {
@@ -32,7 +32,7 @@ std::optional<Precision> precision_of(const std::string& text) {
   return Precision::fp32;
 }
 
-// Whole numbers that no integer type holds are whole all the same.
+// Whole numbers outside of the range of integers also count as whole.
 bool is_whole(const JsonValue& v) { return v.integer || std::fabs(v.number) >= 0x1p63; }
 
 int64_t nearest_integer(const JsonValue& v) {
@@ -104,7 +104,7 @@ struct Assign {
   }
 };
 
-struct Clear {  // null: an optional target becomes empty, others keep their default
+struct Clear {  // null: optional targets become empty, others keep their default
   void operator()(std::optional<double>* t) const { t->reset(); }
   void operator()(std::optional<int64_t>* t) const { t->reset(); }
   void operator()(std::optional<bool>* t) const { t->reset(); }

@@ -1,4 +1,4 @@
-// A value from a file against the key it is for: does it fit, where does it go, does it ask for anything.
+// Values of a file compared with their key: validation, storage, and values that disable a feature.
 #pragma once
 #include <optional>
 #include <string>
@@ -9,34 +9,36 @@
 
 namespace cleave::config {
 
-// "an integer from 0 to 3", "one of \"none\", \"cpu\", \"nvme\"".
+// Returns, for example, "an integer from 0 to 3", or "one of \"none\", \"cpu\", \"nvme\"".
 std::string wanted_by(const Key& key);
 
-// What stands in its place: describe_value(), and of two numbers that are not all in range which one is not.
+// Returns the given value for a message: describe_value(), and for a pair of numbers the one out of
+// range.
 std::string got(const Key& key, const JsonValue& value);
 
-// Whether the value has the key's type and range; then it is stored in the key's target, if there is one.
+// Stores the value in the key's target, if it has one. Returns false for a wrong type or range.
 bool store_value(const Key& key, const JsonValue& value);
 
-// Sections whose values DeepSpeed's reader coerces and where it takes the default for "auto".
+// Returns true for sections with values that DeepSpeed's reader converts, and "auto" as the
+// default.
 bool in_strict_section(std::string_view path);
 
-// What DeepSpeed's reader makes of a value of another type than its key in such a section: "500" and true are
-// integers, "1e-3" is a number, 1, "on" and "true" are booleans. Nothing where it refuses the value, too.
+// Returns the value as DeepSpeed's reader converts it in such a section: "500" and true become
+// integers, "1e-3" a number, 1, "on" and "true" booleans. Empty if DeepSpeed also rejects it.
 std::optional<JsonValue> coerced(const Key& key, const JsonValue& value);
 
-// Whether the value is that of the JSON text; numbers are compared as numbers, an object equal in all
+// Returns true if the value equals the JSON text. Numbers are compared as numbers, objects by all
 // members.
 bool same_value(const JsonValue& value, const std::string& json);
 
-// Whether the value of a warned or refused key asks for nothing: the default, null, or one of key.off, where
-// the word `disabled` stands for an object with "enabled": false.
+// Returns true if the value disables a warned or refused key: the default, null, or one of key.off.
+// The word `disabled` in key.off means an object with "enabled": false.
 bool is_off(const Key& key, const JsonValue& value);
 
-// The value as JSON on one line, shortened when long.
+// Returns the value as JSON in one line; long values are shortened.
 std::string compact(const JsonValue& value);
 
-// With small letters for those of ASCII.
+// Converts ASCII letters to lower case.
 std::string lower(std::string text);
 
 }  // namespace cleave::config

@@ -273,7 +273,7 @@ const Meant* meant_by(std::string_view section, std::string_view name) {
 }
 
 const Meant* nearly_meant_by(std::string_view section, std::string_view name) {
-  constexpr size_t kShortest = 8;  // a shorter name of another program is too often near
+  constexpr size_t kShortest = 8;  // shorter names of other programs are often similar by chance
   const auto row = std::find_if(std::begin(kMeant), std::end(kMeant), [&](const Meant& m) {
     return m.section == section && m.name.size() >= kShortest && edit_distance(m.name, name, 1) <= 1;
   });

@@ -1,4 +1,4 @@
-// Names that are no keys and that people write for one.
+// Common wrong names of keys.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -8,28 +8,27 @@
 
 namespace cleave::config {
 
-// A name by the section it stands in. `key` is the one that is meant; without one, `says` is all there is to
-// say.
+// A wrong name in a section. `key` is the intended key; without one, `says` is the complete advice.
 struct Meant {
   std::string_view section, name, key, says = {};
   enum class When : uint8_t {
     always,     // an error
     warning,    // never an error
-    asking,     // an error unless the value asks for nothing
-    above_one,  // the same of a number of ranks, of which 1 asks for nothing, too
+    asking,     // an error unless the value disables the feature
+    above_one,  // as asking, for a number of ranks; 1 also disables
   } when = When::always;
 };
 
-// The row of a name, which may be written with dashes and capitals; nullptr: none.
+// Returns the row of a name, with any dashes and capitals, or nullptr.
 const Meant* meant_by(std::string_view section, std::string_view name);
 
-// The row whose name is one edit away from a name of eight characters or more; nullptr: none.
+// Returns the row at an edit distance of one from a name of at least eight characters, or nullptr.
 const Meant* nearly_meant_by(std::string_view section, std::string_view name);
 
-// Whether a value of an unknown key asks for nothing.
+// Returns true if the value of an unknown key disables a feature.
 bool asks_for_nothing(const JsonValue& value);
 
-// Whether the row takes the value for nothing asked; for a type that is fp32.
+// Returns true if the value disables the feature of the row; for a type, fp32.
 bool asks_for_nothing(const Meant& row, const JsonValue& value);
 
 }  // namespace cleave::config

@@ -50,8 +50,8 @@ namespace {
 
 char small_at(std::string_view s, size_t i) { return i < s.size() ? small(s[i]) : '\0'; }
 
-// How far the word is from a name that was probably meant, in edits: a slip, or its beginning, which costs as
-// much as the largest slip. Nothing when it was not meant.
+// Returns the edit distance of a typo. A prefix costs as much as the largest typo. Empty if the
+// name is too different.
 std::optional<int> distance_to(std::string_view word, std::string_view name) {
   const int most = slip_of(word), distance = edit_distance(word, name, most);
   if (distance <= most) return distance;
@@ -74,8 +74,9 @@ Suggestion nearest_key(std::string_view parent, std::string_view name,
     const bool here = key.parent == parent;
     const std::optional<int> distance = distance_to(name, key.name);
     if (!distance) continue;
-    // A slip in this section is likelier than the same slip elsewhere; the exact name elsewhere beats a slip
-    // here. Elsewhere, a short name that is nearly right is a coincidence.
+    // A typo in this section is more likely than one elsewhere; an exact name elsewhere is more
+    // likely than a typo here. Short names elsewhere match only exactly, because near ones are
+    // coincidences.
     constexpr size_t kShort = 5;
     const int most_there = name.size() < kShort ? 0 : (slip_of(name) + 1) / 2;
     const int cost = 2 * *distance + (here ? 0 : 1);

@@ -1,4 +1,4 @@
-// The part of a ds_config that cuts a model over ranks and says what is recomputed.
+// The part of a ds_config for pipeline and tensor parallelism and recomputation.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -12,27 +12,27 @@ namespace cleave::config {
 struct PipelineConfig {
   int stages = 1;  // ranks that share the layers
   std::string partition_method = "balanced", schedule = "1f1b";
-  int virtual_stages = 1;           // chunks of layers a rank
+  int virtual_stages = 1;           // chunks of layers per rank
   int64_t checkpoint_interval = 0;  // another name of CheckpointingConfig::interval
 };
 
-// Activation checkpointing. Both numbers 0 and not lean: everything is kept.
+// Activation checkpointing. If both numbers are 0 and lean is false, everything is kept.
 struct CheckpointingConfig {
-  int64_t interval = 0;  // layers whose forward runs again together; or
-  int64_t number = 0;    // how many such groups of layers
+  int64_t interval = 0;  // number of layers to recompute together; or
+  int64_t number = 0;    // number of such groups
   CheckpointingPolicy policy = CheckpointingPolicy::full;
-  bool lean = false;  // resolved from policy: layers keep less, and nothing is kept by groups
+  bool lean = false;  // resolved from policy: layers keep less, without groups
   bool to_host = false;
-  bool partition = false;  // over the tensor axis, where rows are not cut anyway
+  bool partition = false;  // over the tensor axis, if rows are not already cut
 };
 
 struct TensorParallelConfig {
-  int autotp_size = 0, tp_size = 1;     // two names of one number; 0 and 1 leave layers whole
-  bool sequence_parallel = true;        // rows between cut products are cut, too
-  std::optional<bool> tp_overlap_comm;  // movements of rows run beside products; absent: on GPUs
-  int64_t overlap_rows = 256;           // of a piece at least, and 64, where they do; 0: no pieces
+  int autotp_size = 0, tp_size = 1;     // two names of the tensor-parallel size; 0 and 1: whole layers
+  bool sequence_parallel = true;        // also cut the rows between cut products
+  std::optional<bool> tp_overlap_comm;  // move rows during products; absent: on GPUs
+  int64_t overlap_rows = 256;           // minimum rows per piece for the overlap, at least 64; 0: no pieces
   int size() const { return std::max({1, autotp_size, tp_size}); }
-  // Products of a few rows may add in another order than those of more.
+  // Products of fewer rows may add in another order.
   int64_t piece_rows() const { return overlap_rows == 0 ? 0 : std::max<int64_t>(64, overlap_rows); }
 };
 

@@ -1,4 +1,4 @@
-// What decides how many ranks an axis has, and what each is given.
+// Resolves the number of ranks of each axis, and their shares.
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kBatchKeys[] = {"train_batch_size", "train_micro_batch_size_per_gpu",
                                       "gradient_accumulation_steps"};
 
-// Of the ranks that the job has.
+// Divides the ranks of the job.
 MeshCut cut_of(const Reading& r) {
   const DsConfig& c = r.result.config;
   return cut_world(r.options.world_size, c.pipeline.stages, c.tensor_parallel.size(), c.sequence_ranks());
@@ -25,7 +25,7 @@ MeshCut cut_of(const Reading& r) {
 
 constexpr const char* kAsk = "add --world_size N, the number of ranks of the job";
 
-// Why the ranks of an axis do not divide those that there are.
+// Explains why the ranks of an axis do not divide the number of ranks.
 std::string no_divisor(const Reading& r, int64_t size, std::string_view what, int64_t ranks,
                        std::string_view beside) {
   if (r.options.world_assumed)
@@ -33,7 +33,8 @@ std::string no_divisor(const Reading& r, int64_t size, std::string_view what, in
   return fmt::format("{} {} do not divide {} ranks{}; use {}", size, what, ranks, beside, divisors(ranks));
 }
 
-// The number of ranks for which the three sizes are right, where no number was given and these say one.
+// Returns the number of ranks that makes the three sizes consistent, if the user gave none and the
+// sizes define it.
 int64_t ranks_of_sizes(const Reading& r, const BatchSizes& sizes, int64_t share) {
   if (!r.options.world_assumed || !sizes.train || !sizes.micro || !sizes.accumulation) return 0;
   int64_t one = 0, all = 0;
@@ -148,7 +149,7 @@ void resolve_pipeline(Reading& r) {
   if (p.stages == 1) p.virtual_stages = 1;
 }
 
-// Groups of near ranks must divide the data axis, to which ranks that share a sequence belong.
+// Groups of near ranks must divide the data axis, which includes ranks that share a sequence.
 void resolve_near_ranks(Reading& r) {
   DsConfig& c = r.result.config;
   const int64_t share = int64_t{c.pipeline.stages} * c.tensor_parallel.size();
@@ -179,7 +180,7 @@ void resolve_near_ranks(Reading& r) {
                "and mics_shard_size both limit gathers to near ranks; remove one");
 }
 
-// Blocks of bytes are cut out of a rank's shard, without regard to what is in it.
+// Quantization blocks are cut from a rank's shard, regardless of parameter boundaries.
 void check_quantized_gathers(Reading& r) {
   const DsConfig& c = r.result.config;
   if (c.zero.stage != 3 || !c.zero.quantized_weights) return;

@@ -25,7 +25,7 @@ void resolve_precision(Reading& r) {
   if (c.grad_accum_dtype && *c.grad_accum_dtype != Precision::fp32 && *c.grad_accum_dtype != c.precision)
     r.error_at("data_types.grad_accum_dtype",
                "gradients accumulate in fp32 or in the model's type; use one of these");
-  // Compared by name through a scratch field, because the key itself is only a cross-check.
+  // Compared by name through a scratch field, because the key is only a cross-check.
   if (const JsonValue* v = r.value("data_types.param_dtype"); v && v->kind == JsonValue::Kind::text) {
     const bool is_bf16 = v->text.find("bf") != std::string::npos;
     const bool is_fp16 = !is_bf16 && (v->text.find("16") != std::string::npos || v->text == "half");
@@ -85,7 +85,7 @@ void resolve_zero(Reading& r) {
 void resolve_gradients(Reading& r) {
   DsConfig& c = r.result.config;
   if (const JsonValue* op = r.value("gradient_allreduce_op"))
-    c.gradient_sum = op->text.size() == 3;  // of mean and sum in any case
+    c.gradient_sum = op->text.size() == 3;  // mean or sum, in any case
   if (c.gradient_sum && c.zero.stage == 3)
     r.error_at("gradient_allreduce_op",
                "\"sum\" cannot be combined with zero_optimization.stage 3; use \"mean\"");
@@ -137,7 +137,7 @@ void resolve_optimizer(Reading& r) {
 
 void resolve_scheduler(Reading& r) {
   SchedulerConfig& s = r.result.config.scheduler;
-  if (const Given* type = r.entry("scheduler.type"); type && !type->usable) return;  // that says it all
+  if (const Given* type = r.entry("scheduler.type"); type && !type->usable) return;  // the error is enough
   const auto required = [&](const char* name) {
     const std::string path = fmt::format("scheduler.params.{}", name);
     if (const Given* g = r.entry(path); !g || (g->value->kind == JsonValue::Kind::null))
@@ -219,7 +219,8 @@ void resolve_fp8(Reading& r) {
     r.error_at("cleave.fp8.scaling", "needs bf16; set bf16.enabled to true, or cleave.fp8.scaling to off");
 }
 
-// DeepSpeed logs collectives wherever the section stands, whatever `enabled` says; here false means off.
+// DeepSpeed logs collectives whenever the section exists, regardless of `enabled`; here false means
+// off.
 void resolve_comms_logger(Reading& r) {
   const Given* section = r.entry("comms_logger");
   const bool there = section && section->value->kind == JsonValue::Kind::object;

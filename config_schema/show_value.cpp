@@ -1,4 +1,4 @@
-// JSON values as messages show them.
+// JSON values for messages.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -66,7 +66,8 @@ std::string quote(std::string_view text) {
   while (i < text.size() && out.size() < kLongest) {
     const size_t length = utf8_length(text.substr(i));
     const uint8_t c = uint8_t(text[i]);
-    // C1 controls, two bytes in UTF-8, move a terminal's cursor as well; their second byte is no beginning.
+    // C1 controls (two bytes in UTF-8) also move a terminal's cursor; their second byte does not
+    // start a character.
     const bool control = c < 0x20 || c == 0x7F || (c == 0xC2 && length == 2 && uint8_t(text[i + 1]) < 0xA0);
     if (length == 0 || control) {
       out += fmt::format("\\x{:02x}", c);

@@ -15,7 +15,7 @@ const Note* note_of(const ReadResult& r, std::string_view path) {
   return it == r.notes.end() ? nullptr : &*it;
 }
 
-// A default of a section that the file has is DeepSpeed's; without the section it is this program's.
+// Defaults in a section of the file are DeepSpeed's; without the section they are this program's.
 std::string origin_of(const ReadResult& r, const std::string& path) {
   const Note* n = note_of(r, path);
   if (!n || n->origin == "default") {
@@ -51,14 +51,15 @@ std::string optimizer_value(const ReadResult& r) {
   return joined(values);
 }
 
-// Whether each rank may have its own value: paths of what rank 0 writes, and what belongs to a host's disks.
+// Returns true for values that may differ between ranks: output paths of rank 0, and settings of a
+// host's disks.
 bool is_of_rank(std::string_view path) {
   constexpr std::string_view kSections[] = {"aio.", "tensorboard.", "csv_monitor."};
   return path == "flops_profiler.output_file" || path.ends_with(".nvme_path") ||
          std::ranges::any_of(kSections, [&](std::string_view section) { return path.starts_with(section); });
 }
 
-// Keys of the lines batch, optimizer and schedule.
+// Returns true for keys in the lines batch, optimizer and schedule.
 bool has_own_line(std::string_view path) {
   return path.starts_with("optimizer.") || path.starts_with("scheduler.") ||
          path.find("batch_size") != std::string_view::npos || path == "gradient_accumulation_steps";

@@ -1,4 +1,4 @@
-// What a configuration comes to, in a few lines for people.
+// Summary of a configuration in a few lines for people.
 #pragma once
 #include <map>
 #include <string>
@@ -13,28 +13,27 @@ struct NamedValue {
   std::string name, value;
 };
 
-// "optimizer": "AdamW (file), lr 0.001 (--learning_rate), ..." and "schedule", each value with its origin:
-// the file, an option, the Trainer or a default. Equal origins are stated once, at the end. `result` must be
-// ok().
+// Returns "optimizer": "AdamW (file), lr 0.001 (--learning_rate), ..." and "schedule", with the
+// origin of each value: the file, an option, the Trainer or a default. Equal origins are stated
+// once, at the end. `result` must be ok().
 std::vector<NamedValue> update_lines(const ReadResult& result);
 
-// "zero_optimization.stage = 2, ...": every key that differs from its default, without those of the batch,
-// optimizer and schedule; empty if there are none.
+// Returns "zero_optimization.stage = 2, ...": every key that differs from its default, except those
+// of the batch, optimizer and schedule; empty if there are none.
 std::string differences(const ReadResult& result);
 
-// "8 = 4 samples x 1 micro-batch x 2 data-parallel ranks".
+// Returns, for example, "8 = 4 samples x 1 micro-batch x 2 data-parallel ranks".
 std::string batch_value(const DsConfig& config);
 
-// "bf16.enabled = false (auto, Trainer's default), ...": values that neither the file nor a default states,
-// without those of the batch, optimizer and schedule; may be empty.
+// Returns "bf16.enabled = false (auto, Trainer's default), ...": values from neither the file nor a
+// default, except those of the batch, optimizer and schedule; may be empty.
 std::string decided(const ReadResult& result);
 
-// One line per key that the file or the Trainer sets and that is not simply honoured, with the reason.
+// Returns a line, with the reason, per key of the file or the Trainer that is not simply honoured.
 std::vector<std::string> unusual(const ReadResult& result);
 
-// Every honoured key with its effective value, for ranks to compare: all that a resolved configuration must
-// have alike on all ranks. Excludes paths of files that one rank writes and the settings of a host's own
-// disks.
+// Returns every honoured key with its effective value, for the comparison of ranks. Excludes output
+// paths of a single rank and settings of a host's disks, which may differ.
 std::vector<std::pair<std::string, std::string>> compared_values(DsConfig config);
 
 // Effective values, as JSON by key, that decide what a training computes in any layout: batch, optimizer,

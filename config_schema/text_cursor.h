@@ -1,4 +1,4 @@
-// A position in a text that is being read, as line and column for messages.
+// Reading position in a text, with line and column for messages.
 #pragma once
 #include <algorithm>
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace cleave::config {
 
-// The error at which reading a text stops.
+// Syntax error that stops reading.
 struct SyntaxError {
   TextPosition where;
   std::string message;
@@ -20,7 +20,7 @@ class TextCursor {
  public:
   explicit TextCursor(std::string_view text) : text_(text) {}
 
-  // The byte so far ahead; 0 behind the end.
+  // Returns the byte at this distance; 0 past the end.
   char peek(size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
   bool at_end() const { return at_ >= text_.size(); }
   bool at(std::string_view word) const { return text_.substr(at_).starts_with(word); }
@@ -45,13 +45,13 @@ class TextCursor {
 
   [[noreturn]] void stop(std::string message) const { throw SyntaxError{where_, std::move(message)}; }
 
-  // The character that comes next, in quotes.
+  // Returns the next character in quotes.
   std::string here() const {
     if (at_end()) return "end of file";
     return quote(text_.substr(at_, std::max<size_t>(1, utf8_length(text_.substr(at_)))));
   }
 
-  // Blanks and comments.
+  // Skips blanks and comments.
   void skip_blanks() {
     while (!at_end()) {
       const char c = peek();

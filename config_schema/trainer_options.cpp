@@ -1,5 +1,5 @@
-// What a Hugging Face Trainer's options say beside the file: they stand for "auto", fill in what the file
-// leaves out, and may not contradict what it says.
+// Options of the Hugging Face Trainer: values for "auto" and for keys that the file omits. They
+// must not contradict the file.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace cleave::config {
 namespace {
 
-// Betas are one key and two options; `item` says which of the list is the option's.
+// Betas are one key and two options; `item` is the index of the option's value in the list.
 struct Pair {
   const char *option, *path;
   int item = -1;
@@ -32,7 +32,7 @@ constexpr Pair kPairs[] = {
     {"--bf16", "bf16.enabled"},
 };
 
-// The schedule of a file that is the Trainer's of this name.
+// Returns the name in files of a Trainer schedule.
 std::string_view counterpart(std::string_view trainers) {
   if (trainers == "linear") return "WarmupDecayLR";
   if (trainers == "constant_with_warmup") return "WarmupLR";
@@ -54,7 +54,7 @@ class TrainerOptions {
   }
 
  private:
-  // A file with an "auto", or a command line with an option, is a Trainer's.
+  // Returns true for a file with an "auto" or a command line with an option.
   bool is_trainers() const {
     return !values_.given.empty() ||
            std::any_of(r_.given.begin(), r_.given.end(), [](const Given& g) { return g.origin == "auto"; });
@@ -63,7 +63,7 @@ class TrainerOptions {
   void apply(const Pair& pair) {
     const std::string path = pair.path;
     const bool batch = path == "train_micro_batch_size_per_gpu" || path == "gradient_accumulation_steps";
-    if (batch && r_.options.micro_batch_size) return;  // nothing is trained
+    if (batch && r_.options.micro_batch_size) return;  // no training
     const Key& key = *r_.find(path);
     const AutoAnswer answer = answer_auto(key, r_.options, 0);
     if (!answer.value) return;
@@ -74,7 +74,7 @@ class TrainerOptions {
   }
 
   void compare(const Pair& pair, const Key& key, const Given& g, const JsonValue& wanted) {
-    if (!g.usable) return;  // an error of its own
+    if (!g.usable) return;  // already an error
     const JsonValue* has = g.value;
     const JsonValue* option = &wanted;
     if (key.or_list_of_one && has->kind == JsonValue::Kind::list) has = &has->items[0];
@@ -84,18 +84,19 @@ class TrainerOptions {
               fmt::format("{} is {}, {} is {}", g.shown, compact(*g.value), pair.option, compact(*option)));
   }
 
-  // What the file does not say, the option says, where the file's optimizer and schedule know it.
+  // Sets a value that the file omits from the option, if the file's optimizer and schedule have the
+  // key.
   void fill(const Pair& pair, const Key& key, const JsonValue& value) {
     const std::string section = key.path.substr(0, key.path.find('.'));
     const bool typed = section == "optimizer" || section == "scheduler";
     const Given* at = r_.entry(section + ".type");
-    if (typed && !(at && at->usable)) return;  // the Trainer's own, or an error already
+    if (typed && !(at && at->usable)) return;  // the Trainer's own, or already an error
     const DsConfig& c = r_.result.config;
     const std::string_view type =
         section == "optimizer" ? name_of(c.optimizer.type) : name_of(c.scheduler.type);
     if (typed && !key.only_for.empty() &&
         std::find(key.only_for.begin(), key.only_for.end(), type) == key.only_for.end()) {
-      if (key.path == "scheduler.params.warmup_max_lr") return;  // the rate of a schedule that names its own
+      if (key.path == "scheduler.params.warmup_max_lr") return;  // the schedule has its own rate
       return differs(at->where,
                      fmt::format("{} is {}, which has no {}, {} is {}", at->shown, compact(*at->value),
                                  key.path.substr(key.path.rfind('.') + 1), pair.option, compact(value)));
@@ -130,7 +131,7 @@ class TrainerOptions {
 
   void take_optimizer() {
     OptimizerConfig& o = r_.result.config.optimizer;
-    if (!values_.lr) return;  // nobody says what a Trainer would do
+    if (!values_.lr) return;  // the Trainer's values are unknown
     o.type = OptimizerType::adamw, r_.derived["optimizer.type"] = "Trainer's default";
     const auto take = [&](const char* path, const char* option, const std::optional<double>& from,
                           double& to) {

@@ -1,5 +1,5 @@
-// DeepSpeed's keys for tools around the training (monitors, profilers, tuners, compression, inference) that
-// are not built here: which of their values ask for nothing, and what happens to the others.
+// DeepSpeed keys of unsupported tools (monitors, profilers, tuners, compression, inference): values
+// that disable them, and the effect of others.
 #include <fmt/core.h>
 
 #include "config_schema/keys.h"

@@ -1,5 +1,5 @@
-// DeepSpeed's keys that change how a model is trained and are not built here: which of their values ask for
-// nothing, and what happens to the others.
+// DeepSpeed keys of unsupported training features: values that disable them, and the effect of
+// others.
 #include "config_schema/keys.h"
 
 namespace cleave::config {

@@ -17,12 +17,12 @@ namespace {
 
 using Kind = JsonValue::Kind;
 
-// Words of names that ask for another training than that of all of a model's weights as they are.
+// Words in names that request another training than full training of the unchanged model.
 constexpr std::string_view kNotBuilt[] = {
     "qlora",   "dora",         "prompt", "quantization", "quantize", "quant", "bnb",    "4bit",   "8bit",
     "int4",    "int8",         "nf4",    "gptq",         "awq",      "moe",   "ema",    "freeze", "frozen",
     "distill", "distillation", "dpo",    "grpo",         "ppo",      "rlhf",  "reward", "pruning"};
-// And of those that ask for adapters of low rank.
+// Words in names that request low-rank adapters.
 constexpr std::string_view kAdapters[] = {"peft", "lora", "adapter", "adapters"};
 
 bool speaks_of(std::span<const std::string_view> words, std::string_view name) {
@@ -52,7 +52,7 @@ bool is_section(const Reading& r, const std::string& path) {
   return it != r.index.end() && it->first.starts_with(path + ".");
 }
 
-// Whether a member of the object is a key of the section, or a slip of one.
+// Returns true if a member of the object is a key of the section, or a typo of one.
 bool belongs_in(const Reading& r, const std::string& section, const JsonValue& object) {
   return std::any_of(object.members.begin(), object.members.end(), [&](const JsonMember& m) {
     const Suggestion near = nearest_key(section, m.key, r.paths);
@@ -60,7 +60,7 @@ bool belongs_in(const Reading& r, const std::string& section, const JsonValue& o
   });
 }
 
-// The key of which the name is a slip, or that stands in another section and is built.
+// Returns the key that the name is a typo of, or a supported key of this name in another section.
 Suggestion near_key(const Reading& r, const std::string& section, const JsonMember& m) {
   const bool object = m.value.kind == Kind::object;
   std::vector<std::string> paths;
@@ -76,10 +76,9 @@ Suggestion near_key(const Reading& r, const std::string& section, const JsonMemb
   return foreign ? Suggestion{} : near;
 }
 
-// Whether a program that reads no more than names would say that this is a key of the top level of a
-// ds_config. In an object that is named after DeepSpeed any such name is; elsewhere one that is honoured, or
-// a section with such keys in which one of the members is a key, because other programs have a log_level and
-// a wandb, too.
+// Returns true if the name alone suggests a top-level key of a ds_config. In an object named after
+// DeepSpeed, any known key counts. Elsewhere only honoured keys count, and sections with honoured
+// keys and a matching member, because other programs also use names such as log_level and wandb.
 bool is_top_level_key(const Reading& r, const JsonMember& m, bool named) {
   const std::string path = m.key == "bfloat16" ? "bf16" : m.key;
   const Meant* row = named ? meant_by("", m.key) : nullptr;
@@ -97,8 +96,7 @@ bool is_top_level_key(const Reading& r, const JsonMember& m, bool named) {
          });
 }
 
-// Where a configuration stands inside the object, by its path, and those of its keys that are known; empty:
-// nowhere.
+// Path of a configuration inside the object, and its known keys; empty if there is none.
 struct Nested {
   std::string path, keys;
 };
@@ -114,7 +112,8 @@ Nested find_nested(const Reading& r, const std::string& path, const JsonValue& v
   return found;
 }
 
-// A whole configuration inside an object that nothing reads, or in a file that an unread key names.
+// Reports a whole configuration inside an object that is not read, or in a file named by such a
+// key.
 std::string nested_configuration(const Reading& r, const JsonMember& m) {
   constexpr std::string_view kNames[] = {"deepspeed", "deepspeed_config", "deepspeed_config_file",
                                          "deepspeed_plugin", "ds_config"};

@@ -1,15 +1,18 @@
-// What becomes of a key that no section has. One rule, in this order:
+// Unknown keys. The rules, in this order:
 //
-// 1. A name that people give to a key here, or to something that the key's section cannot have, is an error
-//    that says which key is meant or what to do (meant_keys.h); one that asks for nothing, and old names that
-//    DeepSpeed no longer reads, are warnings.
-// 2. At the top, an object with a configuration inside, and a name of DeepSpeed's with a file, are errors.
-// 3. A name with dots that is the path of a key is an error that shows how the sections are written.
-// 4. A slip of a key of this section, and the name of a built key of another one, are errors with that key.
-//    An object is a slip only of a section, and only where one of its members belongs there.
-// 5. Inside a section every other name is an error.
-// 6. At the top, one that speaks of another training (an adapter, quantization, experts, ...) and asks for
-//    something is an error: that is not built. All else belongs to another program: a warning.
+// 1. A common wrong name of a key, or of an unsupported feature of the section, is an error that
+//    names the intended key or the action (meant_keys.h). Values that disable the feature, and old
+//    names that DeepSpeed no longer reads, are warnings.
+// 2. At the top level, an object with a configuration inside, and a DeepSpeed name with a file, are
+//    errors.
+// 3. A dotted name that is the path of a key is an error that shows the nested form.
+// 4. A typo of a key of this section, and the name of a supported key of another section, are errors
+//    with that key. An object is a typo only of a section, and only if one of its members belongs
+//    there.
+// 5. Inside a section, every other name is an error.
+// 6. At the top level, a name that suggests another training (an adapter, quantization, experts,
+//    ...) and enables it is an error, because it is unsupported. All other names belong to other
+//    programs: a warning.
 #pragma once
 #include <string>
 
@@ -22,7 +25,7 @@ struct UnknownKey {
   std::string message;
 };
 
-// Why an optimizer or a schedule of this name is refused, where `key` is the one that names it.
+// Returns why an optimizer or schedule of this name is unsupported; `key` is the key with the name.
 std::string refusal_of_type(const Key& key, const std::string& name);
 
 UnknownKey judge_unknown(const Reading& reading, const std::string& section, const JsonMember& member);

@@ -1,4 +1,4 @@
-// Optimizers and schedules that files name and that are not built.
+// Unsupported optimizers and schedules in files.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ const std::vector<std::string> kOtherSchedules = {"StepLR",
                                                   "ReduceLROnPlateau",
                                                   "CosineAnnealingWarmRestarts"};
 
-// Names that other libraries have for one of these types.
+// Names of these types in other libraries.
 struct OtherName {
   std::string_view name, type;
 };

@@ -1,12 +1,12 @@
-// A task to learn: in which quadrant of the plane a point lies. Points are functions of their number, so
-// ranks need no file and never see each other's.
+// Toy task: classify points by their quadrant of the plane. Points are functions of their index, so
+// ranks need no file and use different points.
 #pragma once
 #include "cleave.h"
 #include "core/philox.h"
 
 class Quadrants {
  public:
-  // For a rank at this place on the data axis of so many.
+  // place, places: data-parallel rank and size.
   Quadrants(int64_t points, int place, int places)
       : place_(place), places_(places), points_(size_t(2 * points)), quadrants_(size_t(points)) {}
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Runs a command as on a lesser CPU: with the kernels' bodies and oneDNN limited to one level of instruction sets.
+"""Runs a command as on an older CPU: kernels and oneDNN are limited to one instruction-set level.
 
 usage: at_cpu_level.py avx2|avx512|avx512_bf16|amx COMMAND...    (for example: at_cpu_level.py avx2 build/release/bin/cleave report)
 
-Exits with 77, which ctest counts as skipped, where this CPU lacks the level.
+Exits with 77, which ctest counts as skipped, if this CPU does not support the level.
 """
 import os
 import sys
 
-# Level: flags of /proc/cpuinfo that it needs, CLEAVE_ISA, ONEDNN_MAX_CPU_ISA.
+# Level: required flags of /proc/cpuinfo, CLEAVE_ISA, ONEDNN_MAX_CPU_ISA.
 AVX512 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 LEVELS = {
     "avx2": ({"avx2", "fma", "f16c"}, "v3", "AVX2"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the documentation as a web site that needs no network: build/site/index.html. A broken link ends it with 1.
+# Builds the documentation site for offline use, build/site/index.html, and fails on broken links.
 #   scripts/build_docs.sh [FOLDER]      needs the program (build/release/bin/cleave, or CLEAVE=PROGRAM) for the reference pages
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 venv=build/docs_venv packages=scripts/requirements/docs
 if ! cmp -s $packages.txt $venv/wanted; then
   rm -rf $venv && python3 -m venv $venv
-  # Hashes are those of x86-64 and the Pythons of Debian 12 and Ubuntu 24.04.
+  # The hashes are those of x86-64 and the Python versions of Debian 12 and Ubuntu 24.04.
   $venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $packages.txt 2>/dev/null ||
     $venv/bin/pip install --quiet --disable-pip-version-check -r $packages.in
   cp $packages.txt $venv/wanted

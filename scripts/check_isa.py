@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that objects compiled for one instruction set define nothing outside their namespace.
+"""Checks that objects compiled for one instruction set define symbols only in their own namespace.
 
-A shared inline function compiled with AVX-512 is a weak symbol that the linker may pick for the whole program, which
-then dies on a machine without it.
+A shared inline function compiled with AVX-512 is a weak symbol that the linker may use in the whole program, which then crashes on machines
+without AVX-512.
 
 usage: check_isa.py NAMESPACE OBJECT...    (for example: check_isa.py cleave::kernels::cpu::v4 a.o b.o)
 """

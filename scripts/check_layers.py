@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks that folders include only downwards, and that CMake links say the same: the include graph is the link graph."""
+"""Checks that folders include only downwards, and that the CMake links agree: the include graph is the link graph."""
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Folder: what it may include directly. Everything may include core and itself.
+# Folders that each folder may include directly, in addition to core and itself.
 ALLOWED = {
     "core": [],
     "device": [],
@@ -28,8 +28,8 @@ ALLOWED = {
             "offload", "kernels", "device"],
     "python": ["plan", "runtime", "launcher", "zero", "pipeline", "config_schema", "comm", "optim", "kernels", "device"],
 }
-# Folders with rooms, for whose files ALLOWED counts, too: what each room may include of its folder, whose own name is what stands in no
-# room. Rooms of data/, plan/ and runtime/ lie below what stands in none, those of app/ above it.
+# Rooms of folders, and the rooms of the same folder that each may include; ALLOWED also applies. The name of the folder means its files
+# outside of rooms. In data/, plan/ and runtime/ these files may include the rooms; in app/ the rooms may include them.
 ROOMS = {
     "app": [],
     "app/start": ["app"],
@@ -45,9 +45,9 @@ ROOMS = {
     "runtime": ["runtime/step", "runtime/stage", "runtime/generation"],
 }
 ABOVE_ROOMS = "app/main.cpp"
-# A run is shared by fronts, and only one of them is a command line: not even what its headers include may be.
+# Files of app/run serve several front ends, so neither they nor their headers may include the command line.
 WITHOUT_COMMAND_LINE = ("app/run", r"CLI/")
-FOREIGN = {  # a library's header: the folders that may use it
+FOREIGN = {  # library header: folders that may use it
     r"cuda|nccl|cublas|cudnn": ["device", "kernels", "comm"],
     r"gloo/|sodium": ["comm"],
     r"liburing": ["offload"],
@@ -59,13 +59,13 @@ FOREIGN = {  # a library's header: the folders that may use it
 
 
 def folders_on_disk():
-    """The folders on disk that hold parts of the program: each has to be in every list below."""
+    """Returns the folders of the program on disk; every list below must contain each of them."""
     other = {"tests", "benchmarks", "examples", "build"}
     return {path.parent.name for path in ROOT.glob("*/CMakeLists.txt")} - other | {"python"}
 
 
 def lists_of_folders():
-    """(where, the folders that are named there); the two fronts are built and tested, and not installed."""
+    """Yields (place, folders) of each list. app and python are built and tested, but not installed."""
     cmake = re.search(r"set\(CLEAVE_FOLDERS ([^)]*)\)", (ROOT / "CMakeLists.txt").read_text())[1].split()
     tidy = re.search(r"HeaderFilterRegex: '\(([^)]*)\)", (ROOT / ".clang-tidy").read_text())[1].split("|")
     yield "CMakeLists.txt: CLEAVE_FOLDERS", set(cmake) | {"app", "python"}
@@ -92,13 +92,13 @@ def problems_of_rooms():
             if room_of(included) not in {room, *ROOMS[room]}:
                 yield f"{name}: {room}/ may not include {included}.h"
         if room == WITHOUT_COMMAND_LINE[0]:
-            for header in sorted(headers_behind(path)):
+            for header in sorted(headers_reached(path)):
                 if re.search(f"#include <{WITHOUT_COMMAND_LINE[1]}", (ROOT / header).read_text()):
-                    yield f"{name}: {room}/ knows no command line, but {header} is behind its includes"
+                    yield f"{name}: {room}/ may not include the command line, but its includes reach {header}"
 
 
-def headers_behind(path):
-    """All of the program's headers that a file includes, and those they include; and itself."""
+def headers_reached(path):
+    """Returns a file and all program headers that it includes, directly or indirectly."""
     found, left = set(), [str(path.relative_to(ROOT))]
     while left:
         name = left.pop()

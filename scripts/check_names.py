@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that a folder is a namespace and that no type is defined twice in one.
+"""Checks that a folder is a namespace and that no namespace defines a type twice.
 
-Two classes of one name in a program are undefined behaviour that no compiler sees: the linker keeps one destructor for
-both. So a file stands in the namespace of its folder, and a type at namespace scope has one definition.
+Two classes with one name in a program are undefined behavior that no compiler detects: the linker keeps one destructor for both. So each
+file uses the namespace of its folder, and a type at namespace scope has one definition.
 usage: check_names.py [ROOT]
 """
 import collections
@@ -10,26 +10,26 @@ import pathlib
 import re
 import sys
 
-GROUND = {"core", "device"}  # the words that every folder speaks: they stand in `cleave` itself
-# Folders whose namespace has another, shorter name, and rooms that have their own.
+GROUND = {"core", "device"}  # basic vocabulary in the namespace `cleave` itself
+# Folders with a shorter namespace name, and rooms with their own namespace.
 NAMES = {"config_schema": "config", "data/text": "text", "plan/bench": "bench", "python/capi": "capi"}
 TYPE = re.compile(r"^(?:template <.*>\s*)?(?:class|struct|union|enum(?: class| struct)?) (?:alignas\(\w+\) )?(\w+)(?: final)?(?: : [^;{]*)?\s*(?:\{|$)")
 NAMESPACE = re.compile(r"^(?:inline )?namespace ?([\w:]*) \{$")
-# Names of other folders that a header declares and does not define.
+# Forward declarations of names in other folders.
 FORWARD = re.compile(r"(?:(?:struct|class|enum class) \w+;.*\n|namespace \w+ \{\n|\}.*\n|\n|//.*\n)+")
 
 
 def folder_of(path):
-    """The folder of the library that a file belongs to, also as its test; none: it is of no such folder."""
+    """Returns the library folder of a file or of its test, or None."""
     parts = path.parts[1:] if path.parts[0] == "tests" else path.parts
     room = "/".join(parts[:2])
     return room if room in NAMES else parts[0] if len(parts) > 1 else None
 
 
 def definitions(text):
-    """(namespace, type) for each type at namespace scope that has a name in other files."""
+    """Returns (namespace, type) for each type at namespace scope with a name that other files can use."""
     spaces = []
-    text = re.sub(r"^namespace \w[\w:]* \{\n.*\n\}$", "", text, flags=re.M)  # of one line, whose end is not marked
+    text = re.sub(r"^namespace \w[\w:]* \{\n.*\n\}$", "", text, flags=re.M)  # namespaces in one line have no end comment
     for line in text.splitlines():
         if found := NAMESPACE.match(line):
             spaces.append(found[1])
@@ -40,7 +40,7 @@ def definitions(text):
 
 
 def misplaced(name, text, folder):
-    """The namespaces that a file of the folder defines something in, and should not."""
+    """Returns the wrong namespaces of definitions in a file of the folder."""
     wanted = "cleave" if folder in GROUND else f"cleave::{NAMES.get(folder, folder)}"
     for space, body in re.findall(r"^namespace (cleave\b[\w:]*) \{\n(.*?)^\}", text, re.M | re.S):
         inside = space == wanted or space.startswith(f"{wanted}::")

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Prints what the newest DeepSpeed and transformers on PyPI have and this program does not know: keys of a ds_config, and fields of
-TrainingArguments. This script parses the sources and imports nothing of them; pip prepares the metadata of a source archive, as always.
-A list is no failure, and without a network the script says why it is skipped.
-Usage: check_new_keys.py CLEAVE [FOLDER-OF-SOURCES]"""
+"""Prints ds_config keys and TrainingArguments fields of the newest DeepSpeed and transformers on PyPI that this program does not support.
+
+The script parses the sources and imports none of their code; pip prepares the metadata of a source archive, as always. New names are not an
+error. Without a network the check is skipped and prints the reason.
+Usage: check_new_keys.py CLEAVE [FOLDER-OF-SOURCES]
+"""
 
 import ast
 import json
@@ -16,7 +18,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# The pydantic class of each section: its file in DeepSpeed, and where it stands in a ds_config.
+# Pydantic class of each section: its file in DeepSpeed, and its path in a ds_config.
 CLASSES = {
     "DeepSpeedZeroConfig": ("runtime/zero/config.py", "zero_optimization"),
     "DeepSpeedZeroOffloadOptimizerConfig": ("runtime/zero/offload_config.py", "zero_optimization.offload_optimizer"),
@@ -34,15 +36,15 @@ CLASSES = {
     "TPTrainingConfig": ("runtime/tensor_parallel/config.py", "tensor_parallel"),
     "TPConfig": ("runtime/tensor_parallel/config.py", "tensor_parallel.tp"),
 }
-# Files of constants that name keys, and of functions that get them by name.
+# Files with constants that name keys, and files with functions that read keys by name.
 CONSTANTS = ("runtime/constants.py", "profiling/constants.py", "runtime/swap_tensor/constants.py")
 GETS = ("module_inject/auto_ep_config.py",)
-# Fields that no ds_config writes: they are made of others.
+# Derived fields, which no ds_config sets.
 OWN = {"tensor_parallel.tp": {"tp_group", "mpu"}}
 
 
 def newest(package, folder):
-    """The sources of the newest release, downloaded by pip."""
+    """Downloads the newest release with pip and returns its sources."""
     command = [sys.executable, *"-m pip download --no-deps --quiet --disable-pip-version-check --dest".split(), str(folder), package]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if run.returncode:
@@ -59,7 +61,7 @@ def newest(package, folder):
 
 
 def fields(tree, name):
-    """Annotated fields of a class, with their aliases."""
+    """Returns the annotated fields of a class, with their aliases."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef) or node.name != name:
             continue
@@ -72,13 +74,13 @@ def fields(tree, name):
 
 
 def constants(tree):
-    """Top-level NAME = "text" of a file of constants that name keys: those that have a NAME_DEFAULT beside them."""
+    """Returns the top-level NAME = "text" constants that name keys: those with a NAME_DEFAULT."""
     values = {t.id: n.value for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     return {v.value for k, v in values.items() if isinstance(v, ast.Constant) and isinstance(v.value, str) and f"{k}_DEFAULT" in values}
 
 
 def gets(tree):
-    """The texts that a function reads as param_dict.get("name")."""
+    """Returns the names that a function reads with param_dict.get("name")."""
     calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "get" and n.args)
     return {n.args[0].value for n in calls if isinstance(n.args[0], ast.Constant) and isinstance(n.args[0].value, str)}
 
@@ -89,7 +91,7 @@ def parsed(folder, file):
 
 
 def new_keys(folder, known):
-    """(keys that the program does not know, sections whose class was not found)"""
+    """Returns the unsupported keys, and the sections with a class that was not found."""
     names = {path.rpartition(".")[2] for path in known}
     unknown, missing = [], []
     for name, (file, section) in CLASSES.items():
@@ -109,7 +111,7 @@ def new_keys(folder, known):
 
 
 def trainer_names():
-    """Options that `cleave train` takes or answers."""
+    """Returns the TrainingArguments options that `cleave train` accepts or rejects with a hint."""
     text = "".join((ROOT / f"app/{p}").read_text() for p in ("commands/trainer_names.cpp", "commands/train_options.cpp", "add_options.cpp"))
     return set(re.findall(r'^    \{"(\w+)", Kind', text, re.M)) | set(re.findall(r'"--(\w+)', text))
 

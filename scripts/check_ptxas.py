@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs a CUDA compiler, and fails when its assembler says of a kernel that it spills registers, keeps something in local memory, or
-makes one after the other of warpgroup products that were to run together. The CUDA build compiles every file through this.
+"""Runs a CUDA compiler and fails if its assembler reports spilled registers, local memory or serialized warpgroup products. The CUDA build
+compiles every file through this script.
 
 usage: check_ptxas.py COMPILER ARGUMENT...    (with -Xptxas=-warn-spills,-warn-lmem-usage among the arguments)
 """
@@ -10,11 +10,11 @@ import shutil
 import subprocess
 import sys
 
-# What ptxas says, and what it means. Serialized products are only an "info" to it, which no option makes an error.
+# Messages of ptxas and their meaning. ptxas reports serialized products only as "info", and no option makes that an error.
 FAULTS = [(r"Registers are spilled", "spills registers"),
           (r"Local memory used", "uses local memory"),
           (r"\(C75\d\d\)", "has its warpgroup products changed")]
-# Kernels of which one of these is accepted: (part of the demangled name, the fault). None is.
+# Accepted faults: (part of the demangled kernel name, fault). None so far.
 ALLOWED = []
 
 FUNCTION = re.compile(r"function '([^']+)'")
@@ -43,7 +43,7 @@ def main():
     found = list(faults(compiled.stdout))
     for kernel, what, line in found:
         print(f"check_ptxas: error: {kernel} {what}: {line.split(':', 1)[1].strip()}", file=sys.stderr)
-    if found and "-o" in sys.argv:  # so that the next build compiles it again
+    if found and "-o" in sys.argv:  # so that the next build compiles the file again
         output = sys.argv[sys.argv.index("-o") + 1]
         if os.path.exists(output):
             os.remove(output)

@@ -1,27 +1,26 @@
 #!/usr/bin/env python3
-"""Checks the machine code of the CPU kernels: the loops in which their time goes may not pass vectors through the stack, and have
-as many instructions as a committed table says.
+"""Checks the machine code of the CPU kernels: hot loops may not pass vectors through the stack, and their instruction counts must match a
+committed table.
 
-A compiler that cannot keep a value of two registers in registers copies it through the stack, and nothing but the speed
-shows it. This takes the innermost loops of every function that read or write a tensor's vectors of 256 or 512 bits. In them
+A compiler that cannot keep a value of two registers in registers copies it through the stack, and only the speed shows it. This script
+takes the innermost loops of every function that read or write a tensor's vectors of 256 or 512 bits. In these loops
   - nothing is called,
-  - no vector is stored to the stack, and nothing of 128 bits read from it; constants for which no register was left may be
-    read from there whole.
-A loop that treats the last, partial vector of a row calls memcpy; it runs once a row and is left out. SPILLS has the bodies
-that need more values at a time than there are registers.
+  - no vector is stored to the stack, and no 128-bit value is read from it; whole vectors may be read, as constants without a register.
+A loop for the last, partial vector of a row calls memcpy; it runs once per row and is skipped. SPILLS lists the bodies that need more
+values at a time than there are registers.
 
 usage: check_stack.py [--instructions FILE | --write FILE] OBJECT...      (the objects of one instruction set)
 
---instructions FILE compares, for each body, the instructions of all its vector loops with the table, which --write makes: a body
-that grew by more than 3 % is a fault, and one that shrank by more asks for the table to be written anew. Counts depend on the
-compiler, whose name is the table's first line; with another one nothing is compared.
+--instructions FILE compares, for each body, the number of instructions of all its vector loops with the table, which --write creates. A
+body that grew or shrank by more than 3 % is an error. Counts depend on the compiler, named in the first line of the table; with another
+compiler nothing is compared.
 """
 import pathlib
 import re
 import subprocess
 import sys
 
-# Source: its hot bodies, by the name of a function around the loop. Each must be found, so that the list stays true.
+# Hot bodies of each source, by the name of a function around the loop. Each must exist, so that the list stays correct.
 HOT = {
     "activation": ["forward", "backward", "gated", "gated_grad", "soft_cap", "add", "dropout"],
     "attention": ["forward_heads", "run_product", "cap_scores"],
@@ -41,7 +40,7 @@ HOT = {
     "rotary": ["rotary"],
     "update": ["adam_as", "sgd_as", "lion_as", "adagrad_as"],
 }
-# Body: vectors that a round of its loop may store to the stack, and why.
+# Number of vectors that one iteration of a body's loop may store to the stack, and the reason.
 SPILLS = {
     "gated": (4, "constants of the gate's function and two halves of gate and up are more than sixteen registers"),
     "gated_grad": (7, "as gated, with slopes"),
@@ -50,11 +49,11 @@ SPILLS = {
     "forward_heads": (10, "a row of 64 scores is kept while its exponentials are summed"),
     "backward_heads": (1, "of AVX2's sixteen registers none is left for the factor of the scores"),
     "run_chunk": (24, "packing writes strips of six or twelve columns, which are a part of a vector"),
-    "cross_entropy_part": (1, "the zeros behind an ignored row end in a partial vector"),
+    "cross_entropy_part": (1, "the zeros after an ignored row end in a partial vector"),
     "random_fill": (9, "four words of sixteen lanes and the constants of ten rounds are more than sixteen registers"),
 }
-MODEL = "Model"  # what tests run in place of an instruction
-# Functions that have loops of their own: whoever calls them is not the innermost one.
+MODEL = "Model"  # tests run this model instead of an instruction
+# Functions with inner loops: a loop that calls them is not an innermost loop.
 OUTER = ["share_of", "run_shares", "sum_columns", "dropout_factors", "row_of_words", "weigh_more", "cap_scores", "cap_slopes"]
 
 INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)\s*(.*?)(?:\s+#.*)?$")
@@ -85,10 +84,10 @@ class Instruction:
     def touches_stack(self, frame):
         return bool(re.search(r"\(%rsp" + (r"|\(%rbp" if frame else ""), self.operands))
 
-    def stores(self):  # the last operand is where the result goes
+    def stores(self):  # the last operand is the destination
         return self.operands.endswith(")")
 
-    def is_half(self):  # 128 bits at a time: pieces of something that was copied
+    def is_half(self):  # 128 bits: parts of a copied vector
         return self.name.startswith(("vmovdq", "vmovup", "vmovap")) and not self.is_wide()
 
 
@@ -111,7 +110,7 @@ def functions(path):
 
 
 def blocks_of(body):
-    """The straight pieces of a function: their instructions, and the numbers of those that may follow."""
+    """Splits a function into basic blocks; returns their instructions and the numbers of their successors."""
     addresses = {i.address for i in body}
     heads = {body[0].address}
     for i, after in zip(body, body[1:] + [None]):
@@ -135,7 +134,7 @@ def blocks_of(body):
 
 
 def dominators(follows, before):
-    """For each block those that every way to it passes; for padding, to which there is none, all of them."""
+    """Returns the dominators of each block; unreachable padding has all blocks."""
     everything = set(range(len(follows)))
     found = [{0}] + [everything] * (len(follows) - 1)
     changed = True
@@ -156,7 +155,7 @@ def innermost_loops(body):
         for other in next_ones:
             before[other].append(n)
     above = dominators(follows, before)
-    loops = {}  # by head: all blocks of the loop
+    loops = {}  # all blocks of each loop, by its head
     for n, next_ones in enumerate(follows):
         for head in next_ones & above[n]:
             inside, open_ones = loops.setdefault(head, {head}), [n]
@@ -171,12 +170,12 @@ def innermost_loops(body):
 
 
 def faults(loop, frame, spills):
-    """What is wrong with a loop, as instructions or calls."""
+    """Returns the faults of a loop: wide stores to the stack, narrow loads from it, and calls."""
     if any("memcpy" in (i.calls or "") for i in loop):
         return []
     outer = [i for i in loop if i.calls and any(name in i.calls for name in OUTER)]
     calls = [f"calls {i.calls}" for i in loop if i.calls and i not in outer]
-    if outer:  # not the innermost loop: what it keeps over the call is not passed in every round of that
+    if outer:  # an outer loop: values that it keeps over the call are not passed in every iteration
         return calls
     on_stack = [i for i in loop if (i.is_wide() or i.is_half()) and i.touches_stack(frame)]
     stored = [str(i) for i in on_stack if i.stores()]
@@ -185,7 +184,7 @@ def faults(loop, frame, spills):
 
 
 def check(path, counts):
-    """Prints what is wrong with an object and says how much it was; adds the instructions of each body's loops to `counts`."""
+    """Prints the faults of an object and returns their number; adds the instructions of each body's loops to `counts`."""
     source = pathlib.Path(path).name.split(".")[0]
     missing = set(HOT.get(source, []))
     bad = 0
@@ -197,7 +196,7 @@ def check(path, counts):
         spills = max((SPILLS[hot][0] for hot in around & SPILLS.keys()), default=0)
         for loop in innermost_loops(body):
             if not any(i.is_wide() and "(" in i.operands and not i.touches_stack(frame) for i in loop):
-                continue  # it reads and writes no vectors of a tensor
+                continue  # no vectors of a tensor
             missing -= around
             for hot in around:
                 counts[f"{source} {hot}"] = counts.get(f"{source} {hot}", 0) + len(loop)
@@ -206,7 +205,7 @@ def check(path, counts):
                 print(f"{path}: {name}: a loop of {len(loop)} instructions passes vectors through the stack: "
                       f"{len(found)} times, such as {'; '.join(found[:3])}")
     for hot in sorted(missing):
-        print(f"{path}: no vector loop of {hot} was found; mend HOT in {pathlib.Path(__file__).name}")
+        print(f"{path}: no vector loop of {hot} was found; fix HOT in {pathlib.Path(__file__).name}")
     return bad + len(missing)
 
 
@@ -216,7 +215,7 @@ def compiler_of(path):
 
 
 def compare(counts, table, compiler):
-    """How many bodies have other counts than the table, each with a line."""
+    """Prints the bodies with other counts than the table, and returns their number."""
     known, *lines = pathlib.Path(table).read_text().splitlines()
     if known != compiler:
         print(f"not compared: {table} is of {known}, and the objects are of {compiler}")
@@ -228,7 +227,7 @@ def compare(counts, table, compiler):
         if abs(got - want) > 0.03 * want:
             bad += 1
             print(f"{name}: its loops have {got} instructions, and {table} says {want}; "
-                  f"{'make them fewer, or say why and ' if got > want else ''}write the table anew (--write)")
+                  f"{'make them fewer, or say why and ' if got > want else ''}write the table again (--write)")
     return bad
 
 

@@ -21,11 +21,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUFFIXES = {".md", ".cpp", ".h", ".cu", ".cuh", ".py"}
 SKIPPED = ("build", "tests/fixtures", "third_party", "benchmarks/results", ".venv")
 CHECKED = ("README.md", "CHANGELOG.md", "SECURITY.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
-# Folders of C++ whose string literals are checked, but not their comments.
+# Folders of C++: string literals are checked, comments are not.
 STRINGS_CHECKED = ("app", "checkpoint", "comm", "config_schema", "core", "data", "device", "kernels", "launcher", "model", "monitor", "offload",
                    "optim", "pipeline", "plan", "python/capi", "runtime", "tensor_parallel", "zero")
 
-# What not to write, and what to write instead.
+# Constructions to avoid, and the advice to print.
 RULES = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in (
     (r"\bmend(?:s|ed|ing)?\b", "fix"),
     (r"\b(?:stands?|stood|standing) still\b", "hang, hung"),
@@ -56,7 +56,7 @@ QUESTION = re.compile(r"\bwhat\b[^.!;]*\?", re.IGNORECASE)
 
 
 def markdown(text):
-    """(line, words) of the prose: no code blocks, code spans, link targets or comments."""
+    """Yields (line, words) of prose, without code blocks, code spans, link targets and comments."""
     fenced = False
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("```"):
@@ -66,7 +66,7 @@ def markdown(text):
 
 
 def cpp(text, comments=True):
-    """(line, words) of string literals with blanks in them, and of comments."""
+    """Yields (line, words) of comments and of string literals with several words."""
     for number, line in enumerate(text.splitlines(), 1):
         code = line
         for literal in re.findall(r'"((?:[^"\\]|\\.)*)"', line):
@@ -78,7 +78,7 @@ def cpp(text, comments=True):
 
 
 def python(text):
-    """(line, words) of comments and of strings with blanks in them."""
+    """Yields (line, words) of comments, docstrings and strings with several words."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and token.string.count(" ") > 1):
@@ -97,7 +97,7 @@ def words_of(path, comments):
 
 
 def findings(path, lines=None, comments=True):
-    """(line, what is written, what to write) in one file, or in some of its lines."""
+    """Yields (line, words found, advice) in one file, or in some of its lines."""
     if path.name == pathlib.Path(__file__).name:
         return
     for number, words in words_of(path, comments):
@@ -123,7 +123,7 @@ def all_files():
 
 
 def changed_lines(revision):
-    """{file: lines} that a revision does not have."""
+    """Returns the changed lines of each file since a revision."""
     diff = subprocess.run(["git", "diff", "--unified=0", "--no-color", revision, "--", "."], cwd=ROOT, capture_output=True, text=True, check=True)
     changed, path = {}, None
     for line in diff.stdout.splitlines():
@@ -136,7 +136,7 @@ def changed_lines(revision):
 
 
 def counts():
-    """Occurrences per 10,000 words, relative clauses per sentence and openings of comment blocks, of documents and of comments."""
+    """Returns occurrences per 10,000 words, relative clauses per sentence, and openings of comment blocks, for documents and comments."""
     documents = " ".join(words for path in all_files() if path.suffix == ".md" and path.name != "CHANGELOG.md" for _, words in markdown(path.read_text()))
     blocks, block, last = [], [], -1
     for path in all_files():

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Measures Cleave beside PyTorch and DeepSpeed on this machine: installs them in PEERS (build/peers unless given; several gigabytes, once),
-# then runs every engine in turn, five times, and prints a table of medians, ratios and the spread of both.
-#   scripts/compare_peers.sh [OPTIONS]          options of benchmarks/compare_peers.py, as --layouts 2@3 --engines train native deepspeed
-#   scripts/compare_peers.sh --repeats 2        fewer runs, and a spread that says less
-#   PEERS=FOLDER                                an environment to use or to make
+# Compares Cleave with PyTorch and DeepSpeed on this machine: installs them in PEERS (default: build/peers; several
+# gigabytes, once), then runs every engine five times in turn, and prints a table of medians, ratios and their spread.
+#   scripts/compare_peers.sh [OPTIONS]          options of benchmarks/compare_peers.py, such as --layouts 2@3 --engines train native deepspeed
+#   scripts/compare_peers.sh --repeats 2        fewer runs, with a less reliable spread
+#   PEERS=FOLDER                                virtual environment to use or create
 set -euo pipefail
 cd "$(dirname "$0")/.."
 peers=${PEERS:-build/peers}
 if ! "$peers/bin/python" -c 'import deepspeed, torch, transformers' >/dev/null 2>&1; then
   [ -x "$peers/bin/python" ] || python3 -m venv "$peers"
-  # DeepSpeed comes as source, which is built with the packages of the same file.
+  # DeepSpeed is a source package, built with the other packages of the file.
   grep -v '^#' scripts/requirements/peers.txt | awk '/^[^ ]/ { source = /^deepspeed==/ } !source' >"$peers/others.txt"
   grep -A1 '^deepspeed==' scripts/requirements/peers.txt >"$peers/deepspeed.txt"
   "$peers/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$peers/others.txt"

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What ctest's JUnit file says, for the summary of scripts/test.sh: `PASSED FAILED SKIPPED` in the first line, then a line for each
-reason why tests were skipped with how many, the names of those that failed, the slowest five, and behind them what those that failed
-printed.
+"""Summarizes ctest's JUnit file for scripts/test.sh: `PASSED FAILED SKIPPED` in the first line, then one line per reason for skipped tests
+with their number, the names of failed tests, the slowest five, and the output of failed tests.
 
-usage: ctest_report.py JUNIT.xml"""
+usage: ctest_report.py JUNIT.xml
+"""
 import collections
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
-SHOWN_LINES = 60  # of the output of a test that failed: its end, where a test says what was wrong
+SHOWN_LINES = 60  # last lines of a failed test's output, which contain the reason
 
 
 def name_of(case):
@@ -17,7 +17,7 @@ def name_of(case):
 
 
 def reason_of(case):
-    """What the test itself printed when it was skipped: GoogleTest's line after `Skipped`, or a script's `skipped: ...`."""
+    """Returns the reason that a skipped test printed: GoogleTest's line after `Skipped`, or a script's `skipped: ...`."""
     text = case.findtext("system-out") or ""
     found = re.search(r": Skipped\n(.*)", text) or re.search(r"^skipped: (.*)", text, re.MULTILINE)
     return found[1].strip() if found else "no reason given"
@@ -27,7 +27,7 @@ def main():
     cases = ElementTree.parse(sys.argv[1]).getroot().findall("testcase")
     passed = [c for c in cases if c.get("status") == "run"]
     failed = [c for c in cases if c.get("status") == "fail"]
-    skipped = [c for c in cases if c.get("status") == "notrun"]  # disabled ones are no tests
+    skipped = [c for c in cases if c.get("status") == "notrun"]  # disabled tests do not count
     print(len(passed), len(failed), len(skipped))
     for reason, count in collections.Counter(map(reason_of, skipped)).most_common():
         print(f"skipped: {count} tests: {reason}")

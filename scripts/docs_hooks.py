@@ -1,7 +1,8 @@
-"""Hooks of MkDocs: the site contains README.md as its first page, the reference pages that the program prints, and the files outside docs/
-that pages link to, such as examples and results.
+"""MkDocs hooks: README.md becomes the first page, the program prints the reference pages, and linked files outside of docs/, such as
+examples
+and results, become pages.
 
-CLEAVE names the program; the default is build/release/bin/cleave.
+CLEAVE names the program (default: build/release/bin/cleave).
 """
 import html
 import json
@@ -22,7 +23,7 @@ def run(*arguments):
 
 
 def keys_page():
-    """A table of keys for each section of a ds_config."""
+    """Returns a table of keys for each section of a ds_config."""
     sections = {"Top level": []}
     for row in json.loads(run("explain", "--keys", "--json")):
         section, _, key = row["key"].rpartition(".")
@@ -36,12 +37,12 @@ def keys_page():
 
 
 def commands_of(*command):
-    """Names of the commands in a help text."""
+    """Returns the command names in a help text."""
     return re.findall(r"^  (\w+)  +\S", run(*command, "--help"), re.MULTILINE)
 
 
 def cli_page():
-    """The help texts of all commands."""
+    """Returns the help texts of all commands."""
     lines = ["# Command line", ""]
     for name in commands_of():
         lines += [f"## cleave {name}", "", "```text", run(name, "--help").rstrip(), "```", ""]
@@ -52,7 +53,7 @@ def cli_page():
 
 
 def target_of(page, link):
-    """The file that a link leads to, relative to the repository; none if it is outside or a folder without a README."""
+    """Returns the target of a link relative to the repository, or None if it is outside or a folder without a README."""
     source = ROOT if page == "index.md" else (ROOT / page if (ROOT / page).exists() else ROOT / "docs" / page).parent
     path = (source / link).resolve()
     if path.is_dir():
@@ -61,7 +62,7 @@ def target_of(page, link):
 
 
 def in_site(path):
-    """Where the site has a file of the repository."""
+    """Returns the path of a repository file in the site."""
     return path.relative_to("docs") if path.parts[0] == "docs" else path
 
 

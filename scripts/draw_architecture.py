@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Draws docs/layers.svg, the folders and what each is for, lowest at the bottom, docs/step.svg, what one rank does in a step, and
-docs/unit.svg, what happens to a unit of parameters in it.
+"""Draws docs/layers.svg (the folders and their purpose, lowest at the bottom), docs/step.svg (the work of one rank in a step) and
+docs/unit.svg (a unit of parameters in a step).
 
-  draw_architecture.py FOLDER     writes layers.svg, step.svg and unit.svg there"""
+  draw_architecture.py FOLDER     writes layers.svg, step.svg and unit.svg there
+"""
 import pathlib
 import sys
 from xml.sax.saxutils import escape
@@ -76,7 +77,7 @@ SPANS = [
     ("communication", 9, 10, "gather 1", "move"), ("communication", 10, 11, "reduce 2", "move"), ("communication", 12, 13, "reduce 1", "move"),
     ("computation", 13, 14, "norm", "wait"), ("computation", 14, 16, "update", "update"),
 ]
-NOTES = [(1, 4, "a unit is gathered one layer ahead"), (6, 11, "gradients are reduced one layer behind"),
+NOTES = [(1, 4, "a unit is gathered one layer ahead"), (6, 11, "gradients are reduced one layer later"),
          (12.6, 16, "the host waits once, for the norm")]
 
 
@@ -89,13 +90,13 @@ UNIT_SPANS = [
     ("its events", 12.5, 14, "update", "update"), ("its events", 14, 15.5, "publish", "move"),
     ("whole weights", 0, 5, "from fetch to release", "compute"), ("whole weights", 5.5, 10.5, "from fetch to release", "compute"),
     ("gradient bucket", 7, 12, "this rank's contributions", "compute"), ("gradients' slice", 10.5, 14, "their sum", "compute"),
-    ("weights' shard", 0, 14, "what the last step published", "compute"), ("weights' shard", 14, 15.5, "the next", "update"),
+    ("weights' shard", 0, 14, "published by the last step", "compute"), ("weights' shard", 14, 15.5, "the next", "update"),
 ]
 UNIT_NOTES = [(0, 5, "every forward"), (5.5, 12, "every backward"), (12.5, 15.5, "once a step")]
 
 
 def timeline(title, lanes, spans, notes, foot):
-    """What happens in each lane; spans and notes are in units of 50 points, 16 of them."""
+    """Draws the spans of each lane; spans and notes are in units of 50 points, 16 in total."""
     left, unit, high = 120, 50, 34
     width = left + 16 * unit + 20
     body = [text(16, 24, title, font_size=14, font_weight="bold")]

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Draws docs/overview.svg: what one rank needs for the same model in several layouts, as `cleave plan` says, and where its parts lie.
+"""Draws docs/overview.svg: the memory of one rank for the same model in several layouts, by location, as planned by `cleave plan`.
 
-  draw_overview.py CLEAVE OUT.svg"""
+  draw_overview.py CLEAVE OUT.svg
+"""
 import json
 import pathlib
 import subprocess
@@ -17,11 +18,11 @@ LAYOUTS = [("stage 0", {"zero_optimization": {"stage": 0}}), ("stage 1", {"zero_
            ("stage 1, pipe 2, tensor 2", {"zero_optimization": {"stage": 1}, **CUT})]
 PARTS = [("weights", ["weights"], "#1f6feb"), ("gradients", ["gradients", "buckets"], "#2da44e"),
          ("optimizer state", ["master", "optimizer_state"], "#bf8700"), ("activations, gathered weights, buffers", None, "#8c959f")]
-WIDTH, LEFT, BAR, TOP, SCALE = 900, 190, 30, 78, 20.0  # SCALE: pixels a GiB
+WIDTH, LEFT, BAR, TOP, SCALE = 900, 190, 30, 78, 20.0  # SCALE: pixels per GiB
 
 
 def planned(cleave, changes):
-    """Bytes of the rank that needs the most: (part, on the device, in host memory)."""
+    """Returns (part, bytes on the device, bytes in host memory) of the rank with the largest plan."""
     config = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8, "bf16": {"enabled": True},
               "optimizer": {"type": "AdamW"}, **changes}
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
@@ -47,10 +48,10 @@ def text(x, y, words, **attributes):
 
 
 def main(cleave, out):
-    svg = [text(16, 26, "One configuration, one engine: what a rank holds of Qwen2.5-1.5B (1.54 billion parameters)", font_size=16,
+    svg = [text(16, 26, "Memory of one rank for Qwen2.5-1.5B (1.54 billion parameters) in several layouts", font_size=16,
                 font_weight="bold"),
-           text(16, 46, f"{RANKS} ranks, bf16, {TOKENS} tokens a micro-batch; GiB of the rank that needs the most, as cleave plan "
-                        "says and training measures, to the byte")]
+           text(16, 46, f"{RANKS} ranks, bf16, {TOKENS} tokens per micro-batch; GiB of the rank with the largest plan. Training "
+                        "measures the same bytes")]
     x = LEFT
     for name, _, color in PARTS:
         svg += [f'<rect x="{x}" y="56" width="12" height="12" fill="{color}"/>', text(x + 17, 66, name)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes digits.csv.gz, the UCI handwritten digits (Alpaydin, Kaynak 1998), to the file given. It lies inside Debian's
-# package python3-sklearn, which is unpacked here without being installed.
+# Writes digits.csv.gz, the UCI handwritten digits (Alpaydin, Kaynak 1998), to the given file. Debian's package
+# python3-sklearn contains it; the script unpacks the package without installing it.
 set -euo pipefail
 out=${1:?usage: fetch_digits.sh FILE}
 [ -s "$out" ] && exit 0
@@ -13,7 +13,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/apt"
-if [ "$(id -u)" -eq 0 ] && id _apt >/dev/null 2>&1; then # as root apt downloads as this user
+if [ "$(id -u)" -eq 0 ] && id _apt >/dev/null 2>&1; then # as root, apt downloads as this user
   chmod 711 "$work"
   chown _apt "$work/apt"
 fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Writes the King James Version as plain text, one verse a line without its tag, to the file given. The text is in the
-# public domain; Debian's packages bible-kjv and bible-kjv-text hold it.
+# Writes the King James Version as plain text to the given file, one verse per line without its reference. The text is
+# in the public domain; it is part of Debian's packages bible-kjv and bible-kjv-text.
 set -euo pipefail
 out=${1:?usage: fetch_kjv.sh FILE}
 [ -s "$out" ] && exit 0

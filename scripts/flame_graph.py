@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Draws where a program's time goes, from what Linux's perf saw of it: a box a function, as wide as its share of the samples, upon
-the box of the function that called it.
+"""Draws a flame graph from samples of Linux perf: one box per function, as wide as its share of the samples, on top of the box of its
+caller.
 
   perf record -e cpu-clock -F 99 --call-graph dwarf,65528 -o perf.data -- COMMAND
   perf script -i perf.data --no-inline --no-demangle | c++filt | scripts/flame_graph.py OUT.svg [--from REGEX] [--unknown WORDS]
 
---from: a stack begins at the first of its functions, from its thread's start on, whose name has this, and without one does not
-count. --unknown: what the box is called of code that stands in no file, as a library writes it at run time; else it does not count
-either. What the kernel does is one box. cpu-clock counts time where a virtual machine hides the processor's own counters;
-perf script --time 50%-100% leaves out the start.
+--from: stacks start at the first function, from the start of the thread, with a name that matches; stacks without one do not count.
+--unknown: label of code that belongs to no file, such as generated code; without it, such stacks do not count. The kernel is one box.
+cpu-clock measures time on virtual machines that hide the processor's counters; perf script --time 50%-100% skips the start.
 """
 import argparse
 import collections
@@ -19,11 +18,11 @@ import sys
 import zlib
 
 WIDTH, ROW, TOP, LETTER = 1200, 18, 46, 6.3  # pixels
-LEAST = 0.002  # of all samples; what is narrower is not drawn
+LEAST = 0.002  # of all samples; narrower boxes are not drawn
 
 
 def without(text, begin, end):
-    """The text without what stands between these brackets, and without them."""
+    """Returns the text without these brackets and their contents."""
     out, depth = [], 0
     for letter in text:
         depth += letter == begin
@@ -34,10 +33,10 @@ def without(text, begin, end):
 
 
 def short(symbol):
-    """A function as a box names it: a kernel by its op, others without namespaces of ours, arguments and types."""
+    """Returns the label of a function: a kernel by its op, others without the project's namespaces, arguments and types."""
     if op := re.match(r"cleave::kernels::cpu::run(?:_by)?\(.*cleave::kernels::(\w+) const&\)", symbol):
         return op[1]
-    if symbol.startswith("_ZN"):  # longer than c++filt reads: the names that it begins with, each behind its length
+    if symbol.startswith("_ZN"):  # longer than c++filt supports: take the leading names, each preceded by its length
         rest, names = symbol[3:], []
         while size := re.match(r"L?(\d+)", rest):
             names.append(rest[size.end() : size.end() + int(size[1])])
@@ -48,12 +47,12 @@ def short(symbol):
 
 
 def stacks(lines, start, unknown):
-    """Samples by stack, the thread's first function first."""
+    """Counts samples by stack, the thread's first function first."""
     found, stack = collections.Counter(), []
     for line in [*lines, ""]:
         if frame := re.match(r"\s+[0-9a-f]+ (.+?)(?:\+0x[0-9a-f]+)? \((\S+)\)$", line):
             if frame[2].startswith("[kernel"):
-                stack = []  # of all that the kernel called the first one stays
+                stack = []  # of kernel frames, only the outermost stays
             stack.append(short(frame[1]))
         elif not line.strip() and stack:
             if set(stack) == {"[unknown]"} and unknown:
@@ -67,7 +66,7 @@ def stacks(lines, start, unknown):
 
 
 def boxes(found, depth=0, left=0):
-    """(name, depth, first sample, samples) of each function on each path."""
+    """Returns (name, depth, first sample, samples) of each function on each path."""
     callees = collections.defaultdict(collections.Counter)
     for stack, count in found.items():
         if stack:
@@ -105,7 +104,7 @@ def main():
     args = parser.parse_args()
     found = stacks((line.rstrip("\n") for line in sys.stdin), args.start, args.unknown)
     if not found:
-        sys.exit(f"no stack of a sample in what was read has a function with {args.start or 'a name'}; give what perf script prints")
+        sys.exit(f"standard input: no sample has a function with {args.start or 'a name'} (expected output of perf script)")
     args.out.write_text(draw(found, args.title))
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Lets libFuzzer look for files that a reader does not survive: a program a reader, two at a time. Ends non-zero where one is
-# found, whose bytes stay in build/fuzz/found. Needs clang; cmake --preset fuzz && cmake --build --preset fuzz makes the programs.
+# Searches with libFuzzer for files that crash a reader: one program per reader, two at a time. Exits non-zero if it
+# finds one and keeps its bytes in build/fuzz/found. Needs clang; cmake --preset fuzz && cmake --build --preset fuzz
+# builds the programs.
 #   FUZZ_SEED=1 scripts/fuzz.sh [--runs N | --seconds N] [reader...]     60 seconds each by default
 set -euo pipefail
 cd "$(dirname "$0")/.."

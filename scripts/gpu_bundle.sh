@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Packs what scripts/gpu_check.sh needs on a machine with a GPU, made on one without: programs of the CUDA build, the library for PyTorch
-# scripts with its package, and the shared libraries that a bare Debian or Ubuntu lacks. CUDA's libraries come from the target machine.
+# Packs the files that scripts/gpu_check.sh needs on a machine with a GPU: programs of the CUDA build, the library for
+# PyTorch scripts with its package, and the shared libraries that a minimal Debian or Ubuntu does not have. CUDA
+# libraries come from the target machine.
 #   scripts/gpu_bundle.sh [--generations] [--no-build]     writes gpu_bundle/, which git ignores
-#   --generations       of the preset cuda-release, which has machine code for more GPUs; otherwise of the preset cuda
-#   BUILD=build/cuda    the build to pack, if it is not the preset's
-#   CUOBJDUMP=FILE, PYTHON=python3    cuobjdump, or a Python whose Triton has it, to look for the architectures
+#   --generations       use the preset cuda-release, with machine code for more GPUs, instead of the preset cuda
+#   BUILD=build/cuda    build to pack, if it is not the preset's
+#   CUOBJDUMP=FILE, PYTHON=python3    cuobjdump, or a Python with a Triton that contains it, to check the architectures
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +19,7 @@ for option in "$@"; do
 done
 build=${BUILD:-build/$preset}
 out=gpu_bundle
-# The GPU cases of these tests use no fixture, so they need no path of this machine.
+# The GPU cases of these tests use no fixtures, so they need no path of this machine.
 programs=(cleave kernels_test device_test runtime_test kernels_bench)
 
 if $build_it; then
@@ -32,7 +33,7 @@ done
 rm -rf "$out"
 stage=$out/cleave-gpu
 mkdir -p "$stage/bin" "$stage/lib" "$stage/scripts" "$stage/benchmarks" "$stage/python"
-# Names of functions stay, for the stacks of a process that hangs.
+# Keeps function names, for the stacks of hung processes.
 for p in "${programs[@]}"; do strip --strip-debug -o "$stage/bin/$p" "$build/bin/$p"; done
 cp scripts/gpu_check.sh scripts/gpu_*.py "$stage/scripts/"
 cp benchmarks/torch_peer.py benchmarks/predict.py "$stage/benchmarks/"
@@ -42,7 +43,7 @@ version=$(sed -n 's/^version = "\(.*\)"/\1/p' python/deepspeed_name/pyproject.to
 mkdir "$stage/python/deepspeed-$version.dist-info"
 printf 'Metadata-Version: 2.1\nName: deepspeed\nVersion: %s\n' "$version" >"$stage/python/deepspeed-$version.dist-info/METADATA"
 
-# of_cuda NAME, of_system NAME: what the target brings itself.
+# of_cuda NAME, of_system NAME: true for libraries that the target machine provides.
 of_cuda() { case $1 in libcuda.* | libcudart* | libcublas* | libcudnn* | libnccl* | libnvrtc* | libnvJitLink*) true ;; *) false ;; esac }
 of_system() {
   case $1 in
@@ -56,7 +57,7 @@ ldd "$stage"/bin/* "$stage/lib/libcleave_c.so" | awk '$2 == "=>" && $3 ~ /^\// {
 done
 for library in "$stage"/lib/*; do [ "${library##*/}" = libcleave_c.so ] || strip --strip-unneeded "$library" 2>/dev/null || true; done
 
-# Everything must resolve to the bundle, to CUDA or to the system, and only the first two may be new to the target.
+# All libraries must come from the bundle, from CUDA or from a minimal system.
 wrong=$(LD_LIBRARY_PATH=$PWD/$stage/lib ldd "$stage"/bin/* "$stage"/lib/* | awk '/=>/ {print $1, $3}' | sort -u |
   while read -r name path; do
     if of_cuda "$name" || of_system "$name"; then continue; fi
@@ -64,12 +65,12 @@ wrong=$(LD_LIBRARY_PATH=$PWD/$stage/lib ldd "$stage"/bin/* "$stage"/lib/* | awk 
   done)
 [ -z "$wrong" ] || { printf 'gpu_bundle: not in the bundle:\n%s\n' "$wrong" >&2; exit 1; }
 
-# The toolkit's, or the one that Python's Triton carries.
+# cuobjdump of the toolkit, or of Triton in Python.
 dump=${CUOBJDUMP:-$(command -v cuobjdump || find /usr/local/cuda/bin "$("${PYTHON:-python3}" -c \
   'import importlib.util as u; s = u.find_spec("triton"); print(s.submodule_search_locations[0] if s else "/nowhere")')" \
   -name cuobjdump 2>/dev/null | head -1 || true)}
 if [ -n "$dump" ]; then
-  # Every kernel of the project but Hopper's own has code for each GPU.
+  # Every kernel of the project except Hopper-specific ones has code for each GPU.
   for p in cleave kernels_test kernels_bench; do
     "$dump" -res-usage "$stage/bin/$p" | awk '/^arch = / {gpu = $3} /^ Function / {print gpu, $2}' | sort -u >"$out/kernels.txt"
     of() { sed -n "s/^$1 //p" "$out/kernels.txt"; }
@@ -92,7 +93,7 @@ needs=$(objdump -T "$stage"/bin/* "$stage"/lib/* 2>/dev/null | grep -oE 'GLIBC_2
   echo "built $(date -u +%Y-%m-%dT%H:%MZ) with g++ $(${CXX:-c++} -dumpfullversion 2>/dev/null)"
   echo "needs ${needs:-a C library} or newer"
 } >"$stage/manifest.txt"
-# All programs contain the same kernels: a dictionary as long as several of them packs these once.
+# All programs contain the same kernels: a dictionary longer than several programs packs these once.
 tar -C "$out" -cf - cleave-gpu | xz --lzma2=preset=3,dict=384MiB >"$out/cleave-gpu.tar.xz"
 (cd "$stage" && find . -type f -printf '%P\n' | LC_ALL=C sort | xargs du -h --apparent-size)
 cat "$stage/manifest.txt"

@@ -1,5 +1,6 @@
-"""The cases of scripts/gpu_check.sh: what each runs, its limit, and the expected result. A case returns a dictionary with `result` (passed,
-failed, hung, skipped, not reached), `note` and numbers for the table."""
+"""The cases of scripts/gpu_check.sh: command, limit and expected result. A case returns a dictionary with `result` (passed, failed, hung,
+skipped, not reached), `note` and numbers for the table.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Seconds of commands in each call; a machine is lent for 900 s in all, of which each start takes up to 120.
+# Seconds of commands in each call; a machine is available for 900 s in total, including up to 120 s per start.
 BUDGET = {"first": 360, "second": 280}
 DENSE_BF16 = 989.4e12  # FLOP/s of an H100 SXM, datasheet
 WARMUP = 2
@@ -101,7 +102,7 @@ def train_command(check, name, model, config, options=(), vocabulary=50257, seq=
 
 
 def train(check, name, limit, model, config, steps, options=(), launcher=(), env=None, **data):
-    """Trains, and returns what the run and its metrics say."""
+    """Trains, and returns a summary of the run and its metrics."""
     command = train_command(check, name, model, config, ["--steps", steps, *options], **data)
     if launcher:
         command = [command[0], *launcher, *command]
@@ -120,7 +121,7 @@ def train(check, name, limit, model, config, steps, options=(), launcher=(), env
            "beside_mib": round((training[-1] - planned) / ranks) if training else None, "peak_flops": start.get("matmul_flops_per_s")}  # fmt: skip
     rates = [x["tokens_per_s"] for x in done]
     out["rates"], out["mfu"] = rates, [x["mfu"] for x in done if x.get("mfu")]
-    memory = f", {out['beside_mib']} MiB per rank beside its plan of {out['planned_mib'] // ranks}" if out["beside_mib"] is not None else ""
+    memory = f", {out['beside_mib']} MiB per rank in addition to its plan of {out['planned_mib'] // ranks}" if out["beside_mib"] is not None else ""
     out["note"] = f"{len(done)} steps, start {out['start_s']} s{memory}"
     if status != 0:
         out["note"] = f"{ended(status)} after {len(done)} steps: {last_lines(check.log(name))}"
@@ -211,7 +212,7 @@ def python_suite(check, limit, pattern):
 
 
 def suites_and_python(check, name, limit):
-    """kernels_test, runtime_test and the Python cases beside each other; more processes at once take each other's time."""
+    """Runs kernels_test, runtime_test and the Python cases in parallel; more processes would slow each other down."""
     done = {}
 
     def lane(suite, run):
@@ -280,7 +281,7 @@ def vocabulary_of(model):
 
 
 def choices_of(check, model):
-    """The metrics of a run of the same model, whose measured choices of products are replayed."""
+    """Returns the metrics of a run of the same model, to replay its measured choices of products."""
     path = check.path(f"{model}.jsonl")
     return {"product_choices": path} if any(x.get("event") == "choices" for x in json_lines(path)) else {}
 
@@ -366,9 +367,9 @@ CALLS = {
         Case("host_stage_3", two_ranks("host", STAGE_3, "host_offload", 1e-3), "the same bits as host_offload", 20),
         Case("ipc_stage_3", two_ranks("ipc", STAGE_3, "host_stage_3"), "the same bits as host_stage_3", 20),
         Case("suites_and_python", suites_and_python, "kernels_test (103 of 104), runtime_test (14) and the Python cases (19) pass", 105, 150),
-        Case("nccl_stage_3", two_ranks("nccl", STAGE_3, "host_stage_3", 1e-3), "within 1e-3 of host_stage_3, 1,330 MiB per rank beside the plan", 20),
-        Case("nccl_pipeline", two_ranks("nccl", {"pipeline": {"stages": 2}}), "10 steps, 1,420 MiB per rank beside the plan", 20),
-        Case("nccl_tensor", two_ranks("nccl", {"tensor_parallel": {"autotp_size": 2}}), "10 steps, 1,330 MiB per rank beside the plan", 20),
+        Case("nccl_stage_3", two_ranks("nccl", STAGE_3, "host_stage_3", 1e-3), "within 1e-3 of host_stage_3, 1,330 MiB per rank in addition to the plan", 20),
+        Case("nccl_pipeline", two_ranks("nccl", {"pipeline": {"stages": 2}}), "10 steps, 1,420 MiB per rank in addition to the plan", 20),
+        Case("nccl_tensor", two_ranks("nccl", {"tensor_parallel": {"autotp_size": 2}}), "10 steps, 1,330 MiB per rank in addition to the plan", 20),
         Case("memcheck", memcheck, "0 errors", 25),
     ],
     "second": [

@@ -118,7 +118,7 @@ class Check:
         return "commit unknown"
 
     def take_over(self, archive):
-        """Results of an earlier call with the same list, of which those that passed do not run again, and its logs."""
+        """Takes over logs and results of an earlier call with the same list. Cases that passed do not run again."""
         with tarfile.open(archive) as tar:
             earlier = json.load(tar.extractfile("logs/results.json"))
             if earlier["call"] != self.call:
@@ -130,7 +130,7 @@ class Check:
         self.results = {n: r for n, r in earlier["results"].items() if n != "report" and r["result"] == "passed"}
 
     def main(self, only):
-        """0: nothing failed; 1: something did; 77: there is no GPU to run on."""
+        """Returns 0 if nothing failed, 1 after a failure, 77 without a usable GPU."""
         cases = [c for c in gpu_calls.CALLS[self.call] if not only or c.name in only]
         for i, case in enumerate(cases):
             if case.name in self.results:

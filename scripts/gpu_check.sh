@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Proves the CUDA build on a machine with a GPU in two calls, whose commands take 360 s and 280 s at most:
-#   scripts/gpu_check.sh --first    right or wrong: test suites, ranks over each transport, PyTorch scripts, offload, memcheck
-#   scripts/gpu_check.sh --second   how fast: training rows, FP8, kernels, PyTorch scripts and peers, profiles
-# Needs the bundle of scripts/gpu_bundle.sh (or a CUDA build), cuBLAS of CUDA 13 in Python's nvidia packages or the toolkit, and
-# python3; no network and no compiler. Cases run in order of their value; each has a limit, and after each one $OUT has an archive of
-# all results. A table is printed last. An archive of the same call in gpu_bundle/ is resumed: cases that passed do not run again.
+# Tests the CUDA build on a machine with a GPU in two calls of at most 360 s and 280 s:
+#   scripts/gpu_check.sh --first    correctness: test suites, ranks over each transport, PyTorch scripts, offload,
+#       memcheck
+#   scripts/gpu_check.sh --second   speed: training rows, FP8, kernels, PyTorch scripts and peers, profiles
+# Needs the bundle of scripts/gpu_bundle.sh (or a CUDA build), cuBLAS of CUDA 13 in Python's nvidia packages or the
+# toolkit, and python3; no network and no compiler. Cases run in order of importance; each has a limit, and after each
+# one $OUT has an archive of all results. A table is printed last. An archive of the same call in gpu_bundle/ is
+# resumed: cases that passed do not run again.
 #   scripts/gpu_check.sh --first|--second [--only CASE]... [--programs DIR] [--earlier ARCHIVE] [--list]
-# Exit codes: 0 nothing failed, 1 something failed, 2 wrongly called or nothing to run, 77 there is no usable GPU here.
+# Exit codes: 0 nothing failed, 1 something failed, 2 wrong usage or nothing to run, 77 no usable GPU.
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -22,7 +24,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-# The programs: as given, next to this script in an unpacked bundle, from the bundle, from a build.
+# Finds the programs: given folder, unpacked bundle next to this script, bundle, build.
 if [ -z "$programs" ]; then
   bundle=$here/gpu_bundle/cleave-gpu.tar.xz
   if [ -x "$here/bin/cleave" ]; then
@@ -40,7 +42,7 @@ if [ -z "$programs" ]; then
 fi
 [ -x "$programs/cleave" ] || die "no programs in $programs: run scripts/gpu_bundle.sh where nvcc is and bring gpu_bundle/ along"
 
-# CUDA's libraries, from the toolkit or from Python's packages.
+# CUDA libraries, from the toolkit or Python packages.
 cuda_folders() {
   python3 - <<'P' 2>/dev/null
 import glob, os, site, sys, sysconfig

@@ -28,7 +28,7 @@ DEVICE = os.environ.get("GPU_CHECK_DEVICE", "cuda")
 STEPS, MICROS, SAMPLES, LENGTH, VOCABULARY = 5, 2, 4, 32, 128
 # fp32 losses and weights after 5 steps of AdamW; bf16 losses against fp32.
 CLOSE, CLOSE_16 = 2e-5, 3e-2
-# A large eps: the update of an element whose gradient is rounding noise stays small.
+# A large eps keeps updates small if their gradient is rounding noise.
 EPS = 1e-3
 ADAMW = {"type": "AdamW", "params": {"lr": 1e-2, "eps": EPS, "weight_decay": 0.1}}
 HOST = {"device": "cpu", "pin_memory": True}
@@ -232,7 +232,7 @@ def two_ranks(way: str, ds_config: dict[str, Any], **more: str) -> None:
 
 
 def one_rank(folder: str, ds_config: dict[str, Any]) -> None:
-    """What a rank of two_ranks does."""
+    """Runs one rank of two_ranks."""
     begin = time.perf_counter()
     torch, _ = torch_and_engine()
     import transformers  # noqa: F401

@@ -1,6 +1,7 @@
-"""Runs the cases of a GoogleTest program so that one bad case costs little: cases run in one process until one fails, crashes or hangs,
-and the rest run in a new process, because a kernel error stays with its CUDA context. A case that crashed or failed with a CUDA error
-runs again under compute-sanitizer's memcheck."""
+"""Runs the cases of a GoogleTest program so that one bad case costs little. Cases run in one process until one fails, crashes or hangs; the
+rest run in a new process, because a kernel error stays with its CUDA context. A case that crashed or failed with a CUDA error runs again
+under compute-sanitizer's memcheck.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ RESULTS = {"OK": "passed", "FAILED": "failed", "SKIPPED": "skipped"}
 
 
 def kill(process):
-    """Kills the process and everything it started; leaves a process behind that the driver holds."""
+    """Kills the process and its children; abandons a process that the driver blocks."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -33,7 +34,7 @@ def kill(process):
 
 
 def stacks(process, log):
-    """Appends what the threads of a hung process and its children wait for to a log, before they are killed. Takes 10 s at most."""
+    """Appends the stacks of a hung process and its children to a log, before they are killed. Takes at most 10 s."""
     group = [p for p in os.listdir("/proc") if p.isdigit() and _group_of(p) == process.pid]
     with open(log, "a") as out:
         for pid in group:
@@ -102,7 +103,7 @@ class Suite:
         os.replace(self.path(".suite.json.new"), self.path(".suite.json"))
 
     def list(self):
-        """Names of the cases, in the order in which they run."""
+        """Returns the names of the cases in execution order."""
         out = subprocess.run(
             [*self.command, "--gtest_list_tests", f"--gtest_filter={self.filter}"],
             capture_output=True, text=True, timeout=max(1, min(self.start_seconds, self.left())), env=self.environment, check=False,
@@ -165,7 +166,7 @@ class Suite:
                         self.settle(current, RESULTS[found[1]], begun, said)
                         settled, current, begun = settled + 1, None, time.monotonic()
                         failed = found[1] == "FAILED"
-                        if failed:  # GoogleTest calls every later case skipped
+                        if failed:  # GoogleTest reports all later cases as skipped
                             break
         if failed:
             kill(process)
@@ -208,7 +209,7 @@ class Suite:
         self.save()
 
     def main(self):
-        """Runs everything there is time for, and returns {"cases", "problems"}."""
+        """Runs all cases that the time allows, and returns {"cases", "problems"}."""
         try:
             with open(self.path(".suite.json")) as f:
                 earlier = {n: c for n, c in json.load(f)["cases"].items() if c["result"] == "passed"}

@@ -32,7 +32,7 @@ def suites_of(result):
 
 
 def table(call, results):
-    """All cases in order with what was expected and what was found; then those of suites that did not pass, and training rows."""
+    """Returns all cases in order with expected and actual results, then failed cases of suites, and training rows."""
     lines = [f"{call} call of gpu_check"]
     for case in gpu_calls.CALLS[call]:
         r = results.get(case.name, {"result": "not reached", "note": ""})
@@ -66,7 +66,7 @@ def kernel_times(text):
     rows = csv.DictReader(io.StringIO("\n".join(line for line in text.splitlines() if line.startswith('"'))))
     launches = [(r["Kernel Name"], float(r["Metric Value"].replace(",", "")) * SECONDS[r["Metric Unit"]])
                 for r in rows if r.get("Metric Name") == "gpu__time_duration.sum" and r.get("Metric Unit") in SECONDS]  # fmt: skip
-    starts = [i for i, (kernel, _) in enumerate(launches) if "Lookup<" in kernel]  # the embedding comes first in a micro-batch
+    starts = [i for i, (kernel, _) in enumerate(launches) if "Lookup<" in kernel]  # a micro-batch starts with the embedding
     times = {}
     for kernel, seconds in launches[starts[-1] :] if starts else []:
         times[kernel] = times.get(kernel, 0) + seconds
@@ -74,7 +74,7 @@ def kernel_times(text):
 
 
 def profile(result, text):
-    """A profiled step by kind of work beside its prediction, with the longest kernels."""
+    """Returns a profiled step by kind of work with its prediction, and the longest kernels."""
     times = kernel_times(text)
     if not times:
         return [f"{result['model']}: no kernel times"]

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that a part of the project needs and that are not there yet.
+# Installs the missing Debian packages for a part of the project.
 #   scripts/install_packages.sh build|test|python|example...
-# Works as root or with sudo; without a network it succeeds when nothing is missing.
+# Works as root or with sudo. Without a network it succeeds if nothing is missing.
 set -euo pipefail
 
-# ocl-icd-opencl-dev: oneDNN's CMake package asks for it, its Debian package only recommends it.
+# ocl-icd-opencl-dev: required by oneDNN's CMake package, but only recommended by its Debian package.
 build=(g++ cmake ninja-build ccache libdnnl-dev ocl-icd-opencl-dev libgloo-dev liburing-dev libcli11-dev nlohmann-json3-dev libfmt-dev zlib1g-dev libxxhash-dev
   libpcre2-dev libicu-dev libsentencepiece-dev libsodium-dev)
 tests=(libgtest-dev libbenchmark-dev python3 python3-numpy python3-xxhash python3-yaml binutils)
-# tests/multinode wants these, and is skipped without them: nobody gets a service for logins on their machine unasked.
+# tests/multinode needs these packages and is skipped without them: the script does not install login services on users'
+# machines.
 [ -z "${CI:-}" ] || tests+=(iproute2 openssh-client openssh-server pdsh slurm-wlm munge)
 python=(python3-venv)
 example=(bible-kjv bible-kjv-text)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests of the Python package need in .venv: torch and clients of it, several gigabytes. Does nothing when they are
-# there. Ends non-zero where they cannot be installed; then these tests are skipped.
+# Installs the packages for the tests of the Python package in .venv: torch and libraries that use it, several
+# gigabytes. Does nothing if they exist. Exits non-zero if it cannot install them; then these tests are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 packages=scripts/requirements/torch
@@ -12,7 +12,8 @@ if [ ! -x $python ]; then
     python3 -m venv .venv
   fi
 fi
-# Hashes are those of x86-64 and the Pythons of Debian 12 and Ubuntu 24.04; others get the same versions of what is named.
+# The hashes are those of x86-64 and the Python versions of Debian 12 and Ubuntu 24.04; others get the same versions of
+# the named packages.
 wanted=$packages.txt checked=(--require-hashes)
 if [ "$(uname -m)" != x86_64 ] || ! $python -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))'; then
   wanted=$packages.in checked=()
@@ -23,6 +24,6 @@ if cmp -s $wanted .venv/wanted; then
 fi
 echo "torch: installing it and its clients in .venv (several gigabytes, some minutes)"
 .venv/bin/pip install --quiet --disable-pip-version-check "${checked[@]}" -r $wanted
-.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e python/deepspeed_name  # by which libraries find the engine
+.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e python/deepspeed_name  # libraries import it
 cp $wanted .venv/wanted
 echo "torch: installed in .venv"

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Registers, shared memory and possible warps of every kernel in a CUDA build, beside those of a committed table. Ends with 1 and what
-differs, and with 77 where nothing can be compared: another compiler made the table, or there is no cuobjdump.
+"""Compares registers, shared memory and possible warps of every kernel in a CUDA build with a committed table. Exits with 1 and the
+differences, or with 77 if it cannot compare: another compiler made the table, or cuobjdump is missing.
 
 usage: kernel_resources.py [--write] BUILD [TABLE]
 
-A line of the table is a kernel: its file, its name, and for each architecture registers of a thread / bytes of shared memory that a block
-has without what a launch adds / warps that a multiprocessor has at a time in blocks of the size in __launch_bounds__ (of a warp, where
-there are none). Fewer warps hide less of the memory's latency. Kernels of libraries are left out. A stack or local memory is an error.
+Each line of the table is a kernel: file, name, and for each architecture registers per thread / bytes of static shared memory per block /
+warps per multiprocessor at a time, in blocks of the size in __launch_bounds__ (one warp without it). Fewer warps hide less memory latency.
+Kernels of libraries are left out. A stack or local memory is an error.
 """
 import difflib
 import os
@@ -19,11 +19,11 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-# "CUDA C++ Programming Guide", technical specifications of compute capabilities: warps, blocks and KiB of shared memory that a
-# multiprocessor has at most.
+# Warps, blocks and KiB of shared memory per multiprocessor, by compute capability. From the technical specifications in the "CUDA C++
+# Programming Guide".
 LIMITS = {80: (64, 32, 164), 86: (48, 16, 100), 89: (48, 24, 100), 90: (64, 32, 228), 100: (64, 32, 228), 120: (48, 24, 100)}
-REGISTERS, PARTS, GRANULE = 16384, 4, 256  # of one of the parts of a multiprocessor, of which a warp has them, in such steps
-RESERVED = 1024  # bytes of shared memory that the system has of each block's
+REGISTERS, PARTS, GRANULE = 16384, 4, 256  # registers per part of a multiprocessor, parts, and the step of a warp's allocation
+RESERVED = 1024  # bytes of shared memory per block for the system
 
 
 def capability(architecture):
@@ -38,7 +38,7 @@ def warps(architecture, registers, shared, threads):
 
 
 def cuobjdump():
-    """The toolkit's, or the one that torch's Triton carries; None where there is neither."""
+    """Returns the cuobjdump of the toolkit, or of Triton in torch's environment, or None."""
     python = pathlib.Path(os.environ.get("CLEAVE_TORCH_PYTHON", ROOT / ".venv/bin/python"))
     carried = python.parents[1].glob("lib/python3*/site-packages/triton/backends/nvidia/bin/cuobjdump")
     installed = shutil.which("cuobjdump", path=os.environ["PATH"] + ":/usr/local/cuda/bin")
@@ -46,7 +46,8 @@ def cuobjdump():
 
 
 def launch_bounds(cubin):
-    """Kernel: threads that a block has at most, where its source says it: attribute 5 in its section .nv.info of the ELF file."""
+    """Returns the largest number of threads per block of each kernel, if the source sets it: attribute 5 in section .nv.info of the ELF
+    file."""
     file = pathlib.Path(cubin).read_bytes()
     sections, = struct.unpack_from("<Q", file, 0x28)
     size, count, names = struct.unpack_from("<HHH", file, 0x3a)
@@ -66,7 +67,7 @@ def launch_bounds(cubin):
 
 
 def kernels(tool, path):
-    """(mangled name, architecture, registers, shared, threads) of what is in an object; says which have a stack."""
+    """Returns (mangled name, architecture, registers, shared, threads) for each kernel of an object, and prints those with a stack."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([tool, "-xelf", "all", path.resolve()], cwd=folder, check=True, stdout=subprocess.DEVNULL)
         bounds = {re.search(r"sm_\w+", cubin.name)[0]: launch_bounds(cubin) for cubin in pathlib.Path(folder).iterdir()}
@@ -81,7 +82,7 @@ def kernels(tool, path):
             registers, stack, shared, local = map(int, found.groups())
             if stack or local:
                 sys.exit(f"{path.name}: {kernel} has {stack} bytes of stack and {local} of local memory for {architecture}")
-            if capability(architecture) >= 90 and shared:  # the system's is counted there
+            if capability(architecture) >= 90 and shared:  # includes the system's share there
                 shared -= RESERVED
             yield kernel, architecture, registers, shared, bounds[architecture].get(kernel, 32)
 
@@ -109,7 +110,7 @@ def main():
     build, *other = map(pathlib.Path, sys.argv[1 + writes:])
     file = other[0] if other else ROOT / "tests/kernels/resources.txt"
     if not (tool := cuobjdump()):
-        print("not compared: no cuobjdump, neither the toolkit's nor that of torch's Triton")
+        print("not compared: cuobjdump is missing in the toolkit and in Triton")
         sys.exit(77)
     made = table(tool, build)
     if writes:
@@ -121,7 +122,7 @@ def main():
         sys.exit(77)
     changed = [line for line in difflib.unified_diff(known, made, "committed", "built", n=0, lineterm="") if not line.startswith("@@")]
     if changed:
-        print("\n".join(changed), "write the table anew (kernel_resources.py --write), and say why", sep="\n")
+        print("\n".join(changed), "write the table again (kernel_resources.py --write), and give the reason", sep="\n")
         sys.exit(1)
     print(f"{len(made) - 1} kernels as committed")
 

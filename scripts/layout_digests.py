@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Trains small models in many layouts and prints three digests of each: of its losses and norms, of its checkpoint's values, and of
-its plan (the bytes of every rank by kind of memory and category).
+"""Trains small models in many layouts and prints three digests of each: losses and norms, checkpoint values, and the plan (the bytes of
+rank by kind of memory and category).
 
 A change that must not alter numbers shows the same table before and after:
 
     scripts/layout_digests.py build/release/bin/cleave                      prints the table
-    scripts/layout_digests.py build/release/bin/cleave --against OLD        compares two binaries, ends with 1 where they differ
-    scripts/layout_digests.py build/release/bin/cleave --only 'llama.*zb'   those whose names match
+    scripts/layout_digests.py build/release/bin/cleave --against OLD        compares two binaries; exits with 1 if they differ
+    scripts/layout_digests.py build/release/bin/cleave --only 'llama.*zb'   layouts with matching names
 
-Digests depend on the processor's instruction set and on the version of oneDNN, so tables are compared on one machine.
+Digests depend on the processor's instruction set and on the version of oneDNN, so compare tables of one machine.
 """
 import argparse
 import concurrent.futures
@@ -103,7 +103,7 @@ def run_in(folder, words):
 
 
 def digest(cleave, folder, layout):
-    """The digests of losses and norms, of the checkpoint's values and of the plan, or the error that ended the run."""
+    """Returns the digests of losses and norms, checkpoint values and plan, or the error of the run."""
     _, model, ranks, sections = layout
     with tempfile.TemporaryDirectory(dir=folder) as name:
         here = pathlib.Path(name)

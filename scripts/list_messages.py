@@ -25,10 +25,10 @@ FOLDERS = ("app", "checkpoint", "comm", "config_schema", "core", "data", "device
 ONE = r'"(?:[^"\\\n]|\\.)*"'
 LITERAL = rf"{ONE}(?:\s*{ONE})*"
 CALL = re.compile(rf"Exit::(?P<exit>\w+),\s*(?:fmt::format\(\s*)?(?P<text>{LITERAL})")  # fail(), require(), Error()
-# Files of readers that put the name of their file before each message.
+# Readers that put their file name before each message.
 PARTS = ("checkpoint/elements.cpp", "checkpoint/manifest.cpp", "checkpoint/safetensors.cpp", "checkpoint/torch_file.cpp")
 OBJECT = re.compile(r"\{|--?\w|\w+\.\w|[a-z]+ \{")  # a placeholder, an option, a key, or a noun and its number
-FIXED = ("download it again", "expected the config.json", "out of host memory")  # a remedy that a reader appends, and the words of every process
+FIXED = ("download it again", "expected the config.json", "out of host memory")  # appended by readers; text of every process
 PYTHON_ERRORS = re.compile(r"(?:Error|NotBuilt|RankLost|OutOfMemory)$")
 
 
@@ -91,7 +91,7 @@ def messages() -> Iterator[Message]:
 
 
 def faults(message: Message) -> Iterator[str]:
-    """Faults of a message. Defects of the program, stops on request and parts of other messages may have any shape."""
+    """Yields the faults of a message. Program defects, stops on request and parts of other messages may have any form."""
     free = message.kind in {"internal", "stopped", "warning"} or message.place.startswith(PARTS)
     if not free and ": " not in message.text and not OBJECT.match(message.text):
         yield "names no object; write <object>: <problem> (got X, expected Y); <action>"

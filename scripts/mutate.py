@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Puts small defects into a copy of the code, one at a time, and sees whether the tests that claim to find them do.
+"""Puts small defects into a copy of the code, one at a time, and checks that the named tests find them.
 
 usage: mutate.py [--list scripts/mutants.txt] [--only WORD] [--work DIR] [--jobs N] [--preset release] [--seeds 1]
-       mutate.py [--list FILE] --check     only sees whether the list fits the code that stands here
+       mutate.py [--list FILE] --check     only checks that the list matches the current code
 
-A line of the list is `file ; text that stands there once ; what is put in its place ; binary ; filter of its tests`, with blanks around
-the semicolons and \\n for a line end; lines that begin with # are comments. The copy is a worktree of HEAD in --work
-(build/mutants), where only what a defect touches is built again. A defect that does not compile counts as an error of the list, not as
-caught. With --preset interpreter the tests of a GPU's code run on the CPU, in as many orders as --seeds says; a defect that shows in one is
-caught. Prints a line for each and the share that was caught; ends with 1 when any survived or does not fit the code."""
+A line of the list is `file ; text that occurs once ; replacement ; binary ; filter of its tests`, with blanks around the semicolons and \\n
+for a line end; lines that begin with # are comments. The copy is a worktree of HEAD in --work (build/mutants); only the files that a defect
+affects are built again. A defect that does not compile is an error of the list, not caught. With --preset interpreter, tests of GPU code
+run on the CPU, in --seeds orders; a defect that fails in one of them is caught. Prints a line for each defect and the share caught; exits
+with 1 if one survived or does not match the code.
+"""
 import argparse
 import pathlib
 import subprocess
@@ -33,12 +34,12 @@ def read_list(path):
 
 
 def misfit(path, old, new):
-    """Why this is no defect to put in, or nothing."""
+    """Returns the reason why a defect does not match the code, or an empty string."""
     if not path.exists():
-        return "there is no such file"
+        return "the file does not exist"
     text = path.read_text()
     if text.count(old) != 1:
-        return f"stands there {text.count(old)} times"
+        return f"the text occurs {text.count(old)} times (expected 1)"
     return "changes nothing" if old == new else ""
 
 
@@ -65,7 +66,7 @@ class Copy:
         return run(["ninja", "-C", f"build/{self.preset}", f"-j{self.jobs}", f"bin/{binary}"], self.tree)
 
     def passes(self, binary, tests):
-        """Whether the tests pass: the filter is GoogleTest's, or of a script below tests/app when the binary is cleave."""
+        """Returns true if the tests pass. The filter is GoogleTest's, or names a script in tests/app if the binary is cleave."""
         if binary == "cleave":
             script, *names = tests.split()
             command = [sys.executable, f"tests/app/{script}", f"build/{self.preset}/bin/cleave", *names]
@@ -86,7 +87,7 @@ class Copy:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--list", type=pathlib.Path, default=ROOT / "scripts" / "mutants.txt")
-    parser.add_argument("--only", default="", help="defects whose line contains this")
+    parser.add_argument("--only", default="", help="defects with this text in their line")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build" / "mutants")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--preset", default="release")

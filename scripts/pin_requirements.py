@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Writes scripts/requirements/NAME.txt for each NAME.in given: every package that pip would install, with its version and the hashes of the
-files for x86-64 Linux and each Python of PYTHONS. Downloads metadata only. Run it after a change of a .in file.
+"""Writes scripts/requirements/NAME.txt for each given NAME.in: all packages that pip would install, with their version and the hashes of
+the
+files for x86-64 Linux and each Python in PYTHONS. Downloads metadata only. Run it after changing a .in file.
 
-usage: scripts/pin_requirements.py scripts/requirements/torch.in ...    (with the first Python of PYTHONS)"""
+usage: scripts/pin_requirements.py scripts/requirements/torch.in ...    (with the first Python of PYTHONS)
+"""
 
 import json
 import pathlib
@@ -15,7 +17,7 @@ PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(36, 4, -1)] + [f"m
 
 
 def report(*options):
-    """What pip would install."""
+    """Returns the packages that pip would install."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "report.json"
         command = [sys.executable, *"-m pip install --quiet --dry-run --ignore-installed --report".split(), path, *options]
@@ -24,7 +26,7 @@ def report(*options):
 
 
 def wheels(python, pins):
-    """The files of another Python for the same versions."""
+    """Returns the files of another Python for the same versions."""
     with tempfile.TemporaryDirectory() as folder:
         names = pathlib.Path(folder) / "pins.txt"
         names.write_text("\n".join(pins))
@@ -33,7 +35,7 @@ def wheels(python, pins):
 
 
 def text_of(source, reports):
-    """The requirements file; packages in order of their names."""
+    """Returns the requirements file, with packages ordered by name."""
     hashes = {}
     for package in (p for packages in reports for p in packages):
         data = package["metadata"]

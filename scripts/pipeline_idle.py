@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The idle share of a pipeline's step, from what `cleave train --trace` wrote on its ranks.
+"""Computes the idle share of a pipeline's step from the traces of its ranks (`cleave train --trace`).
 
   pipeline_idle.py trace.0.json trace.1.json [--skip 1] [--merge all.json]
 
-Files are those of all ranks, or of the ranks of some pipes, in the order of their ranks; on several hosts their times are of the first
-rank's clock. Ranks that hold the same layers are data parallel: each belongs to a pipe of its own, and is never waited for by the others
-there. Where no rank hands activations on, there is no pipe, and nothing is called idle. Prints for each pipe and step:
+Pass the files of all ranks, or of the ranks of some pipes, in rank order. On several hosts, times are of the first rank's clock.
+Data-parallel ranks of the same layers belong to different pipes and never wait for each other. Ranks without activation messages form
+no pipe and have no idle share. Prints for each pipe and step:
   idle, measured    1 - computing / (ranks * time from the first computation to the last), wall clock
-  idle, replayed    the same of a replay of the ranks' instructions with nothing between them: each computation takes
-                    the median of the CPU time of its rank and kind, so what else the machine does does not count
+  idle, replayed    the same for a replay of the instructions without other work: each computation takes the median CPU time of its rank
+                    and kind, so other load on the machine does not count
 --merge writes one file with all ranks, for Perfetto.
 """
 import argparse
@@ -25,7 +25,8 @@ def read(path):
 
 
 def steps_of(events):
-    """Lists of a rank's pipeline events, one a step; updates and skipped steps end where the first micro-batch comes again."""
+    """Returns the pipeline events of each step of a rank. A step, with its update, or a skipped one, ends when the first micro-batch comes
+    again."""
     steps = []
     seen = set()
     for e in events:
@@ -41,8 +42,9 @@ def steps_of(events):
 
 
 def pipes_of(ranks):
-    """Indices of the ranks of each pipe, first stage first. First stages get no activations for their first chunk; ranks count stages outermost,
-    so the ranks of one stage stand together."""
+    """Returns the rank indices of each pipe, first stage first. First stages receive no activations for their first chunk. Stages are the
+    outermost axis, so the ranks of a stage are consecutive.
+    """
     def is_first(steps):
         return not any(e["name"] == "recv_activation" and e["args"]["chunk"] == 0 for step in steps for e in step)
     pipes = sum(map(is_first, ranks))
@@ -52,7 +54,7 @@ def pipes_of(ranks):
 
 
 def replay(ranks, cost):
-    """Time of the longest rank and computing time of all, when messages take no time."""
+    """Returns the time of the longest rank and the computing time of all, with messages that take no time."""
     clock, at, mail = [0.0] * len(ranks), [0] * len(ranks), {}
     busy, n = 0.0, len(ranks)
     moved = True
@@ -102,7 +104,7 @@ def main():
 
 
 def report(ranks, skip):
-    """Prints what the ranks of one pipe, by their number, did in each step."""
+    """Prints the steps of the ranks of one pipe, given by its number."""
     times = defaultdict(list)
     for s in range(min(map(len, ranks.values()))):
         work = {r: [e for e in steps[s] if e["name"] in COMPUTE] for r, steps in ranks.items()}
@@ -119,7 +121,7 @@ def report(ranks, skip):
         print(f"rank {r} {name}: median {cost[r, name] / 1e3:.1f} ms of CPU, {statistics.median(d for _, d in v) / 1e3:.1f} ms of wall clock, "
               f"{len(v)} times")
     if len(ranks) == 1:
-        return print("one stage: there is no pipeline to be idle in")
+        return print("one stage: no idle share without a pipeline")
     order = sorted(ranks)
     makespan, busy = replay([ranks[r][0] for r in order], {(order.index(r), name): c for (r, name), c in cost.items()})
     print(f"idle, replayed {100 * (1 - busy / (len(ranks) * makespan)):.1f} %")

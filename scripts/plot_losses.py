@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Draws loss curves of metrics files as an SVG, a panel a title: plot_losses.py OUT.svg "TITLE:NAME=FILE.jsonl" ...
+"""Draws loss curves of metrics files as an SVG with one panel per title: plot_losses.py OUT.svg "TITLE:NAME=FILE.jsonl" ...
 
-  plot_losses.py out.svg "GPT-2:8 ranks=gpt2.8.jsonl" "GPT-2:1 rank=gpt2.1.jsonl" "Llama:8 ranks=llama.8.jsonl" """
+  plot_losses.py out.svg "GPT-2:8 ranks=gpt2.8.jsonl" "GPT-2:1 rank=gpt2.1.jsonl" "Llama:8 ranks=llama.8.jsonl"
+"""
 import json
 import math
 import sys
@@ -16,7 +17,7 @@ def losses(path):
 
 
 def round_ticks(low, high, most=6):
-    """Multiples of 1, 2 or 5 times a power of ten between the two, at most so many."""
+    """Returns at most `most` multiples of 1, 2 or 5 times a power of ten between the two values."""
     power = 10.0 ** math.floor(math.log10((high - low) / most))
     step = next(s * power for s in (1, 2, 5, 10, 20) if math.floor(high / (s * power)) - math.ceil(low / (s * power)) < most)
     return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# From a fresh clone to a trained model: installs the Debian packages that are missing, builds, and trains a small GPT on the
-# King James text with two ranks, ZeRO-2 and the optimizer state in host memory.
+# Installs missing Debian packages, builds, and trains a small GPT on the King James text with two ranks, ZeRO-2 and the
+# optimizer state in host memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 ./scripts/install_packages.sh build example
 echo "build: configuring and compiling (some minutes the first time)"
-# A new build folder compiles in units of sixteen files, in half the time.
+# A new build folder compiles in units of sixteen files, which halves the time.
 [ -d build/release ] || units=(-DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16)
 cmake --preset release ${units[@]+"${units[@]}"} >/dev/null
-# The program, the library for PyTorch scripts, and the examples that the README runs.
+# The program, the library for PyTorch scripts, and the examples in the README.
 cmake --build --preset release --target cleave-bin cleave_c own_layer train_mlp encoder azureml_mount
 cleave=build/release/bin/cleave
 out=runs/quickstart

@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""Trains small models in random layouts, kills the jobs, resumes them in other layouts and at other batch sizes, and compares each with
-an unbroken run.
+"""Trains small models in random layouts, kills the jobs, resumes them in other layouts and batch sizes, and compares each training with an
+unbroken run.
 
     scripts/random_layouts.py build/release/bin/cleave --draws 300          prints a line for each draw, and the share that agrees
     scripts/random_layouts.py build/release/bin/cleave --seed 17 --draws 1  repeats one draw
 
-A draw is a model, a precision, an optimizer, adapters or frozen layers, and two phases with a global batch each. Its training is a
-series of jobs, each in a layout of its own: ranks, axes, ZeRO stage, offload to host memory and files, recomputation. A job is ended at a
-random step (a rank or the launcher is killed, or it is asked to stop), and the next one resumes from its last checkpoint. The reference
-runs both phases unbroken:
+A draw is a model, a precision, an optimizer, adapters or frozen layers, and two phases with a global batch each. Its training is a series
+of jobs, each in its own layout: ranks, axes, ZeRO stage, offload to host memory and files, recomputation. A job ends at a random step (a
+rank or the launcher is killed, or a stop is requested), and the next job resumes from its last checkpoint. The reference runs both phases
+unbroken:
 
-    bits       in the one layout that all jobs of the draw have, or with exact sums on one rank; losses, norms and weights are the same bits
+    bits       in the layout of all jobs of the draw, or with exact sums on one rank; losses, norms and weights have the same bits
     bound      on one rank; losses and norms agree within the bound of docs/numerics.md for the types of the draw. In 16 or 8 bits a step
                may also differ by four times the difference between the reference and the same training in fp32, because some steps
                amplify rounding
 
-Ends with 1 if a draw does not agree. Takes about ten seconds a draw on two cores.
+Exits with 1 if a draw does not agree. Takes about ten seconds per draw on two cores.
 """
 import argparse
 import collections
@@ -38,13 +38,13 @@ OPTIMIZERS = ({"type": "AdamW", "params": {"lr": 1e-3, "eps": 1e-6, "weight_deca
               {"type": "SGD", "params": {"lr": 1e-2, "momentum": 0.9}},
               {"type": "Lamb", "params": {"lr": 3e-3, "eps": 1e-6}})
 SCHEDULES = ({}, {"scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 4, "warmup_max_lr": 1e-3, "total_num_steps": 40}}})
-# By how much losses and norms may differ, relative to the reference.
+# Largest difference of losses and of norms, relative to the reference.
 BOUNDS = {"fp32": (2e-5, 2e-4), "bf16": (2e-3, 5e-2), "fp16": (2e-3, 5e-2), "fp8": (1e-2, 2e-1)}
 WAIT_S = 600
 
 
 class Job:
-    """What stays the same over a draw."""
+    """The constants of a draw."""
 
     def __init__(self, rng, folder):
         self.rng, self.folder = rng, folder
@@ -66,7 +66,7 @@ class Job:
             own["fp8"] = {"scaling": rng.choice(("delayed", "row"))}
         if self.kind == "exact sums":
             own["exact_sums"] = True
-            self.base["optimizer"] = rng.choice(OPTIMIZERS[:3])  # Lamb's norms of parameters are sums in another order
+            self.base["optimizer"] = rng.choice(OPTIMIZERS[:3])  # Lamb's parameter norms are sums in another order
         trained = rng.choice(("all", "all", "lora", "freeze"))
         if trained == "lora":
             own["lora"] = {"rank": rng.choice((2, 4)), "alpha": 8, "targets": "all-linear"}
@@ -82,7 +82,7 @@ class Job:
 
 
 def draw_layout(job, batch):
-    """A number of ranks and the sections of a ds_config; None where the batch cannot be divided so."""
+    """Returns a number of ranks and the sections of a ds_config, or None if the batch is not divisible."""
     rng = job.rng
     axes = {axis: rng.choice((1, 1, 1, 2)) for axis in ("pipe", "tensor", "sequence")}
     if job.kind == "exact sums":
@@ -130,7 +130,7 @@ class Runner:
         return path
 
     def layout(self, batch):
-        """One that the program plans; what it refuses is counted by its message."""
+        """Returns a layout that the program can plan, and counts rejections by their message."""
         while True:
             drawn = draw_layout(self.job, batch)
             if drawn is None:
@@ -163,7 +163,7 @@ class Runner:
             raise RuntimeError(f"a job ended with {code}: {out.with_suffix('.log').read_text()[-2000:]}")
 
     def broken(self, out, ranks, config, steps, at):
-        """Ends the job when it has made step `at`, by one of three ways; says which."""
+        """Ends the job after step `at` in one of three ways, and returns the way."""
         job = self.start(out, ranks, config, steps, "--save_interval", self.job.rng.choice((1, 2, 3)))
         way = self.job.rng.choice(("rank killed", "launcher killed", "stopped"))
         end = time.monotonic() + WAIT_S
@@ -191,7 +191,7 @@ class Runner:
 
 
 def wait_for_group(group):
-    """Ranks end by themselves when their launcher is gone."""
+    """Waits until the ranks of a killed launcher have exited."""
     for _ in range(int(WAIT_S / 0.02)):
         try:
             os.killpg(group, 0)
@@ -202,9 +202,9 @@ def wait_for_group(group):
 
 
 def lines_of(metrics):
-    with contextlib.suppress(FileNotFoundError):  # a start creates and removes it to find out whether it can
+    with contextlib.suppress(FileNotFoundError):  # a start creates and removes it to test the folder
         for line in metrics.read_text().splitlines():
-            with contextlib.suppress(json.JSONDecodeError):  # a kill in the middle of a line
+            with contextlib.suppress(json.JSONDecodeError):  # killed while it wrote a line
                 yield json.loads(line)
 
 
@@ -213,12 +213,12 @@ def last_step(metrics):
 
 
 def steps_of(metrics):
-    """Loss and norm of each step; of one that was made twice, the last time's."""
+    """Returns loss and norm of each step; a repeated step has those of its last run."""
     return {line["step"]: (line["loss"], line["grad_norm"]) for line in lines_of(metrics) if "grad_norm" in line}
 
 
 def differences(job, got, want, exact):
-    """Whether they differ by more than they may, and by how much. `exact` has the steps in fp32, or is empty."""
+    """Returns true if the steps differ by more than allowed, and the largest difference. `exact` has the steps in fp32, or is empty."""
     if sorted(got) != sorted(want):
         return True, f"steps {sorted(got)}, wanted {sorted(want)}"
     worst, differ = [0.0, 0.0], False
@@ -237,7 +237,7 @@ def in_fp32(config):
 
 
 def one_draw(cleave, seed, keep):
-    """Whether it agrees, a line about it, what was refused, and how many jobs were ended early."""
+    """Returns true if the draw agrees, a line of text, the rejected layouts, and the number of jobs that ended early."""
     rng, refusals, ways = random.Random(seed), collections.Counter(), []
     folder = pathlib.Path(tempfile.mkdtemp(prefix=f"layouts-{seed}-"))
     (folder / "disk").mkdir()

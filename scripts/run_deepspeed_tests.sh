@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Runs DeepSpeed's own unit tests of its public interface on the engine, and prints the table of docs/deepspeed_tests.md.
+# Runs DeepSpeed's unit tests of its public interface on the engine and prints the table of docs/deepspeed_tests.md.
 #
-# usage: scripts/run_deepspeed_tests.sh FOLDER [FILE...]     FOLDER: a checkout of DeepSpeed; FILE: below tests/, as unit/runtime/test_data.py
+# usage: scripts/run_deepspeed_tests.sh FOLDER [FILE...]     FOLDER: a checkout of DeepSpeed; FILE: below tests/, as
+# unit/runtime/test_data.py
 #
-# Needs build/release with cleave_c, and a Python with torch, hjson and pytest, before 8.4 for their fixtures (CLEAVE_TORCH_PYTHON, else
-# .venv). CLEAVE_TESTS_EACH: of how many sets of parameters each test function runs (3); CLEAVE_TEST_LIMIT_S: seconds a
-# test may take (60); JOBS: streams side by side (2). What each test said is in deepspeed_tests.jsonl.
+# Needs build/release with cleave_c, and a Python with torch, hjson and pytest before 8.4, for their fixtures
+# (CLEAVE_TORCH_PYTHON, default .venv). CLEAVE_TESTS_EACH: number of parameter sets per test function (3);
+# CLEAVE_TEST_LIMIT_S: seconds per test (60); JOBS: parallel streams (2). deepspeed_tests.jsonl has the output of each
+# test.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 [ -d "${1:-}/tests/unit" ] || { echo "usage: $0 FOLDER [FILE...]; wanted a checkout of DeepSpeed, which has tests/unit"; exit 2; }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what the tests need, builds, and runs every test that this machine can run. Says what was skipped and why, and how
-# long each section took; ends non-zero when anything failed.
+# Installs the packages for the tests, builds, and runs all tests that this machine supports. Prints the skipped tests
+# with their reasons and the time of each section. Exits non-zero after a failure.
 #   scripts/test.sh [--quick | --all]     --quick: the release build and its tests only
-#                                         --all: every test with both sanitizers, where otherwise each runs a third
+#                                         --all: all tests with both sanitizers; otherwise each runs a third
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,14 +29,14 @@ skip() { skipped=$((skipped + 1)); reasons+=("$1"); echo "skipped: $1"; }
 
 section "packages"
 ./scripts/install_packages.sh build test python example || exit 1
-# torch is large, and comes while the build goes on. A name of a Python that has it saves that.
+# torch is large and installs during the build. CLEAVE_TORCH_PYTHON names a Python that has it.
 if [ -z "${CLEAVE_TORCH_PYTHON:-}" ]; then
   mkdir -p build
   timeout 1200 ./scripts/install_torch.sh >build/torch.log 2>&1 &
   torch=$!
 fi
 
-# build PRESET [target...]: configures and builds; the log is shown when it fails.
+# build PRESET [target...]: configures and builds; shows the log after a failure.
 build() {
   local preset=$1 log=build/$1.log
   shift
@@ -50,7 +50,7 @@ build() {
   return 1
 }
 
-# run_ctest PRESET [ctest arguments]: adds ctest's own counts to ours.
+# run_ctest PRESET [ctest arguments]: adds the counts of ctest to the totals.
 run_ctest() {
   local preset=$1 junit=$PWD/build/$1.junit.xml log=build/$1.ctest.log lines line
   shift
@@ -72,7 +72,7 @@ run_ctest() {
     case "$line" in
       skipped:*) reasons+=("$preset: ${line#skipped: }") ;;
       failed:*) failures+=("$preset: ${line#failed: }") ;;
-      --*) break ;;  # what follows was printed by tests
+      --*) break ;;  # output of tests follows
     esac
   done
   if [ "$status" -ne 0 ] && [ "$2" -eq 0 ]; then
@@ -81,12 +81,12 @@ run_ctest() {
   fi
 }
 
-# A folder that is new is built in units of sixteen files, in half the time; one that a developer has stays as it is.
-# What two builds compile alike, ccache compiles once: most C++ of the CUDA builds is that of the release.
+# New build folders use units of sixteen files, which halves the time; existing ones stay as they are.
+# ccache compiles files once that two builds share: most C++ of the CUDA builds equals that of the release.
 export CCACHE_BASEDIR=$PWD
 in_units() { [ -d build/"$1" ] || cmake --preset "$1" -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=16 >/dev/null; }
 in_units release
-# Of the commit, so that time goes over many orders and inputs, and whoever sees one fail can do it again.
+# Derived from the commit, so that runs cover many orders and inputs over time, and a failure can be repeated.
 seed=$((16#$(git rev-parse HEAD 2>/dev/null | cut -c1-6 | grep . || echo 1)))
 
 section "release build"
@@ -120,7 +120,7 @@ else
     if ./tests/cuda_interpreter/run.sh --sample "$seed"; then ok; else bad "tests/cuda_interpreter/run.sh --sample $seed"; fi
   fi
   section "an eighth of the C++ files, each compiled alone, with seed $seed"
-  # Units hide a header that is missing, and a build without them may not compile then.
+  # Units hide a missing header, and a build without them may then fail.
   preset=release
   [ -d build/cuda ] && preset=cuda
   if cmake --preset $preset -B build/alone -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >build/alone.log 2>&1 &&
@@ -129,7 +129,7 @@ else
   else
     bad "files that do not compile alone"
   fi
-  # Every third test with the one sanitizer and others with the other, and at the next commit the next third.
+  # One third of the tests with one sanitizer and another third with the other; the next commit takes the next third.
   third=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 3))
   for preset in asan tsan; do
     section "$preset build"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the README's examples on two ranks and checks what they promise.
+# Runs the README's examples on two ranks and checks their results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=$PWD/build/release/bin

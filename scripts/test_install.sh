@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the release build into a scratch folder and builds and runs a separate project against it with find_package.
+# Installs the release build into a scratch folder, and builds and runs a separate project against it with find_package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains with the program of preset odr, where nothing is inlined: every destructor that the linker chose runs.
+# Trains with the program of preset odr, which inlines nothing, so that every destructor that the linker chose runs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)

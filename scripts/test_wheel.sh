@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the wheel from the release build, installs it in an empty virtual environment, and uses it away from the tree.
+# Builds the wheel from the release build, installs it in an empty virtual environment, and uses it outside of the tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -37,7 +37,7 @@ cp "$root/examples/python/cifar10.py" "$root/examples/python/cifar10.json" .
 cp -r "$root/python/deepspeed_name" name
 mkdir "$site/deepspeed" && echo '"""Another one."""' >"$site/deepspeed/__init__.py"
 if "$bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation ./name 2>refused; then
-  echo "error: a package of the same name was replaced without a word" >&2
+  echo "error: a package of the same name was replaced without an error" >&2
   exit 1
 fi
 grep 'is another package of this name' refused

@@ -75,7 +75,8 @@ bool parse_options(BenchOptions& o, const Arguments& arguments) {
   return parse(app, arguments);
 }
 
-// In the order of the table. Ranks are started before there are threads.
+// Returns the subjects in the order of the table. Processes of ranks start before there are
+// threads.
 std::vector<Subject> subjects_of(const BenchOptions& o, int threads) {
   std::vector<Subject> all;
   const auto add = [&](std::vector<Subject> more) { std::ranges::move(more, std::back_inserter(all)); };

@@ -38,7 +38,7 @@ void say_all_keys(const config::ReadResult& r) {
   std::fputs(config::format(r.notes).c_str(), stdout);
 }
 
-// At most 14 lines.
+// Prints at most 14 lines.
 void say_summary(const config::ReadResult& r) {
   say_updates(r);
   say_named("config", config::differences(r));
@@ -57,7 +57,7 @@ void say_problems(const config::ReadResult& r) {
     std::fprintf(stderr, "note: %s: %s: %s\n", p.where.c_str(), p.path.c_str(), p.message.c_str());
 }
 
-// A value that is not known here is null.
+// Returns null for a value that is unknown here.
 nlohmann::json value_of(const std::string& text) {
   nlohmann::json value = json_or_nothing(text);
   if (value.is_discarded()) value = text.empty() ? nlohmann::json() : nlohmann::json(text);

@@ -1,4 +1,4 @@
-// What the commands share that read one checkpoint: inspect, verify and digest.
+// Common options of the commands that read one checkpoint: inspect, verify and digest.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <string>
@@ -16,7 +16,7 @@ struct CheckpointOptions {
 void add_options(CLI::App& app, CheckpointOptions& options);
 void add_threads(CLI::App& app, CheckpointOptions& options);
 
-// A folder of checkpoints, or one checkpoint itself.
+// Opens a folder of checkpoints, or one checkpoint.
 checkpoint::CheckpointReader open(const CheckpointOptions& options);
 int threads_of(const CheckpointOptions& options);
 

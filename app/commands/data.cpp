@@ -24,9 +24,9 @@
 namespace cleave::app {
 namespace {
 
-// A text, or the documents in lines of JSON, whole. Error(data) for a token file, whose bytes are no text.
+// Reads a text, or the documents in JSON lines, completely. Error(data) for a token file.
 std::string read_text(const std::string& path, const std::string& key) {
-  const data::TokenFile tokens(path, {.token_bytes = 2});  // any width: it is refused
+  const data::TokenFile tokens(path, {.token_bytes = 2});  // any width; a token file is an error
   require(tokens.kind() == data::TokenFile::Kind::bytes, Exit::data,
           "{}: contains {} tokens ({}) instead of text; give the original text", path, tokens.size(),
           data::name_of(tokens.kind()));
@@ -39,7 +39,7 @@ std::string read_text(const std::string& path, const std::string& key) {
   return documents;
 }
 
-// What a full disk left of a text would pass for the whole.
+// A partial text on a full disk must not look complete.
 int64_t write_parts(const std::string& path, std::string_view text, const std::vector<Range>& parts) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   const bool opened = out.is_open();
@@ -57,7 +57,8 @@ int64_t write_parts(const std::string& path, std::string_view text, const std::v
        std::strerror(error));
 }
 
-// Every tenth document is for validation: the same share as of a text, and each whole in one of the two.
+// Every tenth document is for validation: the same share as for a text, with each document in one
+// of the two files.
 constexpr int64_t kValidateEvery = 10;
 
 int split_documents(const data::TokenFile& data, const std::string& train, const std::string& validation) {
@@ -92,7 +93,7 @@ int split_documents(const data::TokenFile& data, const std::string& train, const
   return 0;
 }
 
-// Documents in lines of JSON, as they stand there.
+// Splits documents in JSON lines; lines stay unchanged.
 int split_lines(const std::string& in, const std::string& train, const std::string& validation) {
   for (const auto& [option, path] : {std::pair{"--train", train}, {"--validation", validation}})
     require(
@@ -151,7 +152,7 @@ int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
   if (o.format == TokenizeOptions::Format::megatron) paths.file("its index", data::indexed_names(o.out).idx);
   paths.file("its unfinished form", o.out + ".partial");
   paths.require_distinct();
-  const data::TokenFile text(o.text, {.token_bytes = 2});  // any width: it is refused
+  const data::TokenFile text(o.text, {.token_bytes = 2});  // any width; a token file is an error
   require(text.kind() == data::TokenFile::Kind::bytes, Exit::data,
           "{}: contains {} tokens ({}) instead of text; give the original text", o.text, text.size(),
           data::name_of(text.kind()));
@@ -174,7 +175,7 @@ int ngrams(const std::string& train, const std::string& validation, const std::s
   return 0;
 }
 
-// What the subcommands are given.
+// Options of the subcommands.
 struct DataOptions {
   std::string in, train, validation, tokenizer = "byte";
   TokenizeOptions tokenizing;

@@ -13,7 +13,7 @@
 namespace cleave::app {
 namespace {
 
-// Those of its import: of the parameters under their names here, as masters.
+// Returns the digests that an import would have: parameters with their names here, as masters.
 std::map<std::string, std::string> digests_of_published(const CheckpointOptions& o, DType as) {
   const PublishedModel model(o.dir, published_config(o.dir));
   model.reader().require_tied();

@@ -17,8 +17,8 @@
 namespace cleave::app {
 namespace {
 
-// The bytes and words of the targets: every token but the first. Special tokens are no part of the text, and
-// end a word.
+// Counts the bytes and words of the targets: every token except the first. Special tokens are not
+// part of the text and end a word.
 text::WordCount words_of_targets(const data::TokenFile& file, int64_t targets,
                                  const text::Tokenizer& tokenizer) {
   text::WordCount count;
@@ -34,7 +34,7 @@ text::WordCount words_of_targets(const data::TokenFile& file, int64_t targets,
   return count;
 }
 
-// A byte's and a word's are those of a text of which every token but the first is a target.
+// Losses per byte and per word are those of a text with every token except the first as a target.
 void print_losses(const runtime::Evaluation& e, const data::TokenFile& file,
                   const text::Tokenizer* tokenizer) {
   const double loss = e.loss;
@@ -58,7 +58,8 @@ struct EvalOptions {
   bool pack = false;
 };
 
-// The data as the model reads them: a text is made a token file once, where its tokens are no bytes.
+// Returns the data as the model reads them; a text is tokenized into a file once if tokens are not
+// bytes.
 data::TokenFile tokens_of(const EvalOptions& o, const Pretrained& model, data::TokenFile file,
                           launcher::Job& job) {
   const text::Tokenizer* tokenizer = model.tokenizer();
@@ -85,11 +86,8 @@ runtime::Evaluation evaluate(runtime::Engine& engine, data::EvalBatches& batches
 }
 
 void evaluate(const EvalOptions& o, launcher::Job& job) {
-  // The width of tokens is asked for once the vocabulary is known.
-  data::TokenFile given(
-      o.data,
-      {.token_bytes = o.token_bytes > 0 ? o.token_bytes
-                                        : 2});  // what is wrong with it is known before anything is started
+  // Reports errors before anything is started. The token width is checked when the vocabulary is known.
+  data::TokenFile given(o.data, {.token_bytes = o.token_bytes > 0 ? o.token_bytes : 2});
   Pretrained model(o.model, job);
   const data::TokenFile file = tokens_of(o, model, std::move(given), job);
   data::EvalBatches batches(file, {.seq_len = model.seq_len(),

@@ -41,7 +41,7 @@ std::vector<std::string> prompts_of(const GenerateOptions& o) {
   return lines;
 }
 
-// A prompt and what becomes of it.
+// A prompt and its continuation.
 class Text {
  public:
   Text(const Pretrained& model, const GenerateOptions& options, const std::string& prompt, uint64_t number)
@@ -60,7 +60,8 @@ class Text {
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int64_t drawn() const { return count_; }
 
-  // Draws the next token. Every rank has the same logits and draws the same one, so nothing has to be sent.
+  // Draws the next token. Every rank has the same logits and draws the same token, so no message is
+  // needed.
   void add(std::span<const float> logits) {
     const int32_t id = text::next_token(logits, tokens_, o_.sampling, number_ << 32 | uint64_t(count_++));
     if (std::find(ends_.begin(), ends_.end(), id) != ends_.end()) return finish();
@@ -72,12 +73,12 @@ class Text {
     if (stops || count_ == o_.tokens) finish();
   }
 
-  // What was not taken yet, the line's end included once it is done.
+  // Returns the text that was not shown yet, with a line end once the text is complete.
   std::string take_shown() { return std::exchange(shown_, {}); }
 
-  // The part of the text that the engine has to compute next, as its text `place`. A text that has outgrown
-  // the sequence begins again with its newest half of one, because what is kept of a position depends on all
-  // before it.
+  // Returns the next part of the text for the engine to compute, as its text `place`. A text longer
+  // than the sequence restarts with its newest half, because cached keys and values depend on all
+  // previous positions.
   runtime::TextPart next_part(int64_t place, int64_t seq) {
     const auto size = int64_t(tokens_.size());
     if (kept_ == 0) begin_ = std::max<int64_t>(0, size - seq);
@@ -93,16 +94,16 @@ class Text {
   const text::Tokenizer& tokenizer_;
   const std::vector<int32_t>& ends_;
   const GenerateOptions& o_;
-  uint64_t number_;  // of the prompt: what it draws does not depend on the others
+  uint64_t number_;  // of the prompt: draws do not depend on other prompts
   std::vector<int32_t> tokens_;
   text::StreamDecoder decoder_;
-  std::string shown_, added_;  // to the prompt
+  std::string shown_, added_;  // continuation of the prompt
   int64_t count_ = 0, begin_ = 0, kept_ = 0;
   bool done_ = false;
 };
 
-// Continues prompts, several at a time, and prints them in their order on the first rank: the first that is
-// not done token by token.
+// Continues several prompts at a time and prints them in order on the first rank; the first
+// unfinished one is printed token by token.
 class Generation {
  public:
   Generation(Pretrained& model, const GenerateOptions& options, bool prints)
@@ -121,7 +122,7 @@ class Generation {
   }
 
  private:
-  // Each of the engine's texts takes the next prompt when it is done with one.
+  // Each of the engine's texts takes the next prompt when it completes one.
   void run_kept() {
     runtime::Engine& engine = model_.engine();
     const auto classes = size_t(model_.engine().model().head->classes());
@@ -150,7 +151,7 @@ class Generation {
   }
 
   std::vector<float> logits_after(const std::vector<int32_t>& text) {
-    // The newest seq tokens; what stands behind them is not seen, because attention is causal.
+    // The newest seq tokens. Later positions are not visible, because attention is causal.
     const int64_t seq = model_.seq_len(), used = std::min<int64_t>(seq, int64_t(text.size()));
     window_.assign(size_t(seq), 0);
     std::copy(text.end() - used, text.end(), window_.begin());
@@ -173,7 +174,7 @@ class Generation {
   bool prints_;
   const bool terminal_ = isatty(STDOUT_FILENO) != 0;
   std::deque<Text> texts_;
-  size_t printed_ = 0;  // texts that are
+  size_t printed_ = 0;  // number of printed texts
   std::vector<int32_t> window_;
 };
 

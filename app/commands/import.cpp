@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A whole parameter as a record that a checkpoint saves, read in pieces.
+// Returns a whole parameter as a record of a checkpoint, read in pieces.
 checkpoint::Record record_of(const std::string& kind, const checkpoint::WeightName& w,
                              const checkpoint::WeightReader& reader) {
   const checkpoint::Elements all{

@@ -25,7 +25,7 @@ std::string text_of(const std::vector<int64_t>& shape) {
   return out.empty() ? "1 value" : out;
 }
 
-// What the saver stored, or null where another program wrote it.
+// Returns the entry of the saving program, or null for another program's.
 json client_of(const checkpoint::CheckpointReader& reader) {
   try {
     return json::parse(runtime::from_json(reader.state(), reader.path().string()).client);
@@ -34,7 +34,7 @@ json client_of(const checkpoint::CheckpointReader& reader) {
   }
 }
 
-// What the model's layers are made of, or nothing where the checkpoint does not say.
+// Returns the structure of the model's layers, or nothing if the checkpoint does not contain it.
 std::vector<std::string> recipe_lines(const checkpoint::CheckpointReader& reader, const json& client) {
   if (!client.is_object() || !client.contains("config")) return {};
   try {

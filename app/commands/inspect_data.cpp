@@ -14,7 +14,7 @@
 namespace cleave::app {
 namespace {
 
-// Lengths of documents, and how much of the tokens has a loss.
+// Prints the lengths of documents and the share of tokens with a loss.
 void print_summary(const data::TokenFile& file) {
   std::printf("%s\n", file.describe().c_str());
   const data::DocumentIndex* index = file.documents();
@@ -44,7 +44,7 @@ void print_summary(const data::TokenFile& file) {
               100 * double(ones) / double(file.size()));
 }
 
-// What a token stands for, where it is known: a text's are its bytes.
+// Returns the text of a token if it is known; tokens of a text are its bytes.
 std::string text_of(const data::TokenFile& file, const text::Tokenizer* tokenizer, int32_t token) {
   if (tokenizer) return in_quotes(std::string(tokenizer->bytes_of(token)));
   return file.kind() == data::TokenFile::Kind::bytes ? in_quotes(std::string(1, char(token))) : std::string();
@@ -72,8 +72,7 @@ void print_tokens(const data::TokenFile& file, const text::Tokenizer* tokenizer,
   }
 }
 
-// Documents in lines of JSON have no file of tokens: they are tokenized here, and what is to be shown is
-// kept.
+// Documents in JSON lines have no token file: this tokenizes them and keeps the tokens to show.
 class LinesOfJson {
  public:
   LinesOfJson(const InspectData& o, const text::Tokenizer& tokenizer) : o_(o), tokenizer_(tokenizer) {

@@ -1,4 +1,4 @@
-// cleave data inspect: what a text or a token file holds.
+// cleave data inspect: shows the contents of a text or token file.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,11 +6,11 @@
 namespace cleave::app {
 
 struct InspectData {
-  std::string file, tokenizer;  // none: ids are shown, and a text's bytes
-  int64_t at = -1;              // the first token to show; below 0: none
+  std::string file, tokenizer;  // empty tokenizer: show ids, and bytes of a text
+  int64_t at = -1;              // first token to show; negative: none
   int64_t count = 64;
-  std::string key = "text";  // of documents in lines of JSON
-  int token_bytes = 0;       // of a file without a header
+  std::string key = "text";  // key of documents in JSON lines
+  int token_bytes = 0;       // for files without a header
 };
 
 int inspect_data(const InspectData& options);

@@ -33,7 +33,7 @@ void say(const LaunchRequest& r, const std::string& text) {
   if (!r.quiet) std::fprintf(stderr, "launch: %s\n", text.c_str());
 }
 
-// A rank of another launcher's: this process becomes the program.
+// Starts the program on a rank of another launcher, in this process.
 int become_rank(const LaunchRequest& r, const launcher::Environment& env, const comm::RankInfo& info) {
   require(r.filter.num_nodes < 0 || r.filter.num_nodes == info.nodes, Exit::usage,
           "--num_nodes: conflicts with the launcher (got {}, but {} started this process as rank {} of {} on "
@@ -87,14 +87,14 @@ void print(const LaunchStart& start, const LaunchRequest& r) {
              stdout);
 }
 
-// /tmp/ID.deepspeed while it lives, where programs that start launchers look for the process to end. Any user
-// may put a link there first, which is removed and never followed.
+// /tmp/ID.deepspeed during the life of this process; programs that start launchers read it to find
+// the process to stop. Any user may have put a link there, which is removed and never followed.
 class PidFile {
  public:
   explicit PidFile(bool wanted) {
     if (!wanted) return;
     const std::string path = fmt::format("/tmp/{}.deepspeed", getpid()), text = fmt::format("{}", getpid());
-    ::unlink(path.c_str());  // of an earlier process
+    ::unlink(path.c_str());  // left by an earlier process
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     const bool written = fd >= 0 && ::write(fd, text.data(), text.size()) == ssize_t(text.size());
     const int error = errno;
@@ -114,7 +114,7 @@ class PidFile {
   std::string path_;
 };
 
-// Where a user asked for cores, which they are.
+// Prints the cores of each rank if a user requested binding.
 void say_cores(const LaunchStart& start, const LaunchRequest& r) {
   const launcher::NodeStart& node = start.plan.nodes[start.node];
   if (start.several || node.binding.how != launcher::Binding::How::asked) return;
@@ -146,8 +146,8 @@ launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest
              : launch_by_other(launcher::remote_commands(start.plan, remote)[0], stay);
 }
 
-// Ends that come again however often the job starts: codes that say what is wrong. Another start helps where
-// a rank was lost or killed, and perhaps where nothing is known of a program's code.
+// Returns true for exit codes of permanent errors. A restart helps after a lost or killed rank, and
+// perhaps after an unknown exit code of a program.
 bool ends_for_good(const launcher::LaunchResult& result) {
   constexpr int kForGood[] = {0,
                               int(Exit::usage),

@@ -40,7 +40,7 @@ void add_output_options(CLI::App& app, PlanOptions& o) {
       "simulate the calls of all ranks in lockstep, and fail if one waits forever or receives other data");
 }
 
-// The other options are of models that are built in, and of their values.
+// The other options are for built-in models and their values.
 void require_options_of_scripts(const CLI::App& app, const PlanOptions& o) {
   static constexpr std::string_view kOfScripts[] = {"--deepspeed_config",
                                                     "--deepspeed",
@@ -115,7 +115,7 @@ void require_page_is_no_input(const PlanOptions& o) {
   paths.require_distinct();
 }
 
-// A search over many ranks takes a while: says every few seconds how far it is.
+// Prints the progress of a search over many ranks every few seconds.
 plan::TryConfig announced(plan::TryConfig plan) {
   using Clock = std::chrono::steady_clock;
   return [plan = std::move(plan), tried = 0, said = Clock::now()](const std::string& text,
@@ -171,7 +171,7 @@ config::ReadResult read_config(const PlanOptions& o, const config::ReadOptions& 
   return read;
 }
 
-// Of a Python whose packages are not known: says what it lacks, or is cleave.planning.
+// Reports missing packages of the Python, or runs cleave.planning.
 constexpr const char* kPlanning = R"py(
 import runpy, sys
 try:
@@ -183,7 +183,7 @@ except ModuleNotFoundError as missing:
 runpy.run_module("cleave.planning", run_name="__main__", alter_sys=True)
 )py";
 
-// The plan of a module of PyTorch is the package's, in whose place this process then stands.
+// Plans a PyTorch module: this process becomes the package's planner.
 [[noreturn]] void plan_script(const PlanOptions& o) {
   const size_t colon = o.script.rfind(".py:");
   require(colon != std::string::npos && colon + 4 < o.script.size(), Exit::usage,

@@ -47,7 +47,7 @@ Json cpu_facts() {
           {"memory_available_bytes", meminfo_bytes("MemAvailable")}};
 }
 
-// The way of a product of two operands of a type.
+// Returns the kernels used for products of two operands of each type.
 Json matmul_facts() {
   Json list = Json::array();
   for (const kernels::MatmulWay& w : kernels::matmul_ways())
@@ -88,14 +88,14 @@ Json environment_facts() {
   return set;
 }
 
-// How files on disk are moved: the library, and why the kernel refuses it.
+// Returns how files on disk are moved: the library, and the reason if the kernel rejects it.
 Json io_uring() {
   std::string problem;
   offload::make_uring_queue(1, problem);
   return {{"liburing", offload::liburing_version()}, {"problem", problem}};
 }
 
-// What is missing, for what, and how to get it.
+// Lists missing features, their use, and how to get them.
 Json missing(const CudaStatus& status) {
   Json list = Json::array();
   if (!status.problem.empty()) list.push_back({{"for", "training on a GPU"}, {"what", status.problem}});

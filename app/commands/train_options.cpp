@@ -12,7 +12,7 @@ namespace cleave::app {
 
 namespace {
 
-// NAME=DATA, where NAME is a word; a file may have such a name, too, and is meant where it is there.
+// NAME=DATA, with a word as NAME. An existing file with such a name takes precedence.
 EvalSet eval_set_of(const std::string& text) {
   const size_t equals = text.find('=');
   const std::string name = text.substr(0, equals == std::string::npos ? 0 : equals);
@@ -146,7 +146,7 @@ void add_telling_options(CLI::App& app, RunOptions& o) {
                "treat warnings about the ds_config and about changes since the checkpoint as errors");
 }
 
-// Options that lack another one, or contradict it.
+// Requires options that others depend on, and rejects contradictions.
 void require_whole(const RunOptions& o, bool steps_given) {
   require(!o.epochs || !steps_given, Exit::usage, "--epochs: conflicts with --steps; give one of them");
   require(o.resume == "auto" || o.resume == "never" || !o.output.empty(), Exit::usage,

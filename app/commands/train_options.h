@@ -10,10 +10,11 @@ namespace cleave::app {
 
 struct TrainOptions {
   RunOptions run;
-  std::vector<std::string> notes;  // on options that change nothing
+  std::vector<std::string> notes;  // about options without effect
 };
 
-// False where help was asked for and given. Error(usage) as parse() and for options that lack another one.
+// Parses the command line; returns false if help was printed. Error(usage) as parse(), and for
+// options that require another one.
 bool parse_options(TrainOptions& options, const Arguments& arguments);
 
 }  // namespace cleave::app

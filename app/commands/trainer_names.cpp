@@ -13,16 +13,16 @@ namespace cleave::app {
 namespace {
 
 enum class Kind : uint8_t {
-  same,     // another name of our option `says`
-  nothing,  // accepted: `says` why it changes nothing
-  refused,  // unless it asks for nothing: `says` what to write
+  same,     // another name of the option `says`
+  nothing,  // accepted: `says` why it has no effect
+  refused,  // error unless disabled: `says` what to use
 };
 
 struct Row {
   std::string_view name;
   Kind kind;
   std::string_view says;
-  std::string_view harmless = {};  // refused: further values that ask for nothing here, separated by blanks
+  std::string_view harmless = {};  // refused: other accepted values without effect, separated by blanks
 };
 
 constexpr std::string_view kLog =
@@ -218,7 +218,7 @@ bool among(std::string_view words, std::string_view word) {
   return (" " + std::string(words) + " ").find(" " + std::string(word) + " ") != std::string::npos;
 }
 
-// An option as it was typed: its name in this program's spelling, and its value, where it has one.
+// An option as typed: its name in this program's spelling, and its value if it has one.
 struct Typed {
   std::string name, value;
   bool joined = false, apart = false;  // name=value; value is the next word
@@ -247,7 +247,7 @@ void require_asks_for_nothing(const Row& row, const Typed& t) {
 
 OwnArguments own_arguments(const Arguments& all) {
   OwnArguments own;
-  bool by_steps = false;  // as the Trainer does, steps decide where epochs are given too
+  bool by_steps = false;  // steps take precedence over epochs, as in the Trainer
   for (size_t i = 0; i < all.size(); ++i)
     if (all[i].starts_with("--"))
       if (const Typed t = typed_at(all, i); t.name == "max_steps") by_steps = t.value != "-1";
@@ -255,7 +255,7 @@ OwnArguments own_arguments(const Arguments& all) {
     const bool option = all[i].starts_with("--") && all[i].size() > 2;
     const Typed t = option ? typed_at(all, i) : Typed{};
     const Row* row = option ? row_of(t.name) : nullptr;
-    // Its -1 stands for no limit by steps, or on what is saved.
+    // -1 means no limit on steps or on saved checkpoints.
     const bool none =
         row && (((row->name == "max_steps" || row->name == "save_total_limit") && t.value == "-1") ||
                 (row->name == "num_train_epochs" && by_steps));
@@ -265,7 +265,7 @@ OwnArguments own_arguments(const Arguments& all) {
     }
     if (row->kind == Kind::same && !none) {
       own.arguments.push_back(std::string(row->says) + (t.joined ? "=" + t.value : ""));
-      continue;  // the value follows as it is
+      continue;  // the value follows unchanged
     }
     if (row->kind == Kind::nothing)
       own.notes.push_back(fmt::format("--{} has no effect: {}", row->name, row->says));

@@ -1,5 +1,4 @@
-// Options of Hugging Face's Trainer, and of the scripts that come with it, on the command line of `cleave
-// train`.
+// Options of the Hugging Face Trainer and its scripts, on the command line of `cleave train`.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,12 +8,12 @@
 namespace cleave::app {
 
 struct OwnArguments {
-  Arguments arguments;             // in this program's names
-  std::vector<std::string> notes;  // a sentence for each option that changes nothing here
+  Arguments arguments;             // with the names of this program
+  std::vector<std::string> notes;  // one sentence per option without effect
 };
 
-// Error(usage) for those that are not built, with what to write in their place; an option that asks for
-// nothing (false, no, none, 0) is none of them. What no table has stays as it is.
+// Translates options. Error(usage) for unsupported ones, with the equivalent option; disabled
+// options (false, no, none, 0) are accepted. Unknown options stay as they are.
 OwnArguments own_arguments(const Arguments& arguments);
 
 }  // namespace cleave::app

@@ -12,7 +12,7 @@
 namespace cleave::app {
 namespace {
 
-// Every fault of the checkpoint is a line. Error(checkpoint) where there are any.
+// Prints every fault of the checkpoint as a line. Error(checkpoint) if there are faults.
 void verify(const checkpoint::CheckpointReader& reader, const CheckpointOptions& o) {
   std::vector<std::string> faults;
   {

@@ -55,8 +55,8 @@ void BeforeRun::check_ranks(const RunData& data, RunFolder& folder, Watch& watch
   watch.open_trace();
 }
 
-// It has products in FP8 where they are asked for, and room: others may use this rank's GPU. Ranks that share
-// it find what is free before any of them takes it.
+// Requires FP8 products if the configuration uses them, and free memory, because other processes
+// may use the GPU. Ranks that share it read the free memory before any of them allocates.
 void BeforeRun::require_gpu() const {
   if (!job_.device().is_cuda()) return;
   const Gpu gpu = cuda_gpu(job_.device());

@@ -1,4 +1,5 @@
-// What is checked before the first step, so that hours of training do not end in a fault known at the start.
+// Checks before the first step, so that hours of training do not end in an error that was known at
+// the start.
 #pragma once
 #include "app/planner.h"
 #include "app/run/run_parts.h"
@@ -11,15 +12,15 @@ class BeforeRun {
   BeforeRun(const RunOptions& wanted, const config::ReadResult& config, launcher::Job& job)
       : wanted_(wanted), read_(config), config_(config.config), job_(job) {}
 
-  // Before anything is started, alike on every rank: Error(usage) where an output would overwrite an input,
-  // Error(data) where data are too short, Error(memory) when the plan of the whole job exceeds the limits or
-  // this machine has too little for its ranks. Small jobs also prove that the calls of all ranks fit
-  // together.
+  // Checks before anything is started, equal on every rank: Error(usage) if an output would
+  // overwrite an input, Error(data) if data are too short, Error(memory) if the plan of the whole
+  // job exceeds the limits or the memory of this machine. For small jobs, also proves that the
+  // calls of all ranks match.
   void check_plan(const Planner& planner, const model::ModelConfig& model, const RunData& data);
 
-  // What one rank may find out alone, and then all: every rank has the memory and can write its files, nobody
-  // else has the folder, and the evaluation data have no token that would end the last evaluation. Opens
-  // report and trace, and takes the folder.
+  // Checks by each rank, with a common result: every rank has the memory and can write its files,
+  // no other job uses the folder, and the evaluation data have no invalid token. Opens report and
+  // trace, and takes the folder.
   void check_ranks(const RunData& data, RunFolder& folder, Watch& watch) const;
 
  private:
@@ -29,11 +30,11 @@ class BeforeRun {
   const config::ReadResult& read_;
   const config::DsConfig& config_;
   launcher::Job& job_;
-  int64_t device_bytes_ = 0;  // of this rank, as planned
+  int64_t device_bytes_ = 0;  // plan of this rank
 };
 
-// Computes the loss of the next step of a run that goes on, before anything is trained. Error(checkpoint)
-// where it is not the one that the checkpoint keeps. Collective.
+// Compares the loss of the next step of a resumed run with the loss in the checkpoint, before
+// training. Error(checkpoint) if they differ. Collective.
 void check_first_loss(RunParts& run);
 
 }  // namespace cleave::app

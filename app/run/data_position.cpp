@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-// Samples of a step of the run that saved these facts.
+// Returns the samples per step of the run that saved these facts.
 std::optional<int64_t> batch_of(const json& saved) {
   if (!saved.is_object()) return {};
   if (const json batch = saved.value("batch", json()); batch.is_number_integer()) return batch.get<int64_t>();

@@ -1,5 +1,5 @@
-// The position of a run in its training data: a checkpoint keeps it, so that a resumed run whose steps have
-// another number of samples neither skips nor repeats any.
+// Position of a run in its training data. Checkpoints contain it, so that a resumed run with
+// another batch size neither skips nor repeats samples.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 
@@ -7,12 +7,11 @@
 
 namespace cleave::app {
 
-// The position before the engine's next step, as the facts of a run have it under "position".
+// Returns the entry "position" in the facts of a run: the position before the engine's next step.
 nlohmann::json position_facts(const RunParts& run);
 
-// Continues at the position of the checkpoint that was resumed; a checkpoint without one has that of its step
-// and the batch it was trained with. Error(usage) if --epochs says how long a training is whose batch has
-// changed.
+// Continues at the position of the resumed checkpoint; without one, at the position of its step and
+// batch size. Error(usage) if --epochs sets the length and the batch size has changed.
 void continue_data(RunParts& run);
 
 }  // namespace cleave::app

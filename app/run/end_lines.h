@@ -11,7 +11,7 @@ namespace cleave::app {
 
 struct EndFacts {
   int64_t step = 0;   // of the whole training
-  int64_t steps = 0;  // of this run; without any, loss, time and throughput are left out
+  int64_t steps = 0;  // of this run; 0: without loss, time and throughput
   double loss = 0;    // of the last step
   int64_t tokens = 0;
   double step_seconds = 0, seconds = 0;  // in steps, and since the start
@@ -19,7 +19,7 @@ struct EndFacts {
   bool has_tokenizer = false;            // that `cleave generate` finds
 };
 
-// Loss, best evaluation, time, throughput, output and the next commands.
+// Returns loss, best evaluation, time, throughput, output and the next commands.
 std::vector<config::NamedValue> end_lines(const EndFacts& facts, const Best& best, const RunOptions& options);
 
 }  // namespace cleave::app

@@ -10,7 +10,7 @@ Ending::Ending(RunParts& run, Saving& saving) : run_(run), saving_(saving) {
   vote_to_stop();
 }
 
-// Until the next step's data are there; throws what is wrong with them.
+// Waits for the data of the next step; throws their errors.
 void Ending::read_ahead() {
   if (at_end()) return;
   run_.data.training().require_unchanged();

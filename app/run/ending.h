@@ -1,4 +1,4 @@
-// What ends a run: its steps, a signal, evaluations that bring nothing, data that cannot be read.
+// Reasons that end a run: its last step, a signal, early stopping, unreadable data.
 #pragma once
 #include <exception>
 
@@ -9,22 +9,22 @@ namespace cleave::app {
 
 class Ending {
  public:
-  // The first step's data are there. Collective. Error(data).
+  // Reads the data of the first step. Collective. Error(data).
   Ending(RunParts& run, Saving& saving);
 
   bool over() const { return at_end() || stopped_ || run_.best.out_of_patience(); }
   bool at_end() const { return run_.engine.step() >= run_.wanted.steps; }
   bool stopped() const { return stopped_; }  // on request
 
-  // After a step, once its successor's data are there; finds out whether any rank was asked to stop. True
-  // where one was asked to save, or it is time to. When one cannot read what the next step needs, all save
-  // and then throw its Error(data); when one could not save behind the training, all throw why.
+  // Call after a step, when the data of the next one are read; checks if any rank was asked to
+  // stop. Returns true if a save is requested or due. If a rank cannot read the next data, all
+  // ranks save and throw its Error(data); if a background save failed, all throw its error.
   bool vote_to_save();
-  // Within an evaluation: whether any rank was asked to stop. Collective.
+  // Checks within an evaluation if any rank was asked to stop. Collective.
   bool vote_to_stop() { return stopped_ = run_.job.any(launcher::Job::stop_requested()); }
-  // Where any rank has a failure, and this one perhaps: all save and throw it. Collective.
+  // Saves on all ranks and throws the failure of any rank. Collective.
   [[noreturn]] void save_and_throw(const std::exception_ptr& failure);
-  // Reports early stopping.
+  // Prints that early stopping ended the run.
   void say_early() const;
 
  private:

@@ -1,4 +1,4 @@
-// How long an epoch is: once through the samples of the training data.
+// Length of an epoch: every sample of the training data once.
 #pragma once
 #include <cstdint>
 
@@ -7,15 +7,15 @@
 
 namespace cleave::app {
 
-// The length of an epoch of what --data names, whose texts are token files by now. One file has the epochs of
-// data/sampler.h, which end with a step; an epoch of a blend is as many samples as all of its sources have.
-// Error(data) as samples_of().
+// Returns the epoch length of --data, after texts became token files. One file has the epochs of
+// data/sampler.h, which end with a step; an epoch of a blend has as many samples as all of its
+// sources. Error(data) as samples_of().
 EpochLength epoch_length(const RunOptions& options, const config::DsConfig& config);
 
-// Steps of so many epochs, the last one whole.
+// Returns the number of steps in `epochs`, rounded up to whole steps.
 int64_t steps_of(double epochs, const EpochLength& length);
 
-// "1234 samples of 64 tokens, 78 steps per epoch; 200 steps are 2.56 epochs".
+// Returns, for example, "1234 samples of 64 tokens, 78 steps per epoch; 200 steps are 2.56 epochs".
 std::string epoch_value(const RunOptions& options, const EpochLength& length);
 
 }  // namespace cleave::app

@@ -5,7 +5,7 @@
 namespace cleave::app {
 namespace {
 
-// A validation loss beside those of n-gram models.
+// Compares a validation loss with those of n-gram models.
 std::vector<std::string> ngram_lines(const data::DataSources& data, const data::DataSources& eval_data,
                                      const std::string& model, double validation_loss) {
   if (!data.bytes() || data.blended() || !eval_data.bytes() || eval_data.blended())
@@ -21,8 +21,8 @@ std::vector<std::string> ngram_lines(const data::DataSources& data, const data::
   return lines;
 }
 
-// Batches of a rank for which data that cannot be read stand as rows without targets, so that all ranks come
-// to the end of an evaluation.
+// Batches of a rank that replaces unreadable data by rows without targets, so that all ranks
+// complete an evaluation.
 class ReadableBatches {
  public:
   ReadableBatches(const RunParts& run, size_t set, int64_t rows)
@@ -53,7 +53,7 @@ class ReadableBatches {
 
 }  // namespace
 
-// Nothing where a stop was asked for meanwhile.
+// Returns nothing if a stop was requested meanwhile.
 std::optional<runtime::Evaluation> Evaluations::evaluate(size_t set) {
   const int64_t rows = run_.engine.config().train_micro_batch_size_per_gpu * run_.wanted.model.seq_len;
   ReadableBatches batches(run_, set, rows);

@@ -1,4 +1,4 @@
-// A run's evaluations: all of its sets, one after the other, each of whose samples count once.
+// Evaluations of a run over all of its sets in order; each sample counts once.
 #pragma once
 #include <optional>
 
@@ -11,12 +11,13 @@ class Evaluations {
  public:
   Evaluations(RunParts& run, Ending& ending) : run_(run), ending_(ending) {}
 
-  // Collective. False where a stop was asked for meanwhile. Data that cannot be read end the run.
+  // Evaluates all sets. Collective. Returns false if a stop was requested meanwhile. Unreadable
+  // data end the run.
   bool evaluate();
   bool due_at_end() const { return !run_.data.evaluation().empty() && evaluated_at_ != run_.engine.step(); }
-  double loss() const { return loss_; }  // of the first set, at last
+  double loss() const { return loss_; }  // last loss of the first set
 
-  // The first rank says how that compares with n-gram models of the same text.
+  // Prints a comparison with n-gram models of the same text, on the first rank.
   void say_ngrams() const;
 
  private:

@@ -17,7 +17,7 @@ std::vector<int64_t> steps_to_let_go(std::vector<int64_t> steps, int64_t saved, 
 
 int64_t most_checkpoints(int64_t steps, int64_t interval, KeepRule rule) {
   if (rule.newest == 0) return interval > 0 ? (steps + interval - 1) / interval : 1;
-  constexpr int64_t kSaves = 10'000;  // what comes after them is as good as never
+  constexpr int64_t kSaves = 10'000;  // more saves than that are practically never reached
   std::vector<int64_t> there;
   int64_t most = 1;
   for (int64_t save = 1; save <= kSaves; ++save) {

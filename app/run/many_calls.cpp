@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kMany = 10'000;
 
-// Calls over every unit of the model, each cut into pieces of at most `bucket` elements.
+// Returns the calls over all units of the model, each cut into pieces of at most `bucket` elements.
 int64_t calls_of(const model::Model& model, int64_t bucket) {
   int64_t calls = 0;
   for (const UnitSpec& unit : model.units()) {
@@ -28,7 +28,7 @@ std::vector<std::string> warnings_of_many_calls(const config::DsConfig& config, 
   const int64_t micros = config.gradient_accumulation_steps;
   struct Key {
     const char* name;
-    int64_t size, times;  // elements; how often a step goes over the whole model
+    int64_t size, times;  // elements; times per step over the whole model
   };
   const bool shared = data_ranks > 1;
   const Key keys[] = {{"reduce_bucket_size", zero.reduce_bucket_size,

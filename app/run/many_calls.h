@@ -1,4 +1,4 @@
-// Bucket sizes that cut the messages of a step into so many calls that their latency is all that is left.
+// Detects bucket sizes that split a step's messages into so small pieces that latency dominates.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace cleave::app {
 
-// A sentence for each key of the configuration that makes a rank call more than 10,000 times in a step, with
-// the count. `model` is whole; `data_ranks` share its parameters.
+// Returns a sentence, with the count, for each key of the configuration that makes a rank exceed
+// 10,000 calls per step. `model` is the whole model; `data_ranks` share its parameters.
 std::vector<std::string> warnings_of_many_calls(const config::DsConfig& config, const model::Model& model,
                                                 int data_ranks);
 

@@ -31,7 +31,7 @@ double matmul_flops_per_s(Device device, DType type) {
     stream.synchronize();
   }
   const kernels::Matmul product{.c = c, .a = a, .b = b, .bias = {}};
-  const int times = gpu ? 10 : 1;  // so that launching does not show
+  const int times = gpu ? 10 : 1;  // hides the launch time
   double best = 0;
   for (int i = 0; i < 4; ++i) {
     stream.synchronize();

@@ -14,10 +14,10 @@ monitor::CommsLogOptions log_options(const config::CommsLoggerConfig& c) {
   return {.ops = c.prof_all ? std::vector<std::string>{} : c.prof_ops, .with_groups = c.debug};
 }
 
-// prof_all false with an empty list asks for no collective at all.
+// prof_all false with an empty list selects no collective.
 bool logs(const config::CommsLoggerConfig& c) { return c.enabled && (c.prof_all || !c.prof_ops.empty()); }
 
-// A table without its last line break.
+// Removes the last line break of a table.
 std::string block(std::string text) {
   while (text.ends_with('\n')) text.pop_back();
   return text;
@@ -113,10 +113,10 @@ void Profile::tell_memory(const runtime::Engine& engine) {
       format_bytes(process.peak_resident), format_bytes(plan::available_memory().bytes)));
 }
 
-// Layers that several ranks hold are shown with the mean of their times.
+// Layers on several ranks are shown with the mean of their times.
 void Profile::tell_layers(const runtime::Engine& engine, double seconds) {
   const std::vector<pipeline::LayerCost>& costs = engine.layer_costs();
-  std::vector<double> sums = layers_->ms();  // then whether this rank has the layer
+  std::vector<double> sums = layers_->ms();  // followed by a flag per layer on this rank
   for (size_t l = 0; l < costs.size(); ++l) sums.push_back(sums[2 * l] + sums[2 * l + 1] > 0 ? 1 : 0);
   Stream stream;
   world_.all_reduce(Tensor(sums.data(), DType::fp64, {int64_t(sums.size())}, MemoryKind::host), stream,

@@ -1,6 +1,5 @@
-// What a ds_config asks a run to tell about its own steps: wall_clock_breakdown, flops_profiler,
-// comms_logger, memory_breakdown and dump_state. Everything that is measured comes from the events of a
-// trace.
+// Reports of a run about its steps that a ds_config enables: wall_clock_breakdown, flops_profiler,
+// comms_logger, memory_breakdown and dump_state. All measurements come from trace events.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -18,26 +17,25 @@ namespace cleave::app {
 
 class Profile {
  public:
-  using Say = std::function<void(const std::string& line)>;  // of the first rank; others say nothing
+  using Say = std::function<void(const std::string& line)>;  // prints on the first rank only
 
-  // Whether the configuration asks for anything that needs a trace.
+  // Returns true if the configuration enables a report that needs a trace.
   static bool wanted(const config::DsConfig& config);
 
-  // `trace` is the engine's, null where none is wanted; both it and `world` outlive the profile. On every
-  // rank.
+  // `trace` is the engine's, or null; it and `world` must outlive the profile. On every rank.
   Profile(const config::DsConfig& config, Trace* trace, comm::Communicator& world, Say say);
   ~Profile();
   Profile(const Profile&) = delete;
   Profile& operator=(const Profile&) = delete;
 
-  // dump_state: every effective value, and what each unit takes where.
+  // Prints dump_state: every effective value, and the memory of each unit.
   void start(const runtime::Engine& engine, const config::ReadResult& config);
 
-  // Around each train_batch; end_step is collective. Returns the step's times on this rank where
-  // wall_clock_breakdown asks for them.
+  // Call around each train_batch; end_step is collective. Returns the times of the step on this
+  // rank if wall_clock_breakdown is enabled.
   void begin_step(const runtime::Engine& engine);
   std::optional<monitor::PhaseTimes> end_step(const runtime::Engine& engine, double seconds);
-  // Time that the host spends for the next step to be ended: waiting for data, saving.
+  // Measures host time outside of steps: waiting for data, saving.
   template <class Work>
   auto timed(monitor::Phase phase, const Work& work) {
     const auto begin = std::chrono::steady_clock::now();
@@ -45,7 +43,7 @@ class Profile {
     return work();
   }
 
-  // What is left to tell after the last step. Collective.
+  // Prints the remaining reports after the last step. Collective.
   void end();
 
  private:
@@ -69,12 +67,12 @@ class Profile {
   comm::Communicator& world_;
   Say say_;
   monitor::StepTimes times_;
-  monitor::PhaseTimes total_{};  // of steps that were not told yet
+  monitor::PhaseTimes total_{};  // of steps that were not reported yet
   double total_ms_ = 0;
   int64_t steps_ = 0;
   bool first_ = true;
   monitor::CommsLog comms_;
-  std::optional<monitor::LayerTimes> layers_;  // of the step that is profiled
+  std::optional<monitor::LayerTimes> layers_;  // of the profiled step
 };
 
 }  // namespace cleave::app

@@ -19,7 +19,7 @@ std::string contents_of(const std::string& path, Exit exit) {
   return fmt::format("{} bytes with digest {:016x}", file.size(), file.digest());
 }
 
-// Each source with its weight, where there are several.
+// Returns each source, with its weight if there are several.
 std::string contents_of_data(const std::string& data, const char* option) {
   std::string text;
   const std::vector<data::DataFile> sources = data::sources_of_data(data, option);
@@ -46,10 +46,11 @@ std::string contents_of_eval_data(const RunOptions& o) {
   return text;
 }
 
-// A preset's name, or the config.json and the weights of a folder, which ranks may find under other paths.
+// Returns a preset's name, or the config.json and weights of a folder. The path may differ between
+// ranks.
 std::string contents_of_model(const ModelOptions& o) {
   if (model::is_preset(o.model)) return o.model;
-  const std::string config = model::to_config_json(config_of(o, 256));  // the vocabulary may be the data's
+  const std::string config = model::to_config_json(config_of(o, 256));  // the data may define the vocabulary
   std::string text = fmt::format("a config with checksum {:016x}", checkpoint::checksum_of(config));
   if (!fs::is_directory(o.model)) return text;
   std::vector<std::string> weights;

@@ -38,7 +38,7 @@ int columns_of_terminal() {
 struct Report::Sinks {
   Sinks(const RunOptions& o, const config::ReadResult& c) : options(o), config(c), epoch(o.epoch) {}
 
-  // In TensorBoard and CSV files, at the samples that were trained on.
+  // Writes to TensorBoard and CSV files, by the number of trained samples.
   void draw(const std::vector<monitor::Scalar>& scalars, int64_t step) {
     const int64_t samples = epoch.trained(step, config.config.train_batch_size);
     for (const monitor::Scalar& scalar : scalars) {

@@ -28,13 +28,13 @@ class Report {
   Report(bool first, const RunOptions& options, const config::ReadResult& config);
   ~Report();
 
-  // Before start() and before the engine has its memory: the product that is measured takes some for itself.
+  // Call before start() and before the engine allocates: the measured product needs memory.
   void measure_peak(Device device, DType type);
   void start(const runtime::Engine& engine, const StartFacts& facts);
   void step(const runtime::Engine& engine, const runtime::StepResult& result, const StepCost& cost);
-  // Counts epochs and samples from a resumed position on, before start().
+  // Counts epochs and samples from a resumed position on. Call before start().
   void count_epochs(const EpochLength& epoch);
-  // `data`: the name of what was evaluated; may be empty.
+  // `data`: name of the evaluation data; may be empty.
   void evaluation(int64_t step, const std::string& data, const runtime::Evaluation& result);
   void line(const std::string& text);
   // Closes the files and prints the summary.

@@ -14,8 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 using Say = std::function<void(const std::string&)>;
 
-// A user may have pointed `latest` at an older one, which comes first; a kill may have kept it from naming
-// the newest.
+// A user may have set `latest` to an older checkpoint, which comes first; a kill may have left
+// `latest` at an older checkpoint than the newest.
 void put_first(std::vector<FoundCheckpoint>& found, size_t at, const std::string& folder, const Say& say) {
   std::string newer;
   for (size_t i = 0; i < at; ++i) newer += (newer.empty() ? "" : ", ") + in_quotes(found[i].tag);
@@ -31,7 +31,8 @@ void put_first(std::vector<FoundCheckpoint>& found, size_t at, const std::string
   std::rotate(found.begin(), found.begin() + ptrdiff_t(at), found.begin() + ptrdiff_t(at) + 1);
 }
 
-// Those whose files are whole, newest first; for each of the others a sentence goes to `damaged`.
+// Returns the checkpoints with complete files, newest first; adds a sentence to `damaged` for each
+// of the others.
 std::vector<FoundCheckpoint> whole_checkpoints(const std::string& folder, std::vector<std::string>& damaged) {
   std::vector<FoundCheckpoint> found;
   for (const std::string& tag : checkpoint::checkpoint_folders(folder)) try {
@@ -42,7 +43,7 @@ std::vector<FoundCheckpoint> whole_checkpoints(const std::string& folder, std::v
     } catch (const Error& e) {
       damaged.push_back(fmt::format("{} is skipped: {}", in_quotes(tag), e.what()));
     }
-  // Behind what replaced it comes ".old.<name>".
+  // ".old.<name>" comes after its replacement.
   std::sort(found.begin(), found.end(),
             [](auto& a, auto& b) { return std::tie(a.step, a.tag) > std::tie(b.step, b.tag); });
   return found;

@@ -1,4 +1,4 @@
-// Which checkpoints of a folder a run may go on from.
+// Selection of the checkpoint that a run resumes from.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -9,12 +9,12 @@ namespace cleave::app {
 
 struct FoundCheckpoint {
   std::string tag;
-  int64_t step = -1;  // -1: nobody looked
+  int64_t step = -1;  // -1: not read yet
 };
 
-// Best first: the one that `latest` names, then those of newer steps before older ones. `resume` is "auto",
-// "required", "never", or the name of the only one that may be taken. Says which are passed over, and why.
-// Error(checkpoint) where there are some and none can be used.
+// Returns the candidates, best first: the checkpoint in `latest`, then newer steps before older
+// ones. `resume` is "auto", "required", "never", or the name of the only candidate. Prints skipped
+// checkpoints with the reason. Error(checkpoint) if checkpoints exist and none can be used.
 std::vector<FoundCheckpoint> checkpoints_to_resume(const std::string& folder, const std::string& resume,
                                                    const std::function<void(const std::string&)>& say);
 

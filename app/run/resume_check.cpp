@@ -14,7 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-// Of one sample after the other, so that the sum is that of all ranks' samples however they are divided.
+// Sums the checksums of single samples, so that the sum does not depend on their distribution over
+// ranks.
 uint64_t checksums_of(const Batch& batch, int64_t samples) {
   uint64_t sum = 0;
   const int64_t length = batch.targets.numel() / samples;
@@ -28,7 +29,7 @@ uint64_t checksums_of(const Batch& batch, int64_t samples) {
 }
 
 std::string type_of(const config::DsConfig& c) {
-  if (c.zero.stage == 3 && c.zero.quantized_weights) return "int8";  // another layout cuts other blocks
+  if (c.zero.stage == 3 && c.zero.quantized_weights) return "int8";  // block boundaries depend on the layout
   return c.precision == config::Precision::fp32 && c.tf32 ? "tf32" : std::string(name_of(c.precision));
 }
 
@@ -47,12 +48,12 @@ std::optional<FirstLoss> FirstLoss::of_next_step(runtime::Engine& engine, data::
   bool readable = true;
   try {
     batches.prepare(step);
-    // Ranks of one place on the data axis are given the same samples.
+    // Ranks with the same data coordinate have the same samples.
     const MeshPlace at = engine.place();
     for (int64_t m = 0; m < c.gradient_accumulation_steps && at.pipe + at.sequence + at.tensor == 0; ++m)
       samples += checksums_of(batches.next(step, m), c.train_micro_batch_size_per_gpu);
   } catch (const Error&) {
-    readable = false;  // the run finds out by itself, with the reason
+    readable = false;  // the run reports the reason itself
   }
   if (job.any(!readable)) return {};
   auto word = int64_t(samples);
@@ -89,7 +90,7 @@ double allowed_difference(const std::string& type, const std::string& other, dou
   const auto of = [](const std::string& t) {
     return t == "fp32"                  ? 2e-5
            : t == "bf16" || t == "int8" ? 0x1p-8
-                                        : 0x1p-10;  // 16 bits: twice what one rounding loses
+                                        : 0x1p-10;  // 16 bits: twice the error of one rounding
   };
   return std::max(of(type), of(other)) * std::max(1.0, std::fabs(magnitude));
 }

@@ -1,5 +1,6 @@
-// The loss of the step that comes next, before it is trained: a checkpoint keeps it, and a run that goes on
-// computes it again, so that another text, other weights or another model do not pass for the same training.
+// Check that a resumed run continues the same training. A checkpoint contains the loss of the next
+// step, and the resumed run computes it again before training, so that another text, other weights
+// or another model are detected.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -12,29 +13,29 @@
 namespace cleave::app {
 
 struct FirstLoss {
-  double loss = 0;       // mean over the targets of the step's whole batch, without dropout
-  uint64_t samples = 0;  // the sum of its samples' checksums, which does not depend on who reads which
+  double loss = 0;       // mean over the targets of the step's batch, without dropout
+  uint64_t samples = 0;  // sum of the samples' checksums; independent of their distribution over ranks
   int64_t batch = 0;     // samples
-  std::string type;      // that the model computed in: "fp32", "tf32", "fp16", "bf16", or "int8": gathered so
+  std::string type;      // compute type: "fp32", "tf32", "fp16", "bf16", or "int8" for gathered weights
 
-  // The loss of the engine's next step; nothing where a rank cannot read its data, and where the loss is not
-  // finite. Collective; changes nothing of the training.
+  // Returns the loss of the engine's next step; empty if a rank cannot read its data or the loss is
+  // not finite. Collective; does not change the training.
   static std::optional<FirstLoss> of_next_step(runtime::Engine& engine, data::TokenBatches& batches,
                                                launcher::Job& job);
-  // What the facts of a run (app/run/run_facts.h) have under "first_loss"; nothing where they do not have it.
+  // Reads the entry "first_loss" in the facts of a run (app/run/run_facts.h); empty without one.
   static std::optional<FirstLoss> in(const nlohmann::json& facts);
   nlohmann::json json() const;
 };
 
-// The most by which two losses of one state may differ, where `magnitude` is that of one of them: many times
-// what another layout, another device or another order of sums leaves in the coarser of two types.
+// Returns the largest allowed difference between two losses of one state, with `magnitude` of one
+// of them: many times the effect of another layout, device or summation order in the coarser type.
 double allowed_difference(const std::string& type, const std::string& other, double magnitude);
 
-// Why what was saved before a step says nothing about this run's: what of the facts, or of the batch, is
-// meant to be another. Empty where the two losses can be compared.
+// Returns the reason why a saved loss cannot be compared with this run: a fact or the batch size
+// changed on purpose. Empty if it can.
 std::string not_comparable(const nlohmann::json& saved, const nlohmann::json& now, int64_t batch);
 
-// Empty, or what is wrong: with the data, the configuration or the weights.
+// Returns an empty string, or the difference: data, configuration or weights.
 std::string difference(const FirstLoss& saved, const FirstLoss& now, const nlohmann::json& saved_facts,
                        const nlohmann::json& facts);
 

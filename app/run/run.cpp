@@ -13,7 +13,7 @@
 namespace cleave::app {
 namespace {
 
-// The steps of a run, and what comes between and behind them.
+// The steps of a run, with saves and evaluations.
 class Loop {
  public:
   explicit Loop(RunParts& run) : run_(run) {}
@@ -40,8 +40,8 @@ class Loop {
  private:
   bool due(int64_t interval) const { return interval > 0 && run_.engine.step() % interval == 0; }
 
-  // Where an evaluation decides what is kept, a save comes behind it and has what it found; else before it,
-  // because an evaluation may take long.
+  // If evaluations select checkpoints or stop the training, the save follows and contains the
+  // result; otherwise the save comes first, because an evaluation may take long.
   void save_and_evaluate(bool saves, bool evaluates) {
     const bool judges = run_.wanted.judges(), keeps = run_.wanted.keep_best;
     if (saves && !judges) saving_.save();
@@ -131,7 +131,7 @@ void Run::make_engine() {
   if (!warning.empty()) watch_.say("warning: " + warning);
 }
 
-// The state before the first step: that of a checkpoint, or the weights that the training begins with.
+// Sets the state before the first step: a checkpoint, or the initial weights.
 void Run::begin(RunParts& run) {
   const bool resumed = folder_.resume(*engine_, run.facts);
   if (resumed) run.best.restore(folder_.resumed_facts());

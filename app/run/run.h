@@ -1,5 +1,5 @@
-// One training on this rank, from its checks to its last checkpoint. It knows no command line: a front gives
-// what is wanted, the job that this process is a rank of, the ds_config and the data.
+// One training on this rank, from its checks to its last checkpoint. It does not depend on a
+// command line: the front end provides the options, the job, the ds_config and the data.
 #pragma once
 #include <memory>
 
@@ -15,14 +15,15 @@ namespace cleave::app {
 
 class Run {
  public:
-  // Fits data and model to each other, alike on every rank. `wanted`, `job` and `config` must outlive this.
+  // Matches data and model, equally on every rank. `wanted`, `job` and `config` must outlive this.
   // Error(usage), Error(data).
   Run(const RunOptions& wanted, launcher::Job& job, const config::ReadResult& config, RunData data);
 
-  // Before the job is connected: as BeforeRun::check_plan. `reading` is how the configuration was read.
+  // Call before the job is connected: as BeforeRun::check_plan. `reading` are the options that the
+  // configuration was read with.
   void check_plan(const config::ReadOptions& reading);
 
-  // Once it is connected. Collective. Returns Exit::ok, or Exit::stopped where a signal asked for it.
+  // Trains on the connected job. Collective. Returns Exit::ok, or Exit::stopped after a signal.
   Exit train();
 
  private:

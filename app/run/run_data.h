@@ -1,4 +1,4 @@
-// The data of a run: the samples that it is trained on, and the sets that it is evaluated on.
+// Training samples and evaluation sets of a run.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,7 +10,8 @@
 
 namespace cleave::app {
 
-// A rank's place on the data axis, which decides what it reads: all ranks of a pipe read the same samples.
+// Coordinate of a rank on the data axis, which selects its samples: all ranks of a pipe read the
+// same samples.
 struct DataPlace {
   int rank = 0, ranks = 1;
 };
@@ -21,18 +22,18 @@ class RunData {
   // Opens the training data. The options must outlive this. Error(usage), Error(data).
   explicit RunData(const RunOptions& wanted);
 
-  // Error(data) where the training data have ids that the model does not know.
+  // Error(data) if the training data have ids outside of the model's vocabulary.
   void use_vocab(int64_t vocab);
-  void open_evaluation();  // the sets, with that vocabulary
+  void open_evaluation();  // opens the sets with that vocabulary
 
   const data::DataSources& training() const { return training_; }
   const std::vector<data::DataSources>& evaluation() const { return evaluation_; }  // as eval_sets
 
-  // The batches of a rank; this must outlive them.
+  // Returns the batches of a rank; this must outlive them.
   data::TokenBatches batches(const config::DsConfig& config, DataPlace place) const;
   data::EvalBatches eval_batches(size_t set, const config::DsConfig& config, DataPlace place) const;
 
-  // For people: "its samples are 5, 2 of a.bin and 0, 3 of b.bin".
+  // Returns a description: "its samples are 5, 2 of a.bin and 0, 3 of b.bin".
   std::string samples_of(const data::TokenBatches& batches, int64_t step, int64_t batch) const;
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Tells one corpus from another without reading it whole: its size, its first and its last MiB.
+// Identifies a corpus without reading all of it: size, first and last MiB.
 void add_ends(checkpoint::Checksum& checksum, const data::TokenFile& data) {
   const InputFile file(data.path(), Exit::data);
   const int64_t some = std::min<int64_t>(file.size(), 1 << 20);
@@ -26,7 +26,7 @@ void add_ends(checkpoint::Checksum& checksum, const data::TokenFile& data) {
   }
 }
 
-// Of a blend, of all of its files together.
+// For a blend, covers all of its files.
 json facts_of(const data::DataSources& data) {
   checkpoint::Checksum checksum;
   std::string names;
@@ -43,11 +43,11 @@ json facts_of(const data::DataSources& data) {
 }
 
 std::string shown(const json& value) {
-  constexpr size_t kMost = 200;  // of a list of names, too
+  constexpr size_t kMost = 200;  // also for a list of names
   return in_quotes(value.is_string() ? value.get<std::string>() : value.dump(), kMost);
 }
 
-// Of objects, the members that are not the same.
+// Adds the changed members of objects.
 void add_changes(const std::string& name, const json& saved, const json& now,
                  std::vector<std::string>& changes) {
   if (saved == now) return;
@@ -60,7 +60,7 @@ void add_changes(const std::string& name, const json& saved, const json& now,
     add_changes(name + "." + key, saved.value(key, json()), now.value(key, json()), changes);
 }
 
-// Data are the same under another name.
+// Data are equal under another name.
 std::string change_of_data(const json& saved, const json& now) {
   for (const char* key : {"tokens", "kind", "ends_xxh3"})
     if (saved.value(key, json()) != now.value(key, json()))
@@ -107,7 +107,7 @@ std::vector<std::string> changes_of_facts(const json& saved, const json& now) {
                                                             {"seq_len", "--seq_len"},
                                                             {"pack", "--pack"},
                                                             {"document_mask", "--document_mask"}};
-  const bool trained = !saved.contains("imported");  // else nobody chose its other facts
+  const bool trained = !saved.contains("imported");  // the other facts of an import have no meaning
   for (const auto& [key, name] : kPlain)
     if (trained && saved.contains(key)) add_changes(name, saved[key], now[key], changes);
   if (saved.value("tokenizer_digest", json()) != now.value("tokenizer_digest", json()) &&

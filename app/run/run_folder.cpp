@@ -103,7 +103,7 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
   }
 }
 
-// A script of another language may have written it, under other names.
+// Opens the checkpoint; a Python script may have saved it with other parameter names.
 runtime::SavedTraining RunFolder::saved_training(const std::string& tag, const json& facts,
                                                  const std::string& prefix) const {
   runtime::SavedTraining saved(options_.dir, tag);
@@ -127,7 +127,8 @@ void RunFolder::require_adapters(const runtime::SavedTraining& saved, const json
           dropped.size() > 1 ? fmt::format(" and {} more", dropped.size() - 1) : "");
 }
 
-// Whether what refused to load is damaged, and does not just belong to another model or optimizer.
+// Returns true if a checkpoint that failed to load is damaged, as opposed to one of another model
+// or optimizer.
 bool RunFolder::is_damaged(const std::string& tag) const {
   if (options_.resume != "auto" && options_.resume != "required") return false;
   try {
@@ -150,12 +151,12 @@ void RunFolder::compare(const std::string& client, const json& facts, std::vecto
           "--strict: {} was trained with other settings: {}", options_.dir, all);
 }
 
-// The run that is resumed goes on: it may let go what it saved before.
+// Continues the resumed run, which may remove its earlier checkpoints.
 void RunFolder::remember(const std::string& client) {
   const std::string run = run_of(client);
-  if (run.empty()) return;  // written before runs had names
+  if (run.empty()) return;  // saved by versions without run names
   run_ = run;
-  // Not every fault is found again without reading each byte.
+  // Some faults are found only by reading each byte.
   const json saved = json::parse(client).value("passed_over", json::array());
   for (const json& tag : saved)
     if (tag.is_string()) passed_over_.push_back(path_from_json(tag.get<std::string>()));
@@ -165,7 +166,7 @@ void RunFolder::remember(const std::string& client) {
       reader.check_files();
       const runtime::Restored state = runtime::from_json(reader.state(), reader.path().string());
       if (run_of(state.client) == run_) mine_.push_back({tag, state.at.step});
-    } catch (const Error&) {  // damaged: left for people to look at
+    } catch (const Error&) {  // damaged: kept for inspection
     }
 }
 
@@ -188,8 +189,8 @@ void RunFolder::save(runtime::Engine& engine, const json& facts) {
   finish(engine);
   job_.together([&] {
     if (!lock_) return;
-    // A save behind the training makes the folder again, too, if it begins just after the removal. The lock
-    // is missing then.
+    // A background save that begins after the removal also creates the folder; the lock is then
+    // missing.
     const bool folder = fs::create_directories(options_.dir), lock = lock_->require_held();
     if (folder || lock)
       say_(fmt::format(
@@ -197,7 +198,7 @@ void RunFolder::save(runtime::Engine& engine, const json& facts) {
           "gone",
           folder ? options_.dir : (fs::path(options_.dir) / "run.lock").string(), folder ? "is" : "may be"));
   });
-  best_ = next_best_;  // what was begun before has ended
+  best_ = next_best_;  // the previous save has ended
   json client = facts;
   client["run"] = run_;
   for (const std::string& tag : passed_over_) client["passed_over"].push_back(path_in_json(tag));
@@ -237,24 +238,25 @@ void RunFolder::tell(const std::string& text) {
   news_.push_back(text);
 }
 
-// On the first rank; on the thread that saves behind the training, which ends before the next save begins.
+// Runs on the first rank, on the thread of a background save, which ends before the next save
+// begins.
 void RunFolder::written(const checkpoint::SavedCheckpoint& saved, int64_t step) {
   if (!saved.renamed && !std::exchange(in_place_, true))
     tell(fmt::format(
         "{}: the file system cannot rename folders; checkpoints are written in place, with the manifest last",
         options_.dir));
-  // Where nothing is renamed, one of the same step went under another name.
+  // On file systems without renames, a checkpoint of the same step had another name.
   std::erase_if(mine_, [&](const FoundCheckpoint& f) { return f.step == step; });
   std::erase(passed_over_, saved.name);  // replaced
   mine_.push_back({saved.name, step});
-  // Also where a kill kept the file from naming the best of an earlier save.
+  // Also if a kill interrupted an earlier save before it wrote the file.
   for (const FoundCheckpoint& f : mine_)
     if (f.step == best_) checkpoint::point_at(options_.dir, "best", f.tag);
   let_old_ones_go(step);
 }
 
 bool RunFolder::asked_to_save() {
-  // A look costs a shared file system a message.
+  // Each look costs a shared file system a message.
   const auto now = std::chrono::steady_clock::now();
   if (options_.dir.empty() || now - looked_ < std::chrono::seconds(1)) return false;
   looked_ = now;

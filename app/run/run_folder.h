@@ -1,5 +1,5 @@
-// The folder of a run's checkpoints: one job at a time, which checkpoint to go on from, and which old ones to
-// let go. Only the first rank looks into it; what it finds, all ranks do.
+// Checkpoint folder of a run: lock, resume, save, and removal of old checkpoints. Only the first
+// rank reads the folder; all ranks act on the result.
 #pragma once
 #include <functional>
 #include <memory>
@@ -20,52 +20,54 @@
 namespace cleave::app {
 
 struct RunFolderOptions {
-  std::string dir;              // empty: nothing is saved or resumed
-  std::string resume = "auto";  // auto, required, never, or a checkpoint's name
-  KeepRule keep;                // of what this run saved
+  std::string dir;              // empty: no saves and no resume
+  std::string resume = "auto";  // auto, required, never, or the name of a checkpoint
+  KeepRule keep;                // for checkpoints of this run
   bool strict = false;          // changed facts are errors
   bool reset_optimizer = false;
-  bool reset_adapters = false;  // those that this run has no place for are dropped
+  bool reset_adapters = false;  // drop adapters that this run does not have
 };
 
 class RunFolder {
  public:
-  using Say = std::function<void(const std::string&)>;  // to the user, from the first rank
+  using Say = std::function<void(const std::string&)>;  // prints for the user, on the first rank
 
   RunFolder(RunFolderOptions options, launcher::Job& job, Say say);
 
-  // Collective, before the folder is made: Error(checkpoint) when a checkpoint is wanted and cannot be there.
+  // Call before the folder is created. Error(checkpoint) if a required checkpoint cannot exist.
+  // Collective.
   void require_something_to_resume();
-  // Collective. Takes the folder for this job; `deadline` is that of the other ranks' waiting. Error(usage)
-  // when another job has it.
+  // Takes the folder for this job; `deadline` is how long the other ranks wait. Error(usage) if
+  // another job has it. Collective.
   void take(std::chrono::milliseconds deadline);
 
-  // Collective. Goes on from the newest checkpoint that is whole, beginning with the one that `latest` names,
-  // and says which newer ones were passed over and why; compares `facts` with those it was saved with. False
-  // where the folder has no checkpoint: the run begins. Error(checkpoint) where it has some and none can be
-  // used. Removes what killed saves left.
+  // Resumes from the newest complete checkpoint, starting with the one in `latest`, and prints
+  // skipped newer ones with the reason; compares `facts` with the saved ones. Returns false if the
+  // folder has no checkpoint. Error(checkpoint) if none of its checkpoints can be used. Removes
+  // incomplete saves. Collective.
   bool resume(runtime::Engine& engine, const nlohmann::json& facts);
 
-  // What the checkpoint that was resumed says of its run; null where none was.
+  // Returns the facts of the resumed checkpoint; null without one.
   const nlohmann::json& resumed_facts() const { return *resumed_; }
 
-  // The first rank looks whether somebody made the file `save_now` in the folder, and removes it.
+  // Returns true on the first rank if the file `save_now` exists in the folder, and removes it.
   bool asked_to_save();
 
-  // Whether save() has something to do.
+  // Returns true if save() would write a checkpoint.
   bool would_save(const runtime::Engine& engine) const {
     return !options_.dir.empty() && saved_at_ != engine.step();
   }
-  // Collective. Saves this step unless it is saved, and removes of what this run saved what
-  // steps_to_let_go() names. What another run saved stays, and so does whatever is no checkpoint. Where the
-  // engine saves behind the training, that goes on, and the save before is finished first.
+  // Saves this step unless it is saved, and removes the checkpoints of this run that
+  // steps_to_let_go() returns. Checkpoints of other runs and other files stay. A background save
+  // continues after the return; the previous one is finished first. Collective.
   void save(runtime::Engine& engine, const nlohmann::json& facts);
-  // From the next save on, the checkpoint of this step stays while it is the one, and the file `best` names
-  // it.
+  // From the next save on, keeps the checkpoint of this step while it is the best, and names it in
+  // the file `best`.
   void keep_best(int64_t step) { next_best_ = step; }
-  // Collective. Waits until what was begun is saved, and throws what went wrong.
+  // Waits for a background save and throws its error. Collective.
   void finish(runtime::Engine& engine);
-  // Says what was saved meanwhile. False where that went wrong on this rank: then all have to finish().
+  // Prints finished background saves. Returns false after a failure on this rank; then all ranks
+  // must call finish().
   bool look(const runtime::Engine& engine);
 
  private:
@@ -85,17 +87,17 @@ class RunFolder {
   launcher::Job& job_;
   const Say say_;
   std::optional<RunLock> lock_;
-  std::chrono::steady_clock::time_point looked_;  // for `save_now`
-  std::string run_;  // what tells this run's checkpoints from those of others; kept over resumes
-  std::vector<FoundCheckpoint> mine_;     // whole checkpoints of this run in the folder, on the first rank
-  std::vector<std::string> passed_over_;  // those that a resume found damaged; they stay to be looked at
+  std::chrono::steady_clock::time_point looked_;  // last check for `save_now`
+  std::string run_;                               // identifies the checkpoints of this run; kept over resumes
+  std::vector<FoundCheckpoint> mine_;             // complete checkpoints of this run, on the first rank
+  std::vector<std::string> passed_over_;  // damaged checkpoints found by a resume; they stay for inspection
   std::unique_ptr<nlohmann::json> resumed_;
   int64_t saved_at_ = -1;
-  int64_t best_ = -1, next_best_ = -1;  // steps; the first is read by the thread that saves
-  // Written by the thread that saves behind the training.
+  int64_t best_ = -1, next_best_ = -1;  // steps; the saving thread reads the first
+  // Written by the thread of a background save.
   std::mutex mutex_;
-  std::vector<std::string> news_;  // to be said
-  bool in_place_ = false;          // the file system renames no folders, and that was said
+  std::vector<std::string> news_;  // to be printed
+  bool in_place_ = false;          // printed that the file system cannot rename folders
 };
 
 }  // namespace cleave::app

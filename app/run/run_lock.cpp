@@ -26,12 +26,12 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-// When a process began, in ticks since the machine did, which tells it from a later one of the same number.
-// Nothing when there is no such process, or only what its parent has not yet collected.
+// Returns the start time of a process in ticks since boot, which tells it from a later process with
+// the same id. Empty if no such process exists, or if it is a zombie.
 std::optional<std::string> begin_of(int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string text{std::istreambuf_iterator<char>(file), {}};
-  const size_t name_end = text.rfind(')');  // a name may have blanks
+  const size_t name_end = text.rfind(')');  // a name may contain blanks
   if (name_end == text.npos) return {};
   std::istringstream fields(text.substr(name_end + 1));
   std::string field;
@@ -53,7 +53,7 @@ std::string text_of_this_process() {
          "\n";
 }
 
-// The text, and when it was written. Nothing when there is no file.
+// Returns the text and its modification time, or nothing without a file.
 std::optional<std::pair<std::string, int64_t>> read_lock(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   struct stat status {};
@@ -62,7 +62,7 @@ std::optional<std::pair<std::string, int64_t>> read_lock(const fs::path& file) {
                    int64_t(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
-// Made anew as often as the lock would be rewritten, where files are not.
+// On mounts that do not rewrite files, this file is created again instead of rewriting the lock.
 fs::path beat_file(const fs::path& lock) { return lock.string() + ".beat"; }
 
 bool write_text(const fs::path& file, int flags, const std::string& text) {
@@ -76,7 +76,7 @@ bool write_text(const fs::path& file, int flags, const std::string& text) {
   return written && closed;
 }
 
-// "pid 12 on host a, since ...", or the file's bytes where it does not say so.
+// Returns "pid 12 on host a, since ...", or the file's bytes in another format.
 std::string name_of(const std::string& holder) {
   const json j = json_or_nothing(holder);
   try {
@@ -115,19 +115,19 @@ void RunLock::take(const Options& options) {
     require(errno == EEXIST, Exit::usage, "--output: {} cannot be created: {}; {}", file_.string(),
             std::strerror(errno), remedy_of_writing(errno));
     const auto holder = read_lock(file_);
-    if (!holder) continue;  // given back in this moment
+    if (!holder) continue;  // just released
     require(left_behind(holder->first, options), Exit::usage,
             "--output {}: another job uses this folder ({}); choose another folder, or end that job; if it "
             "no longer exists, remove {}",
             file_.parent_path().string(), name_of(holder->first), file_.string());
-    // Moved aside and looked at again: of several who found the same lock, only one goes on with it.
+    // Renames the lock and checks it again: if several jobs found the same lock, only one gets it.
     const fs::path aside = file_.string() + fmt::format(".left.{}", ::getpid());
     std::error_code error;
     fs::rename(file_, aside, error);
-    if (error == std::errc::no_such_file_or_directory) continue;  // another one was first
+    if (error == std::errc::no_such_file_or_directory) continue;  // another job was first
     if (error) {
-      // Where no file is renamed, two who remove the same lock in the same moment may both go on; the one
-      // whose file was removed finds that before it saves.
+      // Without renames, two jobs that remove the same lock at the same moment may both continue.
+      // The job with the removed file detects this before it saves.
       const auto now = read_lock(file_);
       if (!now || now->first != holder->first) continue;
       require(fs::remove(file_, error) || !error, Exit::usage, "{}: cannot be removed: {}", file_.string(),
@@ -135,7 +135,7 @@ void RunLock::take(const Options& options) {
     } else {
       const auto moved = read_lock(aside);
       if (moved && moved->first != holder->first) {
-        fs::rename(aside, file_, error);  // another one's new lock
+        fs::rename(aside, file_, error);  // the new lock of another job
         continue;
       }
       fs::remove(aside, error);
@@ -162,7 +162,7 @@ bool RunLock::left_behind(const std::string& holder, const Options& options) con
     std::this_thread::sleep_for(
         std::min<std::chrono::milliseconds>(options.patience / 20, std::chrono::seconds(1)));
     const auto now = read_lock(file_);
-    if (!now) return true;  // given back
+    if (!now) return true;  // released
     if (now != first || read_lock(beat_file(file_)) != first_beat) return false;
   }
   return true;
@@ -172,9 +172,9 @@ void RunLock::beat_until_released(std::chrono::milliseconds every) {
   std::unique_lock lock(mutex_);
   while (!released_.wait_for(lock, every, [&] { return leaving_; })) {
     const auto now = read_lock(file_);
-    // In place, and only over its own text: another job may have taken over meanwhile.
+    // Rewrites in place, and only its own text: another job may have taken over meanwhile.
     if (!now || now->first != mine_ || write_text(file_, 0, mine_)) continue;
-    // Some mounts do not write a file again. The lock itself is never gone meanwhile.
+    // Some mounts do not rewrite files. The lock itself always exists.
     std::error_code ignored;
     fs::remove(beat_file(file_), ignored);
     write_text(beat_file(file_), O_CREAT | O_EXCL, mine_);

@@ -1,5 +1,5 @@
-// One job at a time for a folder of checkpoints: a file in it names the job that has it. Only creating,
-// renaming and reading files is asked of the file system, because mounts of object stores have no locks.
+// Lock of a checkpoint folder: a file names the job that has it. It only needs to create, rename
+// and read files, because mounts of object stores have no locks.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -14,24 +14,24 @@ namespace cleave::app {
 class RunLock {
  public:
   struct Options {
-    // Whoever has the lock rewrites its file this often; another machine tells by that whether it is alive.
+    // The owner rewrites the file at this interval; other machines thereby see that it is alive.
     std::chrono::milliseconds beat{10'000};
-    // How long a file must stay as it is until it counts as left behind by a job elsewhere. Longer than
+    // Time without a rewrite after which a lock of another machine counts as abandoned. Longer than
     // mounts of object stores cache files.
     std::chrono::milliseconds patience{150'000};
-    std::function<void(const std::string&)> say = {};  // what is waited for, and what was taken over
+    std::function<void(const std::string&)> say = {};  // prints waits and takeovers
   };
 
-  // Takes the lock. Error(usage) naming host, process and since when, where another job has it. A lock that
-  // was left behind is taken over: on this host when its process is gone, or is another one with that number;
-  // on another, in another container or before a reboot, when nobody rewrites it for options.patience.
+  // Takes the lock. Error(usage) with host, process and time if another job has it. Takes over an
+  // abandoned lock: on this host if its process is gone or its id was reused; otherwise (another
+  // host, container or boot) if the file is not rewritten for options.patience.
   RunLock(std::filesystem::path file, const Options& options);
-  ~RunLock();  // gives it back
+  ~RunLock();  // releases the lock
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  // Makes the file anew where somebody removed it, and says whether it did. Error(checkpoint) naming the job
-  // that took the lock over while this one stood still.
+  // Creates the file again if it was removed, and returns true if so. Error(checkpoint) names a job
+  // that took the lock over while this one was suspended.
   bool require_held();
 
  private:
@@ -40,7 +40,7 @@ class RunLock {
   void beat_until_released(std::chrono::milliseconds every);
 
   const std::filesystem::path file_;
-  const std::string mine_;  // the file's text
+  const std::string mine_;  // text of the file
   std::mutex mutex_;
   std::condition_variable released_;
   bool leaving_ = false;

@@ -12,7 +12,7 @@
 
 namespace cleave::app {
 
-// What a run has of everything once its engine is there; all of it outlives the steps.
+// Parts of a run after its engine exists; all outlive the steps.
 struct RunParts {
   const RunOptions& wanted;
   launcher::Job& job;
@@ -23,9 +23,9 @@ struct RunParts {
   RunFolder& folder;
   Watch& watch;
   Profile& profile;
-  EpochLength epoch;     // and where the run began to count in it
-  Best best;             // of the evaluations so far
-  nlohmann::json facts;  // what checkpoints say of this run
+  EpochLength epoch;     // and the position at which the run started to count
+  Best best;             // evaluation so far
+  nlohmann::json facts;  // entry of this run in checkpoints
 };
 
 }  // namespace cleave::app

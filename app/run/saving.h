@@ -1,4 +1,4 @@
-// When a run saves, what its checkpoints say, and what is made of them at the end.
+// Saves of a run: their times, facts and final export.
 #pragma once
 #include <chrono>
 #include <string>
@@ -11,22 +11,23 @@ class Saving {
  public:
   explicit Saving(RunParts& run) : run_(run) {}
 
-  // Collective, as all of this but due() and said(). With the loss of the step that comes next, by which a
-  // run that goes on is told from another one.
+  // Saves with the loss of the next step, which identifies the training when it is resumed.
+  // Collective, as all functions here except due() and said().
   void save();
-  // Where the run ends with a failure: what there is, at once, and whole before this returns.
+  // Saves before the run ends with a failure, and waits until the checkpoint is complete.
   void rescue(const std::string& what);
-  // Whether the first rank's clock says that a save is due, or somebody asked for one.
+  // Returns true if a save is due by the first rank's clock, or requested.
   bool due();
-  // Says what was saved behind the training. False where that failed on this rank: then all finish().
+  // Prints finished background saves. Returns false after a failure on this rank; then all ranks
+  // must call finish().
   bool look() { return run_.folder.look(run_.engine); }
   void finish() { run_.folder.finish(run_.engine); }
 
-  // Exports what was saved last, or the best. ds_config's own way to ask for it names no folder, so it has
-  // one here, which the next end of the training replaces.
+  // Exports the last or the best checkpoint. The ds_config's key names no folder, so the export
+  // uses a default folder here, which the next end of the training replaces.
   void write_export();
 
-  // For people, where the run ends early: "saving after step 7", or why that is not done.
+  // Returns, for an early end, "saving after step 7", or the reason why nothing is saved.
   std::string said(const std::string& what) const;
 
  private:

@@ -20,7 +20,8 @@ std::string ranks_value(const runtime::Engine& engine, const StartFacts& facts) 
                      ranks > 1 ? "; " + facts.transport : "");
 }
 
-// "ZeRO stage 2, 2 pipeline stages x 4 data-parallel ranks, optimizer state on cpu".
+// Returns, for example, "ZeRO stage 2, 2 pipeline stages x 4 data-parallel ranks, optimizer state
+// on cpu".
 std::string layout_value(const runtime::Engine& engine) {
   const MeshShape& mesh = engine.mesh();
   const config::ZeroConfig& zero = engine.config().zero;
@@ -68,7 +69,7 @@ std::string output_value(const RunOptions& o) {
                      o.resume == "never" ? "" : "; run the same command again to resume");
 }
 
-// The effect of the optimizer's weight decay on the whole model.
+// Returns the effect of the optimizer's weight decay on the whole model.
 std::string decay_value(const runtime::Engine& engine) {
   const config::DsConfig& c = engine.config();
   const config::DecayRule rule(c.weight_decay_on);
@@ -81,7 +82,7 @@ std::string decay_value(const runtime::Engine& engine) {
                      tensors[0], fmt::join(c.weight_decay_on, ", "));
 }
 
-// The parameters of the whole model that the configuration or the model freezes; "" for none.
+// Returns the frozen parameters of the whole model, "" for none.
 std::string frozen_value(const runtime::Engine& engine) {
   const int64_t frozen = engine.model().frozen_params(), all = engine.params();
   if (frozen == 0) return "";
@@ -91,7 +92,7 @@ std::string frozen_value(const runtime::Engine& engine) {
                      format_count(all - frozen), format_count(all));
 }
 
-// Notes of the engine, and keys without effect on this device.
+// Returns notes of the engine, and keys without effect on this device.
 std::vector<std::string> remarks(const runtime::Engine& engine) {
   const config::DsConfig& c = engine.config();
   std::vector<std::string> out = engine.notes().lines();

@@ -10,13 +10,13 @@
 
 namespace cleave::app {
 
-// `transport` and `threads` are Job's; `weights`: their origin, empty for a resumed run.
+// `transport` and `threads` are those of Job; `weights`: their origin, empty for a resumed run.
 struct StartFacts {
   std::string transport, threads, weights;
 };
 
-// Model and weights if quiet, every key and the complete memory table if verbose, else at most 17 lines with
-// the keys that differ from their defaults. A line without a name is a note.
+// Returns model and weights if quiet; every key and the complete memory table if verbose; otherwise
+// at most 17 lines with the keys that differ from their defaults. A line without a name is a note.
 std::vector<config::NamedValue> start_lines(const runtime::Engine& engine, const StartFacts& facts,
                                             const RunOptions& options, const EpochLength& epoch,
                                             const config::ReadResult& config);

@@ -16,7 +16,7 @@ std::string StartWeights::load(runtime::Engine& engine, launcher::Job& job) {
     published_->reader().require_tied();
     if (!wanted_.output.empty()) keep_model_files(published_->folder(), wanted_.output);
   });
-  engine.load_weights([&](const checkpoint::Record& r) {  // adapters begin as they are made
+  engine.load_weights([&](const checkpoint::Record& r) {  // adapters keep their initial values
     if (published_->reader().has(r.tensor)) published_->reader().read(r);
   });
   return published_->describe();

@@ -1,4 +1,4 @@
-// Whose weights a training begins with: those of a published model, or random ones.
+// Initial weights of a training: those of a published model, or random ones.
 #pragma once
 #include <optional>
 #include <string>
@@ -15,11 +15,12 @@ class StartWeights {
   // Both must outlive this.
   StartWeights(const RunOptions& wanted, const model::ModelConfig& model) : wanted_(wanted), model_(model) {}
 
-  // Opens what is wanted. Error(usage) for a folder without weights, Error(checkpoint) for others than the
-  // model's.
+  // Opens the weights. Error(usage) for a folder without weights, Error(checkpoint) for weights of
+  // another model.
   void find();
-  // Loads them into the engine unless they are random, copies the files that belong to them next to the
-  // checkpoints, and returns their origin for people. Collective. Only for runs that do not resume.
+  // Loads the weights into the engine unless they are random, copies the files of their model next
+  // to the checkpoints, and returns their origin for people. Collective. Only for runs that do not
+  // resume.
   std::string load(runtime::Engine& engine, launcher::Job& job);
 
  private:

@@ -12,7 +12,7 @@ void Steps::take() {
   run_.profile.begin_step(run_.engine);
   const BatchSource source(
       [&](int micro) {
-        // A step of a large model may take minutes; whoever waits sees that it goes on.
+        // A step of a large model may take minutes; a line shows that it is running.
         if (const auto now = Clock::now(); now - said > std::chrono::seconds(10)) {
           said = now;
           run_.watch.report().line(fmt::format("step {}: micro-batch {} of {} starts, {:.0f} s so far",

@@ -1,4 +1,4 @@
-// The steps of a run, each with what is told of it.
+// Steps of a run and their reports.
 #pragma once
 #include "app/run/run_parts.h"
 #include "app/run/saving.h"
@@ -9,8 +9,8 @@ class Steps {
  public:
   Steps(RunParts& run, Saving& saving) : run_(run), saving_(saving) {}
 
-  // Collective. A step that cannot be taken leaves the state before it, which all save: then Error(data)
-  // names its samples, Error(training) what went wrong.
+  // Takes one step. Collective. If a step fails, all ranks save the state before it; then
+  // Error(data) names its samples, Error(training) the cause.
   void take();
 
  private:

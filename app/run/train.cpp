@@ -8,8 +8,8 @@
 namespace cleave::app {
 namespace {
 
-// The configuration as far as it is known before the data are: with epochs, these say the number of steps,
-// and it is read once more.
+// Reads the configuration before the data are known. With --epochs, the data define the number of
+// steps, and the configuration is read again.
 config::ReadResult read_before_data(const RunOptions& o, const launcher::Job& job,
                                     config::ReadOptions reading) {
   reading.steps_may_be_open = o.epochs.has_value();

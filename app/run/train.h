@@ -4,9 +4,9 @@
 
 namespace cleave::app {
 
-// A whole training as a rank of a job, from the ds_config to the last checkpoint: what a front does within
-// Job::run(). Makes token files of texts, and finds the number of steps where epochs are wanted. Returns
-// Exit::ok, or Exit::stopped where a signal asked for it; throws Error.
+// Runs a training as a rank of a job, from the ds_config to the last checkpoint; a front end calls
+// it within Job::run(). Tokenizes texts, and computes the number of steps from epochs. Returns
+// Exit::ok, or Exit::stopped after a signal; throws Error.
 Exit train(RunOptions wanted, launcher::Job& job);
 
 }  // namespace cleave::app

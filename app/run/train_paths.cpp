@@ -54,7 +54,7 @@ std::string warning_of_little_space(const RunOptions& o, const config::DsConfig&
   const int64_t kinds = 1 + int64_t(optim::make_optimizer(config.optimizer)->states().size());
   const int64_t wanted = params * kinds * int64_t(sizeof(float));
   const KeepRule rule = keep_rule(o, config);
-  // Those of this folder have their room already.
+  // Existing checkpoints of this folder already have their space.
   const auto there = int64_t(checkpoint::checkpoint_folders(o.output).size());
   const int64_t most = most_checkpoints(o.steps, o.save_interval, rule) + int64_t(o.keep_best),
                 more = std::max<int64_t>(1, most - there);

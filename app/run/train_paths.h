@@ -1,4 +1,4 @@
-// The files of a training run: what it reads, and every place that it will write to.
+// Input and output files of a training run.
 #pragma once
 #include <string>
 
@@ -8,10 +8,11 @@
 
 namespace cleave::app {
 
-// The paths that all `world` ranks write.
+// Returns the paths that all `world` ranks use.
 OutputPaths paths_of(const RunOptions& options, const config::DsConfig& config, int world);
 
-// A sentence when the folder of checkpoints has not the space for one of so many parameters; else empty.
+// Returns a warning if the folder of checkpoints has not enough space for one of this many
+// parameters; otherwise an empty string.
 std::string warning_of_little_space(const RunOptions& options, const config::DsConfig& config,
                                     int64_t params);
 

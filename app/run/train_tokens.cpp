@@ -20,7 +20,7 @@ bool tokenize_inputs(RunOptions& o, launcher::Job& job, const std::function<void
       if (is_text(file)) text = true, lines = lines || text::is_json_lines(file);
   if (!text && o.model.tokenizer.empty()) return false;
   o.tokenizer = tokenizer_of(o.model);
-  const bool bytes = !o.tokenizer;  // a text is then its own token file, and lines of JSON are not
+  const bool bytes = !o.tokenizer;  // then a text is its own token file; JSON lines are not
   if (bytes && !lines) return false;
   if (bytes) o.tokenizer = text::open_tokenizer("byte");
   require_tokenizer_fits(*o.tokenizer, config_of(o.model, o.tokenizer->vocab_size()).vocab,

@@ -14,7 +14,7 @@ void Watch::open_trace() {
   if (wanted_.trace.empty()) {
     if (Profile::wanted(config_.config)) trace_ = std::make_unique<Trace>(Trace::Keep::none);
   } else {
-    // Ranks of one host have one clock.
+    // Ranks of one host share a clock.
     const double clock = job_.info().nodes > 1 ? comm::clock_offset(all, Trace::now_us).offset : 0;
     job_.together([&] {
       trace_ = std::make_unique<Trace>(Trace::file_of(wanted_.trace, all.rank(), all.size()), all.rank(),

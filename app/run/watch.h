@@ -1,5 +1,5 @@
-// Who watches a run: people, by lines and a progress bar; scripts, by files; a trace, by what every rank
-// does.
+// Observers of a run: lines and a progress bar for people, files for scripts, and a trace of every
+// rank.
 #pragma once
 #include <memory>
 #include <optional>
@@ -19,18 +19,17 @@ class Watch {
   Watch(const RunOptions& wanted, const config::ReadResult& config, launcher::Job& job)
       : wanted_(wanted), config_(config), job_(job) {}
 
-  // Opens the report, whose files can be written by now.
+  // Opens the report; its files must be writable.
   void open_report() { report_.emplace(job_.first(), wanted_, config_); }
-  // Collective, once the job is connected: where the run is traced, or its configuration asks for what is
-  // found in a trace.
+  // Opens the trace on the connected job, if the run or its configuration needs one. Collective.
   void open_trace();
 
-  // A line for the user, on the first rank, where the progress bar may be.
+  // Prints a line for the user on the first rank, above the progress bar.
   void say(const std::string& text);
 
   Report& report() { return *report_; }
-  Trace* trace() { return trace_.get(); }  // null: there is none
-  // All ranks, each of whose calls the trace sees.
+  Trace* trace() { return trace_.get(); }  // null without a trace
+  // Returns the communicator of all ranks; the trace records its calls.
   comm::Communicator& world() { return traced_ ? *traced_ : job_.world(); }
 
  private:

@@ -8,7 +8,7 @@
 namespace cleave::app {
 namespace {
 
-// What is taken and refused with its reason, so that nobody waits for what does not come.
+// Options that are recognized only to report why they are not supported.
 struct Refused {
   std::string autotuning, min_nodes, max_nodes;
   bool elastic = false;
@@ -94,7 +94,7 @@ void refuse(const Refused& r) {
                                 : "--min_elastic_nodes");
 }
 
-// The option that a word is, or is the only beginning of; null for anything else.
+// Returns the option of a word or of an unambiguous abbreviation, otherwise null.
 const CLI::Option* option_of(const CLI::App& app, const std::string& name, std::string& whole) {
   const CLI::Option* found = nullptr;
   for (const CLI::Option* o : app.get_options())
@@ -110,7 +110,7 @@ const CLI::Option* option_of(const CLI::App& app, const std::string& name, std::
   return found;
 }
 
-// Writes out what was shortened, and returns where the program stands.
+// Expands abbreviations and returns the position of the program.
 size_t program_begins(const CLI::App& app, Arguments& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     std::string& a = arguments[i];
@@ -122,7 +122,7 @@ size_t program_begins(const CLI::App& app, Arguments& arguments) {
     if (!option) continue;
     const std::string value = equals == a.npos ? "" : a.substr(equals);
     a = whole + value;
-    if (a == "--launcher_args" && i + 1 < arguments.size()) {  // whose value is options of another program
+    if (a == "--launcher_args" && i + 1 < arguments.size()) {  // the value has options of another program
       a += "=" + arguments[i + 1];
       arguments.erase(arguments.begin() + long(i) + 1);
       continue;

@@ -1,4 +1,4 @@
-// The command line of the launcher: DeepSpeed's, and what is ours.
+// Command line of the launcher: DeepSpeed's options and Cleave's.
 #pragma once
 #include <optional>
 #include <string>
@@ -12,7 +12,7 @@ namespace cleave::app {
 inline constexpr const char* kDefaultHostfile = "/job/hostfile";
 
 struct LaunchRequest {
-  int ranks = 0;  // -n; 0: one for each slot
+  int ranks = 0;  // -n; 0: one rank per slot
   std::string hostfile = kDefaultHostfile;
   bool hostfile_given = false;
   launcher::HostFilter filter;
@@ -28,13 +28,14 @@ struct LaunchRequest {
   std::string venv_script, log_folder, bind_core_list;
   bool bind_cores = false, no_bind = false, save_pid = false, quiet = false, dry_run = false;
   int max_restarts = 0;
-  Arguments command;    // the program and what belongs to it
-  bool dashes = false;  // which stood after --
-  std::string typed;    // the options before it, as typed
+  Arguments command;    // the program and its arguments
+  bool dashes = false;  // given after --
+  std::string typed;    // the options before the command
 };
 
-// Everything from the first word that is no option on belongs to the program. As DeepSpeed's parser, options
-// may be shortened while they stay clear. Nothing when --help was printed; Error(usage).
+// Parses the command line. The first word that is not an option starts the program's command. As in
+// DeepSpeed, options may be abbreviated if they are unambiguous. Empty if --help was printed;
+// Error(usage).
 std::optional<LaunchRequest> parse_launch(const Arguments& arguments);
 
 }  // namespace cleave::app

@@ -14,7 +14,7 @@
 namespace cleave::app {
 namespace {
 
-// Of PATH; empty where it is not there.
+// Returns the program's path from PATH, or an empty string.
 std::string found_in_path(const std::string& name) {
   const char* path = std::getenv("PATH");
   const std::string folders = path ? path : "/usr/local/bin:/usr/bin:/bin";
@@ -28,7 +28,7 @@ std::string found_in_path(const std::string& name) {
 }
 
 std::string python(const LaunchRequest& request) {
-  if (!request.venv_script.empty()) return "python";  // that of the environment
+  if (!request.venv_script.empty()) return "python";  // of the virtual environment
   for (const char* name : {"python", "python3"})
     if (const std::string file = found_in_path(name); !file.empty()) return file;
   fail(Exit::usage,
@@ -51,7 +51,7 @@ bool is_ours(const LaunchRequest& request, const std::string& word) {
                                        [&](const Command& c) { return word == c.name; });
 }
 
-// An environment that is sourced first may bring programs of its own.
+// A sourced environment may provide programs that are not visible here.
 void require_program(const LaunchRequest& request, const std::string& word, bool here) {
   if (!here || word.find('/') != std::string::npos || !request.venv_script.empty()) return;
   std::vector<std::string> names;
@@ -77,7 +77,7 @@ launcher::Program program_of(const LaunchRequest& r, bool here) {
   launcher::Program p;
   p.after.assign(r.command.begin() + 1, r.command.end());
   require(!r.module || !r.no_python, Exit::usage, "--module: conflicts with --no_python; give one of them");
-  if (is_ours(r, word)) {  // its ranks find their places in the environment
+  if (is_ours(r, word)) {  // its ranks read the environment
     p.before = {this_program()};
     if (word != "cleave") p.after.insert(p.after.begin(), word);
   } else if (r.dashes) {

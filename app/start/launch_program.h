@@ -1,4 +1,4 @@
-// What the ranks run: a Python script, a module, any program, or this one.
+// Programs of the ranks: a Python script, a module, any program, or this one.
 #pragma once
 #include "app/start/launch_options.h"
 #include "launcher/launch_plan.h"
@@ -6,15 +6,15 @@
 
 namespace cleave::app {
 
-// The file of this program.
+// Returns the file of this program.
 std::string this_program();
 
-// The mpirun in PATH, or the one beside it that a distribution gives the name of this kind's MPI:
-// mpirun.mpich.
+// Returns the mpirun in PATH, or the one next to it with the distribution's name for this MPI, such
+// as mpirun.mpich.
 std::string mpirun_of(launcher::LauncherKind kind);
 
-// The program that the request's words name. `here`: the ranks run on this machine, so a script that is not
-// there is an error before anything starts. Error(usage).
+// Returns the program of a request. `here`: the ranks run on this machine, so a missing script is
+// an error before anything starts. Error(usage).
 launcher::Program program_of(const LaunchRequest& request, bool here);
 
 }  // namespace cleave::app

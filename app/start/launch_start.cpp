@@ -37,7 +37,7 @@ launcher::NodeStart common_of(const LaunchRequest& r) {
   return node;
 }
 
-// The job that a command line makes: where, and why there.
+// The job of a command line: its hosts, and the rule that selected them.
 struct Made {
   launcher::Hosts hosts;
   bool set_devices = true, several = false;
@@ -56,13 +56,13 @@ Made ranks_asked_for(const LaunchRequest& r) {
   return {{{"localhost", slots}}, false, false, fmt::format("-n {}", r.ranks)};
 }
 
-// Without a hostfile: this machine's GPUs.
+// Returns this machine's GPUs, for a job without a hostfile.
 Made slots_here(const LaunchRequest& r, const launcher::Environment& env) {
   const int gpus = launcher::gpus_of_machine();
   const int wanted = std::max(r.filter.num_gpus, launcher::slots_named(r.filter));
   std::vector<int> slots = launcher::slots_of_machine(env, gpus, wanted);
   const bool numbers = !slots.empty();
-  if (!numbers) slots = launcher::slots_of_machine({}, gpus, wanted);  // of GPUs that have other names
+  if (!numbers) slots = launcher::slots_of_machine({}, gpus, wanted);  // GPUs have names instead of numbers
   Made made{launcher::select_hosts({{"localhost", slots}}, r.filter), gpus > 0 && numbers, r.force_multi, ""};
   made.why = fmt::format(
       "{}{}",
@@ -106,8 +106,8 @@ std::vector<std::string> lines_of(const std::vector<std::string>& command, const
   return lines;
 }
 
-// Where ssh's own configuration says that a host is, which takes no connection; empty where it says nothing
-// that others can use, as behind another machine.
+// Returns the address of a host in ssh's configuration, without a connection; empty if it has none
+// that others can use, such as a host reached through a proxy.
 std::string configured_address(const std::string& host, const LaunchRequest& r) {
   std::string name;
   for (const std::string& line : lines_of(ssh_to(host, r, {"-T", "-G"}), " 2>/dev/null")) {
@@ -117,7 +117,7 @@ std::string configured_address(const std::string& host, const LaunchRequest& r) 
   return name.empty() ? "" : launcher::address_of(name);
 }
 
-// The first address that a host says of itself; through ssh unless it is this one.
+// Returns the first address that a host reports; by ssh unless it is this host.
 std::string asked_address(const std::string& host, const LaunchRequest& r) {
   std::vector<std::string> command = {"hostname", "-I"};
   if (!launcher::is_this_machine(host)) {
@@ -145,7 +145,7 @@ std::string master_of(const Made& made, const LaunchRequest& r) {
 
 int port_of_request(const Made& made, const LaunchRequest& r, const std::string& job_id) {
   if (r.master_port > 0) return r.master_port;
-  if (r.no_ssh || !r.world_info.empty()) return launcher::kDefaultPort;  // which the others must know, too
+  if (r.no_ssh || !r.world_info.empty()) return launcher::kDefaultPort;  // the other launchers must know it
   if (made.several) return launcher::port_from(job_id);
   return r.dry_run ? comm::port_of(comm::reserve_port(0)) : 0;
 }
@@ -174,7 +174,7 @@ LaunchStart start_of(const LaunchRequest& r, const launcher::Environment& env) {
             r.node_rank, made.hosts.size() == 1 ? "is" : "are", made.hosts.size(),
             made.hosts.size() == 1 ? "" : "s", made.why);
     start.node = size_t(r.node_rank);
-    common.job_id.clear();  // each host's launcher would have another
+    common.job_id.clear();  // each host's launcher would create another one
     common.token = launcher::Variables(env).text("CLEAVE_TOKEN");
   }
   start.plan = launcher::make_plan(made.hosts, program_of(r, !made.several), common);
@@ -182,7 +182,7 @@ LaunchStart start_of(const LaunchRequest& r, const launcher::Environment& env) {
   return start;
 }
 
-// Once on each host by another launcher: this host's part of its job.
+// Runs once per host, started by another launcher: returns this host's part of its job.
 LaunchStart start_of_node(const LaunchRequest& r, const launcher::Environment& env,
                           const comm::RankInfo& info) {
   require(r.filter.num_nodes < 0 || r.filter.num_nodes == info.nodes, Exit::usage,
@@ -204,11 +204,11 @@ LaunchStart start_of_node(const LaunchRequest& r, const launcher::Environment& e
   common.set_devices = here.set_devices;
   common.master_addr = info.master_addr;
   common.master_port = info.master_port;
-  common.job_id = info.job_id;  // of all nodes alike, which share no secret
+  common.job_id = info.job_id;  // equal on all nodes, which share no secret
   common.attempt = info.attempt;
   common.token = launcher::Variables(env).text("CLEAVE_TOKEN");
   std::string why;
-  if (common.token.empty() && info.nodes > 1 && !r.dry_run)  // this process is a task of the other launcher's
+  if (common.token.empty() && info.nodes > 1 && !r.dry_run)  // this process is a task of the other launcher
     common.token = launcher::secret_by_pmi(env, comm::Clock::now() + kSecretWithin, why);
   if (!why.empty()) std::fprintf(stderr, "warning: %s\n", why.c_str());
   LaunchStart start;

@@ -1,4 +1,5 @@
-// From a command line and an environment to a launch plan: which hosts and slots, and which rule decided.
+// Creates a launch plan from a command line and an environment: hosts, slots, and the rule that
+// selected them.
 #pragma once
 #include "app/start/launch_options.h"
 #include "launcher/discovery.h"
@@ -6,7 +7,7 @@
 
 namespace cleave::app {
 
-// What this process starts: all of the plan by way of other launchers, or one node here.
+// The part that this process starts: the whole plan by other launchers, or one node here.
 struct LaunchStart {
   launcher::LaunchPlan plan;
   bool several = false;
@@ -15,12 +16,12 @@ struct LaunchStart {
 
 bool has_hostfile(const LaunchRequest& request);
 
-// What a launcher starts that nobody else started. It asks the first host for its address where no name or
-// option says it, unless it is a dry run. Error(usage).
+// Returns the plan of a launcher that no other launcher started. Unless it is a dry run, asks the
+// first host for its address if no name or option gives it. Error(usage).
 LaunchStart start_of(const LaunchRequest& request, const launcher::Environment& env);
 
-// Once on each host by another launcher, as `info` says: this host's part of its job. Error(usage) for
-// contradictions.
+// Returns this host's part of the job, for a launcher that another launcher started once per host,
+// as `info` says. Error(usage) for contradictions.
 LaunchStart start_of_node(const LaunchRequest& request, const launcher::Environment& env,
                           const comm::RankInfo& info);
 

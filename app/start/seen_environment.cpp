@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of launchers and clusters: names, and beginnings of names that end with '_'.
+// Returns true for variables of launchers and clusters; entries that end with '_' are prefixes.
 bool is_of_launchers(const std::string& name) {
   constexpr std::string_view kNames[] = {"RANK",
                                          "WORLD_SIZE",
@@ -54,7 +54,7 @@ bool is_of_launchers(const std::string& name) {
   });
 }
 
-// SageMaker's summaries repeat arguments and hyperparameters, which may hold anything.
+// SageMaker's summaries repeat arguments and hyperparameters, which may contain secrets.
 std::string shown(const std::string& name, const std::string& value) {
   constexpr size_t kMost = 160;
   if (is_secret(name) || name == "SM_TRAINING_ENV" || name == "SM_HPS" || name == "SM_USER_ARGS" ||

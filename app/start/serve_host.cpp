@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 
 constexpr size_t kLongestJob = 64 << 20;
 
-// Exactly so many bytes; what follows them is for later.
+// Reads exactly this number of bytes; later bytes stay unread.
 std::string read_bytes(size_t bytes) {
   std::string text(bytes, 0);
   for (size_t at = 0; at < bytes;) {
@@ -60,7 +60,7 @@ std::vector<launcher::NodeStart> nodes_from_environment() {
           "sshd_config); --launcher ssh needs no variable",
           launcher::kJobVariable);
   const std::vector<launcher::NodeStart> nodes = launcher::decode_nodes(config::decode_base64(text));
-  unsetenv(launcher::kJobVariable);  // it holds the token, which ranks have from elsewhere
+  unsetenv(launcher::kJobVariable);  // contains the token, which ranks get another way
   return nodes;
 }
 
@@ -91,7 +91,7 @@ int serve_host(const Arguments& arguments) {
   if (arguments[0] == "--rank") return serve_rank(nodes_from_environment());
   launcher::StayOptions stay{.leave_grace = 3s, .term_grace = 1500ms};
   stay.of_other_host = true;
-  stay.control = STDIN_FILENO;  // pdsh says nothing there, and holds it open as long as it lives
+  stay.control = STDIN_FILENO;  // pdsh sends nothing on it and keeps it open during its life
   if (arguments.size() == 1) {
     stay.heartbeat = true;
     stay.farewell = launcher::Variables(launcher::environment_of_process()).has("SLURM_STEP_ID");
@@ -105,7 +105,7 @@ int serve_host(const Arguments& arguments) {
 
 launcher::LaunchResult launch_by_other(const launcher::RemoteCommand& command,
                                        const launcher::StayOptions& stay) {
-  launcher::NodeStart node;  // one process, which is no rank; what it says comes without a prefix
+  launcher::NodeStart node;  // one process that is not a rank; its output has no prefix
   node.environment = command.environment;
   node.binding.how = launcher::Binding::How::none;
   node.ranks = {{0, 0, 0, command.command}};

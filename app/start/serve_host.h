@@ -1,4 +1,5 @@
-// The launcher as it is started by another one on other hosts, and what starts ranks in its place.
+// The launcher as another launcher starts it on other hosts, and replacements of the process by
+// ranks or other launchers.
 #pragma once
 #include "app/arguments.h"
 #include "launcher/launch.h"
@@ -6,17 +7,17 @@
 
 namespace cleave::app {
 
-// `launch --node`: reads its host's part of a job from standard input, a length and so many bytes, of which
-// SLURM hands all parts to every host, and stays with its ranks until they have ended, or nobody is there any
-// more; `launch --node N`: takes it from the environment. `launch --rank`: becomes the rank that MPI says it
-// is, of the job in the environment.
+// Runs `launch --node`: reads the host's part of a job from standard input (its length, then its
+// bytes; SLURM sends all parts to every host), and stays until its ranks have ended or the
+// connection is closed. `launch --node N` reads the part from the environment. `launch --rank`
+// becomes the rank that MPI assigns, of the job in the environment.
 int serve_host(const Arguments& arguments);
 
-// mpirun, whose own output and exit code are the job's.
+// Runs mpirun; its output and exit code are those of the job.
 launcher::LaunchResult launch_by_other(const launcher::RemoteCommand& command,
                                        const launcher::StayOptions& stay);
 
-// Executes a command in place of this process. Error(usage) where that cannot be.
+// Replaces this process by a command. Error(usage) if this fails.
 [[noreturn]] void become(const std::vector<std::string>& command);
 
 }  // namespace cleave::app

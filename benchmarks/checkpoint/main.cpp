@@ -1,7 +1,7 @@
-// Saves and loads of a whole training state, fp32 masters and two moments, beside what the disk does with a
-// file of as many bytes: checkpoint_bench FOLDER MODEL ROUNDS
-// The values are made from a little memory, so the state may be larger than the machine's. One rank. Prints
-// Markdown: medians of the rounds, the slowest and the fastest, and the median of the rounds' shares.
+// Saves and loads a whole training state (fp32 masters and two moments), compared with raw writes
+// and reads of a file of the same size: checkpoint_bench FOLDER MODEL ROUNDS The values repeat a
+// small block of memory, so the state may be larger than the host memory. One rank. Prints
+// Markdown: the median, slowest and fastest round, and the median share of the disk speed.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kPiece = int64_t{4} << 20, kRing = 16;  // pieces that no cache holds, as no state's are
+constexpr int64_t kPiece = int64_t{4} << 20, kRing = 16;  // larger than the caches, as real states are
 
 double seconds_of(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
@@ -33,7 +33,7 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// A new file past the page cache: the one loop of system calls that there is to it.
+// A new file that bypasses the page cache, with plain system calls.
 class Raw {
  public:
   Raw(fs::path path, int64_t bytes) : path_(std::move(path)), pieces_(bytes / kPiece) {
@@ -108,7 +108,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// `beside`: seconds of the disk alone with as many bytes, round by round.
+// The last argument has the seconds of the raw disk operation with the same bytes, per round.
 void print_row(const char* name, int64_t bytes, std::vector<double> seconds,
                const std::vector<double>& beside = {}) {
   std::vector<double> shares;
@@ -148,7 +148,7 @@ int main(int argc, char** argv) try {
     }));
     checkpoint::remove_checkpoint(folder / "bench");
     raw.remove();
-    sync();  // and tell the disk what is free, which some do slowly
+    sync();  // some disks free blocks slowly
   }
   fmt::print(
       "{}: {:.2f} GB, {} tensors\n\n| what | median | slowest to fastest | of the disk's rate "

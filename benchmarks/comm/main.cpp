@@ -1,7 +1,7 @@
-// Collectives between processes of this host: shared memory against Gloo (our exchange in rank order, and
-// Gloo's own all-reduce) and against the machine's copy speed. "bus" is bytes of the tensor x 2 (n - 1) / n
-// (all_reduce) or (n - 1) / n (the others) per second, the measure that does not depend on the number of
-// ranks. Usage: comm_bench [ranks] [largest MiB]
+// Collectives between processes of one host: shared memory compared with Gloo (Cleave's exchange in
+// rank order, and Gloo's all-reduce) and with the copy speed of the machine. "bus" is bytes of the
+// tensor x 2 (n - 1) / n (all_reduce) or (n - 1) / n (others) per second, which does not depend on
+// the number of ranks. Usage: comm_bench [ranks] [largest MiB]
 #include <fmt/format.h>
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
@@ -29,7 +29,7 @@ double seconds_since(comm::Clock::time_point start) {
   return std::chrono::duration<double>(comm::Clock::now() - start).count();
 }
 
-// The fastest of several runs of body, in seconds; all ranks start each run together.
+// Returns the seconds of the fastest run of body; all ranks start each run together.
 template <class Body>
 double best_time(comm::Communicator& world, int runs, Body body) {
   Stream stream;
@@ -44,8 +44,7 @@ double best_time(comm::Communicator& world, int runs, Body body) {
   return best;
 }
 
-// What one core copies, with as many processes copying at once as there are ranks: source and target in
-// memory.
+// Copy speed of one core between two places in memory, while every rank copies.
 double copy_gb_per_s(comm::Communicator& world, int64_t bytes) {
   std::vector<char> a(size_t(bytes), 1), b(size_t(bytes), 2);
   const double t = best_time(world, 5, [&](Stream&) { std::memcpy(b.data(), a.data(), a.size()); });
@@ -68,7 +67,7 @@ Row measure(comm::Communicator& world, int64_t bytes) {
           gb / best_time(world, runs, [&](Stream& stream) { world.all_gather(t, s, stream); })};
 }
 
-// Gloo's all-reduce as a program that uses Gloo directly gets it, over its own connections.
+// Gloo's all-reduce over separate connections, as in a program that uses Gloo directly.
 class PlainGloo {
  public:
   PlainGloo(int rank, int ranks, const std::string& folder) : context_(rank, ranks) {

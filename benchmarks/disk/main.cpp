@@ -1,5 +1,5 @@
-// Bytes a second of one DiskFile: disk_bench FOLDER TOTAL_MIB TENSOR_MIB BLOCK_KIB DEPTH io_uring|threads
-// Prints "write GB/s read GB/s". benchmarks/disk.sh runs it beside fio.
+// Speed of one DiskFile: disk_bench FOLDER TOTAL_MIB TENSOR_MIB BLOCK_KIB DEPTH io_uring|threads
+// Prints "write GB/s read GB/s". benchmarks/disk.sh compares it with fio.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -30,7 +30,7 @@ int main(int argc, char** argv) try {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return double(total / tensor * tensor) / seconds / 1e9;
   };
-  gb_per_s([&](int64_t at) { file.write(buffer, at, stream); });  // extents become written ones, as fio's are
+  gb_per_s([&](int64_t at) { file.write(buffer, at, stream); });  // allocates the extents, as fio does
   const double write = gb_per_s([&](int64_t at) { file.write(buffer, at, stream); });
   const double read = gb_per_s([&](int64_t at) { file.read(buffer, at, stream); });
   std::printf("%.3f %.3f\n", write, read);

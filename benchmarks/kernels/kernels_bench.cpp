@@ -1,8 +1,8 @@
-// Every kernel at training sizes, in GFLOP/s or GB/s (on a GPU TFLOP/s or TB/s) and percent of the limit
-// measured at the start of the run.
+// Measures every kernel at training sizes, in GFLOP/s or GB/s (TFLOP/s or TB/s on a GPU) and in
+// percent of the limit measured at the start of the run.
 // usage: OMP_NUM_THREADS=2 kernels_bench [--gpu_only] [--limits=FILE] [--benchmark_filter=...]
 //   --gpu_only     no rows and no limits of the CPU
-//   --limits=FILE  a GPU's limits: read from the file where it is there, else measured and written to it
+//   --limits=FILE  limits of a GPU: read from the file if it exists, otherwise measured and written
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@
 namespace cleave::bench {
 namespace {
 
-// Measured, or of a GPU read from the file of an earlier run.
+// Returns measured limits, or those of a GPU from the file of an earlier run.
 Limits limits_of(Device device, const std::string& file) {
   Limits limits;
   if (!device.is_cuda()) {
@@ -62,7 +62,7 @@ void add_row(Device device, const KernelRow& row, const Limits& limits) {
   };
   auto* added = benchmark::RegisterBenchmark((gpu ? "cuda/" + row.name : row.name).c_str(), body)
                     ->Unit(benchmark::kMillisecond);
-  // On one thread the processor time is the real time without the neighbours' share.
+  // On one thread, CPU time is real time without the share of other processes.
   if (gpu || team_threads() > 1) added->UseRealTime();
 }
 

@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
-"""Starts a job file of Azure ML's on this machine, in the way that Azure ML does: the command once for each process of the distribution, with
-its variables; a folder with a copy of the code for each node; inputs that are read-only; an output that is a mount without append, locks,
-links and renames of folders (mount.cpp). Nodes are this machine under several names; their ranks talk over TCP.
+"""Runs an Azure ML job file on this machine in the way Azure ML does.
+
+Each process of the distribution starts with its variables, in a copy of the code per node, with read-only inputs and an output mount
+without append, locks, links and renames of folders (mount.cpp). Nodes are this machine under several names; their ranks communicate
+by TCP.
+
   emulate.py JOB.yml --work FOLDER --input NAME=FOLDER ... [--tools FOLDER] [--mount LIBRARY] [--lose_node N --behind_checkpoints K]
-The node that is lost is ended without a signal that a process could see, and the job is started again in new folders, with the same
-command, run id and outputs, as on low-priority nodes. Exit code: that of the first process that failed; 2 for a job file that it cannot run."""
+
+A lost node is killed without a signal to its processes. The job then starts again in new folders, with the same command, run id and
+outputs, as on low-priority nodes. Exit code: that of the first failed process; 2 for an unsupported job file.
+"""
 import argparse
 import json
 import os
@@ -21,7 +26,7 @@ import time
 import yaml
 
 MASTER = "127.0.0.1"
-GRACE = 20  # seconds that the others have to leave by themselves when a process failed
+GRACE = 20  # seconds for the other processes to exit by themselves after a failure
 
 
 class Wrong(Exception):
@@ -45,7 +50,7 @@ def is_free(port):
 
 
 def placed(job):
-    """For each process: its node, its place there, and the variables of its distribution."""
+    """Returns node, local index and variables of the distribution for each process."""
     nodes = job.get("resources", {}).get("instance_count", 1)
     distribution = {**job.get("distribution", {"type": None})}
     kind = distribution.pop("type")
@@ -70,11 +75,11 @@ def placed(job):
         if kind == "pytorch":
             name |= {"MASTER_ADDR": MASTER, "MASTER_PORT": port, "WORLD_SIZE": world, "RANK": rank, "LOCAL_RANK": local, "NODE_RANK": node}
         elif kind == "mpi":
-            # OMPI_COMM_WORLD_NODE_RANK is not a node's number but a place on it, in spite of its name.
+            # Despite its name, OMPI_COMM_WORLD_NODE_RANK is the rank within the node.
             name |= {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": world, "OMPI_COMM_WORLD_LOCAL_RANK": local,
                      "OMPI_COMM_WORLD_LOCAL_SIZE": each, "OMPI_COMM_WORLD_NODE_RANK": local}
-            # The port in there is taken by Azure Batch; ranks meet at 6105, or 54965 on one node, and a job of
-            # another kind that has it on this machine is no part of what is emulated.
+            # Azure Batch uses the port in this variable. Ranks meet at 6105, or at 54965 on one node; the emulation does not handle another
+            # job that uses these ports on this machine.
             name |= {"AZ_BATCH_MASTER_NODE": f"{MASTER}:6000"} if nodes > 1 else {"AZ_BATCHAI_MPI_MASTER_NODE": "localhost"}
             name |= {} if is_free(6105 if nodes > 1 else 54965) else {"MASTER_PORT": port}
         found.append((node, local, name))
@@ -117,7 +122,7 @@ class Job:
                 raise Wrong(f"input {name} is missing: --input {name}=FOLDER")
 
     def output(self, name, value):
-        """The folder behind the mount, which stays from start to start where the path is fixed."""
+        """Returns the storage folder of the mount. A fixed path keeps its folder over restarts."""
         if value.get("mode", "rw_mount") != "rw_mount":
             raise Wrong(f"output {name}: mode {value['mode']} is not emulated; rw_mount is")
         path = value.get("path", f"azureml://datastores/workspaceblobstore/paths/azureml/{self.run_id}/{name}")
@@ -129,7 +134,7 @@ class Job:
         return folder
 
     def inputs_of(self, node):
-        """Mounted inputs are one folder; those that are downloaded are on every node's disk."""
+        """Returns the input folders: mounted inputs are shared, downloaded inputs are copied to each node."""
         found = {}
         for name, value in self.job.get("inputs", {}).items():
             found[name] = pathlib.Path(self.given[name]).resolve()
@@ -155,12 +160,12 @@ class Job:
             command = re.sub(r"\$\{\{\s*([\w.]+)\s*\}\}", lambda m: shlex.quote(str(self.path(paths, m[1]))), self.job["command"])
             env = {"PATH": f"{self.options.tools}:{os.environ['PATH']}", "HOME": str(folders[node]),
                    "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-                   # Python's packages are the image's there.
+                   # Python packages are part of the image in Azure ML.
                    **{k: os.environ[k] for k in ("PYTHONPATH", "CLEAVE_LIBRARY") if k in os.environ},
                    "AZUREML_RUN_ID": self.run_id, "AZUREML_EXPERIMENT_ID": "00000000-0000-0000-0000-000000000001",
                    "AZUREML_RUN_TOKEN": "a-secret-of-the-job", "AZUREML_NODE_COUNT": self.nodes, "AZUREML_CR_NODE_RANK": node,
                    "AZUREML_CR_COMPUTE_CONTEXT": json.dumps({"run_attempt_count": attempt}),
-                   # Not of Azure ML: that nodes are other hosts, the mounts, and whom a lost node takes along.
+                   # Emulation only: separate hosts, mounts, and the processes of a node to kill.
                    "CLEAVE_TEST_HOST": f"node{node}-start{attempt}", "EMULATED_NODE": self.mark(attempt, node),
                    "EMULATED_OUTPUTS": ":".join(map(str, self.outputs.values())),
                    "EMULATED_INPUTS": ":".join(map(str, inputs[node].values())), "LD_PRELOAD": self.options.mount}
@@ -187,7 +192,7 @@ class Job:
         return f"{self.run_id}/{attempt}/{node}/"
 
     def end_node(self, attempt, node):
-        """All that was started on it, whatever session it is in."""
+        """Kills all processes of the node in any session."""
         mark = f"EMULATED_NODE={self.mark(attempt, node)}".encode()
         for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
             try:
@@ -200,7 +205,7 @@ class Job:
         return sum(1 for folder in self.outputs.values() for _ in folder.glob("*/manifest.json"))
 
     def run(self, attempt):
-        """Exit code, or nothing where the node was lost."""
+        """Returns the exit code, or None if a node was lost."""
         processes = self.start(attempt)
         by_node = [sum(node == n for _, node, _, _ in processes) for n in range(self.nodes)]
         print(f"{self.file.name}, start {attempt + 1}: {' + '.join(map(str, by_node))} processes on {self.nodes} nodes", flush=True)
@@ -244,13 +249,13 @@ def main():
     build = here.parent.parent / "build" / "release" / "bin"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", type=pathlib.Path)
-    parser.add_argument("--work", type=pathlib.Path, required=True, help="of the nodes' folders and of datastores, which stay")
-    parser.add_argument("--input", action="append", default=[], metavar="NAME=FOLDER", help="what an input of the job is here")
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder for nodes and datastores; datastores persist")
+    parser.add_argument("--input", action="append", default=[], metavar="NAME=FOLDER", help="folder of an input of the job")
     parser.add_argument("--tools", default=build, help="folder of cleave and deepspeed")
     parser.add_argument("--mount", default=build / "azureml_mount.so", help="mount.cpp, built")
-    parser.add_argument("--lose_node", type=int, help="this node is taken away")
-    parser.add_argument("--behind_checkpoints", type=int, default=1, help="when the outputs hold so many")
-    parser.add_argument("--verbose", action="store_true", help="print what all processes wrote")
+    parser.add_argument("--lose_node", type=int, help="node to take away")
+    parser.add_argument("--behind_checkpoints", type=int, default=1, help="number of checkpoints in the outputs before the loss")
+    parser.add_argument("--verbose", action="store_true", help="print the output of all processes")
     options = parser.parse_args()
     try:
         options.mount = pathlib.Path(options.mount).resolve(strict=True)

@@ -1,6 +1,6 @@
-// What Azure ML's mounts do not allow, as a library that is loaded before others (LD_PRELOAD): folders of
-// EMULATED_OUTPUTS, with ':' between, refuse append, writing into what is there, locks, links and renames of
-// folders; those of EMULATED_INPUTS any writing.
+// Emulates the limits of Azure ML mounts, preloaded with LD_PRELOAD. Folders in EMULATED_OUTPUTS
+// (separated by ':') reject append, overwriting existing files, locks, links and renames of
+// folders; folders in EMULATED_INPUTS reject all writes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -137,7 +137,7 @@ int symlink(const char* from, const char* to) noexcept {
   return refused_link(absolute(AT_FDCWD, to)) ? -1 : next<int(const char*, const char*)>("symlink")(from, to);
 }
 
-int lock_file(int fd, int operation) asm("flock");  // which is also the name of a type
+int lock_file(int fd, int operation) asm("flock");  // flock is also the name of a type
 int lock_file(int fd, int operation) {
   if (refused(is_output(path_of(fd)), EOPNOTSUPP)) return -1;
   return next<int(int, int)>("flock")(fd, operation);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every job of this folder in the emulator, and their losses beside each other: run.sh [WORK], which is runs/azureml by default.
+# Runs all jobs of this folder in the emulator and prints their losses side by side: run.sh [WORK] (default:
+# runs/azureml).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=$PWD/examples/azureml
@@ -7,7 +8,7 @@ tools=$(realpath "${TOOLS:-build/release/bin}")
 work=${1:-runs/azureml}
 rm -rf "$work/jobs" && mkdir -p "$work/text"
 ./scripts/fetch_kjv.sh "$work/text/kjv.txt"
-# Debian's Python has Debian's python3-yaml; another one before it may have none.
+# Debian's Python has python3-yaml; another Python earlier in PATH may not.
 python=python3
 "$python" -c 'import yaml' 2>/dev/null || python=/usr/bin/python3
 

@@ -1,5 +1,5 @@
-// Handwritten digits: an MLP learns 1,437 pictures of 8 x 8 pixels on any number of ranks and is tested on
-// 360 others.
+// Handwritten digits: an MLP learns 1,437 images of 8 x 8 pixels on any number of ranks and is
+// tested on 360 others.
 //   scripts/fetch_digits.sh digits.csv.gz
 //   cleave launch -n 2 -- build/release/bin/digits digits.csv.gz examples/digits/ds_config.json
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kEpochs = 20;
 
-// Rows of the data set, copied one after the other; one behind the last has no label.
+// Copies rows of the data set into a batch; rows past the end have no label.
 struct Rows {
   explicit Rows(int64_t count) : x(size_t(count * data::Digits::kFeatures)), y(size_t(count)) {}
   void set(int64_t at, const data::Digits& from, int64_t row) {
@@ -28,7 +28,7 @@ struct Rows {
   std::vector<int32_t> y;
 };
 
-// Collective: each rank takes its share of the rows.
+// Returns the accuracy; each rank evaluates its share of the rows. Collective.
 double accuracy(runtime::Engine& engine, const data::Digits& test) {
   const int64_t micro = engine.samples_per_micro();
   const int place = engine.place().data, places = engine.mesh().data;
@@ -54,7 +54,7 @@ int train(Job& job, const char* csv, const char* config_file) {
 
   const int64_t micro = engine.samples_per_micro();
   const Sampler sampler{.samples = data.train.rows(), .seed = 1, .global_batch = config.train_batch_size};
-  const int place = engine.place().data;  // ranks of one pipeline take the same samples
+  const int place = engine.place().data;  // the ranks of a pipeline take the same samples
   Rows rows(micro);
   for (int64_t step = 0; step < kEpochs * sampler.steps_per_epoch(); ++step) {
     const StepResult r = engine.train_batch([&](int m) {

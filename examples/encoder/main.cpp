@@ -1,8 +1,9 @@
-// An encoder of one's own: a picture of 8 x 8 pixels is a sequence of 8 rows, each of which sees all others,
-// and the mean of what becomes of them is classified. Any number of ranks, any ZeRO stage, any pipeline:
+// An encoder model defined by the program: an image of 8 x 8 pixels is a sequence of 8 rows, each
+// row attends to all rows, and the mean of the outputs is classified. Any number of ranks, ZeRO
+// stage and pipeline:
 //   scripts/fetch_digits.sh digits.csv.gz
 //   cleave launch -n 2 -- build/release/bin/encoder digits.csv.gz
-// With "plan" it says what each of so many ranks would need, and trains nothing:
+// With "plan" it prints the memory of each rank of a job, here of 8 ranks, and trains nothing:
 //   build/release/bin/encoder plan 8
 #include <unistd.h>
 
@@ -26,7 +27,7 @@ constexpr std::string_view kConfig = R"({
   "gradient_clipping": 1.0,
   "zero_optimization": {"stage": 2}})";
 
-// y = x weight^T, and a learned vector for each of the rows of a picture.
+// y = x weight^T, plus a learned vector for each row of an image.
 class EmbedRows final : public Layer {
  public:
   std::vector<UnitSpec> units() const override {
@@ -50,7 +51,7 @@ class EmbedRows final : public Layer {
   }
 };
 
-// One row for each picture: the mean of its rows.
+// One output row per image: the mean of its rows.
 class MeanOfRows final : public Layer {
  public:
   std::vector<UnitSpec> units() const override { return {}; }
@@ -70,7 +71,7 @@ class MeanOfRows final : public Layer {
   }
 };
 
-// Attention in which every row sees all rows, and an MLP.
+// Attention without a causal mask, and an MLP.
 std::unique_ptr<Layer> make_block(const std::string& name) {
   const Init init{Init::Kind::normal, 0.1f};
   auto attention = std::make_unique<AttentionHalf>(AttentionHalf::Config{.name = name,
@@ -108,11 +109,11 @@ Model make_encoder() {
   m.layers.push_back(std::make_unique<MeanOfRows>());
   m.head = std::make_unique<ClassifierHead>(ClassifierHead::Config{
       .unit = "head", .weight = "head.weight", .bias = "head.bias", .classes = kClasses, .width = kWidth});
-  m.sample = {DType::fp32, {kRows, kPixels}};  // of each sample 8 rows; one target, as rows_per_sample says
+  m.sample = {DType::fp32, {kRows, kPixels}};  // 8 rows per sample, one target (rows_per_sample)
   return m;
 }
 
-// So many pictures at a time, chosen by number.
+// A batch of images, selected by index.
 struct Pictures {
   Pictures(const data::Digits& all, int64_t count)
       : from(all), x(size_t(count * data::Digits::kFeatures)), y(size_t(count)) {}
@@ -132,7 +133,7 @@ struct Pictures {
   std::vector<int32_t> y;
 };
 
-// Collective: each rank takes its share of the pictures; those behind the last have no label.
+// Evaluates the images; each rank takes its share, and rows past the end have no label. Collective.
 runtime::Evaluation evaluate(runtime::Engine& engine, const data::Digits& test) {
   const int64_t micro = engine.samples_per_micro();
   const int place = engine.place().data, places = engine.mesh().data;
@@ -175,7 +176,7 @@ int train(Job& job, const char* csv) {
   return 0;
 }
 
-// What the job of so many ranks would need, without starting it.
+// Prints the memory plan of a job with `world` ranks without starting it.
 int show_plan(int world) {
   const ReadResult read = read_ds_config(kConfig, "built-in", {.world_size = world});
   const JobPlan plan = plan_job(read.config, world, [&](Communicator& ranks, const EngineOptions& options) {

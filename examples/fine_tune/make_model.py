@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Makes a folder like those that models are published in: make_model.py TEXT FOLDER
+"""Makes a model folder in the published format: make_model.py TEXT FOLDER
 
 A small Llama with random weights (config.json, model.safetensors) and a byte-level BPE of 512 tokens learned from the text
-(tokenizer.json). It stands for a published model where there is no network; Python's own library is all it needs."""
+(tokenizer.json). It replaces a published model on machines without a network, and uses only the Python standard library.
+"""
 import json
 import pathlib
 import random
@@ -17,7 +18,7 @@ EXPRESSION = r"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?
 
 
 def byte_letters():
-    """The letter that stands for each byte in vocabularies of this kind: itself where it can be seen, else one from U+0100 on."""
+    """Returns the character of each byte in byte-level vocabularies: itself if it is printable, otherwise one from U+0100 on."""
     seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = {b: chr(b) for b in seen}
     for b in range(256):
@@ -27,7 +28,7 @@ def byte_letters():
 
 
 def learn_merges(text, count):
-    """The pair of neighbours that is most frequent in the text becomes a token, as often as asked."""
+    """Merges the most frequent pair of neighbors into a token, `count` times."""
     letters = byte_letters()
     words = Counter(re.findall(EXPRESSION, text))
     words = [([letters[b] for b in word.encode()], n) for word, n in words.items()]
@@ -90,7 +91,7 @@ def shapes():
 
 
 def safetensors():
-    """8 bytes with the length of a JSON header, the header, and the values."""
+    """Writes 8 bytes with the length of a JSON header, the header, and the values."""
     draw = random.Random(7)
     header, values = {}, bytearray()
     for name, shape in shapes():

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# From a model's folder and a text to a model's folder: run.sh [WORK], which is runs/fine_tune by default.
+# Fine-tunes a model folder on a text and exports a model folder: run.sh [WORK] (default: runs/fine_tune).
 set -euo pipefail
 here=$(dirname "$0")
 work=${1:-runs/fine_tune}
 cleave=${CLEAVE:-build/release/bin/cleave}
 mkdir -p "$work"
 
-# For a published model leave these two lines out, and give its folder and your text here.
+# For a published model, remove these two lines and set its folder and your text here.
 model=$work/model text=$work/kjv.txt
 "$here/../../scripts/fetch_kjv.sh" "$text" && python3 "$here/make_model.py" "$text" "$model"
 

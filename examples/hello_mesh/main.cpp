@@ -1,7 +1,6 @@
-// Who has what: every rank of a pipe x data x tensor mesh says where it stands and what of a small GPT it
-// holds.
-//   cleave launch -n 8 -- build/release/bin/hello_mesh 2 2 3        (pipeline stages, tensor ranks, ZeRO
-//   stage)
+// Each rank of a pipe x data x tensor mesh prints its coordinates and its part of a small GPT.
+//   cleave launch -n 8 -- build/release/bin/hello_mesh 2 2 3        (stages, tensor ranks, ZeRO
+//       stage)
 #include <cstdio>
 #include <cstdlib>
 
@@ -42,7 +41,7 @@ int say_hello(Job& job, const char* pipe, const char* tensor, const char* zero) 
                 engine.mesh().tensor, zero);
   Stream stream;
   for (int turn = 0; turn < ranks.size(); ++turn) {
-    ranks.barrier(stream, {.what = "whose turn it is to speak"});
+    ranks.barrier(stream, {.what = "turns to print"});
     if (turn != ranks.rank()) continue;
     std::printf(
         "rank %d: pipe %d data %d tensor %d  layers %lld-%lld%s  of each block's %s %s of %s  weights %s, "

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# mpirun's ranks; no library of MPI's is linked. On several hosts, whose list is Open MPI's:
+# Trains on the ranks of mpirun; Cleave does not link an MPI library. On several hosts, listed as Open MPI expects:
 #   RANKS=8 HOSTFILE=hosts MASTER_ADDR=node-0 train.sh --deepspeed_config ds_config.json --data corpus.txt
-# MASTER_ADDR is the host of rank 0, the first of the list; with Open MPI 4 it may be left out.
+# MASTER_ADDR is the host of rank 0, the first in the list. Open MPI 4 does not need it.
 set -euo pipefail
 options=(-n "${RANKS:-2}" --bind-to none)
 [ -z "${HOSTFILE:-}" ] || options+=(--hostfile "$HOSTFILE")

@@ -1,6 +1,6 @@
-// A layer of one's own inside a model of the library: a learned gain for each column, before an MLP that
-// learns in which quadrant a point lies. Trained on any number of CPU ranks and at any ZeRO stage without a
-// word about either:
+// A custom layer in a model of the library: a learned gain for each column, before an MLP that
+// classifies points by their quadrant. It trains on any number of CPU ranks and at any ZeRO stage
+// without code for either:
 //   cleave launch -n 2 -- build/release/bin/own_layer
 #include <cstdio>
 
@@ -8,18 +8,19 @@
 
 using namespace cleave;
 
-// y = x * gain, column by column, in fp32 on the CPU.
+// y = x * gain for each column, in fp32 on the CPU.
 class Gain final : public Layer {
  public:
   Gain(std::string name, int64_t width) : name_(std::move(name)), width_(width) {}
 
-  // One unit of parameters: what ZeRO shards, gathers and offloads together. No weight decay.
+  // One unit of parameters, which ZeRO shards, gathers and offloads together. No weight decay.
   std::vector<UnitSpec> units() const override {
     return {{name_, {{name_ + ".weight", {width_}, {Init::Kind::ones}, false}}}};
   }
   TensorSpec output(const TensorSpec& in) const override { return in; }
 
-  // Elements are touched in tasks of the stream: the same call also runs without memory, to plan it.
+  // Tasks of the stream access the elements, so that the same call can run without memory, for the
+  // plan.
   void forward(const ForwardArgs& a) const override {
     a.stream.enqueue([y = a.y, x = a.x, gain = a.params[0], width = width_] {
       for (int64_t i = 0; i < y.numel(); ++i)
@@ -27,8 +28,7 @@ class Gain final : public Layer {
     });
   }
 
-  // dx is undefined where nobody needs it; accumulate() says whether another micro-batch has been here
-  // before.
+  // dx is undefined if it is not needed. accumulate() is true after the first micro-batch.
   void backward(const BackwardArgs& a) const override {
     a.stream.enqueue([dx = a.dx, dy = a.dy, x = a.x, gain = a.params[0], dgain = a.grads[0].tensor,
                       add = a.grads[0].accumulate(), width = width_] {

@@ -1,9 +1,9 @@
-"""A convolutional net on CIFAR-10 by DeepSpeed's interface: what a script of DeepSpeed's looks like, with one import changed.
+"""A convolutional network on CIFAR-10 with the DeepSpeed interface: a DeepSpeed script with one changed import.
 
 cleave launch -n 2 -- python examples/python/cifar10.py --deepspeed --deepspeed_config examples/python/cifar10.json [--data FOLDER]
 
-FOLDER has CIFAR-10's binary files, data_batch_1.bin and so on, of which each record is a byte with the label and 3 x 32 x 32 bytes. Without
-it a file of that format is generated, whose classes are colored stripes in noise.
+FOLDER contains the binary files of CIFAR-10 (data_batch_1.bin, ...): records of a label byte and 3 x 32 x 32 bytes. Without it, the script
+generates files of this format with colored stripes in noise; the color and direction are the class.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RECORD, CLASSES = 1 + 3 * 32 * 32, 10
 
 
 def generate(path: pathlib.Path, samples: int, seed: int) -> None:
-    """Writes records of stripes: the class is their direction and color, under noise."""
+    """Writes records of noisy stripes; the class is their direction and color."""
     draw = np.random.default_rng(seed)
     labels = draw.integers(0, CLASSES, samples, dtype=np.uint8)
     at = np.arange(32)
@@ -37,14 +37,14 @@ def generate(path: pathlib.Path, samples: int, seed: int) -> None:
 
 
 def read(paths: list[pathlib.Path]) -> torch.utils.data.TensorDataset:
-    """The images of binary files in [-1, 1], and their labels."""
+    """Reads binary files; returns the images in [-1, 1] and their labels."""
     records = np.concatenate([np.fromfile(path, np.uint8).reshape(-1, RECORD) for path in paths])
     images = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).astype(np.float32) / 127.5 - 1)
     return torch.utils.data.TensorDataset(images, torch.from_numpy(records[:, 0].astype(np.int64)))
 
 
 class Net(nn.Module):
-    """Two convolutions and three linear layers, as PyTorch's tutorial has them."""
+    """Two convolutions and three linear layers, as in the PyTorch tutorial."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,10 +67,10 @@ def parsed() -> argparse.Namespace:
 
 
 def data_of(args: argparse.Namespace) -> tuple[torch.utils.data.TensorDataset, torch.utils.data.TensorDataset]:
-    """What is trained on, and what is held out."""
+    """Returns the training and test data."""
     if args.data:
         return read(sorted(args.data.glob("data_batch_*.bin"))), read([args.data / "test_batch.bin"])
-    with tempfile.TemporaryDirectory() as folder:  # every rank generates the same
+    with tempfile.TemporaryDirectory() as folder:  # every rank generates the same data
         paths = [pathlib.Path(folder, name) for name in ("data_batch_1.bin", "test_batch.bin")]
         for seed, (path, samples) in enumerate(zip(paths, (2000, 500), strict=True)):
             generate(path, samples, seed)

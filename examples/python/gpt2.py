@@ -1,9 +1,9 @@
-"""GPT-2 by DeepSpeed's interface, as its guide has it: AdamW, fp16 with a loss scale, ZeRO-2 and offload to host memory, by the ds_config.
+"""GPT-2 with the DeepSpeed interface: AdamW, fp16 with a loss scale, ZeRO-2 and offload to host memory, all set in the ds_config.
 
 deepspeed --num_gpus 2 examples/python/gpt2.py --deepspeed --deepspeed_config examples/python/gpt2.json [--data TEXT]
 
-The model is GPT-2 of transformers in a size that a CPU trains in seconds, with random weights; --model takes a published folder. A byte of
-the text is a token, so no tokenizer has to be there; without --data the text is this project's documents.
+The model is GPT-2 of transformers with random weights, small enough to train on a CPU in seconds; --model names a published folder. Each
+byte of the text is a token, so no tokenizer is needed. Without --data, the text is this project's documentation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LENGTH, BYTES = 64, 256
 
 
 class Text(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Windows of a text, whose bytes are tokens. A model of transformers shifts the labels itself."""
+    """Windows of a text with its bytes as tokens. transformers models shift the labels themselves."""
 
     def __init__(self, path: pathlib.Path | None) -> None:
         documents = sorted(pathlib.Path(__file__).resolve().parents[2].glob("docs/*.md"))
@@ -45,11 +45,11 @@ def small_gpt2() -> GPT2LMHeadModel:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=pathlib.Path, help="a text")
-    parser.add_argument("--model", help="a folder of transformers with a GPT-2, whose tokens are bytes")
+    parser.add_argument("--data", type=pathlib.Path, help="text file")
+    parser.add_argument("--model", help="transformers folder of a GPT-2 with bytes as tokens")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--local_rank", type=int, default=-1)
-    parser.add_argument("--output", type=pathlib.Path, help="where the checkpoint goes, and is found when the script starts again")
+    parser.add_argument("--output", type=pathlib.Path, help="folder of checkpoints; a restarted script resumes from it")
     args = deepspeed.add_config_arguments(parser).parse_args()
     model = GPT2LMHeadModel.from_pretrained(args.model) if args.model else small_gpt2()
     engine, _, loader, _ = deepspeed.initialize(args=args, model=model, model_parameters=model.parameters(), training_data=Text(args.data))

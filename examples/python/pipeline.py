@@ -1,8 +1,8 @@
-"""The net of cifar10.py as a pipeline: a list of layers, of which each rank builds those of its stage.
+"""The network of cifar10.py as a pipeline: a list of layers. Each rank builds the layers of its stage.
 
 cleave launch -n 2 -- python examples/python/pipeline.py --deepspeed_config examples/python/pipeline.json [--stages 2] [--data FOLDER]
 
-Ranks that stages leave over are data parallel: -n 4 with two stages are two pipelines beside each other.
+The remaining ranks are data parallel: -n 4 with two stages trains two pipelines.
 """
 
 from __future__ import annotations

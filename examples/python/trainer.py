@@ -1,9 +1,9 @@
-"""transformers' Trainer on this engine: nothing in the script names it but the ds_config, which the Trainer hands to `deepspeed`.
+"""The transformers Trainer on this engine. The script names only the ds_config, which the Trainer passes to `deepspeed`.
 
 pip install --no-deps python/deepspeed_name
 cleave launch -n 2 -- python examples/python/trainer.py --deepspeed examples/python/trainer.json [--data TEXT]
 
-What the ds_config leaves at "auto" is said by the Trainer's options.
+The Trainer's options set the "auto" values of the ds_config.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One training over three layouts and a kill: run.sh [WORK], which is runs/resume_anywhere by default. An unbroken run of one rank
-# beside it shows that nothing was lost.
+# Trains over three layouts and a kill: run.sh [WORK] (default: runs/resume_anywhere). An unbroken run on one rank
+# shows that nothing was lost.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=$PWD/examples/resume_anywhere scripts=$PWD/scripts
@@ -30,16 +30,16 @@ kill -9 "$(pgrep -P $launcher | tail -1)"
 status=0
 wait $launcher || status=$?
 tail -1 four.log
-echo "exit code $status; whole checkpoints: $(cd run && ls -d global_step*/ | tr -d / | sort -V | paste -sd ' ')"
+echo "exit code $status; complete checkpoints: $(cd run && ls -d global_step*/ | tr -d / | sort -V | paste -sd ' ')"
 
-echo "== one rank goes on"
+echo "== one rank resumes"
 "$cleave" "${train[@]}" --deepspeed_config "$here/one_rank.json" --steps $((2 * third)) --output run --metrics one.jsonl |
   grep -E 'resum|saved'
-echo "== three ranks, ZeRO-2 with optimizer state in host memory, finish it"
+echo "== three ranks, ZeRO-2 with optimizer state in host memory, finish"
 "$cleave" launch -n 3 -- "${train[@]}" --deepspeed_config "$here/three_ranks.json" --steps "$steps" --output run --metrics three.jsonl |
   grep -E 'resum|saved'
 
-echo "== the losses beside those of the unbroken run"
+echo "== losses compared with the unbroken run"
 python3 - <<'PYTHON'
 import json
 def losses(name):
@@ -49,7 +49,7 @@ want = losses("unbroken")
 for name in ("four", "one", "three"):
     got = losses(name)
     worst = max(abs(loss / want[step] - 1) for step, loss in got.items())
-    print(f"{name:6} steps {min(got)} to {max(got)}: they differ by at most {worst:.1e}")
+    print(f"{name:6} steps {min(got)} to {max(got)}: difference at most {worst:.1e}")
     assert worst < 1e-4
 PYTHON
 "$scripts/plot_losses.py" losses.svg "Llama, $steps steps:unbroken, one rank=unbroken.jsonl" "Llama, $steps steps:four ranks, killed=four.jsonl" \

@@ -1,5 +1,5 @@
-// A whole training program: an MLP learns in which quadrant of the plane a point lies, on the CPU or on GPUs.
-// Start it alone, or on several ranks with
+// A complete training program: an MLP classifies points by their quadrant, on CPUs or GPUs. Start
+// it alone or on several ranks:
 //   cleave launch -n 2 -- build/release/bin/train_mlp [ds_config.json]
 #include <cstdio>
 
@@ -13,17 +13,17 @@ constexpr std::string_view kConfig = R"({
   "zero_optimization": {"stage": 2}})";
 
 int train(Job& job, const char* file) {
-  // A configuration with a problem ends the program here, on every rank; the first one says why.
+  // An invalid configuration ends the program here on every rank; the first rank prints the errors.
   const ReadResult read = file ? job.read_config(file) : job.read_config_text(kConfig, "built-in");
   const DsConfig& config = read.config;
 
-  // Called for this rank's part of the model, where axes of the grid cut its layers.
+  // Called with this rank's axes, which may cut the layers.
   const ModelFactory make = [&](const Axes& axes) {
     return make_mlp({{2, 32, 4}}, model_dtype(config), "quadrants", axes);
   };
   Engine engine(config, make, job.connect(config), {.device = job.device()});
 
-  // Ranks of one place on the data axis, such as the stages of a pipeline, take the same points.
+  // Ranks with the same data coordinate, such as the stages of a pipeline, take the same points.
   Quadrants data(engine.samples_per_micro(), engine.place().data, engine.mesh().data);
   for (int step = 1; step <= 200; ++step) {
     const StepResult r = engine.train_batch([&](int) { return data.next(); });

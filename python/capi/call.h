@@ -1,4 +1,4 @@
-// What every function of cleave_c.h has around its body.
+// Common parts of all functions of cleave_c.h.
 #pragma once
 #include <functional>
 #include <string>
@@ -7,13 +7,14 @@
 
 namespace cleave::capi {
 
-// Runs the body; what it throws becomes an exit code, and its words are cleave_error()'s of this thread.
+// Runs the body and returns 0, or the exit code of its exception; cleave_error() then returns the
+// message on this thread.
 int call(const std::function<void()>& body);
 
-// A text that the caller frees with cleave_free_text.
+// Copies a text for the caller, who frees it with cleave_free_text.
 char* handed_over(const std::string& text);
 
-// What a caller hands over; Error(internal) names what is missing.
+// Returns an argument of the caller; Error(internal) names it if it is null.
 template <class T>
 T& given(T* pointer, const char* what) {
   CHECK(pointer, "{} is null", what);

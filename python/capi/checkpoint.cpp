@@ -1,4 +1,4 @@
-// Trainings that were saved, to be read without an engine.
+// Reads saved checkpoints.
 #include <nlohmann/json.hpp>
 
 #include "core/json_path.h"

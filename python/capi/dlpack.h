@@ -1,6 +1,5 @@
 // Memory as a tensor of another library: the DLPack structures, version 0
-// (https://dmlc.github.io/dlpack/latest/c_api.html), of which a CPU and a CUDA tensor are all that is used
-// here.
+// (https://dmlc.github.io/dlpack/latest/c_api.html). Only CPU and CUDA tensors are used.
 #pragma once
 #include <cstdint>
 
@@ -31,8 +30,8 @@ struct DLManagedTensor {
   void (*deleter)(DLManagedTensor* self);
 };
 
-// Makes a tensor of a float type over memory of the device, which outlives it. Whoever takes it calls its
-// deleter. turned: a matrix whose columns lie one behind the other.
+// Makes a tensor of a float type over memory that outlives it. The consumer calls its deleter.
+// turned: the matrix is stored in column-major order.
 DLManagedTensor* managed_tensor(void* data, DType type, const int64_t* shape, int dims, Device device,
                                 bool turned);
 

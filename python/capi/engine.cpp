@@ -1,4 +1,4 @@
-// An engine: its making, what it says of itself, and its state.
+// Engines: creation, facts and state.
 #include "python/capi/engine.h"
 
 #include <fmt/ranges.h>
@@ -29,8 +29,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Shapes of the engine have at most four dims, of which it reads nothing but the number of elements and the
-// first.
+// Merges the fourth and all later dims: engine shapes have at most four dims, and only the first and the
+// number of elements are used.
 std::vector<int64_t> shape_of(std::vector<int64_t> shape) {
   if (shape.empty()) return {1};
   for (; shape.size() > 4; shape.pop_back()) shape[shape.size() - 2] *= shape.back();
@@ -53,7 +53,7 @@ std::vector<UnitSpec> units_of(const Json& given) {
   return out;
 }
 
-// What a caller declares, by stage.
+// Parses the declared units, by stage.
 std::vector<std::vector<UnitSpec>> stages_of(const char* units) {
   const Json given = parse_json(units, "the units of a model", Exit::usage);
   try {
@@ -114,7 +114,7 @@ config::DsConfig read(const char* config, const char* name, const config::ReadOp
   return std::move(read.config);
 }
 
-// What a caller asks for, as an engine and as its plan.
+// Parsed arguments of an engine or a plan.
 struct Made {
   Made(config::DsConfig its_config, const char* its_name, const char* its_units,
        const cleave_engine_options& o, Device device)
@@ -147,13 +147,13 @@ struct Made {
 
   config::DsConfig config;
   std::string name;
-  std::vector<std::vector<UnitSpec>> stages;  // an engine's own alone
+  std::vector<std::vector<UnitSpec>> stages;  // one stage only, for an engine
   runtime::UnitOptions options;
-  std::optional<runtime::TwinModel> twin;  // that the engine computes
+  std::optional<runtime::TwinModel> twin;  // of a model that the engine computes
 };
 
-// The inputs of an engine that all ranks must give alike. The parameters of a pipeline are those of a stage,
-// whose ranks compare them with each other (runtime/units_of_stages.h).
+// Returns the inputs of an engine that must be equal on all ranks. Parameters of a pipeline belong
+// to a stage; its ranks compare them with each other (runtime/units_of_stages.h).
 comm::Facts facts_of(const Made& made, const char* units, const cleave_engine_options& o) {
   const auto number = [](auto value) { return fmt::format("{}", value); };
   comm::Facts facts = {{"the model", made.name},
@@ -188,9 +188,9 @@ Json json_of(const MemoryTable& table) {
   return out;
 }
 
-constexpr std::string_view kGradient = "gradient";  // of a step under way
+constexpr std::string_view kGradient = "gradient";  // of the current step
 
-// A kind of state that an update leaves, by its name.
+// Returns the number of a state that an update keeps, by its name.
 int kind_of(cleave_engine& e, const char* name) {
   const std::vector<std::string> kinds = e.base().kinds();
   const auto at = std::find(kinds.begin(), kinds.end(), &given(name, "kind"));
@@ -288,7 +288,7 @@ int cleave_engine_make(cleave_job* job, const char* config, const char* config_n
     comm::require_alike(j.connected(), capi::facts_of(made, units, *options));
     if (made.config.pipeline.stages == 1) {
       const comm::RankInfo& me = j.job.info();
-      // Every rank asks here: of one rank's plan, so that the cost does not grow with the job.
+      // Every rank checks its own host, with the plan of one rank, so that the cost does not grow with the job.
       plan::require_machine_fit(made.plan(me.world, plan::PlanRanks::of_stages), me.rank - me.local_rank,
                                 me.local_size, !j.job.device().is_cuda());
     }

@@ -1,5 +1,5 @@
-// An engine as the C interface hands it out: one that its caller drives by units, or one that computes a
-// model of a published family itself.
+// Engines of the C interface: one that its caller drives by units, or one that computes a published
+// model itself.
 #pragma once
 #include <map>
 #include <span>
@@ -11,7 +11,7 @@
 #include "runtime/unit_engine.h"
 #include "zero/gradient_shards.h"
 
-// What both are. Parameters have the names and shapes of the caller's declaration.
+// Common interface of both. Parameters have the names and shapes of the caller's declaration.
 struct cleave_engine {
   virtual ~cleave_engine() = default;
   virtual cleave::runtime::EngineBase& base() = 0;
@@ -25,22 +25,23 @@ struct cleave_engine {
   virtual int64_t vocabulary() const { return 0; }  // of a model that the engine computes
   virtual void take_first(int unit, cleave::Tensor value) = 0;
 
-  // Where parameters are (cleave_acquire).
+  // Location of parameters (cleave_acquire).
   virtual void begin_pass(int kind, bool last) = 0;
   virtual void end_pass() = 0;
   virtual bool gathers(int unit) = 0;
   virtual std::vector<void*> acquire(int unit) = 0;
   virtual void release(int unit) = 0;
-  // Whether a matrix lies the other way round at this address: its columns are the caller's rows.
+  // Returns true if the matrix at this address is stored transposed: its columns are the caller's
+  // rows.
   virtual bool lies_turned(const void*) const { return false; }
   virtual std::vector<float> gradient(const std::string& name) = 0;
   virtual void write_gradient(const std::string& name, std::span<const float> whole) = 0;
 
   virtual std::vector<float> parameter(const std::string& name, int kind) = 0;
   virtual void write_parameter(const std::string& name, std::span<float> whole, int kind) = 0;
-  // A training that was saved, under the names that the engine has for parameters.
+  // Opens a saved checkpoint with the engine's parameter names.
   virtual cleave::runtime::SavedTraining opened(const std::string& folder, const std::string& tag) = 0;
-  // What a checkpoint keeps: what the caller stores, and what the engine adds.
+  // Returns the client record of a checkpoint: the caller's, with the additions of the engine.
   virtual std::string kept(const std::string& client) { return client; }
 };
 
@@ -77,7 +78,8 @@ struct UnitEngine : cleave_engine {
   }
   runtime::SavedTraining opened(const std::string& folder, const std::string& tag) override;
 
-  // The slot of a parameter of a unit, whose slots are taken once until it is given.
+  // Returns the gradient slot of a parameter. The slots of a unit are taken together and kept until
+  // it is given.
   zero::GradientSlot& slot(int unit, int parameter);
   void give(int unit);
 
@@ -85,10 +87,10 @@ struct UnitEngine : cleave_engine {
   runtime::UnitEngine engine;
 
  private:
-  std::vector<std::vector<zero::GradientSlot>> slots_;  // by unit; empty: none are out
+  std::vector<std::vector<zero::GradientSlot>> slots_;  // by unit; empty: not taken
 };
 
-// The engine that its caller drives; Error(internal) for one that computes by itself.
+// Returns the engine that its caller drives; Error(internal) for one that computes by itself.
 UnitEngine& unit_engine(cleave_engine* engine);
 
 }  // namespace cleave::capi

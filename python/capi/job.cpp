@@ -52,7 +52,7 @@ std::string facts_of(const cleave_job& j) {
   return facts.dump();
 }
 
-// On the stream of the call, which has no other.
+// Runs a collective on the call's own stream and waits for it.
 template <class Enqueue>
 void on_host(const Enqueue& enqueue) {
   Stream stream;
@@ -133,7 +133,7 @@ int cleave_job_barrier(cleave_job* job) {
   });
 }
 
-// Ranks that have met keep the deadline that they met with.
+// Warns that ranks that already met keep their deadline.
 static std::string warning_of_deadline(const cleave_job& job, int64_t asked, const std::string& name) {
   if (!job.world || asked == job.timeout_s || asked == config::DsConfig{}.comm_timeout_s) return "";
   return fmt::format(

@@ -1,4 +1,4 @@
-// A job as the C interface hands it out.
+// A job of the C interface.
 #pragma once
 #include <memory>
 
@@ -6,8 +6,8 @@
 
 struct cleave_job {
   cleave::launcher::Job job;
-  cleave::comm::Communicator* world = nullptr;  // once it is connected
-  int64_t timeout_s = 0;                        // then the deadline of its waits
+  cleave::comm::Communicator* world = nullptr;  // null before connect
+  int64_t timeout_s = 0;                        // deadline of its waits, once connected
 
   explicit cleave_job(const cleave::launcher::JobOptions& options) : job(options) {}
   cleave::comm::Communicator& connected() const {

@@ -8,7 +8,7 @@
 namespace cleave::capi {
 namespace {
 
-// [rows, columns] as [columns, rows], by squares of which both sides stay in the first cache.
+// Transposes [rows, columns], in squares small enough for the first-level cache on both sides.
 std::vector<float> turned(std::span<const float> matrix, int64_t rows, int64_t columns) {
   constexpr int64_t kSide = 32;
   std::vector<float> out(matrix.size());
@@ -20,7 +20,7 @@ std::vector<float> turned(std::span<const float> matrix, int64_t rows, int64_t c
   return out;
 }
 
-// Samples as the engine takes them: each position's target is the label behind it.
+// Samples for the engine: the target of each position is the label of the next one.
 class Shifted {
  public:
   Shifted(const cleave_samples& of, const runtime::TwinModel& twin, int64_t samples)
@@ -99,12 +99,12 @@ runtime::StepResult ModelEngine::finish_step(std::span<const double>, std::span<
   const std::vector<int32_t> no_targets(tokens.size(), kIgnoredTarget);
   while (0 < micros_ && micros_ < wanted) train_micro_batch(batch_of(tokens, no_targets), items_);
   runtime::StepResult result = engine->finish_step(rates);
-  // The loss is the mean of the micro-batches that came, as it is where the caller computes.
+  // The loss is the mean over the micro-batches that were given, as for callers that compute.
   if (items_ == 0) result.loss *= double(wanted) / double(came);
   return result;
 }
 
-// Every rank has the whole model declared, so the first of them has it.
+// Every rank declares the whole model, so the first rank has the values.
 void ModelEngine::take_first(int, Tensor value) {
   Stream host;
   world_.broadcast(value, 0, host, {.what = "a value of the first rank"});

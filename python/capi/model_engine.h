@@ -1,6 +1,5 @@
-// An engine that computes a model of a published family, for a caller who has the same model in another
-// language: parameters have the names and the shapes of transformers, batches are of its token ids and
-// labels.
+// An engine that computes a published model for a caller that has the same model in another
+// language. Parameters have the names and shapes of transformers; batches are token ids and labels.
 #pragma once
 #include <map>
 #include <memory>
@@ -18,8 +17,8 @@ struct ModelEngine : cleave_engine {
   runtime::EngineBase& base() override { return *engine; }
   void begin_step(int micros) override;
   double scale() override { return engine->scale(); }
-  // The losses are the engine's. A step may end before all of its micro-batches came, on all ranks alike:
-  // those that lack are computed without targets.
+  // Takes the losses from the engine. A step may end before all of its micro-batches were given, on
+  // all ranks alike; the missing ones are computed without targets.
   runtime::StepResult finish_step(std::span<const double>, std::span<const optim::Rates> rates) override;
   // items: cleave_samples::items.
   double train_micro_batch(const Batch& batch, double items);
@@ -28,7 +27,7 @@ struct ModelEngine : cleave_engine {
   void take_first(int unit, Tensor value) override;
   void begin_pass(int, bool) override {}
   void end_pass() override {}
-  // Where not all of a unit's parameters stay on the rank; then acquire() is collective.
+  // Returns true if a rank keeps only parts of the unit's parameters; then acquire() is collective.
   bool gathers(int unit) override;
   std::vector<void*> acquire(int unit) override;
   void release(int unit) override { gathered_.erase(unit); }
@@ -49,9 +48,9 @@ struct ModelEngine : cleave_engine {
   const std::vector<std::string>& names_of(int unit) const;
 
   comm::Communicator& world_;
-  int64_t micros_ = 0;              // of the step under way
-  double items_ = 0;                // of them
-  std::set<const void*> turned_;    // addresses of matrices that lie as the engine has them
+  int64_t micros_ = 0;              // given in the current step
+  double items_ = 0;                // cleave_samples::items of them
+  std::set<const void*> turned_;    // addresses of matrices in the engine's order
   std::map<int, Buffer> gathered_;  // by unit
 };
 

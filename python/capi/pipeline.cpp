@@ -1,5 +1,4 @@
-// A pipeline whose layers run elsewhere: how they are divided, what a rank does in which order, and what
-// travels.
+// Pipelines with layers that run in the caller: partition, instruction lists and messages.
 #include <nlohmann/json.hpp>
 
 #include "pipeline/partition.h"

@@ -1,4 +1,4 @@
-// The steps of an engine that the caller drives.
+// Steps of an engine that the caller drives.
 #include "config_schema/read_config.h"
 #include "kernels/elementwise.h"
 #include "optim/rate_groups.h"

@@ -1,6 +1,7 @@
-"""Cleave as the module that training scripts know: `import cleave as deepspeed`.
+"""Training engine with the interface of DeepSpeed: `import cleave as deepspeed`.
 
-Importing it loads neither torch nor the native library; both come with the first name that needs them."""
+Importing the package loads neither torch nor the native library; the first name that needs them loads both.
+"""
 
 from typing import TYPE_CHECKING, Any
 

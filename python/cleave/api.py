@@ -1,4 +1,4 @@
-"""initialize(), and what comes before it."""
+"""Entry points of a script: `initialize`, `init_distributed` and `add_config_arguments`."""
 
 import argparse
 import datetime
@@ -27,14 +27,27 @@ def init_distributed(
     rank: int = -1,
     world_size: int = -1,
 ) -> None:
-    """Meets the other ranks, and makes torch's process group of them where there is none. Collective."""
+    """Joins the ranks of the job and creates torch's default process group if there is none. Collective.
+
+    A script that calls `initialize` directly does not need it. Later calls have no effect.
+
+    Args:
+        dist_backend: torch backend. None, "ccl" and "mpi" select NCCL on GPUs and Gloo on CPUs; "nccl" without a GPU selects Gloo.
+        timeout: deadline for the ranks to meet, and timeout of the process group (default: 10 minutes).
+        dist_init_required: False joins the job only, without a process group.
+
+    The other arguments are accepted for DeepSpeed scripts and have no effect; ranks and addresses come from the launcher's environment.
+
+    Raises:
+        RankLost: a rank did not arrive before the deadline.
+    """
     if dist_init_required is not False:
         jobs.init_torch(dist_backend, timeout)
     jobs.current()
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds --deepspeed and --deepspeed_config."""
+    """Adds `--deepspeed` and `--deepspeed_config` to a parser and returns it."""
     group = parser.add_argument_group("DeepSpeed", "configuration")
     group.add_argument("--deepspeed", action="store_true", help="train with the engine of the ds_config")
     group.add_argument("--deepspeed_config", type=str, default=None, help="the ds_config.json")
@@ -58,14 +71,32 @@ def initialize(
     mesh_param: Any = None,
     config_params: Any = None,
 ) -> tuple[DeepSpeedEngine, Any, Any, Any]:
-    """An engine around a model: (engine, optimizer, data loader, learning-rate schedule). Collective.
+    """Creates the engine around a module. Collective.
 
-    model: any module; its parameters' values become the engine's, those of rank 0 on every rank.
-    optimizer: of torch.optim or of this package, or a callable that makes one of parameters; without one, the ds_config's section;
-    without that, the engine trains nothing.
-    lr_scheduler: an object, or a callable that makes one of an optimizer; it goes before the ds_config's.
-    training_data: a Dataset, of which the returned loader gives each rank its share.
-    config: a path or a dictionary; or args.deepspeed_config."""
+    Args:
+        args: object with `deepspeed_config`, the path of a ds_config; used instead of `config`.
+        model: the module to train; a `PipelineModule` trains as a pipeline. The engine takes over its parameters, with the values of rank 0
+            on all ranks. If `initialize` fails, create the module again.
+        optimizer: a `torch.optim` optimizer, an optimizer of this package, or a callable that receives the parameters and returns one.
+            Default: section `optimizer` of the ds_config. Without either, the engine only evaluates.
+        model_parameters: parameters or parameter groups to train (default: all with `requires_grad`).
+        training_data: a Dataset; the returned loader gives each rank its share.
+        lr_scheduler: a schedule, or a callable that receives the optimizer and returns one. Replaces section `scheduler` of the ds_config.
+        dist_init_required: False leaves torch's process group to the script.
+        collate_fn: of the returned loader.
+        config: path of a ds_config, its text in base64, or a dictionary. `config_params` is an alias.
+
+    `distributed_port` has no effect. `mpu` and `mesh_param` are not supported.
+
+    Returns:
+        The engine, its optimizer (None without one), the loader of `training_data` (or None), and the learning-rate schedule (or None).
+
+    Raises:
+        UsageError: invalid configuration or argument; nothing was started.
+        NotBuilt: a DeepSpeed option that Cleave does not support.
+        OutOfMemory: the plan does not fit in memory; the message contains the memory table.
+        RankLost: a rank ended, or did not arrive before the deadline.
+    """
     if model is None:
         raise UsageError("initialize: model is missing; pass one")
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):

@@ -1,4 +1,5 @@
-"""Activation checkpointing under DeepSpeed's names: torch's, because the engine gathers weights again for either kind."""
+"""Activation checkpointing with DeepSpeed's names, by `torch.utils.checkpoint`. The engine gathers weights again for its reentrant and
+non-reentrant variants."""
 
 import contextlib
 import types
@@ -23,7 +24,11 @@ def configure(
     synchronize: bool | None = None,
     profile: bool | None = None,
 ) -> None:
-    """Accepted: what is kept is not partitioned (nobody shares a module's layers) and not copied together."""
+    """Accepts DeepSpeed's options. Activations are neither partitioned nor copied into one buffer.
+
+    Raises:
+        NotBuilt: `checkpoint_in_cpu` on a GPU.
+    """
     global _configured
     if checkpoint_in_cpu and torch.cuda.is_available():
         raise NotBuilt("checkpoint_in_cpu: not supported; use torch.autograd.graph.save_on_cpu around the call of the model")
@@ -31,16 +36,16 @@ def configure(
 
 
 def is_configured() -> bool:
-    """Whether configure() was called."""
+    """Returns True after a call of `configure`."""
     return _configured
 
 
 def reset() -> None:
-    """Nothing: there are no buffers that outlive a step."""
+    """Has no effect: no buffers outlive a step."""
 
 
 def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls the function and keeps its arguments only; the backward calls it again."""
+    """Calls the function and saves only its arguments; the backward calls it again."""
     return _torch.checkpoint(function, *args, use_reentrant=True)
 
 
@@ -48,10 +53,10 @@ non_reentrant_checkpoint = checkpoint
 
 
 def get_cuda_rng_tracker() -> Any:
-    """Something with fork(), in which nothing changes: torch's checkpointing restores random states, and ranks do not share layers."""
+    """Returns an object with a `fork()` that has no effect: torch's checkpointing restores random states, and ranks do not share layers."""
     return types.SimpleNamespace(fork=lambda name="": contextlib.nullcontext())
 
 
 def model_parallel_cuda_manual_seed(seed: int) -> None:
-    """Seeds this rank."""
+    """Seeds torch on this rank."""
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Checkpoints of an engine that is stepped: what is kept beside the engine's records, and how a training goes on from them."""
+"""Checkpoints of a stepped engine: the state of the script in addition to the engine's records, and how training resumes."""
 
 import json
 import os
@@ -14,21 +14,22 @@ from .utils.loading import DeepSpeedDataLoader
 
 
 class SavedModule(SteppedModule):
-    """A module in an engine, its steps, and its checkpoints."""
+    """An engine with steps and checkpoints."""
 
-    training_dataloader: Any = None  # a DeepSpeedDataLoader, or one of the script that set_dataloader was given
-    data_iterator: Any = None  # over it, where the engine reads it
+    training_dataloader: Any = None  # training dataloader; DeepSpeedDataLoader, or the argument of set_dataloader
+    data_iterator: Any = None  # over training_dataloader, if the engine reads it
     loaded_checkpoint_tag: str | None = None
     _saves_to: tuple[str, Mapping[str, Any] | None] | None = None  # folder and client state of the last save_checkpoint
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._saves_on_stop = bool(self._value("cleave.save_on_stop"))  # then the engine catches signals
+        self._saves_on_stop = bool(self._value("cleave.save_on_stop"))  # if set, the engine catches signals
 
     def stop_requested(self) -> bool:
-        """Whether SIGTERM, SIGINT or SIGUSR1 asked any rank to stop: save, and end with exit code 75. Collective.
+        """Returns True on all ranks if SIGTERM, SIGINT or SIGUSR1 asked any rank to stop. Collective.
 
-        Signals are caught from the first call on, or from initialize() with "cleave": {"save_on_stop": true}; a second one kills.
+        Save, then exit with code 75. Signals are caught from the first call on, or from `initialize` with `"cleave": {"save_on_stop":
+        true}`. A second signal kills the process.
         """
         if not self._saves_on_stop:
             jobs.catch_signals()
@@ -47,7 +48,7 @@ class SavedModule(SteppedModule):
         raise SystemExit(STOPPED)
 
     def _beside(self, client_state: Mapping[str, Any] | None) -> Beside:
-        """What a checkpoint keeps beside the engine's records."""
+        """Returns the state that a checkpoint contains in addition to the engine's records."""
         scheduler = self.lr_scheduler.state_dict() if hasattr(self.lr_scheduler, "state_dict") else None
         slots, named = self._units.slots(), self.module.state_dict(keep_vars=True)
         begun = len(self._losses)
@@ -71,7 +72,23 @@ class SavedModule(SteppedModule):
         save_latest: bool = True,
         exclude_frozen_parameters: bool = False,
     ) -> bool:
-        """Writes SAVE_DIR/TAG from all ranks, as the command line does. Collective; False where it could not be."""
+        """Writes the checkpoint SAVE_DIR/TAG from all ranks, in the format of `cleave train`. Collective.
+
+        Args:
+            save_dir: folder of checkpoints; created if missing.
+            tag: name of the checkpoint (default: `global_stepN`).
+            client_state: values of the script, saved as JSON. docs/python.md lists the supported types.
+            save_latest: accepted; the file `latest` is always written.
+            exclude_frozen_parameters: accepted; frozen parameters are always saved.
+
+        Returns:
+            True. Failures raise.
+
+        Raises:
+            UsageError: empty folder, or a value in `client_state` that cannot be saved.
+            StepOrderError: called between the last backward of a step and `engine.step()`, or without an optimizer.
+            CheckpointError: the folder cannot be written.
+        """
         self._require_training("save_checkpoint")
         if not save_dir:
             raise UsageError(f"save_checkpoint: wrong folder (got {save_dir!r}, expected a path)")
@@ -82,7 +99,10 @@ class SavedModule(SteppedModule):
         return True
 
     def _require_no_update_under_way(self) -> None:
-        """Units may be updated during a step's last backward already; what earlier ones added to gradients is no part of a checkpoint."""
+        """Requires that no unit was updated in this step, which may happen as early as its last backward.
+
+        Gradients of earlier micro-batches are not part of a checkpoint; the first rank prints a warning.
+        """
         if self._in_step and self._has_gradients and self.is_gradient_accumulation_boundary():
             raise StepOrderError(
                 "save_checkpoint: called between the last backward of a step and engine.step(); call it after engine.step()"
@@ -101,7 +121,24 @@ class SavedModule(SteppedModule):
         load_module_only: bool = False,
         custom_load_fn: Any = None,
     ) -> tuple[str | None, dict[str, Any]]:
-        """Restores a checkpoint of any layout; returns its path and what the script stored. Collective."""
+        """Restores a checkpoint of Cleave or DeepSpeed, saved with any ZeRO stage and number of ranks. Collective.
+
+        Args:
+            load_dir: folder of checkpoints.
+            tag: name of the checkpoint (default: the one in the file `latest`).
+            load_module_strict: accepted; all parameters must match.
+            load_optimizer_states: False starts with a new optimizer state.
+            load_lr_scheduler_states: False leaves the schedule as it is.
+            load_module_only: True loads weights and buffers only.
+            custom_load_fn: not supported.
+
+        Returns:
+            The path of the checkpoint and its client state; (None, {}) if `tag` is None and the file `latest` is missing.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, damaged or of another model.
+            StepOrderError: called inside a step.
+        """
         if custom_load_fn is not None:
             raise NotBuilt("custom_load_fn: not supported; load your own state from the client state that load_checkpoint returns")
         self._require_no_step("load_checkpoint")

@@ -1,4 +1,4 @@
-"""torch.distributed under the name that scripts use, with the start of the job."""
+"""`torch.distributed` with DeepSpeed's additions: the start of the job, and the rank within the host."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from .api import init_distributed  # noqa: F401
 
 
 def get_local_rank() -> int:
-    """Of this rank among those of its host."""
+    """Returns the rank of this process among the ranks of its host."""
     return int(_job.current().facts()["local_rank"])
 
 

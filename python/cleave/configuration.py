@@ -1,6 +1,7 @@
-"""A ds_config as scripts pass it, and what of it Python reads: everything else is the engine's.
+"""The ds_config that a script passes, and the few values that Python reads; the engine reads all others.
 
-A file keeps its text, so that messages name its lines; those of a dictionary are of the text that is made of it."""
+The text of a file is kept, so that messages name its lines. A dictionary is written as text first.
+"""
 
 import base64
 import json
@@ -19,7 +20,7 @@ _NEVER = 2**31 - 1
 
 @dataclass
 class Configuration:
-    """A ds_config: its text and name for the engine, and the effective values that Python reads."""
+    """A ds_config: its text and name for the engine, the parsed values, and the effective values that Python reads."""
 
     text: str
     name: str
@@ -27,29 +28,30 @@ class Configuration:
     values: dict[str, Any] = field(default_factory=dict)
 
     def read(self, job: native.Job) -> None:
-        """Refuses what is no ds_config; the first rank says what there is to warn of."""
+        """Validates the ds_config and reads the effective values; the first rank prints warnings."""
         read = json.loads(job.asked("read_config", self.text, self.name))
         self.values = read["values"]
         print(read["warnings"] if job.facts()["rank"] == 0 else "", end="")
 
     def with_sections(self, **sections: dict[str, Any] | None) -> "Configuration":
-        """The same with these sections instead of those that it has; None takes one away."""
+        """Returns a copy with other sections; None removes a section."""
         given = {key: value for key, value in {**self.given, **sections}.items() if key not in sections or value is not None}
         return self if given == self.given else Configuration(json.dumps(given, indent=2), self.name, given)
 
     def section(self, name: str) -> Mapping[str, Any]:
-        return given if isinstance(given := self.given.get(name), Mapping) else {}  # the engine says what is wrong
+        return given if isinstance(given := self.given.get(name), Mapping) else {}  # the engine reports wrong types
 
     def native(self) -> bool:
         return bool(self.section("cleave").get("native"))
 
     def computed(self, module: Any) -> bytes | None:
-        """The config of transformers of a module that the engine computes, not torch; an empty one where it has none."""
+        """Returns config.json of a transformers module that the engine computes ("{}" without one), or None if torch computes the
+        module."""
         config = getattr(module, "config", None) if type(module).__module__.startswith("transformers.models.") else None
         return (b"{}" if config is None else str(config.to_json_string(use_diff=False)).encode()) if self.native() else None
 
     def autocast(self) -> str:
-        """The type that the section torch_autocast asks for around the module's call; empty where it does not."""
+        """Returns the type in section torch_autocast, or an empty string if it is not enabled."""
         if not (section := self.section("torch_autocast")).get("enabled"):
             return ""
         dtype = str(section.get("dtype", "bfloat16")).removeprefix("torch.")
@@ -71,7 +73,7 @@ class Configuration:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity, by which callers say "never"."""
+    """Replaces infinity, which callers use for "never" and JSON does not have."""
     if isinstance(value, float) and math.isinf(value) and value > 0:
         return _NEVER
     if isinstance(value, Mapping):
@@ -80,7 +82,7 @@ def _finite(value: Any) -> Any:
 
 
 def _in_sections(given: Mapping[str, Any]) -> dict[str, Any]:
-    """trl writes sizes as `section.key` at the top of a dictionary, and 0.9 * width**2 for a number of elements."""
+    """Moves `section.key` entries into their sections and truncates floats to integers, as trl writes them (0.9 * width**2 elements)."""
     made = {key: dict(value) if isinstance(value, Mapping) else value for key, value in given.items() if "." not in key}
     for key, value in given.items():
         section, dot, below = key.partition(".")
@@ -99,13 +101,13 @@ def _of_file(path: str) -> Configuration:
             raise UsageError(f"{path}: neither an existing file nor a configuration in base64") from None
     try:
         given = json.loads(text)
-    except ValueError:  # comments, Hjson; of what is neither the engine says what is wrong, and where
+    except ValueError:  # comments or Hjson; the engine reports all other errors with their places
         given = json.loads(native.config_json(text, name) or "{}")
     return Configuration(text, name, given if isinstance(given, dict) else {})
 
 
 def configuration_of(config: Any) -> Configuration:
-    """From a path, a text in base64, or a dictionary."""
+    """Returns the configuration of a path, a text in base64, or a dictionary."""
     if isinstance(config, Mapping):
         given = _in_sections(_finite(config))
         try:
@@ -119,7 +121,7 @@ def configuration_of(config: Any) -> Configuration:
 
 
 def chosen(args: Any, config: Any, config_params: Any) -> Configuration:
-    """The one that a caller of initialize means."""
+    """Returns the configuration of the arguments of initialize."""
     named = config if config is not None else config_params
     from_args = getattr(args, "deepspeed_config", None) or getattr(args, "deepscale_config", None)
     if named is not None and from_args is not None:

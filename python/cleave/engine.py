@@ -1,4 +1,4 @@
-"""The engine that initialize() returns: a module whose step is forward, backward, step, as DeepSpeed's scripts write it."""
+"""The engine that `initialize` returns: a module with forward, backward and step, as in DeepSpeed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,10 +16,11 @@ def _says(path: str) -> Callable[[Any], Any]:
 
 
 class DeepSpeedEngine(SavedModule):
-    """A module, its optimizer and its schedule, with their state sharded and kept where the ds_config says.
+    """A module with its optimizer and schedule; the ds_config decides how their state is sharded and where it is stored.
 
-    What it does is what its bases do: HeldModule, whose parameters an engine holds (held.py); SteppedModule (steps.py);
-    SavedModule (checkpoints.py). Here is what it says of itself, and what else scripts call."""
+    A training step is `loss = engine(inputs)`, `engine.backward(loss)` and `engine.step()`. `initialize` creates engines. The base classes
+    are HeldModule (parameters, held.py), SteppedModule (steps, steps.py) and SavedModule (checkpoints, checkpoints.py).
+    """
 
     gradient_clipping = _says("gradient_clipping")
     zero_optimization_stage = _says("zero_optimization.stage")
@@ -27,12 +28,15 @@ class DeepSpeedEngine(SavedModule):
     fp16_enabled, bfloat16_enabled = _says("fp16.enabled"), _says("bf16.enabled")
 
     def zero_optimization(self) -> bool:
+        """Returns True if the ZeRO stage is above 0."""
         return bool(self.zero_optimization_stage() > 0)
 
     def zero_optimization_partition_weights(self) -> bool:
+        """Returns True at ZeRO stage 3."""
         return bool(self.zero_optimization_stage() == 3)
 
     def get_data_types(self) -> tuple[torch.dtype, torch.dtype]:
+        """Returns the type of the parameters and the accumulation type of gradients."""
         return TORCH_TYPES[self._precision], torch.float32
 
     def _of_groups(self, what: str, read: Callable[[dict[str, Any]], Any]) -> list[Any]:
@@ -40,15 +44,19 @@ class DeepSpeedEngine(SavedModule):
         return [read(group) for group in self.optimizer.param_groups] if self.optimizer is not None else []
 
     def get_lr(self) -> list[float]:
+        """Returns the learning rate of each parameter group."""
         return self._of_groups("get_lr", lambda group: float(group["lr"]))
 
     def get_mom(self) -> list[Any]:
+        """Returns the betas, or else the momentum, of each parameter group."""
         return self._of_groups("get_mom", lambda group: group.get("betas", group.get("momentum")))
 
     def get_type(self) -> list[Any]:
+        """Returns the value `type` of each parameter group, 0.0 without one."""
         return self._of_groups("get_type", lambda group: group.get("type", 0.0))
 
     def get_batch_info(self) -> tuple[Callable[[], int], Callable[[], int], Callable[[], int]]:
+        """Returns the methods for the global batch size, the micro-batch size per rank and the number of micro-batches per step."""
         return self.train_batch_size, self.train_micro_batch_size_per_gpu, self.gradient_accumulation_steps
 
     def deepspeed_io(
@@ -61,7 +69,19 @@ class DeepSpeedEngine(SavedModule):
         collate_fn: Any = None,
         num_local_io_workers: int | None = None,
     ) -> DeepSpeedDataLoader:
-        """A loader of this rank's share of a Dataset; where the one of initialize() is, checkpoints keep."""
+        """Returns a loader of this rank's share of a Dataset.
+
+        Checkpoints contain the position of the loader that `initialize` creates from `training_data`, not of others.
+
+        Args:
+            dataset: a Dataset, or an IterableDataset, which each rank reads completely.
+            batch_size: samples per batch and rank (default: the micro-batch size).
+            route: "train" shuffles and gives each rank its share; other values give every rank all samples in order.
+            pin_memory: pin batches in host memory; only on GPUs.
+            data_sampler: replaces the sampler that `route` selects.
+            collate_fn: merges samples into a batch, as in `torch.utils.data.DataLoader`.
+            num_local_io_workers: worker processes (default: 0).
+        """
         return DeepSpeedDataLoader(
             dataset,
             batch_size or self.train_micro_batch_size_per_gpu(),
@@ -84,7 +104,14 @@ class DeepSpeedEngine(SavedModule):
         schedule: Any = None,
         compiled_autograd_enabled: bool = False,
     ) -> None:
-        """torch.compile of the module, when it is next called."""
+        """Compiles the module with `torch.compile` at its next call.
+
+        Args:
+            backend: of `torch.compile`.
+            compile_kwargs: further arguments of `torch.compile`.
+            schedule: not supported.
+            compiled_autograd_enabled: not supported.
+        """
         if schedule is not None or compiled_autograd_enabled:
             raise NotBuilt("compile: schedule and compiled_autograd_enabled are not supported; leave them out")
         self.module.compile(backend=backend, **(compile_kwargs or {}))

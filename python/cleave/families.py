@@ -1,7 +1,7 @@
-"""Models of transformers that the engine computes in its own kernels ("cleave": {"native": true}).
+"""transformers models that the engine computes with its own kernels (`"cleave": {"native": true}`).
 
-A call in training is the forward and the backward, because the last layer makes the loss together with its gradient. So
-engine.backward(loss) computes nothing: it says how often the loss was used, the same in all micro-batches of a step.
+A call in training computes forward and backward, because the last layer computes the loss together with its gradient.
+`engine.backward(loss)` then only passes the factor of the loss, which must be equal in all micro-batches of a step.
 """
 
 from typing import Any
@@ -12,18 +12,28 @@ from . import native
 from .engine import DeepSpeedEngine
 from .errors import StepOrderError, UsageError
 
-_USUAL = {"use_cache": False, "return_dict": True}  # of a call, beside what the engine reads
+_USUAL = {"use_cache": False, "return_dict": True}  # arguments of a call that have no effect with these values
 
 
 class FamilyEngine(DeepSpeedEngine):
-    """A causal language model of transformers and its engine."""
+    """The engine of a causal language model of transformers."""
 
-    _waits = False  # a loss for its backward
+    _waits = False  # for the backward of a loss
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: Any = None, labels: Any = None, num_items_in_batch: Any = None, **others: Any
     ) -> Any:
-        """With labels the loss, a mean or a sum over num_items_in_batch; without, where nothing is trained, the logits. Collective."""
+        """Computes the loss of a batch, and in training its gradients. Collective.
+
+        Args:
+            input_ids: token ids, [samples, tokens].
+            attention_mask: 1 for tokens, 0 for padding, which must come last; same shape.
+            labels: next-token targets in the transformers convention (-100: ignored); same shape. Required in training.
+            num_items_in_batch: divides the sum of the losses by this number instead of the number of labels.
+
+        Returns:
+            A CausalLMOutput with `loss`, or with `logits` if nothing is trained and labels are missing.
+        """
         from transformers.modeling_outputs import CausalLMOutput
 
         if unknown := [name for name, value in others.items() if value is not None and value != _USUAL.get(name)]:
@@ -58,7 +68,7 @@ class FamilyEngine(DeepSpeedEngine):
         loss = torch.tensor(self._native.loss_by("train_micro_batch", samples), device=self.device, requires_grad=True)
         loss.register_hook(self._used)
         self._waits = True
-        return loss * 1  # what scripts may multiply in place
+        return loss * 1  # a copy that scripts may change in place
 
     def _used(self, seed: torch.Tensor) -> None:
         if not self._waits:

@@ -1,4 +1,4 @@
-"""A module whose parameters an engine holds: how they come there, and how they are read and changed whole, wherever their values are."""
+"""A module with its parameters in an engine: transfer of the parameters, and reads and writes of whole parameters at any ZeRO stage."""
 
 import contextlib
 import os
@@ -18,10 +18,10 @@ from .utils import groups
 
 
 class HeldModule(torch.nn.Module):
-    """A module and its engine."""
+    """A module and its native engine."""
 
     def __init__(self, declared: Declared) -> None:
-        """The engine's memory is what the module's parameters show from here on. Collective."""
+        """Makes the parameters show the engine's memory. Collective."""
         super().__init__()
         self._job = jobs.current()
         facts = self._job.facts()
@@ -53,14 +53,14 @@ class HeldModule(torch.nn.Module):
             slot.parameter.ds_engine, slot.parameter.ds_enable_sanity_checks = self, checks  # type: ignore[attr-defined]
 
     def _move_buffers(self) -> None:
-        """Buffers are where the engine computes, in their own type, as fp32 frequencies of rotations have to be, or in buffer_dtype."""
+        """Moves buffers to the engine's device, in their own type or in data_types.buffer_dtype. Rotary frequencies must stay fp32."""
         dtype = TORCH_TYPES.get(str((self.config.get("data_types") or {}).get("buffer_dtype")))
         for submodule in self.module.modules():
             for name, buffer in submodule.named_buffers(recurse=False):
                 submodule._buffers[name] = buffer.to(self.device, dtype if buffer.is_floating_point() else None)
 
     def _hand_over(self) -> None:
-        """Each master takes the value of the first rank that has the parameter, whose memory goes back before the next's. Collective."""
+        """Copies each parameter from the first rank that has it, and frees the original before the next one. Collective."""
         for slot in self._units.slots():
             whole = value_of(slot.parameter).to("cpu", torch.float32).contiguous()
             self._native.take_first(slot.unit, whole.data_ptr(), whole.numel() * 4)
@@ -77,10 +77,11 @@ class HeldModule(torch.nn.Module):
 
     @property
     def config(self) -> dict[str, Any]:
+        """The ds_config as the script passed it."""
         return self._configuration.given
 
     def memory(self) -> dict[str, Any]:
-        """Bytes of this rank by kind and category: planned, live and peak."""
+        """Returns bytes of this rank: `planned`, `live` and `peak`, each by memory kind and category."""
         return {key: value for key, value in self._native.facts().items() if key in ("planned", "live", "peak")}
 
     def __getattr__(self, name: str) -> Any:
@@ -95,11 +96,16 @@ class HeldModule(torch.nn.Module):
     # ---- one parameter ----
 
     def name_of(self, parameter: torch.nn.Parameter) -> str:
-        """The name by which checkpoints know a parameter."""
+        """Returns the name of a parameter in checkpoints."""
         return self._units.of_parameter[id(parameter)].name
 
     def parameters_of(self, name: str, kind: str = "master") -> torch.Tensor:
-        """One whole state of a parameter in fp32 on the host: "master" is its value, "gradient" that of a step under way. Collective."""
+        """Returns one whole state of a parameter in fp32, in host memory. Collective.
+
+        Args:
+            name: name of the parameter in the module.
+            kind: "master" for the value, "gradient" for the gradient of the current step, or an optimizer state such as "exp_avg".
+        """
         if name not in self._shapes:
             raise UsageError(f"{name}: not a parameter of {type(self.module).__name__}")
         whole = torch.empty(self._shapes[name], dtype=torch.float32)
@@ -107,7 +113,13 @@ class HeldModule(torch.nn.Module):
         return whole
 
     def set_parameter(self, name: str, value: torch.Tensor, kind: str = "master") -> None:
-        """Overwrites a state of a parameter with the same value on every rank. Collective."""
+        """Overwrites one whole state of a parameter; every rank passes the same value. Collective.
+
+        Args:
+            name: name of the parameter in the module.
+            value: whole value, in any type and on any device.
+            kind: as in `parameters_of`.
+        """
         self._put(name, value, kind)
         if kind == "master":
             self._native.publish()
@@ -120,7 +132,7 @@ class HeldModule(torch.nn.Module):
 
     @contextlib.contextmanager
     def gathered(self, parameters: list[torch.nn.Parameter], modifier_rank: int | None) -> Iterator[None]:
-        """zero.GatheredParameters of this engine's parameters. Collective."""
+        """Implements `zero.GatheredParameters` for the parameters of this engine. Collective."""
         slots = [self._units.of_parameter[id(p)] for p in parameters if id(p) in self._units.of_parameter]
         modifies = modifier_rank == self.global_rank
         with self._residency.outside(list(dict.fromkeys(slot.unit for slot in slots))):
@@ -132,7 +144,7 @@ class HeldModule(torch.nn.Module):
             self._take_over(slots, after, changed, modifier_rank)
 
     def _take_over(self, slots: list[Slot], after: list[torch.Tensor], changed: list[bool], root: int) -> None:
-        """What one rank changed becomes the value on all; what it left alone keeps its master."""
+        """Broadcasts the values that one rank changed. Unchanged parameters keep their fp32 masters."""
         anywhere = self._job.sum([float(c) for c in changed]) if changed else []
         for i, slot in enumerate(slots):
             if anywhere[i]:
@@ -145,7 +157,8 @@ class HeldModule(torch.nn.Module):
     def module_state_dict(
         self, destination: Any = None, prefix: str = "", keep_vars: bool = False, exclude_frozen_parameters: bool = False
     ) -> Any:
-        """The module's own: at stage 3 its parameters have no values there; see _zero3_consolidated_16bit_state_dict."""
+        """Returns the `state_dict` of the module. At stage 3 its parameters have no values; use `save_16bit_model` or `parameters_of`
+        there."""
         state = self.module.state_dict(prefix=prefix, keep_vars=keep_vars)
         frozen = [name for name, p in self.module.named_parameters(remove_duplicate=False) if not p.requires_grad]
         for name in frozen if exclude_frozen_parameters else ():
@@ -155,9 +168,16 @@ class HeldModule(torch.nn.Module):
     def load_module_state_dict(
         self, checkpoint: Mapping[str, Any], strict: bool = True, custom_load_fn: Any = None, fetch_z3_params: bool = False
     ) -> None:
-        """Overwrites the module's parameters and buffers by those of a state_dict, or of a dictionary that has one as `module`.
+        """Overwrites the parameters and buffers of the module; every rank passes the same values. Collective.
 
-        Every rank gives the same. Collective.
+        Args:
+            checkpoint: a `state_dict`, or a dictionary with one in `module`.
+            strict: missing and unexpected names are errors.
+            custom_load_fn: not supported.
+            fetch_z3_params: accepted; parameters are gathered at every stage.
+
+        Raises:
+            UsageError: wrong names or shapes; nothing was changed.
         """
         if custom_load_fn is not None:
             raise NotBuilt("custom_load_fn: not supported; change the state_dict before the call")
@@ -183,7 +203,7 @@ class HeldModule(torch.nn.Module):
                 buffer.data.copy_(given[name])
 
     def _zero3_consolidated_16bit_state_dict(self, exclude_frozen_parameters: bool = False) -> dict[str, torch.Tensor] | None:
-        """Whole weights in the model's type, on the first rank only. Collective."""
+        """Returns whole weights in the type of the model on the first rank, None on the others. Collective."""
         whole = {}
         for u, unit in enumerate(self._units.units):
             with self._residency.outside([u]):
@@ -195,7 +215,10 @@ class HeldModule(torch.nn.Module):
         return {name: whole.get(id(value), value.detach().to("cpu")) for name, value in state.items()}
 
     def save_16bit_model(self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False) -> bool:
-        """Writes whole weights from the first rank. Collective."""
+        """Writes whole weights in the type of the model from the first rank with `torch.save`, and returns True. Collective.
+
+        At stage 3, DeepSpeed returns False without `stage3_gather_16bit_weights_on_model_save`; Cleave always writes the file.
+        """
         state = self._zero3_consolidated_16bit_state_dict(exclude_frozen_parameters)
         if state is not None:
             os.makedirs(save_dir, exist_ok=True)
@@ -206,15 +229,16 @@ class HeldModule(torch.nn.Module):
     save_fp16_model = save_16bit_model
 
     def offload_states(self, *args: Any, **kwargs: Any) -> None:
+        """Raises NotBuilt; the ds_config decides where state is stored."""
         raise NotBuilt("offload_states: not supported; set zero_optimization.offload_optimizer and offload_param")
 
     reload_states = offload_states
 
     def empty_partition_cache(self) -> None:
-        """Nothing: gathered parameters are in memory that is planned and stays."""
+        """Has no effect: gathered parameters use planned memory that the engine keeps."""
 
     def destroy(self) -> None:
-        """Gives the engine's memory back. Parameters that are whole on a rank keep their values."""
+        """Frees the memory of the engine. Parameters that are whole on this rank keep their values; others lose them."""
         self._residency.close()
         self._native.finish_save()
         self._native.free()

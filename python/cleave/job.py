@@ -1,4 +1,4 @@
-"""The job that this process is a rank of: one for the life of the process, torch's process group beside it."""
+"""The job of this process: one for the life of the process, and torch's process group for the same ranks."""
 
 import atexit
 import datetime
@@ -14,14 +14,14 @@ from . import native
 from .errors import CleaveError
 
 _DEADLINE_S = 600.0
-_IN_TORCH = {"world": "WORLD_SIZE", "local_size": "LOCAL_WORLD_SIZE"}  # what its scripts look for, where no launcher set it
+_IN_TORCH = {"world": "WORLD_SIZE", "local_size": "LOCAL_WORLD_SIZE"}  # variables that torch scripts read, set if no launcher did
 
 _job: native.Job | None = None
-_owner = 0  # the process that opened it; a forked child is no rank
+_owner = 0  # process that opened the job; a forked child is not a rank
 
 
 def current(timeout_s: float = _DEADLINE_S) -> native.Job:
-    """The job, which is found in the environment and meets its other ranks when it is first asked for. Collective then."""
+    """Returns the job. The first call reads the environment and connects the ranks, within timeout_s seconds; it is collective."""
     global _job, _owner
     if _job is not None:
         if _owner != os.getpid():
@@ -29,7 +29,7 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
         return _job
     _job, _owner = native.Job(**({"port_is_taken": True} if _torch_has_ranks() else {})), os.getpid()
     for name in ("CLEAVE_TOKEN", "CLEAVE_MEETING_PORT", "CLEAVE_MEETING_FD"):
-        os.environ.pop(name, None)  # the job has them; Python would pass its own copy on to children
+        os.environ.pop(name, None)  # the job has them; children must not inherit them
     _job.connect(timeout_s)
     for name in ("rank", "world", "local_rank", "local_size", "master_addr", "master_port"):
         os.environ.setdefault(_IN_TORCH.get(name, name.upper()), str(_job.facts()[name]))
@@ -38,16 +38,16 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
     return _job
 
 
-# As they were made, in the same order on all ranks: before the job ends well, what they save behind the training is written.
+# Engines in creation order, which is the same on all ranks. A job that ends without failure first finishes their background saves.
 engines: list[native.NativeEngine] = []
-planned: tuple[int, int] | None = None  # while a plan asks for a module: the rank that this process stands for, and of how many
+planned: tuple[int, int] | None = None  # while a plan creates a module: the rank and world size to plan for
 
 
 _catches_signals = False
 
 
 def catch_signals() -> None:
-    """From the first call on SIGTERM, SIGINT and SIGUSR1 ask for a stop."""
+    """Catches SIGTERM, SIGINT and SIGUSR1 from the first call on; they request a stop."""
     global _catches_signals
     if not _catches_signals:
         current().catch_signals()
@@ -55,17 +55,17 @@ def catch_signals() -> None:
 
 
 def rank() -> int:
-    """Of this process."""
+    """Returns the rank of this process."""
     return planned[0] if planned else int(current().facts()["rank"])
 
 
 def world_size() -> int:
-    """The ranks of the job."""
+    """Returns the number of ranks of the job."""
     return planned[1] if planned else int(current().facts()["world"])
 
 
 def broadcast(tensor: Any, root: int) -> None:
-    """Overwrites a contiguous tensor in host memory by the root's. Collective."""
+    """Overwrites a contiguous tensor in host memory with the tensor of the root. Collective."""
     current().broadcast(tensor.data_ptr(), tensor.numel() * tensor.element_size(), root)
 
 
@@ -74,8 +74,8 @@ def _torch_has_ranks() -> bool:
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
-_failure: str | None = None  # why this rank ends, so that the others learn it and stop waiting
-_exit_code = 0  # of the command line, for an error that it would end with
+_failure: str | None = None  # failure of this rank, sent to the others so that they stop waiting
+_exit_code = 0  # exit code of the command line for the failure
 
 
 def _end() -> None:
@@ -117,7 +117,7 @@ def _leave() -> None:
 
 
 def init_torch(backend: str | None = None, timeout: datetime.timedelta | None = None) -> None:
-    """Makes torch's process group of the same ranks, where there is none. Collective."""
+    """Creates torch's process group with the same ranks if there is none. Collective."""
     import torch
     import torch.distributed as dist
 
@@ -136,7 +136,7 @@ def init_torch(backend: str | None = None, timeout: datetime.timedelta | None = 
 
 
 def _store(facts: dict[str, Any], wait: datetime.timedelta) -> Any:
-    """A store of torch's at a free port of the address where the ranks met. It listens nowhere else, and asks callers for no secret."""
+    """Returns a torch store on a free port of the address where the ranks met. It listens on no other address and has no authentication."""
     import torch
     import torch.distributed as dist
 
@@ -153,7 +153,7 @@ def _store(facts: dict[str, Any], wait: datetime.timedelta) -> Any:
 
 
 def _loopback(host: str) -> str:
-    """The host if it is an address of the loopback, else the usual one."""
+    """Returns the host if it is a loopback address, else 127.0.0.1."""
     try:
         return host if ipaddress.ip_address(host).is_loopback else "127.0.0.1"
     except ValueError:
@@ -161,7 +161,7 @@ def _loopback(host: str) -> str:
 
 
 def _listener(host: str) -> socket.socket:
-    """A socket on the address that the host is, or on all where other hosts may know it by any of them or it is translated on the way."""
+    """Returns a socket that listens on the host's address, or on all addresses if the host is a name or its address is not local (NAT)."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
         return socket.create_server((host, 0), family=family)

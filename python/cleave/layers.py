@@ -1,4 +1,4 @@
-"""A model as a list of layers, of which a rank builds those of its stage, and the grid of ranks on which stages stand."""
+"""Pipeline modules: a model as a list of layers, and the grid of ranks. Each rank builds the layers of its stage."""
 
 import collections
 import functools
@@ -19,15 +19,16 @@ _AGAIN = functools.partial(checkpoint, use_reentrant=False)
 
 
 class ProcessTopology:
-    """A grid of ranks, of whose axes the last varies fastest."""
+    """A grid of ranks; the last axis varies fastest."""
 
     def __init__(self, axes: list[str], dims: list[int]) -> None:
         self.axes, self.dims = list(axes), list(dims)
-        coord: Any = collections.namedtuple  # the type checker knows none whose fields are values
+        coord: Any = collections.namedtuple  # mypy rejects fields that are not literals
         self.ProcessCoord: Any = coord("ProcessCoord", self.axes)
         self.mapping: dict[Any, int] = {self.ProcessCoord(*at): rank for rank, at in enumerate(itertools.product(*map(range, self.dims)))}
 
     def get_rank(self, **coord_kwargs: int) -> int:
+        """Returns the rank at a coordinate, given as one keyword per axis."""
         if len(found := self.filter_match(**coord_kwargs)) != 1:
             raise UsageError(
                 f"{coord_kwargs}: matches {len(found)} ranks of the grid {self.axes} {self.dims} (expected one); give a place on each axis"
@@ -35,45 +36,55 @@ class ProcessTopology:
         return found[0]
 
     def get_axis_names(self) -> list[str]:
+        """Returns the names of the axes, slowest first."""
         return self.axes
 
     def get_rank_repr(self, rank: int, omit_axes: Any = ("data", "pipe"), inner_sep: str = "_", outer_sep: str = "-") -> str:
+        """Returns a name of a rank's coordinate for files, such as "model_00"."""
         at = self.get_coord(rank)._asdict()
         return outer_sep.join(f"{axis}{inner_sep}{at[axis]:02d}" for axis in self.axes if axis not in omit_axes)
 
     def get_dim(self, axis: str) -> int:
+        """Returns the size of an axis, 0 for an unknown axis."""
         return self.dims[self.axes.index(axis)] if axis in self.axes else 0
 
     def get_coord(self, rank: int) -> Any:
+        """Returns the coordinate of a rank as a named tuple."""
         return list(self.mapping)[rank]
 
     def get_axis_comm_lists(self, axis: str) -> list[list[int]]:
-        """The groups of ranks that differ in this axis alone."""
+        """Returns the groups of ranks that differ only in this axis."""
         others = {at._replace(**{axis: 0}): 0 for at in self.mapping} if axis in self.axes else {}
         return [[rank for at, rank in self.mapping.items() if at._replace(**{axis: 0}) == other] for other in others]
 
     def filter_match(self, **filter_kwargs: int) -> list[int]:
+        """Returns the ranks that match the given coordinates."""
         return [rank for at, rank in self.mapping.items() if filter_kwargs.items() <= at._asdict().items()]
 
     def get_axis_list(self, axis: str, idx: int) -> list[int]:
+        """Returns the ranks at one index of an axis."""
         return self.filter_match(**{axis: idx})
 
     def world_size(self) -> int:
+        """Returns the number of ranks in the grid."""
         return len(self.mapping)
 
 
 def PipeDataParallelTopology(num_pp: int, num_dp: int) -> ProcessTopology:  # noqa: N802
-    """Stages of a pipeline, each of ranks that share out the data."""
+    """Returns a grid of pipeline stages and data-parallel ranks."""
     return ProcessTopology(["pipe", "data"], [num_pp, num_dp])
 
 
 def PipeModelDataParallelTopology(num_pp: int, num_mp: int, num_dp: int) -> ProcessTopology:  # noqa: N802
-    """The same with layers that are cut, which the engine has for models of its own only."""
+    """Returns a grid of pipeline stages, data-parallel ranks and tensor-parallel ranks. PyTorch modules support num_mp=1 only."""
     return ProcessTopology(["pipe", "data", "model"], [num_pp, num_dp, num_mp])
 
 
 class PipelineParallelGrid:
-    """This rank's place: get_AXIS_parallel_rank, _world_size and _group, of axes, "model" (all with one share of the data) and "slice"."""
+    """The place of this rank in the grid: `get_AXIS_parallel_rank`, `get_AXIS_parallel_world_size` and `get_AXIS_parallel_group`.
+
+    AXIS is an axis of the topology, "model" (the ranks with the same data: the stages of a pipeline) or "slice".
+    """
 
     def __init__(self, topology: ProcessTopology) -> None:
         self._topo, self.global_rank, self._groups = topology, jobs.rank(), dict[str, Any]()
@@ -86,22 +97,29 @@ class PipelineParallelGrid:
             raise AttributeError(f"{name}: not an attribute of the pipeline grid")
         ranks = next((ranks for ranks in self._topo.get_axis_comm_lists(axis) if self.global_rank in ranks), [self.global_rank])
         if what == "group" and axis not in self._groups:
-            self._groups[axis] = dist.new_group(ranks, use_local_synchronization=True)  # they ask for it together
+            self._groups[axis] = dist.new_group(ranks, use_local_synchronization=True)  # all ranks of the group call this together
         return lambda: {"rank": ranks.index(self.global_rank), "world_size": len(ranks)}.get(what, self._groups.get(axis))
 
 
 class LayerSpec:
-    """A layer that is built where it runs."""
+    """A layer that is built only on the ranks of its stage."""
 
     def __init__(self, typename: Any, *module_args: Any, **module_kwargs: Any) -> None:
         self.typename, self.module_args, self.module_kwargs = typename, module_args, module_kwargs
 
     def build(self, log: bool = False) -> Any:
+        """Builds the layer."""
         return self.typename(*self.module_args, **self.module_kwargs)
 
 
 class TiedLayerSpec(LayerSpec):
-    """Layers of one key are one module, wherever they stand, with all parameters tied; forward_fn(module, input) runs instead of it."""
+    """A layer that shares its module, with all parameters, with the other layers of the same key.
+
+    Args:
+        key: layers with the same key share one module.
+        forward_fn: called as forward_fn(module, input) instead of the module.
+        tied_weight_attr: accepted; all parameters are tied.
+    """
 
     def __init__(self, key: str, typename: Any, *args: Any, forward_fn: Any = None, tied_weight_attr: Any = None, **kwargs: Any) -> None:
         super().__init__(typename, *args, **kwargs)
@@ -109,14 +127,14 @@ class TiedLayerSpec(LayerSpec):
 
 
 def _trained(layer: Any) -> int:
-    """Elements of a layer's parameters, for which it is built."""
+    """Returns the number of trained elements of a layer, which is built to count them."""
     with torch.random.fork_rng(devices=[]):
         module = layer.build() if isinstance(layer, LayerSpec) else layer
     return sum(p.numel() for p in module.parameters() if p.requires_grad) if isinstance(module, torch.nn.Module) else 0
 
 
 class PipelineModule(torch.nn.Module):
-    """Layers in order: each is given what the one before returned, a tensor or a tuple of tensors."""
+    """A list of layers for pipeline training; each layer receives the output of the previous one, a tensor or a tuple of tensors."""
 
     def __init__(
         self,
@@ -134,7 +152,25 @@ class PipelineModule(torch.nn.Module):
         dynamic_shape: bool = False,
         virtual_stages: int = 1,
     ) -> None:
-        """virtual_stages: pieces of a rank, for the schedule "interleaved". partition_method may also be numbers of layers, "3,4,4,3"."""
+        """Builds the layers of this rank's stage.
+
+        Args:
+            layers: modules, functions and `LayerSpec` objects in order, or a Sequential.
+            num_stages: number of stages; must divide the number of ranks.
+            topology: grid of ranks, instead of `num_stages`.
+            loss_fn: called as loss_fn(output, labels) after the last layer.
+            seed_layers: seed each layer with seed_fn(base_seed + index) before it is built.
+            partition_method: "parameters" ("balanced"), "uniform", "type:REGEX", or the number of layers per piece, "3,4,4,3".
+            activation_checkpoint_interval: number of layers to recompute together (0: none).
+            activation_checkpoint_func: recomputation function.
+            checkpointable_layers: class names of layers to recompute (default: all).
+            dynamic_shape: shapes may differ between the micro-batches of a step.
+            virtual_stages: pieces per rank, for the schedule "interleaved".
+
+        Raises:
+            UsageError: the stages do not match the number of ranks.
+            NotBuilt: inside `zero.Init`, or a topology with tensor parallelism.
+        """
         super().__init__()
         if zero.Init._depth:
             raise NotBuilt("zero.Init: not supported around a PipelineModule, because each rank builds only its own layers; leave it out")
@@ -162,7 +198,7 @@ class PipelineModule(torch.nn.Module):
         tied: dict[str, Any] = {spec.key: None for spec in specs if isinstance(spec, TiedLayerSpec)}
         mine = [range(*self.parts[piece : piece + 2]) for piece in range(self.stage_id, pieces, self.num_stages)]
         self._chunks = [[self._built(index, specs[index], tied) for index in piece] for piece in mine]
-        self.tied_modules.update({key: module for key, module in tied.items() if module is not None})  # in one order on all stages
+        self.tied_modules.update({key: module for key, module in tied.items() if module is not None})  # same order on all stages
         self.forward_funcs = [function for chunk in self._chunks for function in chunk]
 
     def _built(self, index: int, layer: Any, tied: dict[str, Any]) -> Callable[[Any], Any]:
@@ -176,7 +212,7 @@ class PipelineModule(torch.nn.Module):
         return layer  # type: ignore[no-any-return]
 
     def forward(self, inputs: Any, chunk: int = 0) -> Any:
-        """Runs a chunk of this rank's layers."""
+        """Runs one chunk of this rank's layers."""
         functions = self._chunks[chunk]
         every = self.activation_checkpoint_interval or len(functions)
         for group in (functions[at : at + every] for at in range(0, len(functions), every)):
@@ -188,13 +224,19 @@ class PipelineModule(torch.nn.Module):
         return inputs
 
     def topology(self) -> ProcessTopology:
+        """Returns the grid of ranks."""
         return self._topo
 
     def set_checkpoint_interval(self, interval: int) -> None:
+        """Sets the number of layers to recompute together (0: none)."""
         self.activation_checkpoint_interval = interval
 
     def configured(self, config: Configuration) -> Configuration:
-        """The same with what the module says of its stages."""
+        """Returns the configuration with the stages of this module in section pipeline.
+
+        Raises:
+            UsageError: the section contradicts the module.
+        """
         section = dict(config.section("pipeline"))
         says = {"stages": self.num_stages, "virtual_stages": self.virtual_stages, "partition_method": self.partition_method}
         for key, value in says.items():

@@ -1,6 +1,7 @@
-"""The native library by ctypes: each call of cleave_c.h as a method, whose errors are exceptions.
+"""The native library through ctypes: each function of cleave_c.h is a method, and its errors are exceptions.
 
-Nothing here knows torch; memory is addresses. The contracts are those of cleave_c.h."""
+This module does not use torch: memory is addresses. cleave_c.h has the contracts.
+"""
 
 import ctypes
 import functools
@@ -14,11 +15,11 @@ from .errors import CleaveError, error_of
 from .programs import installed
 
 _C_VERSION = 9
-DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2}  # float types as the library numbers them
+DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2}  # numbers of the float types in the C interface
 
 
 class Part(ctypes.Structure):
-    """A part of a parameter that an update brings forward (cleave_update in cleave_c.h)."""
+    """Part of a parameter to update (cleave_update in cleave_c.h)."""
 
     _fields_ = [
         *((name, c_int32) for name in ("unit", "parameter")),
@@ -32,7 +33,7 @@ _UPDATE = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(Part))
 
 
 class _Options(ctypes.Structure):
-    __slots__ = ()  # it has no other fields
+    __slots__ = ()  # no other fields
     _fields_ = [
         ("seed", c_uint64),
         *((name, c_int32) for name in ("gives", "rates_given", "inference", "scales_loss", "has_stream")),
@@ -43,13 +44,13 @@ class _Options(ctypes.Structure):
 
 
 class Samples(ctypes.Structure):
-    """What a call of a model that the engine computes is given (cleave_samples in cleave_c.h)."""
+    """Samples of a model that the engine computes (cleave_samples in cleave_c.h)."""
 
     _fields_ = [*((n, c_void_p) for n in ("tokens", "labels", "mask")), ("samples", c_int64), ("length", c_int64), ("items", c_double)]
 
 
 class Rates(ctypes.Structure):
-    """What the optimizer is given for a step; a negative value leaves the optimizer its own."""
+    """Rates of the optimizer for a step; a negative value keeps the optimizer's own."""
 
     _fields_ = [(name, c_double) for name in ("lr", "momentum", "beta2", "weight_decay")]
 
@@ -58,7 +59,7 @@ class Rates(ctypes.Structure):
 
 
 class StepResult(ctypes.Structure):
-    """What a step came to, the same on every rank (runtime/step/step_result.h)."""
+    """Result of a step, equal on all ranks (runtime/step/step_result.h)."""
 
     _numbers = ("loss", "grad_norm", "lr", "loss_scale")
     _fields_ = [("step", c_int64), ("skipped_total", c_int64), *((name, c_double) for name in _numbers), ("skipped", c_int32)]
@@ -66,7 +67,7 @@ class StepResult(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The library, loaded when it is first asked for."""
+    """Returns the library, and loads it at the first call."""
     path = installed("lib/libcleave_c.so", "CLEAVE_LIBRARY")
     library = ctypes.CDLL(str(path))
     library.cleave_error.restype = library.cleave_version.restype = c_char_p
@@ -82,13 +83,13 @@ def _check(code: int) -> None:
 
 
 def _filled(to: Any, call: Callable[[Any], int]) -> Any:
-    """What a call writes to."""
+    """Passes an output to a call and returns it filled."""
     _check(call(byref(to)))
     return to
 
 
 def _text(call: Callable[[Any], int]) -> str:
-    """The text that a call hands over."""
+    """Returns the string output of a call, and frees the C string."""
     text = _filled(c_void_p(), call)
     try:
         return ctypes.string_at(text.value or 0).decode(errors="replace")
@@ -103,10 +104,10 @@ def _in_c(value: Any) -> Any:
 
 
 class _Handle:
-    """What a handle of the library stands for; its calls are known by their names there."""
+    """Base class of handles; methods have the names of the C functions without the prefix."""
 
     _prefix, _facts = "cleave_", "facts"
-    _gone = ""  # what is wrong with a call after the end
+    _gone = ""  # error message of calls after the end
 
     def __init__(self) -> None:
         self._handle = c_void_p()
@@ -118,7 +119,7 @@ class _Handle:
         return self._handle
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Any call that hands nothing back: of addresses, numbers and texts."""
+        """Returns a method for any C function without outputs, with addresses, numbers and strings as arguments."""
         function = getattr(library(), self._prefix + name)
         self.__dict__[name] = call = lambda *values: _check(function(self.handle, *map(_in_c, values)))
         return call
@@ -127,7 +128,7 @@ class _Handle:
         return dict(json.loads(self.asked(self._facts)))
 
     def asked(self, name: str, *values: Any) -> str:
-        """The text that a call hands over."""
+        """Returns the string output of a C function."""
         return _text(lambda text: getattr(library(), self._prefix + name)(self.handle, *map(_in_c, values), text))
 
 
@@ -146,20 +147,21 @@ class Job(_Handle):
             _check(library().cleave_job_close(handle, reason.encode() if reason else None, exit_code))
 
     def stop_requested(self) -> bool:
-        """Whether any rank was asked to stop. Collective."""
+        """Returns True if any rank was asked to stop. Collective."""
         requested = c_int32()
         _check(library().cleave_job_stop_requested(self.handle, byref(requested)))
         return bool(requested.value)
 
     def sum(self, values: Sequence[float]) -> list[float]:
-        """Of each over all ranks. Collective."""
+        """Returns each value summed over all ranks. Collective."""
         array = (c_double * len(values))(*values)
         _check(library().cleave_job_sum(self.handle, array, c_int64(len(values))))
         return list(array)
 
 
 def rate_groups(began: Sequence[Rates], now: Sequence[Rates]) -> tuple[list[int], list[Rates]]:
-    """By group the number of those whose rates it shares, and by number what they say now."""
+    """Returns, per parameter group, the number of its rates, and the current rates by that number. Groups that begin with equal rates
+    share a number."""
     count = len(began)
     numbers, merged = (c_int32 * count)(), (Rates * count)()
     _check(library().cleave_rate_groups((Rates * count)(*began), (Rates * count)(*now), count, numbers, merged))
@@ -167,13 +169,13 @@ def rate_groups(began: Sequence[Rates], now: Sequence[Rates]) -> tuple[list[int]
 
 
 def schedule_rates(section: str, lr: float, updates: int) -> Rates:
-    """What a section `scheduler` has for the update behind so many others, with the optimizer's own rate."""
+    """Returns the rates of a section `scheduler` after a number of updates; lr is the optimizer's own rate."""
     call = library().cleave_schedule_rates
     return _filled(Rates(), lambda rates: call(section.encode(), c_double(lr), c_int64(updates), rates))  # type: ignore[no-any-return]
 
 
 def partition(names: Sequence[str], parameters: Sequence[int], pieces: int, method: str) -> list[int]:
-    """Where each piece of a pipeline's layers begins, and where the last one ends."""
+    """Returns the first layer of each pipeline piece, and the end of the last one."""
     first, count = (c_int32 * (pieces + 1))(), len(names)
     texts, sizes = (c_char_p * count)(*(name.encode() for name in names)), (c_int64 * count)(*parameters)
     _check(library().cleave_partition(texts, sizes, count, pieces, method.encode(), first))
@@ -181,19 +183,19 @@ def partition(names: Sequence[str], parameters: Sequence[int], pieces: int, meth
 
 
 def config_json(text: str, name: str) -> str:
-    """The text of a ds_config as strict JSON; empty where it cannot be read to its end."""
+    """Returns a ds_config as strict JSON, or an empty string if it cannot be parsed."""
     return _text(lambda json: library().cleave_config_json(text.encode(), name.encode(), json))
 
 
 def file_of_each(sizes: Sequence[int], most: str) -> list[int]:
-    """Into which file each tensor of so many bytes goes, with at most so many ("5GB") in one."""
+    """Returns the file number of each tensor, given sizes in bytes and the largest size of a file, such as "5GB"."""
     files = (c_int32 * len(sizes))()
     _check(library().cleave_file_of_each((c_int64 * len(sizes))(*sizes), len(sizes), most.encode(), files))
     return list(files)
 
 
 class Checkpoint(_Handle):
-    """A training that was saved, open to be read without an engine."""
+    """A checkpoint that is open for reading, without an engine."""
 
     _prefix = "cleave_checkpoint_"
 
@@ -213,7 +215,7 @@ def _options(states: Sequence[str], **values: Any) -> Any:
 
 
 def plan(config: str, name: str, model: str, units: Any, states: Sequence[str] | None, values: Any, *numbers: int) -> Any:
-    """cleave_plan; states: of an update that is no kernel's."""
+    """Calls cleave_plan. states: names of the state that an update in torch keeps per element, None without such an update."""
     options = _options(states or (), **values, **({} if states is None else {"update": _UPDATE(lambda _, part: 1)}))
     of, (world, per_host, traced) = map(os.fsencode, (config, name, model, json.dumps(units))), numbers
     given = (*of, byref(options), world, per_host, c_int64(traced))
@@ -228,7 +230,12 @@ class NativeEngine(_Handle):
     def __init__(
         self, job: Job, config: str, name: str, model: str, units: Any, update: Any = None, states: Sequence[str] = (), **options: Any
     ) -> None:
-        """update: called for each part of a parameter, instead of the configuration's optimizer; states: what it keeps of elements."""
+        """Makes the engine.
+
+        Args:
+            update: called for each part of a parameter instead of the engine's optimizer.
+            states: names of the state that `update` keeps per element.
+        """
         super().__init__()
         self._lib = library()
         self._failed: BaseException | None = None
@@ -259,11 +266,11 @@ class NativeEngine(_Handle):
         return bool(self._number(c_int32(), "gathers", unit))
 
     def _number(self, to: Any, name: str, *values: Any) -> Any:
-        """The number that a call hands over."""
+        """Returns the number that a C function outputs."""
         return _filled(to, lambda number: getattr(self._lib, "cleave_" + name)(self.handle, *values, number)).value
 
     def acquire(self, unit: int) -> Sequence[int]:
-        """The addresses of the unit's parameters until release."""
+        """Returns the addresses of the unit's parameters, valid until release."""
         pointers = self._pointers[unit]
         _check(self._lib.cleave_acquire(self.handle, unit, pointers))
         return pointers  # type: ignore[return-value]
@@ -284,12 +291,12 @@ class NativeEngine(_Handle):
         return _filled(Rates(), lambda rates: self._lib.cleave_next_rates(self.handle, rates))  # type: ignore[no-any-return]
 
     def finish_save(self) -> None:
-        """Waits for a save that is written behind the training. Nothing after free(). Collective."""
+        """Waits for a background save; has no effect after `free`. Collective."""
         if self._handle:
             _check(self._lib.cleave_finish_save(self._handle))
 
     def dlpack(self, address: int, dtype: int, shape: Sequence[int], on_host: bool = False) -> Any:
-        """A capsule by which another library reads the engine's memory as a tensor, which must not outlive the engine."""
+        """Returns a DLPack capsule over the engine's memory. Its tensor must not outlive the engine."""
         managed = c_void_p()
         dims = (c_int64 * max(1, len(shape)))(*shape)
         _check(self._lib.cleave_dlpack(self.handle, c_void_p(address), dtype, dims, len(shape), int(on_host), byref(managed)))

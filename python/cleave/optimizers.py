@@ -1,7 +1,7 @@
-"""Optimizers and schedules: the engine runs them, and these are what scripts hold in their hands.
+"""Optimizers as scripts hold them; their updates run in the engine.
 
-An optimizer of torch's that a script passes says which one is meant and with what values; its update runs in the engine's kernels.
-`param_groups` stay the ones that the script and its schedulers read and change.
+A `torch.optim` optimizer that a script passes selects the engine's kernel and its values. Scripts and schedules read and change the same
+`param_groups`.
 """
 
 import inspect
@@ -19,7 +19,7 @@ from .units import ModuleUnits
 
 
 class _HyperparametersOnly(torch.optim.Optimizer):
-    """An optimizer whose update runs in the engine: it holds groups and no state."""
+    """An optimizer with groups and without state; the engine runs its update."""
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         raise StepOrderError(
@@ -28,7 +28,19 @@ class _HyperparametersOnly(torch.optim.Optimizer):
 
 
 class FusedAdam(_HyperparametersOnly):
-    """Adam with decoupled weight decay (adam_w_mode) or with decay in the gradient."""
+    """Adam with decoupled weight decay (adam_w_mode), or with weight decay added to the gradient.
+
+    Args:
+        params: parameters or parameter groups.
+        lr: learning rate.
+        bias_correction: correct the bias of both moments.
+        betas: decay rates of the first and second moment.
+        eps: added to the denominator.
+        adam_w_mode: True for AdamW, False for Adam.
+        weight_decay: weight decay.
+        amsgrad: not supported.
+        set_grad_none: accepted.
+    """
 
     def __init__(
         self,
@@ -49,7 +61,7 @@ class FusedAdam(_HyperparametersOnly):
 
 
 class DeepSpeedCPUAdam(FusedAdam):
-    """The same: where the state lives is a matter of the ds_config."""
+    """FusedAdam with the arguments of the DeepSpeed class. The ds_config decides where the state is stored and the update runs."""
 
     def __init__(
         self,
@@ -67,14 +79,14 @@ class DeepSpeedCPUAdam(FusedAdam):
 
 
 class DeepSpeedCPUAdagrad(_HyperparametersOnly):
-    """Adagrad (torch.optim.Adagrad's values)."""
+    """Adagrad, with the update of torch.optim.Adagrad."""
 
     def __init__(self, model_params: Any, lr: float = 1e-2, eps: float = 1e-10, weight_decay: float = 0.0, amsgrad: bool = False) -> None:
         super().__init__(model_params, {"lr": lr, "eps": eps, "weight_decay": weight_decay})
 
 
 class DeepSpeedCPULion(_HyperparametersOnly):
-    """Lion."""
+    """Lion (https://arxiv.org/abs/2302.06675)."""
 
     def __init__(self, model_params: Any, lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0) -> None:
         super().__init__(model_params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
@@ -95,7 +107,7 @@ def _as(kind: str, *keys: str) -> Callable[[Any, dict[str, Any]], dict[str, Any]
 
 
 _adagrad = _as("Adagrad", "lr", "lr_decay", "eps", "weight_decay")
-# By class, the nearest first: how a group of it is written in a ds_config.
+# Section `optimizer` of a group, by class; subclasses come first.
 _SECTIONS: list[tuple[type, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = [
     (FusedAdam, lambda o, g: _adam(o, g, o.adam_w_mode)),
     (DeepSpeedCPUAdagrad, _adagrad),
@@ -105,13 +117,17 @@ _SECTIONS: list[tuple[type, Callable[[Any, dict[str, Any]], dict[str, Any]]]] = 
     (torch.optim.SGD, _as("SGD", "lr", "momentum", "dampening", "weight_decay", "nesterov")),
     (torch.optim.Adagrad, _adagrad),
 ]
-# What a ds_config may name of torch.optim's, beside those that the engine knows by name.
+# torch.optim optimizers that a ds_config may name, in addition to those of the engine.
 TORCHS_OWN = ["Adadelta", "Adafactor", "Adamax", "ASGD", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop"]
 _OFF = {"amsgrad": False, "maximize": False, "initial_accumulator_value": 0, "differentiable": False}
 
 
 def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The section `optimizer` of a ds_config that says the same. NotBuilt names what the engine has no kernel for."""
+    """Returns the equivalent section `optimizer` of a ds_config.
+
+    Raises:
+        NotBuilt: the engine has no kernel for the optimizer or for one of its options.
+    """
     for kind, section in _SECTIONS:
         if type(optimizer) is kind or (isinstance(optimizer, _HyperparametersOnly) and isinstance(optimizer, kind)):
             for group in optimizer.param_groups:
@@ -128,7 +144,7 @@ def section_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def section_and_outside(optimizer: torch.optim.Optimizer, config: Configuration) -> tuple[dict[str, Any], OutsideOptimizer | None]:
-    """The section `optimizer` for the engine, and what updates instead of its kernels where it has none for this one."""
+    """Returns the section `optimizer` for the engine, and the optimizer that runs in torch if the engine has no kernel."""
     try:
         check_groups(optimizer.param_groups)
         return section_of(optimizer), None
@@ -140,15 +156,15 @@ def section_and_outside(optimizer: torch.optim.Optimizer, config: Configuration)
         if stage and not config.given.get("zero_allow_untested_optimizer"):
             raise NotBuilt(f'{refused}, or "zero_allow_untested_optimizer": true, with which torch updates the part of each rank') from None
         first = optimizer.param_groups[0]
-        kind = "AdamW" if "betas" in first else "SGD"  # for the engine's schedules, which move these
+        kind = "AdamW" if "betas" in first else "SGD"  # for the engine's schedules, which change betas or momentum
         return {"type": kind, "params": {"lr": float(first["lr"])}}, OutsideOptimizer(optimizer, stage)
 
 
-_OF_A_GROUP = ("lr", "betas", "weight_decay")  # what a step may have other values of for each group
+_OF_A_GROUP = ("lr", "betas", "weight_decay")  # values that may differ between the groups in a step
 
 
 def check_groups(groups: list[dict[str, Any]]) -> None:
-    """NotBuilt names what groups differ in, other than their rate, betas and weight decay."""
+    """Raises NotBuilt if groups differ in other values than rate, betas and weight decay."""
     first = groups[0]
     for group in groups[1:]:
         for key, value in first.items():
@@ -164,20 +180,20 @@ def _rates(group: dict[str, Any]) -> native.Rates:
 
 
 class EngineOptimizer(torch.optim.Optimizer):
-    """What initialize() returns as the optimizer: groups to read and change, an update that engine.step() makes."""
+    """The optimizer that `initialize` returns: its groups can be read and changed, and `engine.step` updates."""
 
     def __init__(self, inner: torch.optim.Optimizer, outside: OutsideOptimizer | None) -> None:
-        self.optimizer = inner  # the script's own, or of the class that the ds_config means, whose groups these are
-        self.outside = outside  # that updates, where the engine does not
+        self.optimizer = inner  # the script's, or one of the class of the ds_config; shares its groups
+        self.outside = outside  # updates in torch if the engine has no kernel
         self.overflow = False
         self.scale_now: Callable[[], float] = lambda: 1.0
-        super().__init__(inner.param_groups, dict(inner.defaults))  # the same dictionaries, so what one changes the other reads
+        super().__init__(inner.param_groups, dict(inner.defaults))  # same dictionaries: changes are visible in both
         self._began = [_rates(group) for group in self.param_groups]
-        self.numbers = native.rate_groups(self._began, self._began)[0]  # by group: whose rates it shares
+        self.numbers = native.rate_groups(self._began, self._began)[0]  # number of the rates of each group
 
     @property
     def loss_scale(self) -> float:
-        """What the next loss is multiplied with."""
+        """Loss scale of the next step."""
         return self.scale_now()
 
     cur_scale = loss_scale
@@ -186,7 +202,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         raise StepOrderError("optimizer.step(): only the engine can step; call engine.step()")
 
     def state_dict(self) -> dict[str, Any]:
-        """The groups' values: the state is in the engine's checkpoints (engine.save_checkpoint)."""
+        """Returns the values of the groups. `engine.save_checkpoint` saves the state."""
         groups = [{k: v for k, v in g.items() if k != "params"} for g in self.param_groups]
         own = {"name": self.outside.name, "rest": self.outside.rest} if self.outside else None
         return {"param_groups": groups} | ({"outside": own} if own else {})
@@ -196,7 +212,7 @@ class EngineOptimizer(torch.optim.Optimizer):
             group.update({k: v for k, v in loaded.items() if k != "params"})
 
     def updated(self, overflow: bool) -> None:
-        """After a step of the engine's; schedulers of torch's ask whether there was one."""
+        """Records the result of a step; torch's schedules ask if there was one."""
         self.overflow = overflow
         for optimizer in (self, self.optimizer):
             optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -204,7 +220,7 @@ class EngineOptimizer(torch.optim.Optimizer):
             self.outside.updated()
 
     def rates(self) -> list[native.Rates]:
-        """What the groups say now."""
+        """Returns the current rates of the groups."""
         if self.outside:
             return [native.Rates(float(self.param_groups[0]["lr"]))] * len(set(self.numbers))
         check_groups(self.param_groups)
@@ -212,12 +228,18 @@ class EngineOptimizer(torch.optim.Optimizer):
 
 
 class Declared:
-    """What of a module is trained, how, and as which units: a script's own optimizer and schedule go before those of the ds_config."""
+    """Training of a module as declared to the engine: units, optimizer and configuration. The script's optimizer and schedule take
+    precedence."""
 
     def __init__(
         self, config: Configuration, module: Any, job: native.Job | None, optimizer: Any = None, parameters: Any = None, rates: Any = None
     ) -> None:
-        """job: what reads the configuration, where there is one; rates: a schedule of the script."""
+        """Reads the declaration.
+
+        Args:
+            job: validates the configuration; None skips this.
+            rates: schedule of the script.
+        """
         self.module: torch.nn.Module = module
         self.autocast = config.autocast()
         self.outside: OutsideOptimizer | None = None
@@ -240,26 +262,26 @@ class Declared:
         trained = [(p, g, number) for g, number in groups for p in g["params"] if p.requires_grad]
         decays = {id(p) for p, g, _ in trained if g.get("weight_decay", 0.0)}
         self.units = ModuleUnits(module, {id(p): number for p, _, number in trained}, decays)
-        # Whether a step takes its rates from the groups, not from the engine's schedule alone.
+        # True if a step takes its rates from the groups in addition to the engine's schedule.
         own = self.outside is not None or "scheduler" not in self.config.given
         self.brings_rates = self.optimizer is not None and (own or len(set(self.optimizer.numbers)) > 1)
 
     def of_engine(self) -> tuple[str, str, str, list[dict[str, Any]]]:
-        """What an engine is made of, and its plan (cleave_engine_make)."""
+        """Returns the arguments of cleave_engine_make and of a plan."""
         return self.config.text, self.config.name, type(self.module).__name__, self.units.declared()
 
     def options(self) -> dict[str, Any]:
-        """Of an engine and of its plan, beside what is of this rank."""
+        """Returns the options of an engine and its plan, except those of this rank."""
         given = {"rates_given": self.brings_rates, "scales_loss": self.autocast == "fp16", "inference": self.optimizer is None}
         return {"seed": 42, "model_config": self.config.computed(self.module), **given}
 
 
 def _of_config(config: Configuration, parameters: list[Any]) -> torch.optim.Optimizer:
-    """An optimizer of the class that DeepSpeed makes for the section, with the values that the engine reads there."""
+    """Returns an optimizer of the class that DeepSpeed creates for the section, with the engine's effective values."""
     section = config.given["optimizer"]
     name, given = str(section.get("type")).lower(), dict(section.get("params") or {})
     if given.get("torch_adam") and (name == "adamw" or given.get("adam_w_mode", True)):
-        given.setdefault("weight_decay", 0.01)  # as torch's AdamW has it
+        given.setdefault("weight_decay", 0.01)  # default of torch.optim.AdamW
     kind: Any = {"sgd": torch.optim.SGD, "adagrad": DeepSpeedCPUAdagrad, "lion": FusedLion}.get(name, FusedAdam)
     values = {key: config.values.get(f"optimizer.params.{key}", given.get(key, "auto")) for key in inspect.signature(kind).parameters}
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if value not in (None, "auto")}

@@ -1,7 +1,7 @@
-"""Optimizers of torch that the engine has no kernel for: torch updates a rank's parts of parameters where the engine keeps them.
+"""Optimizers without an engine kernel: torch updates a rank's parts of parameters in the engine's memory.
 
-The engine calls for one part of one parameter at a time, so what an optimizer keeps of every element is the engine's: sharded,
-offloaded, planned and saved like that of its own optimizers. Whether one may be called so is tried on a few numbers.
+The engine calls the update for one part of one parameter at a time, so the per-element state belongs to the engine: it is sharded,
+offloaded, planned and saved like the state of the engine's optimizers. A test on a few numbers decides whether an optimizer allows this.
 """
 
 import collections
@@ -16,7 +16,7 @@ from .errors import CheckpointError, NotBuilt
 from .units import Slot
 
 State = dict[str, Any]
-Cut = Callable[[list[torch.Tensor]], list[list[torch.Tensor]]]  # by call of step: the tensors that it is given
+Cut = Callable[[list[torch.Tensor]], list[list[torch.Tensor]]]  # the tensors of each call of step
 
 
 def _halves(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
@@ -24,27 +24,31 @@ def _halves(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
 
 
 class OutsideOptimizer:
-    """Updates parts of parameters by an optimizer of torch's, with the values that its groups have then."""
+    """Updates parts of parameters with a torch optimizer and the current values of its groups."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, stage: int) -> None:
-        """NotBuilt says why the optimizer cannot be called for what a rank has at a stage of ZeRO."""
+        """Tests the optimizer.
+
+        Raises:
+            NotBuilt: the optimizer cannot update the parts that a rank has at this ZeRO stage.
+        """
         self.optimizer, self.name = optimizer, f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
         groups = [{**group, "lr": 0.01} for group in optimizer.param_groups]
         self.by_element = all(self._tried(group, stage) for group in groups)
         shape = (3,) if self.by_element else (4, 3)
         states = [self._clock(group, {}, shape) for group in groups]
         self._kinds = [[k for k, v in state.items() if getattr(v, "shape", None) == shape] for state in states]
-        self.kinds = list(dict.fromkeys(kind for kinds in self._kinds for kind in kinds))  # what is kept of every element
-        # All else, once there was an update: by group, as numbers whose gradient is zero have it; or by parameter.
+        self.kinds = list(dict.fromkeys(kind for kinds in self._kinds for kind in kinds))  # per-element state
+        # Other state after an update: by group (that of zero gradients), or by parameter.
         self.rest: dict[int | str, State] = {}
         self._group_of = {id(p): g for g, group in enumerate(optimizer.param_groups) for p in group["params"]}
 
     def _step(self, group: dict[str, Any], values: list[torch.Tensor], gradients: list[torch.Tensor], states: list[State]) -> list[State]:
-        """One step of values; the states behind it."""
+        """Runs one step and returns the new states."""
         parameters = [torch.nn.Parameter(value) for value in values]
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        double: Any = object.__new__(type(self.optimizer))  # that knows no other parameter, and no scheduler
+        double: Any = object.__new__(type(self.optimizer))  # without other parameters and schedules
         double.__dict__.update({key: value for key, value in vars(self.optimizer).items() if key != "step"})
         double.param_groups = [{**group, "params": parameters}]
         double.state = collections.defaultdict(dict, {p: state for p, state in zip(parameters, states, strict=True) if state})
@@ -55,7 +59,7 @@ class OutsideOptimizer:
         return self._step(group, [torch.zeros(shape)], [torch.zeros(shape)], [state])[0]
 
     def _tried(self, group: dict[str, Any], stage: int) -> bool:
-        """Whether halves of parameters are updated as the whole; else one parameter is as all are, and this rank has it whole."""
+        """Returns True if halves of a parameter are updated like the whole. Otherwise, requires independent parameters and stage 0."""
         together, halves, apart = (self._three_steps(group, cut) for cut in (lambda ts: [ts], _halves, lambda ts: [[t] for t in ts]))
         if isinstance(together, Exception):
             raise NotBuilt(f"{self.name}: its step failed with {type(together).__name__}: {together}")
@@ -87,7 +91,7 @@ class OutsideOptimizer:
         return torch.cat([value.flatten() for call in drawn[0] for value in call])
 
     def update(self, part: native.Part, slot: Slot, engine: native.NativeEngine) -> None:
-        """Of a part of a parameter, in the engine's memory."""
+        """Updates a part of a parameter in the engine's memory."""
         group, numel = self._group_of[id(slot.parameter)], part.end - part.begin
         if not self.by_element and numel != slot.shape.numel():
             raise NotBuilt(f"{self.name}: updates whole parameters; leave out cleave.exact_sums, device nvme and offload_optimizer.ratio")
@@ -108,12 +112,16 @@ class OutsideOptimizer:
             torch.cuda.synchronize(gradient.device)
 
     def updated(self) -> None:
-        """After the parts of a step."""
+        """Advances the state of the groups after all parts of a step."""
         for g, group in enumerate(self.optimizer.param_groups if self.by_element else ()):
             self.rest[g] = self._clock(group, self.rest.get(g, {}))
 
     def load(self, saved: dict[str, Any] | None, begins_anew: bool) -> None:
-        """What a checkpoint has of it beside the engine's state."""
+        """Loads the state that a checkpoint has in addition to the per-element state.
+
+        Raises:
+            CheckpointError: the checkpoint has another optimizer.
+        """
         if not begins_anew and (saved is None or saved["name"] != self.name):
             was = saved["name"] if saved else "an optimizer of the engine"
             raise CheckpointError(

@@ -1,4 +1,4 @@
-"""The engine of a PipelineModule, which walks the instructions that the native engine has for this rank (pipeline/schedule.h)."""
+"""The engine of a PipelineModule. It executes the instruction list of the native engine for this rank (pipeline/schedule.h)."""
 
 import json
 from typing import Any
@@ -20,17 +20,17 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _trained(value: Any) -> list[torch.Tensor]:
-    """Of what travels between stages, that of which a gradient comes back."""
+    """Returns the tensors that receive a gradient from the other stage."""
     return [t for t in _as_tuple(value) if t.requires_grad and t.is_floating_point()]
 
 
 class _Walk:
-    """A step or an evaluation: each instruction is the method of its name, of a micro-batch in a chunk."""
+    """One step or evaluation: each instruction calls the method of its name with (micro-batch, chunk)."""
 
     def __init__(self, engine: "PipelineEngine", micros: int, data: Any, loss_fn: Any, trains: bool) -> None:
         self.engine, self.native, self.data, self.loss_fn, self.trains = engine, engine._native, data, loss_fn, trains
         self.inputs, self.outputs, self.gradients = dict[Any, Any](), dict[Any, Any](), dict[Any, Any]()  # by micro-batch and chunk
-        self.values, self.logits = list[Any](), None  # of an evaluation, on the last stage
+        self.values, self.logits = list[Any](), None  # results of an evaluation, on the last stage
         engine.module.train(trains)
         steps = json.loads(self.native.asked("begin_walk", trains, micros, engine.module.dynamic_shape))
         last = max(n for n, (op, *_) in enumerate(steps) if op == ("backward" if trains else "forward"))
@@ -87,7 +87,7 @@ class _Walk:
         self.gradients[at] = self._received(1, wanted) if wanted else []
 
     def _send(self, link: int, tensors: Any) -> None:
-        """As one message, in which each begins at a multiple of 16 bytes."""
+        """Sends all tensors in one message; each starts at a multiple of 16 bytes."""
         flat = [t.detach().contiguous().reshape(-1).view(torch.uint8) for t in tensors]
         whole = torch.cat([F.pad(f, (0, -f.numel() % 16)) for f in flat])
         self.native.send(link, whole.data_ptr(), whole.numel())
@@ -101,7 +101,11 @@ class _Walk:
 
 
 class PipelineEngine(DeepSpeedEngine):
-    """A rank's stage of a PipelineModule; train_batch is its step."""
+    """The engine of a rank's stage of a PipelineModule.
+
+    `train_batch` and `eval_batch` replace forward, backward and step. They read `gradient_accumulation_steps` micro-batches of
+    (inputs, labels) from an iterator or from the loader of `initialize`.
+    """
 
     module: PipelineModule
 
@@ -116,22 +120,27 @@ class PipelineEngine(DeepSpeedEngine):
     micro_batches = property(DeepSpeedEngine.gradient_accumulation_steps)
 
     def is_first_stage(self) -> bool:
+        """Returns True on the ranks of the first stage."""
         return self.stage_id == 0
 
     def is_last_stage(self) -> bool:
+        """Returns True on the ranks of the last stage."""
         return self.stage_id == self.num_stages - 1
 
     def set_dataloader(self, loader: Any) -> None:
+        """Sets the loader that later batches come from, and starts it from the beginning."""
         self.training_dataloader, self.data_iterator = loader, None
 
     def set_dataiterator(self, iterator: Any) -> None:
+        """Sets the iterator that later batches come from."""
         self.data_iterator = iterator
 
     def set_batch_fn(self, fn: Any) -> None:
-        self.batch_fn = fn  # makes (inputs, labels) of what a loader gives
+        """Sets a function that converts a batch of the loader into (inputs, labels)."""
+        self.batch_fn = fn  # called with each batch
 
     def next_batch(self, data: Any) -> Any:
-        """Of an iterator, or of the engine's loader."""
+        """Returns the next (inputs, labels) of an iterator or of the engine's loader, on the engine's device."""
         if data is None and self.data_iterator is None and self.training_dataloader is not None:
             self.data_iterator = iter(RepeatingLoader(self.training_dataloader))
         found = next(data or self.data_iterator or iter(()), None)
@@ -151,7 +160,14 @@ class PipelineEngine(DeepSpeedEngine):
     forward = backward = step = _refused
 
     def train_batch(self, data_iter: Any = None) -> torch.Tensor:
-        """A step of gradient_accumulation_steps micro-batches; the mean loss of all ranks. Collective."""
+        """Trains one step and returns the mean loss of its micro-batches over all ranks. Collective.
+
+        Args:
+            data_iter: iterator of (inputs, labels), one per micro-batch (default: the engine's loader).
+
+        Raises:
+            UsageError: the data ended, or are not pairs.
+        """
         self._require_training("train_batch")
         self._begin_step()
         _Walk(self, self.micro_batches, data_iter, self.module.loss_fn, trains=True)
@@ -169,10 +185,19 @@ class PipelineEngine(DeepSpeedEngine):
         bcast_loss: bool = True,
         num_micro_batches: int | None = None,
     ) -> Any:
-        """Forwards alone: the loss, over micro-batches averaged ("avg") or added ("sum") and averaged over the data axis. Collective.
+        """Computes the forward passes of a batch. Collective.
 
-        Without a loss_fn outputs of one element are losses. The last stage alone has other outputs, those that are tuples in a list;
-        its own values without reduce_output or compute_loss; and its last outputs with return_logits.
+        Args:
+            data_iter: as in `train_batch`.
+            return_logits: also return the last output, on the last stage (None on the others).
+            compute_loss: False returns outputs instead of the loss.
+            reduce_output: "avg" averages over micro-batches, "sum" adds; None returns the list of values, on the last stage only.
+            bcast_loss: return the loss on all stages, not on the last one only.
+            num_micro_batches: number of micro-batches (default: `gradient_accumulation_steps`).
+
+        Returns:
+            The loss, averaged over the data-parallel ranks. Without `loss_fn`, outputs of one element are losses; other outputs are
+                returned on the last stage only, tuples as a list.
         """
         loss_fn, micros = self.module.loss_fn if compute_loss else None, num_micro_batches or self.micro_batches
         walk = _Walk(self, micros, data_iter, loss_fn, trains=False)

@@ -1,4 +1,4 @@
-"""What each rank of a job will hold of a module, before there is a job: by the engine's own set-up, which then only counts."""
+"""Memory plan of a module before there is a job. The engine's own setup computes it without allocating."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from .residency import TORCH_TYPES
 
 
 class Plan(SimpleNamespace):
-    """What cleave_plan says (cleave_c.h), of bytes by rank, kind and category; activations: None, where nothing was traced."""
+    """Result of `plan`: bytes by rank, memory kind and category, as `cleave_plan` returns them (cleave_c.h). `str()` is a table.
+
+    `activations` is None without a trace.
+    """
 
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -33,10 +36,21 @@ class Plan(SimpleNamespace):
 def plan(
     model: Any, config: Any, world_size: int = 1, ranks_per_host: int = 8, device_memory: int = 0, host_memory: int = 0, trace: Any = None
 ) -> Plan:
-    """Plans a module, or what a function makes of one on torch's device meta, where nothing is allocated.
+    """Plans the memory of each rank for training a module.
 
-    config: of a ds_config, with its optimizer. device_memory, host_memory: bytes of a rank, at most; OutOfMemory where it needs more.
-    trace: the inputs of one micro-batch, or a function of the module that computes its loss: without computing, where that is on meta.
+    Args:
+        model: a module, or a function that returns one and is called on torch's meta device, which allocates no memory.
+        config: a ds_config as in `initialize`, with its optimizer.
+        world_size: number of ranks.
+        ranks_per_host: number of ranks that share the host memory.
+        device_memory: limit in bytes per rank (0: none).
+        host_memory: limit of host memory in bytes per rank (0: none).
+        trace: inputs of one micro-batch, or a function that receives the module and computes its loss; adds the tensors that autograd
+            saves. Nothing is computed on the meta device. Not supported for pipelines.
+
+    Raises:
+        OutOfMemory: a rank needs more than a limit.
+        UsageError: invalid configuration or argument.
     """
     first, given = _made(model, 0, world_size), configuration_of(config)
     stages = first.num_stages if isinstance(first, PipelineModule) else 1
@@ -52,7 +66,7 @@ def plan(
 
 
 def _made(model: Any, rank: int, world: int) -> torch.nn.Module:
-    """The module, or what a function makes of one for a rank."""
+    """Returns the module, or the one that a function creates for a rank."""
     if callable(model) and not isinstance(model, torch.nn.Module):
         jobs.planned = rank, world
         try:
@@ -68,7 +82,7 @@ def _made(model: Any, rank: int, world: int) -> torch.nn.Module:
 
 
 def _kept(module: torch.nn.Module, trace: Any, dtype: torch.dtype) -> int:
-    """The bytes of what autograd keeps of a call, each storage once, without the module's own."""
+    """Returns the bytes that autograd saves during a call. Each storage counts once; those of the module do not count."""
     device = next(module.parameters()).device
     if device.type == "meta":
         module.to(dtype)
@@ -88,7 +102,7 @@ def _kept(module: torch.nn.Module, trace: Any, dtype: torch.dtype) -> int:
 
 
 def _main(path: str, config: str, as_json: str, factory: str, trace: str, *numbers: str) -> int:
-    """What `cleave plan FILE.py:NAME` becomes."""
+    """Runs `cleave plan FILE.py:NAME`."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
     made = runpy.run_path(path)
     try:

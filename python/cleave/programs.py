@@ -1,4 +1,4 @@
-"""What is built beside the package: its library, and the command-line program under the names that people type."""
+"""Installed files of the package: the native library, and the `cleave` program with its other names."""
 
 import os
 import sys
@@ -7,11 +7,15 @@ from typing import NoReturn
 
 from .errors import CleaveError
 
-DEEPSPEED_ENVIRONMENT_NAME = ".deepspeed_env"  # clients write there what ranks shall have in their environment
+DEEPSPEED_ENVIRONMENT_NAME = ".deepspeed_env"  # clients write variables for the environment of ranks there
 
 
 def installed(file: str, variable: str = "") -> Path:
-    """A file of the build: the one that a variable of the environment names, beside the package, or in its source tree."""
+    """Returns a file of the build: named by an environment variable, in the package, or in the source tree.
+
+    Raises:
+        CleaveError: not found.
+    """
     here, named = Path(__file__).resolve().parent, os.environ.get(variable)
     candidates = [*([Path(named)] if named else []), here / file, here.parents[1] / "build" / "release" / file]
     for path in candidates:
@@ -24,6 +28,6 @@ def installed(file: str, variable: str = "") -> Path:
 
 
 def main() -> NoReturn:
-    """`cleave`, `deepspeed`, which is the launcher with DeepSpeed's command line, or `ds_report`: whichever this was called as."""
+    """Runs `cleave`, `deepspeed` (the launcher with the DeepSpeed command line) or `ds_report`, by the name of this program."""
     name = Path(sys.argv[0]).stem
     os.execv(installed("bin/cleave"), [*(["cleave", "report"] if name == "ds_report" else [name]), *sys.argv[1:]])

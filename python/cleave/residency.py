@@ -1,9 +1,8 @@
-"""Where a module's parameters are between its calls, and how gradients leave it.
+"""Residency of a module's parameters between calls, and the path of their gradients to the engine.
 
-The engine's memory is what torch sees as the parameters' values. Those of a unit that is whole on every rank stay where they are; those
-of another are there while a module that uses them runs, and between that a parameter has its shape and no values (every element reads
-as NaN, so that a use in the meantime is seen). Autograd keeps no gathered weight from forward to backward: what it saves of one is
-remembered by where it was, and the unit is gathered again when the backward asks for it, so nothing has to be known of a module's inside.
+The parameters are views of the engine's memory. Units that are whole on every rank stay there. Other units are gathered while a module
+uses them; in between, a parameter has its shape and reads as NaN, so that a use outside of a call is visible. Autograd does not save
+gathered weights: it saves their position, and the unit is gathered again when the backward needs it. This works for any module code.
 """
 
 import contextlib
@@ -18,21 +17,21 @@ from .errors import StepOrderError
 from .units import ModuleUnits, Slot, ZeroParamStatus, describe
 
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-_CODES = {dtype: native.DTYPES[name] for name, dtype in TORCH_TYPES.items()}  # a gradient has its parameter's type
-_OUTSIDE, _BACKWARD, _FORWARD = 0, 1, 2  # kinds of passes: each root module and grad mode from here on is one of its own
+_CODES = {dtype: native.DTYPES[name] for name, dtype in TORCH_TYPES.items()}  # gradients have the type of their parameter
+_OUTSIDE, _BACKWARD, _FORWARD = 0, 1, 2  # kinds of passes; from _FORWARD on, one per root module, part and grad mode
 
 
 class _Weight(NamedTuple):
-    """What autograd saved of a gathered parameter: where in it, not the values."""
+    """Reference that autograd saves instead of a gathered parameter: a position, not the values."""
 
     slot: Slot
     size: torch.Size
     stride: tuple[int, ...]
-    offset: Any  # a number of elements
+    offset: Any  # in elements
 
 
 class _Watched(dict[str, Any]):
-    """A submodule's own parameters; one that another module reads is gathered when it is."""
+    """Parameters of a submodule; reading one gathers its unit."""
 
     def __init__(self, parameters: dict[str, Any], residency: "Residency") -> None:
         super().__init__(parameters)
@@ -46,10 +45,10 @@ class _Watched(dict[str, Any]):
 
 
 class Residency:
-    """The parameters of a module in an engine."""
+    """Moves the parameters of a module between the engine and torch."""
 
     def __init__(self, module: torch.nn.Module, engine: native.NativeEngine, units: ModuleUnits, dtype: str, device: torch.device) -> None:
-        """The parameters show the engine's memory from now on, which has their values already. Collective."""
+        """Makes the parameters show the engine's memory, which already has their values. Collective."""
         self.module, self.engine, self.units = module, engine, units
         self.dtype = native.DTYPES[dtype]
         self.torch_dtype = TORCH_TYPES[dtype]
@@ -57,25 +56,25 @@ class Residency:
         self.gathers = [engine.gathers(u) for u in range(count)]
         self.any_gathers = any(self.gathers)
         self._users, self._held = [0] * count, [False] * count
-        self._arrived: list[dict[int, torch.Tensor]] = [{} for _ in range(count)]  # gradients by index, until all are there
+        self._arrived: list[dict[int, torch.Tensor]] = [{} for _ in range(count)]  # by index, until all gradients of the unit arrived
         self._nothing = torch.tensor(float("nan"), dtype=self.torch_dtype, device=device)
         self._views: dict[tuple[int, int], list[torch.Tensor]] = {}
-        self._copied: set[int] = set()  # units whose parameters show a copy
-        self._at: dict[int, Slot] = {}  # by the address of a gathered parameter that is there
-        self._lent: list[list[int]] = []  # by module under way, outermost first: units of others that it reads
+        self._copied: set[int] = set()  # units with copies as parameters
+        self._at: dict[int, Slot] = {}  # gathered parameters by address
+        self._lent: list[list[int]] = []  # per running module, outermost first: foreign units that it reads
         self._in_pass = self.in_backward = False
         self._kinds: dict[tuple[int, int, bool], int] = {}
-        self.part = 0  # of the module, that passes are of
+        self.part = 0  # part of the module that passes belong to
         self._saved_hooks: Any = None
         self._broken: str | None = None
-        self.arrived: set[str] = set()  # names of gradients of a step under way
+        self.arrived: set[str] = set()  # parameters with a gradient in the current step
         self._handles: list[Any] = []
         self._attach()
         if self.any_gathers:
             self._watch_calls()
         self._watch_gradients()
 
-    # ---- where values are ----
+    # ---- values ----
 
     def _attach(self) -> None:
         self.engine.begin_pass(_OUTSIDE, False)
@@ -93,7 +92,7 @@ class Residency:
         slot.parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
 
     def _show(self, u: int, copied: bool = False) -> None:
-        """Acquires a unit, and lets its parameters have its memory, or a copy of it."""
+        """Acquires a unit and makes its parameters views of its memory, or copies."""
         addresses = self.engine.acquire(u)
         key = (u, addresses[0])
         views = self._views.get(key)
@@ -114,7 +113,7 @@ class Residency:
             self.engine.release(u)
 
     def _hide(self, u: int) -> None:
-        """Gives a unit back."""
+        """Releases a unit and removes the values of its parameters."""
         for slot in self.units.units[u].slots:
             self._at.pop(slot.parameter.data_ptr(), None)
             self._take_away(slot)
@@ -133,7 +132,7 @@ class Residency:
             self._hide(u)
 
     def _hold(self, u: int) -> None:
-        """Takes a unit for the backward, once until it is let go."""
+        """Takes a unit for the backward, at most once until it is let go."""
         if not self._held[u]:
             self._held[u] = True
             self._take(u)
@@ -167,9 +166,9 @@ class Residency:
 
     @contextlib.contextmanager
     def outside(self, units: list[int]) -> Iterator[None]:
-        """The parameters of units, whole for a while, outside of a module's call or within it. Collective where none is under way.
+        """Makes units whole, inside or outside of a module's call. Collective outside of a call.
 
-        In host memory they are copies: a script's parameter.detach().cpu() is none, and would go with the unit.
+        On a CPU the values are copies, because `parameter.detach().cpu()` would otherwise show memory that is released later.
         """
         self._require_whole()
         own = not self._in_pass and any(self.gathers[u] for u in units)
@@ -188,7 +187,7 @@ class Residency:
                 self.engine.end_pass()
 
     def forward(self, call: Callable[[], Any]) -> Any:
-        """Runs the module; what goes wrong leaves other ranks in the middle of a pass, so the engine does not go on."""
+        """Runs the module. An error leaves other ranks inside a pass, so the engine cannot continue after it."""
         if self.in_backward and torch._C._current_graph_task_id() < 0:
             self._broken = self._broken or "a backward of the script failed"
         self._require_whole()
@@ -205,7 +204,7 @@ class Residency:
             self._handles.append(submodule.register_forward_hook(partial(self._after, used, frozen), with_kwargs=True))
 
     def _before(self, used: list[int], module: torch.nn.Module, args: Any) -> None:
-        if self.in_backward:  # a forward that runs again
+        if self.in_backward:  # recomputation
             for u in used:
                 self._hold(u)
             return
@@ -226,7 +225,7 @@ class Residency:
             self._end_forward()
 
     def read(self, parameter: torch.nn.Parameter) -> None:
-        """A parameter that is read within a call has its values until the call ends."""
+        """Makes a parameter that is read within a call whole until the call ends."""
         slot = self.units.of_parameter.get(id(parameter))
         if slot is None or not self.gathers[slot.unit] or self._users[slot.unit] > 0:
             return
@@ -237,7 +236,7 @@ class Residency:
             self._lent[-1].append(slot.unit)
 
     def _let_go_behind(self, args: Any, kwargs: Any, frozen: list[int]) -> None:
-        """A unit without gradients is done in a backward when the gradient of its module's input is."""
+        """Lets frozen units go in the backward when the gradient of their module's input is computed."""
         value = next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and v.requires_grad), None)
         if value is not None:
             value.register_hook(lambda _: list(map(self._let_go, frozen)) and None)
@@ -255,7 +254,7 @@ class Residency:
         self._in_pass = False
         self.engine.end_pass()
 
-    # ---- what autograd keeps ----
+    # ---- tensors that autograd saves ----
 
     def _pack(self, tensor: torch.Tensor) -> Any:
         slot = self._at.get(tensor.untyped_storage().data_ptr()) if self._at else None
@@ -311,21 +310,21 @@ class Residency:
             self._let_go(u)
 
     def _give(self, u: int) -> None:
-        """The engine adds the gradients that arrived; parameters without one have the gradient zero."""
+        """Adds the gradients that arrived to the engine; other parameters of the unit have gradient zero."""
         for index, gradient in self._arrived[u].items():
             self.engine.add_gradient(u, index, gradient.data_ptr(), _CODES[gradient.dtype])
         self._arrived[u].clear()
         self.engine.give(u)
 
     def backward(self, run: Callable[[], None], last: bool) -> None:
-        """A backward, whose gradients the engine takes. last: of this step. Collective."""
+        """Runs a backward; the engine takes its gradients. last: last backward of the step. Collective."""
         self.begin_backward(last)
         with self._broken_by_errors("a backward"):
             run()
             self.end_backward()
 
     def begin_backward(self, last: bool, factor: float = 1.0) -> None:
-        """One that ends with end_backward, whose gradients are to be multiplied with a factor. Collective."""
+        """Begins a backward that ends with `end_backward`. factor: multiplied with its gradients. Collective."""
         self._require_whole()
         if self._in_pass:
             raise StepOrderError("backward: called inside a forward or GatheredParameters; call it afterwards")
@@ -342,7 +341,7 @@ class Residency:
         self.engine.end_pass()
 
     def close(self) -> None:
-        """Parameters keep the values that they have here; those that are elsewhere have none any more."""
+        """Detaches the parameters from the engine. Parameters that are whole on this rank keep their values; others lose them."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

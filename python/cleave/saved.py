@@ -1,4 +1,4 @@
-"""What is saved of a training: the engine's reader has its tensors, and this what scripts put beside them."""
+"""Contents of checkpoints: tensors by the engine's reader, and the state that scripts add."""
 
 import base64
 import io
@@ -14,20 +14,20 @@ from . import native
 from .errors import CheckpointError
 from .values import from_text, loaded_by_torch, printable, to_text
 
-# Of DeepSpeed's model states the keys that are its own, and not the script's.
+# Keys of DeepSpeed in its model states; all others belong to the script.
 _ITS_OWN = """module buffer_names optimizer param_shapes frozen_param_shapes frozen_param_fragments shared_params lr_scheduler data_sampler
     random_ltd sparse_tensor_module_names skipped_steps global_steps dp_world_size mp_world_size checkpoint_parallel_dimensions"""
 _TRUST = "if you trust the file, allow its classes with torch.serialization.add_safe_globals([...]) and load it again"
 
 
 def path_from_json(text: str) -> str:
-    """The path that the library wrote into JSON (core/json_path.h)."""
+    """Returns a path from JSON of the native library (core/json_path.h)."""
     return os.fsdecode(re.sub(rb"\\x([0-9a-f]{2})", lambda byte: bytes.fromhex(byte[1].decode()), text.encode()))
 
 
 @dataclass
 class Beside:
-    """What a script has beside the engine's records. Of cleave train and of what cannot be read it is empty."""
+    """State of a script in addition to the engine's records; empty for checkpoints of `cleave train` and unreadable ones."""
 
     client_state: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, Any] | None = None
@@ -35,21 +35,25 @@ class Beside:
     loader: dict[str, int] | None = None
     counters: dict[str, int] = field(default_factory=dict)
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
-    shared: dict[str, str] = field(default_factory=dict)  # from another name of a parameter to the first
+    shared: dict[str, str] = field(default_factory=dict)  # first name of a parameter by its other names
     frozen: list[str] = field(default_factory=list)
-    shapes: dict[str, list[int]] = field(default_factory=dict)  # of parameters that the engine has in others
+    shapes: dict[str, list[int]] = field(default_factory=dict)  # of parameters with another shape in the engine
 
     def packed(self) -> dict[str, str]:
-        """As the engine keeps it in a checkpoint; UsageError names a value that cannot be saved."""
+        """Returns the values for the engine's checkpoint.
+
+        Raises:
+            UsageError: a value cannot be saved.
+        """
         return {"python": to_text(vars(self))}
 
 
 def beside(client: dict[str, Any], path: str) -> Beside:
-    """What is kept in a checkpoint, or in DeepSpeed's own files in its folder."""
+    """Reads the state in a checkpoint of the engine, or in the DeepSpeed files of its folder."""
     if "python" not in client:
         return _of_deepspeed(Path(path))
     kept = client["python"]
-    try:  # versions before the JSON object kept a file of torch.save() in base64
+    try:  # earlier versions stored a torch.save file in base64
         values = from_text(kept) if kept.startswith("{") else loaded_by_torch(io.BytesIO(base64.b64decode(kept)))
         return Beside(**values)
     except Exception as error:
@@ -77,7 +81,7 @@ def _of_deepspeed(folder: Path) -> Beside:
 
 
 class Saved:
-    """The tensors of a checkpoint of the engine, of cleave train or of DeepSpeed, under the names of a module's state_dict."""
+    """Tensors of a checkpoint of the engine, `cleave train` or DeepSpeed, by their names in the module's `state_dict`."""
 
     def __init__(self, folder: str | os.PathLike[str], tag: str | None = None) -> None:
         self._native = native.Checkpoint(os.fspath(folder), tag or "latest")
@@ -88,7 +92,7 @@ class Saved:
         self.shared = {**dict(facts["tied"]), **self.beside.shared}
 
     def read(self, name: str, kind: str = "master") -> torch.Tensor:
-        """A whole tensor in fp32."""
+        """Reads a whole tensor in fp32."""
         whole = torch.empty(self.shapes[name], dtype=torch.float32)
         self._native.read(kind, name, whole.numel(), whole.data_ptr())
         return whole

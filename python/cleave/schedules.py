@@ -1,4 +1,4 @@
-"""The schedules of a ds_config: the engine has their rates, and these are what scripts hold in their hands, or make themselves."""
+"""Learning-rate schedules of a ds_config as scripts hold or create them; the engine computes their rates."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 from . import native
 from .errors import UsageError
 
-# Arguments behind the optimizer, in their order.
+# Arguments after the optimizer, in order.
 _ARGUMENTS = {
     "LRRangeTest": "lr_range_test_min_lr lr_range_test_step_size lr_range_test_step_rate lr_range_test_staircase",
     "OneCycle": "cycle_min_lr cycle_max_lr decay_lr_rate cycle_first_step_size cycle_second_step_size cycle_first_stair_count "
@@ -23,10 +23,16 @@ LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR = VALID_L
 
 
 class Schedule:
-    """Rates of an optimizer's groups as a function of the updates that were made."""
+    """Rates of an optimizer's groups as a function of the number of updates."""
 
     def __init__(self, optimizer: Any, *args: Any, last_batch_iteration: int = -1, **kwargs: Any) -> None:
-        """args: by position or name, those of the section `params` of a ds_config; lists have one for each group."""
+        """Sets the first rates.
+
+        Args:
+            optimizer: its groups get the rates.
+            args: by position or name, the `params` of the section `scheduler`; lists have one value per group.
+            last_batch_iteration: number of updates so far, minus one.
+        """
         names = _ARGUMENTS[type(self).__name__].split()
         given = dict(zip([*names, "last_batch_iteration"], args, strict=False))
         last = given.pop("last_batch_iteration", last_batch_iteration)
@@ -43,7 +49,7 @@ class Schedule:
 
     @classmethod
     def of_engine(cls, engine: native.NativeEngine, optimizer: torch.optim.Optimizer, given: dict[str, Any]) -> "Schedule":
-        """One that the engine follows by itself; this says where it is."""
+        """Returns a schedule that shows the rates of an engine, which follows it by itself."""
         made = cls.__new__(cls)
         made._begin(optimizer, lambda updates, group: engine.next_rates(), given)
         return made
@@ -56,17 +62,20 @@ class Schedule:
                 group["betas"] = (rates.momentum, rates.beta2 if rates.beta2 >= 0 else group["betas"][1])
 
     def step(self, last_batch_iteration: int | None = None, **kwargs: Any) -> None:
-        """Called by engine.step() after an update. The ds_config's counts updates, so that a further call changes no rate."""
+        """Advances the rates; `engine.step` calls this after each update.
+
+        The engine counts the updates of a ds_config schedule, so additional calls do not change its rates.
+        """
         self.last_batch_iteration = self.last_batch_iteration + 1 if last_batch_iteration is None else last_batch_iteration
         self.show()
 
     def follow(self, updates: int) -> None:
-        """After a checkpoint was loaded, whose engine made so many updates."""
+        """Sets the number of updates after a checkpoint was loaded."""
         self.last_batch_iteration = updates - 1
         self.show()
 
     def get_lr_ratio(self) -> float:
-        """The first group's rate, of its own one."""
+        """Returns the current rate of the first group divided by its initial rate."""
         return float(self.optimizer.param_groups[0]["lr"]) / self._first
 
     def get_mom(self) -> list[Any]:
@@ -85,7 +94,7 @@ class Schedule:
 
 
 def _rates_of(name: str, given: dict[str, Any], groups: list[dict[str, Any]]) -> Callable[[int, int], native.Rates]:
-    """By the updates made and the number of a group."""
+    """Returns a function from the number of updates and the index of a group to its rates."""
     own = [float(group["lr"]) for group in groups]
     for key, value in given.items():
         if isinstance(value, list | tuple) and len(value) != len(groups):
@@ -104,5 +113,5 @@ LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, WarmupCosineLR = _KINDS.values()
 
 
 def kind_of(section: dict[str, Any]) -> type[Schedule]:
-    """The class of a section `scheduler`; clients know a schedule by its class's name."""
+    """Returns the class of a section `scheduler`. Clients identify a schedule by its class name."""
     return _KINDS.get(str(section.get("type", "")), Schedule)

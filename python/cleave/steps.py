@@ -1,4 +1,4 @@
-"""A step of a module in an engine: how a backward's gradients reach the engine, where accumulation ends, and the update there."""
+"""Training steps of a module in an engine: gradients, accumulation and updates."""
 
 import contextlib
 import functools
@@ -18,11 +18,11 @@ from .schedules import kind_of
 
 
 class SteppedModule(HeldModule):
-    """A module, its optimizer and its schedule."""
+    """An engine with training steps."""
 
-    _asked = False  # whether backward() of any engine is under way
-    _scaled: float | None = None  # by what any engine's scale() multiplied the loss whose backward comes next
-    _loss: torch.Tensor | None = None  # that this one's did
+    _asked = False  # inside backward() of any engine
+    _scaled: float | None = None  # factor of scale() of any engine, until the backward of that loss
+    _loss: torch.Tensor | None = None  # loss that scale() of this engine multiplied
 
     def __init__(
         self, config: Configuration, model: torch.nn.Module, optimizer: Any = None, model_parameters: Any = None, lr_scheduler: Any = None
@@ -38,14 +38,14 @@ class SteppedModule(HeldModule):
             self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
         self.lr_scheduler = self._scheduler(lr_scheduler)
         self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
-        self._boundary: bool | None = None  # said by the script
+        self._boundary: bool | None = None  # set by the script; None: counted
         self._unsynced = False
-        self._losses: list[torch.Tensor] = []  # of the micro-batches of a step under way
+        self._losses: list[torch.Tensor] = []  # micro-batches of the current step
         self._in_step = self._has_gradients = self._applied = self._own = False
         self._norm: float | None = None
         self._micro_batch = int(self._value("train_micro_batch_size_per_gpu"))
         self._micro_batches = int(self._value("gradient_accumulation_steps"))
-        self._managed = config.given.get("managed_gradient_accumulation") is not False  # else each step() is a boundary
+        self._managed = config.given.get("managed_gradient_accumulation") is not False  # False: each step() is a boundary
 
     def _value(self, path: str) -> Any:
         return self._configuration.values[path]
@@ -78,16 +78,24 @@ class SteppedModule(HeldModule):
     # ---- how many micro-batches a step has ----
 
     def train_batch_size(self) -> int:
+        """Returns the global batch size: samples per step over all ranks."""
         return self._micro_batch * self._micro_batches * self.dp_world_size
 
     def train_micro_batch_size_per_gpu(self) -> int:
+        """Returns the micro-batch size: samples per rank in one forward."""
         return self._micro_batch
 
     def gradient_accumulation_steps(self) -> int:
+        """Returns the number of micro-batches per step."""
         return self._micro_batches
 
     def set_train_batch_size(self, train_batch_size: int) -> None:
-        """From the next step on, by other micro-batches of the same size."""
+        """Changes the global batch size from the next step on, by the number of micro-batches.
+
+        Raises:
+            UsageError: not a multiple of the micro-batch size times the data-parallel size.
+            StepOrderError: called inside a step.
+        """
         each = self._micro_batch * self.dp_world_size
         if train_batch_size < 1 or train_batch_size % each:
             raise UsageError(
@@ -99,17 +107,27 @@ class SteppedModule(HeldModule):
         self.micro_steps = 0
 
     def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
-        """From the next step on, as many of them: the batch is another one, too."""
+        """Changes the micro-batch size from the next step on. The number of micro-batches stays, so the global batch size changes also.
+
+        Raises:
+            StepOrderError: called inside a step.
+        """
         if micro_batch_size < 1:
             raise UsageError(f"set_train_micro_batch_size: too small (got {micro_batch_size}, expected at least 1)")
         self._require_no_step("set_train_micro_batch_size")
         self._micro_batch = micro_batch_size
 
     def is_gradient_accumulation_boundary(self) -> bool:
+        """Returns True if the next `step` updates, and the current backward is the last of its step."""
         counted = self._managed and (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0
         return counted if self._boundary is None else self._boundary
 
     def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        """Makes the current micro-batch the last of its step, or not, instead of counting to `gradient_accumulation_steps`.
+
+        Raises:
+            UsageError: the ds_config sets `managed_gradient_accumulation: false`.
+        """
         if not self._managed:
             raise UsageError(
                 "set_gradient_accumulation_boundary: conflicts with managed_gradient_accumulation: false, where each step() is a boundary"
@@ -117,11 +135,16 @@ class SteppedModule(HeldModule):
         self._boundary = is_boundary
 
     def managed_gradient_accumulation(self) -> bool:
+        """Returns False if the ds_config sets `managed_gradient_accumulation: false`, so that each `step` updates."""
         return self._managed
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Passes of a step whose gradients are not summed over ranks yet; the pass behind the context sums them all."""
+        """Context for backwards that do not sum gradients over ranks. The backward after the context sums all.
+
+        Raises:
+            UsageError: at ZeRO stages 2 and 3.
+        """
         if (stage := self._value("zero_optimization.stage")) >= 2:
             raise UsageError(f"no_sync: not supported at ZeRO stage {stage}, which sums gradients in each backward; leave it out")
         before, self._unsynced = self._unsynced, True
@@ -133,6 +156,7 @@ class SteppedModule(HeldModule):
     # ---- a step ----
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Calls the module. Gradients that reach the outputs go to the engine. Collective at stage 3."""
         with self._autocast:
             output = self._residency.forward(lambda: self.module(*inputs, **kwargs))
         tensors = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.grad_fn is not None]
@@ -142,11 +166,11 @@ class SteppedModule(HeldModule):
         return output
 
     def _reached(self, loss: torch.Tensor, _: torch.Tensor) -> None:
-        """A backward comes to an output: where the script calls it itself, a pass begins."""
+        """Called when a backward reaches an output. Begins a pass if the script called the backward itself."""
         if self._residency.in_backward:
             return
         factor, trains = 1.0, any(slot.trains and slot.parameter.requires_grad for slot in self._units.slots())
-        if counts := trains and torch.autograd._is_checkpoint_valid():  # which it is but within torch.autograd.grad
+        if counts := trains and torch.autograd._is_checkpoint_valid():  # False only inside torch.autograd.grad
             scale = self._native.facts()["loss_scale"]
             if SteppedModule._asked:
                 raise StepOrderError(
@@ -182,9 +206,20 @@ class SteppedModule(HeldModule):
             self._in_step = True
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
-        """Takes the gradients of the loss, a mean over this rank's micro-batch, which the engine averages over micro-batches and ranks.
+        """Computes the gradients of a loss. Collective.
 
-        Returns the loss as a share of the step's. With scale_wrt_gas=False the loss is divided by the micro-batches already.
+        The engine averages gradients over micro-batches and ranks, and applies the loss scale.
+
+        Args:
+            loss: mean over this rank's micro-batch, one element.
+            retain_graph: as in `torch.Tensor.backward`.
+            scale_wrt_gas: False if the loss is already divided by `gradient_accumulation_steps`.
+
+        Returns:
+            The detached loss divided by `gradient_accumulation_steps`, or unchanged with scale_wrt_gas=False.
+
+        Raises:
+            UsageError: the loss has several elements or no gradient.
         """
         self._require_loss("backward", loss)
         self._begin_step()
@@ -200,22 +235,32 @@ class SteppedModule(HeldModule):
         return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss times the loss scale, for a backward that the script calls itself."""
+        """Returns the loss times the loss scale, for a `backward` that the script calls itself."""
         self._require_loss("scale", loss)
         SteppedModule._scaled = scale = float(self._native.facts()["loss_scale"])
         self._loss = loss.detach()
         return loss.float() * scale
 
     def gradient_of(self, name: str) -> torch.Tensor | None:
-        """A whole gradient of the step's loss in fp32 on the host: averaged, before clipping. Collective.
+        """Returns a whole gradient of the step's loss in fp32 in host memory: averaged, unscaled and before clipping. Collective.
 
-        None outside of a step, and for what is not trained; between the last backward of a step and engine.step() it is there.
+        None outside of a step, and for frozen parameters. Call it between the last backward of a step and `step`.
         """
         slot = next(s for s in self._units.slots() if s.name == name)
         return self.parameters_of(name, "gradient") if self._in_step and slot.trains else None
 
     def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
-        """At the boundary of accumulation the update, else nothing but the count of micro-batches."""
+        """Updates the parameters on the last micro-batch of a step; otherwise only counts the micro-batch. Collective on updates.
+
+        An update also advances the learning-rate schedule. A step with an fp16 overflow is skipped (`was_step_applied`).
+
+        Args:
+            lr_kwargs: arguments of the schedule's `step`.
+
+        Raises:
+            StepOrderError: no backward since the last step, or inside `no_sync`.
+            TrainingError: non-finite gradients, or the loss scale is at its minimum.
+        """
         self._require_training("step")
         self._applied = False
         if self._unsynced:
@@ -259,17 +304,23 @@ class SteppedModule(HeldModule):
         self.last_result = result
 
     def was_step_applied(self) -> bool:
+        """Returns True if the last `step` updated the parameters: a boundary, without overflow."""
         return self._applied
 
     def get_global_grad_norm(self) -> float | None:
-        """Of the last step: averaged and unscaled, before clipping; None before the first."""
+        """Returns the gradient norm of the last update: averaged, unscaled and before clipping. Infinite if skipped, None before the
+        first."""
         return self._norm
 
     def allreduce_gradients(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: engine.backward and engine.step sum gradients."""
+        """Has no effect: `backward` and `step` sum gradients."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: gradients are the engine's, which begins each step without any. It cannot take those back that it has."""
+        """Has no effect: each step begins without gradients.
+
+        Raises:
+            StepOrderError: after a backward that the script called itself; the engine cannot discard its gradients.
+        """
         if self._own:
             raise StepOrderError(
                 "zero_grad: called between loss.backward() and engine.step(), which cannot discard gradients; call engine.step() first"

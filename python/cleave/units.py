@@ -1,4 +1,4 @@
-"""The parameters of a module as units of the engine: those of one submodule together, each once."""
+"""Units of a module: the direct parameters of each submodule, each parameter once."""
 
 import enum
 import itertools
@@ -12,7 +12,7 @@ from .errors import UsageError
 
 @dataclass(eq=False)
 class Slot:
-    """A parameter in the engine: one of a unit's."""
+    """A parameter of a unit."""
 
     name: str
     parameter: torch.nn.Parameter
@@ -25,7 +25,7 @@ class Slot:
 
 @dataclass
 class UnitSlots:
-    """A unit: its name, and its parameters in order."""
+    """A unit with its parameters in order."""
 
     name: str
     trains: bool
@@ -34,10 +34,16 @@ class UnitSlots:
 
 
 class ModuleUnits:
-    """The units of a module, in the order of its submodules, and which of them each submodule uses."""
+    """The units of a module in the order of its submodules, and the units that each submodule uses."""
 
     def __init__(self, module: torch.nn.Module, trains: dict[int, int], decays: set[int]) -> None:
-        """trains: of the parameters that are trained by id whose rates they take; decays: ids of those that weight decay applies to."""
+        """Builds the units.
+
+        Args:
+            module: the module.
+            trains: number of the rates for each trained parameter, by id.
+            decays: ids of parameters with weight decay.
+        """
         self.units: list[UnitSlots] = []
         self.of_parameter: dict[int, Slot] = {}
         for path, submodule in module.named_modules():
@@ -68,17 +74,17 @@ class ModuleUnits:
         return [slot for unit in self.units for slot in unit.slots]
 
     def other_names(self, module: torch.nn.Module) -> dict[str, str]:
-        """Of parameters that a module has several times: from a further name to the one that checkpoints know."""
+        """Returns the first name of each tied parameter by its other names."""
         every = [(name, self.of_parameter.get(id(p))) for name, p in module.named_parameters(remove_duplicate=False)]
         return {name: slot.name for name, slot in every if slot is not None and slot.name != name}
 
     def used_by(self, submodule: torch.nn.Module) -> list[int]:
-        """The units of the parameters that a submodule has itself."""
+        """Returns the units of a submodule's direct parameters."""
         found = [self.of_parameter.get(id(p)) for p in submodule.parameters(recurse=False)]
         return list(dict.fromkeys(slot.unit for slot in found if slot is not None))
 
     def declared(self) -> list[dict[str, Any]]:
-        """As the engine is told of them (cleave_engine_make)."""
+        """Returns the JSON declaration of the units (cleave_engine_make)."""
 
         def told(slot: Slot) -> tuple[str, list[int], bool, str]:
             return slot.name, list(slot.shape), slot.decay, str(slot.parameter.dtype).removeprefix("torch.")
@@ -89,12 +95,12 @@ class ModuleUnits:
 
 
 def shape_of(parameter: torch.Tensor) -> torch.Size:
-    """The whole shape of a parameter, wherever its values are."""
+    """Returns the whole shape of a parameter, also while its values are sharded."""
     return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
 
 
 class ZeroParamStatus(enum.Enum):
-    """Whether a parameter has its values on this rank."""
+    """Availability of a parameter's values on this rank."""
 
     AVAILABLE = 1
     NOT_AVAILABLE = 2
@@ -105,7 +111,7 @@ _ids = itertools.count()
 
 
 def describe(parameter: torch.nn.Parameter) -> None:
-    """The attributes by which scripts know a parameter of ZeRO, wherever its values are."""
+    """Sets the attributes of ZeRO parameters in DeepSpeed: ds_id, ds_shape, ds_numel and ds_status."""
     p: Any = parameter
     if not hasattr(p, "ds_id"):
         p.ds_id, p.ds_shape, p.ds_numel, p.ds_status = next(_ids), p.shape, p.numel(), ZeroParamStatus.AVAILABLE

@@ -1,7 +1,7 @@
-"""Values that a checkpoint keeps for a script, as JSON. Reading them imports nothing and calls nothing that the file names.
+"""Values of a script in a checkpoint, as JSON. Reading them neither imports nor calls names from the file.
 
-Numbers, strings, lists, dicts and the types of _KINDS return as they were. A dataclass returns as an argparse.Namespace and an enum member
-as its value, unless torch.serialization.add_safe_globals([...]) allows the class.
+Numbers, strings, lists, dicts and the types in _KINDS are restored with their type. A dataclass is restored as argparse.Namespace and an
+enum member as its value, unless `torch.serialization.add_safe_globals([...])` allows the class.
 """
 
 import argparse
@@ -25,14 +25,14 @@ import torch
 
 from .errors import UsageError
 
-_MARK = "!"  # the key that holds the kind of a value that JSON does not have
+_MARK = "!"  # key with the kind of a value that JSON does not support
 _PLAIN = (type(None), bool, int, float, str)
 _FACTORIES = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set)}  # of a defaultdict
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 def printable(what: object) -> str:
-    """The text without characters that move a terminal's cursor."""
+    """Returns the text without characters that control a terminal."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(what))
 
 
@@ -63,7 +63,7 @@ def _array(parts: list[Any]) -> Any:
     return numpy.ndarray(tuple(shape), dtype, bytearray(base64.b64decode(data)))
 
 
-# Kind: the exact type, its parts (which are values, too), and a value from its parts.
+# By kind: the exact type, a function to the parts (values again), and a function from the parts.
 _KINDS: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "tuple": (tuple, list, tuple),
     "set": (set, list, set),
@@ -95,7 +95,11 @@ def _name_of(kind: type) -> str:
 
 
 def _packed(value: Any, path: str) -> Any:
-    """The value in JSON's types; UsageError names what cannot be saved by its path."""
+    """Converts a value to JSON types.
+
+    Raises:
+        UsageError: names the path of a value that cannot be saved.
+    """
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -125,12 +129,12 @@ def _packed(value: Any, path: str) -> Any:
 
 
 def _is_unusual(value: Any) -> bool:
-    """Whether a tensor has more than a block of elements."""
+    """Returns True for tensors that are not a dense block of elements."""
     return isinstance(value, torch.Tensor) and (value.layout != torch.strided or value.is_meta or value.is_quantized)
 
 
 def _allowed(name: str) -> Any:
-    """The class of this name, if the script allowed it."""
+    """Returns the class of a name if the script allowed it."""
     for entry in torch.serialization.get_safe_globals():
         kind = entry[0] if isinstance(entry, tuple) else entry
         if isinstance(kind, type) and _name_of(kind) == name:
@@ -176,7 +180,11 @@ def _unpacked(value: Any) -> Any:
 
 
 def to_text(values: dict[str, Any]) -> str:
-    """The values as the text of a JSON object; UsageError names the path of a value that cannot be saved."""
+    """Returns the values as JSON.
+
+    Raises:
+        UsageError: names the path of a value that cannot be saved.
+    """
     try:
         return json.dumps({key: _packed(value, key) for key, value in values.items()})
     except RecursionError as error:
@@ -184,13 +192,18 @@ def to_text(values: dict[str, Any]) -> str:
 
 
 def from_text(text: str) -> dict[str, Any]:
-    """The values of to_text(). Any error of a text that is not one of them."""
+    """Returns the values of a text that `to_text` wrote. Invalid texts raise any exception."""
     return {key: _unpacked(value) for key, value in json.loads(text).items()}
 
 
 def loaded_by_torch(file: Any, **options: Any) -> Any:
-    """What torch.save() wrote, if it holds nothing but tensors, plain values and classes that the script allowed."""
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):  # whose weights_only can be broken (CVE-2025-32434, CVE-2026-24747)
+    """Loads a `torch.save` file that contains only tensors, plain values and classes that the script allowed.
+
+    Raises:
+        RuntimeError: torch is older than 2.10.
+        ValueError: the file is damaged or refers to other classes.
+    """
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 10):  # weights_only has flaws there (CVE-2025-32434, CVE-2026-24747)
         raise RuntimeError(f"torch {torch.__version__} does not read untrusted files of torch.save() safely; install torch 2.10 or newer")
     allowed: list[Any] = [argparse.Namespace, types.SimpleNamespace, collections.defaultdict, frozenset, range]
     allowed += [

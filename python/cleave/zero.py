@@ -1,4 +1,4 @@
-"""Models that are built sharded, and parameters that are whole for a while."""
+"""Sharded construction of models (`Init`), and access to whole parameters (`GatheredParameters`)."""
 
 import contextlib
 import functools
@@ -17,7 +17,17 @@ from .sharded import Writes, shard_of, share_out
 def GatheredParameters(  # noqa: N802
     params: Any, modifier_rank: int | None = None, fwd_module: Any = None, enabled: bool = True
 ) -> Iterator[None]:
-    """Lets parameters have their values on every rank; what the modifier's rank changes, all get. Collective."""
+    """Context that gives parameters their whole values on every rank. Collective.
+
+    Args:
+        params: a module, a parameter or several.
+        modifier_rank: the changes of this rank are broadcast at the end. None: changes of sharded parameters are lost.
+        fwd_module: accepted.
+        enabled: False makes the context empty.
+
+    Raises:
+        UsageError: in-place change without modifier_rank, if `zero_optimization.enable_sanity_checks` is set.
+    """
     every = params.parameters() if isinstance(params, torch.nn.Module) else [params] if isinstance(params, torch.Tensor) else params or ()
     listed = [p for p in every if isinstance(p, torch.nn.Parameter)]
     engine = next((p.ds_engine for p in listed if hasattr(p, "ds_engine")), None)
@@ -46,10 +56,20 @@ def _before_an_engine(parameters: list[torch.nn.Parameter], modifier_rank: int |
 
 
 class Init(contextlib.AbstractContextManager["Init"]):
-    """Within it each module's parameters are shared out over the ranks as soon as it is built, with rank 0's values. Collective.
+    """Context that shards parameters over the ranks as soon as their module is built, with the values of rank 0. Collective.
 
-    So a rank never holds more of a model than its part, and one module whole. What is kept has the parameters' type, in host memory,
-    until initialize() takes it over.
+    A rank holds at most its part of the model and one whole module. The parts are in host memory, in the type of the parameters, until
+    `initialize` takes them over. Contexts may be nested.
+
+    Args:
+        module: an existing module to shard.
+        config_dict_or_path: ds_config; must have ZeRO stage 3. `config` is an alias. Default: stage 3.
+        enabled: False makes the context empty.
+
+    The other arguments are accepted for DeepSpeed scripts and have no effect.
+
+    Raises:
+        UsageError: the ds_config has another stage.
     """
 
     _depth, _checks = 0, False
@@ -101,14 +121,14 @@ class Init(contextlib.AbstractContextManager["Init"]):
                 _leave_classes()
 
 
-_under_way: list[int] = []  # modules whose constructors run, by id
-_watched: list[tuple[Any, Any]] = []  # classes, and the constructors that they had
+_under_way: list[int] = []  # ids of modules with a running constructor
+_watched: list[tuple[Any, Any]] = []  # classes and their original constructors
 
 
 def _shares_out(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def wrapped(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        if id(self) in _under_way:  # the constructor of a class that this one's is derived from
+        if id(self) in _under_way:  # constructor of a base class
             init(self, *args, **kwargs)
             return
         _under_way.append(id(self))
@@ -153,7 +173,7 @@ def _leave_classes() -> None:
 
 
 def register_external_parameter(module: torch.nn.Module, parameter: torch.nn.Parameter) -> None:
-    """Nothing: a parameter of another module is gathered when a module reads it."""
+    """Has no effect: parameters of other modules are gathered when a module reads them."""
 
 
 unregister_external_parameter = register_external_parameter

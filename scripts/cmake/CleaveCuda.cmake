@@ -1,4 +1,4 @@
-# CUDA is a language of this project only where it is asked for; everything else builds without it.
+# CUDA is enabled on request only; everything else builds without it.
 set(CLEAVE_HAVE_CUDA false)
 set(CLEAVE_CUBLASLT_VERSION "")
 set(CLEAVE_NCCL_VERSION "")
@@ -9,22 +9,22 @@ endif()
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(CMAKE_CUDA_COMPILER nvcc PATHS /usr/local/cuda/bin REQUIRED)
 endif()
-string(APPEND CMAKE_CUDA_FLAGS " -lineinfo")  # profilers and sanitizers name lines; costs nothing at run time
-# GPU code as PTX, which tests/cuda_interpreter runs on the CPU in place of CUDA's libraries.
+string(APPEND CMAKE_CUDA_FLAGS " -lineinfo")  # line numbers for profilers and sanitizers; no cost at run time
+# GPU code as PTX, which tests/cuda_interpreter runs on the CPU instead of the CUDA libraries.
 if(CLEAVE_CUDA_INTERPRETER)
   set(CMAKE_CUDA_ARCHITECTURES 90a-virtual)
   set(CLEAVE_HOPPER_ARCHITECTURES 90a-virtual)
   string(APPEND CMAKE_CUDA_FLAGS " --no-compress")
 endif()
-# Machine code for Ampere and Hopper; what comes later compiles Hopper's PTX at its first start.
+# Machine code for Ampere and Hopper; newer GPUs compile the PTX of Hopper at their first start.
 if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
 endif()
-# Hopper's own instructions are in machine code for exactly its compute capability.
+# Hopper-specific instructions are compiled for exactly its compute capability.
 if(NOT CLEAVE_HOPPER_ARCHITECTURES)
   set(CLEAVE_HOPPER_ARCHITECTURES 90a-real)
 endif()
-set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # so that the binary starts, and trains on the CPU, without a driver
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # the binary also starts, and trains on the CPU, without a driver
 set(CLEAVE_CUDART CUDA::cudart_static)
 set(CLEAVE_CUBLASLT CUDA::cublasLt)
 enable_language(CUDA)
@@ -38,7 +38,7 @@ set(CMAKE_CUDA_EXTENSIONS OFF)
 if(CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
 endif()
-# What the assembler finds in a kernel is an error here as a warning is (scripts/check_ptxas.py).
+# Assembler findings are errors, like compiler warnings (scripts/check_ptxas.py).
 set(CLEAVE_PTXAS_FLAGS -Xptxas=-warn-spills,-warn-lmem-usage)
 target_compile_options(cleave_warnings INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:${CLEAVE_PTXAS_FLAGS}>)
 find_package(Python3 QUIET COMPONENTS Interpreter)
@@ -49,7 +49,7 @@ find_package(CUDAToolkit REQUIRED)
 set(CLEAVE_HAVE_CUDA true)
 message(STATUS "CUDA: ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES} ${CLEAVE_HOPPER_ARCHITECTURES}")
 
-# version_of(VARIABLE header name...): "a.b.c" from the #defines of an installed header, or empty.
+# version_of(VARIABLE header name...): sets "a.b.c" from the #defines of an installed header, or an empty string.
 function(version_of variable header)
   set(found "")
   find_file(${variable}_HEADER ${header} HINTS ${CUDAToolkit_INCLUDE_DIRS})
@@ -75,7 +75,7 @@ if(CLEAVE_CUDA_INTERPRETER)
   set(CLEAVE_CUDART cuda_interpreter)
   set(CLEAVE_CUBLASLT cuda_interpreter)
   set(CLEAVE_CUDNN_VERSION "")
-  set(CMAKE_ENABLE_EXPORTS ON)  # what stands in for NCCL is loaded by a program and works on the program's GPU
+  set(CMAKE_ENABLE_EXPORTS ON)  # the NCCL replacement is loaded by a program and uses the program's GPU functions
   add_subdirectory(tests/cuda_interpreter)
 endif()
 if(CLEAVE_NCCL_VERSION)

@@ -1,4 +1,4 @@
-# Everything comes from Debian packages; scripts/install_packages.sh names them.
+# All dependencies come from Debian packages; scripts/install_packages.sh lists them.
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -7,8 +7,8 @@ find_package(CLI11 REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(dnnl REQUIRED)
 
-# For oneDNN's products and the benchmarks' limits; kernels have a team of their own. ThreadSanitizer does not understand
-# libgomp's barriers.
+# For oneDNN products and the limits of benchmarks; kernels have their own thread team. ThreadSanitizer does not
+# understand libgomp's barriers.
 add_library(cleave_openmp INTERFACE)
 if(NOT CLEAVE_SANITIZE STREQUAL "thread")
   find_package(OpenMP REQUIRED COMPONENTS CXX)
@@ -34,7 +34,7 @@ else()
 endif()
 message(STATUS "oneDNN: ${dnnl_VERSION}")
 
-# HMAC-SHA-256 of the handshake between ranks.
+# HMAC-SHA-256 for the handshake between ranks.
 find_path(SODIUM_INCLUDE_DIR sodium.h)
 find_library(SODIUM_LIBRARY sodium)
 if(NOT SODIUM_INCLUDE_DIR OR NOT SODIUM_LIBRARY)
@@ -66,7 +66,7 @@ else()
   message(STATUS "liburing: not found (liburing-dev); offloading to disk uses threads instead")
 endif()
 
-# Of tokenizers: regular expressions, normal forms of Unicode, SentencePiece.
+# For tokenizers: regular expressions, Unicode normal forms, SentencePiece.
 find_path(PCRE2_INCLUDE_DIR pcre2.h)
 find_library(PCRE2_LIBRARY pcre2-8)
 if(NOT PCRE2_INCLUDE_DIR OR NOT PCRE2_LIBRARY)
@@ -78,7 +78,7 @@ target_include_directories(cleave_text_libraries SYSTEM INTERFACE ${PCRE2_INCLUD
 target_link_libraries(cleave_text_libraries INTERFACE ${PCRE2_LIBRARY} ICU::uc)
 find_path(SENTENCEPIECE_INCLUDE_DIR sentencepiece_processor.h)
 find_library(SENTENCEPIECE_LIBRARY sentencepiece)
-# Files are checked before the library sees them (data/text/sentencepiece_file.h), and the oldest one that this was tried with is Debian 12's.
+# The library reads only checked files (data/text/sentencepiece_file.h). The oldest tested version is that of Debian 12.
 find_package(PkgConfig QUIET)
 if(PkgConfig_FOUND)
   pkg_check_modules(OLD_SENTENCEPIECE QUIET sentencepiece<0.1.97)

@@ -1,4 +1,5 @@
-# The library for other programs: find_package(cleave), then target_link_libraries(program PRIVATE cleave::cleave).
+# Installs the library for other programs: find_package(cleave), then target_link_libraries(program PRIVATE
+# cleave::cleave).
 include(CMakePackageConfigHelpers)
 get_property(libraries GLOBAL PROPERTY CLEAVE_LIBRARIES)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cleave)
@@ -14,7 +15,7 @@ if(CLEAVE_APP)
   install(TARGETS cleave-bin RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   install(FILES $<TARGET_FILE_DIR:cleave-bin>/deepspeed DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
-# What a Python package carries: the library that it loads and the program that it starts, in its own folder.
+# Contents of a Python package: the native library and the program, in its own folder.
 if(CLEAVE_CAPI AND CLEAVE_APP)
   install(TARGETS cleave_c LIBRARY DESTINATION cleave/lib COMPONENT wheel EXCLUDE_FROM_ALL)
   install(TARGETS cleave-bin RUNTIME DESTINATION cleave/bin COMPONENT wheel EXCLUDE_FROM_ALL)

@@ -1,8 +1,8 @@
-# cleave_library(folder source...): the static library of one folder, with the project's warnings and flags. Its PUBLIC
+# cleave_library(folder source...): static library of one folder, with the project's warnings and flags. Its PUBLIC
 # links are exactly the folders it may include, so the link graph is the include graph.
 include(GNUInstallDirs)
 
-# fmt 9 leaves constexpr out under nvcc, and then does not compile.
+# fmt 9 omits constexpr under nvcc and then does not compile.
 add_library(cleave_flags INTERFACE)
 target_compile_features(cleave_flags INTERFACE cxx_std_20)
 target_compile_options(cleave_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-march=x86-64-v3;-ffp-contract=off>
@@ -27,16 +27,16 @@ elseif(NOT CLEAVE_SANITIZE STREQUAL "")
   message(FATAL_ERROR "CLEAVE_SANITIZE is '${CLEAVE_SANITIZE}'; use address, thread, fuzzer (with clang) or leave it empty")
 endif()
 
-# Files that parse and print: optimizing them takes a third of their compile time and saves nobody any. An option of its own
-# keeps a file out of what CMake compiles as one, so where nothing is optimized they have none.
+# Parsing and printing code: optimizing it takes a third of its compile time without a benefit. Files with their own
+# options are excluded from units, so builds without optimization do not set the option.
 function(cleave_light)
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1)
   endif()
 endfunction()
 
-# The same for a target that does nothing else. The headers of JSON and of the command line are most of its compile time,
-# so a few files share one reading of them.
+# cleave_light for a target that only parses. JSON and command-line headers take most of the compile time, so the files
+# are compiled in units that share them.
 function(cleave_parser name)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ON)

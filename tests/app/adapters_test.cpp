@@ -1,4 +1,4 @@
-// What an export makes of adapters whose shapes a manifest got wrong.
+// Export of adapters with wrong shapes in the manifest.
 #include "app/adapters.h"
 
 #include <gtest/gtest.h>
@@ -60,7 +60,7 @@ TEST_F(Adapters, AreAddedToTheirWeight) {
   EXPECT_EQ(app::adapter_names(reader, {.tensors = {{"h.weight", {3, 4}, "h.weight"}}}).tensors.size(), 2u);
 }
 
-TEST_F(Adapters, WithAnotherShapeThanTheirWeightAndRankAreRefused) {
+TEST_F(Adapters, WithAnotherShapeThanTheirWeightAndRankAreErrors) {
   refused({{"h.lora_A.weight", {2, 3}}},
           {"'h.lora_A.weight' has the wrong shape", "got [2, 3], expected [2, 4]"});
   refused({{"h.lora_A.weight", {2, 5}}}, {"got [2, 5], expected [2, 4]"});
@@ -78,7 +78,7 @@ TEST_F(Adapters, WithAnotherShapeThanTheirWeightAndRankAreRefused) {
           {": the adapter 'h' has no matching linear layer; use another copy of the checkpoint"});
 }
 
-TEST_F(Adapters, OfRanksAndScalesThatNoneHasAreRefused) {
+TEST_F(Adapters, OfInvalidRanksAndScalesAreErrors) {
   const auto with = [](const char* key, json value) {
     json facts = {{"lora", kLora}};
     facts["lora"][key] = std::move(value);

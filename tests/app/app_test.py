@@ -1,5 +1,7 @@
-"""What tests of the command line share: a folder with a text, a configuration, and the program run as a user would run it. The first
-argument of every test is the path of the program."""
+"""Common parts of the command-line tests: a folder with a text and a configuration, and the program, run like a user does. The first
+argument
+of every test is the path of the program.
+"""
 import glob
 import json
 import os
@@ -25,8 +27,8 @@ def shared_memory():
 
 
 def version_2(manifest):
-    """A checkpoint's manifest as that version had it, without a checksum of its own text: what it says can be changed. Its records have
-    one block each."""
+    """Returns a checkpoint's manifest in format version 2, which has no checksum of its text and can be changed. Its records have one block
+    each."""
     rest = {key: value for key, value in manifest.items() if key not in ("block", "shards", "xxh3")}
     return {**rest, "version": 2, "records": [{**r, "xxh3": r["xxh3"][0]} for r in manifest["records"]]}
 
@@ -42,7 +44,7 @@ class AppTest(unittest.TestCase):
         self.text.write_text(" ".join(rng.choice(words) for _ in range(4000)) + "\n")
 
     def tearDown(self):
-        self.assertEqual(shared_memory() - self.before, set(), "shared memory was left behind")
+        self.assertEqual(shared_memory() - self.before, set(), "shared memory remains")
         shutil.rmtree(self.dir)
 
     def config(self, name="ds_config.json", **changes):
@@ -57,7 +59,7 @@ class AppTest(unittest.TestCase):
         return r
 
     def on_terminal(self, stream, *args, env=None):
-        """Runs a command with "stdout" or "stderr" on a terminal; the bytes there, and those of the other stream."""
+        """Runs a command with "stdout" or "stderr" on a terminal; returns its bytes and those of the other stream."""
         terminal, theirs = pty.openpty()
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: theirs}
         with subprocess.Popen([CLEAVE, *args], **streams, env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}) as run:
@@ -74,7 +76,7 @@ class AppTest(unittest.TestCase):
         return shown, other
 
     def times_said(self, part, text):
-        """By ranks: the launcher's last line repeats the cause."""
+        """Counts a text in lines of ranks; the launcher's last line repeats the cause."""
         return re.sub(r"(?m)^error: rank \d+ .*ended with exit code.*\n", "", text).count(part)
 
     def train(self, *args, ranks=2, config=None, steps=3, code=0, env=None, model="tiny"):

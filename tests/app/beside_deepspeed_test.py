@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""200 command lines and hostfiles, and what DeepSpeed's launcher started for each (tests/launcher/beside_deepspeed.py): ours starts the same
-ranks with the same places, variables and arguments. Where it does not on purpose is here and in a table of docs/launching.md.
-Usage: beside_deepspeed_test.py CLEAVE"""
+"""200 command lines and hostfiles, compared with the ranks that DeepSpeed's launcher started for each (tests/launcher/beside_deepspeed.py).
+Cleave starts the same ranks with the same places, variables and arguments. Intended differences are listed here and in a table of
+docs/launching.md. Usage: beside_deepspeed_test.py CLEAVE
+"""
 import collections
 import json
 import os
@@ -18,7 +19,7 @@ PLACE = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_
 
 
 def started(text):
-    """(variables, arguments) of every rank of a dry run."""
+    """Returns (variables, arguments) of every rank of a dry run."""
     found = []
     for line in text.splitlines():
         if line.startswith("#"):
@@ -69,12 +70,12 @@ class BesideDeepSpeed(AppTest):
                 place = str(place_on_host[want["CROSS_RANK"]])
                 place_on_host[want["CROSS_RANK"]] += 1
                 if want["LOCAL_RANK"] != place:
-                    # Theirs is the rank modulo the host's ranks, which is no place where hosts differ.
+                    # DeepSpeed's value is the rank modulo the host's ranks, which is wrong for hosts with different numbers of ranks.
                     self.assertTrue(len(sizes) > 1 or "--no_ssh" in case["args"], where)
                     different["local rank"] += 1
                     want["LOCAL_RANK"] = place
                 if not any(a.startswith("--master_port") for a in case["args"]) and "--no_ssh" not in case["args"]:
-                    # A port of the job's own, so that two jobs on a machine do not meet.
+                    # Each job has its own port, so that two jobs on a machine do not meet.
                     self.assertNotEqual(env["MASTER_PORT"], want["MASTER_PORT"], where)
                     different["port"] += 1
                     want["MASTER_PORT"] = env["MASTER_PORT"]

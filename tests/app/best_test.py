@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The checkpoint with the smallest validation loss, and trainings that end when it comes no more. Usage: best_test.py CLEAVE"""
+"""The checkpoint with the smallest validation loss, and early stopping. Usage: best_test.py CLEAVE"""
 import json
 import math
 import random
@@ -12,7 +12,7 @@ class Best(AppTest):
     def setUp(self):
         super().setUp()
         rng = random.Random(7)
-        self.other = self.dir / "other.txt"  # a text that the training's helps with for a while only
+        self.other = self.dir / "other.txt"  # training on the other text helps with this one only for a while
         self.other.write_text("".join(rng.choice("etaoin shrdlu\n") for _ in range(1500)))
 
     def run_with(self, *args, steps=40, ranks=1, lr=0.001, code=0, every=4):
@@ -36,7 +36,7 @@ class Best(AppTest):
                        config=self.config(optimizer={"type": "AdamW", "params": {"lr": 0.001}}, **config))
             losses = {e["step"]: e["validation_loss"] for e in map(json.loads, metrics.read_text().splitlines()) if e.get("event") == "evaluation"}
             best = min(losses, key=losses.get)
-            self.assertTrue(4 < best < 40, losses)  # else this shows nothing
+            self.assertTrue(4 < best < 40, losses)  # otherwise this test shows nothing
             self.assertEqual((out / "best").read_text(), f"global_step{best}\n")
             self.assertEqual((out / "latest").read_text(), "global_step40\n")
             self.assertEqual(self.folders(out), sorted({best, 40}))
@@ -47,11 +47,11 @@ class Best(AppTest):
             self.assertEqual(one.read_bytes(), two.read_bytes())
 
     def test_a_training_ends_after_so_many_evaluations_without_a_smaller_loss(self):
-        # Weights that stand still: the first evaluation is the best, and each after it brings nothing.
+        # Weights that do not change: the first evaluation is the best, and the others bring no improvement.
         r, losses, lines = self.run_with("--early_stopping_patience", 3, lr=0, every=2)
         self.assertEqual(sorted(losses), [2, 4, 6, 8])
         self.assertEqual(lines[-1]["step"], 8)
-        self.assertEqual(r.stdout.count("step 8: validation loss"), 1)  # not once more at the end
+        self.assertEqual(r.stdout.count("step 8: validation loss"), 1)  # not repeated at the end
         self.assertIn("stopped early after step 8: 3 evaluations without improvement", r.stdout)
         self.assertIn("after step 2", r.stdout.split("best:       validation loss")[1])
         # Losses fall, but by less than the threshold.
@@ -66,11 +66,11 @@ class Best(AppTest):
         _, losses, _ = self.run_with("--output", whole, *options)
         best, last = min(losses, key=losses.get), max(losses)
         self.assertTrue(4 < best < last < 40, losses)
-        for steps in range(8, 48, 8):  # each start ends with an evaluation that the whole has, too
+        for steps in range(8, 48, 8):  # each start ends with an evaluation that the whole run also has
             self.run_with("--output", out, *options, steps=steps)
         self.assertEqual(self.folders(out), self.folders(whole))
         self.assertEqual((out / "best").read_text(), (whole / "best").read_text())
-        # Started again, it has ended already.
+        # The restarted run has already ended.
         r, _, lines = self.run_with("--output", whole, *options)
         self.assertIn(f"stopped early after step {last}", r.stdout)
         self.assertEqual([line for line in lines if "loss" in line and line["step"] > last], [])
@@ -86,7 +86,7 @@ class Best(AppTest):
         letters = {e["step"]: e["validation_loss"] for e in lines if e["data"] == "letters"}
         self.assertEqual((out / "best").read_text(), f"global_step{min(letters, key=letters.get)}\n")
         self.assertIn("validation loss of words ", r.stdout)
-        for name, data in ("letters", self.other), ("words", self.text):  # what eval says of the same weights
+        for name, data in ("letters", self.other), ("words", self.text):  # losses of eval for the same weights
             seen, last = self.run_cleave("eval", out, "--data", data).stdout, [e for e in lines if e["data"] == name][-1]
             self.assertAlmostEqual(float(seen.split()[1]) / last["validation_loss"], 1, delta=1e-3)
             self.assertAlmostEqual(float(seen.split("token accuracy ")[1].split(",")[0]), last["accuracy"], delta=2e-3)
@@ -97,7 +97,7 @@ class Best(AppTest):
         self.assertIn("two data sets have the name a", self.train(*twice, ranks=1, code=2).stderr)
         self.assertIn("two data sets have no name", self.train("--eval_data", self.other, "--eval_data", self.text, ranks=1, code=2).stderr)
 
-    def test_options_that_lack_another_one_are_refused(self):
+    def test_options_that_require_another_one_are_errors_without_it(self):
         for args, says in [(["--keep_best", "--eval_interval", 2, "--eval_data", self.other], "--keep_best: needs --output"),
                            (["--keep_best", "--output", self.dir / "o"], "--keep_best: needs --eval_data"),
                            (["--early_stopping_patience", 2, "--eval_data", self.other], "and --eval_interval"),

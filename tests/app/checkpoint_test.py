@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The format of checkpoints against a reader that was written from its description; inspect, verify and digest."""
+"""The checkpoint format, read by a second reader written from its description; inspect, verify and digest."""
 import json
 import shutil
 import sys
@@ -51,7 +51,7 @@ class CheckpointFormat(AppTest):
                 self.assertEqual(want, {("weights" if kind == "master" else kind): digest_of(tensors, kind)
                                         for kind in {kind for kind, _ in tensors}})
                 self.assertEqual(list(want)[0], "weights")
-                # Every checksum.
+                # Checks every checksum.
                 text = read.text
                 self.assertEqual(text[-4:], b'"\n}\n')
                 self.assertEqual(hash_of(text[:-20] + b"0" * 16 + text[-4:]), read.manifest["xxh3"])
@@ -71,7 +71,7 @@ class CheckpointFormat(AppTest):
         self.assertNotEqual(self.digests(whole, "--tag", "global_step4"), self.digests(broken, "--tag", "global_step2"))
         self.assertNotEqual(self.digests(whole)["weights"], self.digests(whole, "--dtype", "bf16")["weights"])
 
-    def test_inspect_lists_what_verify_finds_whole_and_a_fault_is_named_by_file_and_bytes(self):
+    def test_inspect_lists_tensors_and_verify_names_faults_by_file_and_bytes(self):
         out = self.dir / "out"
         self.train("--output", out, steps=2)
         contents = json.loads(self.run_cleave("inspect", out, "--json").stdout)
@@ -116,7 +116,7 @@ class CheckpointFormat(AppTest):
             self.assertIn("the file 'latest'", self.run_cleave(command, self.dir, code=4).stderr)
             self.assertIn("global_step2", self.run_cleave(command, out, "--tag", "global_step3", code=4).stderr)
 
-    def test_a_checkpoint_is_meant_by_its_own_folder_as_by_its_tag(self):
+    def test_a_checkpoint_is_found_by_its_folder_and_by_its_tag(self):
         out = self.dir / "out"
         self.train("--output", out, "--save_interval", 1, ranks=1, steps=2)
         own = out / "global_step1"

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""The examples for clusters: Azure ML's jobs in their emulator, which is tested itself, and those for SLURM, torchrun and mpirun, whose tools
-are stood in for by some that set the variables of their documents. Usage: cluster_examples_test.py CLEAVE"""
+"""Examples for clusters: Azure ML jobs in their emulator, which is also tested, and jobs for SLURM, torchrun and mpirun with replacements
+of
+these tools that set their documented variables. Usage: cluster_examples_test.py CLEAVE
+"""
 import json
 import os
 import pathlib
@@ -25,7 +27,7 @@ except ImportError as e:
     print(f"skipped: {e}; install python3-yaml", file=sys.stderr)
     sys.exit(77)
 
-# In the place of srun, torchrun and mpirun: two ranks, which get what is sent to it, as SLURM sends it to a step.
+# Replaces srun, torchrun and mpirun: starts two ranks and forwards its signals to them, as SLURM does to a step.
 STARTER = """#!/usr/bin/env python3
 import os, signal, subprocess, sys
 at = next(i for i, word in enumerate(sys.argv) if word == os.environ["CLEAVE"])
@@ -62,7 +64,7 @@ class ClusterExamples(AppTest):
 
     def emulate(self, job, *options, code=0, inputs=()):
         file = self.dir / "job.yml"
-        file.write_text(job if isinstance(job, str) else json.dumps(job))  # which is YAML, too
+        file.write_text(job if isinstance(job, str) else json.dumps(job))  # JSON is also YAML
         r = subprocess.run([PYTHON, AZURE / "emulate.py", file, "--work", self.dir / "work", "--tools", BIN, "--mount", MOUNT, "--verbose",
                             *(f"--input={name}={path}" for name, path in inputs), *map(str, options)], capture_output=True, text=True,
                            timeout=120)
@@ -70,7 +72,7 @@ class ClusterExamples(AppTest):
         return r
 
     def seen(self, distribution, nodes, **job):
-        """By process the variables that a job's command sees."""
+        """Returns the variables that a job's command sees, by process."""
         r = self.emulate({"command": "env; pwd", "environment": "azureml:x:1", "resources": {"instance_count": nodes},
                           "distribution": distribution, **job})
         found = {}
@@ -78,7 +80,7 @@ class ClusterExamples(AppTest):
             found.setdefault(int(number), {})[name] = value
         return found
 
-    def test_the_jobs_do_what_their_page_shows(self):
+    def test_the_jobs_print_the_output_of_their_page(self):
         work = self.dir / "azure ml"
         (work / "text").mkdir(parents=True)
         text = self.text.read_text()
@@ -124,7 +126,7 @@ class ClusterExamples(AppTest):
             self.assertEqual(json.loads(seen[number]["TF_CONFIG"]), {
                 "cluster": {"worker": hosts[:2], "ps": hosts[2:]}, "task": {"type": task[0], "index": task[1]}, "environment": "cloud"})
 
-    def test_a_parameter_server_is_refused_with_the_reason(self):
+    def test_a_parameter_server_is_an_error_with_the_reason(self):
         r = self.emulate({"command": "deepspeed --no_python true", "environment": "azureml:x:1", "resources": {"instance_count": 2},
                           "distribution": {"type": "tensorflow", "worker_count": 1, "parameter_server_count": 1}}, code=2)
         self.assertIn("set parameter_server_count to 0", r.stdout)
@@ -148,7 +150,7 @@ class ClusterExamples(AppTest):
             names = {p.name for p in (self.dir / f"work/start0/node{node}/wd").iterdir()}
             self.assertEqual(names, {"here", f"mine.{node}", "logs", "outputs"})
 
-    def test_the_output_refuses_what_the_mount_does(self):
+    def test_the_output_has_the_limits_of_the_mount(self):
         script = self.dir / "try.py"
         script.write_text("""import errno, fcntl, os, sys
 os.chdir(sys.argv[1])
@@ -171,7 +173,7 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
                                env={**os.environ, "LD_PRELOAD": str(MOUNT), "EMULATED_OUTPUTS": str(self.dir / "mount")})
             self.assertEqual(r.stdout.splitlines(), [want.strip(), "done done y done"])
 
-    def test_job_files_that_cannot_run_say_why(self):
+    def test_invalid_job_files_are_errors_with_the_reason(self):
         job = {"command": "true", "environment": "azureml:x:1"}
         for change, said in [({"distribution": {"type": "deepspeed"}}, "type deepspeed is not emulated"),
                              ({"distribution": {"type": "mpi"}}, "needs process_count_per_instance"),
@@ -183,7 +185,7 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
         self.assertIn("command is missing", self.emulate({"environment": "azureml:x:1"}, code=2).stderr)
         self.assertIn("ended with exit code 7", self.emulate({**job, "command": "exit 7"}, code=7).stdout)
 
-    def test_job_files_have_keys_that_the_schema_has(self):
+    def test_job_files_use_only_keys_of_the_schema(self):
         keys = {"$schema", "experiment_name", "code", "command", "inputs", "outputs", "environment", "compute", "distribution", "resources",
                 "services", "limits"}
         files = sorted(AZURE.glob("*.yml"))
@@ -195,7 +197,7 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
             build = job["environment"]["build"]
             self.assertTrue((AZURE / build["path"] / build["dockerfile_path"]).is_file())
 
-    def test_the_image_is_built_by_commands_that_are_there(self):
+    def test_the_image_is_built_by_existing_commands(self):
         text = (AZURE / "Dockerfile").read_text()
         self.assertTrue((ROOT / re.search(r"\./(scripts/\w+\.sh) build", text)[1]).is_file())
         options = re.findall(r"-D(CLEAVE_\w+)=", text)
@@ -203,12 +205,12 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
         for option in options:
             self.assertIn(f"option({option} ", (ROOT / "CMakeLists.txt").read_text())
 
-    # The others
+    # SLURM, torchrun and mpirun
 
     def steps(self, file):
         return [s["step"] for s in map(json.loads, (self.dir / file).read_text().splitlines()) if "loss" in s]
 
-    def test_a_job_of_slurm_is_saved_before_its_time_ends_and_goes_on(self):
+    def test_a_slurm_job_saves_before_its_time_limit_and_resumes(self):
         self.tool("scontrol", '#!/bin/sh\necho "$@" >> requeued\n')
         script = ROOT / "examples/slurm/train.sbatch"
         options = dict(re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", script.read_text(), re.MULTILINE))
@@ -229,20 +231,20 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
         self.assertEqual(job.returncode, 0, out)
         self.assertEqual((self.dir / "requeued").read_text(), "requeue 4711\n")
         saved = int(re.search(r"global_step(\d+)", (self.dir / "run" / "latest").read_text())[1])
-        # Its next start, which ends with its last step and is not queued again.
+        # The next start ends with the last step and is not requeued.
         again = subprocess.run(["bash", script], cwd=self.dir, capture_output=True, text=True, timeout=60,
                                env={**env, "SLURM_RESTART_COUNT": "1", "STEPS": str(saved + 2)})
         self.assertEqual(again.returncode, 0, again.stdout + again.stderr)
         self.assertIn(f"at step {saved}", again.stdout)
         self.assertEqual(self.steps("run.jsonl")[-2:], [saved + 1, saved + 2])
         self.assertEqual((self.dir / "requeued").read_text(), "requeue 4711\n")
-        # What else goes wrong is not tried again.
+        # Other failures are not requeued.
         wrong = subprocess.run(["bash", script], cwd=self.dir, capture_output=True, text=True, timeout=60, env={**env, "DATA": "gone"})
         self.assertEqual(wrong.returncode, 7)
         self.assertEqual((self.dir / "requeued").read_text(), "requeue 4711\n")
 
     def run_page(self, name):
-        """The command that an example's page shows."""
+        """Runs the command on an example's page."""
         command, = blocks(ROOT / f"examples/{name}/README.md", "sh")
         (self.dir / "examples").symlink_to(ROOT / "examples")
         r = subprocess.run(["bash", "-euo", "pipefail", "-c", command.replace("--steps 30", "--steps 4")], cwd=self.dir, env=self.env,
@@ -263,7 +265,7 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
         (self.dir / "examples").unlink()
         self.assertIn("--bind-to none --hostfile hosts -x MASTER_ADDR\n", self.run_page("mpi"))
 
-    def test_the_tools_that_are_here_start_ranks_as_their_stand_ins(self):
+    def test_installed_tools_start_ranks_like_their_replacements(self):
         found = [name for name in ("torchrun", "mpirun")
                  if shutil.which(name) and subprocess.run([name, "--help"], capture_output=True).returncode == 0]
         if not found:
@@ -277,6 +279,6 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
 
 if __name__ == "__main__":
     if not MOUNT.exists():
-        print(f"skipped: {MOUNT} is not built here")
+        print(f"skipped: {MOUNT} was not built")
         sys.exit(77)
     unittest.main(verbosity=2)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every command, its options and its answers to bad input."""
+"""Every command, its options and its errors for bad input."""
 import base64
 import json
 import os
@@ -16,13 +16,13 @@ from app_test import AppTest, CLEAVE, ROOT
 
 
 class Commands(AppTest):
-    def test_help_is_there_for_every_command(self):
+    def test_every_command_has_help(self):
         self.assertIn("train", self.run_cleave("--help").stdout)
         for command in ["train", "launch", "check", "explain", "plan", "eval", "generate", "import", "export", "data", "bench", "report"]:
             self.assertIn("Example:", self.run_cleave(command, "--help").stdout)
         self.assertIn("unknown command", self.run_cleave("trian", code=2).stderr)
 
-    def test_bench_measures_beside_limits_and_names_what_got_slower(self):
+    def test_bench_measures_shares_of_limits_and_names_slower_rows(self):
         few = ("bench", "matmul", "comm", "--filter", "matmul/narrow/forward", "--seconds", "0", "--rounds", "3")
         said = self.run_cleave(*few, "--json")
         report = json.loads(said.stdout)
@@ -34,7 +34,7 @@ class Commands(AppTest):
             self.assertIn(name, said.stderr)
             if "limit" in row:
                 self.assertAlmostEqual(row["share"], row["median"] / row["limit"])
-        # On a CPU without AVX-512 oneDNN lacks bf16 products; then their rows are left out.
+        # On a CPU without AVX-512, oneDNN has no bf16 products; their rows are then left out.
         least = {"CLEAVE_ISA": "v3", "ONEDNN_MAX_CPU_ISA": "AVX2"}
         with unittest.mock.patch.dict(os.environ, least):
             said = self.run_cleave("bench", "matmul", "--filter", "matmul/narrow/forward", "--seconds", "0", "--rounds", "1", "--json")
@@ -131,7 +131,7 @@ class Commands(AppTest):
         self.assertIn("changes that make it fit", self.run_cleave(
             "plan", "--deepspeed_config", path, "--model", "tiny", "--seq_len", 32, "--device_memory", "9MiB", code=3).stderr)
 
-    def test_steps_that_nobody_knows_stay_open_in_check_and_plan(self):
+    def test_unknown_numbers_of_steps_stay_undefined_in_check_and_plan(self):
         path = self.config(scheduler={"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}})
         for command in (["check", path], ["plan", "--deepspeed_config", path, "--seq_len", 32]):
             r = self.run_cleave(*command)
@@ -146,7 +146,7 @@ class Commands(AppTest):
         for part in ("bad.json:2:", "bad.json:3:", "bad.json:4:", "gradient_clipping", "train_batch_size", "stage"):
             self.assertIn(part, err)
 
-    def test_report_says_what_the_machine_offers_and_what_is_missing(self):
+    def test_report_lists_features_of_the_machine_and_missing_ones(self):
         report = json.loads(self.run_cleave("report", "--json").stdout)
         with open("/proc/cpuinfo") as f:
             self.assertIn(report["cpu"]["model"], f.read())
@@ -201,7 +201,7 @@ class Commands(AppTest):
         self.assertIn("deepspeed: 2 keys that this program does not know: fp16.brand_new, newer\n", said)
         self.assertIn("transformers: 1 options of the Trainer that this program does not know: newest_option\n", said)
 
-    def test_check_asks_for_ranks_and_notes_what_deepspeed_refuses(self):
+    def test_check_asks_for_ranks_and_notes_keys_that_deepspeed_rejects(self):
         r = self.run_cleave("check", self.config(tensor_parallel={"autotp_size": 2}), code=2)
         self.assertIn("2 tensor ranks need more ranks than the assumed single rank; add --world_size N", r.stderr)
         r = self.run_cleave("check", "--strict", self.config(amp={"enabled": False}, zero_optimization={"stage": 3, "mics_shard_size": -1}))
@@ -234,7 +234,7 @@ class Commands(AppTest):
             r = self.run_cleave("train", "--deepspeed_config", self.config(), "--data", self.text, "--device", "cpu", code=2)
             self.assertIn("--gpu_transport ipc: has no effect, because this rank computes on the CPU", r.stderr)
 
-    def test_a_gpu_that_is_not_there_is_refused_with_the_fix(self):
+    def test_a_missing_gpu_is_an_error_with_the_fix(self):
         if json.loads(self.run_cleave("report", "--json").stdout)["cuda"]["gpus"]:
             self.skipTest("there is a GPU")
         for wanted in "cuda", "cuda:0":
@@ -262,7 +262,7 @@ class Commands(AppTest):
             a = self.run_cleave("generate", out, "--prompt", "the", "--tokens", 5, "--seed", 3)
             self.assertTrue(a.stdout.startswith("the"))
 
-    def test_a_config_json_that_cannot_be_made_says_why(self):
+    def test_a_config_json_that_cannot_be_written_is_an_error_with_the_reason(self):
         path = self.dir / "config.json"
         for text, parts in (
             ("{}", ["config.json", "model_type"]),
@@ -275,7 +275,7 @@ class Commands(AppTest):
                 self.assertIn(part, r.stderr)
             self.assertEqual(self.times_said(parts[-1], r.stderr), 1, "said once, not by every rank")
 
-    def test_a_folder_without_weights_begins_with_random_ones_where_they_are_asked_for(self):
+    def test_a_folder_without_weights_starts_with_random_ones_on_request(self):
         config = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 16, "n_layer": 1, "n_head": 2, "attn_pdrop": 0.0}
         bare = self.dir / "bare"
         bare.mkdir()
@@ -286,7 +286,7 @@ class Commands(AppTest):
         self.run_cleave("plan", "--deepspeed_config", self.config(), "--model", bare, "--seq_len", 32)
         self.train(model=bare / "config.json", ranks=1)
 
-    def test_chats_in_json_lines_are_refused_as_such_with_any_tokenizer(self):
+    def test_chats_in_json_lines_are_errors_with_any_tokenizer(self):
         chats = self.dir / "chats.jsonl"
         line = json.dumps({"messages": [{"role": "user", "content": "light and water"}]})
         chats.write_text((line + "\n") * 200)
@@ -309,7 +309,7 @@ class Commands(AppTest):
         got = [self.run_cleave("eval", run, "--data", file).stdout.splitlines()[0] for file in (lines, plain)]
         self.assertEqual(*got)
         self.assertIn("light", self.run_cleave("generate", run, "--prompt", "light", "--tokens", 3).stdout)
-        self.text = lines  # documents are known, and a text beside them stays one of bytes
+        self.text = lines  # documents are known; a text next to them stays bytes
         self.train("--pack", "--document_mask", ranks=1)
         self.train("--eval_data", data, ranks=1)
         r = self.train("--jsonl_key", "body", ranks=1, code=7)
@@ -333,9 +333,9 @@ class Commands(AppTest):
         self.assertIn("vocabulary 256", self.run_cleave("data", "inspect", tokens).stdout)
         text = self.losses(ranks=1)
         self.text = tokens
-        self.assertEqual(self.losses(ranks=1), text)  # the same model of the same vocabulary
+        self.assertEqual(self.losses(ranks=1), text)  # the same model with the same vocabulary
 
-    def test_broken_json_is_named_with_its_place_in_words_of_this_program(self):
+    def test_broken_json_is_an_error_of_this_program_with_its_place(self):
         bad, lines, folder = self.dir / "bad.json", self.dir / "bad.jsonl", self.dir / "published"
         bad.write_text('{"a":\n nope}')
         lines.write_text('{"text": "a"}\n{"text": b}\n')

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Indexed data sets, blends and packed documents from the command line. The files are written here, with struct, from the description of
-the format in docs/data.md. Usage: data_test.py CLEAVE"""
+"""Indexed data sets, blends and packed documents from the command line. The test writes the files with struct, from the description of the
+format in docs/data.md. Usage: data_test.py CLEAVE
+"""
 import json
 import os
 import struct
@@ -28,7 +29,7 @@ def write_indexed(stem, documents, masks=None):
 class Data(AppTest):
     def setUp(self):
         super().setUp()
-        os.chdir(self.dir)  # a blend's files have no blanks
+        os.chdir(self.dir)  # file names of a blend contain no blanks
         self.a = [[(d + 3 * t) % 256 for t in range(5 + d % 17)] for d in range(60)]
         self.masks = [[int(t % 4 != 1) for t in range(len(d))] for d in self.a]
         write_indexed(self.dir / "a", self.a, self.masks)
@@ -70,7 +71,7 @@ class Data(AppTest):
         first = self.run_on("@mix.txt", "--pack", "--output", "run", steps=7)
         self.assertEqual(first + self.run_on("@mix.txt", "--pack", "--output", "run", steps=12), whole)
 
-    def test_a_blend_is_evaluated_whole_in_order_whatever_its_weights(self):
+    def test_a_blend_is_evaluated_completely_in_order_with_any_weights(self):
         def evaluated(data, ranks=1, **config):
             self.run_on("a.bin", "--eval_data", data, ranks=ranks, steps=2, **config)
             lines = [json.loads(line) for line in (self.dir / "metrics.jsonl").read_text().splitlines()]
@@ -86,7 +87,7 @@ class Data(AppTest):
         self.assertIn("--eval_data: 'd' is not a weight; write weights and files in turn: \"0.7 a.bin 0.3 b.bin\"", self.run_on("a", "--eval_data", "1 c d 2", code=2))
         self.assertIn("--eval_data", self.run_on("a", "--eval_data", "1 c 2 d", "--trace", "c.idx", code=2))
 
-    def test_what_changed_since_a_checkpoint_is_said(self):
+    def test_changes_since_a_checkpoint_are_printed(self):
         self.run_on("@mix.txt", "--output", "run", steps=2)
         self.assertIn("--data: the weights of the sources changed ('[3,2]' now, '[7,3]'",
                       self.run_on("0.6 a.bin 0.4 b", "--output", "run", "--strict", code=4))

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Ranks that were started with different inputs train nothing: every rank ends with code 2, and the message names the input, the ranks and
-both values. Options that each rank may choose stay allowed."""
+"""Ranks with different inputs train nothing: every rank exits with code 2, and the message names the input, the ranks and both values.
+Options
+that may differ between ranks stay allowed.
+"""
 import json
 import os
 import pathlib
@@ -10,7 +12,7 @@ import unittest
 
 from app_test import CLEAVE, CONFIG, AppTest
 
-# Replaces options of the command line on rank 1, and adds those that it has not.
+# Replaces options of the command line on rank 1, or adds missing ones.
 RANK_1_WITH = """import json, os, sys
 changes, program = json.loads(sys.argv[1]), sys.argv[2:]
 for option, value in changes.items() if os.environ["RANK"] == "1" else ():
@@ -21,7 +23,7 @@ for option, value in changes.items() if os.environ["RANK"] == "1" else ():
 os.execv(program[0], program)
 """
 ZERO = {"zero_optimization": {"stage": 1}}
-# What rank 1 has instead: options; or sections of the ds_config, by the key that the message names.
+# Changes on rank 1: options; or sections of the ds_config, by the key in the message.
 OPTIONS = {
     "--seed": "43", "--seq_len": "16", "--steps": "4", "--save_interval": "2", "--save_minutes": "5", "--keep": "7", "--keep_every": "2",
     "--eval_interval": "2", "--resume_check": "off", "--reset_optimizer": None, "--strict": None, "--trace": "t.json",
@@ -51,7 +53,7 @@ KEYS = {
 
 class DifferentInputs(AppTest):
     def job(self, changes, ranks=2, code=2, config=None, data=None):
-        """A job whose rank 1 has these options instead."""
+        """Runs a job with these options on rank 1."""
         script = self.dir / "rank_1_with.py"
         script.write_text(RANK_1_WITH)
         options = {"--deepspeed_config": config or self.config(**ZERO), "--model": "tiny", "--data": data or self.text, "--seq_len": 32,
@@ -118,7 +120,7 @@ class DifferentInputs(AppTest):
         self.assertEqual(line.count("ranks differ"), 8)
         self.assertIn("; and others; start", line)
 
-    def test_what_each_rank_may_choose(self):
+    def test_options_that_may_differ_between_ranks(self):
         copy = self.dir / "copy.txt"
         shutil.copy(self.text, copy)
         other = self.dir / "other.json"

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests README.md, the guide in docs/ and the pages of the examples: every command runs, every option exists, figures equal those of the
-program or of the named results, and pictures equal the output of their scripts. Usage: documents_test.py CLEAVE"""
+program or of the named results, and pictures equal the output of their scripts. Usage: documents_test.py CLEAVE
+"""
 import json
 import os
 import pathlib
@@ -17,7 +18,7 @@ GUIDE = ("install", "train", "fine_tune", "configuration", "will_it_fit", "out_o
 PAGES = [ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in GUIDE), *sorted(ROOT.glob("examples/*/README.md"))]
 BIN = pathlib.Path(CLEAVE).parent
 
-# Commands that are not run here, and what runs them.
+# Commands that do not run here, and the tests that run them.
 ELSEWHERE = {
     "./scripts/quickstart.sh": "scripts/test_examples.sh",
     "./scripts/test.sh": ".ci/run",
@@ -31,18 +32,18 @@ ELSEWHERE = {
     "./examples/torchrun/train.sh": "tests/app/cluster_examples_test.py",
     "./examples/mpi/train.sh": "tests/app/cluster_examples_test.py",
     "./scripts/fetch_digits.sh": "scripts/test_examples.sh",
-    "cleave bench matmul": "tests/app/commands_test.py",  # minutes
+    "cleave bench matmul": "tests/app/commands_test.py",  # takes minutes
     "cleave launch -n 2 -- build/release/bin/digits": "scripts/test_examples.sh",
     "cleave launch -n 2 -- build/release/bin/encoder": "scripts/test_examples.sh",
     "build/release/bin/encoder plan 8": "scripts/test_examples.sh",
     "cleave launch -n 2 -- python examples/python/": "tests/python/examples_test.py",  # with torch
     "deepspeed --num_gpus 2 examples/python/gpt2.py": "tests/python/examples_test.py",
-    # Tens of gigabytes and minutes; their plans are run.
+    # Tens of gigabytes and minutes; only their plans run.
     "cleave launch -n 2 -- train --deepspeed_config examples/gpt2_large/": "",
     "cleave train --deepspeed_config examples/too_large/": "",
 }
 
-# The launchers of others, which start the ranks with the variables that their documents name.
+# Replacements of other launchers, which start the ranks with their documented variables.
 LAUNCHERS = {
     "torchrun": ("--no-python --nproc_per_node 2", {"RANK": "{r}", "WORLD_SIZE": "2", "LOCAL_RANK": "{r}", "LOCAL_WORLD_SIZE": "2",
                                                     "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}",
@@ -61,7 +62,7 @@ def blocks(page, language):
 
 
 def commands(block):
-    """Those of a block, continued lines and loops as one."""
+    """Returns the commands of a block; continued lines and loops are one command."""
     text = block.replace("\\\n", " ")
     text = re.sub(r"[ \t]+#.*", "", text)
     loops = re.split(r"(^for .*?^done$)", text, flags=re.MULTILINE | re.DOTALL)
@@ -105,9 +106,9 @@ class Documents(AppTest):
 
     def shell(self, command):
         command = re.sub(r"--steps (\d+)", lambda m: f"--steps {min(int(m[1]), 3 if int(m[1]) < 50 else 4)}", command)
-        if "published-model" in command:  # which is small here
+        if "published-model" in command:  # a small model here
             command = re.sub(r"--seq_len \d+", "--seq_len 16", command)
-        command = command.replace("./scripts/fetch_kjv.sh kjv.txt", "true")  # the text is there
+        command = command.replace("./scripts/fetch_kjv.sh kjv.txt", "true")  # the text exists already
         return subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=self.dir, env=self.env, capture_output=True,
                               text=True, errors="replace", timeout=180)
 
@@ -115,7 +116,7 @@ class Documents(AppTest):
         ran, failed = 0, []
         for page in PAGES:
             opened = [line for line in page.read_text().splitlines() if line.startswith("```")]
-            self.assertTrue(all(line in ("```sh", "```text", "```json") for line in opened[::2]), f"{page}: a block says what it is")
+            self.assertTrue(all(line in ("```sh", "```text", "```json") for line in opened[::2]), f"{page}: a block has a language")
             for block in blocks(page, "sh"):
                 for command in commands(block):
                     by = next((by for begin, by in ELSEWHERE.items() if command.startswith(begin)), None)
@@ -129,7 +130,7 @@ class Documents(AppTest):
         self.assertEqual(failed, [])
         self.assertGreater(ran, 20)
 
-    def test_every_option_is_one(self):
+    def test_every_option_exists(self):
         helps = subprocess.run([CLEAVE, "--help"], capture_output=True, text=True).stdout
         for name in ["train", "launch", "check", "explain", "plan", "eval", "generate", "import", "export", "data", "bench", "report", "data split", "data tokenize",
                      "data inspect", "data ngrams", "inspect", "verify", "digest"]:
@@ -139,7 +140,7 @@ class Documents(AppTest):
             for option in set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", page.read_text())) - others:
                 self.assertIn(option, helps, f"{page.relative_to(ROOT)} names an option that no command has")
 
-    def test_measured_figures_stand_in_the_results_that_are_named(self):
+    def test_measured_figures_are_in_the_named_results(self):
         text = (ROOT / "README.md").read_text()
         section = text[text.index("## Results"):text.index("## Comparison")]
         results = "".join((ROOT / name).read_text() for name in re.findall(r"\]\((benchmarks/results/[\w.]+)\)", section))
@@ -149,7 +150,7 @@ class Documents(AppTest):
         rounded = {f"{float(number):.0f}" for number in re.findall(r"\d+\.\d+", results)}
         self.assertEqual(set(figures) - rounded - set(re.findall(r"(?<=\| )\d{3}(?= \|)", results)), set())
 
-    def test_results_name_a_commit_and_a_command_that_is_there(self):
+    def test_results_name_a_commit_and_an_existing_command(self):
         listed = "".join(page.read_text() for page in ROOT.glob("benchmarks/**/CMakeLists.txt"))
         programs = set(re.findall(r"\b\w+_bench\b", listed))
         shallow = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=ROOT, capture_output=True, text=True).stdout
@@ -166,7 +167,7 @@ class Documents(AppTest):
                 for commit in commits if shallow.strip() == "false" else []:
                     known = subprocess.run(["git", "merge-base", "--is-ancestor", commit, "HEAD"], cwd=ROOT, capture_output=True)
                     self.assertEqual(known.returncode, 0, f"{where}: commit {commit} is not in this tree's history")
-                for script in scripts:  # in the tree, or in one that was measured
+                for script in scripts:  # in the tree, or in a measured one
                     there = [(ROOT / script).is_file(), shallow.strip() != "false"]
                     for commit in commits:
                         there.append(subprocess.run(["git", "cat-file", "-e", f"{commit}:{script}"], cwd=ROOT, capture_output=True).returncode == 0)
@@ -177,7 +178,7 @@ class Documents(AppTest):
                               "--json", *options).stdout
         return json.loads(out)["ranks"]
 
-    def test_the_table_of_three_layouts_is_what_the_plan_says(self):
+    def test_the_table_of_three_layouts_equals_the_plan(self):
         page = (ROOT / "examples/train_3d/README.md").read_text()
         rows = re.findall(r"^\| `(\w+\.json)` \| ([\d.]+) MiB \| ([\d.]+) MiB \|$", page, re.MULTILINE)
         self.assertEqual(len(rows), 3)
@@ -187,24 +188,24 @@ class Documents(AppTest):
             bytes_sent = max(sum(sum(c.values()) for c in rank["comm_bytes"].values()) for rank in ranks)
             self.assertEqual((memory, sent), (f"{most / 2**20:.2f}", f"{bytes_sent / 2**20:.2f}"), name)
 
-    def test_the_plan_of_a_model_on_disk_is_the_one_that_is_shown(self):
+    def test_the_shown_plan_of_a_model_on_disk_is_current(self):
         page = ROOT / "examples/too_large/README.md"
         shown = next(block for block in blocks(page, "text") if "optimizer_state" in block)
         got = self.run_cleave("plan", "--deepspeed_config", ROOT / "examples/too_large/ds_config_disk.json", "--model", "qwen2.5-3b",
                               "--seq_len", 128, "--device_memory", "6GiB", "--host_memory", "10GiB").stdout
         self.assertIn(shown.strip(), got)
 
-    def test_the_picture_is_what_the_plan_says_now(self):
+    def test_the_picture_of_the_plan_is_current(self):
         drawn = self.dir / "overview.svg"
         subprocess.run(["python3", str(ROOT / "scripts/draw_overview.py"), CLEAVE, str(drawn)], check=True)
         self.assertEqual(drawn.read_text(), (ROOT / "docs/overview.svg").read_text())
 
-    def test_the_folders_and_the_step_are_drawn_as_they_are(self):
+    def test_the_drawings_of_folders_and_step_are_current(self):
         subprocess.run(["python3", str(ROOT / "scripts/draw_architecture.py"), str(self.dir)], check=True)
         for name in ("layers.svg", "step.svg", "unit.svg"):
             self.assertEqual((self.dir / name).read_text(), (ROOT / "docs" / name).read_text(), name)
 
-    def test_links_lead_somewhere(self):
+    def test_links_have_targets(self):
         for page in PAGES + sorted((ROOT / "docs").glob("*.md")) + [ROOT / "CONTRIBUTING.md"]:
             for link in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text()):
                 self.assertTrue((page.parent / link).exists(), f"{page.relative_to(ROOT)}: {link}")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Models of Hugging Face in and out: training from their weights, import, export, and answers to folders that are no such models.
-tests/fixtures/make_published_fixtures.py makes the folders, and what transformers computes from them."""
+"""Hugging Face models in both directions: training from their weights, import, export, and errors for other folders.
+tests/fixtures/make_published_fixtures.py makes the folders and the results of transformers.
+"""
 import filecmp
 import json
 import math
@@ -20,7 +21,7 @@ LENGTH, VOCAB = 12, 61
 
 
 def read_safetensors(path):
-    """name: (type, shape, bytes)"""
+    """Returns name: (type, shape, bytes)."""
     data = path.read_bytes()
     begin = 8 + struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:begin])
@@ -29,7 +30,7 @@ def read_safetensors(path):
 
 
 class Trap:
-    """What runs a command where Python reads it."""
+    """Runs a command when Python unpickles it."""
 
     def __init__(self, path):
         self.path = path
@@ -47,7 +48,7 @@ class Exchange(AppTest):
             tokens = struct.unpack(f"<{2 * LENGTH}i", tensors["tokens"][2])
             logits = struct.unpack(f"<{2 * LENGTH * VOCAB}f", tensors["logits"][2])
             self.expected[name] = self.loss_of(tokens + (0,), logits)
-        self.tokens = self.dir / "tokens.bin"  # two windows, as nanoGPT writes them
+        self.tokens = self.dir / "tokens.bin"  # two windows, in the format of nanoGPT
         self.tokens.write_bytes(struct.pack(f"<{2 * LENGTH + 1}H", *tokens, 0))
 
     @staticmethod
@@ -60,7 +61,7 @@ class Exchange(AppTest):
         return total / (2 * LENGTH)
 
     def begin(self, model, *args, ranks=1, steps=1, code=0, length=LENGTH, **config):
-        """Trains on both windows at once; returns the losses and what was printed."""
+        """Trains on both windows at once; returns the losses and the output."""
         metrics = self.dir / "exchange.jsonl"
         file = self.config("exchange.json", **{"train_batch_size": 2, "train_micro_batch_size_per_gpu": 1,
                                                "gradient_accumulation_steps": None, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}},
@@ -73,7 +74,7 @@ class Exchange(AppTest):
         return [line["loss"] for line in lines if "loss" in line], r
 
     def model(self, name, **changes):
-        """A copy whose config.json is changed."""
+        """Copies a model with changes in its config.json."""
         folder = self.dir / f"model {len(list(self.dir.iterdir()))}"
         shutil.copytree(PUBLISHED / name, folder)
         config = json.loads((folder / "config.json").read_text())
@@ -99,7 +100,7 @@ class Exchange(AppTest):
         losses, _ = self.begin(PUBLISHED / "qwen2", bf16={"enabled": True})
         self.assertAlmostEqual(losses[0] / self.expected["qwen2"], 1, delta=1e-2)
 
-    def test_a_checkpoint_goes_before_the_published_weights(self):
+    def test_a_checkpoint_takes_precedence_over_published_weights(self):
         out = self.dir / "out"
         whole, _ = self.begin(PUBLISHED / "llama", steps=4)
         first, _ = self.begin(PUBLISHED / "llama", "--output", out, steps=2)
@@ -109,13 +110,13 @@ class Exchange(AppTest):
         self.assertIn(f"resumed from {out}/global_step2 at step 2", r.stdout)
         self.assertNotIn("warning", r.stderr)
 
-    def test_config_json_alone_begins_with_random_weights(self):
+    def test_a_config_json_alone_starts_with_random_weights(self):
         losses, r = self.begin(PUBLISHED / "llama/config.json")
         self.assertGreater(abs(losses[0] / self.expected["llama"] - 1), 1e-3)
         self.assertIn(f"weights:    random, seed 42 (the weights next to {PUBLISHED}/llama/config.json are not read; --model {PUBLISHED}/llama "
                       "starts from them)", r.stdout)
 
-    def test_values_that_are_no_numbers_are_named_when_they_are_read(self):
+    def test_values_that_are_not_finite_are_named_when_they_are_read(self):
         for name, tensor, wrong in (("llama", "model.layers.1.mlp.down_proj.weight", (5, float("nan"))), ("gpt2", "h.1.mlp.c_fc.weight", (1, float("-inf"))),
                                     ("qwen2", "model.embed_tokens.weight", (2, float("inf")))):
             folder, count = self.model(name), 0
@@ -127,7 +128,7 @@ class Exchange(AppTest):
                     bits = {"F32": struct.pack("<f", wrong[1]), "BF16": struct.pack("<f", wrong[1])[2:], "F16": struct.pack("<e", wrong[1])}[kind]
                     data = file.read_bytes()
                     at = data.index(values)
-                    for i in range(count):  # at both ends and between
+                    for i in range(count):  # at both ends and in between
                         place = at + i * (of - 1) // max(1, count - 1) * width
                         data = data[:place] + bits + data[place + width:]
                     file.write_bytes(data)
@@ -139,7 +140,7 @@ class Exchange(AppTest):
             for args in (["eval", folder, "--data", self.tokens], ["import", folder, self.dir / f"{name} import"], ["digest", folder]):
                 self.assertIn(said, self.run_cleave(*args, code=4).stderr)
 
-    def test_an_index_or_a_header_that_says_two_things_is_refused(self):
+    def test_an_inconsistent_index_or_header_is_an_error(self):
         name = "model.norm.weight"
         def index(change):
             folder = self.model("llama")
@@ -168,7 +169,7 @@ class Exchange(AppTest):
         refused(folder, f"duplicate key '{name}' in one object")
         refused(folder, "model.safetensors: is damaged or not a safetensors file: ")
 
-    def test_a_name_that_nothing_has_is_said_to_be_missing(self):
+    def test_a_missing_name_is_an_error(self):
         for args in (["eval", "nothing", "--data", self.tokens], ["generate", "nothing"], ["inspect", "nothing"], ["verify", "nothing"],
                      ["digest", "nothing"], ["export", "nothing", self.dir / "out"]):
             r = self.run_cleave(*args, code=4)
@@ -178,7 +179,7 @@ class Exchange(AppTest):
         (bare / "model.safetensors").unlink()
         self.assertIn(f"{bare}: contains a config.json, but neither weights", self.run_cleave("eval", bare, "--data", self.tokens, code=4).stderr)
 
-    def test_the_first_line_says_where_weights_come_from_and_nothing_random_begins_unasked(self):
+    def test_the_first_line_names_the_origin_of_weights_and_random_ones_must_be_requested(self):
         bare = self.model("llama")
         for file in bare.glob("*.safetensors*"):
             file.unlink()
@@ -192,9 +193,9 @@ class Exchange(AppTest):
         r = self.begin("tiny", "--quiet")[1]
         self.assertTrue("\nweights:    random, seed 42\n" in r.stdout, r.stdout)
 
-    def test_a_name_that_is_a_preset_and_a_folder_is_asked_about_in_every_command(self):
+    def test_a_name_of_a_preset_and_a_folder_is_ambiguous_in_every_command(self):
         shutil.copytree(PUBLISHED / "llama", self.dir / "gpt2")
-        (self.dir / "tiny").mkdir()  # no model
+        (self.dir / "tiny").mkdir()  # not a model
         shutil.copy(self.tokens, self.dir / "two.bin")
         config = self.config(train_micro_batch_size_per_gpu=2)
 
@@ -234,7 +235,7 @@ class Exchange(AppTest):
                            if not k.endswith((".attn.bias", ".masked_bias", "lm_head.weight"))}
             self.assertEqual(again, weights, name)
 
-    def test_an_export_carries_what_belongs_to_the_model_and_comes_back_as_the_same_files(self):
+    def test_an_export_contains_the_model_files_and_imports_to_the_same_files(self):
         model = self.model("llama")
         for name, text in (("tokenizer.json", "{}"), ("tokenizer_config.json", "{}"), ("vocab.json", '{"a": 1}'),
                            ("merges.txt", "a b"), ("special_tokens_map.json", "{}"), ("added_tokens.json", "{}"), ("notes.txt", "no")):
@@ -255,7 +256,7 @@ class Exchange(AppTest):
         self.run_cleave("export", self.dir / "again", b)
         self.assertSameFiles(a, b)
 
-    def test_a_link_out_of_a_models_folder_and_a_file_of_another_form_are_not_copied(self):
+    def test_links_out_of_a_model_folder_and_files_of_other_formats_are_not_copied(self):
         private = self.dir / "private.json"
         private.write_text('{"password": "x"}')
         link, other_form = "the link leaves the model's folder", "the content does not match the name"
@@ -272,7 +273,7 @@ class Exchange(AppTest):
             self.assertFalse((self.dir / "never" / name).exists())
             shutil.rmtree(model)
             shutil.rmtree(self.dir / "never", ignore_errors=True)
-        # A run's folder that came with links.
+        # A run folder that contains links.
         run = self.dir / "run"
         self.run_cleave("import", PUBLISHED / "llama", run)
         (run / "vocab.json").symlink_to(private)
@@ -307,7 +308,7 @@ class Exchange(AppTest):
         self.run_cleave("export", run, out)
         self.assertFalse(left.exists())
 
-    def test_a_model_that_began_random_is_exported_with_a_config_of_its_own(self):
+    def test_a_model_that_started_random_is_exported_with_its_own_config(self):
         run, out = self.dir / "run", self.dir / "out"
         self.train("--output", run, ranks=1)
         self.run_cleave("export", run, out, "--dtype", "bf16")
@@ -331,7 +332,7 @@ class Exchange(AppTest):
         _, r = self.begin(PUBLISHED / "qwen2", zero_optimization=zero)
         self.assertIn("stage3_gather_16bit_weights_on_model_save: nothing is written without --output", r.stdout)
 
-    def test_an_import_is_a_beginning_with_a_new_optimizer(self):
+    def test_a_training_of_an_import_starts_with_a_new_optimizer(self):
         folder = self.dir / "in"
         self.run_cleave("import", PUBLISHED / "mistral", folder)
         whole, _ = self.begin(PUBLISHED / "mistral", steps=3)
@@ -340,7 +341,7 @@ class Exchange(AppTest):
         self.assertIn("global_step0 at step 0; the optimizer starts from scratch", r.stdout)
         self.assertNotIn("warning", r.stderr)
 
-    def test_a_training_of_deepspeed_goes_on_with_its_moments(self):
+    def test_a_deepspeed_training_resumes_with_its_moments(self):
         self.tokens.write_bytes(struct.pack("<25H", *(i * i % 31 for i in range(25))))
         def imported(name):
             out = self.dir / name
@@ -354,7 +355,7 @@ class Exchange(AppTest):
         for folder, ranks, config in zip(folders, (2, 1, 2), ({"zero_optimization": {"stage": 3}}, {}, {"pipeline": {"stages": 2}})):
             losses, r = self.begin(DEEPSPEED / "zero2_fp32", "--output", folder, "--strict", ranks=ranks, steps=5, **config)
             self.assertIn("global_step3 at step 3\n", r.stdout)
-        # In fp32 DeepSpeed's own next losses, of which the second and the third need the moments and their count.
+        # In fp32, DeepSpeed's own next losses; the second and third depend on the moments and their count.
         expected = read_safetensors(DEEPSPEED / "zero2_fp32.expected.safetensors")
         self.tokens.write_bytes(struct.pack("<12H", *struct.unpack("<12i", expected["tokens"][2])))
         for ranks, config in ((1, {}), (2, {"pipeline": {"stages": 2}})):
@@ -365,7 +366,7 @@ class Exchange(AppTest):
                                    **config)
             for ours, theirs in zip(losses[-3:], struct.unpack("<3f", expected["losses"][2])):
                 self.assertAlmostEqual(ours / theirs, 1, delta=1e-5)
-        # Of a pipeline the loss that transformers computes from its weights.
+        # For a pipeline, the loss that transformers computes from its weights.
         expected = read_safetensors(DEEPSPEED / "pipe2_bf16.expected.safetensors")
         self.tokens.write_bytes(struct.pack("<12H", *struct.unpack("<12i", expected["tokens"][2])))
         folder = self.dir / "pipe"
@@ -401,11 +402,11 @@ class Exchange(AppTest):
         self.assertIn("already exists; choose a new or empty folder", r.stderr)
         self.assertEqual((taken / "notes.txt").read_text(), "mine")
         (taken / "notes.txt").unlink()
-        self.run_cleave("export", run, taken)  # an empty folder is free
+        self.run_cleave("export", run, taken)  # an empty folder is accepted
         self.assertTrue((taken / "model.safetensors").exists())
         self.assertEqual([p.name for p in self.dir.iterdir() if p.name.startswith(".tmp")], [])
 
-    def test_folders_that_are_no_such_models_are_one_error_before_anything_starts(self):
+    def test_other_folders_are_one_error_before_anything_starts(self):
         def refused(folder, code, *parts, ranks=1):
             _, r = self.begin(folder, ranks=ranks, code=code)
             for part in (str(folder), *parts):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Generated texts: the same with kept keys and values as without, in every layout, beside other prompts and past the sequence."""
+"""Sample generation: equal with and without a KV cache, in every layout, with other prompts and past the sequence length."""
 import json
 import os
 import shutil
@@ -28,7 +28,7 @@ class Generate(AppTest):
         out = self.run_cleave(*launch, "generate", folder or self.out, "--quiet", *layout, *args).stdout
         return "".join(line.removeprefix("[0] ") for line in out.splitlines(keepends=True))
 
-    def test_a_terminal_is_shown_no_control_characters_and_a_pipe_the_text_itself(self):
+    def test_a_terminal_gets_no_control_characters_and_a_pipe_gets_the_text(self):
         raw, escaped = b"up\x1b[2J\xc2\x9b\ton", b"up\\x1b[2J\\xc2\\x9b\ton"
         command = ["generate", self.out, "--quiet", "--tokens", "2", "--prompt", os.fsdecode(raw)]
         self.assertTrue(subprocess.run([CLEAVE, *command], capture_output=True, check=True).stdout.startswith(raw))
@@ -51,8 +51,8 @@ class Generate(AppTest):
                 self.assertEqual(self.generate(*args, "--temperature", 0, ranks=ranks, **changes), greedy)
                 self.assertEqual(self.generate(*args, *sampled, ranks=ranks, **changes), drawn)
 
-    def test_a_prompt_of_many_becomes_what_it_becomes_alone(self):
-        # One at a time is alone: what a prompt draws depends on its number in the file.
+    def test_a_prompt_among_many_has_the_text_of_a_single_one(self):
+        # With --batch 1, each prompt is alone. The draws of a prompt depend on its number in the file.
         args = ["--tokens", 14, "--stop", "a"]
         texts = {batch: self.generate("--prompts", self.prompts, "--batch", batch, *args) for batch in (1, 3, 8, 20)}
         self.assertEqual(len(set(texts.values())), 1, texts)
@@ -64,7 +64,7 @@ class Generate(AppTest):
         lengths = {len(line) - len(p) for line, p in zip(alone.splitlines(), PROMPTS)}
         self.assertGreater(len(lengths), 1, "they end on their own")
 
-    def test_a_text_that_outgrows_the_sequence_begins_again_with_its_newest_half(self):
+    def test_a_text_longer_than_the_sequence_restarts_with_its_newest_half(self):
         greedy = ["--temperature", 0]
         text = self.generate("--prompt", "the light", "--tokens", 60, *greedy)[:-1]
         self.assertEqual(len(text), 69)
@@ -81,7 +81,7 @@ class Generate(AppTest):
         self.assertEqual(shorter[:20], text[:20])
         self.run_cleave("generate", self.out, "--seq_len", 100000, code=2)
 
-    def test_a_published_model_is_read_where_it_lies(self):
+    def test_a_published_model_is_read_in_place(self):
         published = self.dir / "published"
         tokenizer = FIXTURES / "tokenizer_llama3.json"
         model = self.dir / "model"

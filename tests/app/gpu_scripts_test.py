@@ -30,10 +30,10 @@ class Calls(unittest.TestCase):
         for call, cases in gpu_calls.CALLS.items():
             self.assertLessEqual(sum(c.seconds for c in cases), gpu_calls.BUDGET[call])
             self.assertEqual(len({c.name for c in cases}), len(cases))
-        # A machine is lent for 900 s, of which two starts take 240 s at most.
+        # A machine is available for 900 s, including two starts of at most 120 s.
         self.assertLessEqual(sum(gpu_calls.BUDGET.values()), 900 - 240)
 
-    def test_the_manual_says_what_is_expected_of_every_case(self):
+    def test_the_manual_lists_the_expectation_of_every_case(self):
         manual = (ROOT / "docs" / "gpu.md").read_text()
         for cases in gpu_calls.CALLS.values():
             for case in cases:
@@ -47,7 +47,7 @@ class Calls(unittest.TestCase):
             self.assertEqual(r.returncode, 2, r.stderr)
             self.assertIn("gpu_check: ", r.stderr)
 
-    def test_without_a_gpu_says_so_and_why_and_ends_with_77(self):
+    def test_without_a_gpu_prints_the_reason_and_exits_with_77(self):
         if os.path.exists("/dev/nvidiactl"):
             self.skipTest("there is a GPU")
         with tempfile.TemporaryDirectory() as out:
@@ -67,7 +67,7 @@ class Calls(unittest.TestCase):
                 self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
 
 
-# Stands for every program of the bundle and for Python. The name of a case says what it does.
+# Replaces every program of the bundle and Python. The name of a case selects its behavior.
 PRETENDER = r'''#!/usr/bin/env python3
 import json, os, signal, sys, time
 name, args = os.path.basename(sys.argv[0]), sys.argv[1:]
@@ -159,7 +159,7 @@ TESTS = {
 
 
 class Rehearsal(unittest.TestCase):
-    """Both calls with programs that pretend: every branch ends in time and brings back the results."""
+    """Both calls with replaced programs: every branch ends in time and returns the results."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -199,10 +199,10 @@ class Rehearsal(unittest.TestCase):
     def of(self, name):
         return self.results[name]["result"]
 
-    def test_the_first_call_settles_every_case_whatever_its_neighbors_do(self):
+    def test_the_first_call_settles_every_case_despite_its_neighbors(self):
         begun = time.monotonic()
         out = self.call("first", 1, PRETEND_TROUBLE="1")
-        self.assertLess(time.monotonic() - begun, 0.1 * gpu_calls.BUDGET["first"] + 15)  # the budget is what is tested
+        self.assertLess(time.monotonic() - begun, 0.1 * gpu_calls.BUDGET["first"] + 15)  # checks the budget
         self.assertEqual([c.name for c in gpu_calls.CALLS["first"]], list(self.results))
         self.assertEqual(self.of("eager_loading"), "passed")
         self.assertIn("the same bits as lazy_loading", self.results["eager_loading"]["note"])
@@ -218,14 +218,14 @@ class Rehearsal(unittest.TestCase):
         self.assertEqual(kernels, {"On/Other.Last/cuda": "passed", "On/Norm.Wrong/cuda": "failed", "On/Norm.Skip/cuda": "skipped", "On/Matmul.Fits/cuda": "passed",
                                    "On/Matmul.Illegal/cuda": "failed", "On/Norm.Crash/cuda": "failed", "On/Norm.Hang/cuda": "hung"})  # fmt: skip
         self.assertIn("memcheck: Invalid __global__ read", suites["kernels_test"]["cases"]["On/Matmul.Illegal/cuda"]["note"])
-        self.assertNotIn("memcheck", suites["kernels_test"]["cases"]["On/Norm.Wrong/cuda"]["note"])  # an error of numbers, not of memory
-        # After each case that does not pass, the next one starts in a new process.
+        self.assertNotIn("memcheck", suites["kernels_test"]["cases"]["On/Norm.Wrong/cuda"]["note"])  # wrong numbers are not a memory error
+        # After each failed case, the next one starts in a new process.
         self.assertEqual(len(re.findall(r"^process \d+$", self.log("first", "kernels_test.log"), re.M)), 4)
         self.assertEqual([c["result"] for c in suites["python"]["cases"].values()], ["passed", "hung", "passed"])
         self.assertRegex(out, r"passed +python Python.one \([\d.]+ s\): measured 7")
         self.assertRegex(out, r"\d+ passed, \d+ failed, 1 hung, \d+ skipped\n$")
 
-    def test_a_second_try_of_a_call_skips_what_passed(self):
+    def test_a_second_try_of_a_call_skips_passed_cases(self):
         self.call("first", 1, PRETEND_TROUBLE="1")
         (self.out / "gpu_first.tar.gz").rename(self.out / "earlier.tar.gz")
         self.cases({**TESTS, "kernels_test": [c.replace("Hang", "Fits") for c in TESTS["kernels_test"]]})
@@ -254,7 +254,7 @@ class Rehearsal(unittest.TestCase):
         self.assertIn("choices", self.log("second", "gpt2.jsonl"))
         self.assertNotIn("choices", self.log("second", "gpt2_again.jsonl"))
         self.assertNotIn("choices", self.log("second", "qwen_fp8_delayed.jsonl"))
-        # Of a file that ends in the middle, whole rows count.
+        # Whole rows of a truncated file count.
         self.assertEqual([k["name"] for k in self.results["bench"]["kernels"]], ["swiglu/forward"])
         self.assertIn("swiglu/forward", out)
         shown = run(sys.executable, TABLE, self.out / "gpu_second.tar.gz").stdout
@@ -268,7 +268,7 @@ class Rehearsal(unittest.TestCase):
         self.assertIn("cleave report did not end within", r.stdout)
         self.assertLess(time.monotonic() - begun, 0.1 * gpu_calls.BUDGET["first"])
 
-    def test_a_call_that_is_stopped_brings_back_its_results(self):
+    def test_a_stopped_call_returns_its_results(self):
         process = subprocess.Popen([str(CHECK), "--second", "--programs", str(self.programs)], env={**os.environ, **self.env}, stdout=subprocess.PIPE, text=True,
                                    start_new_session=True)  # fmt: skip
         for line in process.stdout:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Every key that is called honoured changes something that can be seen from outside: each is set to two values in a job that is
-otherwise the same, and what it is for must differ. A new key needs a row here."""
+"""Every honoured key has a visible effect: jobs that differ only in two values of the key must differ in the output that the key affects. A
+new key needs a row here.
+"""
 import concurrent.futures
 import json
 import os
@@ -46,11 +47,11 @@ AFTER = schedule("OneCycle", cycle_min_lr=1e-4, cycle_max_lr=1e-2, cycle_first_s
                  decay_mom_rate=0.5)
 PROFILE = {"flops_profiler": {"enabled": True, "profile_step": 1}}
 
-# key: (what must differ, a value, another value, the rest of the configuration, ranks)
-# memory, bytes, calls: of the plan (calls: how many collectives of which size a rank's step has). loss, lr, scale, skipped: of the
-# steps. lines: what is printed, without numbers; profile, disk: what is printed about these. files, saved: what is written, without
-# and with a folder of checkpoints. code: how the
-# run ends. alone: how long a rank waits for another. "absent" leaves the key out.
+# key: (output that must differ, a value, another value, the rest of the configuration, ranks)
+# memory, bytes, calls: of the plan (calls: number and sizes of the collectives in a rank's step).
+# loss, lr, scale, skipped: of the steps. lines: printed lines without numbers; profile, disk: printed lines about these. files, saved:
+# written files, without and with a folder of checkpoints. code: exit code. alone: how long a rank waits for another. "absent" leaves the
+# key out.
 ROWS = {
     "train_batch_size": ("loss", 8, 16, {"gradient_accumulation_steps": "absent"}, 2),
     "train_micro_batch_size_per_gpu": ("memory", 1, 2, {}, 1),
@@ -202,12 +203,12 @@ ROWS = {
     "activation_checkpointing.contiguous_memory_optimization": ("memory", False, True, {}, 1),
     "activation_checkpointing.synchronize_checkpoint_boundary": ("memory", False, True, {}, 1),
 }
-# Honoured in ways that no short job shows; a test of the part itself does.
+# A short job cannot show the effect of these keys; a test of the part does.
 ELSEWHERE = {"cleave.loss_average": ("tests/runtime", "LossAverage::micro_batches"),  # data with a loss mask
              "cleave.native": ("tests/python", '"native": True'),  # a script's model
              "cleave.save_on_stop": ("tests/python", "save_on_stop"),
              "cleave.sequence_length": ("tests/python/capi", "sequence_length"),
-             "aio.intra_op_parallelism": ("tests/offload", "Engine::threads"),  # where the kernel has no io_uring
+             "aio.intra_op_parallelism": ("tests/offload", "Engine::threads"),  # if the kernel has no io_uring
              "fp16.consecutive_hysteresis": ("tests/optim", "consecutive_hysteresis")}
 
 PLANNED = {"memory", "bytes", "calls"}
@@ -239,12 +240,12 @@ class Honoured(AppTest):
         super().setUp()
         self.model = self.dir / "model.json"
         self.model.write_text(json.dumps(MODEL))
-        # 23 samples of 16 tokens: no batch divides them.
+        # 23 samples of 16 tokens: no batch size divides them.
         self.data = self.dir / "data.txt"
         self.data.write_text(self.text.read_text()[:23 * 16 + 1])
 
     def honoured_keys(self):
-        """As the check command lists them, over configurations that together have every key."""
+        """Returns the honoured keys that `check` lists, over configurations that together contain every key."""
         found = set()
         kinds = ["AdamW", "Lamb", "Lion", "SGD", "Adagrad", "Adam"]
         for kind, rest in zip(kinds, [WARM, DECAY, COSINE, CYCLE, RANGE, {}]):
@@ -255,7 +256,7 @@ class Honoured(AppTest):
     def test_every_honoured_key_has_a_row_and_every_row_a_key(self):
         keys = self.honoured_keys()
         self.assertGreater(len(keys), 120)
-        self.assertEqual(keys - set(ROWS) - set(ELSEWHERE), set(), "honoured, and nobody looks whether it does anything")
+        self.assertEqual(keys - set(ROWS) - set(ELSEWHERE), set(), "honoured keys without a row")
         self.assertEqual((set(ROWS) | set(ELSEWHERE)) - keys, set(), "no such honoured key")
         for folder, name in ELSEWHERE.values():
             files = [path for kind in ("*.cpp", "*.py") for path in (ROOT / folder).rglob(kind)]
@@ -306,7 +307,7 @@ class Honoured(AppTest):
         field = {"loss": "loss", "lr": "lr", "scale": "loss_scale", "skipped": "skipped", "norm": "grad_norm"}[what]
         return [json.loads(line)[field] for line in metrics.read_text().splitlines()[1:-1]]
 
-    # One of two ranks, which waits for the other as long as it is told.
+    # One of two ranks, which waits for the other until its deadline.
     def alone(self, path, value, rest, folder):
         r = self.run_job("train", *self.job(path, value, rest, folder), "--data", self.data,
                          env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
@@ -325,7 +326,7 @@ class Honoured(AppTest):
                 seen.append((self.plan if what in {"memory", "bytes"} else self.trained)(what, path, value, rest, ranks, folder))
         return seen[0] != seen[1]
 
-    def test_every_honoured_key_changes_what_it_is_for(self):
+    def test_every_honoured_key_changes_its_output(self):
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             answers = dict(zip(ROWS, pool.map(self.outcome, ROWS)))
         self.assertEqual({key: answer for key, answer in answers.items() if answer is not True}, {})

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What goes wrong while a run is under way: full disks, data that change, other jobs, ranks that stop, signals."""
+"""Failures during a run: full disks, changing data, other jobs, ranks that stop, signals."""
 import json
 import os
 import shutil
@@ -14,7 +14,7 @@ from run_test import RunTest
 
 
 class Interrupted(RunTest):
-    # What goes wrong while a run is under way
+    # Failures during a run
 
     def test_a_full_disk_for_metrics_trace_and_monitors_is_a_warning_each_and_training_saves(self):
         with self.small_disk("64k") as disk:
@@ -63,7 +63,7 @@ class Interrupted(RunTest):
         job.send_signal(signal.SIGTERM)
         self.end(job, 75)
 
-    def test_a_second_job_in_the_same_folder_is_told_whose_it_is(self):
+    def test_a_second_job_in_the_same_folder_gets_the_name_of_the_first(self):
         first = self.start()
         self.until(first, "/100000  loss")
         holder = json.loads((self.out / "run.lock").read_text())
@@ -85,27 +85,27 @@ class Interrupted(RunTest):
         lock = json.loads((self.out / "run.lock").read_text())
         first.send_signal(signal.SIGTERM)
         self.end(first, 75)
-        lock["pid"] = os.getpid()  # is alive, and began at another time
+        lock["pid"] = os.getpid()  # alive, but started at another time
         (self.out / "run.lock").write_text(json.dumps(lock))
         self.train("--output", self.out, ranks=1, steps=1)
 
-    def test_a_lock_of_another_host_is_taken_over_only_when_nobody_writes_it(self):
+    def test_a_lock_of_another_host_is_taken_over_only_if_it_is_not_rewritten(self):
         self.out.mkdir()
         lock = self.out / "run.lock"
         text = json.dumps({"host": "far away", "host_id": "another", "pid": 1, "begin": "5", "since": "yesterday"})
-        config = self.config(cleave={"comm_timeout_s": 4})  # half of it is watched
+        config = self.config(cleave={"comm_timeout_s": 4})  # half of it is the watch interval
         lock.write_text(text)
         job = self.start(steps=1, config=config, ranks=2)
         self.until(job, "on another host: if the file does not change for")
         for _ in range(100):
-            lock.write_text(text)  # its owner is alive
+            lock.write_text(text)  # the owner is alive
             time.sleep(0.02)
         said = self.end(job, 2)
         self.assertIn("far away", said)
         self.assertEqual(lock.read_text(), text)
         self.assertIn("took over", self.train("--output", self.out, config=config, ranks=2, steps=1).stdout)
 
-    def test_a_job_that_lost_its_folder_while_it_stood_still_does_not_write_there(self):
+    def test_a_suspended_job_that_lost_its_folder_does_not_write_there(self):
         job = self.start("--save_interval", 1000000)
         self.until(job, "/100000  loss")
         lock = json.loads((self.out / "run.lock").read_text())
@@ -117,10 +117,10 @@ class Interrupted(RunTest):
         self.assertTrue((self.out / "run.lock").exists())
 
     def ranks_of(self, job):
-        # In the order of their start, which is that of their ranks.
+        # In the order of their start, which is the order of ranks.
         return [int(p) for p in subprocess.run(["ps", "-o", "pid=", "--ppid", str(job.pid)], capture_output=True, text=True).stdout.split()]
 
-    def test_a_rank_that_stands_still_is_named_as_the_cause(self):
+    def test_a_suspended_rank_is_named_as_the_cause(self):
         for ranks, which in ((3, 1), (2, 0)):
             config = self.config(cleave={"comm_timeout_s": 3})
             job = self.start(ranks=ranks, out=False, config=config)
@@ -140,7 +140,7 @@ class Interrupted(RunTest):
         jobs = [subprocess.Popen([CLEAVE, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                  env={**os.environ, "OMP_NUM_THREADS": "1"}) for _ in range(2)]
         said = [job.communicate(timeout=100)[0] for job in jobs]
-        self.assertEqual([job.returncode for job in jobs], [0, 0], said)  # ranks of one host meet at a port of their launcher's
+        self.assertEqual([job.returncode for job in jobs], [0, 0], said)  # ranks of one host meet at a port of their launcher
 
     def test_a_machine_whose_loopback_has_ipv6_only_trains_over_each_transport(self):
         apart = ["unshare", "-rn", "sh", "-c", 'ip link set lo up && ip addr del 127.0.0.1/8 dev lo && exec "$@"', "sh"]
@@ -154,7 +154,7 @@ class Interrupted(RunTest):
             self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
 
     def test_the_error_of_the_rank_that_failed_is_among_the_last_lines(self):
-        # Rank 1 alone finds a file gone.
+        # The file is missing only on rank 1.
         script = ("import os,sys; a=sys.argv[2:]; i=a.index(sys.argv[1])+1; a[i] += '.gone' if os.environ['RANK']=='1' else ''; "
                   "os.execv(a[0], a)")
         for option, code, gone in (("--data", 7, "text.txt.gone"), ("--deepspeed_config", 2, "ds_config.json.gone")):
@@ -164,16 +164,16 @@ class Interrupted(RunTest):
             self.assertIn(f"rank 1 ended with exit code {code}", last[-1])
             self.assertTrue(any(gone in line for line in last), r.stderr)
 
-    def test_the_last_line_of_a_job_that_cannot_save_is_why(self):
+    def test_the_last_line_of_a_job_that_cannot_save_is_the_reason(self):
         train = ["launch", "-n", 2, "--", "train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32,
                  "--steps", 1, "--output", self.out]
-        r = self.limited("ulimit -f 4000", *train)  # KiB: as a full disk, but not for shared memory
+        r = self.limited("ulimit -f 4000", *train)  # KiB: like a full disk, but not for shared memory
         self.assertEqual(r.returncode, 4)
         self.assertRegex(r.stderr.splitlines()[-1], r"error: rank \d ended with exit code 4: .*File too large")
 
-    def test_a_stop_in_the_middle_of_an_evaluation_saves_and_goes_on_later(self):
+    def test_a_stop_during_an_evaluation_saves_and_resumes_later(self):
         long = self.dir / "long.txt"
-        long.write_text("and the earth was without form. " * 200000)  # minutes
+        long.write_text("and the earth was without form. " * 200000)  # takes minutes
         options = ["--save_interval", 1000, "--eval_interval", 3, "--eval_data"]
         for ranks in (1, 2):
             metrics = self.dir / f"{ranks}.jsonl"
@@ -224,7 +224,7 @@ class Interrupted(RunTest):
                 self.assertEqual(self.saved(), ["global_step3"])
                 self.assertFalse((self.out / "run.lock").exists())
 
-    def test_a_stop_before_the_first_step_ends_with_75_however_early_it_comes(self):
+    def test_a_stop_before_the_first_step_ends_with_75_at_any_time(self):
         for times in range(20):
             job = self.start(ranks=2, out=False)
             while len(self.ranks_of(job)) < 2:
@@ -237,7 +237,7 @@ class Interrupted(RunTest):
         job = self.start(ranks=2, out=False)
         self.until(job, "/100000  loss")
         for pid in self.ranks_of(job):
-            os.kill(pid, signal.SIGSTOP)  # they cannot stop
+            os.kill(pid, signal.SIGSTOP)  # suspended, so they cannot stop by themselves
         job.send_signal(signal.SIGINT)
         self.until(job, "asked the ranks to stop")
         job.send_signal(signal.SIGINT)

@@ -8,7 +8,7 @@ namespace {
 using Steps = std::vector<int64_t>;
 
 struct Line {
-  Steps there;  // the one just saved among them
+  Steps there;  // including the one just saved
   int64_t saved, best;
   app::KeepRule rule;
   Steps go;
@@ -16,28 +16,28 @@ struct Line {
 
 TEST(KeptCheckpoints, AreTheNewestTheMultiplesTheBestAndNoOther) {
   const Line table[] = {
-      // Nothing goes where all are kept, or where there are no more than are kept.
+      // Nothing is removed if all are kept, or if there are no more than the limit.
       {{5, 10, 15}, 15, -1, {0, 0}, {}},
       {{5, 10, 15}, 15, -1, {0, 10}, {}},
       {{5, 10, 15}, 15, -1, {3, 0}, {}},
       {{5, 10, 15}, 15, -1, {9, 0}, {}},
       {{5}, 5, -1, {1, 0}, {}},
       {{}, 5, -1, {1, 0}, {}},
-      // The newest.
+      // Keeps the newest.
       {{5, 10, 15}, 15, -1, {1, 0}, {5, 10}},
       {{15, 5, 10}, 15, -1, {2, 0}, {5}},
-      // A multiple is one of the newest, too: 45 does not stay in its stead.
+      // A multiple also counts as one of the newest: 45 does not replace it.
       {{45, 50}, 50, -1, {1, 10}, {45}},
       {{10, 20, 30, 40, 45, 50}, 50, -1, {1, 10}, {45}},
       {{10, 20, 30, 40, 45, 50}, 50, -1, {2, 10}, {}},
       {{10, 15, 20, 25}, 25, -1, {1, 10}, {15}},
       {{0, 1, 2}, 2, -1, {1, 10}, {1}},
-      // So is the best.
+      // The best one also counts.
       {{5, 10, 15}, 15, 5, {1, 0}, {10}},
       {{5, 10, 15}, 15, 15, {1, 0}, {5, 10}},
       {{5, 10, 15}, 15, 10, {2, 0}, {5}},
       {{5, 10, 15, 20, 25}, 25, 5, {1, 10}, {15}},
-      // Later ones are there when an older one was resumed, and neither count nor go.
+      // Later checkpoints exist after resuming an older one; they neither count nor are removed.
       {{5, 6, 7, 8, 9}, 7, -1, {1, 0}, {5, 6}},
       {{5, 6, 7, 8, 9}, 7, 9, {2, 0}, {5}},
       // Two folders of one step count once.
@@ -48,7 +48,7 @@ TEST(KeptCheckpoints, AreTheNewestTheMultiplesTheBestAndNoOther) {
     EXPECT_EQ(app::steps_to_let_go(l.there, l.saved, l.best, l.rule), l.go) << "line " << &l - table;
 }
 
-TEST(KeptCheckpoints, StandBesideTheOneThatIsWritten) {
+TEST(KeptCheckpoints, CountTheOneThatIsWritten) {
   EXPECT_EQ(app::most_checkpoints(100, 0, {2, 0}), 1) << "one, at the end";
   EXPECT_EQ(app::most_checkpoints(100, 10, {2, 0}), 3);
   EXPECT_EQ(app::most_checkpoints(15, 10, {2, 0}), 2) << "steps 10 and 15";

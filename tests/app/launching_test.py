@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The launcher as users type it: scripts, programs and cleave's own training, here and on other hosts. Those are this machine under other
-names: an ssh in PATH that runs what it is given through a shell, as sshd would. Usage: launching_test.py CLEAVE"""
+"""The launcher as users type it: scripts, programs and cleave's training, here and on other hosts. Other hosts are this machine under other
+names: an ssh in PATH runs its command through a shell, as sshd does. Usage: launching_test.py CLEAVE
+"""
 import glob
 import json
 import os
@@ -20,15 +21,15 @@ from app_test import AppTest, CLEAVE, ROOT
 DEEPSPEED = str(pathlib.Path(CLEAVE).parent / "deepspeed")
 PLACE = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "NODE_RANK", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR",
          "MASTER_PORT"]
-# What a rank prints is one write of less than a page, which others' do not come between.
+# Each rank prints with one write of less than a page, so that outputs do not mix.
 SCRIPT = f"""import json, os, sys
 names = {PLACE} + ["NCCL_TEST", "FROM_FILE", "BOTH", "NOT_SENT", "FROM_VENV"]
 env = {{n: v for n, v in os.environ.items() if n in names or "CLEAVE_" in n}}
 os.write(1, (json.dumps({{"argv": sys.argv[1:], "cwd": os.getcwd(), "env": env}}) + "\\n").encode())
 """
 
-# As sshd: the command is a text for a shell, the environment is not the caller's but for what may be sent. A host's name that begins with
-# "gone" does not answer. It keeps a list of what it was called with.
+# Replaces ssh: the command is text for a shell, and the environment contains only variables that ssh may send. A host with a name that
+# starts with "gone" does not answer. Records its calls.
 SSH = """#!/usr/bin/env python3
 import json, os, signal, subprocess, sys
 arguments = sys.argv[1:]
@@ -49,7 +50,7 @@ env = {n: os.environ[n] for n in keep if n in os.environ}
 env["CLEAVE_TEST_HOST"] = host
 print("Welcome to", host)
 sys.stdout.flush()
-# sshd goes on when its client is gone, and what it started sees the end of its input.
+# sshd continues after its client is gone; its child sees the end of its input.
 child = subprocess.Popen(["sh", "-c", command], env=env, start_new_session=True)
 code = child.wait()
 sys.exit(code if code >= 0 else 255)
@@ -66,7 +67,7 @@ children = [subprocess.Popen(["ssh", "--", host, command.replace("%n", str(n)).r
 sys.exit(max(c.wait() for c in children))
 """
 
-# SSH at far/ssh, which sees the end of its standard input when there is a file "cut"; its output goes on.
+# ssh at far/ssh: its standard input ends if there is a file "cut"; its output continues.
 CUT_SSH = """#!/usr/bin/env python3
 import os, pathlib, select, subprocess, sys
 child = subprocess.Popen([str(pathlib.Path(sys.argv[0]).parent / "far" / "ssh"), *sys.argv[1:]], stdin=subprocess.PIPE)
@@ -81,7 +82,7 @@ while child.poll() is None:
 sys.exit(child.returncode)
 """
 
-# Starts so many processes here, in the order of the hosts, with what each kind tells its ranks.
+# Replaces mpirun: starts the processes here, in the order of the hosts, with the variables of each kind.
 MPI = """#!/usr/bin/env python3
 import os, subprocess, sys
 a = sys.argv[1:]
@@ -95,7 +96,7 @@ sys.exit(max(c.wait() for c in children))
 """
 
 
-# A task on each host, which all read what this one does.
+# Replaces srun: one task per host; all tasks read this standard input.
 SRUN = """#!/usr/bin/env python3
 import os, subprocess, sys
 a = sys.argv[1:]
@@ -158,7 +159,7 @@ class Launching(AppTest):
         return r
 
     def places(self, r):
-        """By rank what the script printed."""
+        """Returns the output of the script by rank."""
         found = {}
         for line in r.stdout.splitlines():
             if m := re.match(r"\[(\d+)\] (\{.*)", line):
@@ -168,7 +169,6 @@ class Launching(AppTest):
     def several(self, *args, **kwargs):
         return self.deepspeed("-H", self.hosts, "--master_addr", "127.0.0.1", *args, **kwargs)
 
-    @unittest.skipIf(glob.glob("/dev/nvidia[0-9]*"), "this machine has GPUs, whose slots there are")
     def test_a_rank_that_is_stopped_before_the_ranks_meet_ends_the_job_without_waiting_for_saves(self):
         """Rank 1 begins with a stop pending. The others leave within the time for a failure, far below the 60 s for saving."""
         command = [CLEAVE, "train", "--deepspeed_config", str(self.config()), "--model", "tiny", "--data", str(self.text), "--seq_len", "8",
@@ -182,7 +182,8 @@ class Launching(AppTest):
         self.assertEqual((r.stdout + r.stderr).count("stopped on request before the training started"), 1)
         self.assertIn("[1] stopped on request", r.stderr)
 
-    def test_a_machine_without_gpus_has_the_slots_that_are_named(self):
+    @unittest.skipIf(glob.glob("/dev/nvidia[0-9]*"), "this machine has GPUs, which define the slots")
+    def test_a_machine_without_gpus_has_the_named_slots(self):
         for args, ranks in ((["--include", "localhost:0,1"], [0, 1]), (["--include", "localhost:1,3"], [0, 1]), (["--exclude", "localhost:2"], [0, 1]),
                             (["--exclude", "localhost:0"], None), (["--include", "localhost"], [0])):
             r = self.deepspeed(*args, "train.py", code=0 if ranks else 2)
@@ -218,7 +219,7 @@ class Launching(AppTest):
             r = self.deepspeed(*before, "cleave", "train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text,
                                "--seq_len", 32, "--steps", 2)
             self.assertIn("shared memory, 2 ranks", r.stdout)
-        # As DeepSpeed's own launcher starts a program.
+        # DeepSpeed's launcher starts a program in this way.
         self.run_cleave("--local_rank=1", "report", env={"LOCAL_RANK": "1"})
         self.assertIn("--local_rank: conflicts with LOCAL_RANK (got 0, but LOCAL_RANK is 1",
                       self.run_cleave("--local_rank=0", "report", env={"LOCAL_RANK": "1"}, code=2).stderr)
@@ -283,7 +284,7 @@ class Launching(AppTest):
     def test_a_pid_is_not_written_through_a_link(self):
         theirs = self.dir / "theirs"
         theirs.write_text("kept")
-        link = f'ln -s "{theirs}" /tmp/$$.deepspeed && exec "$@"'  # exec keeps the process's number
+        link = f'ln -s "{theirs}" /tmp/$$.deepspeed && exec "$@"'  # exec keeps the process id
         r = subprocess.run(["sh", "-c", link, "sh", DEEPSPEED, "--num_gpus", "1", "--save_pid", "train.py"], cwd=self.dir, env=self.env,
                            capture_output=True, text=True, timeout=120)
         self.assertEqual(r.returncode, 0, r.stderr)
@@ -291,9 +292,9 @@ class Launching(AppTest):
         self.assertFalse(os.path.lexists(f"/tmp/{pid}.deepspeed"))
         self.assertEqual(theirs.read_text(), "kept")
 
-    def test_ranks_have_files_of_their_own_and_the_launcher_a_pid(self):
+    def test_ranks_have_separate_files_and_the_launcher_a_pid(self):
         r = self.deepspeed("--num_gpus", 2, "--enable_each_rank_log", "logs", "--save_pid", "--no_python", "/bin/sh", "-c",
-                           "echo out; echo err >&2", code=2)  # --local_rank=N comes first, which sh does not know
+                           "echo out; echo err >&2", code=2)  # --local_rank=N comes first and is unknown to sh
         pid = re.search(r"launcher pid: (\d+)", r.stdout)[1]
         self.assertFalse(os.path.exists(f"/tmp/{pid}.deepspeed"))
         logs = sorted(p.name for p in (self.dir / "logs").iterdir())
@@ -323,7 +324,7 @@ class Launching(AppTest):
         self.assertIn("[node-b] Welcome to node-b", r.stdout)
         self.assertIn("launch: 3 ranks on 2 hosts, by ssh: hostfile", r.stderr)
 
-    def test_the_first_hosts_address_is_asked_for_where_its_name_says_none(self):
+    def test_the_first_host_is_asked_for_an_address_that_its_name_does_not_give(self):
         r = self.deepspeed("-H", self.hosts, "train.py")
         self.assertEqual({rank["env"]["MASTER_ADDR"] for rank in self.places(r).values()}, {"127.0.0.1"})
         for config, address in {"user me\nhostname 127.0.9.9": "127.0.0.1", "hostname 192.0.2.9": "192.0.2.9",
@@ -350,7 +351,7 @@ class Launching(AppTest):
                           "if os.environ['RANK'] == '3':\n    os.kill(os.getpid(), 9) if 'KILL' in sys.argv else None\ntime.sleep(300)\n")
         start = time.monotonic()
         r = self.several("fail.py", code=1)
-        self.assertLess(time.monotonic() - start, 300)  # as long as the other ranks sleep
+        self.assertLess(time.monotonic() - start, 300)  # the sleep of the other ranks
         self.assertIn("error: rank 2 on node-b ended with exit code 1", r.stderr)
         self.assertIn("[2] no luck", r.stderr)
         self.assertEqual(processes_with(self.mark), [])
@@ -366,7 +367,7 @@ class Launching(AppTest):
         self.assertRegex(r.stderr, r"error: node-[ab] rejected its part of the job: .*./nothing: cannot be started")
 
     def running(self, *args):
-        """A job of four ranks that run, each with a child of its own."""
+        """Starts a job of four running ranks, each with a child process."""
         (self.dir / "wait.py").write_text(
             "import os, signal, subprocess, sys, time\n"
             "signal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), sys.exit(75)))\n"
@@ -407,7 +408,7 @@ class Launching(AppTest):
             p.communicate(timeout=20)
             self.nothing_left()
 
-    def test_nothing_is_left_when_a_way_to_a_host_breaks(self):
+    def test_nothing_is_left_when_a_connection_to_a_host_breaks(self):
         p = self.running()
         ways = [pid for pid in processes_with(self.mark) if b"/ssh\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()]
         self.assertEqual(len(ways), 2)
@@ -425,7 +426,7 @@ class Launching(AppTest):
         start = time.monotonic()
         (self.dir / "cut").touch()
         self.wait_for(p.stdout, "asked")
-        self.assertLess(time.monotonic() - start, 10)  # which silence alone would take
+        self.assertLess(time.monotonic() - start, 10)  # the time until silence is noticed
         p.communicate(timeout=20)
         self.assertEqual(p.returncode, 75)
         self.nothing_left()
@@ -475,7 +476,7 @@ class Launching(AppTest):
         info = "eyJhIjogWzAsIDFdLCAiYi0yIjogWzNdfQ=="  # {"a": [0, 1], "b-2": [3]}
         self.assertEqual(list(self.places(self.deepspeed("--world_info", info, "--node_rank", 1, "train.py"))), [2])
 
-    def test_failed_jobs_start_again(self):
+    def test_failed_jobs_restart(self):
         script = self.dir / "third.py"
         script.write_text("import os, sys\nprint('attempt', os.environ['CLEAVE_ATTEMPT'], flush=True)\n"
                           "sys.exit(0 if os.environ['CLEAVE_ATTEMPT'] == '2' else 1)\n")
@@ -491,7 +492,7 @@ class Launching(AppTest):
         script.write_text("import os; print('so often', flush=True); os.kill(os.getpid(), 9)\n")
         self.assertEqual(self.deepspeed("--max_restarts", 1, "third.py", code=137).stdout.count("so often"), 2)
 
-    def test_a_training_goes_on_from_its_newest_checkpoint(self):
+    def test_a_training_resumes_from_its_newest_checkpoint(self):
         out, metrics = self.dir / "out", self.dir / "metrics.jsonl"
         r = self.deepspeed("--num_gpus", 2, "--max_restarts", 2, "--venv_script", self.dying_once(), "cleave", "train", "--deepspeed_config",
                            self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 100, "--save_interval", 10,
@@ -502,18 +503,18 @@ class Launching(AppTest):
         self.assertEqual(steps[-1], 100)
 
     def dying_once(self):
-        """Sourced by every rank: the first attempt's rank 1 is killed when a checkpoint is there."""
+        """Writes a file that every rank sources: rank 1 of the first attempt is killed when a checkpoint exists."""
         path = self.dir / "dying"
         path.write_text(f'if [ "$CLEAVE_ATTEMPT$RANK" = 01 ]; then\n  (until ls -d "{self.dir}"/out/*10* >/dev/null 2>&1; do sleep 0.02; done; '
                         'kill -9 $$) >/dev/null 2>&1 &\nfi\n')
         return path
 
-    def test_a_launcher_that_is_launched_adopts(self):
+    def test_a_launched_launcher_adopts_its_ranks(self):
         rank = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "m", "MASTER_PORT": "6105", "AZUREML_NODE_COUNT": "2",
                 "AZUREML_PROCESS_NAME": "rank_3", "AZUREML_RUN_ID": "r"}
         r = self.deepspeed("train.py", "x", env=rank)
         self.assertEqual(r.stdout.count("argv"), 1)
-        said = json.loads(r.stdout)  # without a prefix: it is the process itself
+        said = json.loads(r.stdout)  # without a prefix, because it is the process itself
         self.assertEqual((said["argv"], said["env"]["RANK"], said["env"]["WORLD_SIZE"]), (["--local_rank=1", "x"], "3", "4"))
         mpi = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
         said = json.loads(self.deepspeed("train.py", env=mpi).stdout)
@@ -538,7 +539,7 @@ class Launching(AppTest):
         self.assertIn("parameter_server_count", self.deepspeed("train.py", env=bad, code=2).stderr)
         self.assertIn("MASTER_ADDR, MASTER_PORT are missing", self.deepspeed("train.py", env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, code=2).stderr)
 
-    def test_report_says_what_the_environment_says(self):
+    def test_report_shows_the_environment(self):
         env = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "m", "MASTER_PORT": "6105", "AZUREML_RUN_ID": "r",
                "AZUREML_RUN_TOKEN": "hush", "OTHER": "theirs"}
         r = self.deepspeed("report", "--env", program=CLEAVE, env=env).stdout

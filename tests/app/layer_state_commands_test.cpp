@@ -1,4 +1,4 @@
-// What the commands that read checkpoints say of one whose model has state of layers.
+// Commands that read checkpoints, for a model with layer state.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@ namespace cleave::testing {
 namespace {
 using nlohmann::json;
 
-// A checkpoint after two steps: counts in int64, the largest value in fp32.
+// Saves a checkpoint after two steps: counts in int64, the largest value in fp32.
 void save(const Ranks& l, const std::string& dir) {
   comm::run_ranks(l.ranks, [&](comm::Communicator& world) {
     model::Model m = model::make_mlp({{3, 8, 8, 4}}, DType::fp32, "counted");
@@ -85,7 +85,7 @@ TEST(LayerStateCommands, DigestIsThatOfTheValuesInEveryLayoutAndRoundsNoCounts) 
       if (i % 3 == 0) rows[size_t(Count::kind_of(x[i]))] += 1, key = std::max(key, Count::key_of(x[i]));
     }
   }
-  // The other counter is behind a layer that is trained: what it has is not known beforehand.
+  // The other counter follows a trained layer, so its value is not known beforehand.
   for (const Ranks& l : {Ranks{1, 0, 1, 4}, Ranks{4, 2, 2, 1}, Ranks{2, 3, 1, 2}}) {
     SCOPED_TRACE(words_of(l));
     Scratch scratch;

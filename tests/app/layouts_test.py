@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How ranks are laid out does not change what is learnt; what cannot be laid out is refused."""
+"""The layout of ranks does not change the training; unsupported layouts are errors."""
 import json
 import unittest
 
@@ -18,7 +18,7 @@ class Layouts(AppTest):
             got = self.losses("--transport", "gloo", config=self.config(zero_optimization={"stage": stage}), ranks=3)
             self.assertEqual(got, want, f"stage {stage} over Gloo")
 
-    def test_a_pipeline_of_two_stages_learns_what_one_stage_learns(self):
+    def test_a_pipeline_of_two_stages_learns_like_one_stage(self):
         base = {"gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}
         want = self.losses("--eval_data", self.text, config=self.config(**base), ranks=2)
         for transport, pipeline in (("shm", {"stages": 2}), ("gloo", {"stages": 2}),
@@ -62,7 +62,7 @@ class Layouts(AppTest):
             self.assertEqual(got, want, section)
             self.assertNotEqual(memory, whole, section)
 
-    def test_pipelines_that_do_not_fit_are_refused_with_what_works(self):
+    def test_invalid_pipelines_are_errors_with_valid_values(self):
         three = self.train(ranks=4, config=self.config(pipeline={"stages": 3}), code=2)
         self.assertIn("3 stages do not divide 4 ranks; use 1, 2, 4", three.stdout + three.stderr)
         many = self.train(ranks=4, code=2, config=self.config(
@@ -77,7 +77,7 @@ class Layouts(AppTest):
         self.train(config=self.config(gradient_accumulation_steps=2,
                                       pipeline={"stages": 2, "schedule": str(schedule)}))
 
-    def test_eight_ranks_as_pipe_data_and_tensor_learn_what_one_rank_learns(self):
+    def test_eight_ranks_as_pipe_data_and_tensor_learn_like_one_rank(self):
         base = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1,
                 "fp16": {"enabled": True, "initial_scale_power": 12}, "zero_optimization": {"stage": 3}}
         def config(name, **changes):
@@ -98,11 +98,11 @@ class Layouts(AppTest):
                 "other.json", tensor_parallel={"tp": {"tp_size": 2}, "sequence_parallel": False}))
             self.run_cleave("eval", self.dir / model, "--data", self.text)
 
-    def test_eval_and_generate_see_in_every_layout_what_one_rank_sees(self):
+    def test_eval_and_generate_in_every_layout_equal_one_rank(self):
         disk = self.dir / "disk"
         disk.mkdir()
         self.train("--output", self.dir / "out", config=self.config("train.json", zero_optimization={"stage": 2}), steps=40)
-        # What concerns training is not used, though these ranks could not train so.
+        # Training keys are not used, although these ranks could not train with them.
         other = {"train_batch_size": 64, "gradient_accumulation_steps": 4, "activation_checkpointing": {"interval": 1},
                  "optimizer": {"type": "Lamb", "params": {"lr": "auto"}}, "bf16": {"enabled": "auto"}}
         def see(ranks, *args, **changes):
@@ -134,7 +134,7 @@ class Layouts(AppTest):
         self.assertEqual(see(1, bf16={"enabled": True})[0], see(2, bf16={"enabled": True}, pipeline={"stages": 2})[0])
         self.assertEqual(list(disk.iterdir()), [])
 
-    def test_eval_in_a_layout_that_cannot_be_says_why(self):
+    def test_eval_in_an_invalid_layout_is_an_error_with_the_reason(self):
         out = self.dir / "out"
         self.train("--output", out, ranks=1, steps=1)
         def refused(ranks, code, *args):
@@ -148,7 +148,7 @@ class Layouts(AppTest):
         small = refused(2, 3, "--device_memory", "1MiB", *layout(pipeline={"stages": 2}))
         self.assertIn("weights", small)
         self.assertNotIn("gradients ", small)
-        # The config of another family in the manifest: its parameters are not there.
+        # The manifest has the config of another family, so its parameters are missing.
         manifest = out / (out / "latest").read_text().strip() / "manifest.json"
         text = json.dumps(version_2(json.loads(manifest.read_text())))
         llama = {"model_type": "llama", "vocab_size": 256, "hidden_size": 128, "intermediate_size": 200, "num_hidden_layers": 4,
@@ -162,7 +162,7 @@ class Layouts(AppTest):
         manifest.write_text(text.replace("tokenizer", "something"))
         self.assertIn("was not written by cleave train", refused(2, 4))
 
-    def test_layers_that_cannot_be_cut_are_refused_with_what_works(self):
+    def test_layers_that_cannot_be_cut_are_errors_with_valid_values(self):
         refused = self.train(ranks=3, config=self.config(tensor_parallel={"autotp_size": 3}), code=2)
         self.assertIn("4 heads are not divisible by 3 ranks (expected 1, 2, 4", refused.stderr)
         heads = self.train(ranks=8, config=self.config(sequence_parallel_size=8), model="llama-tiny", code=2)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A training, whatever instruction sets the environment leaves the kernels and oneDNN (scripts/at_cpu_level.py)."""
+"""Training with every instruction-set level of kernels and oneDNN (scripts/at_cpu_level.py)."""
 import sys
 import unittest
 

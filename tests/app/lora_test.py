@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Adapters from the command line: beside a published model, resumed, evaluated, merged and written for peft."""
+"""Adapters from the command line: trained on a published model, resumed, evaluated, merged and exported for peft."""
 import json
 import struct
 import unittest

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Which checkpoint a run goes on from, what it removes, and what it says of a run that was another one."""
+"""The checkpoint that a run resumes from, the ones it removes, and its messages about changed runs."""
 import json
 import os
 import shutil
@@ -10,7 +10,7 @@ from run_test import RunTest
 
 
 class NothingLost(RunTest):
-    # Which checkpoint a run goes on from
+    # Selection of the checkpoint to resume from
 
     def test_without_latest_the_newest_whole_checkpoint_is_resumed_and_none_is_lost(self):
         self.train("--output", self.out, "--save_interval", 2, "--keep", 0, steps=6)
@@ -20,23 +20,23 @@ class NothingLost(RunTest):
         self.assertIn("the file 'latest'", r.stderr)
         self.assertEqual(self.saved(), ["global_step6", "global_step8"])
 
-    def test_a_kill_before_latest_names_the_newest_checkpoint_does_not_go_back(self):
+    def test_a_kill_before_latest_names_the_newest_checkpoint_loses_no_steps(self):
         self.train("--output", self.out, "--save_interval", 2, "--keep", 0, steps=6)
-        (self.out / "latest").rename(self.out / "latest.tmp")  # what is there between the two renames
+        (self.out / "latest").rename(self.out / "latest.tmp")  # state between the two renames
         (self.out / "latest").write_text("global_step4\n")
         self.assertIn("global_step6", self.run_cleave("verify", self.out).stdout)
         r = self.train("--output", self.out, "--keep", 0, steps=6)
         self.assertIn("at step 6", r.stdout)
         self.assertIn("warning: a job was killed before 'latest' named its newest checkpoint, 'global_step6'", r.stderr)
         self.assertEqual((self.out / "latest").read_text(), "global_step6\n")
-        # Between the two, the folder of the checkpoint has no name yet: the one before is the newest.
+        # Between the two renames, the new checkpoint has no name yet: the previous one is the newest.
         (self.out / "global_step6").rename(self.out / ".tmp.global_step6")
         (self.out / "latest.tmp").write_text("global_step6\n")
         (self.out / "latest").write_text("global_step4\n")
         r = self.train("--output", self.out, "--keep", 0, steps=6)
         self.assertIn("at step 4", r.stdout)
         self.assertIn("'.tmp.global_step6'", r.stdout)
-        # Pointed back by hand, it goes back, and says so.
+        # After a manual change of `latest`, the run resumes from there and says so.
         (self.out / "latest").write_text("global_step2\n")
         r = self.train("--output", self.out, "--keep", 0, steps=2)
         self.assertIn("at step 2", r.stdout)
@@ -52,7 +52,7 @@ class NothingLost(RunTest):
             self.assertNotIn("\x1b", r.stderr)
             self.assertLess(len(r.stderr), 1000)
 
-    def test_damaged_checkpoints_are_passed_over_with_the_reason_on_every_rank(self):
+    def test_damaged_checkpoints_are_skipped_with_the_reason_on_every_rank(self):
         def flip(path):
             data = bytearray(path.read_bytes())
             data[-5] ^= 1
@@ -75,7 +75,7 @@ class NothingLost(RunTest):
             self.assertNotIn("global_step5", os.listdir(copy))
             shutil.rmtree(copy)
 
-    def test_a_folder_whose_checkpoint_is_gone_does_not_begin_at_step_0(self):
+    def test_a_folder_with_a_missing_checkpoint_does_not_start_at_step_0(self):
         self.train("--output", self.out, ranks=1, steps=2)
         shutil.rmtree(self.out / "global_step2")
         r = self.train("--output", self.out, ranks=1, steps=2, code=4)
@@ -94,7 +94,7 @@ class NothingLost(RunTest):
             (self.out / name / "precious.txt").write_text("x")
         self.train("--output", self.out, "--save_interval", 1, "--keep", 1, ranks=1, steps=6)
         self.assertEqual(self.saved(), ["best so far", "global_step0", "global_step6", "notes"])
-        # Pointed back by hand, a run leaves the newer ones until it reaches them.
+        # After a manual change of `latest`, newer checkpoints stay until the run reaches them.
         self.train("--output", self.out, "--save_interval", 1, "--keep", 0, ranks=1, steps=8)
         (self.out / "latest").write_text("global_step6\n")
         self.train("--output", self.out, "--keep", 1, ranks=1, steps=7)
@@ -102,7 +102,7 @@ class NothingLost(RunTest):
 
     def test_a_damaged_checkpoint_that_was_passed_over_is_not_one_of_those_kept(self):
         self.train("--output", self.out, "--save_interval", 2, "--keep", 0, ranks=1, steps=8)
-        for step, cut in ((8, False), (6, True)):  # one shows when its bytes are read, one before
+        for step, cut in ((8, False), (6, True)):  # one is found by reading its bytes, one before
             shard = self.out / f"global_step{step}" / "shard-00000.safetensors"
             data = bytearray(shard.read_bytes())
             data[-5] ^= 1
@@ -114,20 +114,20 @@ class NothingLost(RunTest):
         self.assertEqual(self.saved(), ["global_step4", "global_step6", "global_step8", "global_step9"])
         self.assertIn("'global_step8' is skipped:", r.stderr)
         self.assertIn("'global_step6' is skipped:", r.stderr)
-        self.train("--output", self.out, "--keep", 2, ranks=1, steps=10)  # two newer ones now
+        self.train("--output", self.out, "--keep", 2, ranks=1, steps=10)  # now there are two newer ones
         self.assertEqual(self.saved(), ["global_step10", "global_step6", "global_step8", "global_step9"])
 
-    def test_what_killed_jobs_left_is_removed_and_named_and_nothing_else_goes(self):
+    def test_remains_of_killed_jobs_are_removed_and_named_and_nothing_else(self):
         self.train("--output", self.out, "--save_interval", 2, "--keep", 0, ranks=2, steps=6)
         whole = self.out / "global_step6"
         for name in (".tmp.global_step8", ".old.global_step6", ".old.global_step4"):
             shutil.copytree(whole, self.out / name)
-        shutil.rmtree(self.out / "global_step4")  # so the folder above is the only one of what it was
-        for name in ("global_step1", "global_step9"):  # a removal that was killed; a manifest that somebody lost
+        shutil.rmtree(self.out / "global_step4")  # the folder above is then the only copy
+        for name in ("global_step1", "global_step9"):  # a killed removal; a lost manifest
             shutil.copytree(whole, self.out / name)
             (self.out / name / "manifest.json").unlink()
         shutil.copytree(self.out / "global_step1", self.out / "global_step7")
-        (self.out / "global_step7/shard-00000.json").write_text("{}")  # a save in its place that was killed
+        (self.out / "global_step7/shard-00000.json").write_text("{}")  # a killed save in its place
         (self.out / "global_step12").mkdir()
         for name in (".tmp.notes", "global_step0", "notes"):
             (self.out / name).mkdir()
@@ -139,7 +139,7 @@ class NothingLost(RunTest):
         self.assertEqual(self.saved(), [".old.global_step4", ".tmp.notes", "global_step0", "global_step2", "global_step6", "global_step7",
                                         "global_step9", "notes"])
         self.run_cleave("verify", self.out, "--tag", "global_step7")
-        # The first save of all was killed.
+        # The very first save was killed.
         for name, file in (".tmp.global_step1", "shard-00000.safetensors"), ("global_step2", "shard-00000.json"):
             (self.dir / "first" / name).mkdir(parents=True)
             (self.dir / "first" / name / file).write_text("x")
@@ -164,9 +164,9 @@ class NothingLost(RunTest):
         (self.out / "global_step1/manifest.json").write_text(json.dumps(manifest))
         self.assertIn("is not a valid shard name", self.run_cleave("eval", self.out, "--data", self.text, code=4).stderr)
 
-    # What a run was trained with
+    # Facts of the training
 
-    def test_another_optimizer_seed_data_or_length_is_said_with_both_values_and_strict_refuses(self):
+    def test_another_optimizer_seed_data_or_length_is_printed_with_both_values_and_an_error_with_strict(self):
         self.train("--output", self.out, ranks=2, steps=1)
         other = self.dir / "other.txt"
         other.write_bytes(self.text.read_bytes()[::-1])
@@ -197,7 +197,7 @@ class NothingLost(RunTest):
         self.assertNotIn("warning", self.train("--output", self.out, "--strict", ranks=1, steps=2,
                                                config=self.config(train_micro_batch_size_per_gpu=4)).stderr)
 
-    def test_optimizer_state_that_does_not_fit_is_refused_unless_it_begins_anew(self):
+    def test_optimizer_state_that_does_not_fit_is_an_error_unless_it_starts_from_scratch(self):
         sgd = self.config("sgd.json", optimizer={"type": "SGD", "params": {"lr": 1e-3, "momentum": 0.9}})
         for ranks in (1, 2):
             self.train("--output", self.out, config=sgd, ranks=ranks, steps=1)

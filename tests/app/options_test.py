@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the command line says to slips, to values out of range, and at the start of a run."""
+"""Command-line messages for typos and values out of range, and the lines at the start of a run."""
 import json
 import os
 import re
@@ -21,7 +21,7 @@ class Options(AppTest):
                          "  unknown option --deepspeed_confg; did you mean --deepspeed_config?\n"
                          "  cleave train --help lists the options\n")
         self.assertIn("unexpected argument splt; did you mean split?", self.refusal("data", "splt"))
-        for option in ("--output", "--export", "--metrics", "--eval_data"):  # as of a shell variable that is not set
+        for option in ("--output", "--export", "--metrics", "--eval_data"):  # as from an unset shell variable
             self.assertIn(f"error: {option}: empty value; give one, or leave the option out",
                           self.refusal("train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, option, ""))
         self.assertIn("unknown option --trian; did you mean --train?", self.refusal("data", "split", "x", "--trian", "y"))
@@ -29,7 +29,7 @@ class Options(AppTest):
         self.assertIn("expected one of linear, cosine, constant, constant_with_warmup, got linaer; did you mean linear?",
                       self.refusal("train", "--lr_scheduler_type", "linaer"))
 
-    def test_launch_says_that_the_two_dashes_are_missing(self):
+    def test_launch_reports_missing_dashes(self):
         said = "launch: -- is missing before train; write: cleave launch -n 2 -- train --steps 3"
         self.assertIn(said, self.refusal("launch", "-n", 2, "train", "--steps", 3))
         self.assertIn("launch: -- is missing before ./a.out", self.refusal("launch", "-n", 2, "--no_bind", "./a.out", "-x"))
@@ -41,9 +41,9 @@ class Options(AppTest):
             text = self.run_cleave("data", command, "--help").stdout
             self.assertIn(f"Usage: cleave data {command} ", text)
             self.assertIn(f"Example: cleave data {command} ", text)
-            self.assertNotRegex(text, r"(?m)^  \S.* REQUIRED *$", "an option without a word on what it is")
+            self.assertNotRegex(text, r"(?m)^  \S.* REQUIRED *$", "an option without a description")
 
-    def test_values_out_of_range_are_refused_with_the_range_as_people_write_it(self):
+    def test_values_out_of_range_are_errors_with_a_readable_range(self):
         for command, option, value, wanted in [
             ("train", "--steps", "-1", "an integer of at least 0"), ("train", "--seq_len", "0", "an integer from 1 to 1073741824"),
             ("train", "--steps", "1e20", "an integer of at least 0"), ("train", "--keep", "x", "an integer of at least 0"),
@@ -63,12 +63,12 @@ class Options(AppTest):
         self.assertIn("error: --model: given 2 times; give it once; ", self.refusal("train", "--model", "tiny", "--model", "gpt2"))
         self.assertIn("--format: expected one of llmc, megatron, got 1", self.refusal("data", "tokenize", "a", "b", "--format", "1"))
 
-    def test_no_checkpoint_that_is_named_is_left_for_random_weights(self):
+    def test_a_named_checkpoint_is_never_replaced_by_random_weights(self):
         for name in ("required", "global_step9"):
             self.assertEqual(self.refusal("train", "--deepspeed_config", self.config(), "--data", self.text, "--resume", name),
                              f"error: --resume {name}: needs --output, the folder to resume from\n")
 
-    def test_an_evaluation_without_data_is_not_left_out_without_a_word(self):
+    def test_an_evaluation_without_data_is_an_error(self):
         for option in (["--eval_interval", 2], ["--ngrams"]):
             self.assertEqual(self.refusal("train", "--deepspeed_config", self.config(), "--data", self.text, *option),
                              f"error: {option[0]}: needs --eval_data\n")
@@ -125,7 +125,7 @@ class Options(AppTest):
         self.assertIn("excludes", self.refusal("train", "--verbose", "--quiet", "--data", self.text))
 
     def named(self, text):
-        """The aligned lines of a run, before its first step and after its last: [(name, value), ...] twice."""
+        """Returns the aligned lines of a run before its first and after its last step: [(name, value), ...] twice."""
         begin, end = re.split(r"(?m)^(?:\[0\] )?step \d+/.*\n(?:.*\n)*(?:\[0\] )?step \d+/.*\n", text)
         return [re.findall(r"(?m)^(?:\[0\] )?(?=.{12}\S)([a-z]+): +(.*)$", part) for part in (begin, end)]
 
@@ -180,7 +180,7 @@ class Options(AppTest):
                             zero_force_ds_cpu_optimizer=False, disable_allgather=False, checkpoint={"tag_validation": "Warn", "use_node_local_storage": False})
         self.assertLessEqual(len(self.run_cleave("check", crowd).stdout.splitlines()), 15)
 
-    def test_eval_says_how_far_it_is_and_is_silent_when_quiet(self):
+    def test_eval_shows_progress_and_prints_nothing_when_quiet(self):
         out = self.dir / "out"
         self.train("--output", out, ranks=1)
         self.assertIn(" parameters in fp32 on 1 rank", self.run_cleave("eval", out, "--data", self.text).stderr)
@@ -202,7 +202,7 @@ class Options(AppTest):
             if ranks > 1:
                 command = ["launch", "-n", ranks, "--", *command]
             for command in (command, ["eval", out, "--data", self.text], ["generate", out, "--tokens", 3]):
-                # text=False: Python would take a lone carriage return for a line's end
+                # text=False, because Python would treat a lone carriage return as a line end
                 r = subprocess.run([CLEAVE, *map(str, command)], capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
                 self.assertEqual(r.returncode, 0, r.stderr)
                 self.assertNotIn(b"\r", r.stdout + r.stderr)

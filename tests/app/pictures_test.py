@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The scripts that draw and sum up what a run wrote."""
+"""Scripts that draw and summarize the results of a run."""
 import json
 import pathlib
 import re
@@ -24,7 +24,8 @@ class Pictures(unittest.TestCase):
         self.folder.cleanup()
 
     def trace(self, name, events):
-        """Events of a step: (name, micro, begin, end) in milliseconds; the step twice, because the first is left out."""
+        """Writes the events of a step: (name, micro, begin, end) in milliseconds. The step is written twice, because the first one is
+        skipped."""
         path = self.dir / name
         path.write_text("[\n" + ",\n".join(json.dumps(
             {"ph": "X", "cat": "pipeline", "name": what, "ts": 1000 * (begin + again), "dur": 1000 * (end - begin),
@@ -33,14 +34,14 @@ class Pictures(unittest.TestCase):
         return path
 
     def stage(self, first):
-        """Of two micro-batches through two stages: forward 10 ms, backward 20 ms, one after the other, 90 ms in all."""
+        """Returns the events of two micro-batches on a stage of two: forward 10 ms, backward 20 ms, sequentially, 90 ms in total."""
         if first:
             return [("forward", 0, 0, 10), ("send_activation", 0, 10, 10), ("forward", 1, 10, 20), ("send_activation", 1, 20, 20),
                     ("recv_gradient", 0, 20, 40), ("backward", 0, 40, 60), ("recv_gradient", 1, 60, 70), ("backward", 1, 70, 90)]
         return [("recv_activation", 0, 0, 10), ("forward", 0, 10, 20), ("backward", 0, 20, 40), ("send_gradient", 0, 40, 40),
                 ("recv_activation", 1, 40, 40), ("forward", 1, 40, 50), ("backward", 1, 50, 70), ("send_gradient", 1, 70, 70)]
 
-    def test_the_idle_share_of_a_pipe_is_its_own_whatever_its_data_parallel_ranks_do(self):
+    def test_the_idle_share_of_a_pipe_does_not_depend_on_other_pipes(self):
         one = run("pipeline_idle.py", self.trace("0", self.stage(True)), self.trace("1", self.stage(False)))
         self.assertEqual(one.returncode, 0, one.stderr)
         self.assertIn("idle, measured 33.3 %", one.stdout)  # 120 of 180 ms
@@ -57,9 +58,9 @@ class Pictures(unittest.TestCase):
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertNotIn("idle,", r.stdout)
         self.assertNotIn("idle of", r.stdout)
-        self.assertEqual(r.stdout.count("one stage: there is no pipeline"), 2)
+        self.assertEqual(r.stdout.count("one stage: no idle share without a pipeline"), 2)
 
-    def test_files_that_are_no_whole_pipes_are_refused_in_words(self):
+    def test_files_of_incomplete_pipes_are_errors(self):
         r = run("pipeline_idle.py", self.trace("1", self.stage(False)), self.trace("0", self.stage(True)))
         self.assertEqual(r.returncode, 1)
         self.assertIn("in the order of their ranks", r.stderr)
@@ -71,7 +72,7 @@ class Pictures(unittest.TestCase):
         seen = [[inner, kernel.format("Matmul"), start]] * 2 + [[kernel.format("Matmul"), start]] * 3 + [[kernel.format("Adam"), start]] * 2
         seen.append(["clear_page+0x1 ([kernel.kallsyms])", "page_fault+0x2 ([kernel.kallsyms])", inner, kernel.format("Matmul"), start])
         seen += [["main+0x4 (/bin/cleave)"]]  # without a kernel: not counted
-        seen += [["[unknown] ([unknown])"] * 2] * 2  # written at run time
+        seen += [["[unknown] ([unknown])"] * 2] * 2  # generated code
         text = "".join("cleave 7 1.5: 5025125 cpu-clock: \n" + "".join(f"\t  7f{i:04x} {frame}\n" for i, frame in enumerate(stack)) + "\n"
                        for stack in seen)
         out = self.dir / "flame.svg"

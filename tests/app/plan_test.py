@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a job takes is known, and refused, before it starts."""
+"""The memory and traffic of a job are known, and checked, before it starts."""
 import concurrent.futures
 import json
 import os
@@ -10,7 +10,7 @@ from app_test import AppTest, CLEAVE, CONFIG
 
 
 class Plan(AppTest):
-    def test_a_plan_is_what_training_then_measures(self):
+    def test_a_plan_equals_the_measurement_in_training(self):
         config = self.config(gradient_accumulation_steps=3, pipeline={"stages": 2}, bf16={"enabled": True},
                              zero_optimization={"stage": 1, "offload_optimizer": {"device": "cpu"}})
         shape = ["--deepspeed_config", config, "--model", "tiny", "--seq_len", "32", "--world_size", "4"]
@@ -42,7 +42,7 @@ class Plan(AppTest):
         self.assertIn("not.json", self.run_cleave("plan", "--deepspeed_config", "not.json", code=2).stderr)
 
     def plans(self, jobs):
-        """The exit codes of plans, two at a time; what is no plan is an error of usage, or does not fit."""
+        """Returns the exit codes of plans, two at a time; a plan that fails is a usage error or does not fit."""
         def plan(job):
             config, model, world = job
             path = self.dir / f"{abs(hash(json.dumps(job)))}.json"
@@ -85,8 +85,8 @@ class Plan(AppTest):
         self.assertEqual(alike[1], alike[10**9])
         self.assertEqual(alike[300000], alike[10**9])
 
-    def test_resident_memory_is_what_was_planned(self):
-        # Beside the plan: the binary, its libraries and stacks (18 MiB) and the scratch of this model's matrix products.
+    def test_resident_memory_equals_the_plan(self):
+        # In addition to the plan: the binary, its libraries and stacks (18 MiB), and the scratch of this model's matrix products.
         beside = 48 << 20
         model = self.dir / "wide.json"
         model.write_text(json.dumps({"model_type": "gpt2", "vocab_size": 512, "n_positions": 128, "n_embd": 768, "n_layer": 5,
@@ -109,7 +109,7 @@ class Plan(AppTest):
             self.assertGreater(resident, 0.98 * planned, name)
             self.assertLess(resident, 1.02 * planned + beside, name)
 
-    def test_what_a_refused_plan_proposes_fits_when_tried(self):
+    def test_proposals_of_a_failed_plan_fit(self):
         config = {**CONFIG, "train_micro_batch_size_per_gpu": 8}
         path = self.config(**config)
         shape = ["--model", "tiny", "--seq_len", "32", "--world_size", "2"]
@@ -125,7 +125,7 @@ class Plan(AppTest):
             changed = self.config("changed.json", **{**config, **patch})
             self.run_cleave("plan", "--deepspeed_config", changed, *shape, *limit)
             self.train("--device_memory", str(most), config=changed, steps=1)
-        # Training refuses alike, before any rank waits for another.
+        # Training reports the same errors, before any rank waits for another.
         self.assertIn("changes that make it fit", self.train(*limit, config=path, code=3).stderr)
 
     def test_a_suggested_configuration_is_one_that_fits(self):
@@ -150,7 +150,7 @@ class Plan(AppTest):
                                                         "--device_memory", "1MiB", code=3).stderr)
         self.assertIn("host memory", self.run_cleave("plan", *shape, "--ranks_here", "4", code=3).stderr)
 
-    def test_a_plan_that_does_not_fit_is_refused_with_the_table(self):
+    def test_a_plan_that_does_not_fit_is_an_error_with_the_table(self):
         r = self.train("--device_memory", "5MiB", code=3)
         for part in ("does not fit", "weights", "optimizer_state", "total", "largest:"):
             self.assertIn(part, r.stderr)

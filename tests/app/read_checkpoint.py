@@ -1,4 +1,4 @@
-"""A second reader of checkpoints, written from docs/checkpoint_format.md, with numpy and nothing else."""
+"""A second reader of checkpoints, written from docs/checkpoint_format.md with numpy only."""
 import json
 import pathlib
 import struct
@@ -7,7 +7,7 @@ import numpy
 
 
 def header_of(path):
-    """The JSON text of a safetensors file's header and where the values begin."""
+    """Returns the JSON text of a safetensors header, and the offset of the values."""
     with open(path, "rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         return file.read(length), 8 + length
@@ -22,7 +22,7 @@ class Checkpoint:
         self.headers = {}
 
     def stored(self, record):
-        """The values of a record."""
+        """Returns the values of a record."""
         name, numbers = {"fp32": ("F32", "<f4"), "int64": ("I64", "<i8")}[record.get("dtype", "fp32")]
         path = self.folder / record["file"]
         if path not in self.headers:
@@ -37,7 +37,7 @@ class Checkpoint:
             return numpy.frombuffer(file.read(end - begin), numbers)
 
     def tensors(self):
-        """{(kind, tensor): array}"""
+        """Returns {(kind, tensor): array}."""
         out, filled = {}, {}
         for record in self.manifest["records"]:
             key = record["kind"], record["tensor"]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is refused with its reason before anything is lost by it: outputs over inputs, files that are none, damaged bytes."""
+"""Errors before anything is lost: outputs over inputs, wrong files, damaged bytes."""
 import json
 import os
 import pathlib
@@ -12,7 +12,7 @@ from run_test import RunTest
 
 
 class Refused(RunTest):
-    # What is known at the start
+    # Errors known at the start
 
     def test_evaluation_data_are_checked_before_the_first_step(self):
         short, high = self.dir / "short.txt", self.dir / "high.bin"
@@ -24,7 +24,7 @@ class Refused(RunTest):
                 self.assertIn(part, r.stderr)
                 self.assertNotIn("loss", r.stdout)
 
-    def test_places_that_cannot_be_written_are_refused_before_the_first_step(self):
+    def test_unwritable_places_are_errors_before_the_first_step(self):
         file = self.dir / "file"
         file.write_text("x")
         for args, section in ((["--output", file / "out"], {}), (["--metrics", file / "m.jsonl"], {}),
@@ -39,12 +39,12 @@ class Refused(RunTest):
         self.assertEqual(file.read_text(), "x")
         self.assertEqual([p.name for p in self.dir.iterdir() if p.name.startswith(".")], [])
 
-    def test_little_space_for_a_checkpoint_is_said_at_the_start(self):
+    def test_little_space_for_a_checkpoint_is_a_warning_at_the_start(self):
         with self.small_disk("9m") as disk:
             (pathlib.Path(disk) / "filler").write_bytes(b"x" * (1 << 20))
             r = self.train("--output", disk, ranks=2, steps=1, code=4)
             self.assertEqual(r.stderr.count("warning: --output: too little space"), 1, r.stderr)
-        with self.small_disk("30m") as disk:  # room for two of 11 MB, where three stand at a time
+        with self.small_disk("30m") as disk:  # space for two of 11 MB, but three exist at a time
             r = self.train("--output", disk, "--save_interval", 1, ranks=2, steps=4, code=4)
             self.assertRegex(r.stderr, r"warning: --output: too little space .a checkpoint takes .*, up to 3 are in .*; this is enough for 2 checkpoints; ")
 
@@ -78,7 +78,7 @@ class Refused(RunTest):
             self.assertTrue("same" in r.stderr, r.stderr)
             self.assertEqual((self.text.read_bytes(), config.read_bytes()), (text, read), args)
             self.assertFalse(new.exists())
-        other = self.dir / "other"  # another file that is there may be replaced
+        other = self.dir / "other"  # other existing files may be replaced
         other.write_text("of before")
         self.run_cleave("data", "split", self.text, "--train", other, "--validation", new)
         self.assertNotEqual(other.read_text(), "of before")
@@ -90,9 +90,9 @@ class Refused(RunTest):
         self.assertIn("flops_profiler.output_file", self.train(config=profiled, ranks=1, code=2).stderr)
         self.assertEqual(self.text.read_bytes(), text)
 
-    # Limits of the system, and what is no file
+    # System limits and other kinds of files
 
-    def test_no_limit_of_the_system_ends_a_job_with_code_1_or_without_words(self):
+    def test_no_system_limit_ends_a_job_with_code_1_or_without_an_error(self):
         train = ["train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 1]
         for limits, args, codes, part in (
                 ("ulimit -v 100000", train, (3,), ""), ("ulimit -v 100000", ["launch", "-n", 2, "--", *train], (3,), "rank"),
@@ -106,7 +106,7 @@ class Refused(RunTest):
             self.assertIn(part, r.stderr)
             self.assertTrue(any("error:" in line or "warning:" in line for line in r.stderr.splitlines()), r.stderr)
 
-    def test_files_of_another_user_are_refused_with_the_code_of_what_they_are(self):
+    def test_files_of_another_user_are_errors_with_the_code_of_their_kind(self):
         if os.geteuid() != 0:
             self.skipTest("needs root to be another user")
         self.train("--output", self.out, ranks=1, steps=1)
@@ -133,7 +133,7 @@ class Refused(RunTest):
             self.assertEqual(r.returncode, 4, r.stderr)
             self.assertIn("ermission denied", r.stderr)
 
-    def test_pipes_and_devices_are_refused_wherever_a_file_is_read(self):
+    def test_pipes_and_devices_are_errors_in_place_of_files(self):
         pipe = self.dir / "pipe"
         os.mkfifo(pipe)
         self.train("--output", self.out, ranks=1, steps=1)
@@ -156,7 +156,7 @@ class Refused(RunTest):
                 file.unlink()
                 file.write_bytes(good)
 
-    def test_a_billion_layers_are_refused_before_anything_is_built(self):
+    def test_a_billion_layers_are_an_error_before_anything_is_built(self):
         path = self.dir / "config.json"
         shape = {"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
                  "num_attention_heads": 2}
@@ -187,7 +187,7 @@ class Refused(RunTest):
         for name in ("latest", "global_step1/manifest.json", "global_step1/shard-00000.safetensors"):
             file = self.out / name
             good = file.read_bytes()
-            # A manifest and a header that are JSON, with names nobody would choose.
+            # A manifest and a header in JSON with invalid names.
             forms = [noise]
             if name.endswith("manifest.json"):
                 manifest = json.loads(good)
@@ -201,7 +201,7 @@ class Refused(RunTest):
                 self.assertLess(len(r.stderr), 1500)
             file.write_bytes(good)
 
-    def test_a_token_file_is_no_text_to_count_or_cut(self):
+    def test_a_token_file_is_not_a_text(self):
         tokens = self.dir / "tokens.bin"
         self.run_cleave("data", "tokenize", self.text, tokens)
         for args in (["ngrams", "--train", tokens, "--validation", self.text], ["ngrams", "--train", self.text, "--validation", tokens],
@@ -211,16 +211,16 @@ class Refused(RunTest):
         self.train("--output", self.out, ranks=1, steps=1)
         high = self.dir / "high.bin"
         high.write_bytes(b"\x05\x00" * 5000 + b"\xff\xff" + b"\x05\x00" * 5000)
-        r = self.run_cleave("eval", self.out, "--data", high, code=7)  # of a model of bytes
+        r = self.run_cleave("eval", self.out, "--data", high, code=7)  # for a model of bytes
         self.assertIn("token 5000 is 65535", r.stderr)
 
-    def test_a_part_of_a_text_that_a_full_disk_cut_is_not_left(self):
+    def test_a_text_truncated_by_a_full_disk_is_removed(self):
         with self.small_disk("16k") as disk:
             r = self.run_cleave("data", "split", self.text, "--train", disk / "train.txt", "--validation", disk / "v.txt", code=7)
             self.assertIn("train.txt: cannot be written: No space left on device", r.stderr)
             self.assertEqual(list(disk.iterdir()), [])
 
-    def test_as_many_ranks_as_no_machine_has_are_refused(self):
+    def test_an_absurd_number_of_ranks_is_an_error(self):
         self.assertIn("1 to 4096", self.run_cleave("launch", "-n", 1000000, "--", "true", code=2).stderr)
 
 

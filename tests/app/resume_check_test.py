@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A run that goes on compares the loss of its next step with the one that its checkpoint keeps."""
+"""A resumed run compares the loss of its next step with the one in the checkpoint."""
 import json
 import random
 import re
@@ -16,7 +16,7 @@ MODEL = {"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 3
 
 
 def swap_tensors(checkpoint, one, other):
-    """Exchanges the masters of two tensors of one shape, with their checksums: whoever reads finds nothing damaged."""
+    """Exchanges the masters of two tensors of one shape, with their checksums, so that readers find no damage."""
     manifest = version_2(json.loads((checkpoint / "manifest.json").read_text()))
     found = [[r for r in manifest["records"] if (r["kind"], r["tensor"]) == ("master", name)] for name in (one, other)]
     assert [len(f) for f in found] == [1, 1]
@@ -92,9 +92,9 @@ class ResumeCheck(AppTest):
                 now = float(re.search(r"the loss of the next step is ([\d.]+)", said)[1])
                 differences.append((abs(now - state["loss"]), ranks, changes, others))
         worst = max(differences, key=lambda d: d[0])
-        self.assertLess(worst[0], 0.01, worst)  # half of what is allowed between fp32 and bf16
+        self.assertLess(worst[0], 0.01, worst)  # half of the allowed difference between fp32 and bf16
 
-    def test_what_is_meant_to_be_another_training_is_not_compared(self):
+    def test_an_intentionally_different_training_is_not_compared(self):
         self.train("--output", self.out, ranks=1, steps=2)
         longer = self.dir / "longer.txt"
         longer.write_text(self.text.read_text() + "and the deep")
@@ -106,10 +106,11 @@ class ResumeCheck(AppTest):
             self.assertIn(SKIPPED, said)
             self.assertIn(part, said.split(SKIPPED)[1])
             shutil.rmtree(self.dir / "copy")
-        self.assertNotIn("first loss", self.goes_on(out=self.copy(), ranks=1, steps=2))  # nothing is left to train
+        self.assertNotIn("first loss", self.goes_on(out=self.copy(), ranks=1, steps=2))  # no steps are left
 
     def losses_of_samples(self, data, batches, ranks=None, drop=()):
-        """The losses of runs that resume one another with these batches, at a learning rate of 0: each says which samples a step had."""
+        """Returns the losses of runs that resume one another with these batches at a learning rate of 0: each loss identifies the samples
+        of a step."""
         out, metrics = self.dir / "positions", self.dir / "positions.jsonl"
         shutil.rmtree(out, ignore_errors=True)
         metrics.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What tests of a run share that is stopped, killed or refused: its folder, a job that goes on for long, and a disk that is soon full."""
+"""Common parts of tests with stopped, killed or rejected runs: their folder, a long job, and a small disk."""
 import contextlib
 import os
 import subprocess
@@ -16,7 +16,7 @@ class RunTest(AppTest):
         return sorted(p.name for p in self.out.iterdir() if p.is_dir())
 
     def start(self, *args, ranks=1, steps=100000, out=True, env=None, config=None):
-        """A job that goes on for long, and its lines so far up to a step or a save."""
+        """Starts a long job; reads its lines up to a step or a save."""
         command = ["train", "--deepspeed_config", config or self.config(), "--model", "tiny", "--data", self.text,
                    "--seq_len", 32, "--steps", steps, *(["--output", self.out] if out else []), *args]
         if ranks > 1:

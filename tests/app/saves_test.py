@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Saves while a run goes on: behind the training, on a disk that fills up, into a folder that somebody removes."""
+"""Saves during a run: in the background, on a disk that fills up, into a folder that is removed."""
 import contextlib
 import json
 import os
@@ -44,7 +44,7 @@ class Saves(AppTest):
                 return "".join(said)
         self.fail(f"'{part}' was not said:\n{''.join(said)}")
 
-    def test_a_run_that_saves_behind_the_training_has_the_losses_and_checkpoints_of_one_that_waits(self):
+    def test_background_saves_give_the_losses_and_checkpoints_of_blocking_ones(self):
         for name, config in (("waits", {}), ("behind", ASYNC), ("nebula", {"nebula": {"enabled": True, "num_of_version_in_retention": 3}})):
             out = self.dir / name
             metrics = self.dir / f"{name}.jsonl"
@@ -61,10 +61,10 @@ class Saves(AppTest):
             self.assertEqual({tag: digests[tag] for tag in want[1]}, want[1])
             self.assertEqual(said.count("in the background"), 5, said)
             self.assertEqual(sum(" in " in line and "saved " in line for line in said.splitlines()), 5, said)
-            self.assertEqual(len(digests), 3 if name == "behind" else 4)  # of step 6, too
+            self.assertEqual(len(digests), 3 if name == "behind" else 4)  # also of step 6
             self.run_cleave("verify", out)
 
-    def test_the_copy_is_planned_and_refused_where_it_does_not_fit(self):
+    def test_the_copy_is_planned_and_an_error_if_it_does_not_fit(self):
         config = self.config(**ASYNC)
         plan = json.loads(self.run_cleave("plan", "--deepspeed_config", config, "--model", "tiny", "--seq_len", 32, "--world_size", 2,
                                           "--json").stdout)
@@ -75,7 +75,7 @@ class Saves(AppTest):
                                 "--host_memory", "3MB", code=3)
             self.assertIn("checkpoint.async false", r.stdout + r.stderr)
 
-    def test_a_save_behind_the_training_that_fails_ends_all_ranks_with_the_cause_and_the_last_one_stays(self):
+    def test_a_failed_background_save_ends_all_ranks_with_the_cause_and_the_last_one_stays(self):
         disk = self.dir / "small disk"
         disk.mkdir()
         if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", disk]).returncode:
@@ -99,9 +99,9 @@ class Saves(AppTest):
             self.run_cleave("verify", self.out, "--tag", tag)
         self.assertFalse([name for name in self.saved() if name.startswith(".")])
 
-    def test_a_folder_that_is_removed_under_the_run_is_named_and_made_anew(self):
+    def test_a_folder_removed_during_the_run_is_named_and_created_again(self):
         for config in ({}, ASYNC):
-            # Between two saves are many steps, so that none is under way when the folder goes.
+            # There are many steps between two saves, so that none is in progress when the folder is removed.
             with self.started("--save_interval", 1000, config=self.config(**config)) as job:
                 self.until(job, "saved ")
                 moved = self.dir / "moved"

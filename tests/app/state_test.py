@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checkpoints, state on disk, and what is left when a job ends in any way."""
+"""Checkpoints, state on disk, and the files that remain after any end of a job."""
 import json
 import os
 import random
@@ -50,7 +50,7 @@ class State(AppTest):
         self.train("--output", out, "--save_interval", 1, "--keep", 1, "--keep_every", 4, steps=14)
         self.assertEqual(self.steps_in(out), [4, 8, 12, 14])
         self.train("--output", out, "--save_interval", 1, "--keep", 1, "--keep_every", 4, steps=16)
-        self.assertEqual(self.steps_in(out), [4, 8, 12, 16])  # 15 does not stay beside the newest
+        self.assertEqual(self.steps_in(out), [4, 8, 12, 16])  # 15 is removed after the next save
         by_clock = self.dir / "clock"
         self.train("--output", by_clock, "--save_minutes", 1e-6, "--keep", 0, steps=4)
         self.assertEqual(self.steps_in(by_clock), [1, 2, 3, 4])
@@ -60,7 +60,7 @@ class State(AppTest):
         for option in ("--save_minutes", "--save_interval", "--keep_every"):
             self.assertIn(f"{option}: needs --output", self.train(option, 2, ranks=1, code=2).stderr)
 
-    def test_a_file_save_now_is_taken_as_a_request(self):
+    def test_a_file_save_now_requests_a_save(self):
         out = self.dir / "out"
         job = subprocess.Popen([CLEAVE, "launch", "-n", "2", "--", "train", "--deepspeed_config", self.config(), "--model", "tiny", "--data",
                                 self.text, "--seq_len", "32", "--steps", "100000", "--output", out], stdout=subprocess.PIPE,
@@ -82,7 +82,7 @@ class State(AppTest):
         self.assertEqual(job.wait(60), 75)
         self.assertGreater(self.steps_in(out)[-1], step)
 
-    def test_a_run_that_diverges_saves_what_was_before_that_step(self):
+    def test_a_run_that_diverges_saves_the_state_before_that_step(self):
         config = self.config(gradient_clipping=1.0, optimizer={"type": "AdamW", "params": {"lr": 1e30}})
         one, out = self.dir / "one", self.dir / "out"
         self.train("--output", one, steps=1, config=config)
@@ -92,8 +92,8 @@ class State(AppTest):
         self.assertEqual(self.run_cleave("digest", out).stdout, self.run_cleave("digest", one).stdout)
         r = self.train(steps=5, config=config, code=5)
         self.assertIn("nothing is saved without --output", r.stdout + r.stderr)
-        self.assertNotIn("saving what was before", r.stdout + r.stderr)
-        # Without clipping the update goes along with the backward.
+        self.assertNotIn("saving the state before", r.stdout + r.stderr)
+        # Without clipping, the update runs during the backward.
         config = self.config(gradient_clipping=0, optimizer={"type": "AdamW", "params": {"lr": 1e30}})
         r = self.train("--output", self.dir / "none", steps=5, config=config, code=5)
         self.assertIn("nothing is saved: the step failed after it began to update the weights; set gradient_clipping to save the state before a failed step", r.stdout + r.stderr)
@@ -114,12 +114,12 @@ class State(AppTest):
         rest = job.stdout.read()
         job.stdout.close()
         self.assertEqual(job.wait(60), 128 + signal.SIGKILL, rest)
-        self.assertLess(time.monotonic() - began, 600)  # the communication deadline: the ranks did not wait for it
+        self.assertLess(time.monotonic() - began, 600)  # communication deadline: the ranks did not wait for it
         self.assertIn("killed by signal 9", rest.splitlines()[-1])
         for pid in children:
             self.assertFalse(os.path.exists(f"/proc/{pid}"), "a rank is still there")
 
-    def test_a_full_disk_leaves_the_checkpoint_before_it(self):
+    def test_a_full_disk_keeps_the_previous_checkpoint(self):
         if os.geteuid() != 0:
             self.skipTest("needs root to mount a small tmpfs")
         small = self.dir / "small"
@@ -136,7 +136,7 @@ class State(AppTest):
         finally:
             subprocess.run(["umount", small], check=True)
 
-    def test_state_on_disk_gives_the_same_bits_and_the_start_says_how_fast_the_disk_is(self):
+    def test_state_on_disk_gives_the_same_bits_and_the_start_shows_the_disk_speed(self):
         disk = self.dir / "di sk"
         disk.mkdir()
         want = self.losses(config=self.config(zero_optimization={"stage": 2}), ranks=2)
@@ -149,7 +149,7 @@ class State(AppTest):
         plan = self.run_cleave("plan", "--deepspeed_config", config, "--model", "tiny", "--seq_len", 32, "--world_size", 2)
         self.assertIn("disk", plan.stdout)
 
-    def test_small_pieces_of_state_on_disk_are_said_and_planned_as_the_least_that_there_is(self):
+    def test_small_pieces_of_state_on_disk_are_planned_with_the_minimum_size(self):
         disk = self.dir / "disk"
         disk.mkdir()
         plans = []
@@ -160,7 +160,7 @@ class State(AppTest):
             self.assertEqual(self.times_said("sub_group_size: 100 is below the tile of 65536", r.stdout + r.stderr), times)
         self.assertEqual([line for line in plans[0] if line not in plans[1]], [line for line in plans[0] if "sub_group_size" in line])
 
-    def test_a_disk_that_cannot_be_used_is_refused_before_training(self):
+    def test_an_unusable_disk_is_an_error_before_training(self):
         disk = self.dir / "disk"
         disk.mkdir()
         (self.dir / "file").write_text("")
@@ -173,7 +173,7 @@ class State(AppTest):
         self.assertIn("0 to 1", self.train(config=self.config(zero_optimization=self.on_disk(disk, ratio=2)), code=2).stderr)
         if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "none", disk]).returncode != 0:
             self.skipTest("needs to mount a small tmpfs")
-        try:  # 11 MiB of state: each of two ranks has room for its half, but not both
+        try:  # 11 MiB of state: each of two ranks has space for its half, but not both
             r = self.train(config=self.config(zero_optimization=self.on_disk(disk)), ranks=2, code=3)
             for part in ("2 of the ranks", "9437184 bytes", "nvme_path", "larger disk"):
                 self.assertIn(part, r.stderr)
@@ -238,7 +238,7 @@ class State(AppTest):
             shutil.rmtree(out)
             metrics.unlink()
 
-    def test_resuming_with_a_changed_config_json_says_what_changed(self):
+    def test_resuming_with_a_changed_config_json_prints_the_changes(self):
         path = self.dir / "config.json"
         shape = {"model_type": "llama", "vocab_size": 256, "hidden_size": 16, "intermediate_size": 20, "num_hidden_layers": 1,
                  "num_attention_heads": 2}

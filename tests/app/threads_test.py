@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How many threads a rank computes with, which instructions, and what the program says of both."""
+"""Number of threads and instruction sets of a rank, and the program's messages about them."""
 import json
 import os
 import re
@@ -13,38 +13,38 @@ from app_test import AppTest, CLEAVE
 
 class Threads(AppTest):
     def line(self, *args, env=None, ranks=1):
-        """What a training says about its threads; the tests' own OMP_NUM_THREADS is taken away."""
+        """Returns the line of a training about its threads; removes the tests' OMP_NUM_THREADS."""
         out = self.train(*args, ranks=ranks, steps=1, env={"OMP_NUM_THREADS": "", **(env or {})}).stdout
         found = re.search(r"ranks: .*; (\d+) threads? \((.*)\) per rank", out)
         self.assertTrue(found, out)
         return int(found.group(1)), found.group(2)
 
-    def test_every_core_that_the_process_may_use_has_one(self):
+    def test_every_usable_core_has_a_thread(self):
         cores = len(os.sched_getaffinity(0))
         threads, why = self.line()
-        self.assertLessEqual(threads, cores)  # fewer where a control group grants less
+        self.assertLessEqual(threads, cores)  # fewer if a control group limits them
         self.assertRegex(why, f"^{cores} usable core|grants .* of {cores} core")
 
-    def test_a_process_on_one_core_has_one(self):
+    def test_a_process_on_one_core_has_one_thread(self):
         one = {min(os.sched_getaffinity(0))}
         command = [CLEAVE, "report", "--json"]
         env = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
         out = subprocess.run(command, capture_output=True, text=True, env=env, preexec_fn=lambda: os.sched_setaffinity(0, one))
         self.assertEqual(json.loads(out.stdout)["threads"], {"count": 1, "why": "1 usable core"})
 
-    def test_the_option_goes_before_the_variable_and_the_variable_before_the_cores(self):
+    def test_the_option_precedes_the_variable_and_the_variable_precedes_the_cores(self):
         self.assertEqual(self.line(env={"OMP_NUM_THREADS": "5"}), (5, "OMP_NUM_THREADS"))
         self.assertEqual(self.line("--threads", 3, env={"OMP_NUM_THREADS": "5"}), (3, "--threads"))
         self.assertEqual(self.line("--threads", 2, ranks=2), (2, "--threads"))
 
-    def test_eval_and_generate_have_the_option_and_say_so(self):
+    def test_eval_and_generate_have_the_option_and_print_it(self):
         out = self.dir / "checkpoints"
         self.train("--output", out, ranks=1)
         for command in (["eval", out, "--data", self.text], ["generate", out, "--tokens", 2]):
             self.assertIn("3 threads (--threads) per rank", self.run_cleave(*command, "--threads", 3).stderr)
             self.assertIn("1 thread (", self.run_cleave(*command).stderr)
 
-    def test_numbers_that_are_none_are_refused(self):
+    def test_invalid_numbers_are_errors(self):
         for wrong in ("0", "-1", "5000", "two", "1.5", "nan"):
             self.assertIn("--threads", self.train("--threads", wrong, ranks=1, code=2).stderr)
             if wrong != "nan":
@@ -59,7 +59,7 @@ class Threads(AppTest):
 
 
 class Instructions(AppTest):
-    def test_a_wrong_instruction_set_is_refused_by_every_command(self):
+    def test_a_wrong_instruction_set_is_an_error_in_every_command(self):
         for command in (["report"], ["check", self.config()], ["plan", self.config()]):
             err = self.run_cleave(*command, code=2, env={"CLEAVE_ISA": "avx9"}).stderr
             self.assertIn("CLEAVE_ISA: invalid value (got 'avx9', expected v3 (AVX2) or v4 (AVX-512)", err)
@@ -78,7 +78,7 @@ class Instructions(AppTest):
         self.assertEqual(report["environment"]["CLEAVE_CUDNN"], "off")
         self.assertNotIn("CLEAVE_HOME", report["environment"])
 
-    def test_ranks_whose_sums_have_another_order_are_refused_and_the_run_records_its_ways(self):
+    def test_ranks_with_another_order_of_sums_are_errors_and_the_run_records_its_kernels(self):
         metrics = self.dir / "metrics.jsonl"
         train = [CLEAVE, "train", "--deepspeed_config", self.config(), "--model", "tiny", "--data", self.text, "--seq_len", 32, "--steps", 1,
                  "--metrics", metrics]
@@ -101,7 +101,7 @@ class Instructions(AppTest):
             err = launch(2, "A=1,ONEDNN_MAX_CPU_ISA=AVX512_CORE").stderr
             self.assertIn("set ONEDNN_MAX_CPU_ISA=AVX512_CORE for every rank", err)
 
-    def test_the_report_says_which_way_products_of_each_type_go_and_why(self):
+    def test_the_report_lists_the_kernels_of_products_by_type_with_the_reason(self):
         def ways(**env):
             report = json.loads(self.run_cleave("report", "--json", env=env).stdout)
             text = self.run_cleave("report", env=env).stdout

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Texts through a tokenizer: tokenize, train, eval and generate, their cache, and what is refused."""
+"""Texts through a tokenizer: tokenize, train, eval and generate, their cache, and errors."""
 import json
 import math
 import re
@@ -69,7 +69,7 @@ class Tokenizers(AppTest):
                 self.assertEqual(ids, [i for _, row in rows for i in row + [0]])
                 self.assertGreater(vocab, max(ids))
 
-    def test_tokens_that_others_could_have_written_are_not_read(self):
+    def test_tokens_in_files_writable_by_others_are_not_read(self):
         run = lambda *args, **more: self.train("--tokenizer", GPT2, *args, ranks=1, steps=1, **more).stderr
         self.assertIn("tokenized in", run())
         cache = self.dir / "cache" / "cleave"
@@ -110,7 +110,7 @@ class Tokenizers(AppTest):
         self.assertEqual(documents, [f"document {d}: tokens {begin} to {end - 1}"
                                      for d, (begin, end) in enumerate(zip([0, *ends], ends))])
         self.assertEqual("".join(re.findall(r" *[0-9]+ +[0-9]+  '(.*)'", shown)), "<|endoftext|>".join([*texts, ""]))
-        # So does the one that training makes of a text: it can be packed.
+        # The text that training tokenizes itself can also be packed.
         self.text = self.write("many.jsonl", lines.read_text() * 40)
         self.train("--tokenizer", LLAMA3, "--pack", "--document_mask", "--output", self.dir / "packed", ranks=1)
         self.assertEqual(len(list((self.dir / "packed/tokens").glob("*.idx"))), 1)
@@ -131,7 +131,7 @@ class Tokenizers(AppTest):
         r = self.train("--init", "random", "--output", self.dir / "run", model=folder, ranks=1)
         self.assertEqual(len(list((self.dir / "run/tokens").glob("text.txt.*.bin"))), 1, r.stderr)
 
-    def test_an_export_has_the_tokenizer_that_trained_and_its_ids_whatever_the_model_was(self):
+    def test_an_export_has_the_tokenizer_of_the_training_and_its_ids_for_any_model(self):
         llama = json.loads(LLAMA3.read_text())
         added = {token["content"]: token["id"] for token in llama["added_tokens"]}
         small = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 904, "model_type": "gpt2"}
@@ -140,14 +140,14 @@ class Tokenizers(AppTest):
             run, out = self.dir / f"run {len(list(self.dir.iterdir()))}", self.dir / f"out {len(list(self.dir.iterdir()))}"
             self.train(*args, "--output", run, "--export", out, ranks=1, steps=1, **kwargs)
             return out, json.loads((out / "config.json").read_text())
-        # A preset's shape, and a tokenizer.json that stands alone under another name.
+        # A preset's shape, and a tokenizer.json alone under another name.
         out, config = export("--tokenizer", LLAMA3, model=self.write("gpt2.json", json.dumps(small)))
         self.assertEqual((out / "tokenizer.json").read_bytes(), LLAMA3.read_bytes())
         end = added["<|endoftext|>"]
         self.assertEqual(config["eos_token_id"], end)
         self.assertIsNone(config["pad_token_id"])
         self.assertEqual(json.loads((out / "tokenizer_config.json").read_text())["eos_token"], "<|endoftext|>")
-        # What stands beside it goes along and says which tokens are which.
+        # Files next to the tokenizer are copied and identify its tokens.
         beside = self.dir / "tokenizer"
         beside.mkdir()
         shutil.copy(LLAMA3, beside / "tokenizer.json")
@@ -160,7 +160,7 @@ class Tokenizers(AppTest):
         for name in ("tokenizer_config.json", "chat_template.jinja"):
             self.assertEqual((out / name).read_bytes(), (beside / name).read_bytes())
             self.assertEqual((out / name).stat().st_mode, (self.dir / "gpt2.json").stat().st_mode, "that of new files")
-        # A published model's own tokenizer and ids do not stay where another tokenizer trained.
+        # After training with another tokenizer, the published model's tokenizer and ids are removed.
         published = out
         (published / "generation_config.json").write_text(json.dumps({"eos_token_id": 5}))
         config["eos_token_id"] = 5
@@ -172,7 +172,7 @@ class Tokenizers(AppTest):
         self.assertEqual((other / "tokenizer.json").read_bytes(), QWEN2.read_bytes())
         self.assertNotEqual(config["eos_token_id"], 5)
         self.assertFalse((other / "generation_config.json").exists() or (other / "chat_template.jinja").exists())
-        # Bytes have no such tokens, and GPT-2's defaults are none of theirs.
+        # Bytes have no such tokens, and the defaults of GPT-2 do not apply.
         out, config = export(model="tiny")
         self.assertEqual([config[f"{role}_token_id"] for role in ("eos", "bos", "pad")], [None, None, None])
 
@@ -196,7 +196,7 @@ class Tokenizers(AppTest):
                          (prompt + added[:added.index(stop) + len(stop)]).count(stop))
         self.assertNotEqual(self.run_cleave(*greedy, "--repetition_penalty", 5).stdout, likeliest)
 
-    def test_losses_of_eval_are_those_of_a_token_a_byte_and_a_word(self):
+    def test_eval_prints_losses_per_token_byte_and_word(self):
         out = self.run_cleave("eval", self.saved(), "--data", self.text, "--quiet").stdout
         token = float(re.search(r"^loss (\S+) nats per token", out, re.M)[1])
         rows = {unit: (float(loss), float(p), int(tokens), int(n)) for loss, unit, p, tokens, n in
@@ -224,7 +224,7 @@ class Tokenizers(AppTest):
         self.assertIn("--tokenizer: the ids changed (", self.train(*more, "--strict", steps=4, code=4).stderr)
         self.assertIn("warning: --tokenizer: the ids changed", self.train(*more, steps=4).stderr)
 
-    def test_a_tokenizer_that_is_too_large_or_not_there_is_refused_before_anything_starts(self):
+    def test_a_missing_or_too_large_tokenizer_is_an_error_before_anything_starts(self):
         shutil.copy(FIXTURES / "llama_tiny.config.json", self.dir / "config.json")
         vocab = json.loads((self.dir / "config.json").read_text())["vocab_size"]
         r = self.train("--tokenizer", LLAMA3, model=self.dir / "config.json", code=2)
@@ -235,7 +235,7 @@ class Tokenizers(AppTest):
         self.train("--output", run, ranks=1)
         self.assertIn("vocabulary of 256", self.run_cleave("generate", run, "--tokenizer", GPT2, code=2).stderr)
 
-    def test_ids_without_a_tokenizer_are_not_made_text(self):
+    def test_ids_without_a_tokenizer_are_not_converted_to_text(self):
         self.tokenize(self.text, "--tokenizer", GPT2)
         self.text = self.dir / "out.bin"
         self.train("--output", self.dir / "run", ranks=1)
@@ -243,7 +243,7 @@ class Tokenizers(AppTest):
         self.run_cleave("generate", self.dir / "run", "--tokenizer", GPT2, "--prompt", "light", "--tokens", 2)
         self.assertNotIn("a word", self.run_cleave("eval", self.dir / "run", "--data", self.text).stdout)
 
-    def test_chats_have_no_text_and_are_refused_with_their_line(self):
+    def test_chats_are_errors_with_their_line(self):
         chats = self.write("chats.jsonl", json.dumps({"messages": [{"role": "user", "content": "light"}]}) + "\n")
         said = "chats.jsonl:1: is a chat under the key 'messages' (expected a text under 'text'"
         r = self.tokenize(chats, "--tokenizer", GPT2, code=7)

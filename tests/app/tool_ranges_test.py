@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a tool for NVTX sees of a training: usage tool_ranges_test.py CLEAVE RECORDER, a library that stands in for the tool."""
+"""NVTX ranges of a training as a tool sees them. Usage: tool_ranges_test.py CLEAVE RECORDER, a library that replaces the tool."""
 
 import json
 import os
@@ -10,13 +10,13 @@ import tempfile
 import unittest
 
 CLEAVE, RECORDER = sys.argv[1:3]
-if not pathlib.Path(RECORDER).is_file():  # NVTX passes over a tool that it cannot load
+if not pathlib.Path(RECORDER).is_file():  # NVTX ignores a tool that it cannot load
     sys.exit(f"{RECORDER} is missing: build the target gpu_programs first")
 
 
 class ToolRanges(unittest.TestCase):
     def ranges(self, **env):
-        """Of a training of two blocks for two steps: (depth, name) of each range as it begins."""
+        """Returns (depth, name) of each range as it begins, in a training of two blocks for two steps."""
         with tempfile.TemporaryDirectory() as folder:
             config, data, seen = (pathlib.Path(folder, name) for name in ("ds_config.json", "text.txt", "ranges.txt"))
             config.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW"}}))
@@ -52,7 +52,7 @@ class ToolRanges(unittest.TestCase):
         self.assertEqual({depth for depth, name in seen if name == "step: update"}, {0}, "what begins has ended")
         self.assertEqual({depth for depth, name in seen if name == "step: h.0"}, {1}, "a part of the update")
 
-    def test_without_a_tool_nothing_is_named(self):
+    def test_without_a_tool_there_are_no_ranges(self):
         self.assertEqual(self.ranges(), [])
 
 

@@ -1,5 +1,5 @@
-// What Nsight is to a program: a library that NVTX_INJECTION64_PATH names, which writes every range that
-// begins as "<depth> <name>" to the file TOOL_RECORDER, and "end" when more end than began.
+// Replaces Nsight: a library for NVTX_INJECTION64_PATH that writes each range, when it begins, as
+// "<depth> <name>" to the file TOOL_RECORDER, and "end" if more ranges end than began.
 #include <nvtx3/nvToolsExt.h>
 
 #include <cstdio>

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Epochs, and what becomes of the options of Hugging Face's Trainer. Usage: trainer_test.py CLEAVE"""
+"""Epochs, and the options of the Hugging Face Trainer. Usage: trainer_test.py CLEAVE"""
 import json
 import unittest
 
 from app_test import AppTest
 
-# The fields of transformers.TrainingArguments, of versions 4.40 to 5.24.
+# Fields of transformers.TrainingArguments in versions 4.40 to 5.24.
 TRAINING_ARGUMENTS = """
 accelerator_config activation_checkpointing activation_checkpointing_kwargs adafactor adam_beta1 adam_beta2 adam_epsilon
 auto_find_batch_size average_tokens_across_devices batch_eval_metrics bf16 bf16_full_eval data_seed dataloader_drop_last
@@ -42,7 +42,7 @@ class Trainer(AppTest):
         samples = (len(self.text.read_text()) - 1) // 32
         config = self.config(train_micro_batch_size_per_gpu=64)
         for ranks, batch in (1, 64), (2, 128):
-            steps = -(-samples // batch)  # the last step of an epoch is filled from its beginning
+            steps = -(-samples // batch)  # the last step of an epoch is completed from its beginning
             r, lines = self.lines("--epochs", 1.5, config=config, ranks=ranks)
             wanted = -(-3 * steps // 2)
             self.assertIn(f"data:       {samples} samples of 32 tokens, {steps} steps per epoch; {wanted} steps are", r.stdout)
@@ -63,7 +63,7 @@ class Trainer(AppTest):
         _, lines = self.lines("--epochs", 0.25, config=self.config(train_micro_batch_size_per_gpu=32))
         self.assertEqual((lines[0]["samples_per_epoch"], lines[0]["steps_per_epoch"]), (samples, -(-samples // 32)))
 
-    def test_a_schedule_ends_with_the_epochs_and_a_resumed_run_goes_on_counting(self):
+    def test_a_schedule_ends_with_the_epochs_and_a_resumed_run_continues_counting(self):
         config = self.config(train_micro_batch_size_per_gpu=64, scheduler={"type": "WarmupDecayLR", "params": {
             "warmup_num_steps": 2, "total_num_steps": "auto", "warmup_max_lr": 0.01}})
         _, whole = self.lines("--epochs", 1, config=config)
@@ -82,7 +82,7 @@ class Trainer(AppTest):
         self.assertEqual(lines[0]["world_size"], 2)
         self.assertEqual(lines[0]["mesh"], {"pipe": 2, "data": 1, "sequence": 1, "tensor": 1})
 
-    def test_the_trainers_names_work_as_ours(self):
+    def test_trainer_names_work_like_native_ones(self):
         config = self.config(train_micro_batch_size_per_gpu=64)
         ours = ["--epochs", 0.3, "--output", self.dir / "a", "--keep", 1, "--save_interval", 3, "--eval_interval", 2, "--eval_data", self.text]
         names = ["--num_train_epochs", 0.3, "--output_dir", self.dir / "b", "--save-total-limit=1", "--save_steps", 3, "--eval_steps", 2,
@@ -109,7 +109,7 @@ class Trainer(AppTest):
         self.assertEqual(rates, [line["lr"] for line in counted if "lr" in line])
         self.assertEqual(rates.index(max(rates)), 4 if rates[0] == 0 else 3)
 
-    def test_what_is_not_built_is_translated(self):
+    def test_unsupported_options_name_the_equivalent(self):
         for args, says in [(["--gradient_checkpointing"], 'set "activation_checkpointing": {"interval": 1} in the ds_config'),
                            (["--gradient-checkpointing", "True"], "activation_checkpointing"),
                            (["--activation_checkpointing"], 'set "activation_checkpointing": {"interval": 1} in the ds_config'),
@@ -120,12 +120,12 @@ class Trainer(AppTest):
             self.assertIn(says, r.stderr)
             self.assertNotIn("unknown option", r.stderr)
 
-    def test_every_option_of_the_trainer_is_known(self):
+    def test_every_trainer_option_is_recognized(self):
         known = set(self.run_cleave("train", "--help").stdout.replace(" ", "\n").splitlines())
         for name in TRAINING_ARGUMENTS:
             if f"--{name}" in known or name == "split_batches":
                 continue
-            # Behind it stands an option that nobody has: what is known does not come up.
+            # An unknown option follows: the error names only this one.
             err = self.run_cleave("train", f"--{name}", "false", "--nobody_has_this", code=2).stderr
             self.assertNotIn(f"unknown option --{name}", err)
             self.assertIn("--nobody_has_this", err)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/kernels.md lists every place where the host waits for a stream, an event or a device; this holds the list to the code."""
+"""docs/kernels.md lists every place where the host waits for a stream, an event or a device; this test compares the list with the code."""
 import collections
 import pathlib
 import re
@@ -14,7 +14,7 @@ WAIT = re.compile(r"\bto_host<|\bcuda(Stream|Event|Device)Synchronize\(|\bcudaMe
 
 
 def without_words(code):
-    """The code without comments and what stands in quotation marks."""
+    """Returns the code without comments and string literals."""
     return re.sub(r'//[^\n]*|"(\\.|[^"\\\n])*"', "", code)
 
 
@@ -33,7 +33,7 @@ def in_code():
 
 
 def in_page(text):
-    """The rows of the table: `file` is one place, `file` 3 are three; a file may stand in several rows."""
+    """Returns the rows of the table: `file` is one place, `file` 3 are three; a file may be in several rows."""
     section = text.split("### Where the host waits")[1].split("\n#")[0]
     found = collections.Counter()
     for row in re.findall(r"^\|.*\|$", section, re.M):
@@ -59,7 +59,7 @@ class Waits(unittest.TestCase):
                      "std::vector<T> to_host(const Tensor& x, Stream& stream) {", "ready_.wait(lock, [] { return done; });"):
             self.assertEqual(waits_of(line), 0, line)
 
-    def test_reads_how_often_a_file_stands_in_the_table(self):
+    def test_reads_the_count_of_a_file_in_the_table(self):
         page = "### Where the host waits\n| a | b |\n|---|---|\n| x | `a/b.cpp` 2, `c.h` |\n| y | `a/b.cpp`: as `d` says |\n## Next\n| `e.cpp` |\n"
         self.assertEqual(in_page(page), {"a/b.cpp": 3, "c.h": 1})
 

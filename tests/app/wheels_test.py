@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""scripts/gpu_check.sh where CUDA's libraries are those of Python's wheels and nothing else: in a namespace of its own, in which the toolkit's
-folders are empty. usage: wheels_test.py PROGRAMS, of a CUDA build; ends with 77 where there are no wheels or no namespaces."""
+"""scripts/gpu_check.sh with CUDA libraries from Python wheels only: in a namespace with empty toolkit folders.
+of a CUDA build; exits with 77 without wheels or namespaces.
+"""
 import glob
 import json
 import os
@@ -21,7 +22,7 @@ WHEELS = glob.glob(str(PYTHON.parent.parent / "lib/python3*/site-packages/nvidia
 
 
 def inside(command, **env):
-    """Runs a command where nothing is in the hidden folders, as nobody's root."""
+    """Runs a command with empty folders in place of the hidden ones, as root of a user namespace."""
     hide = " && ".join(f"mount -t tmpfs none {folder}" for folder in HIDDEN if os.path.isdir(folder))
     path = f"{PYTHON.parent}:/usr/bin:/bin"
     return subprocess.run(["unshare", "-rm", "sh", "-c", f'{hide} && exec "$@"', "sh", *map(str, command)], capture_output=True, text=True, timeout=300,
@@ -29,7 +30,7 @@ def inside(command, **env):
 
 
 class Wheels(unittest.TestCase):
-    def test_are_all_that_the_programs_need_of_cuda(self):
+    def test_wheels_are_sufficient_for_the_programs(self):
         libraries = ":".join(WHEELS)
         for name in ("cleave", "kernels_test", "device_test", "runtime_test", "../lib/libcleave_c.so"):
             program = os.path.join(PROGRAMS, name)
@@ -43,9 +44,9 @@ class Wheels(unittest.TestCase):
             for line in of_cuda:
                 self.assertIn("site-packages/nvidia/", line, name)
         r = inside(["ldd", os.path.join(PROGRAMS, "cleave")])
-        self.assertRegex(r.stdout, r"libcublasLt.*not found")  # or this test would show nothing
+        self.assertRegex(r.stdout, r"libcublasLt.*not found")  # otherwise this test shows nothing
 
-    def test_are_found_by_the_check_which_then_asks_for_a_gpu(self):
+    def test_the_check_finds_the_wheels_and_then_needs_a_gpu(self):
         if os.path.exists("/dev/nvidiactl"):
             self.skipTest("there is a GPU")
         with tempfile.TemporaryDirectory() as out:
@@ -62,6 +63,6 @@ if __name__ == "__main__":
     namespaces = shutil.which("unshare") and subprocess.run(["unshare", "-rm", "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0
     seen = not os.path.realpath(PYTHON).startswith(tuple(HIDDEN)) and any(glob.glob(f + "/libcublasLt.so*") for f in WHEELS)
     if not namespaces or not seen:
-        print(f"skipped: {'no wheels of CUDA beside a visible ' + str(PYTHON) if namespaces else 'no namespaces here'}")
+        print(f"skipped: {'no CUDA wheels in the environment of ' + str(PYTHON) if namespaces else 'no namespaces here'}")
         sys.exit(77)
     unittest.main()

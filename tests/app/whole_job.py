@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The whole way of a published model, beside transformers: made there, trained here, used there again.
+"""The complete path of a published model, compared with transformers: made there, trained here, used there again.
 
-For a small Llama, Qwen3 and GPT-2: transformers makes the model and the tokenizers library its tokenizer, from a text. Then
-  import     the loss of every window is that of transformers to 1e-5, in double precision there
+For a small Llama, Qwen3 and GPT-2: transformers makes the model, and the tokenizers library its tokenizer, from a text. Then
+  import     the loss of every window equals that of transformers, in double precision, within 1e-5
   train      50 steps at pipe 2 x data 2 x ZeRO-3, on the text through that tokenizer
-  export     transformers loads it; its losses are this program's to 1e-5, and its greedy continuations are the same text
-  digest     of the checkpoint, of its export imported again, and of an export of that are the same
+  export     transformers loads it; the losses agree within 1e-5, and greedy continuations are the same text
+  digest     of the checkpoint, of its re-imported export, and of an export of that are equal
 
-Not part of the suite, because it needs PyTorch: torch, transformers and tokenizers. Usage: whole_job.py CLEAVE [FAMILY...]"""
+Not part of the suite, because it needs torch, transformers and tokenizers. Usage: whole_job.py CLEAVE [FAMILY...]
+"""
 import json
 import pathlib
 import subprocess
@@ -53,7 +54,7 @@ def make_tokenizer(text, folder):
 
 
 def loss_of(folder, ids):
-    """Mean over all whole windows, in double precision."""
+    """Returns the mean over all whole windows, in double precision."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="eager").eval()
     windows = (len(ids) - 1) // SEQ
     inputs = torch.tensor(ids[:windows * SEQ]).view(windows, SEQ)
@@ -63,7 +64,7 @@ def loss_of(folder, ids):
 
 
 def digest(program, folder):
-    """Of the weights."""
+    """Returns the digest of the weights."""
     lines = cleave(program, "digest", folder, "--quiet").splitlines()
     return next(line.split()[0] for line in lines if line.endswith("weights"))
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Messages and documents name commands that exist, every command is in the README, and the way from a step to a kernel is what
-docs/architecture.md says."""
+"""Messages and documents name existing commands, every command is in the README, and the path from a step to a kernel matches
+docs/architecture.md.
+"""
 import pathlib
 import re
 import sys
@@ -18,14 +19,14 @@ def commands():
 
 
 def strings(source):
-    """The string literals of a C++ file, those that stand side by side as one."""
+    """Returns the string literals of a C++ file; adjacent ones are joined."""
     source = re.sub(r"//[^\n]*", "", source)
     source = re.sub(r'"\s*\n\s*"', "", source)
     return re.findall(r'"((?:[^"\\\n]|\\.)*)"', source)
 
 
 def code(document):
-    """What a Markdown file shows as code, and a script says."""
+    """Returns the code in a Markdown file or script."""
     return re.findall(r"```.*?```|`[^`]+`", document, re.S)
 
 
@@ -34,7 +35,7 @@ def words_of(text):
 
 
 def named():
-    """Every "cleave WORD" in what users read: (file, word)."""
+    """Yields every "cleave WORD" in texts for users: (file, word)."""
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in {".cpp", ".h", ".cu", ".cuh"}:
@@ -46,7 +47,7 @@ def named():
 
 
 def without_lambdas(code):
-    """The code without what it hands to others to call."""
+    """Returns the code without lambda bodies, which other functions call."""
     while begin := re.search(r"\[(?:&|=|this)[^\]]*\][^{;]*\{", code):
         end, depth = begin.end(), 1
         while depth:
@@ -57,7 +58,7 @@ def without_lambdas(code):
 
 
 def bodies(name):
-    """What a function of runtime/ or model/ does itself, all of its overloads together."""
+    """Returns the bodies of all overloads of a function in runtime/ or model/."""
     sources = (path.read_text() for folder in ("runtime", "model") for path in sorted((ROOT / folder).rglob("*.cpp")))
     return "".join(body for text in sources for body in re.findall(rf"^\S.*\b{name}\([^;{{]*\{{\n(.*?)^\}}", text, re.M | re.S))
 

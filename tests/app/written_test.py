@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What earlier versions wrote is read: runs resume with the losses of a run without a break (tests/fixtures/make_written_fixtures.py)."""
+"""Files of earlier versions are read: runs resume with the losses of an unbroken run (tests/fixtures/make_written_fixtures.py)."""
 import json
 import os
 import pathlib
@@ -15,7 +15,7 @@ RUNS = {"stage_2": 2, "fp16_stage_3": 2, "lora": 1, "words": 1}
 
 class Written(AppTest):
     def copy(self, version):
-        """A folder of fixtures elsewhere, with new times of its files."""
+        """Copies a folder of fixtures, with new file times."""
         at = self.dir / version.name
         shutil.copytree(version, at)
         for file in at.rglob("*"):
@@ -29,7 +29,7 @@ class Written(AppTest):
                 for ranks in (1, 2):
                     with self.subTest(version=version.name, run=name, ranks=ranks):
                         config = json.loads((at / f"{name}.json").read_text())
-                        config["train_micro_batch_size_per_gpu"] = 2 * RUNS[name] // ranks  # the batch of the run that was saved
+                        config["train_micro_batch_size_per_gpu"] = 2 * RUNS[name] // ranks  # the batch of the saved run
                         (at / "ds.json").write_text(json.dumps(config))
                         output, metrics = self.dir / f"{version.name}_{name}_{ranks}", self.dir / "metrics.jsonl"
                         shutil.copytree(at / name, output)
@@ -43,7 +43,7 @@ class Written(AppTest):
                         for step, want in zip(steps, expected[name]):
                             self.assertAlmostEqual(step["loss"], want, delta=2e-3 if "fp16" in name else 1e-4)
 
-    def test_checkpoints_are_whole_and_exports_begin_a_training(self):
+    def test_checkpoints_are_complete_and_exports_start_a_training(self):
         for version in WRITTEN:
             at, expected = self.copy(version)
             for name in (*RUNS, "module", "native"):

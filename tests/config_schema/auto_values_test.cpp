@@ -70,7 +70,7 @@ TEST(AutoValues, TheStage3ValuesAreFilledInByStage3Only) {
   EXPECT_FALSE(r.config.zero.overlap_comm);
 }
 
-TEST(AutoValues, WhatIsNotKnownIsNamed) {
+TEST(AutoValues, UnknownValuesAreNamed) {
   const ReadResult r = read_ds_config(kTrainerFile, "f", {});
   const std::string all = format(r.problems);
   for (const char* what : {"f:2:3: train_batch_size: the batch size is not defined; set train_batch_size or",
@@ -87,7 +87,7 @@ TEST(AutoValues, AreTheDefaultInDeepSpeedsStrictSectionsAndAnErrorElsewhere) {
       "f");
   ASSERT_TRUE(strict.ok()) << format(strict.problems);
   EXPECT_EQ(strict.config.fp16.loss_scale_window, 1000);
-  EXPECT_EQ(strict.config.zero.stage, 2);  // as Accelerate fills it in
+  EXPECT_EQ(strict.config.zero.stage, 2);  // Accelerate's value
   EXPECT_EQ(strict.config.zero.offload_optimizer.device, OffloadDevice::none);
   EXPECT_EQ(strict.config.steps_per_print, 0);
   EXPECT_NE(
@@ -120,7 +120,7 @@ TEST(AutoValues, ATotalBatchLeftOpenIsMadeOfTheTrainersOptions) {
             3);
 }
 
-TEST(AutoValues, StepsThatNobodyKnowsStayOpenWhereNothingIsTrained) {
+TEST(AutoValues, UnknownStepsStayUndefinedWithoutTraining) {
   const char* text = R"({"train_batch_size": 4, "scheduler": {"type": "WarmupDecayLR",
     "params": {"total_num_steps": "auto", "warmup_num_steps": "auto"}}})";
   ReadOptions o;

@@ -1,4 +1,4 @@
-// The section activation_checkpointing: what switches recomputation on, and what contradicts itself.
+// The section activation_checkpointing: keys that enable recomputation, and contradictions.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ TEST(CheckpointingConfig, AnIntervalOfZeroKeepsItOffWithAWarning) {
   }
 }
 
-TEST(CheckpointingConfig, AnyKeyThatAsksSwitchesEveryLayerOn) {
+TEST(CheckpointingConfig, AnyEnabledKeySwitchesEveryLayerOn) {
   for (const char* key : {"partition_activations", "cpu_checkpointing", "contiguous_memory_optimization",
                           "synchronize_checkpoint_boundary"})
     EXPECT_EQ(accepted(fmt::format(R"({{"{}": true}})", key)).interval, 1) << key;
@@ -63,7 +63,7 @@ TEST(CheckpointingConfig, IntervalsAndNumbersAreReadFromBothSections) {
   EXPECT_TRUE(accepted(R"({"policy": "selective"})").lean);
 }
 
-TEST(CheckpointingConfig, ContradictionsAreRefusedByName) {
+TEST(CheckpointingConfig, ContradictionsAreErrorsWithTheKeys) {
   EXPECT_NE(checkpointing_problems(R"({"interval": 3})", R"({"activation_checkpoint_interval": 4})")
                 .find("activation_checkpointing.interval: 3 differs from "
                       "pipeline.activation_checkpoint_interval 4"),

@@ -1,4 +1,4 @@
-// The tables of what a file chooses by name.
+// Tables of named choices.
 #include "config_schema/choices.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST(Choices, AreFoundByTheirNamesAndNoOther) {
   EXPECT_EQ(fmt::format("{}", OffloadDevice::nvme), "nvme");
 }
 
-// The words of a row are keys: a misspelt one would take the argument from its optimizer.
+// The words of a row are keys: a misspelled one would remove the argument from its optimizer.
 TEST(Choices, RowsNameDescribedKeysOnly) {
   DsConfig config;
   std::set<std::string> paths;

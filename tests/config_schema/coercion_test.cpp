@@ -1,4 +1,4 @@
-// Values that DeepSpeed's reader takes in another form than the key's type.
+// Values that DeepSpeed's reader converts from another type than the key's.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ TEST(Coercion, TextsAndBooleansAreNumbersWhereDeepSpeedReadsThemSo) {
       read_ds_config(R"({"train_batch_size": 8, "fp16": {"enabled": "true"}})", "f", {.strict = true}).ok());
 }
 
-TEST(Coercion, WhatDeepSpeedRefusesIsRefused) {
+TEST(Coercion, ValuesThatDeepSpeedRejectsAreErrors) {
   for (const char* members :
        {R"("zero_optimization": {"reduce_bucket_size": "5e8"})", R"("zero_optimization": {"stage": "4"})",
         R"("zero_optimization": {"stage": "2x"})", R"("zero_optimization": {"stage": ""})",
@@ -72,7 +72,7 @@ TEST(Coercion, AStageInATextDecidesAsANumberDoesWhatAutoIs) {
   EXPECT_EQ(r.config.zero.stage3_param_persistence_threshold, 1000);
 }
 
-TEST(Integers, ThatNoFieldHoldsAreAsManyAsItHolds) {
+TEST(Integers, ThatExceedTheFieldAreClampedToIt) {
   for (const char* huge : {"9223372036854775808", "1e19", "123456789012345678901234567890"}) {
     const ReadResult r = read_coerced(
         fmt::format(R"("zero_optimization": {{"stage": 3, "stage3_max_live_parameters": {}}})", huge));

@@ -1,5 +1,5 @@
-// Texts that are not JSON but that DeepSpeed's reader takes. The expected values are those of the package
-// hjson 3.1.0, by which DeepSpeed reads its files.
+// Texts that are not JSON, but that DeepSpeed reads. The expected values are those of the package
+// hjson 3.1.0, which DeepSpeed uses.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 namespace cleave::config {
 namespace {
 
-// The text as strict JSON, or its last error.
+// Returns the text as strict JSON, or its last error.
 std::string read_hjson(std::string_view text) {
   const JsonDocument d = read_json_text(text);
   if (d.complete) return to_json(d.root);
@@ -34,7 +34,7 @@ TEST(Hjson, TextsMayStandInSingleQuotesAndOnSeveralLines) {
   EXPECT_EQ(read_hjson("{a: '' b: ''''''\n}"), R"({"a": "", "b": ""})");
 }
 
-TEST(Hjson, WhatItsReaderRefusesIsRefused) {
+TEST(Hjson, TextsThatItsReaderRejectsAreErrors) {
   const std::string also = "read as Hjson, as DeepSpeed does: ";
   EXPECT_EQ(read_hjson("{a b: 1}"), "1:4 " + also + "expected ':' after key \"a\", got \"b\"");
   EXPECT_EQ(read_hjson("{a: }"), "1:5 " + also + "expected a value, got \"}\"");
@@ -74,11 +74,11 @@ TEST(Hjson, AFileOfItIsAcceptedWithOneWarningThatNamesTheFirstPlace) {
   EXPECT_EQ(r.text,
             R"({"train_batch_size": 8, "fp16": {"enabled": true}, "zero_optimization": {"stage": 2}})");
   EXPECT_FALSE(read_ds_config(text, "f", {.strict = true}).ok());
-  // Comments and trailing commas were always taken.
+  // Comments and trailing commas are accepted also in JSON.
   EXPECT_TRUE(read_ds_config("{\"train_batch_size\": 8, # x\n}", "f", {.strict = true}).problems.empty());
 }
 
-TEST(Hjson, ATypoThatItTakesForATextIsAnErrorOfTheKey) {
+TEST(Hjson, ATypoThatBecomesATextIsAnErrorOfTheKey) {
   const ReadResult r = read_ds_config("{\"train_batch_size\": 8,\n \"gradient_clipping\": 1,0,\n}", "f", {});
   EXPECT_FALSE(r.ok());
   const ReadResult word =

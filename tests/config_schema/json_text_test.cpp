@@ -7,7 +7,7 @@
 namespace cleave::config {
 namespace {
 
-// "line:column message" of the only error.
+// Returns "line:column message" of the only error.
 std::string error_of(std::string_view text) {
   const JsonDocument d = read_json_text(text);
   if (d.errors.size() != 1) return std::to_string(d.errors.size()) + " errors";
@@ -74,7 +74,7 @@ TEST(JsonText, ADuplicateKeyIsAnErrorAtTheSecondOne) {
   EXPECT_TRUE(read_json_text("{\"a\": {\"b\": 1}, \"b\": 2}").errors.empty());
 }
 
-TEST(JsonText, SyntaxErrorsSayWhereAndWhatWasExpected) {
+TEST(JsonText, SyntaxErrorsHaveThePlaceAndTheExpectedToken) {
   EXPECT_EQ(error_of("{\"a\": 1 \"b\": 2}"), "1:9 missing comma before this key");
   EXPECT_EQ(error_of("{:1}"), "1:2 expected a key in double quotes, got \":\"");
   EXPECT_EQ(error_of("{\"a\" 1}"), "1:6 expected ':' after key \"a\", got \"1\"");
@@ -93,7 +93,7 @@ TEST(JsonText, SyntaxErrorsSayWhereAndWhatWasExpected) {
   EXPECT_EQ(error_of("{\"a\": \"\\x\"}"), "1:9 \\x is not a JSON escape");
 }
 
-TEST(JsonText, EmptyBinaryDeepAndHugeTextsAreRefusedClearly) {
+TEST(JsonText, EmptyBinaryDeepAndHugeTextsAreClearErrors) {
   EXPECT_EQ(error_of(""), "1:1 the file is empty; expected a JSON object: { ... }");
   EXPECT_EQ(error_of(" \n // nothing\n"), "3:1 the file is empty; expected a JSON object: { ... }");
   EXPECT_EQ(error_of("{\n\"a\": \"\xFF\"}"), "2:7 byte 0xff is not UTF-8; save the file as UTF-8");

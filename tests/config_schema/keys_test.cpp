@@ -16,7 +16,7 @@ std::vector<Key> keys_of_default() {
   return describe(config);
 }
 
-// The list of paths was made apart from the descriptions, so a key left out here is a key that was forgotten.
+// The list of paths was made independently of the descriptions, so it finds forgotten keys.
 TEST(Keys, EveryKeyOfDeepSpeedHasAStatusAndAMeaning) {
   std::ifstream file(FIXTURES "/ds_config_paths.txt");
   ASSERT_TRUE(file);
@@ -45,16 +45,16 @@ TEST(Keys, EveryDefaultIsJsonThatTheKeyItselfAccepts) {
   }
 }
 
-TEST(Keys, KeysThatDoNothingSayWhy) {
+TEST(Keys, KeysWithoutEffectHaveAReason) {
   for (const Key& key : keys_of_default())
     EXPECT_TRUE(key.status == Status::section || !key.meaning.empty()) << key.path;
 }
 
-// Whatever a key's range is, a value of a wrong kind must not pass.
+// A value of the wrong type must be an error for every range.
 TEST(Keys, NoKeyAcceptsAValueOfAWrongType) {
-  const char* values[] = {"true", "1", "0.5", "\"a text nobody expects\"", "[]", "{}"};
-  const std::set<std::string> fitting[] = {
-      {"true"}, {"1"}, {"1", "0.5"}, {"\"a text nobody expects\""}, {"[]"}, {"{}"}, {}};
+  const char* values[] = {"true", "1", "0.5", "\"an unexpected text\"", "[]", "{}"};
+  const std::set<std::string> fitting[] = {{"true"}, {"1"}, {"1", "0.5"}, {"\"an unexpected text\""}, {"[]"},
+                                           {"{}"},   {}};
   for (const Key& key : keys_of_default()) {
     if (key.type == Type::any) continue;
     for (const char* text : values) {
@@ -79,7 +79,7 @@ TEST(Keys, ATextIsNeverANumberAndABooleanIsNeverAnInteger) {
   EXPECT_EQ(x, 500000000);
 }
 
-TEST(Keys, RangesSayWhatTheyWant) {
+TEST(Keys, RangesDescribeTheExpectedValue) {
   double x = 0;
   Key key;
   key.type = Type::number, key.target = &x;
@@ -94,7 +94,7 @@ TEST(Keys, RangesSayWhatTheyWant) {
   EXPECT_TRUE(store_value(key, read_json_text("0.1").root));
 }
 
-TEST(Keys, AnIntegerThatDoesNotFitItsFieldIsRefused) {
+TEST(Keys, AnIntegerThatExceedsItsFieldIsAnError) {
   int x = 7;
   Key key;
   key.type = Type::integer, key.target = &x;

@@ -1,4 +1,4 @@
-// mistakes.json: files with a mistake that people make, what the message must say, and the file that ends it.
+// mistakes.json: files with common mistakes, the expected message, and the corrected file.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -18,7 +18,7 @@ const JsonValue* member(const JsonValue& object, std::string_view name) {
 
 std::string text_of_file(const JsonValue& v) { return v.kind == JsonValue::Kind::text ? v.text : to_json(v); }
 
-// `bad_ranks` 0: nobody has said how many ranks there are.
+// `bad_ranks` 0: the number of ranks is unknown.
 ReadResult read_for(const JsonValue& mistake, const char* which) {
   const JsonValue *ranks = member(mistake, "ranks"), *bad = member(mistake, "bad_ranks");
   const bool assumed = bad && std::string_view(which) == "bad";
@@ -26,7 +26,7 @@ ReadResult read_for(const JsonValue& mistake, const char* which) {
   return read_ds_config(text_of_file(*member(mistake, which)), "f", options);
 }
 
-TEST(Mistakes, AreEachEndedByWhatTheMessageSays) {
+TEST(Mistakes, AreFixedByFollowingTheMessage) {
   std::ifstream file(MISTAKES);
   const JsonDocument document = read_json_text(std::string(std::istreambuf_iterator<char>(file), {}));
   ASSERT_TRUE(document.complete);

@@ -24,7 +24,7 @@ TEST(EditDistance, CountsInsertionsDeletionsReplacementsAndSwaps) {
   EXPECT_EQ(edit_distance("", "abc", 1), 2);
 }
 
-TEST(NearestKey, ANameAtTheWrongLevelIsToldWhereItBelongs) {
+TEST(NearestKey, ANameAtTheWrongLevelGetsItsSection) {
   const Suggestion s = nearest_key("", "stage", all_paths());
   EXPECT_EQ(s.path, "zero_optimization.stage");
   EXPECT_TRUE(s.other_level);
@@ -36,9 +36,9 @@ TEST(NearestKey, NothingIsSuggestedForAWordUnlikeAnything) {
   EXPECT_EQ(nearest_key("", "x", all_paths()).path, "");
 }
 
-// Every seventh key of the tree with every second letter in turn left out, doubled, swapped with the next or
+// Every seventh key, with every second letter in turn left out, doubled, swapped with the next or
 // replaced.
-TEST(NearestKey, OneSlipInAnyKeyIsUnderstood) {
+TEST(NearestKey, OneTypoInAnyKeyIsUnderstood) {
   const std::vector<std::string> paths = all_paths();
   int64_t tried = 0, right = 0;
   for (size_t k = 0; k < paths.size(); k += 7) {
@@ -62,7 +62,7 @@ TEST(NearestKey, OneSlipInAnyKeyIsUnderstood) {
   EXPECT_GE(double(right), 0.97 * double(tried)) << right << " of " << tried;
 }
 
-TEST(NearestKey, ALongNameMayHaveUpToThreeSlips) {
+TEST(NearestKey, ALongNameMayHaveUpToThreeTypos) {
   const std::vector<std::string> paths = all_paths();
   EXPECT_EQ(nearest_key("", "gradiant_acumulation_step", paths).path, "gradient_accumulation_steps");
   EXPECT_EQ(nearest_key("", "gradiant_acumullation_step", paths).path, "");

@@ -19,7 +19,7 @@ TEST(OwnKeys, ExactSumsMakeTheTypesOfGradientsIdle) {
   EXPECT_NE(own_problems(R"("cleave": {"exact_sums_grid": 40})").find("has no effect"), std::string::npos);
 }
 
-TEST(OwnKeys, KnowsWhereAnOffloadedUpdateMayRun) {
+TEST(OwnKeys, SelectTheDeviceOfAnOffloadedUpdate) {
   const std::string offload = R"(, "zero_optimization": {"offload_optimizer": {"device": "cpu"}})";
   for (const std::string where : {"auto", "host", "device"}) {
     const auto r = read_own("\"cleave\": {\"offload_update\": \"" + where + "\"}" + offload);
@@ -34,7 +34,7 @@ TEST(OwnKeys, KnowsWhereAnOffloadedUpdateMayRun) {
             std::string::npos);
 }
 
-TEST(OwnKeys, SayWhetherPassesAreGraphs) {
+TEST(OwnKeys, SelectGraphsForPasses) {
   for (const std::string use : {"auto", "on", "off"}) {
     const auto r = read_own("\"cleave\": {\"cuda_graphs\": \"" + use + "\"}");
     EXPECT_TRUE(r.ok());
@@ -50,14 +50,14 @@ TEST(OwnKeys, SayWhetherPassesAreGraphs) {
             std::string::npos);
 }
 
-TEST(OwnKeys, AskForTf32InFp32Only) {
+TEST(OwnKeys, EnableTf32InFp32Only) {
   EXPECT_FALSE(read_own("\"steps_per_print\": 1").config.tf32);
   EXPECT_TRUE(read_own(R"("cleave": {"tf32": true})").config.tf32);
   EXPECT_NE(own_problems(R"("cleave": {"tf32": true}, "bf16": {"enabled": true})").find("has no effect"),
             std::string::npos);
 }
 
-TEST(OwnKeys, SayWhatLogitsAreAndHowManyThereAreAtATime) {
+TEST(OwnKeys, SelectTheTypeAndNumberOfLogits) {
   for (const std::string type : {"auto", "fp32", "model"}) {
     const auto r = read_own(R"("bf16": {"enabled": true}, "cleave": {"logits_dtype": ")" + type +
                             R"(", "logits_rows": 1024})");
@@ -75,7 +75,7 @@ TEST(OwnKeys, SayWhatLogitsAreAndHowManyThereAreAtATime) {
     EXPECT_NE(refused.find(part), std::string::npos) << refused;
 }
 
-TEST(OwnKeys, SayWhatLossesAreTheMeanOf) {
+TEST(OwnKeys, SelectTheAverageOfLosses) {
   EXPECT_EQ(read_own("\"steps_per_print\": 1").config.loss_average, LossAverage::targets);
   EXPECT_EQ(read_own(R"("cleave": {"loss_average": "micro_batches"})").config.loss_average,
             LossAverage::micro_batches);
@@ -83,7 +83,7 @@ TEST(OwnKeys, SayWhatLossesAreTheMeanOf) {
             std::string::npos);
 }
 
-TEST(OwnKeys, SayWhatIsFrozenAsAListOrOnePattern) {
+TEST(OwnKeys, SelectFrozenParametersByAListOrOnePattern) {
   const auto patterns = [](const std::string& value) {
     return read_own(R"("cleave": {"freeze": )" + value + "}").config.freeze;
   };
@@ -93,7 +93,7 @@ TEST(OwnKeys, SayWhatIsFrozenAsAListOrOnePattern) {
   EXPECT_NE(own_problems(R"("cleave": {"freeze": true})").find("or a single string"), std::string::npos);
 }
 
-TEST(OwnKeys, SayWhichLinearLayersHaveAdaptersAndOfWhatSize) {
+TEST(OwnKeys, SelectLinearLayersWithAdaptersAndTheirSize) {
   const auto lora = [](const std::string& members) {
     const auto r = read_own(R"("cleave": {"lora": {)" + members + "}}");
     EXPECT_TRUE(r.ok()) << members;
@@ -125,7 +125,7 @@ TEST(OwnKeys, SayWhichLinearLayersHaveAdaptersAndOfWhatSize) {
         << own_problems(std::string(R"("cleave": {"lora": {)") + members + "}}");
 }
 
-TEST(OwnKeys, SayHowOperandsAreScaledForFp8) {
+TEST(OwnKeys, SelectTheScalingOfFp8Operands) {
   const auto fp8 = [](const std::string& members) {
     const auto r = read_own(R"("bf16": {"enabled": true}, "cleave": {"fp8": {)" + members + "}}");
     EXPECT_TRUE(r.ok()) << members;
@@ -146,7 +146,7 @@ TEST(OwnKeys, SayHowOperandsAreScaledForFp8) {
     EXPECT_NE(own_problems(bf16 + members + "}}").find("cleave.fp8"), std::string::npos) << members;
 }
 
-TEST(OwnKeys, SayWhatDecaysAsAListOrOneWord) {
+TEST(OwnKeys, SelectWeightDecayByAListOrOneWord) {
   const std::string decay = R"("optimizer": {"type": "AdamW", "params": {"lr": 1, "weight_decay": 0.1}}, )";
   const auto words = [&](const std::string& value) {
     const auto r = read_own(decay + R"("cleave": {"weight_decay_on": )" + value + "}");
@@ -178,7 +178,7 @@ TEST(OwnKeys, MeasureProductsUnlessSumsAreExact) {
             std::string::npos);
 }
 
-TEST(OwnKeys, AskForAnyOrderIn16BitsOnly) {
+TEST(OwnKeys, AllowAnyOrderIn16BitsOnly) {
   EXPECT_TRUE(read_own("\"steps_per_print\": 1").config.deterministic);
   EXPECT_FALSE(
       read_own(R"("cleave": {"deterministic": false}, "bf16": {"enabled": true})").config.deterministic);

@@ -14,7 +14,7 @@ std::string pipeline_problems(const std::string& pipeline, int64_t world) {
   return format(read_pipeline(pipeline, world).problems);
 }
 
-TEST(PipelineConfig, IsReadAndTheBatchIsDividedByTheRanksThatAreLeft) {
+TEST(PipelineConfig, IsReadAndTheBatchIsDividedByTheRemainingRanks) {
   const ReadResult r = read_pipeline(
       R"({"stages": 3, "schedule": "interleaved", "virtual_stages": 2, "partition_method": "type:^h"})", 6,
       R"("train_batch_size": 24, "gradient_accumulation_steps": 4)");
@@ -36,7 +36,7 @@ TEST(PipelineConfig, OneStageIsTheDefaultInAnyForm) {
   }
 }
 
-TEST(PipelineConfig, StagesThatDoNotDivideTheWorldAreRefusedWithThoseThatDo) {
+TEST(PipelineConfig, StagesThatDoNotDivideTheWorldAreErrorsWithTheDivisors) {
   EXPECT_EQ(pipeline_problems(R"({"stages": 4})", 6),
             "error: f:2:14: pipeline.stages: 4 stages do not divide 6 ranks; use 1, 2, 3, 6\n");
 }
@@ -48,7 +48,7 @@ TEST(PipelineConfig, ABatchThatDoesNotFitNamesTheStages) {
       << format(r.problems);
 }
 
-TEST(PipelineConfig, WrongSchedulesMethodsAndCombinationsAreRefusedWithTheChoices) {
+TEST(PipelineConfig, WrongSchedulesMethodsAndCombinationsAreErrorsWithTheChoices) {
   EXPECT_EQ(pipeline_problems(R"({"stages": 2, "schedule": "1F1B"})", 2),
             "error: f:2:27: pipeline.schedule: unknown schedule \"1F1B\"; use gpipe, 1f1b, interleaved, "
             "zb-h1, or "
@@ -70,7 +70,7 @@ TEST(PipelineConfig, WrongSchedulesMethodsAndCombinationsAreRefusedWithTheChoice
   EXPECT_NE(pipeline_problems(R"({"stages": 2, "virtual_stages": 0})", 2), "");
 }
 
-TEST(PipelineConfig, KeysThatOneStageDoesNotReadAreSaidToBeIdle) {
+TEST(PipelineConfig, KeysThatOneStageDoesNotReadAreReportedAsIdle) {
   EXPECT_EQ(pipeline_problems(R"({"schedule": "gpipe"})", 2),
             "warning: f:2:14: pipeline.schedule: has no effect: pipeline.stages is 1\n");
 }
@@ -83,7 +83,7 @@ TEST(PipelineConfig, TheDataParallelSizeIsCheckedWithoutTheStages) {
       "");
 }
 
-TEST(NearRanksConfig, GroupsThatDoNotDivideTheDataAxisAreRefusedWithThoseThatDo) {
+TEST(NearRanksConfig, GroupsThatDoNotDivideTheDataAxisAreErrorsWithTheDivisors) {
   auto problems_of = [](const std::string& keys) {
     return format(
         read_ds_config(
@@ -103,7 +103,7 @@ TEST(NearRanksConfig, GroupsThatDoNotDivideTheDataAxisAreRefusedWithThoseThatDo)
   EXPECT_EQ(problems_of(R"("mics_shard_size": -1, "zero_hpz_partition_size": 1)"), "");
 }
 
-TEST(QuantizedGathersConfig, AreRefusedBesideATensorAxisAndExactSumsAndReadByStage3Alone) {
+TEST(QuantizedGathersConfig, AreErrorsWithATensorAxisAndExactSumsAndReadByStage3Only) {
   auto problems_of = [](int stage, const std::string& beside) {
     return format(read_ds_config(fmt::format(R"({{"train_micro_batch_size_per_gpu": 1, {}
                                    "zero_optimization": {{"stage": {}, "zero_quantized_weights": true}}}})",

@@ -24,7 +24,7 @@ ReadResult read(const std::string& text, int64_t ranks = 1) {
   return read_ds_config(text, "f", options);
 }
 
-// Reads `members` beside a valid batch size, on a line of its own.
+// Reads `members`, on a separate line, with a valid batch size.
 ReadResult read_beside_batch(const std::string& members) {
   return read("{\"train_batch_size\": 4,\n" + members + "}");
 }
@@ -151,7 +151,7 @@ TEST(ReadConfig, UnknownKeysAreErrorsWithTheNearestKeyOrPlace) {
             "error: f:2:1: \"gradient_clipping \": unknown key; did you mean \"gradient_clipping\"?\n");
 }
 
-TEST(ReadConfig, AnUnfinishedNameIsUnderstoodAndAShortOneIsNotGuessedElsewhere) {
+TEST(ReadConfig, AnUnfinishedNameIsUnderstoodAndAShortOneIsNotMatchedElsewhere) {
   EXPECT_EQ(problems_of("\"train_micro_batch_size\": 4"),
             "error: f:2:1: train_micro_batch_size: unknown key; did you mean "
             "\"train_micro_batch_size_per_gpu\"?\n");
@@ -268,7 +268,7 @@ TEST(ReadConfig, GivesAdagradItsOwnDefaults) {
             std::string::npos);
 }
 
-TEST(ReadConfig, PlainAdamDecaysApartFromTheGradientUnlessTold) {
+TEST(ReadConfig, PlainAdamHasDecoupledDecayUnlessDisabled) {
   const auto decoupled = [](const char* optimizer) {
     const ReadResult r = read_beside_batch(std::string("\"optimizer\": ") + optimizer);
     EXPECT_TRUE(r.ok()) << format(r.problems);
@@ -308,7 +308,7 @@ TEST(ReadConfig, ArgumentsOfAnotherTypeAreNamed) {
             "SGD\n");
 }
 
-TEST(ReadConfig, SchedulesKnowWhatTheyNeed) {
+TEST(ReadConfig, SchedulesCheckTheirRequiredKeys) {
   EXPECT_EQ(problems_of(R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1}})"),
             "error: f:2:15: scheduler.type: OneCycle needs scheduler.params.cycle_max_lr\n");
   EXPECT_EQ(problems_of(R"("scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 3.5}})"),
@@ -320,7 +320,7 @@ TEST(ReadConfig, SchedulesKnowWhatTheyNeed) {
       "warning: f:2:74: scheduler.params.total_num_steps: 5 is less than scheduler.params.warmup_num_steps "
       "9: the "
       "warm-up never ends\n");
-  // A schedule shorter than the training is legal, and rarely meant.
+  // A schedule shorter than the training is valid, but rarely intended.
   const std::string short_one =
       R"({"train_batch_size": 8, "scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 2,
       "warmup_max_lr": 0.1, "total_num_steps": 5}}})";
@@ -342,7 +342,7 @@ TEST(ReadConfig, SchedulesKnowWhatTheyNeed) {
   EXPECT_EQ(max_lr(R"({"type": "WarmupLR", "params": {"warmup_max_lr": [0.25]}})"), 0.25);
 }
 
-TEST(ReadConfig, CombinationsThatCannotBeAreErrors) {
+TEST(ReadConfig, UnsupportedCombinationsAreErrors) {
   EXPECT_NE(problems_of(R"("fp16": {"enabled": true}, "bf16": {"enabled": true})").find("are both true"),
             std::string::npos);
   EXPECT_NE(problems_of(R"("zero_optimization": {"stage": 3}, "gradient_allreduce_op": "SUM")")

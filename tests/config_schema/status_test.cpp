@@ -1,4 +1,4 @@
-// What happens to keys that are known and not built, or built and idle.
+// Effects of known keys that are unsupported, or supported without effect.
 #include <gtest/gtest.h>
 
 #include "config_schema/keys.h"
@@ -11,7 +11,7 @@ std::string status_problems(const std::string& members) {
   return format(read_ds_config("{\"train_batch_size\": 4,\n" + members + "}", "f", {}).problems);
 }
 
-// {"a": {"b": value}} for the path a.b; names for <name>, and one item for a list.
+// Returns {"a": {"b": value}} for the path a.b, with names for <name> and one item for a list.
 std::string nest(const std::string& path, const std::string& value) {
   std::string open, close;
   size_t begin = 0;
@@ -28,7 +28,7 @@ std::string nest(const std::string& path, const std::string& value) {
   return open + value + close;
 }
 
-// The key with this value in a configuration where it would be read.
+// Returns the key with this value in a configuration that reads it.
 std::string members_with(const Key& key, const std::string& value) {
   std::string members = nest(key.path, value);
   if (key.path.starts_with("zero_optimization."))
@@ -38,7 +38,7 @@ std::string members_with(const Key& key, const std::string& value) {
   return members;
 }
 
-// A value of the key's type that is neither its default nor off.
+// Returns a value of the key's type that is neither its default nor off.
 std::string other_value(const Key& key) {
   switch (key.type) {
     case Type::boolean:
@@ -59,7 +59,7 @@ std::string other_value(const Key& key) {
   return "";
 }
 
-TEST(Status, EveryRefusedKeyIsRefusedByNameAndItsDisabledFormAccepted) {
+TEST(Status, EveryUnsupportedKeyIsAnErrorAndItsDisabledFormAccepted) {
   DsConfig config;
   config.zero.stage = 3;
   int tried = 0;
@@ -76,7 +76,7 @@ TEST(Status, EveryRefusedKeyIsRefusedByNameAndItsDisabledFormAccepted) {
   EXPECT_GE(tried, 39);
 }
 
-TEST(Status, KeysWithoutEffectAreAcceptedWithoutAWord) {
+TEST(Status, KeysWithoutEffectAreAcceptedSilently) {
   DsConfig config;
   config.zero.stage = 3;
   int tried = 0;
@@ -102,14 +102,14 @@ TEST(Status, RefusalsInsideTheOptimizerAndTheSchedule) {
             "");
 }
 
-TEST(Status, AMonitorThatWouldStaySilentIsNotAcceptedInSilence) {
+TEST(Status, AnUnsupportedMonitorIsNotAcceptedSilently) {
   EXPECT_NE(status_problems(R"("wandb": {"enabled": true, "project": "p"})").find("error"),
             std::string::npos);
   EXPECT_EQ(status_problems(R"("wandb": {"enabled": false, "project": "p"})"), "");
   EXPECT_EQ(status_problems(R"("comms_logger": {"enabled": false, "verbose": true})"), "");
 }
 
-TEST(Status, ALogOfCollectivesIsOnWhereItsSectionStandsUnlessItSaysFalse) {
+TEST(Status, TheCollectiveLogIsOnWithItsSectionUnlessFalse) {
   const auto logs = [](const char* section) {
     return read_ds_config(std::string("{\"train_batch_size\": 4, ") + section + "}", "f", {})
         .config.comms_logger.enabled;
@@ -153,7 +153,7 @@ TEST(Status, AKeyThatIsIdleInThisCombinationNamesTheOtherKey) {
       "warning: f:2:27: fp16.hysteresis: has no effect: cleave.deepspeed_stage0_loss_scale is true\n");
 }
 
-TEST(Status, ValuesOfASwitchedOffSectionAndDefaultsAskForNothing) {
+TEST(Status, ValuesOfADisabledSectionAndDefaultsHaveNoEffect) {
   EXPECT_EQ(status_problems(R"("fp16": {"enabled": false, "loss_scale": 128, "loss_scale_window": 7})"), "");
   EXPECT_EQ(status_problems(R"("fp16": {"enabled": true, "hysteresis": 2})"), "");
   EXPECT_EQ(status_problems(R"("zero_optimization": {"stage": 1, "stage3_max_live_parameters": 1e9})"), "");
@@ -194,7 +194,7 @@ TEST(Status, NvmeNeedsAFolderAndBlocksThatADiskCanTake) {
               std::string::npos);
 }
 
-TEST(Status, PiecesOfStateOnDiskHaveALeastSizeWhichIsSaidWhereAFileWantsLess) {
+TEST(Status, PiecesOfStateOnDiskHaveAMinimumSizeWithAWarning) {
   const auto read = [](const std::string& home, int64_t size) {
     return read_ds_config(
         fmt::format("{{\"train_batch_size\": 4,\n\"zero_optimization\": {{\"sub_group_size\": {}, "
@@ -221,7 +221,7 @@ TEST(Status, PiecesOfStateOnDiskHaveALeastSizeWhichIsSaidWhereAFileWantsLess) {
   EXPECT_NE(format(r.problems).find("has no effect: optimizer states are in memory"), std::string::npos);
 }
 
-// With defaults and limits as DeepSpeed 0.19.8's config classes have them.
+// Defaults and limits of DeepSpeed 0.19.8's config classes.
 TEST(Status, KeysOfDeepSpeed0198AreFineAtTheirDefaults) {
   for (const char* members :
        {R"("disable_python_gc": true)", R"("data_types": {"keep_in_fp32_modules": "auto"})",
@@ -252,7 +252,7 @@ TEST(Status, KeysOfDeepSpeed0198AreFineAtTheirDefaults) {
     EXPECT_NE(status_problems(members).find(says), std::string::npos) << status_problems(members);
 }
 
-// The lists of DeepSpeed 0.19.8, runtime/config.py.
+// The lists in runtime/config.py of DeepSpeed 0.19.8.
 TEST(Status, KeysThatDeepSpeedHasRemovedAreNotedOnceEach) {
   for (const char* key :
        {"nebula", "compression_training", "amp", "quantize_training", "eigenvalue", "sparse_attention",
@@ -273,7 +273,7 @@ TEST(Status, KeysThatDeepSpeedHasRemovedAreNotedOnceEach) {
   EXPECT_TRUE(read_ds_config(R"({"train_batch_size": 4, "data_efficiency": {}})", "f", {}).elsewhere.empty());
 }
 
-TEST(Status, ArgumentsOfTorchsAdamAreTakenWhereTheyChangeNothing) {
+TEST(Status, ArgumentsOfTorchAdamAreAcceptedWithoutEffect) {
   const auto adam = [](const char* type, const char* params) {
     return status_problems(fmt::format(R"("optimizer": {{"type": "{}", "params": {{{}}}}})", type, params));
   };
@@ -300,7 +300,7 @@ TEST(Status, FreeFormSectionsTakeAnyName) {
       "");
 }
 
-TEST(Status, ARefusedSectionIsReportedOnce) {
+TEST(Status, AnUnsupportedSectionIsReportedOnce) {
   EXPECT_EQ(status_problems(R"("quantize_training": {"quantize_bits": {"start_bits": 12}})"),
             "error: f:2:22: quantize_training: {\"quantize_bits\": {\"start_bits\": 12}} is not supported: "
             "no quantization during training; remove it or set it to null or {}\n");

@@ -14,7 +14,7 @@ std::string tensor_problems(const std::string& members, int64_t world) {
   return format(read_tensor(members, world).problems);
 }
 
-TEST(TensorConfig, IsReadUnderBothNamesAndTheBatchIsDividedByTheRanksThatAreLeft) {
+TEST(TensorConfig, IsReadUnderBothNamesAndTheBatchIsDividedByTheRemainingRanks) {
   for (const char* form :
        {R"("tensor_parallel": {"autotp_size": 2})", R"("tensor_parallel": {"tp": {"tp_size": 2}})",
         R"("tensor_parallel": {"autotp_size": 2, "tp": {"tp_size": 2}})"}) {
@@ -40,7 +40,7 @@ TEST(TensorConfig, OneRankIsTheDefaultInAnyForm) {
   }
 }
 
-TEST(TensorConfig, SizesThatDoNotDivideTheRanksAreRefusedWithThoseThatDo) {
+TEST(TensorConfig, SizesThatDoNotDivideTheRanksAreErrorsWithTheDivisors) {
   EXPECT_EQ(
       tensor_problems(R"("tensor_parallel": {"autotp_size": 4})", 6),
       "error: f:2:21: tensor_parallel.autotp_size: 4 tensor ranks do not divide 6 ranks; use 1, 2, 3, 6\n");
@@ -75,7 +75,7 @@ TEST(SequenceConfig, RanksOfASequenceShareTheSamplesOfOneDataParallelRank) {
   }
 }
 
-TEST(SequenceConfig, SizesThatDoNotDivideTheRanksAreRefusedWithThoseThatDo) {
+TEST(SequenceConfig, SizesThatDoNotDivideTheRanksAreErrorsWithTheDivisors) {
   EXPECT_EQ(tensor_problems(R"("sequence_parallel_size": 4)", 6),
             "error: f:2:1: sequence_parallel_size: 4 sequence ranks do not divide 6 ranks; use 1, 2, 3, 6\n");
   EXPECT_EQ(tensor_problems(R"("sequence_parallel_size": 4, "pipeline": {"stages": 2})", 12),
@@ -86,7 +86,7 @@ TEST(SequenceConfig, SizesThatDoNotDivideTheRanksAreRefusedWithThoseThatDo) {
   EXPECT_NE(tensor_problems(R"("sequence_parallel_size": -2)", 2), "");
 }
 
-// The data axis that near ranks divide has the ranks of sequences, too.
+// Groups of near ranks divide the data axis, which includes the ranks of sequences.
 TEST(SequenceConfig, GroupsOfNearRanksMayBeThoseOfASequence) {
   EXPECT_EQ(tensor_problems(
                 R"("sequence_parallel_size": 4, "zero_optimization": {"stage": 3, "mics_shard_size": 4})", 4),
@@ -114,7 +114,7 @@ TEST(TensorConfig, OverlapIsTheDevicesChoiceUnlessGiven) {
   EXPECT_NE(tensor_problems(R"("tensor_parallel": {"autotp_size": 2, "overlap_rows": -1})", 2), "");
 }
 
-TEST(TensorConfig, WhatOneRankDoesNotReadIsSaidToBeIdle) {
+TEST(TensorConfig, KeysThatOneRankDoesNotReadAreReportedAsIdle) {
   EXPECT_EQ(tensor_problems(R"("tensor_parallel": {"sequence_parallel": false})", 2),
             "warning: f:2:21: tensor_parallel.sequence_parallel: has no effect: tensor_parallel.autotp_size "
             "is 1\n");

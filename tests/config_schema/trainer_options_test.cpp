@@ -1,4 +1,4 @@
-// Options of a Hugging Face Trainer beside a file: what they fill in, and what they may not contradict.
+// Options of the Hugging Face Trainer with a file: values that they fill in, and contradictions.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 namespace cleave::config {
 namespace {
 
-// What the command line makes of no options but those named.
+// Returns the options of a command line with only the named options.
 ReadOptions trainer(std::set<std::string> given = {}) {
   ReadOptions o;
   o.auto_values = {.micro_batch_size = {},
@@ -34,7 +34,7 @@ std::string lines(const ReadResult& r) {
   return lines[0].name + ": " + lines[0].value + "\n" + lines[1].name + ": " + lines[1].value;
 }
 
-TEST(TrainerOptions, AFileWithoutOptimizerAndWithoutAnySignOfATrainerKeepsTheDefault) {
+TEST(TrainerOptions, AFileWithoutOptimizerAndTrainerValuesKeepsTheDefault) {
   const ReadResult r = read_ds_config(R"({"train_batch_size": 4})", "f", trainer());
   EXPECT_EQ(r.config.optimizer.lr, 1e-3);
   EXPECT_EQ(r.config.scheduler.type, SchedulerType::constant);
@@ -43,7 +43,7 @@ TEST(TrainerOptions, AFileWithoutOptimizerAndWithoutAnySignOfATrainerKeepsTheDef
       "optimizer: AdamW, lr 0.001, betas 0.9 0.999, weight_decay 0 (default)\nschedule: constant (default)");
 }
 
-TEST(TrainerOptions, AnyAutoMakesTheTrainersDefaultsCount) {
+TEST(TrainerOptions, AnyAutoEnablesTheTrainerDefaults) {
   const ReadResult r = read_ds_config(R"({"train_batch_size": "auto"})", "f", trainer());
   EXPECT_EQ(r.config.optimizer.type, OptimizerType::adamw);
   EXPECT_EQ(r.config.optimizer.lr, 5e-5);
@@ -55,7 +55,7 @@ TEST(TrainerOptions, AnyAutoMakesTheTrainersDefaultsCount) {
             "schedule: linear (Trainer's default), warm-up of 0 steps, ends at step 200");
 }
 
-TEST(TrainerOptions, AnyOptionDoesAndIsNamed) {
+TEST(TrainerOptions, AnyTrainerOptionEnablesThemAndIsNamed) {
   ReadOptions o = trainer({"--learning_rate", "--warmup_ratio", "--adam_beta2", "--lr_scheduler_type"});
   o.auto_values.lr = 0.25, o.auto_values.warmup_ratio = 0.101, o.auto_values.beta2 = 0.95;
   o.auto_values.schedule = "cosine";
@@ -67,7 +67,7 @@ TEST(TrainerOptions, AnyOptionDoesAndIsNamed) {
             "schedule: cosine (--lr_scheduler_type), warm-up of 21 steps, ends at step 200");
 }
 
-// As get_warmup_steps() of transformers 5.24: int(x) from 1 on, ceil(steps * x) below.
+// get_warmup_steps() of transformers 5.24: int(x) from 1 on, ceil(steps * x) below.
 TEST(TrainerOptions, AWarmUpBelowOneStepIsAShareOfAllSteps) {
   for (const auto& [given, steps] :
        {std::pair{0.0, 0}, {0.0999, 20}, {0.5, 100}, {0.001, 1}, {1.0, 1}, {7.9, 7}}) {
@@ -141,7 +141,7 @@ TEST(TrainerOptions, EqualValuesAndThoseOfOptionsThatWereNotGivenAreFine) {
   EXPECT_TRUE(r.ok()) << format(r.problems);
 }
 
-TEST(TrainerOptions, AnOptionThatTheFilesOptimizerDoesNotKnowContradictsIt) {
+TEST(TrainerOptions, AnOptionThatTheFilesOptimizerDoesNotHaveContradictsIt) {
   const ReadResult r = read_ds_config(R"({"train_batch_size": 4, "optimizer": {"type": "SGD"}})", "f",
                                       trainer({"--adam_beta1"}));
   EXPECT_NE(format(r.problems).find("optimizer.type is \"SGD\", which has no betas, --adam_beta1 is"),
@@ -159,7 +159,7 @@ TEST(TrainerOptions, ABatchThatTheOptionsDoNotMakeNamesThem) {
       << format(r.problems);
 }
 
-TEST(TrainerOptions, ASchedulesEndThatIsNotKnownIsSaid) {
+TEST(TrainerOptions, AnUnknownEndOfAScheduleIsReported) {
   ReadOptions o = trainer();
   o.auto_values.total_steps = std::nullopt, o.steps_may_be_open = true;
   const ReadResult r = read_ds_config(R"({"train_batch_size": "auto"})", "f", o);

@@ -1,4 +1,4 @@
-// What becomes of keys that no section has, and how messages print their names.
+// Unknown keys, and their names in messages.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ void expect_error(const std::string& members, const std::string& says) {
   EXPECT_NE(all.find(says), std::string::npos) << members << "\n" << all;
 }
 
-TEST(UnknownKeys, ThatPeopleMeanAKeyByAreErrorsWithItsPlace) {
+TEST(UnknownKeys, CommonWrongNamesAreErrorsWithTheKey) {
   const std::pair<const char*, const char*> top[] = {
       {"micro_batch_size_per_gpu", "did you mean \"train_micro_batch_size_per_gpu\"?"},
       {"micro_batch_size", "did you mean \"train_micro_batch_size_per_gpu\"?"},
@@ -39,7 +39,7 @@ TEST(UnknownKeys, ThatPeopleMeanAKeyByAreErrorsWithItsPlace) {
       {"freeze", "did you mean cleave.freeze?"},
       {"offload", "zero_optimization.offload_optimizer and zero_optimization.offload_param"}};
   for (const auto& [name, says] : top) expect_error(fmt::format("\"{}\": 1", name), says);
-  // Typos of such names, too.
+  // Typos of these names are also found.
   expect_error(R"("grad_cliping": 1.0)", "did you mean \"gradient_clipping\"?");
   expect_error(R"("max_grad_nrom": 1.0)", "did you mean \"gradient_clipping\"?");
   expect_error(R"("micro_batch_sise": 1)", "did you mean \"train_micro_batch_size_per_gpu\"?");
@@ -53,7 +53,7 @@ TEST(UnknownKeys, ThatPeopleMeanAKeyByAreErrorsWithItsPlace) {
                "did you mean \"warmup_num_steps\"?");
 }
 
-TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessTheyAskForNothing) {
+TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessDisabled) {
   const std::pair<const char*, const char*> sizes[] = {
       {"tensor_parallel_size", "did you mean tensor_parallel.autotp_size?"},
       {"tensor_model_parallel_size", "did you mean tensor_parallel.autotp_size?"},
@@ -92,9 +92,9 @@ TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessTheyAskFo
   expect_error(R"("clip_norm": 1.0)", "did you mean \"gradient_clipping\"?");
   expect_error(R"("global_train_batch_size": 8)", "did you mean \"train_batch_size\"?");
   expect_error(R"("parallel": {"tp": 2})", "the keys are tensor_parallel.autotp_size");
-  for (const char* nothing : {R"("half": false)", R"("recompute": null)",
-                              R"("offload_optimizer_device": "none")", R"("zero": 0)", R"("warmup_steps": 0)",
-                              R"("fsdp": "")", R"("fsdp": [])", R"("dtype": "float32")"})
+  for (const char* nothing :
+       {R"("half": false)", R"("recompute": null)", R"("offload_optimizer_device": "none")", R"("zero": 0)",
+        R"("warmup_steps": 0)", R"("fsdp": "")", R"("fsdp": [])", R"("dtype": "float32")"})
     EXPECT_TRUE(unknown_problems(nothing).starts_with("warning: ")) << nothing;
 }
 
@@ -125,7 +125,7 @@ TEST(UnknownKeys, AConfigurationInsideAnotherObjectIsAnErrorThatSaysToMoveIt) {
   EXPECT_EQ(unknown_problems(fmt::format("\"_deepspeed\": {}", inner)), "");
 }
 
-TEST(UnknownTypes, OfOtherLibrariesAreAnsweredWithOurs) {
+TEST(UnknownTypes, OfOtherLibrariesGetTheNameHere) {
   const std::pair<const char*, const char*> types[] = {
       {R"("scheduler": {"type": "linear"})", "did you mean \"WarmupDecayLR\"?"},
       {R"("scheduler": {"type": "cosine"})", "did you mean \"WarmupCosineLR\"?"},
@@ -147,7 +147,7 @@ TEST(UnknownKeys, AWordOfManySectionsSuggestsNoOtherSection) {
   EXPECT_EQ(said.find("did you mean"), std::string::npos) << said;
 }
 
-TEST(UnknownKeys, ThatAreAPathWithDotsShowTheSections) {
+TEST(UnknownKeys, DottedPathsShowTheSections) {
   expect_error("\"zero_optimization.stage\": 3",
                "a dot in a name opens no section; write {\"zero_optimization\": {\"stage\": ...}}");
   expect_error(R"("zero_optimization": {"offload_optimizer.device": "cpu"})", "write {\"zero_optimization\"");
@@ -176,7 +176,7 @@ TEST(UnknownKeys, ASectionOfAnotherProgramThatResemblesAKeyIsAWarning) {
                "did you mean \"activation_checkpointing\"?");
 }
 
-TEST(UnknownKeys, ThatAskForAnotherTrainingAreNotBuiltAndThatAskForNothingAreForeign) {
+TEST(UnknownKeys, ThatEnableAnotherTrainingAreErrorsAndDisabledOnesAreForeign) {
   for (const char* members : {R"("load_in_4bit": true)", R"("quantization_config": {"bits": 4})",
                               R"("moe": {"num_experts": 8})", R"("dpo": {"beta": 0.1})"})
     expect_error(members, "is not supported; remove it to train without this feature");
@@ -193,7 +193,7 @@ TEST(UnknownKeys, ThatAskForAnotherTrainingAreNotBuiltAndThatAskForNothingAreFor
       read_ds_config(R"({"train_batch_size": 4, "dataset": {"path": "x"}})", "f", {.strict = true}).ok());
 }
 
-TEST(UnknownKeys, InASectionThatIsNotBuiltAndOffAreWarnings) {
+TEST(UnknownKeys, InADisabledUnsupportedSectionAreWarnings) {
   EXPECT_EQ(unknown_problems(R"("wandb": {"enabled": false, "entity": "x", "project": null})"),
             "warning: f:2:29: wandb.entity: unknown key in wandb\n"
             "warning: f:2:55: wandb.project: expected a text, got null\n");
@@ -254,7 +254,7 @@ TEST(DeepSpeedsValues, ASectionsOldNameIsInTheStartLines) {
   EXPECT_EQ(differences(read_unknown(R"("bfloat16": {"enabled": true})")), "bfloat16.enabled = true");
 }
 
-TEST(DeepSpeedsValues, AutotuningIsInertAndSaysSo) {
+TEST(DeepSpeedsValues, AutotuningHasNoEffectAndReportsIt) {
   const ReadResult r = read_unknown(R"("autotuning": {"enabled": true, "fast": false})");
   EXPECT_TRUE(r.ok()) << format(r.problems);
   EXPECT_EQ(format(r.problems),
@@ -263,7 +263,7 @@ TEST(DeepSpeedsValues, AutotuningIsInertAndSaysSo) {
   EXPECT_EQ(unknown_problems(R"("autotuning": {"enabled": false})"), "");
 }
 
-TEST(Messages, SayOneThingOnceAndWhichValue) {
+TEST(Messages, StateAProblemOnceWithItsValue) {
   const std::string scheduler =
       unknown_problems(R"("scheduler": {"type": "Cosine", "params": {"warmup_num_steps": 5, "x": 1}})");
   EXPECT_EQ(std::count(scheduler.begin(), scheduler.end(), '\n'), 1) << scheduler;

@@ -38,11 +38,11 @@ void three(Warp& w, const Instr& in, uint32_t mask) {
   const C* c = w.at<C>(in.c);
   lanes(mask, [=](int i) { d[i] = D(F{}(a[i], b[i], c[i])); });
 }
-// The whole loop with another rounding of vector registers; fesetround() takes as long as the loop.
+// Sets the rounding of vector registers for the whole loop; fesetround() takes as long as the loop.
 template <int kRounding, Instr::Run run>
 [[gnu::noinline]] void rounding(Warp& w, const Instr& in, uint32_t mask) {
   _MM_SET_ROUNDING_MODE(kRounding);
-  asm volatile("" ::: "memory");  // the loop stays between
+  asm volatile("" ::: "memory");  // keeps the loop in between
   run(w, in, mask);
   asm volatile("" ::: "memory");
   _MM_SET_ROUNDING_MODE(_MM_ROUND_NEAREST);
@@ -61,7 +61,7 @@ Instr::Run ternary(F) {
   return &three<T, T, T, F>;
 }
 
-// make(T{}) of the type's name; bits are unsigned numbers.
+// Calls make(T{}) for the type's name; bits are unsigned numbers.
 template <class Make>
 Instr::Run over_integers(string_view t, Make make) {
   if (t == "s16") return make(int16_t{});
@@ -89,7 +89,7 @@ T flushed(T x) {
   return std::fabs(x) < std::numeric_limits<T>::min() ? std::copysign(T(0), x) : x;
 }
 
-// The smaller of two numbers, and the other one of a number and a NaN; -0 < 0.
+// Minimum (or maximum with kMost); a NaN gives the other operand, and -0 < 0.
 template <class T, bool kMost>
 T extreme(T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -209,7 +209,7 @@ Instr::Run directed(string_view name, const Statement& s) {
                          : nullptr;
 }
 
-// Instructions that are approximate on the hardware are computed as well as the host can.
+// Instructions that are approximate on the hardware are computed as precisely as the host can.
 Instr::Run approximate(string_view name, const Statement& s) {
   if (s.type() == "f32") {
     if (name == "ex2")
@@ -221,7 +221,7 @@ Instr::Run approximate(string_view name, const Statement& s) {
     if (name == "tanh") return unary<float>([](float a) { return std::tanh(a); });
     if (name == "rsqrt") return unary<float>([](float a) { return 1 / std::sqrt(a); });
   }
-  // Only the upper word of the result is there.
+  // The result has only the upper word.
   if (name == "rcp" && s.has("ftz") && s.type() == "f64")
     return unary<double>([](double a) {
       return std::bit_cast<double>(std::bit_cast<uint64_t>(1 / flushed(a)) & ~0xffffffffull);
@@ -303,7 +303,7 @@ Instr::Run of_predicates(string_view name) {
   return nullptr;
 }
 
-// number: 0 none, 1 and, 2 or, 3 xor with the predicate c, whose negation is bit 2; the second result is
+// number: 0 none, 1 and, 2 or, 3 xor with the predicate c; bit 2 negates c. The second result is
 // list[0].
 template <class T, class F>
 void compare(Warp& w, const Instr& in, uint32_t mask) {
@@ -363,7 +363,7 @@ void move(Warp& w, const Instr& in, uint32_t mask) {
   const T* a = w.at<T>(in.a);
   lanes(mask, [=](int i) { d[i] = a[i]; });
 }
-// A register of type D from parts of type P, and back.
+// Joins parts of type P to a register of type D, and splits it.
 template <class D, class P>
 void join(Warp& w, const Instr& in, uint32_t mask) {
   D* d = w.at<D>(in.d);
@@ -530,7 +530,7 @@ bool decode_arithmetic(Decoder& d, const Statement& s, Instr& in) {
   const string_view name = s.parts[0], t = s.type();
   const auto& o = s.operands;
   if (name == "mov") return decode_move(d, s, in);
-  if (name == "cvta") {  // all memory but a block's has one kind of address
+  if (name == "cvta") {  // generic addresses differ only for a block's memory
     if (s.has("shared")) return false;
     in.run = &move<uint64_t>, in.d = d.write(o[0]), in.a = d.read(o[1], "u64");
     return true;

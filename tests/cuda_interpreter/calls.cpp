@@ -15,7 +15,7 @@ namespace {
 struct Calls {
   std::mutex mutex;
   std::map<std::string, long> of;
-  // Of this function the call of this number returns this error, in every process or in that rank's alone.
+  // The call to fail: function, call number and error, in every process or in one rank only.
   std::string failing;
   long number = 0;
   int error = 0;
@@ -28,7 +28,7 @@ Calls& calls() {
   return *all;
 }
 
-// Of several processes in one file, each line whole.
+// Several processes write to one file, with whole lines.
 void list_calls() {
   std::string text;
   {
@@ -50,7 +50,7 @@ Calls::Calls() {
   char name[80] = {};
   int rank = -1;
   if (std::sscanf(text, "%79[^:]:%ld:%d:%d", name, &number, &error, &rank) < 3) {
-    std::fprintf(stderr, "CUDA_INTERPRETER_FAIL=%s: wanted function:number:error, and a rank behind it\n",
+    std::fprintf(stderr, "CUDA_INTERPRETER_FAIL=%s: expected function:number:error, and optionally :rank\n",
                  text);
     std::exit(2);
   }

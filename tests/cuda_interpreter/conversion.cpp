@@ -76,7 +76,7 @@ D converted(S x) {
   }
 }
 
-// A register, which may be wider than an integer that it holds.
+// Reads a register, which may be wider than its integer.
 template <class S, class Q>
 S taken(Q bits) {
   if constexpr (kSmall<S>)
@@ -157,7 +157,7 @@ Instr::Run of_way(Way way, int to, int from) {
   return way == Way::plain ? of_width<D, S, Way::plain>(to, from) : nullptr;
 }
 
-// Two floats, the first of them into the upper half.
+// Converts two floats; the first goes into the upper half.
 template <class T>
 void convert_pair(Warp& w, const Instr& in, uint32_t mask) {
   const float *high = w.at<float>(in.a), *low = w.at<float>(in.b);
@@ -165,7 +165,7 @@ void convert_pair(Warp& w, const Instr& in, uint32_t mask) {
   lanes(mask, [=](int i) { d[i] = uint32_t(narrowed<T>(high[i]).bits) << 16 | narrowed<T>(low[i]).bits; });
 }
 
-// The same into 16 bits; what is too large becomes the largest number.
+// Converts two floats to 16 bits with saturation to the largest number.
 template <const SmallFloats& type>
 void convert_small_pair(Warp& w, const Instr& in, uint32_t mask) {
   const float *high = w.at<float>(in.a), *low = w.at<float>(in.b);

@@ -73,7 +73,7 @@ __global__ void shift_kernel(float* x, float by, int numel) {
   if (i < numel) x[i] += by;
 }
 
-// body(std::integral_constant<Left, left>) for one of the kinds.
+// Calls body(std::integral_constant<Left, left>) for one of the kinds.
 template <Left... kinds, class Body>
 void with(Left left, Body body) {
   ((left == kinds ? body(std::integral_constant<Left, kinds>{}) : void()), ...);

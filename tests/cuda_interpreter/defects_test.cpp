@@ -1,5 +1,5 @@
-// The interpreter notices what a kernel, or the order of streams, lacks; and where nothing lacks, the numbers
-// are right.
+// The interpreter reports defects of kernels and missing edges between streams, and computes
+// correct numbers without defects.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -36,7 +36,7 @@ class Array {
   size_t numel_;
 };
 
-// What the interpreter says of the work since; empty where it is well.
+// Returns the interpreter's report since the last call; empty without a defect.
 std::string verdict() {
   std::string text;
   if (cudaDeviceSynchronize() != cudaSuccess) text = cudaGetErrorString(cudaErrorLaunchFailure);
@@ -118,20 +118,19 @@ TEST_F(Products, OfAWarpgroupAreThoseOfItsMatrices) {
 TEST_F(Products, LackNothingUnnoticed) {
   const Array<uint16_t> a(bits(a_)), b(bits(b_));
   const Array<float> out(std::vector<float>(kSide * kSide, 0));
-  for (const auto& [left, text] :
-       {std::pair{Left::product_wait, "a register in which a product in flight adds up"},
-        {Left::product_fence, "written without wgmma.fence since"},
-        {Left::product_publish, "without fence.proxy.async behind it"},
-        {Left::product_order, "a product in flight reads shared memory that"},
-        {Left::product_barrier, "a product reads shared memory that was"}}) {
+  for (const auto& [left, text] : {std::pair{Left::product_wait, "an accumulator of a product in flight"},
+                                   {Left::product_fence, "written without wgmma.fence since"},
+                                   {Left::product_publish, "without a later fence.proxy.async"},
+                                   {Left::product_order, "a product in flight reads shared memory that"},
+                                   {Left::product_barrier, "a product reads shared memory that was"}}) {
     products(out.get(), a.get(), b.get(), left, nullptr);
     const std::string said = verdict();
     EXPECT_NE(said.find(text), std::string::npos) << text << "\nwas wanted, got\n" << said;
   }
 }
 
-// Two streams write one after the other what a third reads, many times: without the event some time the
-// order is another.
+// Two streams write, one after the other, values that a third reads, many times: without the event,
+// the order is sometimes different.
 int wrong_numbers(bool with_event) {
   constexpr int kNumel = 64, kTimes = 40;
   cudaStream_t first, second;
@@ -215,7 +214,7 @@ TEST(Interpreter, RefusesToCaptureTheDefaultStream) {
   cudaGetLastError();
 }
 
-// cuStreamWaitValue32 and the like.
+// Calls cuStreamWaitValue32 or a similar function.
 void use_word(const char* name, cudaStream_t stream, void* word, uint32_t value) {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result;
@@ -226,7 +225,7 @@ void use_word(const char* name, cudaStream_t stream, void* word, uint32_t value)
 
 enum class Written { never, before, behind };
 
-// A wait for a word that another stream writes.
+// Waits for a word that another stream writes.
 void wait_for_word(Written when) {
   cudaStream_t waits, writes;
   cudaStreamCreateWithFlags(&waits, cudaStreamNonBlocking),

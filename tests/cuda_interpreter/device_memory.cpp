@@ -38,7 +38,7 @@ size_t DeviceMemory::used(int device) const {
   return sum;
 }
 
-// The first gap that is large enough, with a page on either side that belongs to nobody.
+// Takes the first gap that is large enough, with an unowned page on each side.
 void* DeviceMemory::allocate(int device, size_t bytes, Giver giver) {
   if (bytes > total_ || used(device) + taken(bytes, giver) > total_) return nullptr;
   const size_t room = (bytes + kPage - 1) / kPage * kPage + kPage;
@@ -99,7 +99,7 @@ bool DeviceMemory::remove(void* p) {
   return pieces_.erase(static_cast<std::byte*>(p)) > 0;
 }
 
-// The piece that has this byte.
+// Returns the piece that contains this byte.
 DeviceMemory::Pieces::const_iterator DeviceMemory::piece_at(const std::byte* p) const {
   auto after = pieces_.upper_bound(p);
   if (after == pieces_.begin()) return pieces_.end();
@@ -115,7 +115,7 @@ const DeviceMemory::Piece* DeviceMemory::find(const void* p, std::byte** begin) 
   return &found->second;
 }
 
-// The chunks with these bytes have the pattern or what was written since; they are what is returned.
+// Fills unfilled chunks of these bytes with the pattern, and returns the range of the chunks.
 std::pair<const std::byte*, const std::byte*> DeviceMemory::fill(const std::byte* begin, const Piece& piece,
                                                                  size_t first, size_t last) {
   if (!piece.owned) return {begin, begin + piece.bytes};

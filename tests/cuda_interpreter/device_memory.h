@@ -1,6 +1,5 @@
-// The memory of the GPUs that the stand-in pretends to have, and memory of the host that they reach: where
-// each piece begins and ends. One file without a name is all memory, so that processes can open each other's
-// pieces.
+// Memory of the emulated GPUs, and host memory that they can access, with the bounds of each piece.
+// One unnamed file holds all memory, so that processes can open each other's pieces.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -15,32 +14,33 @@ namespace interpreter {
 
 class DeviceMemory {
  public:
-  enum class Giver : uint8_t { cuda, nccl };  // who gave a piece and has to take it back
+  enum class Giver : uint8_t { cuda, nccl };  // the allocator, which must also free the piece
   struct Piece {
     size_t bytes;
     std::string what;
-    int device;                             // -1: the host's
-    bool owned;                             // of the file
-    mutable std::vector<bool> filled = {};  // by chunk: with the pattern, where it is of the file
+    int device;                             // -1: the host
+    bool owned;                             // part of the file
+    mutable std::vector<bool> filled = {};  // by chunk: has the pattern, for pieces of the file
     Giver giver = Giver::cuda;
   };
 
   DeviceMemory();
-  // Holds a pattern that is not a number in any type; null when the GPU has no more. The pattern is there
-  // when holds() is first asked for a byte, because most of what a program allocates is never touched.
+  // Allocates memory with a pattern that is NaN in all types; null if the GPU has no more. The
+  // pattern is written when holds() is first called for a byte, because programs never touch most
+  // of their memory.
   void* allocate(int device, size_t bytes, Giver giver = Giver::cuda);
   bool free(void* p, Giver giver = Giver::cuda);
-  // As setting these bytes to 0, but pages are given back to the file, where they read as zeros. False where
-  // they are not of one piece of the file.
+  // Sets these bytes to 0 by returning their pages to the file. Returns false if they are not in
+  // one piece of the file.
   bool zero(void* p, size_t bytes);
   void add(void* p, size_t bytes, const std::string& what, int device = -1);
   bool remove(void* p);
-  // The piece in which the bytes lie; empty text where they do. Otherwise what is wrong with them.
+  // Returns an empty text if the bytes are in one piece, otherwise the problem.
   std::string problem(const void* p, size_t bytes) const;
-  // Whether the bytes lie in a piece; fast where this thread has asked for their neighbours. Whoever reads or
-  // writes asks first.
+  // Returns true if the bytes are in a piece; fast for neighbors of this thread's last bytes. Every
+  // read and write checks this first.
   bool holds(const void* p, size_t bytes) const;
-  // Begins within a GPU's memory.
+  // Returns true if the address is in a GPU's memory.
   bool on_device(const void* p) const;
   const Piece* find(const void* p, std::byte** begin) const;
 
@@ -52,8 +52,8 @@ class DeviceMemory {
 
  private:
   static constexpr size_t kPage = 4096, kChunk = 64 << 10, kKnown = 64;
-  static constexpr size_t kGivenBack = 1 << 20;  // to the file; to touch the pages of less again takes longer
-  static constexpr size_t kGranularity = 2 << 20;  // what NCCL takes multiples of
+  static constexpr size_t kGivenBack = 1 << 20;    // returned to the file; smaller pieces are not worth it
+  static constexpr size_t kGranularity = 2 << 20;  // NCCL's granularity
   static size_t taken(size_t bytes, Giver giver) {
     return giver == Giver::nccl ? (bytes + kGranularity - 1) / kGranularity * kGranularity : bytes;
   }

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Lets calls of CUDA's runtime, cuBLASLt and NCCL fail in a training of two interpreted GPUs, one call a training, and sees how it ends.
+"""Lets calls of the CUDA runtime, cuBLASLt and NCCL fail in a training on two interpreted GPUs, one call per training, and checks its end.
 
 usage: failures.py CLEAVE [--only WORD] [--sample N --seed S]
 
-Each function that a training calls fails on one rank, once at its first call and once in the middle of the steps. It then goes on with the
-losses that it has without the failure, or every rank ends in time, with an exit code and a message that names the call or the library's
-error. Nothing may be left of it in /dev/shm. Prints a line for each case that is otherwise, and the share of those that are not, by layout
-and of all."""
+Each function that a training calls fails on one rank, once at its first call and once in the middle of the steps. The training must
+continue with the losses of a run without failure, or every rank must end in time, with an exit code and a message that names the call or
+the library's error. No files may remain in /dev/shm. Prints a line for each other case, and the share of correct cases, by layout and in
+total.
+"""
 import argparse
 import collections
 import json
@@ -22,13 +23,13 @@ import tempfile
 import time
 
 COMMON = {"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "gradient_clipping": 1.0}
-LAYOUTS = {  # name: the transport, whether buffers are registered, and what the configuration has beside COMMON
+LAYOUTS = {  # name: transport, registration of buffers, and additions to the configuration COMMON
     "ipc": ("ipc", "off", {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}}}),
     "pipe": ("nccl", "off", {"pipeline": {"stages": 2, "schedule": "1f1b"}}),
     "nccl": ("nccl", "on", {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}}),
 }
 STEPS, LIMIT = 2, 90
-# The errors that the documentation of a function has, by what its name begins with; the first that fits.
+# Documented errors of functions, by the start of their name; the first match counts.
 ERRORS = (
     ("cudaMalloc", 2), ("cudaHostAlloc", 2), ("cudaHostRegister", 2), ("cudaStreamCreate", 2), ("cudaEventCreate", 2), ("cudaGraph", 2),
     ("cudaIpcOpen", 205), ("cudaLaunch", 719), ("__cudaLaunch", 719), ("cudaSetDevice", 101), ("cudaGetDeviceCount", 100),
@@ -40,13 +41,13 @@ ERRORS = (
 class Training:
     def __init__(self, cleave, layout):
         self.cleave, (self.route, self.registers, beside) = cleave, LAYOUTS[layout]
-        self.kept = tempfile.TemporaryDirectory(prefix="cleave failures ")  # as long as this is
+        self.kept = tempfile.TemporaryDirectory(prefix="cleave failures ")  # during the life of this object
         self.folder = pathlib.Path(self.kept.name)
         (self.folder / "ds_config.json").write_text(json.dumps({**COMMON, **beside}))
-        (self.folder / "corpus.txt").write_text("A call that fails is said, and nobody waits for it. " * 400)
+        (self.folder / "corpus.txt").write_text("A failed call is reported, and no rank waits for it. " * 400)
 
     def run(self, steps, **interpreter):
-        """The exit code (none when it did not end), what was said, and the losses."""
+        """Returns the exit code (None if it did not end), the output, and the losses."""
         metrics = self.folder / "metrics.jsonl"
         metrics.unlink(missing_ok=True)
         command = [self.cleave, "launch", "-n", "2", "--", "train", "--deepspeed_config", self.folder / "ds_config.json",
@@ -65,7 +66,7 @@ class Training:
         return process.returncode, said, [line["loss"] for line in lines if "loss" in line and "event" not in line]
 
     def counts(self, steps):
-        """How often rank 1, or the one that called the most of it, calls each function."""
+        """Returns the number of calls of each function on rank 1, or on the rank with the most."""
         calls = self.folder / "calls"
         calls.unlink(missing_ok=True)
         code, said, losses = self.run(steps, CALLS=str(calls))
@@ -79,7 +80,7 @@ class Training:
 
 
 def problem(training, case, want):
-    """Why the training did not end as it should, empty when all is well; none where neither rank calls the function that often."""
+    """Returns why the training did not end correctly, "" if it did, and None if no rank calls the function that often."""
     function, number, error = case
     shared = set(os.listdir("/dev/shm"))
     for rank in (1, 0):
@@ -90,11 +91,11 @@ def problem(training, case, want):
         return None
     if code is None:
         return f"did not end within {LIMIT} s"
-    left = {name for name in set(os.listdir("/dev/shm")) - shared if re.search("cleave|nccl", name)}  # others work here, too
+    left = {name for name in set(os.listdir("/dev/shm")) - shared if re.search("cleave|nccl", name)}  # other jobs may use this machine
     if left:
         return f"leaves {', '.join(sorted(left))} in /dev/shm"
     if code == 0:
-        return "" if same(losses, want, function) else f"goes on with other losses: {losses}, wanted {want}"
+        return "" if same(losses, want, function) else f"continues with other losses (got {losses}, expected {want})"
     if not 1 <= code < 126:
         return f"ends with {code}"
     named = re.sub("WithFlags|WithPriority|ByVersion|Config$|Async$|32$|ExC$|^__", "", function)
@@ -104,7 +105,7 @@ def problem(training, case, want):
 
 
 def same(losses, want, function):
-    """Without one of the library's products another may be taken, which adds in another order."""
+    """Compares losses; without one product of the library, another one may add in another order."""
     near = 1e-4 if function.startswith("cublas") else 0
     return len(losses) == len(want) and all(math.isclose(a, b, rel_tol=near) for a, b in zip(losses, want))
 
@@ -112,8 +113,8 @@ def same(losses, want, function):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cleave", type=pathlib.Path)
-    parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--sample", type=int, help="so many cases")
+    parser.add_argument("--only", default="", help="cases with this text in their name")
+    parser.add_argument("--sample", type=int, help="number of cases")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     right, tried, begin, known = collections.Counter(), collections.Counter(), time.monotonic(), set()

@@ -13,7 +13,7 @@ namespace interpreter {
 inline float from_bf16(uint16_t x) { return std::bit_cast<float>(uint32_t(x) << 16); }
 inline float from_fp16(uint16_t x) { return _cvtsh_ss(x); }
 
-// To nearest, ties to even; a NaN becomes the one that CUDA's conversions give.
+// Rounds to nearest, ties to even; returns the NaN of CUDA's conversions for a NaN.
 inline uint16_t to_bf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
@@ -23,7 +23,8 @@ inline uint16_t to_fp16(float x) {
   return std::isnan(x) ? uint16_t(0x7fff) : uint16_t(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
-// E4M3 and E5M2: the numbers of the codes 0 to 0x7e, in order; of E5M2 those behind the last number are none.
+// E4M3 and E5M2: values of the codes 0 to 0x7e in order. Codes of E5M2 after the last number are
+// not numbers.
 struct SmallFloats {
   int mantissa, bias, last;  // bits, of the exponent, the code of the largest number
   std::array<double, 127> numbers{};
@@ -43,7 +44,7 @@ struct SmallFloats {
                                                             : NAN;
     return float(code & 0x80 ? -x : x);
   }
-  // To nearest, ties to even; what is too large becomes the largest number, and a NaN 0x7f.
+  // Rounds to nearest, ties to even; saturates to the largest number, and returns 0x7f for a NaN.
   uint8_t to(float x) const {
     if (std::isnan(x)) return 0x7f;
     const double* end = numbers.begin() + last + 1;

@@ -1,4 +1,5 @@
-// Single instructions against numbers from the PTX ISA's definitions, and the parts of the text around them.
+// Single instructions, compared with numbers from the definitions in the PTX ISA, and the text
+// around them.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -13,7 +14,7 @@
 namespace interpreter {
 namespace {
 
-// Runs a body with %rd1 = its 32 lanes' places of 64 bytes, on one warp.
+// Runs a body on one warp, with %rd1 as the address of 64 bytes per lane.
 std::vector<uint64_t> run(const std::string& registers, const std::string& body,
                           const std::vector<uint64_t>& in = {}) {
   constexpr size_t kWords = 8, kLanes = 32;
@@ -39,7 +40,7 @@ std::vector<uint64_t> run(const std::string& registers, const std::string& body,
   return out;
 }
 
-// The result of an instruction "op d, a, b, c" whose operands and result have these types.
+// Returns the result of an instruction "op d, a, b, c" with these types of operands and result.
 uint64_t result(const std::string& op, const std::string& d,
                 const std::vector<std::pair<std::string, uint64_t>>& operands) {
   const auto bits = [](const std::string& type) { return type.substr(type.find_first_of("0123456789")); };
@@ -113,7 +114,7 @@ TEST(Instructions, OfFloatsRoundAsTheySay) {
   const float third = 1.0f / 3, inf = INFINITY, tiny = 0x1p-130f;
   EXPECT_EQ(result("fma.rn.f32", "f32", {{"f32", f(third)}, {"f32", f(3.0f)}, {"f32", f(-1.0f)}}),
             f(0x1p-25f));
-  // 1 + 2^-30 lies between two floats.
+  // 1 + 2^-30 is between two floats.
   EXPECT_EQ(result("fma.rm.f32", "f32", {{"f32", f(0x1p-15f)}, {"f32", f(0x1p-15f)}, {"f32", f(1.0f)}}),
             f(1.0f));
   EXPECT_EQ(result("fma.rp.f32", "f32", {{"f32", f(0x1p-15f)}, {"f32", f(0x1p-15f)}, {"f32", f(1.0f)}}),
@@ -170,7 +171,7 @@ TEST(Instructions, OfConversionRoundAndSaturate) {
   EXPECT_EQ(result("cvt.rn.bf16x2.f32", "b32", {{"f32", f(2.0f)}, {"f32", f(1.0f)}}), 0x40003f80u);
 }
 
-// Bits of a comparison, of which the third operand decides, too.
+// Bits of a comparison, which also depend on the third operand.
 TEST(Instructions, OfComparisonKnowNumbersThatAreNone) {
   const auto compare = [](const char* how, uint64_t a, uint64_t b) {
     const auto out =
@@ -188,7 +189,7 @@ TEST(Instructions, OfComparisonKnowNumbersThatAreNone) {
   EXPECT_TRUE(compare("nan", one, none) && !compare("num", one, none) && compare("geu", none, one));
 }
 
-// Lanes take different ways through a loop and meet again before they shuffle.
+// Lanes take different branches in a loop and meet again before they shuffle.
 TEST(Warps, MeetBehindAWayThatSomeLanesTake) {
   const auto out = run("\t.reg .pred %p<3>;\n\t.reg .b32 %r<6>;\n",
                        "\tmov.u32 %r1, 0;\n\tmov.u32 %r2, %lane1;\n"

@@ -1,4 +1,4 @@
-// A kernel as the interpreter runs it: decoded once from PTX, then executed by warps (warp.h).
+// A kernel of the interpreter: decoded once from PTX, then executed by warps (warp.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,13 +11,14 @@ namespace interpreter {
 
 struct Warp;
 
-// What is wrong with a kernel, or with how it is used; the text says where.
+// Defect of a kernel or of its use; the text contains the place.
 struct Defect : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// An instruction. Registers are byte offsets into a warp's file, where each holds 32 lanes of its width; a
-// predicate is one word, a bit a lane. Numbers in the text are registers that nobody writes.
+// An instruction. Registers are byte offsets into a warp's register file, with 32 lanes of their
+// width each; a predicate is one word with a bit per lane. Numbers in the text are registers that
+// are never written.
 struct Instr {
   using Run = void (*)(Warp&, const Instr&, uint32_t mask);
   static constexpr uint32_t kAlways = ~0u;
@@ -28,7 +29,7 @@ struct Instr {
   bool writes_list = false;  // `list` is written, not read
   bool product = false;      // of a warpgroup: checks its registers itself
   uint32_t d = 0, a = 0, b = 0, c = 0;
-  int64_t number = 0;          // an offset, a place to jump to, a count
+  int64_t number = 0;          // an offset, a jump target, a count
   std::vector<uint32_t> list;  // registers of vectors and matrices
   int line = 0;                // of the PTX
 };
@@ -47,16 +48,16 @@ struct Kernel {
   std::vector<Param> params;
   uint32_t param_bytes = 0, shared_bytes = 0, local_bytes = 0, file_bytes = 0;
   std::vector<Constant> constants;
-  std::map<std::string, uint32_t> special;    // registers as %tid.x that the text names
-  std::map<uint32_t, uint32_t> param_places;  // registers with the addresses of these bytes of the parameters
-  uint32_t local_at = 0;                      // a register with the address of a thread's memory; 0: not used
+  std::map<std::string, uint32_t> special;    // registers such as %tid.x in the text
+  std::map<uint32_t, uint32_t> param_places;  // registers with the addresses of these parameter bytes
+  uint32_t local_at = 0;                      // register with the address of a thread's memory; 0: unused
   bool has_products = false;                  // of warpgroups
   int max_threads = 1024;
 
-  // The line of the source, where the text has it, and the instruction.
+  // Returns the source line, if the text has it, and the instruction.
   std::string where(int pc) const;
   std::vector<std::string> text;    // of each instruction
-  std::vector<std::string> source;  // "file:line, " of it; empty where that is not known
+  std::vector<std::string> source;  // "file:line, " of each instruction; empty if unknown
 };
 
 }  // namespace interpreter

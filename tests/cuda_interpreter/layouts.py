@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Trains in layouts that a seed draws, on ranks of the CPU and on interpreted GPUs, and compares what docs/numerics.md promises.
+"""Trains in random layouts on CPU ranks and on interpreted GPUs, and compares the results as docs/numerics.md promises.
 
 usage: layouts.py CLEAVE [--cases N] [--seed S] [--ranks MOST] [--nccl] [--show]
 
 A layout is a grid of 2 to MOST ranks (data, pipeline, tensor and sequence axes), a ZeRO stage, homes of state and weights, a type, a model,
-how many micro-batches and which of their activations are kept, saves that wait or do not, and GPUs that have one rank each or two. Losses
-of GPUs are the CPU's within rounding; over CUDA IPC and host memory they have the same bits, with streams in another order, too; one rank
-of the CPU goes on with the loss that a checkpoint of the GPUs announces. --nccl: over what stands in for NCCL as well. --show: only prints
-the layouts. Ends with 1 and each case's seed where one differs; the same seed draws it again."""
+a number of micro-batches, recomputation, blocking or background saves, and GPUs with one rank or two. Losses on GPUs equal those on the CPU
+within rounding. Over CUDA IPC and host memory they have equal bits, also with another order of streams. One CPU rank resumes with the loss
+in a checkpoint of the GPUs. --nccl: also over the NCCL replacement. --show: only prints the layouts. Exits with 1 and the seed of each case
+that differs; the same seed repeats it.
+"""
 import argparse
 import json
 import math
@@ -25,7 +26,7 @@ LIMIT, STEPS = 300, 3
 
 
 def homes(r, stage):
-    """Of optimizer state and of weights, where a stage has them elsewhere than on the GPU."""
+    """Returns the homes of optimizer state and weights that differ from the GPU, if the stage supports them."""
     zero = {}
     if stage and r.random() < 0.5:
         zero["offload_optimizer"] = {"device": r.choice(("cpu", "nvme")), "nvme_path": "state"}
@@ -37,7 +38,7 @@ def homes(r, stage):
 
 
 def draw(seed, most):
-    """The configuration, the number of ranks and the rest of a case; not every one is a layout that can be."""
+    """Returns the configuration, the number of ranks and the rest of a case; not every case is a valid layout."""
     r = random.Random(seed)
     ranks = 0
     while not 2 <= ranks <= most:
@@ -52,7 +53,7 @@ def draw(seed, most):
         "optimizer": {"type": r.choice(("AdamW", "AdamW", "Lion", "SGD")), "params": {"lr": 1e-3}},
         "zero_optimization": {"stage": stage, "overlap_comm": r.random() < 0.7, **away},
         "checkpoint": {"async": r.random() < 0.5},
-        "cleave": {"tune_products": False},  # for the same bits
+        "cleave": {"tune_products": False},  # for equal bits
     }
     if stage == 3:
         config["zero_optimization"]["stage3_prefetch_bucket_size"] = r.choice((0, 100_000))
@@ -83,10 +84,10 @@ def draw(seed, most):
 class Trainings:
     def __init__(self, cleave, case):
         self.cleave, self.case = os.path.abspath(cleave), case
-        self.kept = tempfile.TemporaryDirectory(prefix="cleave layouts ")  # as long as this is
+        self.kept = tempfile.TemporaryDirectory(prefix="cleave layouts ")  # during the life of this object
         self.folder = pathlib.Path(self.kept.name)
         (self.folder / "ds_config.json").write_text(json.dumps(case["config"]))
-        (self.folder / "corpus.txt").write_text("Where a rank stands does not change what all of them learn. " * 400)
+        (self.folder / "corpus.txt").write_text("The place of a rank does not change the training. " * 400)
 
     def call(self, *words, **interpreter):
         gpus = {"GPUS": self.case["gpus"], "WAITS": 1, **interpreter}
@@ -111,7 +112,7 @@ class Trainings:
         return self.call(*plan, "--model", self.case["model"], "-n", self.case["ranks"])[0] == 0
 
     def train(self, ranks, *options, steps=STEPS, **interpreter):
-        """Losses of the steps; an Exception with what was said, where it does not end well."""
+        """Returns the losses of the steps, or an Exception with the output after a failure."""
         metrics = self.folder / f"{time.monotonic_ns()}.jsonl"
         command = ["launch", "-n", ranks, "--", "train", "--deepspeed_config", "ds_config.json", "--model", self.case["model"]]
         about = ["--data", "corpus.txt", "--seq_len", 32, "--steps", steps, "--metrics", metrics]
@@ -122,7 +123,7 @@ class Trainings:
         return [line["loss"] for line in lines if "event" not in line]
 
     def resumed(self):
-        """What one rank of the CPU goes on with from the last checkpoint."""
+        """Returns the losses of one CPU rank that resumes from the last checkpoint."""
         config = dict(self.case["config"])
         for key in ("pipeline", "tensor_parallel", "sequence_parallel_size"):
             config.pop(key, None)
@@ -133,7 +134,7 @@ class Trainings:
 
 
 def problem(trainings, case, routes):
-    """What is not as promised; "" where all is."""
+    """Returns the difference from the promises; "" if there is none."""
     near = 1e-3 if case["precision"] == "fp32" else 2e-2
     seed, found = case["seed"], {}
     shared = ["--share_gpu"] if case["gpus"] < case["ranks"] else []
@@ -141,7 +142,7 @@ def problem(trainings, case, routes):
         want = trainings.train(case["ranks"], "--device", "cpu")
         for at, route in enumerate(routes):
             if route == "nccl" and shared:
-                continue  # which it refuses
+                continue  # not a supported layout
             options = ["--device", "cuda", "--gpu_transport", route, *shared, *(["--output", "out"] if at == 0 else [])]
             found[route] = trainings.train(case["ranks"], *options, SEED=seed + 1000 * at, PRODUCTS=seed)
             if len(found[route]) != STEPS or not all(math.isclose(a, b, abs_tol=near) for a, b in zip(found[route], want, strict=True)):

@@ -1,4 +1,4 @@
-// A call that waits holds up those of other threads, unless it is one that synchronizes.
+// A call that waits blocks those of other threads, unless it synchronizes.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A stream whose work stands still until it is let go.
+// A stream with work that waits until it is released.
 class HeldStream {
  public:
   HeldStream() {
@@ -32,7 +32,8 @@ class HeldStream {
   std::promise<void> gate_;
 };
 
-// Whether a call of another thread is held up, for so long, while `call` waits for the held stream.
+// Returns true if a call of another thread is blocked for this time while `call` waits for the held
+// stream.
 bool holds_up(HeldStream& held, const std::function<void()>& call,
               std::chrono::milliseconds patience = 100ms) {
   cudaEvent_t event;

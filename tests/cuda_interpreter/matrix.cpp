@@ -1,5 +1,6 @@
-// Matrices of tensor cores: loads of fragments, products of warps, and products of warpgroups, which run on
-// their own until the warp waits for them. A warp computes its 16 of the 64 rows of a warpgroup's product.
+// Matrices of tensor cores: loads of fragments, products of warps, and products of warpgroups,
+// which run asynchronously until the warp waits for them. Each warp computes 16 of the 64 rows of a
+// warpgroup's product.
 #include <cstring>
 
 #include "tests/cuda_interpreter/floats.h"
@@ -16,14 +17,14 @@ float number(uint16_t bits) {
   return kBrain ? from_bf16(bits) : from_fp16(bits);
 }
 
-// Whether all lanes are here; false: later.
+// Returns true if all lanes are here; false: try again later.
 bool whole(Warp& w, uint32_t mask) {
   if (!w.together(w.alive, mask)) return false;
   if (mask != ~0u) w.fail("not all lanes take part");
   return true;
 }
 
-// a: the addresses of rows; number: how many matrices of 8 x 8, and 16 where they are transposed; list:
+// a: the addresses of rows; number: how many matrices of 8 x 8, plus 16 if transposed; list:
 // results.
 void load_matrices(Warp& w, const Instr& in, uint32_t mask) {
   if (!whole(w, mask)) return;
@@ -43,7 +44,7 @@ void load_matrices(Warp& w, const Instr& in, uint32_t mask) {
   }
 }
 
-// The 16 x 16 left side, from four registers of a lane.
+// The 16 x 16 left operand, from four registers of each lane.
 template <bool kBrain>
 void gather_left(float (&left)[kRows][kDeep], const uint32_t* const (&regs)[4]) {
   for (int k = 0; k < 4; ++k)
@@ -65,7 +66,7 @@ void multiply(float (&sum)[kRows][kMostColumns], const float (&left)[kRows][kDee
     }
 }
 
-// Accumulators: tiles of 8 columns, of which a lane has four elements.
+// Accumulators: tiles of 8 columns, with four elements per lane.
 template <class F>
 void each_element(int columns, F f) {
   for (int n = 0; n < columns / 8; ++n)
@@ -107,21 +108,21 @@ struct Descriptor {
     const uint32_t swizzle = uint32_t(bits >> 62);
     line = swizzle == 1 ? 128 : swizzle == 2 ? 64 : swizzle == 3 ? 32 : 16;
   }
-  // Of 8 elements in a row of the layout.
+  // Permutes the place of 8 elements in a row of the layout.
   uint32_t permuted(uint32_t at) const { return at ^ (at >> 3 & (line - 16)); }
-  // With rows in memory as they are in the matrix: 8 elements from k on of `row`.
+  // Rows in memory are rows of the matrix: returns 8 elements from k on of `row`.
   uint32_t by_rows(uint32_t row, uint32_t k) const {
     const uint32_t within = line == 16 ? k / 8 * leading : k * 2;
     return permuted(begin + row / 8 * stride + row % 8 * line + within);
   }
-  // With its columns in memory: 8 elements from `row` on of column k.
+  // Rows in memory are columns of the matrix: returns 8 elements from `row` on of column k.
   uint32_t across(uint32_t row, uint32_t k) const {
     const uint32_t per_line = line / 2;
     return permuted(begin + row / per_line * leading + k / 8 * stride + k % 8 * line + row % per_line * 2);
   }
 };
 
-// `rows` rows of 16 elements each, as numbers by their second index: to[k][row].
+// Reads `rows` rows of 16 elements each as numbers, by their second index: to[k][row].
 template <bool kBrain, class To>
 void gather_shared(Warp& w, uint64_t bits, uint32_t first, uint32_t rows, bool across, uint32_t begun,
                    To to) {
@@ -138,7 +139,7 @@ void gather_shared(Warp& w, uint64_t bits, uint32_t first, uint32_t rows, bool a
     }
 }
 
-struct Form {  // what of a product its instruction's number says
+struct Form {  // fields in the number of a product's instruction
   int columns;
   bool brain, held, a_across, b_across;
   explicit Form(int64_t bits)
@@ -171,7 +172,8 @@ void finish(Warp& w, const Product& p) {
   });
 }
 
-// a, b: descriptors or, for a, registers behind the accumulators in the list; c: whether it adds.
+// a, b: descriptors, or for a also registers after the accumulators in the list; c: true if it
+// adds.
 void begin_product(Warp& w, const Instr& in, uint32_t mask) {
   const Form form(in.number);
   if (!whole(w, mask)) return;
@@ -179,8 +181,7 @@ void begin_product(Warp& w, const Instr& in, uint32_t mask) {
   for (size_t i = 0; i < in.list.size(); ++i) {
     const uint32_t reg = in.list[i] / 64;
     const bool result = i < results;
-    if (!result && w.held[reg] & 1)
-      w.fail("a product reads registers in which another one in flight adds up");
+    if (!result && w.held[reg] & 1) w.fail("a product reads accumulators of another product in flight");
     if (result && w.held[reg] & 2) w.fail("a product adds up in registers that another one in flight reads");
     if (w.written[reg] > w.fenced)
       w.fail("a product uses registers that were written without wgmma.fence since");
@@ -201,7 +202,7 @@ void begin_product(Warp& w, const Instr& in, uint32_t mask) {
 void fence_registers(Warp& w, const Instr&, uint32_t) { w.fenced = w.steps; }
 void commit_products(Warp& w, const Instr&, uint32_t) { ++w.product_groups; }
 
-// The last moment for those that have to be done; number: groups that need not.
+// Executes the products that must be complete here; number: groups that may be incomplete.
 void wait_for_products(Warp& w, const Instr& in, uint32_t) {
   size_t kept = 0;
   for (size_t i = 0; i < w.products.size(); ++i) {

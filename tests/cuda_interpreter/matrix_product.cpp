@@ -26,7 +26,7 @@ void store(void* p, cudaDataType_t type, int64_t i, float x) {
     static_cast<uint16_t*>(p)[i] = type == CUDA_R_16BF ? to_bf16(x) : to_fp16(x);
 }
 
-// What is left of a number in ten bits of fraction.
+// Rounds a number to ten bits of fraction.
 float tf32(float x) { return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000) & ~0x1fffu); }
 
 double tanh_of(double x) { return std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)); }
@@ -92,7 +92,7 @@ float MatrixProduct::scale(int64_t row, int64_t column) const {
   return of(op.a_scale, op.a_scales, row) * of(op.b_scale, op.b_scales, column);
 }
 
-// The numbers of a sum's terms in their order; -1 between two sums that are added.
+// Returns the numbers of a sum's terms in order; -1 separates two sums that are added.
 std::vector<int64_t> MatrixProduct::terms() const {
   std::vector<int64_t> all;
   const auto add = [&](int64_t begin, int64_t end, int64_t step) {
@@ -109,7 +109,8 @@ std::vector<int64_t> MatrixProduct::terms() const {
 
 void MatrixProduct::run() const {
   check_places();
-  // What measures the machine's peak would take minutes. Nobody can take such a result for one.
+  // Products that measure the machine's peak would take minutes; their result is NaN, so that no
+  // program can use it.
   if (double(m()) * double(n()) * double(k()) > 0x1p34) {
     std::memset(c_at, 0xff, c.bytes());
     return;

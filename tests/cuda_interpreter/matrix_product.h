@@ -1,4 +1,4 @@
-// One product of cuBLASLt's, as it is described to it. Matrices count columns first.
+// One product of cuBLASLt as its caller describes it. Matrices are column-major.
 #pragma once
 #include <cublasLt.h>
 
@@ -17,7 +17,7 @@ struct Operation {
   void *vector = nullptr, *matrix = nullptr;  // of the epilogue
   int vector_type = -1;                       // a cudaDataType_t; -1: that of the result
   int64_t matrix_stride = 0;
-  const void *a_scale = nullptr, *b_scale = nullptr;  // of operands in 8 bits; null: 1
+  const void *a_scale = nullptr, *b_scale = nullptr;  // of 8-bit operands; null: 1
   int32_t a_scales = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
           b_scales = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
 
@@ -33,7 +33,7 @@ struct Layout {
   bool eight_bits() const { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 };
 
-// In which order the terms of a sum are added: one after the other; in two halves, which then are added; the
+// Order of adding the terms of a sum: sequentially; in two halves that are then added; the
 // even ones, then the odd ones.
 enum class Order : uint64_t { ascending = 1, halves, even_odd };
 
@@ -50,7 +50,7 @@ struct MatrixProduct {
   int64_t k() const { return op.a == CUBLAS_OP_N ? a.columns : a.rows; }
   cudaDataType_t vector_type() const { return op.vector_type < 0 ? c.type : cudaDataType_t(op.vector_type); }
 
-  // On the CPU, in fp32. Throws Defect where an operand is no memory of a GPU.
+  // Runs on the CPU in fp32. Throws Defect if an operand is not in a GPU's memory.
   void run() const;
 
  private:
@@ -59,7 +59,8 @@ struct MatrixProduct {
   std::vector<int64_t> terms() const;
   void check_places() const;
   float scale(int64_t row, int64_t column) const;
-  // cuBLASLt 13.1 rounds a product of unaligned rows to its 16 bits before it adds a bias.
+  // Returns true if cuBLASLt 13.1 would round the product to 16 bits before it adds the bias, as it
+  // does for unaligned rows.
   bool rounds_before_bias() const;
   void finish(int64_t row, int64_t column, float value) const;
 };

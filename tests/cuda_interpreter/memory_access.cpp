@@ -23,8 +23,8 @@ uint64_t place(Warp& w, const Instr& in, int lane) {
   w.fail(what + device_memory().problem(p, bytes), lane);
 }
 
-// Of a parameter, a GPU's memory, a thread's own, or a block's through a general address. `bytes` is a power
-// of two.
+// Access to a parameter, a GPU's memory, a thread's own, or a block's through a generic address.
+// `bytes` is a power of two.
 inline std::byte* outside(Warp& w, int lane, uint64_t address, uint32_t bytes, bool write) {
   auto* p = reinterpret_cast<std::byte*>(address);
   if (address & (bytes - 1)) [[unlikely]]
@@ -48,8 +48,8 @@ inline std::byte* outside(Warp& w, int lane, uint64_t address, uint32_t bytes, b
   fail_outside(w, lane, p, bytes, write);
 }
 
-// Where all lanes of a warp find `bytes` each, one behind the other, in a GPU's memory; null where they do
-// not, or where it takes a closer look.
+// Returns the address if the lanes of a warp access `bytes` each, consecutively, in a GPU's memory;
+// null otherwise, or if a closer check is needed.
 template <bool kWide>
 std::byte* side_by_side(Warp& w, const Instr& in, uint32_t mask, uint32_t bytes) {
   if (!kWide || mask != ~0u) return nullptr;
@@ -61,8 +61,8 @@ std::byte* side_by_side(Warp& w, const Instr& in, uint32_t mask, uint32_t bytes)
   return device_memory().holds(p, 32 * bytes) ? p : nullptr;
 }
 
-// A block's shared memory and where the lanes' addresses are in it, where nothing but bounds is checked and
-// all lanes keep them; null where they do not.
+// Returns a block's shared memory and the lanes' addresses in it if only bounds are checked and all
+// lanes are in bounds; null otherwise.
 template <bool kWide>
 std::byte* within_bounds(Warp& w, const Instr& in, uint32_t mask, uint32_t bytes, uint32_t (&at)[32]) {
   const SharedMemory& shared = w.block->shared;
@@ -70,13 +70,13 @@ std::byte* within_bounds(Warp& w, const Instr& in, uint32_t mask, uint32_t bytes
   const uint32_t most = shared.bytes() - bytes;
   uint32_t bad = 0;  // by lane, all of them in vector instructions
   for (int i = 0; i < 32; ++i) {
-    at[i] = uint32_t(place<kWide>(w, in, i)) - SharedMemory::kBegin;  // large for what is less
+    at[i] = uint32_t(place<kWide>(w, in, i)) - SharedMemory::kBegin;  // large for smaller addresses
     bad |= uint32_t((at[i] > most) | ((at[i] & (bytes - 1)) != 0)) << i;
   }
   return bad & mask ? nullptr : shared.data();
 }
 
-// The pieces of a vector lie one after the other in memory; S is the type in memory, R the register.
+// Pieces of a vector are consecutive in memory; S is the type in memory, R the register.
 template <class S, class R, bool kShared, bool kWide>
 void load(Warp& w, const Instr& in, uint32_t mask) {
   const uint32_t count = uint32_t(in.list.size());
@@ -221,8 +221,8 @@ T changed(Change how, T old, T by, T wanted) {
   return old;
 }
 
-// list: what the place changes by, and what compare-and-swap puts there; without d for red. The last of the
-// list is the kind of change.
+// list: the operand, and the new value of compare-and-swap; without d for red. The last entry is
+// the operation.
 template <class T, bool kShared>
 void change(Warp& w, const Instr& in, uint32_t mask) {
   for (uint32_t m = mask; m; m &= m - 1) {
@@ -296,7 +296,7 @@ void copy(Warp& w, const Instr& in, uint32_t mask) {
 void commit_copies(Warp& w, const Instr&, uint32_t mask) {
   lanes(mask, [&](int lane) { ++w.copy_groups[lane]; });
 }
-// number: groups that need not be done; -1: what was not committed has to be done, too.
+// number: groups that may be incomplete; -1: uncommitted copies must also be complete.
 void wait_for_copies(Warp& w, const Instr& in, uint32_t mask) {
   size_t kept = 0;
   for (const Copy& c : w.copies) {

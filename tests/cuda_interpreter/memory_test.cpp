@@ -1,5 +1,4 @@
-// What CUDA leaves open about memory happens one way and the other, and memory that nobody has written is no
-// number.
+// Undefined timing of memory operations in CUDA happens both ways, and unwritten memory is NaN.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -38,11 +37,11 @@ TEST(InterpretedMemory, IsNoNumberWhereNobodyHasWritten) {
       x.write(at, 1.5f);
       EXPECT_EQ(x.read(at), 1.5f) << at;
     }
-    EXPECT_TRUE(std::isnan(x.read(262148))) << "beside what was written";
+    EXPECT_TRUE(std::isnan(x.read(262148))) << "next to written bytes";
   }
 }
 
-// A copy that spans what was touched and what was not.
+// A copy that spans touched and untouched bytes.
 TEST(InterpretedMemory, KeepsWhatWasWrittenWhenItsNeighboursAreTouchedFirst) {
   constexpr size_t kChunk = 256 << 10;
   const Memory x(4 * kChunk), y(4 * kChunk);
@@ -107,7 +106,7 @@ TEST(InterpretedMemory, ThatIsPageLockedIsReadWhenItsStreamComesToIt) {
   cudaStreamDestroy(stream);
 }
 
-// What is given back waits for all streams of the GPU; what is allocated, now and then.
+// Frees wait for all streams of the GPU; allocations do sometimes.
 TEST(InterpretedMemory, WaitsForTheWholeGpuWhereCudaMay) {
   setenv("CUDA_INTERPRETER_WAITS", "1", 1);
   cudaStream_t stream;

@@ -14,7 +14,7 @@
 namespace interpreter {
 namespace {
 
-// The container as cuobjdump shows it: a header, then entries with headers of their own.
+// The container format as cuobjdump shows it: a header, then entries with their own headers.
 struct Wrapper {
   uint32_t magic, version;
   const std::byte* data;
@@ -73,7 +73,7 @@ std::string text_of(const std::byte* data) {
   throw Defect("no PTX: nvcc wants code=compute_90a");
 }
 
-// For whoever counts: in which kernels of the program nothing was looked at. Ranks write to one file.
+// Lists the kernels of the program, with those that never ran. All ranks write to one file.
 void list_kernels() {
   std::string text;
   {

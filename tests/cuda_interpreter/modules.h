@@ -1,4 +1,4 @@
-// The kernels of a program, as its object files bring them along.
+// Kernels of a program, from its object files.
 #pragma once
 #include <mutex>
 #include <string>
@@ -7,15 +7,16 @@
 
 namespace interpreter {
 
-// What __cudaRegisterFatBinary was given: a container in which the text of a module lies.
+// Registers the argument of __cudaRegisterFatBinary: a container with the text of a module.
 void** register_module(const void* fat_binary);
 void register_kernel(void** module, const void* host_function, const char* name);
 
 struct Function {
   const Kernel* kernel = nullptr;
-  int dynamic_shared = 0;  // that it may have, beyond 48 KiB in all
+  int dynamic_shared = 0;  // its limit, beyond 48 KiB in total
 };
-// Of a kernel's host function; null where it is not known. Decodes it at the first time; throws Defect.
+// Returns the kernel of a host function, or null if it is unknown. Decodes it at the first call;
+// throws Defect.
 Function* find_function(const void* host_function);
 
 }  // namespace interpreter

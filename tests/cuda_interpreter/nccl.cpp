@@ -1,6 +1,6 @@
-// A library in place of libnccl.so.2 (CLEAVE_NCCL names it), for ranks that are processes whose GPUs are
-// interpreted. It holds its callers to the rules of NCCL's documentation, names who broke one, and lets calls
-// of a communicator that does not block stay in progress for a drawn while.
+// Replacement of libnccl.so.2 (CLEAVE_NCCL names it) for ranks in processes with interpreted GPUs.
+// Checks the rules of NCCL's documentation, names the rank that breaks one, and keeps calls of
+// non-blocking communicators in progress for a random time.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,12 +24,12 @@ struct Id {
 constexpr char kMagic[8] = "standin";
 static_assert(sizeof(Id) <= sizeof(ncclUniqueId));
 
-// Of the group that this thread has begun.
+// Depth of the group that this thread has begun.
 thread_local int depth = 0;
 thread_local std::vector<Called> called;
 thread_local bool refused_in_group = false;
 
-// Enqueues what was called; where the communicator does not block, now or when it was asked often enough.
+// Enqueues the calls; for a non-blocking communicator now, or after enough queries.
 ncclResult_t launch() {
   const std::vector<Called> all = std::exchange(called, {});
   if (std::exchange(refused_in_group, false)) return ncclInvalidUsage;
@@ -100,7 +100,7 @@ const char* ncclGetLastError(ncclComm_t comm) {
   return last_error.c_str();
 }
 
-// The file stays open until this process ends, as long as somebody may have to find it.
+// The file stays open until this process ends, because other ranks may need to find it.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   CALL_OF_LIBRARY(ncclResult_t);
   Id mine{{}, getpid(), memfd_create("nccl_standin", MFD_CLOEXEC)};
@@ -188,7 +188,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return comm->state = State::destroyed, ncclSuccess;
 }
 
-// What waits on the GPU goes on, without having moved anything.
+// Work that waits on the GPU continues without having moved data.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   CALL_OF_LIBRARY(ncclResult_t);
   if (comm->state == State::destroyed || comm->state == State::aborted)

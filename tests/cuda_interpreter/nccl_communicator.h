@@ -1,5 +1,5 @@
-// Of the stand-in for NCCL: communicators, and what their ranks say of a call to each other. They are
-// processes, and a segment of memory is shared by all of them.
+// Communicators of the NCCL replacement, and the calls that their ranks publish to each other.
+// Ranks are processes that share a memory segment.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <nccl.h>
@@ -20,8 +20,8 @@
 namespace nccl_standin {
 
 constexpr int kMostRanks = 16;
-constexpr uint64_t kSlots = 64;  // of calls that a rank has published; a group has no more
-constexpr int kMostLooks = 5;    // at something in progress before it is done
+constexpr uint64_t kSlots = 64;  // calls that a rank has published; a group has no more
+constexpr int kMostLooks = 5;    // queries before something in progress is complete
 
 enum class Op : int { all_gather, reduce_scatter, all_reduce, broadcast, reduce, send, recv };
 inline constexpr const char* kOps[] = {"AllGather", "ReduceScatter", "AllReduce", "Broadcast",
@@ -29,7 +29,7 @@ inline constexpr const char* kOps[] = {"AllGather", "ReduceScatter", "AllReduce"
 
 inline bool pairwise(Op op) { return op == Op::send || op == Op::recv; }
 
-// One call, as all ranks have to make it but for their buffers; peer is a root, or the other end.
+// A call, which must be equal on all ranks except for buffers; peer is a root, or the other end.
 struct Part {
   Op op;
   const void* in;
@@ -38,17 +38,17 @@ struct Part {
   ncclDataType_t type;
   ncclRedOp_t by;
   int peer;
-  uint64_t number = 0;  // of the communicator's collectives, or of the messages that way between the two
+  uint64_t number = 0;  // of the communicator's collectives, or of messages in that direction between the two
 };
 
-// Of the buffers of a call: whether they are registered, with memory of which allocator, and where those
-// begin that NVLink SHARP would use, of each in its registered memory.
+// Registration of a call's buffers: the allocator of their memory, and the offset of the buffers
+// that NVLink SHARP would use in their registered memory.
 struct Place {
   enum Kind : int { plain, of_cuda, of_nccl } kind = plain;
   ptrdiff_t in = 0, out = 0;
 };
 
-// What a rank says of a call to the others. `number` is written last.
+// A call as a rank publishes it. `number` is written last.
 struct Said {
   std::atomic<uint64_t> number;
   Op op;
@@ -57,19 +57,19 @@ struct Said {
   int root, position, parts;
   Place place;
   size_t count;
-  int process, file;  // whose memory has the input
+  int process, file;  // process and file with the input
   uint64_t offset;
 };
 
 struct Member {
   std::atomic<int> process, device, aborted;
   std::atomic<uint64_t> computed;           // collectives
-  std::atomic<uint64_t> taken[kMostRanks];  // messages from each
+  std::atomic<uint64_t> taken[kMostRanks];  // messages from each rank
   Said collectives[kSlots];
   Said sends[kMostRanks][kSlots], recvs[kMostRanks][kSlots];
 };
 
-// Of all ranks of a communicator: a file without a name, in the process that made the id.
+// Shared by all ranks of a communicator: an unnamed file in the process that made the id.
 struct Segment {
   std::atomic<int> size, joined, broken;
   char why[800];
@@ -84,7 +84,7 @@ struct Range {
 
 }  // namespace nccl_standin
 
-// Never freed, so that a later use can be named.
+// Never freed, so that later uses can be reported.
 struct ncclComm {
   enum class State { joining, ready, settling, finalizing, finalized, destroyed, aborted };
 
@@ -93,13 +93,13 @@ struct ncclComm {
   std::shared_ptr<nccl_standin::Segment> shared;
   std::atomic<State> state{State::joining};
   std::mutex mutex;
-  int looks = 0;                            // before what is in progress is done
-  std::vector<std::function<void()>> held;  // work that waits for that
+  int looks = 0;                            // queries until the operation in progress is complete
+  std::vector<std::function<void()>> held;  // work that waits for it
   std::map<void*, nccl_standin::Range> registered;
   uint64_t collectives = 0, sent[nccl_standin::kMostRanks] = {}, received[nccl_standin::kMostRanks] = {};
   uint64_t tickets = 0;
-  std::atomic<bool> left{false};  // by a rank whose data it needed
-  std::atomic<uint64_t> turn{0};  // its groups come one after the other, on whatever streams
+  std::atomic<bool> left{false};  // left by a rank with data that this rank needed
+  std::atomic<uint64_t> turn{0};  // groups run one after the other, on any streams
   std::mt19937_64 random;
 
   bool over() const { return state == State::aborted || shared->broken.load() == 2; }
@@ -111,7 +111,7 @@ namespace nccl_standin {
 using State = ncclComm::State;
 using interpreter::Stream;
 
-// A call, and on which communicator and stream it was made.
+// A call with its communicator and stream.
 struct Called {
   ncclComm_t comm;
   cudaStream_t stream;
@@ -123,21 +123,22 @@ extern thread_local std::string last_error;
 std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
 size_t size_of(ncclDataType_t type);
 
-// What a rank reads and writes in a call.
+// Returns the ranges that a rank reads and writes in a call.
 std::pair<Range, Range> ranges(ncclComm_t comm, const Part& p);
 
-// Names who broke a rule, on stderr and to all ranks of the communicator.
+// Reports the rank that broke a rule, on stderr and to all ranks of the communicator.
 ncclResult_t refuse(ncclComm_t comm, const std::string& why);
 
-// Empty, or why a call may not be made: of any kind; of this one; because a group writes what it uses.
+// Returns an empty text, or why a call is invalid: any call; this one; or because a group writes
+// its own operands.
 std::string obstacle(ncclComm_t comm, const char* call);
 std::string problem_of(const Called& c);
 std::string overlap(std::span<const Called> calls);
 
-// Enqueues a group's parts.
+// Enqueues the parts of a group.
 void give(ncclComm_t comm, Stream* stream, std::vector<Part> parts);
 
-// Under the communicator's mutex.
+// Requires the communicator's mutex.
 Place place_of(ncclComm_t comm, const Part& p);
 
 void* map_file(int process, int file, size_t bytes, int protection);

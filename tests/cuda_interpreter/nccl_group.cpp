@@ -1,6 +1,6 @@
-// The parts of a group, as the GPU comes to them: ranks publish where their input is, compute from each
-// other's, and write when all have computed. What NCCL may put off is put off. Sums are made in the order of
-// ranks, which NCCL does not promise.
+// Execution of a group's parts on the GPU: ranks publish the place of their input, compute from
+// each other's, and write when all have computed. Everything that NCCL may delay is delayed. Sums
+// are in rank order, which NCCL does not promise.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ void* map_file(int process, int file, size_t bytes, int protection) {
 
 namespace {
 
-// The GPU memory of another process; null when it is gone.
+// Returns the GPU memory of another process; null if it has ended.
 const std::byte* memory_of(int process, int file) {
   static std::mutex mutex;
   static std::map<std::pair<int, int>, const std::byte*> known;
@@ -61,7 +61,8 @@ std::string describe(const Said& s) {
               s.by != ncclNumOps ? text(", reduced by %d", int(s.by)).c_str() : "", s.position + 1, s.parts);
 }
 
-// Empty, or what two ranks that should make the same call, or the two ends of a message, differ in.
+// Returns an empty text, or the difference between two ranks in the same call or between two ends
+// of a message.
 std::string difference(const Said& a, const Said& b) {
   const bool pair = pairwise(a.op);
   const bool same = pair ? a.count == b.count && a.type == b.type
@@ -92,7 +93,7 @@ struct Group {
     if (p.op == Op::send) return me.sends[p.peer][slot];
     return p.op == Op::recv ? me.recvs[p.peer][slot] : me.collectives[slot];
   }
-  // What rank r says of the same call: of a message its other end.
+  // Returns the same call as rank r published it; for a message, its other end.
   const Said& said_by(int r, const Part& p) const {
     const Member& m = comm->shared->members[r];
     const uint64_t slot = p.number % kSlots;
@@ -115,7 +116,7 @@ struct Group {
   void write();
 };
 
-// From here on the others may read this rank's input.
+// From here on, other ranks may read this rank's input.
 void Group::publish() {
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& p = parts[i];
@@ -152,7 +153,7 @@ bool Group::met() {
   });
 }
 
-// What NCCL does then is not defined: it may wait for ever, or move anything.
+// NCCL does not define the result: it may wait forever or move any data.
 void Group::leave(const Part& p, int r) {
   failed = true, comm->left = true;
   std::fprintf(stderr, "nccl stand-in: rank %d of %d: rank %d has ended or aborted in the middle of %s\n",
@@ -192,7 +193,7 @@ void Group::compute() {
   }
 }
 
-// Nobody reads this rank's input any more, and a drawn number of looks later.
+// True when no rank reads this rank's input any more, after a random number of queries.
 bool Group::computed() const {
   if (comm->over() || failed) return true;
   return all_others([&](int r, const Part& p) {
@@ -233,7 +234,7 @@ void give(ncclComm_t comm, Stream* stream, std::vector<Part> parts) {
   const auto run = [&](auto f) {
     streams().give(stream, {name, [f](std::mt19937_64&) { f(); }, {}, {}, "nccl"});
   };
-  wait(", behind the communicator's calls before",
+  wait(", after the communicator's earlier calls",
        [comm, group] { return comm->turn.load() == group->ticket; });
   run([group] { group->publish(); });
   wait(", until all ranks are there", [group] { return group->met(); });

@@ -1,6 +1,6 @@
-// Memory of NCCL's own allocator and memory that is registered ("User Buffer Registration", "Memory
-// Allocator" and "ncclMemAlloc" of NCCL's documentation). Its allocator maps memory, and takes it back, while
-// the GPU does nothing else.
+// Memory of NCCL's allocator and registered memory ("User Buffer Registration", "Memory Allocator"
+// and "ncclMemAlloc" in NCCL's documentation). The allocator maps and unmaps memory while the GPU
+// is idle.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -17,7 +17,7 @@ using Giver = DeviceMemory::Giver;
 
 namespace {
 
-// That have registered something, of this process.
+// Communicators of this process with registered memory.
 struct Registering {
   std::mutex mutex;
   std::set<ncclComm_t> comms;
@@ -33,7 +33,7 @@ void wait_for(int device) {
 
 bool is_over(State s) { return s == State::aborted || s == State::destroyed; }
 
-// What has these bytes, of what the communicator has registered.
+// Returns the registered memory of the communicator that contains these bytes.
 std::optional<Range> registered(ncclComm_t comm, const Range& r) {
   const auto at = std::find_if(comm->registered.begin(), comm->registered.end(), [&](const auto& each) {
     const Range& known = each.second;
@@ -49,7 +49,8 @@ Giver giver_of(const Range& r) {
 
 }  // namespace
 
-// NVLink SHARP uses what a gather writes, what a reduction to parts reads, and both of a reduction to all.
+// NVLink SHARP uses the output of a gather, the input of a reduce-scatter, and both of an
+// all-reduce.
 Place place_of(ncclComm_t comm, const Part& p) {
   const auto [in, out] = ranges(comm, p);
   const std::optional<Range> reads = registered(comm, in), writes = registered(comm, out);
@@ -69,7 +70,7 @@ using namespace nccl_standin;
 
 extern "C" {
 
-// On the thread's GPU. Without a byte NCCL asks CUDA, which gives none either.
+// Allocates on the thread's GPU. For zero bytes, NCCL calls CUDA, which returns null.
 ncclResult_t ncclMemAlloc(void** p, size_t bytes) {
   CALL_OF_LIBRARY(ncclResult_t);
   int device = 0;
@@ -105,7 +106,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buffer, size_t bytes,
   if (const std::string no = obstacle(comm, "ncclCommRegister"); !no.empty()) return refuse(comm, no);
   const DeviceMemory::Piece* piece = device_memory().find(buffer, nullptr);
   if (!piece || piece->device != comm->device || !device_memory().holds(buffer, bytes))
-    return refuse(comm, "ncclCommRegister of what is no memory of its GPU");
+    return refuse(comm, "ncclCommRegister of memory outside of its GPU");
   {
     std::lock_guard lock(registering().mutex);
     registering().comms.insert(comm);
@@ -122,7 +123,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
   CALL_OF_LIBRARY(ncclResult_t);
   if (const std::string no = obstacle(comm, "ncclCommDeregister"); !no.empty()) return refuse(comm, no);
   std::lock_guard lock(comm->mutex);
-  if (comm->registered.erase(handle) == 0) return refuse(comm, "ncclCommDeregister of no handle of its own");
+  if (comm->registered.erase(handle) == 0) return refuse(comm, "ncclCommDeregister of another handle");
   return delete static_cast<char*>(handle), ncclSuccess;
 }
 

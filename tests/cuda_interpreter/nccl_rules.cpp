@@ -1,5 +1,5 @@
-// What NCCL's documentation asks of a call ("Creating a Communicator", "Group Calls", "In-place Operations",
-// "Fault Tolerance").
+// Rules for calls in NCCL's documentation ("Creating a Communicator", "Group Calls", "In-place
+// Operations", "Fault Tolerance").
 #include <cstdarg>
 #include <cstdio>
 
@@ -56,7 +56,7 @@ ncclResult_t refuse(ncclComm_t comm, const std::string& why) {
   return ncclInvalidUsage;
 }
 
-// Whether calls may be made; else why not.
+// Returns an empty text if calls are allowed, otherwise the reason.
 std::string obstacle(ncclComm_t comm, const char* call) {
   switch (comm->state.load()) {
     case State::joining:
@@ -93,7 +93,7 @@ std::string problem_of(const Called& c) {
     if (range.bytes == 0) continue;
     const DeviceMemory::Piece* piece = device_memory().find(range.begin, nullptr);
     if (!piece || !device_memory().holds(range.begin, range.bytes) || !piece->owned)
-      return text("%s: its %s is no memory of a GPU: %s", name, what,
+      return text("%s: its %s is not in a GPU's memory: %s", name, what,
                   device_memory().problem(range.begin, range.bytes).c_str());
     if (piece->device != c.comm->device)
       return text("%s: its %s is on GPU %d, the communicator on GPU %d", name, what, piece->device,
@@ -108,7 +108,7 @@ std::string problem_of(const Called& c) {
   return {};
 }
 
-// The calls of a group have no memory in common that one of them writes.
+// Requires that the calls of a group share no memory that one of them writes.
 std::string overlap(std::span<const Called> calls) {
   for (size_t i = 0; i < calls.size(); ++i)
     for (size_t j = 0; j < calls.size(); ++j) {

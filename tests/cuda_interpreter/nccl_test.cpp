@@ -1,5 +1,5 @@
-// What stands in for NCCL moves what it should, and names each rule that one of two ranks breaks. Ranks are
-// threads here, each with a GPU of its own.
+// The NCCL replacement moves the correct data, and reports each rule that one of two ranks breaks.
+// Ranks are threads with one GPU each.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <nccl.h>
@@ -29,7 +29,7 @@ F* function(F*, const char* name) {
 
 constexpr size_t kCount = 1000;
 
-// One rank: its GPU, a stream, memory for two times kCount floats of each rank, and a communicator.
+// A rank: its GPU, a stream, memory for two times kCount floats of each rank, and a communicator.
 struct Rank {
   int rank;
   ncclComm_t comm = nullptr;
@@ -58,7 +58,7 @@ struct Rank {
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  // Memory of NCCL's allocator, registered.
+  // Registered memory of NCCL's allocator.
   float* lent() {
     void *p = nullptr, *handle = nullptr;
     EXPECT_EQ(NCCL(MemAlloc)(&p, bytes()), ncclSuccess);
@@ -69,7 +69,7 @@ struct Rank {
   static constexpr size_t bytes() { return 2 * kCount * sizeof(float); }
   static float value(int rank, size_t i) { return float(i) + 0.1f * float(rank + 1); }
 
-  // What the communicator comes to.
+  // Returns the final state of the communicator.
   ncclResult_t settle() {
     ncclResult_t state = ncclInProgress;
     for (int i = 0; i < 20'000 && state == ncclInProgress; ++i) {
@@ -80,7 +80,7 @@ struct Rank {
   }
   std::vector<float> values(const float* from, size_t count) {
     std::vector<float> x(count);
-    // The copy would hold up the other thread's calls while it waits for that thread's rank.
+    // A blocking copy would stop the other thread's calls while it waits for that thread's rank.
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     cudaMemcpyAsync(x.data(), from, count * sizeof(float), cudaMemcpyDefault, stream);
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
@@ -121,7 +121,8 @@ TEST(Nccl, MovesAndSumsInTheOrderOfRanks) {
     got = me.values(me.out, 2 * kCount);
     for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], Rank::value(int(i / kCount), i % kCount)) << i;
 
-    // Each sends the other its second half, and reduces the first to rank 1, which tells what it has.
+    // Each rank sends the other its second half, and reduces the first to rank 1, which returns its
+    // result.
     NCCL(GroupStart)();
     NCCL(Send)(me.in + kCount, kCount, ncclFloat32, 1 - me.rank, me.comm, me.stream);
     NCCL(Recv)(me.out, kCount, ncclFloat32, 1 - me.rank, me.comm, me.stream);
@@ -172,7 +173,7 @@ TEST(Nccl, GivesMemoryInGranulesThatItsOwnCallTakesBack) {
   EXPECT_EQ(NCCL(MemAlloc)(&theirs, free_memory() + 1), ncclUnhandledCudaError);
 }
 
-// An older library, as a program sees it.
+// Reports an older library version to the program.
 TEST(Nccl, HasTheVersionThatItIsTold) {
   int version = 0;
   for (const int told : {22500, NCCL_VERSION_CODE}) {
@@ -185,7 +186,7 @@ TEST(Nccl, HasTheVersionThatItIsTold) {
 
 struct Rule {
   const char* name;
-  const char* says;  // the report, on a rank at least
+  const char* says;  // the report, on at least one rank
   std::function<void(Rank&)> broken;
   bool settled = true;
   int second_gpu = 1;
@@ -267,12 +268,12 @@ const Rule kRules[] = {
        all_reduce(me, kCount, ncclFloat32, other);
        cudaFree(other);
      }},
-    {"NoMemoryOfTheHost", "no memory of a GPU",
+    {"NoMemoryOfTheHost", "not in a GPU's memory",
      [](Rank& me) {
        std::vector<float> host(kCount);
        all_reduce(me, kCount, ncclFloat32, host.data());
      }},
-    {"WithinItsMemory", "no memory of a GPU", [](Rank& me) { all_reduce(me, 2 * kCount + 1); }},
+    {"WithinItsMemory", "not in a GPU's memory", [](Rank& me) { all_reduce(me, 2 * kCount + 1); }},
     {"RegisteredOnAllRanks", "registered on one rank only",
      [](Rank& me) {
        void* handle = nullptr;
@@ -294,14 +295,14 @@ const Rule kRules[] = {
        else
          for (float* p : {me.in, me.out}) NCCL(CommRegister)(me.comm, p, Rank::bytes(), &handle);
        all_reduce(me, kCount);
-       if (me.rank) me.in = me.out = nullptr;  // of NCCL
+       if (me.rank) me.in = me.out = nullptr;  // NCCL's memory
      }},
     {"RegisteredAtOnePlace", "do not begin at the same place",
      [](Rank& me) {
        float *in = me.lent(), *out = me.lent();
        NCCL(AllReduce)(in + me.rank, out, kCount, ncclFloat32, ncclSum, me.comm, me.stream);
      }},
-    {"RegisteredOfItsGpu", "no memory of its GPU",
+    {"RegisteredOfItsGpu", "memory outside of its GPU",
      [](Rank& me) {
        void *other = nullptr, *handle = nullptr;
        cudaSetDevice(1 - me.rank);
@@ -342,12 +343,12 @@ TEST_P(NcclRules, AreNamedWhereOneIsBroken) {
         if (rule.settled) {
           ASSERT_EQ(me.settle(), ncclSuccess);
           ++there;
-          while (there < 2) std::this_thread::yield();  // one that broke a rule is not ready any more
+          while (there < 2) std::this_thread::yield();  // a communicator that broke a rule is no longer ready
         }
         rule.broken(me);
         me.settle();
         cudaStreamQuery(me.stream);
-        // Both ranks have to be there for what they differ in, and their GPUs have to come to it.
+        // The difference is reported when both ranks have called and their GPUs reach the call.
         for (int i = 0; i < 200; ++i) {
           said[me.rank] = NCCL(GetLastError)(me.comm);
           if (said[me.rank].find(rule.says) != std::string::npos) break;

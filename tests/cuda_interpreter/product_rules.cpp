@@ -10,7 +10,7 @@
 namespace interpreter {
 namespace {
 
-constexpr uint64_t kMade = 0x616c676f;  // by this library
+constexpr uint64_t kMade = 0x616c676f;  // made by this library
 constexpr uint64_t kMostWorkspace = 1 << 20;
 constexpr uint32_t kMostAlignment = 256;
 
@@ -31,7 +31,7 @@ uint32_t alignment_of(const void* p) {
   return at == 0 ? kMostAlignment : uint32_t(std::min<uintptr_t>(kMostAlignment, at & -at));
 }
 
-// What operands of 8 bits are asked for: the one layout, types, and scales of rows for both or for none.
+// Checks 8-bit operands: layout, types, and row scales for both or none.
 Refusal problem_of_small_types(const Described& p) {
   const auto no = [](const char* what, int is) {
     return refusal(CUBLAS_STATUS_NOT_SUPPORTED, "a product in FP8 with %s %d", what, is);
@@ -52,11 +52,11 @@ Refusal problem_of_small_types(const Described& p) {
                                     scales != CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F))
       return no("scales in mode", scales);
   for (const int64_t dim : {p.a.rows, p.a.columns, p.a.stride, p.b.stride, p.c.stride})
-    if (dim % 16 != 0) return no("a dimension that is no multiple of 16:", int(dim));
+    if (dim % 16 != 0) return no("a dimension that is not a multiple of 16:", int(dim));
   return {};
 }
 
-// The table of types for CUBLAS_COMPUTE_32F and its TF32, and what a bias may be of.
+// Checks the type table of CUBLAS_COMPUTE_32F and its TF32, and the bias type.
 Refusal problem_of_types(const Described& p) {
   const auto no = [](const char* what, int type) {
     return refusal(CUBLAS_STATUS_NOT_SUPPORTED, "%s of type %d", what, type);
@@ -109,7 +109,7 @@ Refusal problem_of_epilogue(const Described& p) {
   return {};
 }
 
-// Well mixed from whatever it is made of.
+// Mixes all bits of a number.
 uint64_t mixed(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -165,8 +165,7 @@ uint64_t kind_of(const Described& p) {
                 uint64_t(p.op.a_scales), uint64_t(p.c.type)});
 }
 
-// What is asked for decides what is drawn, as in the library, so another alignment may mean another
-// algorithm.
+// The request seeds the draw, as in the library, so another alignment may give another algorithm.
 std::vector<Algorithm> offered(const Described& product, const Wishes& wishes) {
   const uint64_t kind = kind_of(product);
   const bool epilogue = product.op.epilogue != CUBLASLT_EPILOGUE_DEFAULT;

@@ -1,5 +1,5 @@
-// What cuBLASLt asks of a product's operands, by its header and its documentation, and the algorithms that it
-// offers for one here.
+// Requirements of cuBLASLt for operands of a product, from its header and documentation, and the
+// algorithms offered here.
 #pragma once
 #include <optional>
 
@@ -7,13 +7,13 @@
 
 namespace interpreter {
 
-// A product but for its buffers.
+// A product without its buffers.
 struct Described {
   Operation op;
   Layout a, b, c;
 };
 
-// What a heuristic is asked for; where nothing is said, what the library takes.
+// Request to a heuristic, with the library's defaults.
 struct Wishes {
   uint64_t workspace = 0;
   uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
@@ -21,13 +21,13 @@ struct Wishes {
 };
 
 struct Algorithm {
-  uint64_t kind;  // kind_of() what it was made for
+  uint64_t kind;  // kind_of() of its product
   Order order;
-  uint32_t alignment[3];    // that it relies on, of a, b and the result
-  uint32_t vector, matrix;  // and of the epilogue's pointers, as they were when it was asked for
+  uint32_t alignment[3];    // required, of a, b and the result
+  uint32_t vector, matrix;  // of the epilogue's pointers at the request
   uint64_t workspace;
   bool works = true;
-  double milliseconds = 0;  // that it is said to take
+  double milliseconds = 0;  // reported time
 };
 
 struct Refusal {
@@ -44,19 +44,20 @@ struct Room {
   size_t bytes;
 };
 
-// Types, shapes, leading dimensions and the epilogue.
+// Checks types, shapes, leading dimensions and the epilogue.
 Refusal problem_of(const Described& product);
-// The same, and what an algorithm relies on.
+// Also checks the requirements of an algorithm.
 Refusal problem_of(const Described& product, const Algorithm& algorithm, const Buffers& at, const Room& room);
 
-// Of types, transposition and epilogue: what an algorithm is good for, whatever the shape.
+// Returns a hash of types, transposition and epilogue, which an algorithm depends on for any shape.
 uint64_t kind_of(const Described& product);
 
-// Best first; a tenth of what is offered does not work. Empty for CUDA_INTERPRETER_REFUSED percent, drawn, of
-// the products in 16 bits or with an epilogue, and with CUDA_INTERPRETER_EPILOGUES=0 for every epilogue.
+// Returns algorithms, best first; a tenth of them do not work. Empty for CUDA_INTERPRETER_REFUSED
+// percent, at random, of the products in 16 bits or with an epilogue, and with
+// CUDA_INTERPRETER_EPILOGUES=0 for every epilogue.
 std::vector<Algorithm> offered(const Described& product, const Wishes& wishes);
 
-// As the library's plain words, which a program may keep.
+// Returns the algorithm as plain words, which a program may store.
 cublasLtMatmulAlgo_t words_of(const Algorithm& algorithm);
 std::optional<Algorithm> algorithm_of(const cublasLtMatmulAlgo_t& words);
 

@@ -1,6 +1,6 @@
-// The part of cuBLASLt that Cleave calls ("cuBLAS", The cuBLASLt API). It holds its callers to what the
-// documentation asks of operands (product_rules.h), offers algorithms that add in different orders, and has
-// none for some shapes.
+// The functions of cuBLASLt that Cleave calls ("cuBLAS", The cuBLASLt API). Checks the documented
+// rules for operands (product_rules.h), offers algorithms that add in different orders, and none
+// for some shapes.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ cublasStatus_t set(T& to, const void* from, size_t bytes) {
 
 const Layout& layout_of(cublasLtMatrixLayout_t layout) { return *reinterpret_cast<Layout*>(layout); }
 
-// Of a product that breaks a rule, which is named.
+// Reports the rule that a product breaks.
 cublasStatus_t broken(const Refusal& why) {
   std::fprintf(stderr, "cuda interpreter: cuBLASLt: %s\n", why.text.c_str());
   return why.status;

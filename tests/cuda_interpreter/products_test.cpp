@@ -1,5 +1,5 @@
-// The stand-in for cuBLASLt names each rule that a product breaks, offers algorithms that add in different
-// orders, and refuses some.
+// The cuBLASLt replacement reports each rule that a product breaks, offers algorithms that add in
+// different orders, and rejects some products.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ Described product(cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT) {
 }
 
 struct Rule {
-  const char* named;  // in the refusal
+  const char* named;  // text in the report
   cublasStatus_t status;
   cublasLtEpilogue_t epilogue;
   std::function<void(Described&)> breaks;
@@ -81,7 +81,8 @@ TEST(InterpretedProducts, NameTheRuleThatIsBroken) {
   }
 }
 
-// As the program asks for it: 16 x 32 of a row-major result, whose operands both lie along the sums of 48.
+// As the program requests it: 16 x 32 of a row-major result, with both operands contiguous along
+// the sums of 48.
 Described small_product() {
   Described p{{}, layout(48, 32, CUDA_R_8F_E4M3), layout(48, 16, CUDA_R_8F_E5M2), layout(32, 16)};
   p.op.compute = CUBLAS_COMPUTE_32F, p.op.a = CUBLAS_OP_T;
@@ -117,7 +118,7 @@ TEST(InterpretedProducts, HoldFp8ToItsOneLayoutAndItsTypes) {
   EXPECT_EQ(problem_of(scaled).status, kUnknown) << "16-bit operands have no scales";
 }
 
-// What an algorithm was asked for with holds when it is used.
+// The properties at the request must hold at the use of the algorithm.
 TEST(InterpretedProducts, NameABufferThatIsNotAsItWasPromised) {
   const auto at = [](uintptr_t place) { return reinterpret_cast<void*>(place); };
   Described p = product(CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
@@ -192,7 +193,8 @@ TEST(InterpretedProducts, AddInTheOrderOfTheirAlgorithm) {
   for (float* p : {a, b, c}) device_memory().free(p);
 }
 
-// 1.0078125 squared is 1.01568603515625, in bf16 1.015625: less the bias 1.015625 it is 2^-14, or nothing.
+// 1.0078125 squared is 1.01568603515625, in bf16 1.015625: minus the bias 1.015625 it is 2^-14, or
+// zero.
 TEST(InterpretedProducts, RoundBeforeABiasWhereRowsAreUnaligned) {
   for (const auto& [stride, want] : {std::pair<int64_t, uint16_t>{8, 0x3880}, {9, 0x0000}}) {
     uint16_t* const memory = static_cast<uint16_t*>(device_memory().allocate(0, 64 * sizeof(uint16_t)));

@@ -31,7 +31,7 @@ std::vector<std::string_view> split(std::string_view s, char by) {
   }
 }
 
-// At commas outside of braces and brackets.
+// Splits at commas outside of braces and brackets.
 std::vector<std::string> operands_of(std::string_view s) {
   std::vector<std::string> all;
   int depth = 0;
@@ -49,7 +49,7 @@ std::vector<std::string> operands_of(std::string_view s) {
   return all;
 }
 
-// A word, and what follows it.
+// Takes the first word; leaves the rest.
 std::string take_word(std::string_view& s) {
   while (!s.empty() && is_space(s.front())) s.remove_prefix(1);
   size_t n = 0;
@@ -79,7 +79,7 @@ std::string Kernel::where(int pc) const {
          " of the PTX: " + text[size_t(pc)];
 }
 
-// What a module declares outside of its kernels: their names, files, variables.
+// Finds the declarations of a module outside of its kernels: names, files, variables.
 Module::Module(std::string text) : text_(std::move(text)) {
   const std::string_view all = text_;
   for (size_t at = all.find(".entry "); at != all.npos; at = all.find(".entry ", at + 1)) {
@@ -266,7 +266,7 @@ void Decoder::unknown(const Statement& s, const char* what) const {
   throw Defect("the interpreter does not know " + std::string(what) + ": " + text + "; in " + kernel_.name);
 }
 
-// "name( .param ... name, ... )" and what the kernel says of its blocks, up to its body.
+// Parses "name( .param ... name, ... )" and the block attributes, up to the body.
 void Decoder::parameters(size_t& at) {
   const std::string_view text = module_.text_;
   const size_t open = text.find('(', at), body = text.find('{', at);
@@ -298,7 +298,8 @@ void Decoder::parameters(size_t& at) {
   }
 }
 
-// "file line column, function_name ..., inlined_at file line column", the latter where there is one.
+// Parses "file line column, function_name ..., inlined_at file line column"; the latter is
+// optional.
 std::string Decoder::location(std::string_view text) const {
   std::string all;
   for (;;) {
@@ -358,7 +359,7 @@ void Decoder::statement(const std::string& text, int line) {
   kernel_.source.push_back(source_);
 }
 
-// Through the body, statement by statement.
+// Decodes the body statement by statement.
 void Decoder::run(size_t at) {
   const std::string& text = module_.text_;
   int line = 1 + int(std::count(text.begin(), text.begin() + int64_t(at), '\n'));

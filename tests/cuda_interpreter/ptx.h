@@ -1,4 +1,4 @@
-// The text of a module in PTX ("Parallel Thread Execution ISA", NVIDIA), as nvcc writes it.
+// The text of a PTX module ("Parallel Thread Execution ISA", NVIDIA), as nvcc writes it.
 #pragma once
 #include <map>
 #include <memory>
@@ -9,12 +9,12 @@
 
 namespace interpreter {
 
-// One instruction of the text, cut into its parts.
+// One instruction of the text, split into its parts.
 struct Statement {
   std::string guard;  // without @ and !
   bool unless = false;
   std::string op;                       // "ld.global.v4.f32"
-  std::vector<std::string_view> parts;  // of op, between the points
+  std::vector<std::string_view> parts;  // of op, between the dots
   std::vector<std::string> operands;
   bool has(std::string_view part) const;
   std::string_view type() const { return parts.back(); }
@@ -23,7 +23,7 @@ struct Statement {
 class Module {
  public:
   explicit Module(std::string text);
-  // Decoded when it is asked for first; Defect where the interpreter lacks an instruction.
+  // Decodes a kernel at the first call; Defect for unsupported instructions.
   const Kernel& kernel(const std::string& name);
   bool has(const std::string& name) const { return entries_.count(name) > 0; }
 
@@ -34,7 +34,7 @@ class Module {
     bool shared;  // the block's dynamic memory
   };
   std::string text_;
-  std::map<std::string, size_t> entries_;  // where the name of each stands
+  std::map<std::string, size_t> entries_;  // position of each name
   std::map<std::string, std::unique_ptr<Kernel>> kernels_;
   std::map<int, std::string> files_;
   std::map<std::string, Variable> variables_;
@@ -43,16 +43,16 @@ class Module {
 
 int bytes_of(std::string_view type);  // 0 for a predicate
 
-// Gives registers to the operands of one kernel.
+// Allocates registers to the operands of one kernel.
 class Decoder {
  public:
   Decoder(Module& module, Kernel& kernel) : module_(module), kernel_(kernel) {}
   void run(size_t at);
 
-  // What the instructions' families ask for.
+  // For the instruction families.
   uint32_t read(const std::string& operand, std::string_view type);  // a register, or one with that number
   uint32_t write(const std::string& operand);
-  int width(const std::string& operand);  // bytes of a register; 0: a predicate, -1: none
+  int width(const std::string& operand);  // bytes of a register; 0: a predicate, -1: neither
   bool is_register(const std::string& operand);
   std::vector<std::string> elements(const std::string& operand) const;  // of {a, b, ...}, or itself
   struct Address {
@@ -90,7 +90,8 @@ class Decoder {
   std::string source_;
 };
 
-// Each family of instructions: fills in what runs and its operands; false where it is not one of its own.
+// Each instruction family sets the function and its operands; returns false for instructions of
+// other families.
 bool decode_arithmetic(Decoder& d, const Statement& s, Instr& in);
 bool decode_conversion(Decoder& d, const Statement& s, Instr& in);
 bool decode_memory(Decoder& d, const Statement& s, Instr& in);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the CUDA backend on the CPU, in the interpreter beside this script, with the streams in orders of these seeds; without any, of others
-# at each call, which are printed.
+# Runs the CUDA backend on the CPU, in the interpreter next to this script, with these seeds for the order of streams;
+# without seeds, each call draws and prints others.
 #   tests/cuda_interpreter/run.sh [--sample | --quick] [SEED...]
-# --quick: one rank alone; --sample: the same with every fourth kernel's cases, which the first seed chooses.
+# --quick: one rank only; --sample: the same with the cases of every fourth kernel, selected by the first seed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -21,14 +21,14 @@ echo "seeds: ${seeds[*]}"
 cmake --preset interpreter >/dev/null
 programs=(interpreter_test kernels_test device_test)
 $quick || programs+=(comm_test comm_process_test runtime_test cleave-bin)
-# A stand-in for NCCL is made where its header is.
+# Builds the NCCL replacement if the NCCL header exists.
 nccl=false
 grep -q '^CLEAVE_NCCL_VERSION_HEADER.*NOTFOUND' build/interpreter/CMakeCache.txt || { nccl=true; programs+=(nccl_standin_test); }
 cmake --build --preset interpreter --target "${programs[@]}"
 bin=build/interpreter/bin
 failed=()
 
-# try NAME COMMAND...: says what failed, and goes on.
+# try NAME COMMAND...: reports a failure and continues.
 try() {
   local name=$1 begin=$SECONDS
   shift
@@ -40,8 +40,8 @@ try() {
   fi
 }
 
-# Losses of a small training on the CPU and in the interpreter agree, and with each of $routes between the GPUs they have the
-# same bits: layout DS_CONFIG RANKS [MODEL-AND-DATA...].
+# Compares losses of a small training on the CPU and in the interpreter, and requires equal bits with each of $routes
+# between the GPUs: layout DS_CONFIG RANKS [MODEL-AND-DATA...].
 routes=(ipc)
 layout() {
   local ranks=$2 folder=build/interpreter/run config=$1
@@ -54,7 +54,7 @@ layout() {
   for route in auto "${routes[@]}"; do
     device=cuda
     [ "$route" != auto ] || device=cpu
-    channels=1  # for all streams of a GPU; those of NCCL want their own
+    channels=1  # for all streams of a GPU; those of NCCL need their own
     [ "$route" != nccl ] || channels=0
     CUDA_INTERPRETER_CHANNELS=$channels CUDA_INTERPRETER_WAITS=1 CUDA_INTERPRETER_GPUS=$ranks $bin/cleave launch -n "$ranks" -- train --deepspeed_config $folder/ds_config.json "${data[@]}" \
       --seq_len 32 --steps 3 --device $device --gpu_transport "$route" --metrics "$folder/$route.jsonl" || return 1
@@ -69,7 +69,7 @@ assert all(other == losses[1] for other in losses[2:]), losses
 PYTHON
 }
 
-# The same where cuBLASLt refuses products: refusing SETTING DS_CONFIG RANKS MODEL...
+# The same with cuBLASLt rejecting products: refusing SETTING DS_CONFIG RANKS MODEL...
 refusing() {
   export CUDA_INTERPRETER_"$1"
   shift
@@ -79,7 +79,8 @@ refusing() {
   return $status
 }
 
-# Two steps make as many calls that may wait for the whole GPU as none do, with each of $routes: waits DS_CONFIG RANKS.
+# Requires two steps to make as many calls that may wait for the whole GPU as no steps, with each of $routes: waits
+# DS_CONFIG RANKS.
 waits() {
   local folder=build/interpreter/run
   mkdir -p $folder
@@ -107,9 +108,9 @@ PYTHON
   done
 }
 
-# Buffers that are registered with NCCL have the bits of training without, in memory of NCCL's own allocator that is taken and given back as
-# planned, and no rule is broken. With a setting by which NCCL is older, or refuses a piece on one rank, the bits are the same, and a line
-# says why nothing stays registered: registered SETTING LINE DS_CONFIG RANKS.
+# Requires buffers registered with NCCL to have the bits of training without, in memory of NCCL's allocator that is used
+# as planned, without broken rules. With a setting that makes NCCL older, or lets it reject a piece on one rank, the
+# bits are equal, and a line says why nothing stays registered: registered SETTING LINE DS_CONFIG RANKS.
 registered() {
   local folder=build/interpreter/run setting=$1 says=$2 status=0
   shift 2
@@ -140,7 +141,7 @@ assert len(planned) == 1 and planned == peak, (planned, peak)
 PYTHON
 }
 
-# The same text as documents of its lines, in an indexed data set of bytes: packed DS_CONFIG RANKS MODEL.
+# Trains on the lines of the text as documents in an indexed data set of bytes: packed DS_CONFIG RANKS MODEL.
 packed() {
   mkdir -p build/interpreter/run
   python3 - build/interpreter/run/corpus.txt <<'PYTHON' || return 1

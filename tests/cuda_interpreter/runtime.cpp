@@ -1,5 +1,5 @@
-// The part of CUDA's runtime and driver that Cleave and CUB call, over streams.h ("CUDA Runtime API",
-// "CUDA Driver API"). Where CUDA leaves open when something happens, it happens late.
+// The functions of the CUDA runtime and driver that Cleave and CUB call, over streams.h ("CUDA
+// Runtime API", "CUDA Driver API"). Events with undefined time happen late.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr int kSharedOfBlock = 48 << 10, kGreatestPriority = -5;
 
-// Bytes of shared memory that a block may have when it asks for them.
+// Returns the shared memory limit of a block that requests it, in bytes.
 int most_shared() {
   static const int bytes = int(setting("SHARED_KIB", 227)) << 10;
   return bytes;
@@ -37,17 +37,17 @@ int gpus() {
   return count;
 }
 
-// A machine without a GPU may have NCCL itself.
+// A machine without a GPU may have the real NCCL.
 [[gnu::constructor]] void name_nccl() { setenv("CLEAVE_NCCL", NCCL_STANDIN, 0); }
 
-// By CUDA_MODULE_LOADING when CUDA starts: a kernel is loaded when it is first used.
+// CUDA_MODULE_LOADING at the start of CUDA: loads a kernel at its first use.
 bool loads_lazily() {
   static const char* const said = std::getenv("CUDA_MODULE_LOADING");
   static const bool lazily = !said || std::string_view(said) != "EAGER";
   return lazily;
 }
 
-// What a kernel's first use does then: it may wait for the whole GPU.
+// The first use of a kernel may then wait for the whole GPU.
 void use(const Function* f) {
   static std::mutex mutex;
   static std::set<const Function*> loaded;
@@ -277,7 +277,7 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned int flags, int priority) {
   CALL_OF_RUNTIME;
-  if (priority > 0 || priority < kGreatestPriority)  // a GPU would take the nearest that there is
+  if (priority > 0 || priority < kGreatestPriority)  // a GPU would use the nearest valid one
     return refused("a stream of priority " + std::to_string(priority), cudaErrorInvalidValue);
   return cudaStreamCreateWithFlags(s, flags);
 }

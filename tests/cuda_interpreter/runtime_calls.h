@@ -1,4 +1,4 @@
-// What the parts of CUDA's runtime have in common: this thread's GPU and last error, and how a call ends.
+// Common parts of the CUDA runtime: this thread's GPU and last error, and the end of a call.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -13,9 +13,9 @@ namespace interpreter {
 inline thread_local cudaError_t last_failure = cudaSuccess;
 inline thread_local int current_gpu = 0;
 
-// Calls come one at a time, as the driver's do, and one that waits holds up those of other threads: for room
-// in a stream's queue, for a copy of pageable memory, for the whole GPU. Only what synchronizes lets them
-// pass. CUDA_INTERPRETER_LOCK=0: none holds up another.
+// Serializes calls like the driver. A call that waits (for space in a stream's queue, for a copy of
+// pageable memory, for the whole GPU) blocks those of other threads; only synchronization lets them
+// pass. CUDA_INTERPRETER_LOCK=0: no call blocks others.
 class InDriver {
  public:
   InDriver();
@@ -31,7 +31,7 @@ inline cudaError_t ended(cudaError_t error) {
   if (error != cudaSuccess) last_failure = error;
   return error;
 }
-// A call that fails leaves its error for cudaGetLastError, as on a GPU.
+// A failed call leaves its error for cudaGetLastError, as on a GPU.
 #define CALL_OF_RUNTIME                                      \
   [[maybe_unused]] interpreter::InDriver in_driver;          \
   if (const int failure = interpreter::failure_of(__func__)) \
@@ -42,7 +42,7 @@ inline cudaError_t refused(const std::string& why, cudaError_t error) {
   return ended(error);
 }
 
-// Of calls that may throw.
+// For calls that may throw.
 template <class F>
 cudaError_t guarded(F f, cudaError_t error = cudaErrorInvalidValue) {
   if (!streams().lost().empty()) return ended(cudaErrorLaunchFailure);
@@ -59,9 +59,10 @@ inline Stream* stream_of(cudaStream_t s) {
   return value <= 2 ? streams().legacy(current_gpu) : reinterpret_cast<Stream*>(s);
 }
 
-// With CUDA_INTERPRETER_WAITS=1; of ranks that are threads and share a GPU, for the work of all.
+// With CUDA_INTERPRETER_WAITS=1; for ranks that are threads and share a GPU, waits for the work of
+// all.
 void wait_for_gpu();
-// Bytes that are copied or filled when the stream comes to them.
+// Copies or fills bytes when the stream reaches the operation.
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t s);
 cudaError_t fill(void* to, int value, size_t bytes, cudaStream_t s);
 

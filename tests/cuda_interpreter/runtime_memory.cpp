@@ -1,6 +1,6 @@
-// The part of CUDA's runtime about memory ("CUDA Runtime API", Memory Management, and API synchronization
-// behavior). Where that is asked for, what may wait for the whole GPU does: always where it is known to, else
-// a drawn half of the times.
+// Memory functions of the CUDA runtime ("CUDA Runtime API", Memory Management, and API
+// synchronization behavior). On request, calls that may wait for the whole GPU do: always if CUDA
+// is known to, otherwise in a random half of the cases.
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -19,10 +19,10 @@
 namespace interpreter {
 namespace {
 
-// Of pageable memory the driver stages this much without waiting.
+// Bytes of pageable memory that the driver stages without waiting.
 constexpr size_t kStaged = 64 << 10;
 
-// Half of the times.
+// Returns true half of the time.
 bool drawn() {
   static std::atomic<uint64_t> times{0};
   static const auto seed = uint64_t(setting("SEED", 1));
@@ -43,15 +43,15 @@ bool of_nccl(const void* p) {
   return piece && piece->giver == DeviceMemory::Giver::nccl;
 }
 
-// Bytes that a copy or a fill touches: of the host, or of a piece of a GPU's memory.
+// Checks the bytes of a copy or fill: in host memory, or in a piece of a GPU's memory.
 void check_bytes(const void* p, size_t bytes, const char* what) {
   const DeviceMemory& memory = device_memory();
   if ((of_gpu(p) || memory.find(p, nullptr)) && !memory.holds(p, bytes))
     throw Defect(std::string(what) + ": " + memory.problem(p, bytes));
 }
 
-// Of memory of the host that is not page-locked a copy may read its source at once, before what its stream
-// does earlier, or when the stream comes to it.
+// A copy from pageable host memory may read its source at once, before earlier work of its stream,
+// or when the stream reaches it.
 const void* source_of_copy(const void* from, size_t bytes, const Stream& s, std::vector<std::byte>& early) {
   const bool pageable = !of_gpu(from) && !device_memory().find(from, nullptr);
   if (!pageable || s.capture || !drawn()) return from;
@@ -65,19 +65,19 @@ bool locks() {
   return said;
 }
 
-// A call may make others.
+// Recursive, because a call may make others.
 std::recursive_mutex& driver() {
   static auto* const mutex = new std::recursive_mutex;  // threads call until the process ends
   return *mutex;
 }
 
-// Whether a copy returns only when it is done.
+// Returns true if a copy returns only when it is complete.
 bool blocks(const void* to, const void* from, size_t bytes) {
   const auto locked = [](const void* p) { return of_gpu(p) || device_memory().find(p, nullptr); };
   return !locked(to) || (!locked(from) && bytes > kStaged);
 }
 
-// What a handle of shared memory says.
+// Contents of a handle of shared memory.
 struct Handle {
   int process, file;
   uint64_t offset, bytes;
@@ -152,7 +152,7 @@ cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned int) {
   *p = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (!*p) return ended(cudaErrorMemoryAllocation);
   constexpr size_t kFilled =
-      1 << 20;  // of more a program uses the beginning, and the rest would take seconds
+      1 << 20;  // programs use the beginning of larger memory, and the rest would take seconds
   std::memset(*p, 0xff, std::min(bytes, kFilled));
   device_memory().add(*p, bytes, "page-locked memory");
   return cudaSuccess;

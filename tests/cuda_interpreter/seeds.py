@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Runs interpreted suites with the streams in the orders of many seeds, one process at a time, and keeps count.
+"""Runs interpreted suites with the stream orders of many seeds, one process at a time, and counts the results.
 
 usage: seeds.py BIN FIRST LAST [--only WORD] [--minutes N] [--counts FILE]
 
-BIN is where the preset `interpreter` has its programs. All suites run with a seed before any runs with the next one. FILE
-(build/interpreter/seeds.json) has what was counted, and a later call goes on behind it. A suite whose program was built
-anew begins anew."""
+BIN is the folder of programs of the preset `interpreter`. All suites run with a seed before the next one. FILE
+(build/interpreter/seeds.json) has the counts, and a later call continues after them. A suite with a rebuilt program starts again.
+"""
 
 import argparse
 import json
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-# Races within a kernel do not depend on how streams are ordered: kernels_test looks for them, and these suites take half the time without.
+# Races within a kernel do not depend on the stream order: kernels_test finds them, and these suites take half the time without.
 ORDER = {"CUDA_INTERPRETER_RACES": "0"}
 RANKS = {"CUDA_INTERPRETER_WAITS": "1", **ORDER}
 
@@ -25,12 +25,12 @@ def engine(case):
 
 
 def layout(folder, seed):
-    """A training in a layout that the seed draws, on ranks of the CPU and over each transport between the GPUs."""
+    """Trains in a random layout of the seed, on CPU ranks and over each transport between the GPUs."""
     return [HERE / "layouts.py", folder / "cleave", "--nccl", "--cases", "1", "--seed", str(1_000_000 + seed)]
 
 
 HERE = pathlib.Path(__file__).resolve().parent
-# The program, and its cases and settings or, of a script, its command.
+# The program with its cases and settings, or the command of a script.
 SUITES = {
     "streams, events, graphs": ("device_test", "*cuda*", {}),
     "texts, 16 bits, checkpoints": engine("GrowsTexts*:*CudaEngine.TrainsInSixteen*:*CudaEngine.Resumes"),
@@ -74,7 +74,7 @@ def read(path):
 
 
 def counts_of(counts, suite, folder):
-    """What is known of the suite's program as it is now."""
+    """Returns the counts of the suite's current program."""
     built = (folder / SUITES[suite][0]).stat().st_mtime
     if counts.get(suite, {}).get("built") != built:
         counts[suite] = {"built": built, "passed": [], "failed": []}
@@ -86,7 +86,7 @@ def main():
     parser.add_argument("bin", type=pathlib.Path)
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
-    parser.add_argument("--only", default="", help="suites whose name contains this")
+    parser.add_argument("--only", default="", help="suites with this text in their name")
     parser.add_argument("--minutes", type=float, default=1e9, help="begins nothing after these")
     parser.add_argument("--counts", type=pathlib.Path)
     options = parser.parse_args()

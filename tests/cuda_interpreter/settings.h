@@ -1,4 +1,4 @@
-// CUDA_INTERPRETER_<NAME>: numbers that the environment sets.
+// Numbers in the environment variables CUDA_INTERPRETER_<NAME>.
 #pragma once
 #include <cstdio>
 #include <cstdlib>

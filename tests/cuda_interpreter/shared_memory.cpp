@@ -18,14 +18,14 @@ void SharedMemory::resize(uint32_t bytes) {
   if (now_ > uint32_t{1} << 31) cells_.assign(cells_.size(), {}), now_ = 1;
 }
 
-// What was written in the block before does not count, and does not have to be erased.
+// Invalidates earlier accesses without erasing them.
 void SharedMemory::begin_block() {
   begun_ = ++now_;
   for (auto& of : seen_) of.fill(begun_);
   std::fill_n(memory_.begin(), bytes_, std::byte{0xff});
 }
 
-// Each warp comes to know what the others knew.
+// Each warp takes over the knowledge of the others.
 void SharedMemory::order(uint32_t warps) {
   ++now_;
   std::array<uint32_t, 32> joined{};
@@ -51,10 +51,10 @@ static std::string place(int thread, int line) {
   return "thread " + std::to_string(thread) + " in line " + std::to_string(line);
 }
 
-// Readers of a cell are those that no later reader is behind of.
+// Keeps the readers of a cell that are not ordered before a later reader.
 inline void SharedMemory::note_read(const Warp& w, int thread, Cell& c) {
   const uint32_t mine = 1u << w.index;
-  if (c.readers == mine) {  // the usual case of what follows
+  if (c.readers == mine) {  // the most common case
     if (c.reader != thread)
       c.reader = c.read >= seen_[size_t(w.index)][size_t(w.index)] ? kMany : uint16_t(thread);
     c.read = now_;
@@ -97,7 +97,7 @@ const std::byte* SharedMemory::checked_read(Warp& w, int lane, uint32_t at, uint
   return data() + (at - kBegin);
 }
 
-// A write of the value that is there is no race.
+// Writing the current value again is not a race.
 void SharedMemory::check_write(Warp& w, int lane, Cell& c, uint32_t at, bool same) {
   const int thread = w.thread(lane);
   if (c.written >= begun_) {
@@ -142,8 +142,8 @@ std::byte* SharedMemory::arrive(Warp& w, int lane, uint32_t at, uint32_t bytes) 
   return data() + (at - kBegin);
 }
 
-// Such a read goes through another path to memory: what was written has to be published by its thread before
-// the barrier between.
+// This read takes another path to memory: writes must be published by their thread before the
+// barrier in between.
 const std::byte* SharedMemory::read_by_product(Warp& w, uint32_t at, uint32_t bytes, uint32_t begun) {
   if (!in_bounds(at, bytes)) fail_bounds(w, -1, at, bytes, false);
   if (!checks_) return data() + (at - kBegin);
@@ -163,7 +163,7 @@ const std::byte* SharedMemory::read_by_product(Warp& w, uint32_t at, uint32_t by
     if (fence == fences.end() || *fence > begun ||
         (int(writer) != w.index && *fence >= seen_[size_t(w.index)][writer]))
       w.fail("a product reads shared memory that " + place(c->writer, c->line) +
-             " wrote without fence.proxy.async behind it, byte " + std::to_string(at - kBegin));
+             " wrote without a later fence.proxy.async, byte " + std::to_string(at - kBegin));
     note_read(w, w.thread(31), *c);
     if (c->reader != kMany) c->reader = kMany;
   }

@@ -1,6 +1,6 @@
-// The shared memory of a block, with what is known of each two bytes: who wrote and who read them last, and
-// when. Two accesses of different threads are in order when a barrier (of the block or of their warp) lies
-// between them.
+// The shared memory of a block, with the last writer and readers of each two bytes, and their
+// times. Two accesses of different threads are ordered if a barrier (of the block or of their warp)
+// is between them.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -13,7 +13,7 @@ struct Warp;
 
 class SharedMemory {
  public:
-  // Addresses begin here, as on the hardware, so that a null address is none.
+  // First address, as on the hardware, so that a null address is invalid.
   static constexpr uint32_t kBegin = 1024;
   enum class Kind : uint8_t { plain, atomic, coming };
 
@@ -23,19 +23,20 @@ class SharedMemory {
   uint32_t bytes() const { return bytes_; }
 
   bool checks() const { return checks_; }  // more than bounds and alignment
-  // Checked accesses of a lane; the bytes are in place.
+  // Checked accesses of a lane; the bytes are contiguous.
   const std::byte* read(Warp& w, int lane, uint32_t at, uint32_t bytes) {
     return !checks_ && in_bounds(at, bytes) ? data() + (at - kBegin) : checked_read(w, lane, at, bytes);
   }
-  // Checks a write of `value`, which then has to be stored; of a copy that is begun, without it.
+  // Checks a write of `value`, which the caller then stores; without a value for a copy that
+  // begins.
   std::byte* write(Warp& w, int lane, uint32_t at, uint32_t bytes, const void* value,
                    Kind kind = Kind::plain) {
     return !checks_ && in_bounds(at, bytes) ? data() + (at - kBegin)
                                             : checked_write(w, lane, at, bytes, value, kind);
   }
-  // The bytes of a copy have come.
+  // The bytes of a copy arrive.
   std::byte* arrive(Warp& w, int lane, uint32_t at, uint32_t bytes);
-  // Read by a warp's product that began at `begun` and ends now.
+  // Checks a read by a warp's product that began at `begun` and ends now.
   const std::byte* read_by_product(Warp& w, uint32_t at, uint32_t bytes, uint32_t begun);
 
   bool contains(const void* p) const { return p >= data() && p < data() + bytes_; }
@@ -70,7 +71,7 @@ class SharedMemory {
   uint32_t bytes_ = 0, now_ = 1, begun_ = 1;
   std::vector<std::byte> memory_;
   std::vector<Cell> cells_;
-  std::array<std::array<uint32_t, 32>, 32> seen_{};  // by warp, of each warp: when they were in order last
+  std::array<std::array<uint32_t, 32>, 32> seen_{};  // by warp: time of the last order with each warp
 };
 
 }  // namespace interpreter

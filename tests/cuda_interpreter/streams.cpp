@@ -11,19 +11,19 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kIdle = 10ms;  // that work is left alone for
+constexpr auto kIdle = 10ms;  // idle time before work runs
 constexpr auto kLook = 200us;
-constexpr double kInGraph = 0.75;  // of its time a task of a graph is said to take
+constexpr double kInGraph = 0.75;  // share of its time for a task in a graph
 
 Time now() { return std::chrono::steady_clock::now(); }
 
-// A task that is a graph.
+// Marks a task that is a graph.
 const char kGraph = 0;
 
 }  // namespace
 
 Streams& streams() {
-  static Streams* all = new Streams;  // it plays until the process ends
+  static Streams* all = new Streams;  // runs until the process ends
   return *all;
 }
 
@@ -175,8 +175,8 @@ bool Streams::empty() const {
   return std::all_of(streams_.begin(), streams_.end(), [](const auto& s) { return s->tasks.empty(); });
 }
 
-// What may begin now, of streams whose turn it is in their channel. A stream whose task runs has none; a
-// graph may have several.
+// Returns the work that may begin now, in streams at the head of their channel. A stream with a
+// running task has none; a graph may have several.
 std::vector<Streams::Choice> Streams::choices() {
   std::vector<Choice> all;
   for (const auto& s : streams_) {
@@ -214,7 +214,7 @@ void Streams::done(Stream* s, size_t node, bool graph) {
     if (s->graph) s->graph.reset(), s->graphs.pop_front();
     s->tasks.pop_front(), s->channel->pop_front();
   }
-  // To wake threads for every task would take more time than the tasks.
+  // Waking threads for every task would take more time than the tasks.
   if (std::any_of(awaited_.begin(), awaited_.end(), [](const auto* reached) { return (*reached)(); }))
     progress_.notify_all();
   work_.notify_all();
@@ -259,8 +259,8 @@ void Streams::begin(const Choice& c, std::unique_lock<std::mutex>& lock) {
   done(s, c.node, c.graph);
 }
 
-// The GPU: the stream that goes first changes now and then, so that one may be far ahead of another, or far
-// behind.
+// Emulates the GPU: the preferred stream changes at random, so that one may be far ahead of another
+// or far late.
 void Streams::play() {
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -290,10 +290,10 @@ void Streams::play() {
 }
 
 void Streams::report_deadlock() {
-  std::fprintf(stderr, "cuda interpreter: nothing can go on, and somebody waits:\n");
+  std::fprintf(stderr, "cuda interpreter: no work can continue, and a thread waits:\n");
   for (const auto& s : streams_)
     if (!s->tasks.empty())
-      std::fprintf(stderr, "    stream %d on GPU %d: %s%s, %zu tasks behind it\n", s->number, s->device,
+      std::fprintf(stderr, "    stream %d on GPU %d: %s%s, %zu later tasks\n", s->number, s->device,
                    s->tasks.front().what.c_str(), s->busy ? " (running)" : "", s->tasks.size() - 1);
   std::abort();
 }

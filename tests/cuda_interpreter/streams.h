@@ -1,9 +1,8 @@
-// Streams, events and graphs. Work waits until somebody waits for it, or until nobody has asked for anything
-// for a while; then it runs in an order that is drawn, subject to nothing but the order within streams,
-// events, values of words, and the edges of graphs. So whoever forgets one of these gets other numbers.
-// With CUDA_INTERPRETER_CHANNELS=n, the streams of a GPU share n channels, each stream one that is drawn, and
-// what is in a channel is done in the order in which it was given: a wait holds up what other streams have
-// behind it.
+// Streams, events and graphs. Work runs when a thread waits for it, or after some time without
+// calls. Its order is random and follows only the order within streams, events, values of words,
+// and graph edges, so that a missing one changes numbers. With CUDA_INTERPRETER_CHANNELS=n, the
+// streams of a GPU share n channels at random. Work in a channel runs in the order of submission: a
+// wait delays later work of other streams in the channel.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -24,16 +23,15 @@ namespace interpreter {
 
 using Time = std::chrono::steady_clock::time_point;
 
-// Something that a stream or a graph does. Exactly one of `run` (now, by the thread that plays the GPU),
-// `call` (on a thread of its own, because it may wait for other streams) and `ready` (waits until it is
-// true).
+// Work of a stream or graph. Exactly one of `run` (now, on the thread of the GPU), `call` (on its
+// own thread, because it may wait for other streams) and `ready` (waits until it is true).
 struct Task {
   std::string what;
   std::function<void(std::mt19937_64&)> run;
   std::function<void()> call;
   std::function<bool()> ready;
-  const void* like = nullptr;  // graphs whose tasks are alike may take each other's place
-  double milliseconds = 0.01;  // that it is said to take, so that what is measured is the same every time
+  const void* like = nullptr;  // graphs with equal tasks may update each other
+  double milliseconds = 0.01;  // nominal time, so that measurements are repeatable
 };
 
 struct Node {
@@ -42,16 +40,16 @@ struct Node {
 };
 using Nodes = std::vector<Node>;
 
-// A place in a stream that was recorded.
+// A recorded place in a stream.
 struct Point {
   bool reached = false;
   double when = 0;  // by the stream's clock
 };
 
 struct Stream;
-using Channel = std::deque<Stream*>;  // whose tasks are in it, as they were given
+using Channel = std::deque<Stream*>;  // streams of its tasks, in order of submission
 
-// Streams whose work is collected for a graph.
+// Streams with work that is collected for a graph.
 struct Capture {
   std::shared_ptr<Nodes> nodes = std::make_shared<Nodes>();
   Stream* first = nullptr;
@@ -61,7 +59,7 @@ struct Capture {
 
 struct Event {
   std::shared_ptr<Point> point = std::make_shared<Point>(Point{true, 0});
-  std::shared_ptr<Capture> capture;  // was recorded in it, behind these nodes
+  std::shared_ptr<Capture> capture;  // was recorded in it, after these nodes
   std::vector<size_t> behind;
 };
 
@@ -70,11 +68,11 @@ struct Stream {
   std::deque<Task> tasks;
   std::shared_ptr<Channel> channel;
   bool busy = false, closed = false;
-  uint64_t rank = 0;  // the one with the largest goes first
-  double clock = 0;   // milliseconds of what it has done
+  uint64_t rank = 0;  // the largest goes first
+  double clock = 0;   // milliseconds of its completed work
   std::shared_ptr<Capture> capture;
-  std::vector<size_t> ends;  // of what it captured
-  // A graph at the head of the stream: what of it has to be done yet.
+  std::vector<size_t> ends;  // of its captured work
+  // A graph at the head of the stream, with its remaining work.
   struct Run {
     std::shared_ptr<const Nodes> nodes;
     std::vector<size_t> waits_for;
@@ -83,7 +81,7 @@ struct Stream {
   };
   std::unique_ptr<Run> graph;
   std::shared_ptr<const Nodes> next_graph() const { return graphs.empty() ? nullptr : graphs.front(); }
-  std::deque<std::shared_ptr<const Nodes>> graphs;  // of the tasks that are graphs
+  std::deque<std::shared_ptr<const Nodes>> graphs;  // of tasks that are graphs
 };
 
 class Streams {
@@ -93,7 +91,7 @@ class Streams {
   void close(Stream* s);
   Stream* legacy(int device);  // the default stream
 
-  // What follows throws Defect where it is not allowed.
+  // These functions throw Defect if the call is not allowed.
   void give(Stream* s, Task task);
   void record(Event& e, Stream* s);
   void wait(Stream* s, const Event& e);
@@ -101,14 +99,14 @@ class Streams {
   void begin_capture(Stream* s);
   std::shared_ptr<Nodes> end_capture(Stream* s);
 
-  // Block until all of it is done; false when the GPU is lost.
+  // Blocks until all work is complete; false if the GPU is lost.
   bool finish(Stream* s);
   bool finish(const std::shared_ptr<Point>& p);
   bool finish_device(int device);
   bool reached(const Point& p);  // or moves it a little closer
   bool idle(Stream* s);
 
-  const std::string& lost() const { return lost_; }  // why; empty while all is well
+  const std::string& lost() const { return lost_; }  // reason; empty without a defect
   void forgive() { lost_.clear(); }
 
  private:
@@ -135,9 +133,9 @@ class Streams {
   std::vector<std::unique_ptr<Stream>> streams_;
   std::map<std::pair<int, uint64_t>, std::shared_ptr<Channel>> channels_;  // by GPU and number, if shared
   std::vector<Stream*> legacy_;
-  std::mt19937_64 random_;                             // under the lock
-  std::mt19937_64 inside_;                             // of the thread that plays the GPU
-  std::vector<const std::function<bool()>*> awaited_;  // of each thread that waits: whether it may go on
+  std::mt19937_64 random_;                             // requires the lock
+  std::mt19937_64 inside_;                             // of the GPU's thread
+  std::vector<const std::function<bool()>*> awaited_;  // conditions of waiting threads
   int pokes_ = 0, calls_ = 0;
   Time asked_{}, moved_{};
   std::string lost_;

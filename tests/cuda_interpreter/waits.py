@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Counts how often the host asks to wait for a device in a step of training, by layout, on interpreted GPUs.
+"""Counts the waits of the host for a device per training step, by layout, on interpreted GPUs.
 
 usage: waits.py CLEAVE [--nccl] [--only WORD]
 
-A call counts also where it finds that all is done: for a stream (cudaStreamSynchronize) the norm's, and those of a layout that has more; for
-an event (cudaEventSynchronize) one for each micro-batch, whose inputs must have been read before the next one's are given. Threads beside the
-one that launches, which update on the host, say, wait for words in memory and are not counted."""
+A call counts also if the work is already complete. Stream waits (cudaStreamSynchronize): the norm's, and those of layouts with more. Event
+waits (cudaEventSynchronize): one per micro-batch, because its inputs must have been read before the next ones. Threads other than the
+launching one, such as those of host updates, wait for words in memory and do not count.
+"""
 import argparse
 import collections
 import json
@@ -19,8 +20,8 @@ CALLS = ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize
 COMMON = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0,
           "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
 OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
-ON_HOST = {"offload_update": "host"}  # measured, the number of calls would be another one each time
-# name: ranks, what the configuration has beside COMMON, waits of a rank for streams and events in a step
+ON_HOST = {"offload_update": "host"}  # a measurement would change the number of calls
+# name: ranks, additions to the configuration COMMON, waits of a rank for streams and events per step
 LAYOUTS = {
     "one rank": (1, {}, 1, 2),
     "one rank, no clipping": (1, {"gradient_clipping": 0.0}, 1, 2),
@@ -38,7 +39,7 @@ LAYOUTS = {
 
 
 def counts(cleave, folder, name, steps, transport):
-    """How often the ranks called each of CALLS in a training of so many steps."""
+    """Returns the ranks' numbers of calls of each function in CALLS for a training of `steps` steps."""
     ranks, beside, *_ = LAYOUTS[name]
     config = {**COMMON, **beside}
     (folder / "ds_config.json").write_text(json.dumps(config))
@@ -62,7 +63,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cleave", type=pathlib.Path)
     parser.add_argument("--nccl", action="store_true", help="over the stand-in for NCCL, too")
-    parser.add_argument("--only", default="", help="layouts whose name contains this")
+    parser.add_argument("--only", default="", help="layouts with this text in their name")
     options = parser.parse_args()
     wrong = tried = 0
     for name, (ranks, _, streams, events) in LAYOUTS.items():

@@ -44,7 +44,7 @@ void Warp::fail(const std::string& what, int lane) const {
                k.where(std::max(pc - 1, 0)));
 }
 
-// The group that is furthest behind runs next, among those that do not wait; others at its place join it.
+// The group with the smallest place that does not wait runs next; others at its place join it.
 void Warp::regroup() {
   if (active) others.push_back({pc, active, false});
   std::sort(others.begin(), others.end(), [](const Group& x, const Group& y) { return x.pc < y.pc; });
@@ -84,7 +84,7 @@ bool Warp::together(uint32_t members, uint32_t here) {
 
 void Warp::leave(uint32_t lanes) {
   alive &= ~lanes, active &= ~lanes;
-  for (Group& g : others) g.waits = false;  // what they wait for may have ended
+  for (Group& g : others) g.waits = false;  // the conditions of waiting groups may have changed
   if (active) return;
   if (others.empty())
     state = State::done;
@@ -92,13 +92,13 @@ void Warp::leave(uint32_t lanes) {
     regroup();
 }
 
-// Registers of products in flight, and when each was written last.
+// Tracks registers of products in flight, and the last write of each.
 void Warp::track(const Instr& in) {
   ++steps;
   if (in.product) return;
   const auto check = [&](uint32_t reg, bool writes) {
     const uint8_t flags = held[reg / 64];
-    if (flags & 1) fail("touches a register in which a product in flight adds up");
+    if (flags & 1) fail("touches an accumulator of a product in flight");
     if (writes && flags & 2) fail("writes a register that a product in flight reads");
     if (writes) written[reg / 64] = steps;
   };
@@ -139,7 +139,8 @@ void Block::count_jump(const Warp& w) {
   if (++jumps > kMostJumps) w.fail("does not end");
 }
 
-// What a special register holds in every block, of a warp and a lane; null for one that a block fills.
+// Value of a special register that is equal in every block, by warp and lane; null if it depends on
+// the block.
 using Special = uint32_t (*)(const Launch& l, uint32_t warp, uint32_t lane);
 static Special special(const std::string& name) {
   static const std::map<std::string, Special> all{
@@ -166,7 +167,7 @@ static Special special(const std::string& name) {
   return found == all.end() ? nullptr : found->second;
 }
 
-// Registers and what of them is the same in all blocks.
+// Sets the registers, and their contents that are equal in all blocks.
 void Block::prepare(const Launch& l) {
   launch = &l;
   const Kernel& k = *l.kernel;
@@ -246,7 +247,7 @@ void Block::run(Dim where, std::mt19937_64& random) {
     if (w.state != Warp::State::done) stuck();
 }
 
-// Lets go the warps at a barrier to which all have come that it waits for.
+// Releases the warps at a barrier that all expected threads have reached.
 bool Block::release() {
   bool any = false;
   for (int number = 0; number < 16; ++number) {

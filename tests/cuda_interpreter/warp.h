@@ -1,6 +1,6 @@
-// Warps and blocks. The lanes of a warp go in groups that stand at the same instruction; the group that is
-// furthest behind runs, and groups that meet become one. A warp runs until its next barrier; which warp runs
-// next is drawn.
+// Warps and blocks. Lanes of a warp form groups at the same instruction; the group with the smallest place
+// runs, and groups that meet are joined. A warp runs until its next barrier; the next warp is
+// random.
 #pragma once
 #include <bit>
 #include <random>
@@ -15,7 +15,7 @@ struct Dim {
   uint64_t count() const { return uint64_t(x) * y * z; }
 };
 
-// A kernel with its arguments, as it was given to a stream.
+// A kernel with its arguments, as launched on a stream.
 struct Launch {
   const Kernel* kernel = nullptr;
   Dim grid, block;
@@ -25,16 +25,16 @@ struct Launch {
 
 struct Block;
 
-// A copy from global to shared memory that was begun; it is done when its lane waits for its group.
+// A started copy from global to shared memory; it executes when its lane waits for its group.
 struct Copy {
   int lane;
   uint32_t group;
   uint32_t to;
   const std::byte* from;
-  uint32_t bytes, filled;  // of which the last ones are zeros
+  uint32_t bytes, filled;  // the rest is zeros
 };
 
-// A product of a warpgroup that was begun; it is done when the warp waits for its group.
+// A started product of a warpgroup; it executes when the warp waits for its group.
 struct Product {
   const Instr* in;
   uint32_t group;
@@ -55,12 +55,12 @@ struct Warp {
 
   Block* block = nullptr;
   int index = 0, pc = 0;
-  int meet = 0;  // the next place at which another group stands
+  int meet = 0;  // next place of another group
   uint32_t active = 0, alive = 0;
   State state = State::ready;
   std::byte* file = nullptr;
   std::vector<Group> others;
-  // Of the barrier at which it stands: its number, how many threads it waits for, and what it brings.
+  // The barrier of a waiting warp: number, expected threads, and contribution.
   int barrier = 0;
   uint32_t barrier_threads = 0;
   const Instr* reduction = nullptr;
@@ -69,7 +69,7 @@ struct Warp {
   std::vector<Product> products;
   uint32_t product_groups = 0;
   std::vector<uint8_t> held;        // by register: 1 accumulates in flight, 2 is read in flight
-  std::vector<uint32_t> written;    // by register: the step that wrote it last
+  std::vector<uint32_t> written;    // by register: the step of the last write
   uint32_t steps = 0, fenced = 0;   // the step of the last fence of registers
   std::vector<uint32_t> published;  // clocks of the fences of shared memory
 
@@ -80,9 +80,9 @@ struct Warp {
   int thread(int lane) const { return index * 32 + lane; }
   void run();
   void regroup();
-  // The active lanes stay before this instruction until others have come to it, too.
+  // Keeps the active lanes before this instruction until other lanes arrive.
   void wait_for_lanes();
-  // True when all lanes of `members` that have not ended stand here; false: try again later.
+  // Returns true if all lanes of `members` that have not ended are here; false: try again later.
   bool together(uint32_t members, uint32_t here);
   void leave(uint32_t lanes);
   [[noreturn]] void fail(const std::string& what, int lane = -1) const;
@@ -109,13 +109,13 @@ struct Block {
   bool release();
   void stuck() const;
   std::vector<std::byte> files_;
-  uint32_t place_[3] = {};  // registers with the block's place in the grid; 0: not used
+  uint32_t place_[3] = {};  // registers with the block's coordinates; 0: unused
 };
 
-// Runs all blocks, one after the other in an order that is drawn; throws Defect.
+// Runs all blocks one after the other in a random order; throws Defect.
 void execute(const Launch& launch, std::mt19937_64& random);
 
-// f(lane) for the lanes of the mask; all of them in vector instructions where the loop allows.
+// f(lane) for the lanes of the mask; a full mask uses vector instructions if the loop allows.
 template <class F>
 inline void lanes(uint32_t mask, F f) {
   if (mask == ~0u) {

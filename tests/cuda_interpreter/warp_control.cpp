@@ -1,4 +1,4 @@
-// Jumps, barriers, and what lanes of a warp do together.
+// Jumps, barriers, and collectives of a warp's lanes.
 #include "tests/cuda_interpreter/ptx.h"
 #include "tests/cuda_interpreter/warp.h"
 
@@ -33,7 +33,7 @@ void barrier(Warp& w, const Instr& in, uint32_t mask) {
   w.state = Warp::State::at_barrier;
 }
 
-// The members of a collective, which all its lanes name alike.
+// Checks that all members of a collective are here and name the same members.
 bool gathered(Warp& w, uint32_t reg, uint32_t mask) {
   const uint32_t members = w.at<uint32_t>(reg)[std::countr_zero(mask)];
   for (uint32_t m = mask; m; m &= m - 1)
@@ -51,8 +51,8 @@ void warp_barrier(Warp& w, const Instr& in, uint32_t mask) { gathered(w, in.a, m
 
 enum class Shuffle { index, up, down, exchange };
 
-// a: the value, b: the lane or distance, c: the bounds; list: members, and a predicate that is set where the
-// value came from within bounds.
+// a: the value, b: the lane or distance, c: the bounds; list: members, and a predicate that is set
+// if the source is within bounds.
 template <Shuffle how>
 void shuffle(Warp& w, const Instr& in, uint32_t mask) {
   if (!gathered(w, in.list[0], mask)) return;
@@ -118,7 +118,7 @@ void active_mask(Warp& w, const Instr& in, uint32_t mask) {
   lanes(mask, [&](int i) { w.at<uint32_t>(in.d)[i] = mask; });
 }
 
-// Of shared memory, between this thread's writes and products of warpgroups.
+// Fence of shared memory between this thread's writes and products of warpgroups.
 void publish(Warp& w, const Instr&, uint32_t mask) {
   if (mask == w.alive) w.published.push_back(w.block->shared.tick());
 }

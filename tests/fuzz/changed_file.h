@@ -1,4 +1,4 @@
-// What fuzzed readers share: files that are written anew for each input.
+// Common parts of fuzzed readers: files that are written again for each input.
 #pragma once
 #include <filesystem>
 #include <fstream>
@@ -14,7 +14,7 @@ inline std::string fixture(const std::string& name) {
   return InputFile(FIXTURES "/" + name, Exit::internal).text();
 }
 
-// Whether the body reads; false where it refuses as it should.
+// Returns true if the body reads; false if it fails with the reader's error.
 template <class Body>
 bool reads(Exit refusal, Body&& body) {
   try {
@@ -26,14 +26,14 @@ bool reads(Exit refusal, Body&& body) {
   }
 }
 
-// A file that is written anew for each input, in memory where the system has such a folder.
+// A file that is written again for each input, in memory if the system has such a folder.
 class ChangedFile {
  public:
   explicit ChangedFile(const std::string& name) : path_(folder().path(name)) {
     std::filesystem::create_directories(std::filesystem::path(path_).parent_path());
   }
   const std::string& path() const { return path_; }
-  // A new file, because writing over one may wait for a disk.
+  // Creates a new file, because overwriting one may wait for a disk.
   void write(const std::string& bytes) const {
     std::filesystem::remove(path_);
     std::ofstream(path_, std::ios::binary).write(bytes.data(), std::streamsize(bytes.size()));

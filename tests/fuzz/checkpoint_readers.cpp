@@ -30,7 +30,7 @@ void put(std::string& bytes, size_t place, T value) {
   std::memcpy(bytes.data() + place, &value, sizeof value);
 }
 
-// A file of torch.save whose pickle is replaced. Its first entry is the pickle.
+// A torch.save file with a replaced pickle, which is its first entry.
 class TorchTemplate {
  public:
   explicit TorchTemplate(std::string file) : file_(std::move(file)) {
@@ -45,7 +45,7 @@ class TorchTemplate {
   std::string with(const std::string& pickle) const {
     const std::string name = file_.substr(30, at<uint16_t>(file_, 26));
     std::string entry = file_.substr(0, 30) + name;
-    // Without the records of ZIP64, which have the same numbers.
+    // Without the ZIP64 records, which have the same numbers.
     const size_t end = file_.size() - 22;
     std::string table = file_.substr(directory_, at<uint32_t>(file_, end + 12)) + file_.substr(end);
     put(entry, 28, uint16_t{0});
@@ -60,7 +60,7 @@ class TorchTemplate {
   size_t directory_;
 };
 
-// The files of the folder that DeepSpeed wrote.
+// A file in the folder that DeepSpeed wrote.
 struct DeepSpeedFile {
   ChangedFile changed;
   TorchTemplate original;
@@ -86,8 +86,8 @@ void read_ends(const checkpoint::TensorFile& file, Each&& read) {
   }
 }
 
-// A checkpoint of one linear layer [3, 4] with an adapter of rank 2. The shard also has other numbers of
-// elements of each tensor, all of them ones, so that changed manifests find what they name.
+// A checkpoint of one linear layer [3, 4] with an adapter of rank 2. The shard also has tensors of
+// ones with other numbers of elements, so that changed manifests find the tensors that they name.
 class AdapterCheckpoint {
  public:
   AdapterCheckpoint() : manifest_("adapters/a/manifest.json") {
@@ -120,7 +120,7 @@ class AdapterCheckpoint {
     return m.text();
   }
 
-  // What a writer of these records would say.
+  // Returns the manifest that a writer of these records would write.
   static std::string corrected(const std::string& text) {
     json m = json::parse(text, nullptr, false);
     if (!m.is_object() || !m.contains("records") || !m["records"].is_array()) return text;

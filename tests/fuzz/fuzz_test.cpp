@@ -1,5 +1,5 @@
-// Every reader against broken files of our own making. FUZZ_CASES=10000000 tries as many of each; without it
-// a few thousand. fuzzers.cpp has programs that look for new ways through the code.
+// Every reader with generated broken files. FUZZ_CASES=10000000 tries this many of each; the
+// default is a few thousand. The programs of fuzzers.cpp search for new code paths.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -13,13 +13,13 @@ namespace {
 
 class BrokenFiles : public ::testing::TestWithParam<FuzzedReader> {};
 
-TEST_P(BrokenFiles, AreReadOrRefused) {
+TEST_P(BrokenFiles, AreReadOrErrors) {
   const FuzzedReader& reader = GetParam();
   const char* asked = std::getenv("FUZZ_CASES");
   const int64_t cases = asked ? std::atoll(asked) : 4000;
   const std::vector<std::string> seeds = reader.seeds();
   for (const std::string& seed : seeds) reader.read(seed);
-  ASSERT_TRUE(reader.read(seeds.at(0))) << "a file that is whole is refused";
+  ASSERT_TRUE(reader.read(seeds.at(0))) << "a valid file is rejected";
   int64_t read = 0;
   Mutation mutation(1);
   for (int64_t i = 0; i < cases; ++i) {
@@ -30,7 +30,7 @@ TEST_P(BrokenFiles, AreReadOrRefused) {
       FAIL() << e.what() << "\nof " << ::testing::PrintToString(broken);
     }
   }
-  EXPECT_GT(read, cases / 200) << "the changes are so large that nothing behind the parser is tried";
+  EXPECT_GT(read, cases / 200) << "the changes are so large that only the parser is tested";
   EXPECT_GT(cases - read, cases / 10);
 }
 

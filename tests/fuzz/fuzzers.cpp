@@ -1,5 +1,5 @@
-// One reader behind libFuzzer, which changes inputs where that leads to new places in the code. Files that
-// are whole come from the reader itself, so that no folder of them is needed.
+// One reader with libFuzzer, which mutates inputs that reach new code. The reader itself provides
+// valid files, so that no corpus folder is needed.
 #include <algorithm>
 #include <cstring>
 

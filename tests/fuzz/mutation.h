@@ -1,4 +1,5 @@
-// Broken copies of files: bytes that are changed, left out, repeated and cut off, and JSON whose values are.
+// Broken copies of files: bytes are changed, left out, repeated or cut off, and values in JSON are
+// changed.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <random>
@@ -10,7 +11,7 @@ class Mutation {
  public:
   explicit Mutation(uint64_t seed) : random_(seed) {}
 
-  // A broken copy. Of JSON two in three are JSON again.
+  // Returns a broken copy. Two of three copies of JSON are valid JSON.
   std::string of(const std::string& good);
   uint64_t pick(uint64_t below) { return random_() % below; }
 

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// An input that begins like JSON stands for a header, and 64 bytes of tensors follow it.
+// An input that starts like JSON is a header; 64 bytes of tensors follow it.
 bool read_safetensors(const std::string& bytes) {
   static const ChangedFile file("a.safetensors");
   if (bytes.starts_with('{')) {
@@ -61,7 +61,7 @@ std::string small_manifest() {
   return manifest.text();
 }
 
-// As version 2 has it: without checksums of the text and of shards, and with one a record.
+// Returns format version 2: without checksums of the text and of shards, and with one per record.
 std::string older_manifest() {
   json file = json::parse(small_manifest());
   file["version"] = 2;
@@ -74,7 +74,7 @@ bool read_manifest(const std::string& bytes) {
   const auto read = [](const std::string& text) {
     const checkpoint::Manifest manifest = checkpoint::Manifest::read(text);
     CHECK(manifest.block == 0 || checkpoint::Manifest::read(manifest.text()).bytes() == manifest.bytes(),
-          "the text of what was read says something else");
+          "the manifest changes when it is written again");
   };
   const bool whole = reads(Exit::checkpoint, [&] { read(bytes); });
   return reads(Exit::checkpoint, [&] { read(sealed(bytes)); }) || whole;
@@ -82,7 +82,7 @@ bool read_manifest(const std::string& bytes) {
 
 std::vector<std::string> manifest_seeds() { return {small_manifest(), older_manifest()}; }
 
-// The file's shape, with a few tokens and merges.
+// Returns the file's structure with a few tokens and merges.
 std::string small_tokenizer(const std::string& name) {
   json file = json::parse(fixture("tokenizer_" + name + ".json"));
   json vocab, merges = json::array();
@@ -153,7 +153,7 @@ bool read_pickle(const std::string& bytes) {
   });
 }
 
-// What Python has pickled, a line each: description, hexadecimal digits, value.
+// Returns pickles made by Python, one per line: description, hexadecimal digits, value.
 std::vector<std::string> pickle_seeds() {
   std::vector<std::string> seeds;
   std::istringstream lines(fixture("pickles.txt"));
@@ -179,7 +179,7 @@ bool read_sentencepiece(const std::string& bytes) {
   });
 }
 
-// The first pieces of a model, and a table that replaces A and the letter fi.
+// Returns the first pieces of a model, and a table that replaces A and the letter fi.
 std::string small_sentencepiece(const std::string& name) {
   const std::string model = fixture("sentencepiece_" + name + ".model");
   size_t end = 0;

@@ -1,5 +1,5 @@
-// Readers of files that somebody else has made, as functions of a file's bytes: whatever these are, they are
-// read or refused with an Error of the reader's exit code, in little time and memory.
+// Readers of untrusted files, as functions of the bytes: every input is read or fails with an Error
+// of the reader's exit code, in little time and memory.
 #pragma once
 #include <span>
 #include <string>
@@ -9,14 +9,14 @@ namespace cleave {
 
 struct FuzzedReader {
   const char* name;
-  // Reads the bytes and uses what was read. False where they are refused; anything else that is wrong with
-  // them is thrown, or ends the program.
+  // Reads the bytes and uses the result. Returns false for the reader's errors; other errors are
+  // thrown or end the program.
   bool (*read)(const std::string& bytes);
-  std::vector<std::string> (*seeds)();  // whole files, small
+  std::vector<std::string> (*seeds)();  // small valid files
 };
 
 std::span<const FuzzedReader> fuzzed_readers();
-// The one of that name, which there must be.
+// Returns the reader with this name, which must exist.
 const FuzzedReader& fuzzed_reader(const std::string& name);
 
 }  // namespace cleave

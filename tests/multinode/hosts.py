@@ -1,5 +1,7 @@
-"""Hosts of a test: network namespaces of this machine, joined by a switch, each with an sshd of its own. Nothing of them is left when the
-`with` ends, however it does. Only names with this process's id are used, so that several tests can run at a time."""
+"""Hosts for tests: network namespaces of this machine, joined by a switch, each with its own sshd. They are removed at the end of the
+`with`,
+also after errors. Names contain this process's id, so that several tests can run at a time.
+"""
 import getpass
 import os
 import pathlib
@@ -10,11 +12,11 @@ import tempfile
 import time
 
 PORT = 2222
-NETWORK = "192.0.2"  # for documentation (RFC 5737); it exists inside the namespaces only
+NETWORK = "192.0.2"  # for documentation (RFC 5737); it exists only inside the namespaces
 
 
 def why_not():
-    """Why there can be no hosts here; None where there can."""
+    """Returns the reason why hosts are not possible here, or None."""
     for program in ("ip", "ssh", "ssh-keygen"):
         if not shutil.which(program):
             return f"{program} is not installed"
@@ -31,7 +33,7 @@ def why_not():
 
 
 class Made:
-    """What make() makes lasts as long as a `with`; an error in the middle of it leaves nothing behind, either."""
+    """Base class: everything that make() creates lasts as long as a `with`, and is removed after an error inside make()."""
 
     def __enter__(self):
         try:
@@ -43,13 +45,13 @@ class Made:
 
 
 class Hosts(Made):
-    """node-a, node-b, ...: `names`. `ssh_options` is what ssh needs to reach them."""
+    """Hosts node-a, node-b, ...: `names`. `ssh_options` are the ssh options to reach them."""
 
     def __init__(self, count):
         self.names = [f"node-{chr(ord('a') + n)}" for n in range(count)]
         self.switch = f"cleave-{os.getpid()}-switch"
         self.sshds = []
-        self.servers = []  # ids of the processes that make a host one
+        self.servers = []  # process ids of the hosts' servers
 
     def ip(self, *args):
         return subprocess.run(["ip", *args], check=True, capture_output=True, text=True, timeout=20).stdout
@@ -64,7 +66,7 @@ class Hosts(Made):
         return ["ip", "netns", "exec", self.space(name), *map(str, command)]
 
     def named(self, name, *command):
-        """Inside, as a host that has its name and knows those of the others."""
+        """Returns a command that runs inside a host, with its name and those of the others."""
         prelude = f'hostname {name} && mount --bind {self.folder}/hosts /etc/hosts && exec "$@"'
         return self.inside(name, "unshare", "--uts", "sh", "-c", prelude, "sh", *command)
 
@@ -99,7 +101,7 @@ class Hosts(Made):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         config.write_text(f"ListenAddress {address}:{PORT}\nHostKey {key}\nPidFile none\nUsePAM no\nStrictModes no\n"
                           f"AuthorizedKeysFile {self.folder}/key.pub\nPasswordAuthentication no\nPermitRootLogin yes\nAcceptEnv LC_*\n"
-                          f"MaxStartups 100\nSetEnv HOME={self.folder}\n")  # whose shell reads no files of this machine's user
+                          f"MaxStartups 100\nSetEnv HOME={self.folder}\n")  # its shell reads no files of this machine's user
         os.makedirs("/run/sshd", exist_ok=True)
         server = shutil.which("sshd", path="/usr/sbin:/usr/bin")
         log = self.folder / f"{name}.log"
@@ -114,7 +116,7 @@ class Hosts(Made):
             time.sleep(0.01)
 
     def processes(self, name):
-        """Those that run on a host, but for its servers: id -> command line."""
+        """Returns the processes on a host, except its servers: id -> command line."""
         found = {}
         for pid in map(int, self.ip("netns", "pids", self.space(name)).split()):
             try:
@@ -132,7 +134,7 @@ class Hosts(Made):
         self.ip("-n", self.switch, "link", "set", name, "up")
 
     def kill_all(self, name):
-        """What a job has left on a host."""
+        """Kills the remaining processes of a job on a host."""
         for pid in self.processes(name):
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -149,5 +151,5 @@ class Hosts(Made):
                 self.kill_all(name)
         for space in [self.space(name) for name in self.names] + [self.switch]:
             if space in existing:
-                self.ip("netns", "delete", space)  # and with it its end of the cable
+                self.ip("netns", "delete", space)  # also deletes its end of the cable
         shutil.rmtree(self.folder, ignore_errors=True)

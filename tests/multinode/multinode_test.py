@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A job on several hosts, through real ssh, and pdsh, Open MPI and MPICH where they are installed: hosts.py makes the hosts.
-CLEAVE_TEST_KILLS=60 adds so many kills at random moments.
-Usage: multinode_test.py CLEAVE"""
+"""A job on several hosts by real ssh, and by pdsh, Open MPI and MPICH if installed; hosts.py makes the hosts.
+number of kills at random moments. Usage: multinode_test.py CLEAVE
+"""
 import os
 import pathlib
 import random
@@ -14,9 +14,9 @@ import unittest
 from hosts import why_not
 from on_hosts import KILLS, OnHosts
 
-# pdsh starts our launchers, the others each rank.
+# pdsh starts Cleave's launchers, the others start each rank.
 KINDS = ["ssh"] + [kind for kind, program in {"pdsh": "pdsh", "openmpi": "mpirun.openmpi", "mpich": "mpirun.mpich"}.items() if shutil.which(program)]
-LOST = 12 + 4.5  # seconds until ssh gives a host up, and then until the other ranks have been ended
+LOST = 12 + 4.5  # seconds until ssh gives up a host, and then until the other ranks have ended
 
 
 class Multinode(OnHosts):
@@ -29,8 +29,8 @@ class Multinode(OnHosts):
             self.assertEqual(self.losses_of(metrics), losses, kind)
             self.nothing_left()
 
-    def test_a_rank_and_a_connection_that_die_elsewhere_are_named(self):
-        """In two jobs at a time, of which neither disturbs the other."""
+    def test_a_rank_and_a_connection_that_die_on_another_host_are_named(self):
+        """Runs two jobs at a time, which do not disturb each other."""
         cut, _ = self.running()
         connection = self.connections("node-b")
         rank, pids = self.running()
@@ -58,7 +58,7 @@ class Multinode(OnHosts):
             self.nothing_left()
 
     def rank_of(self, pid):
-        """Of a process, where it is a training's rank."""
+        """Returns the rank of a training's process."""
         try:
             if b"train" not in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:2]:
                 return None
@@ -73,7 +73,7 @@ class Multinode(OnHosts):
     def test_nothing_is_left_of_a_killed_launcher(self):
         for kind in KINDS:
             p, _ = self.running(launcher=kind)
-            p.kill()  # `ip netns exec` became it
+            p.kill()  # the process that `ip netns exec` became
             self.end(p, -signal.SIGKILL)
             self.nothing_left()
 
@@ -81,30 +81,30 @@ class Multinode(OnHosts):
         for kind in KINDS[1:]:
             p, pids = self.running(launcher=kind)
             os.kill(pids[3], signal.SIGKILL)
-            # MPICH's mpirun ends with the signal's number, or stumbles over the end itself.
+            # MPICH's mpirun exits with the signal number, or fails because of the end itself.
             _, err = self.end(p, (9, 255) if kind == "mpich" else 137)
             self.assertRegex(err, "error: rank 3 on node-b was killed by signal 9" if kind == "pdsh" else "error: mpirun (was|ended)")
             self.nothing_left()
 
     def connections(self, name):
-        """The processes of a host's sshd that serve one."""
+        """Returns the sshd processes of a host that serve a connection."""
         served = [pid for pid, command in self.hosts.processes(name).items() if command.startswith("sshd: ")]
         self.assertTrue(served)
         return served
 
-    def test_a_pulled_cable_is_named_and_ends_the_ranks_behind_it(self):
+    def test_a_pulled_cable_is_named_and_ends_the_ranks_of_that_host(self):
         (self.dir / "first").write_text("node-a slots=1\n")
         stopped, _ = self.running(ranks=1, hostfile=self.dir / "first")
         stopped.send_signal(signal.SIGSTOP)
-        p, _ = self.running("talk", ssh_options="-o ServerAliveInterval=1")  # the lost host's launcher must not wait for its output to be taken
+        p, _ = self.running("talk", ssh_options="-o ServerAliveInterval=1")  # the lost launcher's output is not read
         self.hosts.pull_cable("node-b")
         start = time.monotonic()
         _, err = self.end(p, 6)
         self.assertIn("error: node-b is unreachable or was lost: ssh ended with exit code 255: Timeout, server", err)
         while any(not command.startswith("sshd: ") for command in self.hosts.processes("node-b").values()):
-            self.assertLess(time.monotonic() - start, 2 * (10 + 1.5))  # without a word, to ask, to kill
+            self.assertLess(time.monotonic() - start, 2 * (10 + 1.5))  # silence, a request, a kill
             time.sleep(0.1)
-        # A launcher that stands still is not one that is gone.
+        # A suspended launcher is not a lost one.
         self.assertGreater(time.monotonic() - start, 9)
         time.sleep(2)
         stopped.send_signal(signal.SIGCONT)
@@ -114,7 +114,7 @@ class Multinode(OnHosts):
 
     @unittest.skipUnless(KILLS, "CLEAVE_TEST_KILLS says how many")
     def test_kills_at_random_moments(self):
-        """Before the ranks run, while they do, in the middle of output."""
+        """Kills before the ranks run, while they run, and during output."""
         seed = int(os.environ.get("CLEAVE_TEST_SEED", str(time.time_ns() % 10**6)))
         rng = random.Random(seed)
         for n in range(KILLS):
@@ -122,7 +122,7 @@ class Multinode(OnHosts):
             kind = rng.choice(KINDS) if what in ("rank", "launcher") else "ssh"
             with self.subTest(n=n, what=what, kind=kind, seed=seed):
                 start = time.monotonic()
-                # mpirun starts nobody while its own output is not taken.
+                # mpirun starts no ranks while its output is not read.
                 p = self.start("wait.py", *rng.choice([[], ["talk"]] if kind in ("ssh", "pdsh") else [[]]), launcher=kind)
                 time.sleep(rng.uniform(0, 1.5))
                 self.one_kill(p, what, kind, rng)
@@ -132,7 +132,7 @@ class Multinode(OnHosts):
     def one_kill(self, p, what, kind, rng):
         host = rng.choice(self.hosts.names[1:])
         found = {"rank": "wait.py", "connection": "sshd: "}.get(what, "")
-        if (what, kind) == ("rank", "mpich"):  # MPICH's mpirun ends only what has started when the first rank ends
+        if (what, kind) == ("rank", "mpich"):  # MPICH's mpirun kills only ranks that have started when the first rank ends
             while any(sum("wait.py" in command for command in self.hosts.processes(name).values()) < 2 for name in self.hosts.names):
                 self.assertIsNone(p.poll())
                 time.sleep(0.05)

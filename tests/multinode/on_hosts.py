@@ -1,4 +1,4 @@
-"""What tests of jobs on several hosts share: the hosts, a job that waits on them, and how it ends."""
+"""Common parts of tests with several hosts: the hosts, a job that waits on them, and its end."""
 import json
 import os
 import pathlib
@@ -47,7 +47,7 @@ class OnHosts(AppTest):
                     "HYDRA_LAUNCHER_EXTRA_ARGS": self.hosts.ssh_options}
 
     def clean(self):
-        """So that a test that failed leaves nothing to the next one."""
+        """Cleans up, so that a failed test does not affect the next one."""
         for name in self.hosts.names:
             self.hosts.plug_cable(name)
             self.hosts.kill_all(name)
@@ -57,12 +57,12 @@ class OnHosts(AppTest):
         if launcher == "openmpi":
             own += ["--launcher_args", f"--allow-run-as-root --mca plm_rsh_args '{self.hosts.ssh_options}' --mca oob_tcp_if_include eth0"]
         if launcher == "ssh":
-            own = ["--launcher_args", f"{self.hosts.ssh_options} {ssh_options}"]  # which also ask the first host for its address
+            own = ["--launcher_args", f"{self.hosts.ssh_options} {ssh_options}"]  # also used to ask the first host for its address
         return self.on_first(DEEPSPEED, "-H", hostfile or self.hostfile, "--force_multi", "--launcher", launcher, *own, *args,
                              inside=self.hosts.named if launcher in ("mpich", "slurm") else self.hosts.inside)
 
     def on_first(self, *command, inside=None):
-        """Started on the first host, which knows the names of all unless `inside` says otherwise."""
+        """Starts a command on the first host, which knows all names unless `inside` says otherwise."""
         return subprocess.Popen((inside or self.hosts.named)(self.hosts.names[0], *command), cwd=self.dir, env=self.env, text=True,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
 
@@ -77,7 +77,7 @@ class OnHosts(AppTest):
         return out, err
 
     def running(self, *args, ranks=None, **kwargs):
-        """A job whose ranks run, each with a child of its own, and its ranks' processes by rank."""
+        """Starts a job with running ranks, each with a child process; returns the rank processes by rank."""
         p = self.start("wait.py", *args, **kwargs)
         pids = {}
         while len(pids) < (ranks or self.ranks):
@@ -88,7 +88,7 @@ class OnHosts(AppTest):
         return p, pids
 
     def training(self):
-        """A short one, as the words of a command."""
+        """Returns a short training as words of a command."""
         return ["cleave", "train", "--deepspeed_config", self.config(zero_optimization={"stage": 2}), "--model", "tiny", "--data", self.text,
                 "--seq_len", 32, "--steps", 3]
 
@@ -119,7 +119,7 @@ class OnHosts(AppTest):
         self.nothing_left()
 
     def nothing_left(self, seconds=5, besides=()):
-        """On any host but sshd, whose processes of a connection that was cut stay until TCP gives it up."""
+        """Checks that no process remains on a host, except sshd: its processes of a cut connection stay until TCP gives up."""
         until = time.monotonic() + seconds
         while True:
             left = {(name, pid): command for name in self.hosts.names for pid, command in self.hosts.processes(name).items()

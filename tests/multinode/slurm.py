@@ -1,5 +1,6 @@
-"""A SLURM of the hosts that hosts.py makes: Debian's slurmctld on the first, a slurmd on each, and a munged of its own. Everything is in the
-hosts' temporary folder; the machine's own SLURM, its configuration and its services have nothing to do with it."""
+"""SLURM on the hosts of hosts.py: Debian's slurmctld on the first, a slurmd on each, and a separate munged. All files are in the hosts'
+temporary folder; the machine's own SLURM, its configuration and services are not used.
+"""
 import os
 import shutil
 import signal
@@ -10,7 +11,7 @@ from hosts import Made
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "salloc", "scancel", "scontrol", "unshare")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-# KillWait is from SIGTERM to SIGKILL, in seconds.
+# KillWait is the time from SIGTERM to SIGKILL, in seconds.
 CONFIG = """ClusterName=cleave
 SlurmctldHost={controller}({address})
 SlurmctldPort=6817
@@ -44,7 +45,7 @@ def why_not():
 
 
 class Slurm(Made):
-    """`environment` is what SLURM's commands need besides: they run in `hosts.named(...)`."""
+    """`environment` has the variables for SLURM's commands, which run in `hosts.named(...)`."""
 
     def __init__(self, hosts, slots):
         self.hosts, self.slots = hosts, slots
@@ -61,7 +62,7 @@ class Slurm(Made):
         for name in self.hosts.names:
             config += f"NodeName={name} NodeAddr={self.hosts.address(name)} Port=6818 CPUs={self.slots} State=UNKNOWN\n"
         (self.folder / "slurm.conf").write_text(config + "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n")
-        # Older ones have no word for "none", and fail where they find no control groups.
+        # Older versions cannot disable control groups, and fail without them.
         (self.folder / "cgroup.conf").write_text(f"CgroupPlugin={'cgroup/v1' if self.version() < (23, 2) else 'disabled'}\n")
         self.start_munged()
         self.start(first, "slurmctld", "-D", "-i")
@@ -70,7 +71,7 @@ class Slurm(Made):
         self.wait_until_idle()
 
         for name in self.hosts.names:
-            self.hosts.servers += self.hosts.processes(name)  # and what they have started
+            self.hosts.servers += self.hosts.processes(name)  # including their children
 
     def version(self):
         said = subprocess.run([shutil.which("slurmctld", path=PATH), "-V"], capture_output=True, text=True).stdout
@@ -80,7 +81,7 @@ class Slurm(Made):
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
-        # --force: it may be in /tmp, where everybody may write. -F: in the foreground, so that its end is ours.
+        # --force: the folder may be in /tmp, which others can write to. -F: in the foreground, so that this process can end it.
         command = [shutil.which("munged", path=PATH), "--force", "-F", "--key-file", key, "--num-threads", "2"]
         for what in ("socket", "log-file", "pid-file", "seed-file"):
             command += [f"--{what}", self.folder / f"munge.{what.split('-')[0]}"]
@@ -95,7 +96,7 @@ class Slurm(Made):
         self.hosts.servers.append(self.daemons[-1].pid)
 
     def run(self, *command):
-        """One of SLURM's commands, on the first host."""
+        """Runs a SLURM command on the first host."""
         return subprocess.run(self.hosts.named(self.hosts.names[0], *command), env={**os.environ, **self.environment}, capture_output=True,
                               text=True, timeout=30)
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A job on several hosts by a real SLURM: slurm.py starts one on the hosts that hosts.py makes.
-Usage: slurm_test.py CLEAVE"""
+"""A job on several hosts with a real SLURM, which slurm.py starts on the hosts of hosts.py.
+Usage: slurm_test.py CLEAVE
+"""
 import os
 import re
 import signal
@@ -95,29 +96,29 @@ class OnSlurm(OnHosts):
                 os.kill(pid, signal.SIGKILL)
         _, err = self.end(p, 6)
         self.assertIn("error: slurm is unreachable or was lost: the launcher ended with signal 9", err)
-        self.nothing_left(seconds=10 + 5)  # without a word
+        self.nothing_left(seconds=10 + 5)  # without a message
 
-    def test_a_host_that_slurm_does_not_have_is_refused_by_it(self):
+    def test_slurm_rejects_an_unknown_host(self):
         self.hostfile.write_text("node-a slots=2\nnode-z slots=2\n")
         _, err = self.end(self.start("wait.py", launcher="slurm"), 6)
         self.assertRegex(err, "error: slurm is unreachable or was lost: the launcher ended with exit code 1: srun: error: .*node")
         self.nothing_left()
 
-    def test_the_example_is_saved_on_a_signal_queued_again_and_goes_on(self):
+    def test_the_example_saves_on_a_signal_is_requeued_and_resumes(self):
         train = {"CLEAVE": CLEAVE, "DS_CONFIG": self.config(), "DATA": self.text, "OUTPUT": self.dir / "out", "SEQ_LEN": "32", "STEPS": "100000"}
         self.env |= {name: str(value) for name, value in train.items()}
         out, _ = self.end(self.on_first("sbatch", "--parsable", "--ntasks-per-node", "2", "--cpus-per-task", "1", "--output", "log",
                                         ROOT / "examples/slurm/train.sbatch"), 0)
         job, metrics = out.strip(), self.dir / "out.jsonl"
         self.until(lambda: metrics.exists() and len(self.losses_of(metrics)) > 3)
-        # As SLURM sends it --signal=USR1@300 before the end.
+        # SLURM sends it in this way for --signal=USR1@300.
         self.assertEqual(self.slurm.run("scancel", "--signal", "USR1", job).returncode, 0)
         self.until(lambda: f"the training was saved; job {job} is queued again" in self.log())
         saved = int(re.search(r"global_step(\d+)", (self.dir / "out" / "latest").read_text())[1])
-        # SLURM lets a job that was queued again wait for two minutes, so that nobody takes it for its first start.
+        # SLURM delays a requeued job by two minutes; the test starts it earlier.
         self.until(lambda: self.slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now+2seconds").returncode == 0)
         self.until(lambda: f"at step {saved}" in self.log())
-        self.slurm.run("scancel", job)  # which ends the ranks in SLURM's own time
+        self.slurm.run("scancel", job)  # ends the ranks within SLURM's time
         self.nothing_left(seconds=40)
 
     def until(self, done, seconds=40):

@@ -1,4 +1,4 @@
-"""What checkpoint_test.py runs on ranks: trainings that go on from others' checkpoints."""
+"""Cases of checkpoint_test.py for ranks: trainings that resume from checkpoints of other programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import transformers
 
 
 def _groups(module: torch.nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Matrices decay, as cleave train has it."""
+    """Returns groups with weight decay for matrices, as in cleave train."""
     parameters = list(module.parameters())
     return [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": decay},
@@ -22,7 +22,7 @@ def _groups(module: torch.nn.Module, decay: float) -> list[dict[str, Any]]:
 
 
 def _engine(config: str, stage: int, given: dict[str, Any] | None = None, more: dict[str, Any] | None = None) -> Any:
-    """A model of transformers, with random weights, in an engine."""
+    """Returns an engine around a transformers model with random weights."""
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(config))
     made = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 20}}
@@ -44,7 +44,7 @@ def _step(engine: Any, inputs: torch.Tensor, targets: torch.Tensor) -> float:
 
 
 def of_the_trainer(model: str, windows: list[list[int]], saved: str, stage: int, given: dict[str, Any], out: str) -> dict[str, Any]:
-    """Two steps from a checkpoint of cleave train at step 2, and a checkpoint behind them. A rank has one of the windows."""
+    """Trains two steps from a checkpoint of cleave train at step 2, and saves. Each rank has one of the windows."""
     engine = _engine(model, stage, given)
     window = torch.tensor(windows[engine.global_rank])[None]
     path, client = engine.load_checkpoint(saved, "global_step2")
@@ -56,7 +56,7 @@ def of_the_trainer(model: str, windows: list[list[int]], saved: str, stage: int,
 
 
 def of_deepspeed(folder: str, tokens: list[int], stage: int, precision: str) -> dict[str, Any]:
-    """Three steps from a checkpoint of DeepSpeed's, each rank with the same tokens."""
+    """Trains three steps from a DeepSpeed checkpoint, with the same tokens on each rank."""
     engine = _engine(folder, stage, more={} if precision == "fp32" else {precision: {"enabled": True}})
     _, client = engine.load_checkpoint(folder)
     counters = [engine.global_steps, engine.skipped_steps, engine.global_samples]
@@ -74,7 +74,7 @@ def of_deepspeed(folder: str, tokens: list[int], stage: int, precision: str) -> 
 
 
 def under_other_names(config: str, saved: str) -> str:
-    """What is said where names do not match."""
+    """Returns the error for names that do not match."""
     torch.manual_seed(1)
     inner = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(config))
     engine = deepspeed.initialize(model=inner, optimizer=torch.optim.AdamW(inner.parameters()), config={"train_batch_size": 2})[0]
@@ -113,6 +113,6 @@ def with_other_settings(saved: str) -> list[list[str]]:
 
 
 def several(cases: list[list[Any]]) -> list[Any]:
-    """Cases with their arguments, in one process."""
+    """Runs several cases with their arguments in one process."""
     transformers.logging.set_verbosity_error()
     return [globals()[case](*args) for case, *args in cases]

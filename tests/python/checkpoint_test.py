@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checkpoints between torch's modules, cleave train and DeepSpeed, and whole weights out of each."""
+"""Checkpoints of PyTorch scripts, cleave train and DeepSpeed in both directions, and export of whole weights."""
 
 import contextlib
 import io
@@ -28,7 +28,7 @@ CONFIG: dict[str, Any] = {
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1}},
     "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 2, "total_num_steps": 9}},
 }
-MODELS = {"gpt2": 3, "llama": 1}  # with the stage at which torch goes on; gpt2's matrices lie the other way round there
+MODELS = {"gpt2": 3, "llama": 1}  # ZeRO stage of the resumed torch training; gpt2's matrices are transposed there
 
 OF_DEEPSPEED = [
     ("zero2_fp32", 2),
@@ -36,7 +36,7 @@ OF_DEEPSPEED = [
     ("zero1_bf16", 1),
     ("zero3_bf16", 3),
     ("zero1_fp16", 3),
-]  # with the stage that goes on
+]  # ZeRO stage of the resumed training
 
 
 def expected_of(name: str) -> dict[str, torch.Tensor]:
@@ -76,7 +76,7 @@ class Checkpoints(unittest.TestCase):
 
     @classmethod
     def train(cls, name: str, output: pathlib.Path, steps: int, *more: str) -> list[float]:
-        """Losses of cleave train on one rank, which takes both windows in each step."""
+        """Returns the losses of cleave train on one rank, which trains on both windows in each step."""
         config, metrics = cls.folder / "one.json", cls.folder / "metrics.jsonl"
         config.write_text(json.dumps({**CONFIG, "train_micro_batch_size_per_gpu": 2}))
         metrics.unlink(missing_ok=True)
@@ -92,7 +92,7 @@ class Checkpoints(unittest.TestCase):
         for a, b in zip(got, want, strict=True):
             self.assertAlmostEqual(a, b, delta=relative * max(1, abs(b)), msg=what)
 
-    def test_torch_goes_on_where_the_trainer_was_and_the_trainer_where_torch_was(self) -> None:
+    def test_torch_and_cleave_train_resume_from_each_other(self) -> None:
         for name in MODELS:
             got, want = self.got[name], self.unbroken[name]
             self.assertEqual(got["path"], str(self.folder / name / "global_step2"))
@@ -101,7 +101,7 @@ class Checkpoints(unittest.TestCase):
             self.expect_close(self.train(name, self.folder / f"{name} 4", 6, "--resume", "required"), want[4:], f"{name} in cleave train")
             self.assertGreater(abs(want[3] - want[4]), 1e-3, "losses that move")
 
-    def test_the_engine_computes_on_where_the_trainer_was_and_the_trainer_where_that_was(self) -> None:
+    def test_native_models_and_cleave_train_resume_from_each_other(self) -> None:
         for name in MODELS:
             got, want = self.got[f"own {name}"], self.unbroken[name]
             self.assertEqual(got["at"], [2, 1], "steps, and the schedule's place")
@@ -111,7 +111,7 @@ class Checkpoints(unittest.TestCase):
         state = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(self.folder / "own gpt2", "global_step4")
         self.assertIn("transformer.h.0.mlp.c_fc.weight", state)
 
-    def test_torch_goes_on_where_deepspeed_was(self) -> None:
+    def test_torch_resumes_from_deepspeed(self) -> None:
         for name, stage in OF_DEEPSPEED:
             got, want = self.got[name, stage], expected_of(name)["losses"].tolist()
             samples = {"zero2_fp32": 3, "zero1_bf16": 6, "zero3_bf16": 9, "zero1_fp16": 6}[name]
@@ -123,10 +123,10 @@ class Checkpoints(unittest.TestCase):
             self.assertEqual(got["far"], 0, f"{name} at stage {stage}")
             if name.endswith("fp32"):
                 self.expect_close(got["losses"], want, f"{name} at stage {stage}")
-            else:  # its ranks had tokens of their own, so one loss is the same
+            else:  # its ranks had different tokens, so only one loss is equal
                 self.expect_close(got["losses"][:1], want[:1], f"{name} at stage {stage}", 4e-3)
 
-    def test_names_that_do_not_match_are_said(self) -> None:
+    def test_names_that_do_not_match_are_an_error(self) -> None:
         for words in (": master of ", "h.0.attn.c_attn.bias", "extra: transformer.h.0", "matched by name"):
             self.assertIn(words, self.said)
 
@@ -155,7 +155,7 @@ class Checkpoints(unittest.TestCase):
                 self.assertTrue(torch.equal(state[key], value), f"{name}: {key}")
             self.assertIs(state["lm_head.weight"], state["model.embed_tokens.weight"])
 
-    def test_whole_weights_of_our_own_are_those_that_an_export_has(self) -> None:
+    def test_whole_weights_equal_those_of_an_export(self) -> None:
         import transformers
 
         for name in MODELS:
@@ -203,12 +203,12 @@ class Faults(unittest.TestCase):
         self.folder = self.enterContext(tempfile.TemporaryDirectory())
 
     def expect_whole(self, names: list[str]) -> None:
-        """These checkpoints and nothing else are in the folder, and each byte of the last is what its checksum says."""
+        """Checks that the folder has exactly these checkpoints, and that all checksums of the last one match."""
         self.assertEqual(sorted(p.name for p in pathlib.Path(self.folder).iterdir()), sorted(["latest", *names]))
         verified = subprocess.run([ranks.CLEAVE, "verify", self.folder], capture_output=True, text=True)
         self.assertIn(f"{names[-1]} is complete", verified.stdout + verified.stderr)
 
-    def test_a_training_goes_on_behind_a_save_without_space_and_a_checkpoint_that_is_cut_short(self) -> None:
+    def test_a_training_continues_after_a_save_without_space_and_a_truncated_checkpoint(self) -> None:
         for seen in ranks.answers(2, "fault_cases", "survives", self.folder):
             self.assertRegex(seen["no space"], "^CheckpointError: .*(too large|space)")
             self.assertEqual(seen["left"], ["latest", "whole"])
@@ -218,7 +218,7 @@ class Faults(unittest.TestCase):
         self.assertEqual(ended.code, 4)
         self.assertIn("CheckpointError", ended.output)
 
-    def test_a_ds_configs_deadline_holds_in_a_script_and_one_that_comes_too_late_is_said(self) -> None:
+    def test_the_deadline_of_a_ds_config_holds_in_a_script_and_a_late_one_is_a_warning(self) -> None:
         ended = ranks.run(2, "fault_cases", "waits", False, timeout=60)
         self.assertEqual(ended.code, 6, ended.output)
         self.assertIn("rank 0 waited 3.0 s, the deadline. Present: rank 0; missing: rank 1", ended.output)
@@ -252,11 +252,11 @@ class Faults(unittest.TestCase):
         ended = ranks.run(2, "fault_cases", "differs", "values", timeout=60)
         self.assertEqual(ended.code, 0, ended.output)
 
-    def test_a_save_behind_a_scripts_last_line_is_whole(self) -> None:
+    def test_a_background_save_in_the_last_line_of_a_script_is_complete(self) -> None:
         ranks.answers(2, "fault_cases", "saves_behind_its_end", self.folder)
         self.expect_whole(["last"])
 
-    def test_a_rank_that_is_killed_ends_the_job_and_leaves_what_was_saved(self) -> None:
+    def test_a_killed_rank_ends_the_job_and_checkpoints_remain(self) -> None:
         ended = ranks.run(2, "fault_cases", "is_killed", self.folder, timeout=60)
         self.assertEqual(ended.code, 128 + 9)
         self.assertIn("rank 1", ended.output)

@@ -1,4 +1,4 @@
-"""Trainings by clients of deepspeed: what they call is what they call of the original."""
+"""Trainings by libraries that call DeepSpeed, with the calls of the original."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VOCABULARY = 61
 
 
 def small_gpt2(seed: int = 0) -> Any:
-    """GPT-2 of two layers without dropout."""
+    """Returns GPT-2 with two layers and without dropout."""
 
     torch.manual_seed(seed)
     config = transformers.GPT2Config(
@@ -29,7 +29,7 @@ def small_gpt2(seed: int = 0) -> Any:
 
 
 class Texts(torch.utils.data.Dataset[Any]):
-    """Sequences that can be learned: each token follows from the one before."""
+    """Learnable sequences: each token follows from the previous one."""
 
     def __init__(self, samples: int) -> None:
         draw = torch.Generator().manual_seed(5)
@@ -54,7 +54,7 @@ def ds_config(stage: int, **more: Any) -> dict[str, Any]:
 
 
 def options(stage: int, output: str) -> dict[str, Any]:
-    """What every trainer is told. A stage below 0: no engine, on one rank with the samples of two."""
+    """Returns the options of every trainer. A negative stage: no engine, on one rank with the samples of two."""
     return {
         "output_dir": output,
         "per_device_train_batch_size": 2 if stage >= 0 else 4,
@@ -70,12 +70,12 @@ def options(stage: int, output: str) -> dict[str, Any]:
 
 
 def curve(made: Any) -> list[tuple[float, float]]:
-    """Loss and norm of each step that was logged."""
+    """Returns loss and norm of each logged step."""
     return [(line["loss"], line["grad_norm"]) for line in made.state.log_history if "loss" in line]
 
 
 def trainer(stage: int, output: str, resume: str = "", steps: int = 6) -> dict[str, Any]:
-    """transformers' Trainer, with a schedule and accumulation, whose weights it saves at the end."""
+    """Trains with the transformers Trainer, a schedule and accumulation, and saves the weights."""
 
     args = transformers.TrainingArguments(
         **options(stage, output), gradient_accumulation_steps=2, max_steps=steps, weight_decay=0.1, warmup_steps=2, save_steps=4
@@ -88,7 +88,7 @@ def trainer(stage: int, output: str, resume: str = "", steps: int = 6) -> dict[s
 
 
 def pretrained(stage: int, output: str, folder: str) -> dict[str, Any]:
-    """A published folder by from_pretrained, which builds it sharded at stage 3, and an evaluation behind the training."""
+    """Loads a published folder with from_pretrained, which builds it sharded at stage 3, trains, and evaluates."""
 
     args = transformers.TrainingArguments(**options(stage, output), max_steps=3, save_strategy="no")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -99,14 +99,14 @@ def pretrained(stage: int, output: str, folder: str) -> dict[str, Any]:
 
 
 def accelerated(stage: int, output: str) -> dict[str, Any]:
-    """accelerate's loop with an optimizer and a scheduler of torch's, and the weights that it gathers at the end."""
+    """Runs accelerate's loop with a torch optimizer and scheduler, and gathers the weights at the end."""
 
     accelerate.state.AcceleratorState._reset_state(True)
     plugin = None
     if stage >= 0:
         micro = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
         plugin = accelerate.DeepSpeedPlugin(hf_ds_config={**ds_config(stage), **micro})
-    accelerate.PartialState(cpu=True)  # Accelerator(cpu=True) would take no engine
+    accelerate.PartialState(cpu=True)  # Accelerator(cpu=True) would not use an engine
     accelerator = accelerate.Accelerator(cpu=True if plugin is None else None, gradient_accumulation_steps=2, deepspeed_plugin=plugin)
     model = small_gpt2()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.1)
@@ -132,7 +132,7 @@ def accelerated(stage: int, output: str) -> dict[str, Any]:
 
 
 def low_rank(stage: int, output: str) -> dict[str, Any]:
-    """peft's LoRA in transformers' Trainer: the adapters train, and are saved."""
+    """Trains LoRA adapters of peft in the transformers Trainer, and saves them."""
 
     args = transformers.TrainingArguments(**options(stage, output), max_steps=4, save_strategy="no")
     torch.manual_seed(0)
@@ -144,7 +144,7 @@ def low_rank(stage: int, output: str) -> dict[str, Any]:
 
 
 def supervised(stage: int, output: str) -> dict[str, Any]:
-    """trl's SFT trainer."""
+    """Trains with trl's SFT trainer."""
 
     args = trl.SFTConfig(**options(stage, output), max_steps=4, save_strategy="no", gradient_checkpointing=False)
     texts = Texts(96)
@@ -155,7 +155,7 @@ def supervised(stage: int, output: str) -> dict[str, Any]:
 
 
 def preferred(stage: int, output: str) -> dict[str, Any]:
-    """trl's DPO trainer, with a reference model that has no optimizer."""
+    """Trains with trl's DPO trainer and a reference model without an optimizer."""
 
     args = trl.DPOConfig(**options(stage, output), max_steps=3, save_strategy="no", gradient_checkpointing=False)
     rows = datasets.Dataset.from_dict(
@@ -171,7 +171,7 @@ def preferred(stage: int, output: str) -> dict[str, Any]:
 
 
 class OnHost(pytorch_lightning.accelerators.CUDAAccelerator):
-    """What Lightning takes for a GPU, because its strategy asks for the class, and is a CPU."""
+    """A CPU of the CUDA accelerator class, which Lightning's strategy requires."""
 
     def setup_device(self, device: torch.device) -> None:
         pass
@@ -196,7 +196,7 @@ class OnHost(pytorch_lightning.accelerators.CUDAAccelerator):
 
 
 class Classes(pytorch_lightning.LightningModule):
-    """GPT-2, which is built in the hook that Lightning calls where models are sharded."""
+    """GPT-2, built in the Lightning hook for sharded models."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,7 +220,7 @@ class Classes(pytorch_lightning.LightningModule):
 
 
 def lightning(stage: int, output: str) -> dict[str, Any]:
-    """Lightning's strategy for DeepSpeed: a schedule, clipping, an evaluation behind 3 steps, and 2 more from a checkpoint."""
+    """Trains with Lightning's DeepSpeed strategy: a schedule, clipping, an evaluation after 3 steps, and 2 more steps from a checkpoint."""
     sharded, samples = stage >= 0, Texts(32)
     place = int(os.environ["RANK"]) if sharded else 0
     sampler = torch.utils.data.DistributedSampler(samples, 2 if sharded else 1, place, shuffle=False)
@@ -263,12 +263,12 @@ def _tokenizer() -> Any:
 
 
 def publish(folder: str) -> None:
-    """A model's folder, as transformers saves it."""
+    """Saves a model folder as transformers does."""
     small_gpt2(4).save_pretrained(folder)
 
 
 def at_stages(stages: list[int], output: str, cases: dict[str, list[Any]]) -> dict[str, dict[str, Any]]:
-    """Cases, with what they take beside the stage and the folder, at each stage in turn: in one process, because it imports for seconds."""
+    """Runs cases with their additional arguments at each stage in one process, because imports take seconds."""
 
     transformers.logging.set_verbosity_error()
     return {

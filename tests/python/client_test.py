@@ -1,4 +1,4 @@
-"""Libraries that know DeepSpeed train by the engine, unmodified, and come to what they come to without it."""
+"""Libraries with DeepSpeed support train with the engine, unmodified, and get the results of torch alone."""
 
 import tempfile
 import unittest
@@ -13,7 +13,7 @@ STAGES = [0, 1, 2, 3]
 class Clients(unittest.TestCase):
     folder: ClassVar[str]
     got: ClassVar[dict[str, Any]]
-    want: ClassVar[dict[str, Any]]  # of torch alone, on one rank with the samples of two
+    want: ClassVar[dict[str, Any]]  # torch alone, on one rank with the samples of two
 
     @classmethod
     def setUpClass(cls) -> None:

@@ -1,6 +1,6 @@
-"""Training scripts that run on DeepSpeed and on the engine from the same source: each case gets the module that it calls deepspeed.
+"""Training scripts that run on DeepSpeed and on the engine from the same source: each case receives the module to use as deepspeed.
 
-compared_test.py holds what they return here to what they returned there (tests/fixtures/make_deepspeed_fixtures.py).
+compared_test.py compares the results with those on DeepSpeed (tests/fixtures/make_deepspeed_fixtures.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def case(function: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str,
     return function
 
 
-# ---- what every script does ----
+# ---- common parts of the scripts ----
 
 
 def config(stage: int, **more: Any) -> dict[str, Any]:
@@ -46,14 +46,14 @@ def config(stage: int, **more: Any) -> dict[str, Any]:
 
 
 def stated(engine: Any, losses: list[float]) -> dict[str, Any]:
-    """What a script reads of an engine after a step."""
+    """Returns the values that a script reads from an engine after a step."""
     norm = engine.get_global_grad_norm()
     loss = torch.tensor([sum(losses) / len(losses) / engine.dp_world_size], dtype=torch.float64)
     torch.distributed.all_reduce(loss)
     return {
         "loss": loss.item(),
         "lr": [float(rate) for rate in engine.get_lr()],
-        "norm": None if norm is None else float(norm),  # DeepSpeed without ZeRO has none in fp32
+        "norm": None if norm is None else float(norm),  # DeepSpeed without ZeRO has no norm in fp32
         "scale": float(getattr(engine.optimizer, "loss_scale", 1.0)),
         "skipped": int(engine.skipped_steps),
         "steps": int(engine.global_steps),
@@ -75,7 +75,7 @@ def steps(engine: Any, count: int = STEPS, first: int = 0, loss: Losses = models
 
 
 def weights(deepspeed: Any, engine: Any) -> dict[str, list[float]]:
-    """Of each parameter: its norm, and its product with a fixed vector."""
+    """Returns the norm of each parameter, and its product with a fixed vector."""
     out = {}
     for name, parameter in engine.module.named_parameters():
         with deepspeed.zero.GatheredParameters([parameter]):
@@ -90,11 +90,11 @@ def trained(deepspeed: Any, model: nn.Module, made: dict[str, Any], *, loss: Los
     return {"steps": steps(engine, loss=loss), "weights": weights(deepspeed, engine)}
 
 
-# ---- modules of these scripts alone ----
+# ---- modules of these scripts ----
 
 
 class Attention(nn.Module):
-    """Self-attention whose keys have no bias, because the gradient of one is nothing but rounding."""
+    """Self-attention without bias for the keys, because its gradient would be rounding noise."""
 
     def __init__(self, causal: bool) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Attention(nn.Module):
 
 
 class Language(nn.Module):
-    """GPT, or with `causal` off BERT: positions, two blocks, a head that may be tied to the embedding."""
+    """GPT, or BERT without `causal`: positions, two blocks, and a head that may be tied to the embedding."""
 
     def __init__(self, causal: bool = True, tied: bool = False) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Language(nn.Module):
 
 
 class Frozen(models.Mlp):
-    """Some layers of it are not trained."""
+    """An MLP with some frozen layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Frozen(models.Mlp):
 
 
 class Unused(models.Mlp):
-    """One layer of it is in no forward."""
+    """An MLP with a layer outside of the forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class Unused(models.Mlp):
 
 
 class Rotated(models.Mlp):
-    """A buffer of it says angles, which fp16 would round by up to 1."""
+    """An MLP with a buffer of angles, which fp16 would round by up to 1."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,13 +181,13 @@ def fresh(kind: Any, *args: Any) -> nn.Module:
 
 # ---- the scripts ----
 
-# Those in 16 bits go first: DeepSpeed's stage 3 leaves a linear layer behind that rounds otherwise than torch's.
+# 16-bit scripts come first: DeepSpeed's stage 3 leaves a replaced linear function that rounds differently from torch's.
 
 FP16 = {"enabled": True, "initial_scale_power": 12, "loss_scale_window": 100}
 
 
 def spikes(at: set[int]) -> Losses:
-    """The loss, in some steps so large that its gradients overflow."""
+    """Returns a loss that is so large in some steps that its gradients overflow."""
     count = -1
 
     def loss(engine: Any, batch: plain.Batch) -> torch.Tensor:
@@ -324,7 +324,7 @@ def adagrad_at_stage_1(deepspeed: Any) -> dict[str, Any]:
 
 @case
 def lion_with_its_state_offloaded_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    """Of a module without dead units: where the moment is 0 DeepSpeed's moves by the sign bit, here nothing moves (docs/numerics.md)."""
+    """Uses a module without dead units: at moment 0, DeepSpeed moves by the sign bit, and Cleave does not move (docs/numerics.md)."""
     lion = {"type": "Lion", "params": {"lr": 1e-3, "betas": [0.9, 0.99], "weight_decay": 0.1}}
     zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
     return trained(deepspeed, fresh(Language), config(2, optimizer=lion, zero_optimization=zero))
@@ -363,7 +363,7 @@ def several_losses_at_stage_1(deepspeed: Any) -> dict[str, Any]:
 
 @case
 def two_engines_train_each_other(deepspeed: Any) -> dict[str, Any]:
-    """As a generator and its discriminator do; the generator's pass takes the module itself, of which it trains nothing."""
+    """Trains a generator and its discriminator; the generator's pass uses the discriminator's module, without training it."""
     maker, *_ = deepspeed.initialize(model=(made := fresh(nn.Linear, 6, 8)), model_parameters=made.parameters(), config=config(1))
     judge, *_ = deepspeed.initialize(model=(judging := fresh(models.Mlp)), model_parameters=judging.parameters(), config=config(2))
     out = []
@@ -382,7 +382,7 @@ def two_engines_train_each_other(deepspeed: Any) -> dict[str, Any]:
 
 @case
 def a_boundary_set_by_hand_at_stage_1(deepspeed: Any) -> dict[str, Any]:
-    """Accumulation as accelerate drives it: the number of micro-batches of a step is the script's."""
+    """Accumulates as accelerate does: the script decides the number of micro-batches per step."""
     model = fresh(models.Mlp)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config(1, gradient_accumulation_steps=2))
     out = []
@@ -401,7 +401,7 @@ def a_boundary_set_by_hand_at_stage_1(deepspeed: Any) -> dict[str, Any]:
 
 @case
 def accumulates_in_no_sync_at_stage_1(deepspeed: Any) -> dict[str, Any]:
-    """As a loop of torch's data parallelism: gradients are summed over ranks in the last pass alone."""
+    """Accumulates as in a torch loop with DistributedDataParallel: gradients are summed over ranks in the last pass only."""
     model = fresh(models.Mlp)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config(1))
     out = []
@@ -447,7 +447,7 @@ def activations_computed_again_at_stage_3(deepspeed: Any) -> dict[str, Any]:
 
 @case
 def resumed_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    """Three steps, and three more by another engine from a checkpoint."""
+    """Trains three steps, and three more with another engine from a checkpoint."""
     schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 5, "warmup_type": "linear"}}
     made = config(2, scheduler=schedule, gradient_accumulation_steps=2)
     shared: list[Any] = [tempfile.mkdtemp() if os.environ["RANK"] == "0" else None]
@@ -488,11 +488,11 @@ def bf16_at_stage_3(deepspeed: Any) -> dict[str, Any]:
     return trained(deepspeed, fresh(Language), config(3, bf16={"enabled": True}))
 
 
-# ---- all of them ----
+# ---- all scripts ----
 
 
 def rounded(value: Any) -> Any:
-    """With 9 significant digits, which fp32 needs."""
+    """Rounds to 9 significant digits, which fp32 needs."""
     if isinstance(value, dict):
         return {key: rounded(v) for key, v in value.items()}
     if isinstance(value, list):
@@ -505,7 +505,7 @@ def run(deepspeed: Any, names: list[str]) -> dict[str, Any]:
 
 
 def here(names: list[str]) -> dict[str, Any]:
-    """The cases on the engine."""
+    """Runs the cases on the engine."""
     import cleave
 
     return run(cleave, names)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The scripts of compared_cases.py on the engine, held step by step to what they were on DeepSpeed."""
+"""Scripts of compared_cases.py on the engine, compared step by step with DeepSpeed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import ranks
 
 FIXTURE = pathlib.Path(__file__).resolve().parents[1] / "fixtures/deepspeed_runs.json"
 
-# Of losses and norms, relative. DeepSpeed sums gradients in the model's type, of 11 or 8 bits, and the engine in fp32.
+# Relative bounds of losses and norms. DeepSpeed sums gradients in the model's type, with 11 or 8 bits, and the engine in fp32.
 BOUNDS = {"fp16": 2e-3, "bf16": 1.6e-2, "fp32": 1e-5}
-# Of a parameter, in norms of it: in 16 bits Adam's first updates carry a small element's rounding on at its full size.
+# Bounds of a parameter, relative to its norm: in 16 bits, Adam's first updates amplify the rounding of small gradients to full steps.
 OF_WEIGHTS = {"fp16": 1e-2, "bf16": 8e-2, "fp32": 1e-5}
 
 
@@ -46,7 +46,7 @@ class Compared(unittest.TestCase):
             for step, (a, b) in enumerate(zip(self.got[name]["steps"], want["steps"], strict=True)):
                 at = f"{name}, step {step}"
                 self.assertLess(far(a["loss"], b["loss"]), bound, f"{at}: loss {a['loss']}, there {b['loss']}")
-                if b["norm"] is not None:  # it has none in fp32 without ZeRO
+                if b["norm"] is not None:  # no norm in fp32 without ZeRO
                     self.assertLess(far(a["norm"], b["norm"]), bound, f"{at}: norm {a['norm']}, there {b['norm']}")
                 for mine, theirs in zip(a["lr"], b["lr"], strict=True):
                     self.assertLess(far(mine, theirs), 1e-6, f"{at}: rate {mine}, there {theirs}")

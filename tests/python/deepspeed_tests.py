@@ -1,7 +1,7 @@
-"""A pytest plugin by which DeepSpeed's own unit tests run on the engine (scripts/run_deepspeed_tests.sh).
+"""A pytest plugin that runs DeepSpeed's unit tests on the engine (scripts/run_deepspeed_tests.sh).
 
-Their helpers import what the package has no name for; here that is a class that says so when it is used, and a test that gets so far is
-counted as not applicable. Ranks are processes forked from a server that has imported torch; one that ends badly ends the others.
+Names that their helpers import and the package does not have are replaced by a class that raises when it is used; such tests count as not
+applicable. Ranks are processes forked from a server that has imported torch; a rank that fails ends the others.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ABSENT = "not a name of this package: "
 
 
 class Absent(cleave.NotBuilt):
-    """The use of a name that the package does not have."""
+    """Use of a name that the package does not have."""
 
 
 class _Kind(type):
@@ -66,7 +66,7 @@ def required_torch_version(min_version: float | None = None, max_version: float 
     return least <= have <= most
 
 
-# What helpers ask about where they run, which says nothing of an engine.
+# Answers to helpers' questions about their environment, which do not depend on an engine.
 GIVEN: dict[str, dict[str, Any]] = {
     "git_version_info": {"torch_info": {"version": "0.0", "cuda_version": "0.0", "nccl_version": "0.0", "hip_version": "0.0"}},
     "utils.torch": {"required_torch_version": required_torch_version},
@@ -76,7 +76,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "runtime.lr_schedules": {"WARMUP_LOG_RATE": "log", "WARMUP_LINEAR_RATE": "linear"}
     | {name.upper(): name for given in schedules._ARGUMENTS.values() for name in given.split()}
     | {name: getattr(schedules, name) for name in ("LR_RANGE_TEST", "ONE_CYCLE", "WARMUP_LR", "WARMUP_DECAY_LR", "WARMUP_COSINE_LR")},
-    "moe.utils": {"split_params_into_different_moe_groups_for_optimizer": lambda group: [group]},  # of models without experts
+    "moe.utils": {"split_params_into_different_moe_groups_for_optimizer": lambda group: [group]},  # for models without experts
     "ops": {"__compatible_ops__": collections.defaultdict(lambda: True)},
 }
 
@@ -90,7 +90,7 @@ class _Standing(ModuleType):
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """After the package's own: a module of absent names."""
+    """Import hook after the package's own: returns a module of absent names."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
         if fullname.startswith(("deepspeed.", "cleave.")):
@@ -183,7 +183,7 @@ def _launch(self: Any, ranks: int, init_method: str) -> None:
             rank, how, what = answers.get(timeout=0.2)
             said[rank] = how, what
             if how in ("failed", "absent"):
-                end = min(end, time.monotonic() + 2)  # the others learn of it, or are ended
+                end = min(end, time.monotonic() + 2)  # the others notice it, or are killed
         except queue.Empty:
             if all(not p.is_alive() for p in processes) and answers.empty():
                 break
@@ -196,20 +196,20 @@ def _launch(self: Any, ranks: int, init_method: str) -> None:
     if worst and worst[0][0] == "failed":
         pytest.fail(worst[0][1], pytrace=False)
     if len(said) < ranks:
-        pytest.fail(f"ranks {sorted(set(range(ranks)) - set(said))} ended or hung without a word", pytrace=False)
+        pytest.fail(f"ranks {sorted(set(range(ranks)) - set(said))} ended or hung without an error", pytrace=False)
     if worst[0][0] == "skipped":
         pytest.skip(worst[0][1])
 
 
 def _flags(mine: bool) -> list[bool]:
-    """Of all ranks; gloo gathers no tensors without dimensions."""
+    """Gathers flags of all ranks; gloo does not gather tensors without dimensions."""
     every = [mine] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(every, mine)
     return every
 
 
 def _without_devices() -> None:
-    """Where tests compare with torch's own they number a CPU as if it were a GPU, and scale losses there alone."""
+    """Makes torch-only reference code of the tests run on CPUs: they number a CPU like a GPU, and scale losses only there."""
     ours, scaler = torch.nn.parallel.DistributedDataParallel, torch.amp.GradScaler
     init, scaler_init = ours.__init__, scaler.__init__
     ours.__init__ = lambda self, module, device_ids=None, output_device=None, **named: init(self, module, **named)  # type: ignore
@@ -221,12 +221,12 @@ importlib.import_module("unit.common").reduce_boolean_flags = lambda flag, op=al
 importlib.import_module("unit.common").DistributedExec._launch_procs = _launch
 importlib.import_module("unit.util").bf16_required_version_check = lambda *args, **named: (
     True
-)  # which asks for CUDA or for DeepSpeed's own builds
+)  # requires CUDA or DeepSpeed's compiled extensions
 
 
-# ---- which tests ----
+# ---- selection of tests ----
 
-# By path below unit/: what is about a part that docs/python.md says is not built, or about DeepSpeed's own inside.
+# By path below unit/: tests of parts that docs/python.md lists as unsupported, and of DeepSpeed internals.
 ELSEWHERE = {
     "v1/moe": "experts over ranks",
     "checkpoint/test_moe": "experts over ranks",
@@ -272,7 +272,7 @@ ELSEWHERE = {
     "v1/accelerator": "the inside of its accelerators",
     "v1/test_engine_log_level": "the inside of its logger",
 }
-EACH = int(os.environ.get("CLEAVE_TESTS_EACH", "3"))  # of a function's sets of parameters, evenly drawn
+EACH = int(os.environ.get("CLEAVE_TESTS_EACH", "3"))  # parameter sets per test function, evenly drawn
 
 
 def elsewhere(test: str) -> str | None:
@@ -281,7 +281,7 @@ def elsewhere(test: str) -> str | None:
 
 
 def chosen_files(paths: list[str]) -> list[str]:
-    """Those of paths that are not about something else; of the others the answer is that."""
+    """Returns the paths with applicable tests, and records the answer for the others."""
     for path in paths:
         if why := elsewhere(path):
             _answer({"test": path, "how": "elsewhere", "why": why})
@@ -300,9 +300,9 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
                 items.remove(item)
 
 
-# ---- what came of it ----
+# ---- results ----
 
-# What a failure says where a test looks at what is inside an engine, private names too, or asks for what is refused by name.
+# Error texts of tests that read engine internals, such as private names, or request unsupported features by name.
 INSIDE = re.compile(
     r"AttributeError: ('EngineOptimizer'|'Parameter'|'Residency'|the engine and its module|module 'cleave|type object 'DeepSpeedEngine')"
     r"|Error: .* has no (attribute )?'?_[a-z]|Absent: |_Kind|_Standing|deepspeed_tests|zero_linear\."
@@ -338,7 +338,7 @@ def pytest_collectreport(report: Any) -> None:
 
 
 def table(path: str) -> str:
-    """Of answers: the table of docs/deepspeed_tests.md."""
+    """Returns the table of docs/deepspeed_tests.md."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     why: dict[str, str] = {}
     with open(path, encoding="utf-8") as file:

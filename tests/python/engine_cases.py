@@ -1,4 +1,4 @@
-"""What engine_test.py runs on ranks: each case returns JSON."""
+"""Cases of engine_test.py for ranks; each returns JSON."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def worst(got: list[Any], want: list[Any]) -> float:
 
 
 def against_torch(kinds: list[Any]) -> dict[str, float]:
-    """By model and stage: how far losses and norms of 4 steps are from those of a loop of torch's alone."""
+    """Returns, by model and stage, the difference in losses and norms of 4 steps from a loop in torch alone."""
     out = {}
     for name, *args in kinds:
         for stage in (0, 1, 2, 3):
@@ -68,7 +68,7 @@ def against_torch(kinds: list[Any]) -> dict[str, float]:
 
 
 def _drawn(seed: int, folder: str) -> dict[str, Any]:
-    """A random configuration: stage, homes, sizes, micro-batches, clipping, optimizer."""
+    """Returns a random configuration: stage, homes, sizes, micro-batches, clipping, optimizer."""
     draw = random.Random(1000 + seed)
     stage = draw.randrange(4)
     zero: dict[str, Any] = {"stage": stage}
@@ -91,7 +91,7 @@ def _drawn(seed: int, folder: str) -> dict[str, Any]:
 
 
 def random_modules(seeds: list[int], folder: str) -> dict[str, float]:
-    """By seed and configuration: how far losses, norms and weights of 4 steps are from those of a loop of torch's alone."""
+    """Returns, by seed and configuration, the difference in losses, norms and weights of 4 steps from a loop in torch alone."""
     out = {}
     for seed in seeds:
         made = _drawn(seed, folder)
@@ -128,13 +128,14 @@ PLACEMENTS: list[dict[str, Any]] = [
 
 
 def _placed(zero: dict[str, Any], folder: str) -> dict[str, Any]:
-    """The section of a placement, with the paths of what is on disk."""
+    """Returns the section of a placement, with file paths for state on disk."""
     homes = {k: {"device": v, "nvme_path": folder} if v == "nvme" else {"device": v} for k, v in zero.items() if v in HOMES[1:]}
     return {k: v for k, v in zero.items() if v not in HOMES} | homes
 
 
 def digests(name: str, folder: str, precision: str, count: int, exact: bool) -> dict[str, str]:
-    """Of the weights after steps, for each placement, of which one file says what is another; with exact sums two micro-batches a step."""
+    """Returns digests of the weights after some steps for each placement; files name those that differ. With exact sums, a step has two
+    micro-batches."""
     out = {}
     for zero in PLACEMENTS:
         made = config(0, zero_optimization=_placed(zero, folder), gradient_accumulation_steps=2 if exact else 1)
@@ -185,7 +186,7 @@ def _own_rates(module: torch.nn.Module) -> list[dict[str, Any]]:
 
 
 def optimizer_objects(stage: int) -> dict[str, float]:
-    """By optimizer: an object with two groups and a schedule of torch's, against the same in torch alone."""
+    """Returns, by optimizer, the difference of an object with two groups and a torch schedule from torch alone."""
     out = {}
     for key, (kind, values, *ours) in _optimizers().items():
         module, other = models.seeded(models.Mlp), models.seeded(models.Mlp)
@@ -217,7 +218,7 @@ def optimizer_objects(stage: int) -> dict[str, float]:
 
 
 def callables(stage: int) -> list[float]:
-    """An optimizer and a schedule that are made by callables, and those of the ds_config: rates that each step used."""
+    """Returns the rates of each step for an optimizer and schedule created by callables, and for those of the ds_config."""
     rates = []
     for given in (True, False):
         made = config(stage)
@@ -240,7 +241,8 @@ def callables(stage: int) -> list[float]:
 
 
 def half_precision(stage: int, precision: str) -> dict[str, Any]:
-    """The first step in 16 bits against torch's passes in the same type; of fp16, what too large a loss scale does."""
+    """Returns the difference of the first step in 16 bits from torch's passes in the same type; in fp16, also the effect of too large a
+    loss scale."""
     made = config(stage)
     made[precision] = {"enabled": True}
     if precision == "fp16":
@@ -261,13 +263,13 @@ def half_precision(stage: int, precision: str) -> dict[str, Any]:
 
 
 def resumed(folder: str, save: int, load: int, begin: bool) -> dict[str, Any]:
-    """3 steps and a checkpoint at stage `save`, or from it 2 more at stage `load`."""
+    """Trains 3 steps and saves at stage `save`, or trains 2 more from the checkpoint at stage `load`."""
     made = config(save if begin else load)
     made["scheduler"] = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 9}}
     engine = deepspeed.initialize(model=models.seeded(models.Gpt, 0 if begin else 7), config=made)[0]
     world = engine.world_size
 
-    def batch(step: int, micro: int, rank: int) -> plain.Batch:  # the same samples in each step, however many ranks there are
+    def batch(step: int, micro: int, rank: int) -> plain.Batch:  # same samples in each step on any number of ranks
         parts = [models.batch(step, micro, r) for r in range(4)]
         x, y = (torch.cat([p[i] for p in parts]) for i in range(2))
         return x[rank * 16 // world : (rank + 1) * 16 // world], y[rank * 16 // world : (rank + 1) * 16 // world]
@@ -283,7 +285,7 @@ def resumed(folder: str, save: int, load: int, begin: bool) -> dict[str, Any]:
 
 
 def checkpointed(stage: int) -> dict[str, float]:
-    """Losses and norms with activations computed again, re-entrant or not, of frozen units too, beside those without."""
+    """Returns losses and norms with recomputed activations, reentrant or not, also for frozen units, and those without recomputation."""
     out = {}
     want: list[Any] = []
     for mode in ("none", "reentrant", "other"):
@@ -302,7 +304,7 @@ def _chained(modules: list[Any], sample: plain.Batch) -> torch.Tensor:
 
 
 def _weighted(modules: list[Any], sample: plain.Batch) -> torch.Tensor:
-    """A loss times the size of another gradient, that of the output by the input."""
+    """Returns a loss times the norm of another gradient, that of the output by the input."""
     x = sample[0].clone().requires_grad_()
     [gradient] = torch.autograd.grad(modules[0](x).square().sum(), x)
     return models.loss(modules[0], sample) * gradient.norm()
@@ -318,7 +320,7 @@ _LOSSES: dict[str, Any] = {
 
 
 def own_backwards(stages: list[int]) -> dict[str, float]:
-    """By stage and loss: how far weights are from torch's after steps of two modules by loss.backward()."""
+    """Returns, by stage and loss, the difference of the weights from torch's after steps of two modules by loss.backward()."""
     out = {}
     for stage, (case, loss) in itertools.product(stages, _LOSSES.items()):
         engines, others = [], []
@@ -348,7 +350,7 @@ def own_backwards(stages: list[int]) -> dict[str, float]:
 
 
 def added_backwards(stages: list[int]) -> dict[str, float]:
-    """By stage: how far norms and weights are from torch's where each step has two backwards."""
+    """Returns, by stage, the difference of norms and weights from torch's with two backwards per step."""
     out = {}
     for stage in stages:
         model, other = models.seeded(models.Odd), models.seeded(models.Odd)
@@ -380,7 +382,7 @@ def added_backwards(stages: list[int]) -> dict[str, float]:
 
 
 def scaled_backwards(stage: int) -> dict[str, Any]:
-    """Norms with a loss scale by engine.backward and by engine.scale; what is said without, and after a backward that failed."""
+    """Returns norms with a loss scale by engine.backward and by engine.scale, and the errors without it and after a failed backward."""
     out: dict[str, Any] = {"norms": []}
     for scaled in (False, True):
         made = config(stage, fp16={"enabled": True, "initial_scale_power": 8}, gradient_accumulation_steps=1)
@@ -424,7 +426,7 @@ def said_of(call: Any) -> str:
 
 
 def autocast(stage: int) -> dict[str, float]:
-    """How far two steps under autocast are from torch's, and from those in fp32."""
+    """Returns the difference of two steps under autocast from torch's, and from fp32 steps."""
     model, other, whole = (models.seeded(models.Mlp) for _ in range(3))
     made = config(stage, torch_autocast={"enabled": True, "dtype": "bfloat16"})
     engine = deepspeed.initialize(model=model, config=made)[0]
@@ -444,7 +446,7 @@ def autocast(stage: int) -> dict[str, float]:
 
 
 def autocast_in_fp16(stage: int) -> dict[str, Any]:
-    """Two steps under autocast in fp16 beside torch's with its GradScaler, and two more whose first one overflows."""
+    """Compares two steps under autocast in fp16 with torch and its GradScaler, then two more after an overflow."""
     model, other = models.seeded(models.Mlp), models.seeded(models.Mlp)
     made = config(stage, torch_autocast={"enabled": True, "dtype": "float16"}, gradient_clipping=0.0)
     engine = deepspeed.initialize(model=model, config=made)[0]
@@ -471,7 +473,7 @@ def autocast_in_fp16(stage: int) -> dict[str, Any]:
 
 
 def compiled(stages: list[int]) -> dict[str, float]:
-    """torch.compile of a module, and of its blocks: how far losses and norms are from torch's without it."""
+    """Returns the difference in losses and norms with torch.compile of a module, and of its blocks, from torch without it."""
     out = {}
     for stage, whole in itertools.product(stages, (True, False)):
         model, other = models.seeded(models.Gpt), models.seeded(models.Gpt)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A module of torch's in the engine, against the same module in torch alone."""
+"""Modules in the engine, compared with the same modules in torch alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Engine(unittest.TestCase):
         for got, want in zip(rates, [8e-3, 4e-3, 8e-3 / 3, 0, 0, 2e-3], strict=True):
             self.assertAlmostEqual(got, want)
 
-    def test_sixteen_bits_are_torchs_and_overflows_skip_steps(self) -> None:
+    def test_16_bit_training_equals_torch_and_overflows_skip_steps(self) -> None:
         for stage in (1, 3):
             bf16 = ranks.answers(2, CASES, "half_precision", stage, "bf16")[0]
             self.assertLess(bf16["far"], 4e-3, "sums of gradients rounded to 8 bits")
@@ -57,7 +57,7 @@ class Engine(unittest.TestCase):
             self.assertGreater(fp16["skipped"], 0)
             self.assertTrue(fp16["exact"], "masters begin with the module's fp32 values")
             self.assertEqual(fp16["steps"], 12)
-            halved = [2.0 ** (17 - k) for k in range(fp16["skipped"])]  # after each step, for the next
+            halved = [2.0 ** (17 - k) for k in range(fp16["skipped"])]  # after each step, for the next one
             self.assertEqual(fp16["scales"], halved + [2.0 ** (18 - fp16["skipped"])] * (12 - fp16["skipped"]))
 
     def test_a_checkpoint_continues_at_another_stage_on_other_ranks(self) -> None:
@@ -90,11 +90,11 @@ class Engine(unittest.TestCase):
             for mode, far in ranks.answers(2, CASES, "checkpointed", stage)[0].items():
                 self.assertLess(far, 1e-6, f"{mode} at stage {stage}")
 
-    def test_backwards_that_scripts_call_themselves_are_torchs(self) -> None:
+    def test_backwards_called_by_scripts_equal_torch(self) -> None:
         for case, far in ranks.answers(2, CASES, "own_backwards", [0, 1, 2, 3])[0].items():
             self.assertLess(far, 1e-5, case)
 
-    def test_backwards_that_scripts_call_themselves_want_the_loss_scale(self) -> None:
+    def test_backwards_called_by_scripts_need_the_loss_scale(self) -> None:
         for stage in (1, 3):
             said = ranks.answers(1, CASES, "scaled_backwards", stage)[0]
             self.assertEqual(said["norms"][:2], said["norms"][2:])

@@ -1,4 +1,4 @@
-"""The scripts of examples/python as their jobs of Azure ML start them, in the emulator, and as `deepspeed` does."""
+"""Scripts of examples/python, started like their Azure ML jobs in the emulator, and by `deepspeed`."""
 
 import os
 import pathlib
@@ -33,32 +33,32 @@ class Examples(unittest.TestCase):
         return done.stdout
 
     def job(self, name: str) -> tuple[str, pathlib.Path]:
-        """What the processes of a job wrote, and the folder of its output."""
+        """Returns the output of a job's processes, and the folder of its output."""
         tools = ["--tools", BIN, "--mount", BIN / "azureml_mount.so", "--work", self.work / name, "--input", f"text={self.work}/text"]
         said = self.run_in(sys.executable, ROOT / "examples/azureml/emulate.py", EXAMPLES / f"azureml/{name}.yml", *tools, "--verbose")
         return said, self.work / f"{name}/datastores/workspaceblobstore/cleave/python_{name}"
 
     def number(self, words: str, said: str) -> float:
-        """The last one behind these words."""
+        """Returns the last number after these words."""
         found = re.findall(re.escape(words) + r" ([0-9.e-]+)", said)
         self.assertTrue(found, said)
         return float(found[-1])
 
-    def test_gpt2_learns_on_two_nodes_and_goes_on_under_deepspeed(self) -> None:
+    def test_gpt2_learns_on_two_nodes_and_resumes_under_deepspeed(self) -> None:
         said, output = self.job("gpt2")
         self.assertLess(self.number("step 100: loss", said), 3.4, "ln 256 is 5.5")
         options = ["--deepspeed", "--deepspeed_config", EXAMPLES / "gpt2.json", "--output", output, "--steps", 125]
         again = self.run_in(BIN / "deepspeed", "--num_gpus", 1, EXAMPLES / "gpt2.py", *options)
         self.assertLess(self.number("step 125: loss", again), 3.4)
-        self.assertNotIn("step 100:", again, "what the job has saved is not done again")
+        self.assertNotIn("step 100:", again, "saved steps are not repeated")
         self.run_in(BIN / "cleave", "verify", output)
 
-    def test_the_trainer_saves_what_it_learned(self) -> None:
+    def test_the_trainer_saves_trained_weights(self) -> None:
         said, output = self.job("trainer")
         self.assertLess(self.number("loss of the training:", said), 4.2)
         self.assertIn("transformer.wte.weight", safetensors.torch.load_file(output / "model.safetensors"))
 
-    def test_the_net_of_cifar10_tells_the_classes_apart(self) -> None:
+    def test_the_cifar10_network_learns_the_classes(self) -> None:
         said, output = self.job("cifar10")
         self.assertGreaterEqual(self.number("accuracy on held-out images:", said), 90)
         self.run_in(BIN / "cleave", "verify", output)

@@ -1,4 +1,4 @@
-"""What checkpoint_test.py lets go wrong on ranks."""
+"""Failures of ranks for checkpoint_test.py."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _step(engine: Any, number: int) -> float:
 
 
 def waits(met: bool) -> None:
-    """A rank that stays away for longer than the ds_config's deadline, which is said before the ranks meet, or behind it."""
+    """One rank stays away for longer than the ds_config's deadline, which is set before or after the ranks meet."""
     if met:
         deepspeed.init_distributed()
     engine = _engine(cleave={"comm_timeout_s": 3})
@@ -57,7 +57,7 @@ def _said(call: Any) -> str:
 
 
 def survives(folder: str) -> dict[str, Any]:
-    """A save for which one rank has no space, and a checkpoint that is cut short; the training goes on behind each."""
+    """One rank has no space for a save, and a checkpoint is truncated; training continues after each failure."""
     engine = _engine()
     _step(engine, 0)
     engine.save_checkpoint(folder, "whole")
@@ -67,7 +67,7 @@ def survives(folder: str) -> dict[str, Any]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     no_space = _said(lambda: engine.save_checkpoint(folder, "no space"))
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    engine._job.barrier()  # the first rank removes what all wrote
+    engine._job.barrier()  # the first rank removes the files of all
     left = sorted(p.name for p in Path(folder).iterdir())
     engine._job.barrier()  # and begins the next save
     engine.save_checkpoint(folder, "cut")
@@ -83,19 +83,19 @@ def survives(folder: str) -> dict[str, Any]:
 
 
 def saves_behind_its_end(folder: str) -> None:
-    """A script whose last line is a save that is written behind it."""
+    """A script with a background save in its last line."""
     engine = _engine(Wide, 1, checkpoint={"async": True})
     _step(engine, 0)
     engine.save_checkpoint(folder, "last")
 
 
 def loads(folder: str, tag: str) -> None:
-    """An error that nobody catches."""
+    """Raises an uncaught error."""
     _engine().load_checkpoint(folder, tag)
 
 
 def is_killed(folder: str) -> None:
-    """A rank that is killed between a save and the next step."""
+    """A rank is killed between a save and the next step."""
     engine = _engine(stage=3)
     _step(engine, 0)
     engine.save_checkpoint(folder, "before")
@@ -106,7 +106,7 @@ def is_killed(folder: str) -> None:
 
 
 def differs(what: str) -> None:
-    """Rank 1 was started with other inputs than rank 0."""
+    """Starts rank 1 with other inputs than rank 0."""
     what = what if os.environ["RANK"] == "1" else "nothing"
     module = models.seeded(models.Conv if what == "model" else models.Mlp, 1 if what == "values" else 0)
     config = {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3 if what == "config" else 1}}
@@ -114,11 +114,11 @@ def differs(what: str) -> None:
         module.layers[3] = torch.nn.Linear(models.WIDTH, models.WIDTH, bias=False)
         module.layers[0].to(torch.bfloat16)
         module.head.bias.requires_grad_(False)
-    if what == "values":  # the first rank's are those of all, and it alone writes this file
+    if what == "values":  # all ranks have the values of the first, which alone writes this file
         config["tensorboard"] = {"enabled": True, "output_path": "elsewhere"}
     optimizer = torch.optim.AdamW(module.parameters(), lr=2e-2 if what == "config" else 1e-2)
     engine = deepspeed.initialize(model=module, optimizer=optimizer, config=config)[0]
     _step(engine, 0)
-    if what == "rates":  # as of a schedule that looks at this rank's loss
+    if what == "rates":  # as from a schedule that depends on this rank's loss
         engine.optimizer.param_groups[0]["lr"] = 0.5
     _step(engine, 1)

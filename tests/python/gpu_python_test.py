@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python cases of scripts/gpu_check.sh on the CPU, run as they are on a GPU: case by case, from a list."""
+"""Python cases of scripts/gpu_check.sh on the CPU, run as on a GPU: one by one from a list."""
 
 from __future__ import annotations
 

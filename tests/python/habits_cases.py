@@ -1,4 +1,4 @@
-"""What habits_test.py runs on ranks: what scripts of torch do around an engine."""
+"""Cases of habits_test.py for ranks: common actions of PyTorch scripts around an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _engine(stage: int = 2) -> Any:
 
 
 class Samples(torch.utils.data.Dataset[Any]):
-    """Each says its number and the process that made it."""
+    """Samples that contain their index and the process that made them."""
 
     def __len__(self) -> int:
         return 24
@@ -34,7 +34,8 @@ class Samples(torch.utils.data.Dataset[Any]):
 
 
 def loads() -> dict[str, Any]:
-    """Two epochs of torch's own sampler and loader, whose workers are forked while the engine has threads, and trains between them."""
+    """Reads two epochs with torch's sampler and loader, with workers that are forked while the engine has threads, and trains in
+    between."""
     engine = _engine()
     sampler = DistributedSampler(Samples(), engine.world_size, engine.global_rank, seed=3)
     loader = DataLoader(Samples(), batch_size=4, sampler=sampler, num_workers=2, pin_memory=True)
@@ -52,7 +53,7 @@ def loads() -> dict[str, Any]:
 
 
 def first_rank_saves(folder: str) -> dict[str, bool]:
-    """By stage: whether the first rank alone can write a state_dict with torch, that a module without an engine then has."""
+    """Returns, by stage, if the first rank alone can save a state_dict with torch, for a module without an engine to load."""
     out = {}
     for stage in (0, 1, 2):
         engine, path = _engine(stage), Path(folder, f"{stage}.pt")
@@ -68,7 +69,7 @@ def first_rank_saves(folder: str) -> dict[str, bool]:
 
 
 def placed(launcher: dict[str, str]) -> list[int]:
-    """The rank, the ranks and the place on the host that the variables of a launcher give, and the gradients' sum over it."""
+    """Returns rank, ranks and local rank from a launcher's variables, and the sum of gradients over the ranks."""
     rank = os.environ["RANK"]
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         del os.environ[name]
@@ -77,7 +78,7 @@ def placed(launcher: dict[str, str]) -> list[int]:
 
 
 def ends() -> list[int]:
-    """A script that leaves its engine, a thread and torch's process group behind."""
+    """A script that ends with an open engine, thread and process group."""
     engine = _engine()
     steps(engine, 1)
     threading.Thread(target=threading.Event().wait, daemon=True).start()
@@ -85,7 +86,7 @@ def ends() -> list[int]:
 
 
 def listens() -> dict[str, Any]:
-    """Where torch's store listens, as the kernel lists it, and which variables of the job a child of this rank has."""
+    """Returns the addresses on which torch's store listens, from the kernel, and the job variables of a child process."""
     deepspeed.init_distributed()
     store = torch.distributed.distributed_c10d._get_default_store()
     while hasattr(store, "underlying_store"):
@@ -108,7 +109,7 @@ CELLS = [
 
 
 def notebook() -> dict[str, Any]:
-    """Cells without a launcher; those that make the model and the engine and train are run a second time, as people do."""
+    """Notebook cells without a launcher; the cells that create the model and train run twice."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         del os.environ[name]
     cells: dict[str, Any] = {"CONFIG": config(1, gradient_accumulation_steps=1, optimizer={"type": "Adam", "params": {"lr": 0.05}})}
@@ -121,7 +122,7 @@ def notebook() -> dict[str, Any]:
 
 
 def trains_on(file: str) -> None:
-    """Steps until somebody interrupts them. Each rank says by a file that it is among them."""
+    """Trains until it is interrupted. Each rank writes a file when it trains."""
     engine = _engine(3)
     for step in range(1_000_000):
         steps(engine, 1, step)
@@ -130,7 +131,7 @@ def trains_on(file: str) -> None:
 
 
 def is_stopped(folder: str, saves: bool) -> None:
-    """Trains until it is asked to stop; the engine saves then, or the script. Started again, it trains one step more."""
+    """Trains until a stop is requested; then the engine or the script saves. The restarted script trains one more step."""
     key = {"cleave": {"save_on_stop": True}} if saves else {}
     engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2, **key))[0]
     path, client = engine.load_checkpoint(folder)
@@ -149,7 +150,7 @@ def is_stopped(folder: str, saves: bool) -> None:
 
 
 def raises(rank: int, code: int) -> None:
-    """One rank fails and takes long to leave: a handler that is still to come would wait for minutes."""
+    """One rank fails and takes long to exit; a missing handler would wait for minutes."""
     engine = _engine()
     steps(engine, 1)
     if engine.global_rank == rank:
@@ -161,4 +162,4 @@ def raises(rank: int, code: int) -> None:
 
 
 if __name__ == "__main__":
-    print(f"ended {ends()}")  # in one piece, where ranks share a stream
+    print(f"ended {ends()}")  # one write, because ranks share a stream

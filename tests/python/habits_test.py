@@ -1,4 +1,4 @@
-"""What people do around a training script, and how they start and stop it."""
+"""Common actions around a training script, and how users start and stop it."""
 
 import json
 import os
@@ -21,7 +21,7 @@ SRUN |= {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_STEP_TASKS_PER_NODE":
 
 
 def marked(mark: str) -> list[str]:
-    """The processes that have a variable of this text."""
+    """Returns the processes with this text in a variable."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -33,7 +33,7 @@ def marked(mark: str) -> list[str]:
 
 
 class Habits(unittest.TestCase):
-    def test_workers_of_a_loader_leave_the_engine_alone_and_epochs_have_orders_of_their_own(self) -> None:
+    def test_loader_workers_do_not_use_the_engine_and_epochs_have_different_orders(self) -> None:
         got = ranks.answers(2, CASES, "loads")
         first, second = (sorted(k for rank in got for k in rank["epochs"][epoch]) for epoch in range(2))
         self.assertEqual([first, second], [list(range(24))] * 2)
@@ -77,14 +77,14 @@ class Habits(unittest.TestCase):
             until = time.monotonic() + 60
             while len(os.listdir(folder)) < 2 and time.monotonic() < until:
                 time.sleep(0.02)
-            os.killpg(job.pid, signal.SIGINT)  # as a terminal does, to the launcher and the ranks alike
+            os.killpg(job.pid, signal.SIGINT)  # to the launcher and the ranks, as a terminal does
             said, _ = job.communicate(timeout=60)
             self.assertEqual(job.returncode, 128 + signal.SIGINT, said)
             self.assertIn("KeyboardInterrupt", said)
             self.assertEqual(marked(folder), [])
             self.assertEqual({name for name in os.listdir("/dev/shm") if name not in shared and "cleave" in name}, set())
 
-    def test_a_script_that_is_asked_to_stop_saves_ends_with_75_and_goes_on_later(self) -> None:
+    def test_a_script_with_a_stop_request_saves_exits_with_75_and_resumes_later(self) -> None:
         for saves, asked in ((True, signal.SIGTERM), (False, signal.SIGINT)):
             with self.subTest(saves=saves, asked=asked), tempfile.TemporaryDirectory() as folder:
                 case = [CASES, "is_stopped", json.dumps([folder, saves])]

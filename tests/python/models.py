@@ -1,4 +1,4 @@
-"""Small modules that have what real ones have: tied, frozen, unused, shared and skipped parameters, convolutions, attention."""
+"""Small modules with features of real ones: tied, frozen, unused, shared and skipped parameters, convolutions, attention."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Mlp(nn.Module):
 
 
 class Conv(nn.Module):
-    """Two convolutions with a batch norm, as a CIFAR-10 example has them."""
+    """Two convolutions with a batch norm, as in CIFAR-10 examples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,8 @@ class Gpt(nn.Module):
 
 
 class Odd(nn.Module):
-    """A module used twice, one never, a frozen one, a parameter that another module reads, and a frozen parameter beside a trained one."""
+    """A module used twice, an unused one, a frozen one, a parameter that another module reads, and a frozen parameter next to a trained
+    one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +81,7 @@ class Odd(nn.Module):
 
 
 class Skipping(nn.Module):
-    """Branches of which a sample takes those that its first values say: a rank may leave any of them out."""
+    """Branches selected by the first values of a sample: a rank may skip any of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +96,7 @@ class Skipping(nn.Module):
 
 
 class Random(nn.Module):
-    """A random graph of layers: some used several times, tied, frozen, in no forward, or left out where a sample says so."""
+    """A random graph of layers: some used several times, tied, frozen, unused, or skipped by a sample."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -133,7 +134,7 @@ class Random(nn.Module):
 
 
 class InPlace(Mlp):
-    """What autograd keeps of exp() is overwritten."""
+    """Overwrites the value that autograd keeps of exp()."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.layers(x).exp()
@@ -141,7 +142,7 @@ class InPlace(Mlp):
 
 
 class Blocks(nn.Module):
-    """Blocks, some of them frozen, whose activations are computed again: none, by the re-entrant way, or the other."""
+    """Blocks, some frozen, with recomputed activations: none, reentrant or non-reentrant."""
 
     def __init__(self, mode: str) -> None:
         super().__init__()

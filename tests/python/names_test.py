@@ -1,4 +1,4 @@
-"""The names by which scripts and libraries import from DeepSpeed are there, or say that they are not built."""
+"""Names that scripts and libraries import from DeepSpeed exist, or report that they are unsupported."""
 
 import importlib
 import inspect
@@ -41,7 +41,7 @@ assert deepspeed.__git_hash__ is None and deepspeed.__git_branch__ is None
 
 
 def _value(key: str, text: str) -> Any:
-    """Of a schedule in the fixture."""
+    """Returns a value of a schedule in the fixture."""
     if key == "warmup_type":
         return text
     number = int(text) if text.lstrip("-").isdigit() else float(text)
@@ -49,7 +49,7 @@ def _value(key: str, text: str) -> Any:
 
 
 class Names(unittest.TestCase):
-    def test_clients_find_theirs(self) -> None:
+    def test_clients_find_their_names(self) -> None:
         done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
 
@@ -58,7 +58,7 @@ class Names(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, env=env)
         self.assertEqual(done.returncode, 0, done.stderr)
 
-    def test_every_row_of_the_table_is_something(self) -> None:
+    def test_every_row_of_the_table_has_an_object(self) -> None:
         for module, rows in MODULES.items():
             for name, row in rows.items():
                 with self.subTest(f"{module}.{name}"):
@@ -68,7 +68,7 @@ class Names(unittest.TestCase):
                     else:
                         self.assertIsNotNone(getattr(found, name))
 
-    def test_what_is_not_built_says_so_and_what_to_use(self) -> None:
+    def test_unsupported_names_are_errors_with_a_replacement(self) -> None:
         for name in (name for name, row in MODULES[""].items() if row.startswith("!")):
             with self.assertRaises(cleave.NotBuilt) as raised:
                 getattr(cleave, name)
@@ -91,7 +91,7 @@ class Names(unittest.TestCase):
         with self.assertRaisesRegex(cleave.UsageError, "unknown arguments warmup .expected some of total_num_steps"):
             cleave.runtime.lr_schedules.WarmupDecayLR(optimizer, 10, warmup=3)
 
-    def test_schedules_keep_a_rate_that_is_a_tensor_and_say_where_they_are(self) -> None:
+    def test_schedules_keep_tensor_rates_and_their_position(self) -> None:
         rate = torch.tensor(0.1, dtype=torch.float64)
         optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=rate, betas=(0.8, 0.9))
         schedule = cleave.runtime.lr_schedules.WarmupCosineLR(optimizer, total_num_steps=20, warmup_num_steps=10, warmup_type="linear")
@@ -120,7 +120,7 @@ class Names(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, "nonsense"):
                 function(nonsense=1)
 
-    def test_a_name_that_nobody_knows_is_an_attribute_error(self) -> None:
+    def test_an_unknown_name_is_an_attribute_error(self) -> None:
         for module in (cleave, cleave.utils, cleave.runtime.zero):
             with self.assertRaisesRegex(AttributeError, "has no nonsense"):
                 _ = module.nonsense

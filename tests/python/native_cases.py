@@ -1,4 +1,4 @@
-"""What native_test.py runs on ranks: models of transformers that the engine computes, beside the same in torch."""
+"""Cases of native_test.py for ranks: transformers models that the engine computes, compared with torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FAMILIES: dict[str, Callable[[], torch.nn.Module]] = {"gpt2": gpt2, "llama": lla
 
 
 def batch(step: int, micro: int, place: int, samples: int = 2) -> dict[str, torch.Tensor]:
-    """Samples of different lengths, padded on the right; some labels have no loss."""
+    """Returns samples of different lengths, padded on the right; some labels have no loss."""
     random = torch.Generator().manual_seed(1000 * step + 10 * micro + place)
     ids = torch.randint(0, VOCAB, (samples, LENGTH), generator=random)
     mask = torch.ones_like(ids)
@@ -71,7 +71,7 @@ def groups(model: torch.nn.Module) -> list[dict[str, Any]]:
 def in_torch(
     model: torch.nn.Module, places: int, optimizer: torch.optim.Optimizer, schedule: Any, precision: torch.dtype
 ) -> dict[str, Any]:
-    """Losses of every place's micro-batches, norms and the loss before each step without a gradient."""
+    """Returns the losses of all places' micro-batches, norms, and the loss before each step without a gradient."""
     seen: dict[str, Any] = {"losses": [], "norms": []}
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -128,7 +128,7 @@ def apart(got: dict[str, torch.Tensor], want: dict[str, torch.Tensor]) -> float:
 
 
 def against_torch(stages: list[int], others: dict[str, Any]) -> dict[str, Any]:
-    """others: keys of the ds_config. How far the engine is from torch in losses, norms, logits and weights, by family and stage."""
+    """Returns the difference from torch in losses, norms, logits and weights, by family and stage. others: keys of the ds_config."""
     out: dict[str, Any] = {}
     for family in FAMILIES:
         model, optimizer, schedule = made(family)
@@ -158,7 +158,8 @@ def against_torch(stages: list[int], others: dict[str, Any]) -> dict[str, Any]:
 
 
 def overflows(steps: int) -> dict[str, Any]:
-    """Steps in fp16 from too large a loss scale on: it before each and behind the last, which were applied, and which changed a weight."""
+    """Trains in fp16 from too large a loss scale; returns it before each step and after the last, the applied steps, and those that
+    changed a weight."""
     mine, its, rates = made("gpt2")
     fp16 = {"enabled": True, "initial_scale_power": 28, "hysteresis": 1}
     engine = deepspeed.initialize(model=mine, optimizer=its, lr_scheduler=rates, config=config_of(1, fp16=fp16))[0]
@@ -175,7 +176,7 @@ def overflows(steps: int) -> dict[str, Any]:
 
 
 def divided_by_items(stages: list[int]) -> dict[str, float]:
-    """Losses that are sums divided by the labels of the whole step, as transformers' Trainer has them: how far from torch's."""
+    """Returns the difference from torch of losses that are sums divided by the labels of the whole step, as in the transformers Trainer."""
     out = {}
     for stage in stages:
         model, optimizer, schedule = made("gpt2")
@@ -193,7 +194,7 @@ def divided_by_items(stages: list[int]) -> dict[str, float]:
             for given, loss in zip(each[engine._data_rank], losses[engine._data_rank], strict=True):
                 mine_loss = engine(**given, num_items_in_batch=torch.tensor(items)).loss
                 got.append(mine_loss.item()), want.append(loss.item())
-                engine.backward(mine_loss * places, scale_wrt_gas=False)  # a sum over ranks and micro-batches, where the engine has a mean
+                engine.backward(mine_loss * places, scale_wrt_gas=False)  # a sum over ranks and micro-batches; the engine has a mean
                 engine.step()
             got.append(engine.get_global_grad_norm()), want.append(norm)
         whole = dict(model.named_parameters())
@@ -203,7 +204,8 @@ def divided_by_items(stages: list[int]) -> dict[str, float]:
 
 
 def ends_early(stages: list[int]) -> dict[str, Any]:
-    """Steps of two micro-batches, of which the second one ends behind its first: how far from torch's, as a boundary divides there."""
+    """Returns the difference from torch of steps with two micro-batches, the second step ending after its first; gradients are divided as
+    at a boundary."""
     out: dict[str, Any] = {}
     for stage in stages:
         model, optimizer, schedule = made("gpt2")
@@ -229,7 +231,7 @@ def ends_early(stages: list[int]) -> dict[str, Any]:
 
 
 def by_the_trainer(folder: str, config: dict[str, Any] | None, micros: int, count: int = 8) -> dict[str, Any]:
-    """Losses and the gradient norms of transformers' Trainer, on this job's ranks by a ds_config or without, and its weights."""
+    """Trains with the transformers Trainer on this job's ranks, with or without a ds_config; returns losses, gradient norms and weights."""
     transformers.logging.set_verbosity_error()
     samples = [{key: value[0] for key, value in batch(n, 1, 0, 1).items()} for n in range(count)]
     arguments = transformers.TrainingArguments(
@@ -256,7 +258,7 @@ def by_the_trainer(folder: str, config: dict[str, Any] | None, micros: int, coun
 
 
 def refusals() -> dict[str, str]:
-    """What is said of what a family or its engine has not, by case."""
+    """Returns the errors for unsupported uses of a family or its engine, by case."""
     said: dict[str, str] = {}
 
     def refused(case: str, call: Callable[[], Any]) -> None:

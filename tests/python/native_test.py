@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Models of transformers that the engine computes, against the same in torch."""
+"""transformers models that the engine computes, compared with torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CASES = "native_cases"
 class Native(unittest.TestCase):
     def expect_near(self, found: dict[str, dict[str, float]], bound: float, what: str, elsewhere: bool = False) -> None:
         for case, far in found.items():
-            # Large ones at stage 3, and those that are cut, have values between their uses on no rank.
+            # Large parameters at stage 3, and cut ones, have no values on any rank between uses.
             self.assertEqual(math.isnan(far.pop("shown")), elsewhere or (case.endswith("3") and "2 ranks" in what), f"{case}, {what}")
             self.assertEqual(far.pop("plan"), 0, f"bytes of {case}, {what}")
             for value, apart in far.items():
@@ -33,7 +33,7 @@ class Native(unittest.TestCase):
         for found in ranks.answers(2, CASES, "against_torch", [2], {"bf16": {"enabled": True}}):
             self.expect_near(found, 1.6e-2, "bf16")
 
-    def test_sequences_may_be_cut_and_the_optimizers_state_live_on_the_host(self) -> None:
+    def test_sequences_may_be_cut_and_optimizer_state_may_be_on_the_host(self) -> None:
         offloaded = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
         for stage, more in ((1, {"sequence_parallel_size": 2}), (2, offloaded)):
             for found in ranks.answers(2, CASES, "against_torch", [stage], more):
@@ -76,7 +76,7 @@ class Native(unittest.TestCase):
                 self.assertLess(far, 1e-5, case)
 
     def test_the_trainers_last_step_of_an_epoch_may_be_shorter(self) -> None:
-        """Three micro-batches, of which two are a step: the Trainer ends the second step behind the third."""
+        """Three micro-batches with two per step: the Trainer ends the second step after the third."""
         config = {
             "zero_optimization": {"stage": 1},
             "gradient_clipping": "auto",
@@ -92,7 +92,7 @@ class Native(unittest.TestCase):
                 self.assertAlmostEqual(a, b, delta=1e-4)
         self.assertAlmostEqual(got["sum"], want["sum"], delta=1e-5 * want["sum"])
 
-    def test_what_is_of_no_family_or_cannot_be_expressed_is_refused(self) -> None:
+    def test_unsupported_models_and_options_are_errors(self) -> None:
         words = {
             "another module": "the module is a Mine (expected a transformers causal language model",
             "another class": "(expected a GPT2LMHeadModel",

@@ -1,4 +1,4 @@
-"""What outside_test.py runs on ranks: optimizers of torch that the engine has no kernel for. Each case returns JSON."""
+"""Cases of outside_test.py for ranks: torch optimizers without an engine kernel. Each case returns JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHOLE: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 class Sharing(torch.optim.Optimizer):
-    """Every parameter's step is as long as all gradients together say."""
+    """An optimizer with a step length that depends on all gradients."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 0.1})
@@ -48,7 +48,7 @@ def _config(stage: int, **more: Any) -> dict[str, Any]:
 
 
 def _groups(kind: Any, module: torch.nn.Module) -> list[dict[str, Any]]:
-    """Two groups that differ in what the optimizer has; Muon takes matrices."""
+    """Returns two groups with different options of the optimizer; Muon accepts only matrices."""
     named = list(module.named_parameters())
     for _, parameter in named:
         parameter.requires_grad_(kind is not torch.optim.Muon or parameter.dim() == 2)
@@ -57,7 +57,7 @@ def _groups(kind: Any, module: torch.nn.Module) -> list[dict[str, Any]]:
 
 
 def against_torch(stages: dict[str, Any], which: list[str]) -> dict[str, float]:
-    """By optimizer: how far losses, norms and weights of 5 steps with two groups and a schedule are from those of torch alone."""
+    """Returns, by optimizer, the difference in losses, norms and weights of 5 steps with two groups and a schedule from torch alone."""
     out = {}
     for (stage, zero), key in itertools.product(((int(s), z) for s, z in stages.items()), which):
         if stage and key in WHOLE:
@@ -86,12 +86,13 @@ def against_torch(stages: dict[str, Any], which: list[str]) -> dict[str, float]:
 
 
 def resumed(folder: str, stages: dict[str, int], begin: bool) -> dict[str, Any]:
-    """By optimizer and its stage: 3 steps and a checkpoint, or from it 2 more; each step has the same samples on any number of ranks."""
+    """Trains, by optimizer and its stage, 3 steps and saves, or 2 more from the checkpoint; each step has the same samples on any number of
+    ranks."""
     return {key: _resumed(os.path.join(folder, key), stage, key, begin) for key, stage in stages.items()}
 
 
 def another(folder: str) -> dict[str, Any]:
-    """A checkpoint's optimizer is another one than that which goes on."""
+    """Resumes with another optimizer than the checkpoint's."""
     _resumed(folder, 1, "NAdam", True)
     return _resumed(folder, 1, "RAdam", False)
 
@@ -125,7 +126,7 @@ SIZES = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": None}
 
 
 def overflows(stages: list[int]) -> list[dict[str, Any]]:
-    """fp16 with too large a loss scale: what a skipped step leaves as it was, and how many updates there were."""
+    """Trains in fp16 with too large a loss scale; returns the state that a skipped step leaves unchanged, and the number of updates."""
     return [_overflows(stage) for stage in stages]
 
 
@@ -144,7 +145,7 @@ def _overflows(stage: int) -> dict[str, Any]:
 
 
 def refusals(which: list[str]) -> dict[str, str]:
-    """By mistake what is said of it."""
+    """Returns the error of each mistake."""
     out = {}
     for name in which:
         optimizer, _, rest = name.partition(" ")
@@ -165,7 +166,7 @@ def refusals(which: list[str]) -> dict[str, str]:
 
 
 def named(stage: int) -> dict[str, Any]:
-    """An optimizer of torch that the ds_config names, with a schedule of the ds_config."""
+    """Trains with a torch optimizer and a schedule that the ds_config names."""
     section = {"type": "RMSprop", "params": {"lr": 1e-2, "momentum": 0.5}}
     schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 4, "warmup_type": "linear"}}
     made = _config(stage, scheduler=schedule) | {"optimizer": section}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Optimizers of torch that the engine has no kernel for, against torch alone."""
+"""Torch optimizers without an engine kernel, compared with torch alone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Outside(unittest.TestCase):
         for key, went in unbroken.items():
             self.assertNotAlmostEqual(went["losses"][1][0], went["anew"][1][0], delta=1e-5, msg=f"the state of {key} counts")
 
-    def test_a_checkpoint_of_another_optimizer_is_refused(self) -> None:
+    def test_a_checkpoint_of_another_optimizer_is_an_error(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             said = ranks.answers(1, CASES, "another", folder)[0]["refused"]
         self.assertIn(
@@ -55,7 +55,7 @@ class Outside(unittest.TestCase):
         for got, want in zip(seen["rates"], [0, 0, 2.5e-3], strict=True):
             self.assertAlmostEqual(got, want)
 
-    def test_what_cannot_be_called_is_refused_by_name(self) -> None:
+    def test_unsupported_optimizers_are_errors_with_their_name(self) -> None:
         wanted = {
             "Rprop stage 1 without": "torch.optim.rprop.Rprop is not supported; use Adam",
             "NAdam stage 1 without": '"zero_allow_untested_optimizer": true, with which torch updates the part of each rank',

@@ -1,4 +1,4 @@
-"""What pipeline_test.py runs on ranks: each case returns JSON."""
+"""Cases of pipeline_test.py for ranks; each returns JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOCABULARY, WIDTH, SEED = 11, 12, 1234
 
 
 class Embed(nn.Module):
-    """Tokens and positions; the output's projection when it is called a second time."""
+    """Tokens and positions; at its second call, the projection of the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Embed(nn.Module):
 
 
 class Mask(nn.Module):
-    """From a tensor to a tuple of three, of which one has no gradient and one no floats."""
+    """Converts a tensor to a tuple of three: one without a gradient, and one that is not floating point."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x, x[..., :1].detach().abs(), (x[..., 0] > 0).detach()
@@ -53,7 +53,7 @@ def project(embed: Embed, x: torch.Tensor) -> torch.Tensor:
 
 
 def layers() -> list[Any]:
-    """Eight, of which the first and the last are tied, and two have no parameters."""
+    """Returns eight layers; the first and the last are tied, and two have no parameters."""
     blocks = [LayerSpec(Block, width) for width in (24, 8, 8, 8)]
     return [TiedLayerSpec("embed", Embed), LayerSpec(Mask), *blocks, first, TiedLayerSpec("embed", Embed, forward_fn=project)]
 
@@ -63,7 +63,7 @@ def loss_fn(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 class Plain(nn.Module):
-    """The same layers in one module of torch's, with the same names and seeds."""
+    """The same layers in one torch module, with the same names and seeds."""
 
     def __init__(self, specs: list[Any]) -> None:
         super().__init__()
@@ -136,13 +136,13 @@ def reference(ranks: int, micros: int, steps: int, clipping: float) -> tuple[Pla
 
 
 def far(engine: Any, whole: Plain, got: list[Any], want: list[Any]) -> list[float]:
-    """The largest distances: of losses and norms, and of weights."""
+    """Returns the largest differences of losses and norms, and of weights."""
     weights = [(engine.parameters_of(name) - p.detach()).abs().max().item() for name, p in whole.named_parameters()]
     return [max(abs(a - b) for x, y in zip(got, want, strict=True) for a, b in zip(x, y, strict=True)), max(weights)]
 
 
 def against_torch(cases: list[Any]) -> dict[str, list[float]]:
-    """By case: how far from a loop of torch's alone, after 3 steps."""
+    """Returns, by case, the difference from a loop in torch alone after 3 steps."""
     out = {}
     for stages, stage, micros, options, more in cases:
         engine = made(stages, stage, options, micros=micros, **more)
@@ -156,12 +156,12 @@ def against_torch(cases: list[Any]) -> dict[str, list[float]]:
 
 
 def flat(step: int, micros: int, rank: int) -> Any:
-    """This rank's share of the four micro-batches of a step, which are the same however many ranks share them out."""
+    """Returns this rank's share of the four micro-batches of a step, which are equal on any number of ranks."""
     return (batch(step, micro * (4 // micros) + rank, 0) for micro in range(micros))
 
 
 def resumed(folder: str) -> dict[str, Any]:
-    """Of a training of 2 stages, saved after two steps, steps 2 and 3 and an evaluation, and those of 4 stages and of 1 that go on."""
+    """Trains with 2 stages and saves after two steps; returns steps 2 and 3 and an evaluation, also resumed with 4 stages and with 1."""
     out: dict[str, Any] = {}
     for stages, zero, first_step in ((2, 1, 0), (4, 2, 2), (1, 3, 2)):
         engine = made(stages, zero, {"partition_method": "uniform"}, micros=stages)
@@ -182,7 +182,7 @@ def resumed(folder: str) -> dict[str, Any]:
 
 
 def evaluated() -> float:
-    """The same evaluation of a plain loop's weights after the same four steps."""
+    """Evaluates a plain loop's weights after the same four steps."""
     whole = Plain(layers())
     optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-2, weight_decay=0.1)
     plain.train(whole, optimizer, lambda step, micro, rank: batch(step, micro, 0), loss, steps=4, micros=4, ranks=1, clipping=0.5)
@@ -195,7 +195,8 @@ def squared(x: torch.Tensor) -> torch.Tensor:
 
 
 def without_loss() -> dict[str, Any]:
-    """Of modules without a loss_fn: whose last layer is the loss, beside a plain loop; and what an evaluation has of other outputs."""
+    """Returns results of modules without a loss_fn: one with the loss as its last layer compared with a plain loop, and evaluations with
+    other outputs."""
     out: dict[str, Any] = {}
     ends: dict[str, list[Any]] = {"loss": [squared], "outputs": [], "tuples": [lambda x: (x, x)]}
     for end, last in ends.items():
@@ -220,12 +221,12 @@ def without_loss() -> dict[str, Any]:
 
 
 def splits(methods: list[str]) -> list[list[int]]:
-    """Where the eight layers are cut for four stages."""
+    """Returns the boundaries of the eight layers for four stages."""
     return [PipelineModule(layers(), num_stages=4, partition_method=method).parts for method in methods]
 
 
 def asked() -> dict[str, Any]:
-    """What scripts ask the engine, its grid and topologies."""
+    """Returns values that scripts read from the engine, its grid and topologies."""
     topology = deepspeed.runtime.pipe.topology.PipeModelDataParallelTopology(num_pp=2, num_mp=2, num_dp=2)
     engine = made(2, 0)
     grid, groups = engine.grid, deepspeed.utils.groups
@@ -267,7 +268,7 @@ def within_init() -> None:
 
 
 def mistakes() -> dict[str, str]:
-    """What is said to wrong uses."""
+    """Returns the errors for wrong uses."""
     engine = made(4, 0)
     out = {
         "forward": said(lambda: engine(torch.zeros(1))),
@@ -286,7 +287,7 @@ def mistakes() -> dict[str, str]:
 
 
 def everything(cases: list[Any], methods: list[str], folder: str) -> dict[str, Any]:
-    """All of these in one job."""
+    """Runs these cases in one job."""
     return {
         "splits": splits(methods),
         "mistakes": mistakes(),
@@ -300,7 +301,7 @@ def everything(cases: list[Any], methods: list[str], folder: str) -> dict[str, A
 
 
 class Noted(nn.Module):
-    """Counts in a buffer; its parameters are not trained."""
+    """Counts in a buffer; its parameters are frozen."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -311,7 +312,8 @@ class Noted(nn.Module):
 
 
 def other_kinds() -> dict[str, Any]:
-    """16 bits; a loader of samples, a layer that is not trained and has buffers, lengths that change, and what a checkpoint has of them."""
+    """Trains in 16 bits, with a sample loader, a frozen layer with buffers, and changing lengths; returns their contents in a
+    checkpoint."""
     out: dict[str, Any] = {}
     for precision in ("bf16", "fp16"):
         engine = made(4, 1, **{precision: {"enabled": True}})
@@ -342,5 +344,5 @@ def other_kinds() -> dict[str, Any]:
 
 
 def ends_early() -> None:
-    """Data for one micro-batch of three."""
+    """Provides data for one of three micro-batches."""
     made(2, 0).train_batch(iter([batch(0, 0, 0)]))

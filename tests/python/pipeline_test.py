@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pipelines of torch modules against a plain loop over the same layers, which runs in each rank beside them."""
+"""Pipelines of torch modules, compared with a plain loop over the same layers in each rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ranks
 
 CASES = "pipeline_cases"
 UNIFORM = {"partition_method": "uniform"}
-# Stages, ZeRO stage, micro-batches, options of PipelineModule, more of the ds_config. Four ranks: the data axis has 4 / stages.
+# Stages, ZeRO stage, micro-batches, options of PipelineModule, additional ds_config keys. Four ranks: data-parallel size 4 / stages.
 LAYOUTS: list[Any] = [
     [1, 3, 2, {}, {}],
     *([2, zero, 3, {}, {}] for zero in (0, 1, 2, 3)),
@@ -20,8 +20,8 @@ LAYOUTS: list[Any] = [
     [2, 3, 3, {**UNIFORM, "virtual_stages": 3}, {"pipeline": {"schedule": "interleaved"}}],
     [4, 1, 5, {**UNIFORM, "virtual_stages": 2, "dynamic_shape": True}, {"pipeline": {"schedule": "interleaved"}}],
 ]
-# Eight layers of 204, 0, 636, 236, 236, 236, 0 and 204 elements: 636 is the largest piece at least, and the other three are as equal as
-# they can be. The one of none before it goes with it as well as with the first.
+# Eight layers of 204, 0, 636, 236, 236, 236, 0 and 204 elements: the largest piece has at least 636, and the other three are as equal as
+# possible. The empty layer before it can belong to it or to the first piece.
 METHODS = {
     "uniform": [0, 2, 4, 6, 8],
     "parameters": [0, 1, 3, 5, 8],
@@ -109,7 +109,7 @@ class Pipelines(unittest.TestCase):
             for precision in ("bf16", "fp16"):
                 loss, norm = answer[precision]
                 self.assertTrue(2 < loss < 3 and norm > 0, answer[precision])
-            self.assertEqual(answer["loader"], [4, True, True, 24], "24 samples in batches of 3 x 2 ranks, of which a step takes two")
+            self.assertEqual(answer["loader"], [4, True, True, 24], "24 samples in batches of 3 x 2 ranks, two batches per step")
             self.assertTrue(answer["lengths"])
             self.assertEqual(len(set(answer["given"])), 1, "of an argument, of the engine's loader, of its iterator")
             buffers = [f"1.norm.{name}" for name in ("num_batches_tracked", "running_mean", "running_var")]

@@ -1,4 +1,4 @@
-"""A plain torch loop over all samples of all ranks: what an engine has to equal."""
+"""A plain torch loop over all samples of all ranks, the reference for engines."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def train(
     clipping: float = 0.0,
     scheduler: Any = None,
 ) -> list[tuple[float, float]]:
-    """(loss, norm before clipping) of each step; batches(step, micro, rank)."""
+    """Returns (loss, norm before clipping) of each step; batches(step, micro, rank)."""
     out = []
     for step in range(steps):
         for group in optimizer.param_groups:
             for p in group["params"]:
-                p.grad = torch.zeros_like(p)  # what nobody uses in a step has the gradient zero, as DeepSpeed has it
+                p.grad = torch.zeros_like(p)  # unused parameters have gradient zero, as in DeepSpeed
         total = 0.0
         for micro in range(micros):
             for rank in range(ranks):
@@ -47,7 +47,7 @@ def train(
 def first_step(
     module: torch.nn.Module, batches: Callable[[int, int, int], Batch], loss: Loss, *, micros: int, ranks: int
 ) -> tuple[float, float]:
-    """(loss, norm) of the first step, where passes have the module's type and gradients are added in fp64."""
+    """Returns (loss, norm) of the first step, with passes in the module's type and gradient sums in fp64."""
     total, sums = 0.0, [torch.zeros(p.shape, dtype=torch.float64) for p in module.parameters()]
     for micro in range(micros):
         for rank in range(ranks):

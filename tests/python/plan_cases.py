@@ -1,4 +1,4 @@
-"""What plan_test.py runs on ranks, and the modules that it plans. Each case returns JSON."""
+"""Cases of plan_test.py for ranks, and the modules that it plans. Each case returns JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOMES: list[dict[str, Any]] = [
 
 
 def against_engines(name: str, precision: str) -> list[dict[str, Any]]:
-    """By home: what was planned for this rank before there was an engine, and what that allocated, at rest and at its peak."""
+    """Returns, by home, this rank's plan before there was an engine, and the engine's memory at rest and at its peak."""
     out = []
     momentum = {"type": "RMSprop", "params": {"momentum": 0.9}}
     for zero, optimizer in itertools.product(HOMES, [engine_cases.ADAMW, momentum] if precision == "fp32" else [engine_cases.ADAMW]):
@@ -41,7 +41,7 @@ def against_engines(name: str, precision: str) -> list[dict[str, Any]]:
 
 
 def pipelines_against_engines() -> list[dict[str, Any]]:
-    """The same of pipelines of two and of four stages on four ranks, which share their first and last layers."""
+    """Does the same for pipelines of two and four stages on four ranks, which share their first and last layers."""
     out = []
     for stages, zero in itertools.product((2, 4), HOMES):
         config = pipeline_cases.config(0, zero_optimization=dict(zero))
@@ -64,20 +64,20 @@ class TooLarge(nn.Module):
 
 
 def too_large() -> None:
-    """Nobody catches that it does not fit."""
+    """Raises an uncaught OutOfMemory."""
     deepspeed.initialize(model=TooLarge(), config=engine_cases.config(1))
 
 
 def make_mlp() -> nn.Module:
-    """For the command line."""
+    """A module for the command line."""
     return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
 
 
 def make_stages() -> nn.Module:
-    """A pipeline of two stages, for the command line."""
+    """A pipeline of two stages for the command line."""
     return pipeline_cases.module(2)
 
 
 def loss(module: nn.Module) -> torch.Tensor:
-    """Of a micro-batch of five samples."""
+    """Returns the loss of a micro-batch of five samples."""
     return F.mse_loss(module(torch.ones(5, 8)), torch.zeros(5, 4))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What is planned of a module, against what its engine allocates."""
+"""Plans of modules, compared with the memory that engines allocate."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ CASES = "plan_cases"
 FILE = str(pathlib.Path(__file__).with_name("plan_cases.py"))
 CONFIG = {"train_micro_batch_size_per_gpu": 5, "zero_optimization": {"stage": 1}, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
 WEIGHTS = 8 * 16 + 16 + 16 * 4 + 4
-# What autograd has to keep of the MLP: its input, the GELU's, the second layer's, and the difference that the loss squares.
+# Values that autograd keeps of the MLP: its input, the inputs of GELU and of the second layer, and the difference that the loss squares.
 KEPT = 4 * (5 * 8 + 5 * 16 + 5 * 16 + 2 * 5 * 4)
 
 
 class Planned(unittest.TestCase):
-    def test_it_is_what_the_engine_allocates_to_the_byte(self) -> None:
+    def test_a_plan_equals_the_engine_allocation_to_the_byte(self) -> None:
         for precision, name in (("fp32", "Odd"), ("bf16", "Gpt"), ("fp16", "Gpt")):
             for rank in ranks.answers(2, CASES, "against_engines", name, precision):
                 self.assertEqual(len(rank), 14 if precision == "fp32" else 7)
@@ -37,7 +37,7 @@ class Planned(unittest.TestCase):
                     self.assertEqual(case["planned"], case["live"], case["home"])
                     self.assertEqual(case["planned"], case["peak"], case["home"])
 
-    def test_that_of_a_pipeline_is_what_each_stage_allocates(self) -> None:
+    def test_the_plan_of_a_pipeline_equals_the_allocation_of_each_stage(self) -> None:
         for rank in ranks.answers(4, CASES, "pipelines_against_engines"):
             self.assertEqual(len(rank), 14)
             for case in rank:
@@ -75,7 +75,7 @@ class Planned(unittest.TestCase):
         inputs = cleave.plan(plan_cases.make_mlp, CONFIG, trace=torch.ones(5, 8))
         self.assertEqual(inputs.activations, KEPT - 4 * 2 * 5 * 4, "without the loss")
 
-    def test_the_command_line_prints_it_and_refuses_what_does_not_fit(self) -> None:
+    def test_the_command_line_prints_a_plan_and_fails_if_it_does_not_fit(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             config = pathlib.Path(folder, "ds_config.json")
             config.write_text(json.dumps(CONFIG))
@@ -112,7 +112,7 @@ class Planned(unittest.TestCase):
                 words = f"{options[0]}: applies to built-in models only; leave it out with {FILE}:make_mlp"
                 self.assertEqual((refused.returncode, words in refused.stderr), (2, True), refused.stderr)
 
-    def test_a_module_that_does_not_fit_is_refused_before_anything_is_allocated(self) -> None:
+    def test_a_module_that_does_not_fit_is_an_error_before_allocation(self) -> None:
         ended = ranks.run(2, CASES, "too_large", timeout=60)
         self.assertEqual(ended.code, 3, ended.output)
         self.assertIn("host memory: 2 of 2 ranks on this machine need", ended.output)

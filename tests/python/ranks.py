@@ -1,7 +1,7 @@
-"""Runs cases on ranks of this machine, and collects what they return.
+"""Runs cases on ranks of this machine and collects their results.
 
-A case that has to end well runs on ranks that are forked from a server, which has imported the cases and torch with them once for a whole
-test; one that ends badly runs as a user's script does, by `cleave launch`, in processes of its own.
+Cases that must succeed run on ranks forked from a server that has imported the cases and torch once per test. Cases that fail run like a
+user's script, by `cleave launch`, in separate processes.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ LIMIT_S = 240.0
 
 
 class Ended(NamedTuple):
-    """How a job ended."""
+    """End of a job."""
 
     code: int
     output: str
 
 
 def run(ranks: int, module: str, case: str, *args: Any, timeout: float = LIMIT_S) -> Ended:
-    """Calls case(*args) of a module on every rank of a job that the launcher starts. Arguments are JSON."""
+    """Calls case(*args) of a module on every rank of a launched job. Arguments are JSON."""
     command = [CLEAVE, "launch", "-n", str(ranks), "--", sys.executable, __file__, module, case, json.dumps(args)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     return Ended(done.returncode, done.stdout + done.stderr)
 
 
 def answers(ranks: int, module: str, case: str, *args: Any) -> list[Any]:
-    """What case(*args) of a module returned, by rank, of a job that has to end well. Arguments and answers are JSON."""
+    """Returns the results of case(*args) of a module by rank, for a job that must succeed. Arguments and results are JSON."""
     server = _server(module)
     assert server.stdin and server.stdout
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps([ranks, case, args, folder]), file=server.stdin, flush=True)
         said = server.stdout.readline()
         if not said:
-            raise AssertionError(f"the server of {module} ended; what it said is above")
+            raise AssertionError(f"the server of {module} ended; its output is above")
         codes = json.loads(said)
         if any(codes):
             outputs = [f"--- rank {r} ended with {code}\n{_text(folder, r)}" for r, code in enumerate(codes)]
@@ -57,7 +57,7 @@ def answers(ranks: int, module: str, case: str, *args: Any) -> list[Any]:
 
 
 def free_port() -> int:
-    """Of this machine, for ranks to meet at."""
+    """Returns a free port of this machine for the ranks to meet."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -68,19 +68,19 @@ def _text(folder: str, rank: int) -> str:
 
 @functools.cache
 def _server(module: str) -> subprocess.Popen[str]:
-    """It ends with its standard input, which is this process's."""
+    """Starts a server, which ends with its standard input, that is, with this process."""
     return subprocess.Popen([sys.executable, __file__, module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def _serve(module: Any) -> None:
-    """Forks the ranks of each job that standard input names, and says by which codes they ended."""
+    """Forks the ranks of each job on standard input and prints their exit codes."""
     import torch._dynamo  # noqa: F401  optimizers import it at their first step
 
     gc.freeze()
     for line in sys.stdin:
         ranks, case, args, folder = json.loads(line)
         threads = sorted(pathlib.Path(task, "comm").read_text().strip() for task in pathlib.Path("/proc/self/task").iterdir())
-        # jemalloc, which pyarrow brings, starts its thread anew in a fork.
+        # jemalloc, which pyarrow loads, restarts its thread in a fork.
         assert len(threads) - threads.count("jemalloc_bg_thd") == 1, f"a process with the threads {threads} cannot be forked"
         port, children = free_port(), []
         for rank in range(ranks):
@@ -88,7 +88,7 @@ def _serve(module: Any) -> None:
                 _become(rank, ranks, port, folder)
                 answer = getattr(module, case)(*args)
                 pathlib.Path(folder, f"answer{rank}").write_text(json.dumps(answer))
-                atexit._run_exitfuncs()  # all that matters of an interpreter's end; its other part takes a second
+                atexit._run_exitfuncs()  # the necessary part of the interpreter's exit; the rest takes a second
                 os._exit(0)
             children.append(child)
         print(json.dumps(_wait_for(children)), flush=True)
@@ -96,7 +96,7 @@ def _serve(module: Any) -> None:
 
 
 def _become(rank: int, ranks: int, port: int, folder: str) -> None:
-    """This process becomes a rank, as torchrun would have started it, whose output is a file."""
+    """Makes this process a rank, with the environment of torchrun and its output in a file."""
     output = os.open(os.path.join(folder, f"output{rank}"), os.O_WRONLY | os.O_CREAT)
     for stream in (1, 2):
         os.dup2(output, stream)
@@ -106,7 +106,7 @@ def _become(rank: int, ranks: int, port: int, folder: str) -> None:
 
 
 def _wait_for(children: list[int]) -> list[int]:
-    """Their exit codes. Where one ends badly, or none ends in time, those that are left are killed."""
+    """Returns exit codes. After a failure or a timeout, kills the remaining children."""
     codes: dict[int, int] = {}
     until = time.monotonic() + LIMIT_S
     while len(codes) < len(children):

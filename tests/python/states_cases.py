@@ -1,4 +1,4 @@
-"""What states_test.py runs on ranks, of parameters that scripts read and change: each case returns JSON."""
+"""Cases of states_test.py for ranks, with parameters that scripts read and change; each returns JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from engine_cases import config, digest, said_of, steps, worst
 
 
 def changed_within_steps(folder: str) -> dict[str, str]:
-    """By home of the optimizer's state: the digest of weights whose values and moments a script changes between backward and step."""
+    """Returns, by home of the optimizer state, the digest of weights after a script changes values and moments between backward and
+    step."""
     out = {}
     for home in ("none", "cpu", "nvme"):
         zero = {"stage": 3, "offload_optimizer": {"device": home, "nvme_path": folder}}
@@ -34,9 +35,9 @@ def changed_within_steps(folder: str) -> dict[str, str]:
 
 
 def handed_over() -> list[int]:
-    """KiB of the module's parameters, and by how many this process grew at most until the engine had their values."""
+    """Returns the KiB of the module's parameters, and the peak growth of this process until the engine had their values."""
     module = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, bias=False) for _ in range(8)))
-    Path("/proc/self/clear_refs").write_text("5")  # the most begins here
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
 
     def of_process(name: str) -> int:
         return int(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)).split()[1])
@@ -47,7 +48,7 @@ def handed_over() -> list[int]:
 
 
 def gathered(stage: int) -> dict[str, Any]:
-    """What a parameter is outside of calls, within GatheredParameters, and after one rank changed it."""
+    """Returns a parameter outside of calls, within GatheredParameters, and after a change by one rank."""
     engine = deepspeed.initialize(model=models.seeded(models.Gpt), config=config(stage, bf16={"enabled": True}))[0]
     steps(engine, 1)
     weight = engine.module.head.weight
@@ -72,7 +73,7 @@ def gathered(stage: int) -> dict[str, Any]:
 
 
 def checked() -> list[str]:
-    """What is said of a change that no rank is named for: before there is an engine, in one, and where one is named."""
+    """Returns the errors of changes without modifier_rank, before and in an engine, and the result with it."""
     made = config(3, zero_optimization={"stage": 3, "enable_sanity_checks": True})
     with deepspeed.zero.Init(config_dict_or_path=made):
         module = models.seeded(models.Mlp)
@@ -88,7 +89,8 @@ def checked() -> list[str]:
 
 
 def built_sharded() -> dict[str, Any]:
-    """A model that zero.Init builds: what a rank holds, a change before there is an engine, and how far its losses are from torch's."""
+    """Builds a model under zero.Init; returns the memory of a rank, a change before there is an engine, and the difference of losses from
+    torch's."""
     with deepspeed.zero.Init(config_dict_or_path=config(3)):
         model = models.seeded(models.Gpt)
     statuses = [{p.ds_status.name for p in model.parameters()}]
@@ -126,7 +128,7 @@ def built_sharded() -> dict[str, Any]:
 
 
 def states(stage: int) -> dict[str, Any]:
-    """What utils reads and writes of a parameter."""
+    """Returns the results of utils' reads and writes of a parameter."""
     from cleave.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state, safe_set_full_fp32_param
 
     engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0]
@@ -141,7 +143,7 @@ def states(stage: int) -> dict[str, Any]:
 
 
 def gradients(stage: int) -> dict[str, Any]:
-    """How far whole gradients are from torch's: where the update waits for the norm, and where units are updated before it."""
+    """Returns the difference of whole gradients from torch's, with updates that wait for the norm and with early updates."""
     out: dict[str, Any] = {}
     schedule = {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 9}}
     for name, more in (
@@ -172,7 +174,8 @@ def gradients(stage: int) -> dict[str, Any]:
 
 
 def changed_gradients(stages: list[int]) -> dict[str, float]:
-    """By stage and form of gradients: how far from torch's a norm and weights are whose gradients a script changes before the update."""
+    """Returns, by stage and form of gradients, the difference from torch of norm and weights after a script changes gradients before the
+    update."""
     out = {}
     for stage in stages:
         forms: dict[str, Any] = {"clipped": {}, "exact": {"cleave": {"exact_sums": True}}, "fp16": {"fp16": {"enabled": True}}}
@@ -189,7 +192,7 @@ def changed_gradients(stages: list[int]) -> dict[str, float]:
                     engine.backward(models.loss(engine, models.batch(step, micro, engine.global_rank)))
                     if micro == 0:
                         engine.step()
-                if form == "fp16":  # of a value that 16 bits hold: a norm in closed form
+                if form == "fp16":  # a value that fits 16 bits: norm in closed form
                     for mine in (p for p in model.parameters() if p.requires_grad):
                         deepspeed.utils.safe_set_full_grad(mine, torch.full(mine.ds_shape, 0.25))
                     far.append((deepspeed.utils.safe_get_full_grad(model.head.weight) - 0.25).abs().max().item())
@@ -217,14 +220,14 @@ def changed_gradients(stages: list[int]) -> dict[str, float]:
 
 
 def _of_all(part: torch.Tensor) -> torch.Tensor:
-    """The parts of all ranks, one behind the other."""
+    """Joins the parts of all ranks."""
     parts = [torch.empty_like(part) for _ in range(torch.distributed.get_world_size())]
     torch.distributed.all_gather(parts, part)
     return torch.cat(parts)
 
 
 def parts() -> dict[str, Any]:
-    """At stage 3: how far the ranks' parts are from whole states, also behind those that ranks write, and what is refused."""
+    """At stage 3: returns the difference of the ranks' parts from whole states, also after writes, and the errors of unsupported uses."""
     utils = deepspeed.utils
     engine = deepspeed.initialize(model=models.seeded(models.Odd), config=config(3, gradient_clipping=0.0))[0]
     steps(engine, 1)
@@ -271,7 +274,7 @@ def parts() -> dict[str, Any]:
 
 
 def changed_moments(stages: list[int]) -> dict[str, float]:
-    """How far weights are from torch's, of whose first moment a script says what it is between two steps."""
+    """Returns the difference of weights from torch's after a script sets the first moment between two steps."""
     out = {}
     for stage in stages:
         model, other = models.seeded(models.Mlp), models.seeded(models.Mlp)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Parameters and their states, which are whole, or the rank's part, where a script reads and changes them."""
+"""Parameters and their states, whole or as a rank's part, read and changed by scripts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class States(unittest.TestCase):
                 self.assertEqual(seen["shape"], [5, 12])
                 self.assertTrue(seen["inside"])
                 self.assertEqual(seen["changed"], [2.5] * 12)
-                self.assertTrue(seen["kept"], "what was not changed keeps its master")
+                self.assertTrue(seen["kept"], "unchanged parameters keep their masters")
                 self.assertEqual(seen["names"], True if rank == 0 else None)
-                self.assertEqual(seen["lost"], [], "what a script took on a CPU is its own")
+                self.assertEqual(seen["lost"], [], "a script on a CPU gets copies")
 
     def test_sanity_checks_find_a_change_that_is_lost(self) -> None:
         lost = "UsageError: GatheredParameters: an in-place change is lost without modifier_rank; set it to the rank of the change"
@@ -30,7 +30,7 @@ class States(unittest.TestCase):
     def test_an_engine_takes_the_memory_of_a_module_with_its_values(self) -> None:
         [[parameters, most]] = ranks.answers(1, CASES, "handed_over")
         self.assertGreater(most, parameters / 2, "weights in 16 bits")
-        self.assertLess(most, parameters, "masters in fp32 beside a whole module would be half as much again")
+        self.assertLess(most, parameters, "fp32 masters in addition to a whole module would take 1.5 times as much")
 
     def test_a_model_is_built_sharded(self) -> None:
         for seen in ranks.answers(2, CASES, "built_sharded"):
@@ -57,7 +57,7 @@ class States(unittest.TestCase):
 
     def test_a_rank_reads_and_writes_its_part_at_stage_3(self) -> None:
         for seen in ranks.answers(2, CASES, "parts"):
-            self.assertEqual(set(seen["sizes"]), {0, 1}, "equal parts, of which the last is filled up")
+            self.assertEqual(set(seen["sizes"]), {0, 1}, "equal parts; the last is padded")
             self.assertEqual(max(seen["read"]), 0)
             self.assertLess(max(seen["written"]), 1e-6)
             self.assertEqual(seen["shown"], 0)
@@ -71,7 +71,7 @@ class States(unittest.TestCase):
         for case, far in ranks.answers(2, CASES, "changed_moments", [0, 2, 3])[0].items():
             self.assertLess(far, 1e-5, case)
 
-    def test_states_that_change_within_a_step_are_what_it_updates_in_every_home(self) -> None:
+    def test_states_changed_within_a_step_are_updated_in_every_home(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             [first, second] = ranks.answers(2, CASES, "changed_within_steps", folder)
         self.assertEqual(first, second)

@@ -1,5 +1,6 @@
-"""The package is typed, formatted and linted, and small."""
+"""The package is typed, formatted, linted and small."""
 
+import ast
 import pathlib
 import subprocess
 import sys
@@ -7,6 +8,13 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BESIDE = pathlib.Path(sys.executable).parent
+
+
+def lines_of_code(text: str) -> int:
+    """Returns the number of lines without docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docs = [node.body[0] for node in ast.walk(ast.parse(text)) if isinstance(node, documented) and ast.get_docstring(node)]
+    return len(text.splitlines()) - sum((doc.end_lineno or doc.lineno) - doc.lineno + 1 for doc in docs)
 
 
 class Style(unittest.TestCase):
@@ -23,8 +31,8 @@ class Style(unittest.TestCase):
     def test_types_hold(self) -> None:
         self.passes(str(BESIDE / "mypy"), "--python-executable", sys.executable)
 
-    def test_is_smaller_than_4400_lines(self) -> None:
-        self.assertLess(sum(len(path.read_text().splitlines()) for path in (ROOT / "python/cleave").rglob("*.py")), 4400)
+    def test_is_smaller_than_4100_lines_without_docstrings(self) -> None:
+        self.assertLess(sum(lines_of_code(path.read_text()) for path in (ROOT / "python/cleave").rglob("*.py")), 4100)
 
     def test_importing_it_loads_neither_torch_nor_the_library(self) -> None:
         self.passes(sys.executable, "-c", "import sys, cleave; sys.exit('torch' in sys.modules or 'ctypes' in sys.modules)")

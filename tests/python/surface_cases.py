@@ -1,4 +1,4 @@
-"""What surface_test.py runs on ranks, of what an engine does beside its steps: each case returns JSON."""
+"""Cases of surface_test.py for ranks: features of an engine other than steps; each returns JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from states_cases import gradients
 
 
 def refusals(mistakes: list[str], folder: str) -> dict[str, str]:
-    """By mistake what is said of it."""
+    """Returns the error of each mistake."""
     out = {}
     for which in mistakes:
         out[which] = said_of(functools.partial(_mistake, which, folder))
@@ -91,7 +91,7 @@ def _mistake(which: str, folder: str) -> None:
 
 
 def raises(rank: int, where: str) -> None:
-    """One rank's loss throws."""
+    """Raises an error in one rank's loss."""
     engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(3))[0]
     for step in range(3):
         loss = models.loss(engine, models.batch(step, 0, engine.global_rank))
@@ -104,10 +104,10 @@ def raises(rank: int, where: str) -> None:
 
 
 def loader(size: int, folder: str) -> dict[str, list[int]]:
-    """Samples that each rank gets of a Dataset, through workers that are forked, and from a checkpoint on."""
+    """Returns the samples that each rank gets from a Dataset, through forked workers, and after a checkpoint."""
     data = [(torch.full((8,), float(i)), i % models.CLASSES) for i in range(size)]
     engine, _, dataloader, _ = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2), training_data=data)
-    dataloader.sampler.set_epoch(0)  # what scripts call of torch's own
+    dataloader.sampler.set_epoch(0)  # scripts call this for torch's sampler
     assert dataloader.batch_size == engine.train_micro_batch_size_per_gpu()
     seen = [int(v) for x, _ in dataloader for v in x[:, 0]]
     from torch.utils.data import DataLoader
@@ -117,7 +117,7 @@ def loader(size: int, folder: str) -> dict[str, list[int]]:
     steps(engine, 1)
     first = list(itertools.islice(iter(dataloader), 3))
     out = {"seen": seen, "third": [int(v) for v in first[2][0][:, 0]]}
-    for given, tag in ((2, "a"), (3, "b")):  # a step, and a micro-batch more, which is no part of a checkpoint
+    for given, tag in ((2, "a"), (3, "b")):  # a step, and a micro-batch more, which the checkpoint does not contain
         batches = iter(dataloader)
         for batch in itertools.islice(batches, given):
             engine.backward(models.loss(engine, batch))
@@ -132,7 +132,7 @@ def loader(size: int, folder: str) -> dict[str, list[int]]:
 
 
 def surface(stages: list[int]) -> dict[str, dict[str, Any]]:
-    """What an engine does beside its steps: each against torch alone, or as a number that has to be true."""
+    """Returns results of an engine outside of steps, each compared with torch alone or as a number that must be true."""
     out = {}
     for stage in stages:
         model, other = models.seeded(models.Gpt, 5), models.seeded(models.Gpt)
@@ -191,7 +191,7 @@ def _within(engine: Any) -> None:
 
 
 def buffers() -> list[list[str]]:
-    """The types of a module's buffers in 16 bits, by buffer_dtype."""
+    """Returns the buffer types of a 16-bit module, by buffer_dtype."""
     out = []
     for given in (None, "bf16"):
         module = torch.nn.BatchNorm1d(8)
@@ -203,12 +203,12 @@ def buffers() -> list[list[str]]:
 
 
 def refused() -> None:
-    """A mistake that nobody catches."""
+    """Raises an uncaught error."""
     deepspeed.initialize(model=models.seeded(models.Mlp), config={"train_batch_size": 7, "gradient_cliping": 1})
 
 
 def arguments(folder: str) -> dict[str, Any]:
-    """What arguments of initialize and of the engine's methods come to."""
+    """Returns the effects of arguments of initialize and of the engine's methods."""
     out: dict[str, Any] = {}
     data = [(torch.full((8,), float(i)), i % models.CLASSES) for i in range(10)]
 
@@ -238,7 +238,7 @@ def arguments(folder: str) -> dict[str, Any]:
 
 
 def saved_weights(folder: str, stages: list[int]) -> dict[str, Any]:
-    """Of files of weights in 16 bits: their names, and whether they have the engine's values; without what is frozen where it says so."""
+    """Returns, for files of 16-bit weights, their names and if they have the engine's values, also without frozen parameters."""
     out: dict[str, Any] = {}
     for stage in stages:
         engine = deepspeed.initialize(model=models.seeded(models.Odd), config=config(stage, bf16={"enabled": True}))[0]
@@ -255,7 +255,8 @@ def saved_weights(folder: str, stages: list[int]) -> dict[str, Any]:
 
 
 def usual_values() -> dict[str, Any]:
-    """By optimizer of a ds_config that leaves values out: what its groups have, and how far weights are from torch's of the same name."""
+    """Returns, for ds_config optimizers with default values, the values of their groups, and the difference of weights from the torch
+    optimizer."""
     out: dict[str, Any] = {}
     kinds: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         "Adam": (torch.optim.Adam, {}, {}),
@@ -281,9 +282,9 @@ def usual_values() -> dict[str, Any]:
 
 
 def ends_early(stages: list[int]) -> dict[str, float]:
-    """By stage: how far weights are from torch's where a step ends behind other than its three micro-batches, as the script says.
+    """Returns, by stage, the difference of weights from torch's if a script ends a step after other than three micro-batches.
 
-    By a boundary that it sets, or because it calls step() there.
+    The script sets a boundary, or calls step().
     """
     out = {}
     for stage, sets in itertools.product(stages, (True, False)):

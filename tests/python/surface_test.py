@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What an engine does beside its steps: arguments, loaders, files, and what it says to mistakes."""
+"""Features of an engine other than steps: arguments, loaders, files, and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Surface(unittest.TestCase):
         self.assertEqual(kept, ["torch.float32", "torch.float32", "torch.int64"])
         self.assertEqual(given, ["torch.bfloat16", "torch.bfloat16", "torch.int64"])
 
-    def test_what_an_engine_does_beside_its_steps(self) -> None:
+    def test_features_of_an_engine_other_than_steps(self) -> None:
         for stage, seen in ranks.answers(2, CASES, "surface", [1, 3])[0].items():
             with self.subTest(stage=stage):
                 self.assertTrue(seen["loaded"] and seen["compiled"])
@@ -52,7 +52,7 @@ class Surface(unittest.TestCase):
                 self.assertEqual(found.section("optimizer"), {"type": "AdamW"}, text)
                 self.assertTrue(found.native(), text)
 
-    def test_an_error_that_nobody_catches_ends_the_job_with_the_code_of_the_command_line(self) -> None:
+    def test_an_uncaught_error_ends_the_job_with_the_code_of_the_command_line(self) -> None:
         ended = ranks.run(2, CASES, "refused", timeout=60)
         self.assertEqual(ended.code, 2)
         self.assertIn("gradient_cliping", ended.output)
@@ -64,9 +64,9 @@ class Surface(unittest.TestCase):
         for share in shares:
             for tag in ("a", "b"):
                 self.assertEqual(share[tag], share["third"], "from a checkpoint on, the next batch that no step had")
-                self.assertEqual(share[tag + " after"], share["seen"], "a whole pass behind it")
+                self.assertEqual(share[tag + " after"], share["seen"], "a whole pass after it")
 
-    def test_arguments_are_honoured_or_refused_by_name(self) -> None:
+    def test_arguments_are_honoured_or_errors_with_their_name(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             seen = ranks.answers(2, CASES, "arguments", folder)
         for rank in seen:
@@ -87,7 +87,7 @@ class Surface(unittest.TestCase):
             for stage, found in ranks.answers(2, CASES, "saved_weights", folder, [1, 3])[0].items():
                 self.assertEqual(found, [True, True, frozen], f"stage {stage}")
 
-    def test_groups_have_the_usual_values_of_what_a_configuration_leaves_out(self) -> None:
+    def test_groups_have_default_values_for_missing_keys(self) -> None:
         [seen] = ranks.answers(1, CASES, "usual_values")
         adam = {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
         self.assertEqual(seen["Adam"]["group"], adam)

@@ -1,4 +1,4 @@
-"""A script as its author types it: what mypy has to know of the package. It is checked and not run."""
+"""A typed script that uses the package; mypy checks it, and it does not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a script keeps in a checkpoint returns as it was, and a file that was made to run code does not run it."""
+"""Client state returns unchanged from a checkpoint, and a file made to run code does not run it."""
 
 import argparse
 import base64
@@ -38,7 +38,7 @@ class Arguments:
 
 
 class Trap:
-    """Makes a file where it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -48,13 +48,13 @@ class Trap:
 
 
 def returned(state: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint of this client state hands back, through the text that the engine keeps."""
+    """Returns client state from a checkpoint, through the text that the engine stores."""
     kept = json.loads(json.dumps(Beside(client_state=state).packed()))
     return beside(kept, "runs/x").client_state
 
 
 def of_torch(state: dict[str, Any]) -> dict[str, str]:
-    """As earlier versions kept it."""
+    """Returns the format of earlier versions."""
     file = io.BytesIO()
     torch.save({"client_state": state}, file)
     return {"python": base64.b64encode(file.getvalue()).decode()}
@@ -134,7 +134,7 @@ class Values(unittest.TestCase):
         with torch.serialization.safe_globals([Phase, Arguments]):
             self.assertEqual(returned(state), state)
 
-    def test_what_cannot_be_saved_is_named_by_its_path(self) -> None:
+    def test_values_that_cannot_be_saved_are_named_by_their_path(self) -> None:
         around: list[Any] = []
         around.append(around)
         for state, said in (
@@ -178,7 +178,7 @@ class Values(unittest.TestCase):
             beside({"python": text.replace("dtype", "bytes").replace('"\\u001b[2J"}', '""}')}, "x")
         self.assertNotIn("\x1b", str(said[0].message))
 
-    def test_what_earlier_versions_kept_is_read(self) -> None:
+    def test_client_state_of_earlier_versions_is_read(self) -> None:
         state = {key: VALUES[key] for key in ("plain", "numbers", "args", "simple", "times", "paths", "torch", "random")}
         state = {**state, "scalar": numpy.float32(0.5), "array": numpy.arange(3)}
         got = beside(of_torch(state), "x").client_state

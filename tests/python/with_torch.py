@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a test with the Python that has torch: that of CLEAVE_TORCH_PYTHON, of .venv, or this one. Without any it is skipped (77).
+"""Runs a test with a Python that has torch: that of CLEAVE_TORCH_PYTHON, of .venv, or this one. Skips it (77) without one.
 
 usage: with_torch.py TEST.py BUILD_FOLDER
 """

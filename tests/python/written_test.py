@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What scripts of earlier versions saved is read: training goes on with the losses of a run without a break."""
+"""Files saved by scripts of earlier versions are read: training resumes with the losses of an unbroken run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeepSpeed's long tail of names: a table (names.py), of which modules exist as rows that are no files."""
+"""The less common DeepSpeed names: names.py maps each name to its object, and `install` creates the modules that are not files."""
 
 import importlib
 import importlib.machinery
@@ -12,7 +12,12 @@ from .names import MODULES, SUBMODULES
 
 
 def name_of(below: str, name: str) -> Any:
-    """What a module of the table has under a name. NotBuilt where it is not built."""
+    """Returns the object of a name in a module of the table.
+
+    Raises:
+        NotBuilt: the name is not supported.
+        AttributeError: the name is unknown.
+    """
     of = f"cleave.{below}".rstrip(".")
     row = MODULES[below].get(name, "")
     if row.startswith("!"):
@@ -40,7 +45,7 @@ class _Names(ModuleType):
 
 
 def install() -> None:
-    """Lets the table's modules be imported, but for those that are files."""
+    """Makes the table's modules importable, except those that are files."""
     package = Path(__file__).parents[1]
     for below in MODULES:
         if not (package / below).exists():

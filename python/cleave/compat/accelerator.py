@@ -1,4 +1,4 @@
-"""The device that ranks compute on, as scripts ask for it."""
+"""The device of the ranks, with the interface of `deepspeed.get_accelerator()`."""
 
 import functools
 import os
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-# What torch.cpu lacks of torch.cuda, and what both lack.
+# Names that torch.cpu lacks; then those that torch.cuda lacks.
 _ON_CPU: dict[str, Callable[..., Any]] = {
     "device_name": lambda device_index=None: "cpu",
     "current_device_name": lambda: "cpu",
@@ -33,7 +33,7 @@ _ON_GPU: dict[str, Callable[..., Any]] = {
 
 
 class Accelerator:
-    """What get_accelerator() returns: torch's module of the device, with more names."""
+    """The torch module of the device (`torch.cuda` or `torch.cpu`) with additional names."""
 
     def __init__(self) -> None:
         self._own, self._torch = (_ON_GPU, torch.cuda) if torch.cuda.is_available() else (_ON_CPU, torch.cpu)
@@ -46,5 +46,5 @@ class Accelerator:
 
 @functools.cache
 def get_accelerator() -> Accelerator:
-    """The one of this process."""
+    """Returns the accelerator of this process."""
     return Accelerator()

@@ -1,4 +1,4 @@
-"""The table: by module, by name, where it is here. A row that begins with "!" is not built, and says what to use."""
+"""Table of DeepSpeed names: module, name, and the object here. "!" marks an unsupported name; the text says what to use instead."""
 
 
 def _of(module: str, names: str) -> dict[str, str]:
@@ -53,7 +53,7 @@ MODULES: dict[str, dict[str, str]] = {
     },
 }
 
-# What of a package is a file, or a row of the table with names of its own.
+# Submodules of a package that are files, or rows of the table.
 SUBMODULES = {
     "": ["accelerator", "checkpointing", "comm", "ops", "pipe", "runtime", "utils", "zero"],
     "utils": ["groups", "leaves", "loading", "logging", "states", "zero_to_fp32"],

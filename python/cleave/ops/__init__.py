@@ -1,3 +1,3 @@
-"""Optimizers under the names that scripts import them by."""
+"""Optimizers with the module names of DeepSpeed."""
 
 from . import adagrad, adam, lion  # noqa: F401

@@ -1,3 +1,3 @@
-"""Optimizers under the names that scripts import them by."""
+"""Adagrad with the module name of DeepSpeed."""
 
 from ..optimizers import DeepSpeedCPUAdagrad  # noqa: F401

@@ -1,3 +1,3 @@
-"""Optimizers under the names that scripts import them by."""
+"""Adam optimizers with the module names of DeepSpeed."""
 
 from ..optimizers import DeepSpeedCPUAdam, FusedAdam  # noqa: F401

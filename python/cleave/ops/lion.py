@@ -1,3 +1,3 @@
-"""Optimizers under the names that scripts import them by."""
+"""Lion optimizers with the module names of DeepSpeed."""
 
 from ..optimizers import DeepSpeedCPULion, FusedLion  # noqa: F401

@@ -1,4 +1,4 @@
-"""deepspeed.utils: states of parameters, loaders, logs."""
+"""Utilities with DeepSpeed's names: parameter states, loaders and logs."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Leaf modules of ZeRO-3. Units go by agreed number here, whichever of them a rank uses, so a mark changes nothing."""
+"""Leaf modules of ZeRO-3. Ranks may use units in different orders here, so the marks have no effect."""
 
 import functools
 from collections.abc import Sequence
@@ -9,19 +9,23 @@ _MARK = "_z3_leaf"
 
 
 def z3_leaf_module(module: torch.nn.Module) -> bool:
-    """Whether a module is marked."""
+    """Returns True if a module is marked."""
     return bool(getattr(module, _MARK, False))
 
 
 def z3_leaf_parameter(parameter: torch.nn.Parameter) -> bool:
-    """Whether a parameter belongs to a marked module only: never, because marks change nothing."""
+    """Returns False: marks have no effect on parameters."""
     return False
 
 
 def set_z3_leaf_modules(
     model: torch.nn.Module, leaf_module_classes: Sequence[type | str], raise_if_not_found: bool = True, flag: bool = True
 ) -> list[torch.nn.Module]:
-    """Marks the modules of these classes, or takes their marks away, and returns them."""
+    """Marks (or with flag=False unmarks) the modules of the given classes or class names, and returns them.
+
+    Raises:
+        ValueError: the model contains none of them.
+    """
     named = {module: {type(module).__name__, f"{type(module).__module__}.{type(module).__qualname__}"} for module in model.modules()}
     found = [m for m in named if any(k in named[m] if isinstance(k, str) else isinstance(m, k) for k in leaf_module_classes)]
     if not found and raise_if_not_found:
@@ -35,10 +39,10 @@ unset_z3_leaf_modules = functools.partial(set_z3_leaf_modules, raise_if_not_foun
 
 
 def set_z3_leaf_module(model: torch.nn.Module, flag: bool) -> None:
-    """Marks one module, or takes its mark away."""
+    """Marks a module, or with flag=False removes the mark."""
     setattr(model, _MARK, flag)
 
 
 def get_z3_leaf_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """The marked modules."""
+    """Returns the marked modules."""
     return [module for module in model.modules() if z3_leaf_module(module)]

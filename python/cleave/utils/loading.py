@@ -1,4 +1,4 @@
-"""Small helpers that scripts import."""
+"""Data loaders and helpers for batches."""
 
 import itertools
 import resource
@@ -13,7 +13,7 @@ from .logging import log_dist
 
 
 class _From(BatchSampler):
-    """Batches of a sampler, from one of them on."""
+    """Batches of a sampler, starting at one of them."""
 
     first = 0
 
@@ -22,9 +22,10 @@ class _From(BatchSampler):
 
 
 class DeepSpeedDataLoader:
-    """A loader of this rank's share of a Dataset, which knows how far it is, so that a checkpoint can go on at the next batch.
+    """A loader of this rank's share of a Dataset. Its position is saved, so that training resumes at the next batch.
 
-    Where it is counts in samples of all ranks: another number of ranks goes on there, too."""
+    The position counts samples of all ranks, so it is valid for another number of ranks.
+    """
 
     def __init__(
         self,
@@ -37,12 +38,23 @@ class DeepSpeedDataLoader:
         drop_last: bool = False,
         **options: Any,
     ) -> None:
-        """route: on train a rank has a share of its own, shuffled; on another all samples in order. options: of torch's DataLoader."""
+        """Creates the loader.
+
+        Args:
+            data: a Dataset or IterableDataset.
+            batch_size: samples per batch and rank.
+            rank: data-parallel rank.
+            ranks: data-parallel size.
+            route: "train" shuffles and gives each rank its share; other values give all samples in order.
+            sampler: replaces the sampler that `route` selects.
+            drop_last: drop an incomplete last batch.
+            options: further arguments of `torch.utils.data.DataLoader`.
+        """
         self._each = batch_size * ranks
         self.batch_size = batch_size
         self._sampler: _From | None = None
-        self.epoch = self.batch = 0  # whole passes, and the batches of the one under way that were given out
-        self._first = 0  # the batch with which the next pass begins
+        self.epoch = self.batch = 0  # completed epochs, and batches read in the current one
+        self._first = 0  # first batch of the next iteration
         if isinstance(data, IterableDataset):
             self.data_sampler: Any = None
             self.loader: DataLoader[Any] = DataLoader(data, batch_size=batch_size, drop_last=drop_last, **options)
@@ -74,7 +86,7 @@ class DeepSpeedDataLoader:
         return getattr(self.loader, name)
 
     def state_dict(self, not_trained: int = 0) -> dict[str, int]:
-        """Where it is, so many batches back."""
+        """Returns the position, reduced by the number of batches that were read but not trained."""
         epoch, batch = self.epoch, self.batch - not_trained
         if batch < 0 < epoch and self._sampler is not None:
             epoch, batch = epoch - 1, batch + len(self)
@@ -82,7 +94,7 @@ class DeepSpeedDataLoader:
         return state | ({"order": self.data_sampler.epoch} if hasattr(self.data_sampler, "epoch") else {})
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """The next iterator begins there."""
+        """Sets the position at which the next iterator starts."""
         self.epoch, self.batch = state["epoch"], state["samples"] // self._each
         self._first = self.batch
         if "order" in state and hasattr(self.data_sampler, "set_epoch"):
@@ -90,7 +102,7 @@ class DeepSpeedDataLoader:
 
 
 class RepeatingLoader:
-    """An iterator over a loader that begins again where it ends."""
+    """An iterator that restarts its loader at the end."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self.loader = loader
@@ -108,7 +120,7 @@ class RepeatingLoader:
 
 
 def mapped(item: Any, which: Callable[[Any], bool], change: Callable[[Any], Any]) -> Any:
-    """The same structure of lists, tuples and dictionaries, with other values for which of them are chosen."""
+    """Returns the same structure of lists, tuples and dictionaries, with `change` applied to the values that `which` selects."""
     if which(item):
         return change(item)
     if isinstance(item, list | tuple):
@@ -117,12 +129,12 @@ def mapped(item: Any, which: Callable[[Any], bool], change: Callable[[Any], Any]
 
 
 def move_to_device(item: Any, device: Any, criterion: Callable[[Any], bool] | None = None) -> Any:
-    """The same structure with its tensors, those that fit the criterion, on a device."""
+    """Returns the same structure with its tensors on a device, or with the values that `criterion` selects."""
     moves = criterion or (lambda value: isinstance(value, torch.Tensor))
     return mapped(item, lambda value: hasattr(value, "to") and moves(value), lambda value: value.to(device))
 
 
 def see_memory_usage(message: str, force: bool = False) -> None:
-    """Logs the largest resident set of this process so far."""
+    """Logs the peak resident memory of this process if `force` is set."""
     if force:
         log_dist(f"{message}: at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB resident")

@@ -1,4 +1,4 @@
-"""Messages of scripts, under the logger's name that they know."""
+"""The logger named DeepSpeed, for messages of scripts."""
 
 import logging
 import os
@@ -8,7 +8,7 @@ logger = logging.getLogger("DeepSpeed")
 
 
 def log_dist(message: str, ranks: Iterable[int] | None = None, level: int = logging.INFO) -> None:
-    """Logs on these ranks: on the first where none is named, on all by -1."""
+    """Logs on the given ranks (default: rank 0; -1: all)."""
     rank = int(os.environ.get("RANK", "0"))
     wanted = set(ranks) if ranks is not None else {0}
     if rank in wanted or -1 in wanted:

@@ -1,4 +1,7 @@
-"""States of parameters, wherever they are: whole, or the rank's part of them. Each function but the last is collective."""
+"""Parameters, gradients and optimizer state: the whole tensor, or a rank's part at stage 3.
+
+The functions are collective, except `clone_tensors_for_torch_save`. Values are fp32 in host memory.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,7 +25,7 @@ def _engine_of(parameter: torch.nn.Parameter, part: bool) -> Any:
 
 
 def _whole(engine: Any, parameter: Any, part: torch.Tensor) -> torch.Tensor:
-    """What the parts of all ranks are together."""
+    """Joins the parts of all ranks."""
     shape, ranks = torch.Size(parameter.ds_shape), range(0, engine.world_size, engine.world_size // engine.dp_world_size)
     if part.numel() != (each := -(-shape.numel() // len(ranks))):
         raise UsageError(
@@ -32,7 +35,8 @@ def _whole(engine: Any, parameter: Any, part: torch.Tensor) -> torch.Tensor:
 
 
 def _reads(kind: str, part: bool) -> Callable[..., torch.Tensor | None]:
-    """In fp32, on the host; None of what is not trained. A part is of equal ones, the last of them filled up with zeros."""
+    """Returns a function that reads a state: fp32 in host memory, None for frozen parameters. Parts have equal sizes; the last is padded
+    with zeros."""
 
     def read(param: torch.nn.Parameter, optim_state_key: str = kind) -> torch.Tensor | None:
         engine = _engine_of(param, part)
@@ -46,7 +50,7 @@ def _reads(kind: str, part: bool) -> Callable[..., torch.Tensor | None]:
 
 
 def _writes(kind: str, part: bool) -> Callable[..., None]:
-    """By the same value on every rank; or by the part of each."""
+    """Returns a function that overwrites a state by the same whole value on all ranks, or by the part of each."""
 
     def write(param: torch.nn.Parameter, value: torch.Tensor, optim_state_key: str = kind) -> None:
         engine = _engine_of(param, part)
@@ -57,24 +61,25 @@ def _writes(kind: str, part: bool) -> Callable[..., None]:
 
 safe_get_full_fp32_param, safe_get_local_fp32_param = _reads("master", False), _reads("master", True)
 safe_set_full_fp32_param, safe_set_local_fp32_param = _writes("master", False), _writes("master", True)
-# Of the optimizer, by its name in a checkpoint, such as exp_avg.
+# Optimizer state by its name in checkpoints, such as exp_avg.
 safe_get_full_optimizer_state, safe_get_local_optimizer_state = _reads("", False), _reads("", True)
 safe_set_full_optimizer_state, safe_set_local_optimizer_state = _writes("", False), _writes("", True)
-# Of the step's loss, averaged, without the loss scale: between the last backward and engine.step(), else None. The norm, clipping
-# and the update are of what it is set to.
+# Gradient of the step's loss, averaged and without the loss scale, between the last backward and engine.step(); otherwise None. Norm,
+# clipping and update use a gradient that was set.
 safe_get_full_grad, safe_get_local_grad = _reads("gradient", False), _reads("gradient", True)
 safe_set_full_grad, safe_set_local_grad = _writes("gradient", False), _writes("gradient", True)
 
 
 def safe_update_full_grad_vectorized(param_list: Iterable[torch.nn.Parameter], update_func: Callable[..., torch.Tensor]) -> None:
-    """Overwrites each gradient by update_func(gradient, parameter); what is not trained has none."""
+    """Overwrites each gradient with update_func(gradient, parameter); frozen parameters are skipped."""
     for param in param_list:
         if (gradient := safe_get_full_grad(param)) is not None:
             safe_set_full_grad(param, update_func(gradient, param))
 
 
 def clone_tensors_for_torch_save(item: Any, device: Any = "cpu") -> Any:
-    """The same structure with tensors that own just what they show, so that torch.save writes no more; equal ones stay one."""
+    """Returns the same structure with tensors that own only their elements, so that `torch.save` writes no more. Equal views stay one
+    tensor."""
     clones: dict[tuple[Any, ...], torch.Tensor] = {}
 
     def clone(value: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
-"""Whole fp32 weights of a checkpoint: of the engine, of cleave train or of DeepSpeed. No job is needed.
+"""Whole fp32 weights of a checkpoint of a script, `cleave train` or DeepSpeed, without a job.
 
-python -m cleave.utils.zero_to_fp32 CHECKPOINTS OUTPUT writes them as files that load_state_dict and transformers read."""
+`python -m cleave.utils.zero_to_fp32 CHECKPOINTS OUTPUT` writes them as files for `load_state_dict` and transformers.
+"""
 
 import argparse
 import json
@@ -16,7 +17,7 @@ from ..saved import Saved
 
 
 class LazyTensor:
-    """A tensor that is still in its checkpoint; contiguous() reads it."""
+    """A tensor in a checkpoint; `contiguous()` reads it."""
 
     dtype = torch.float32
 
@@ -38,7 +39,17 @@ def _names(saved: Saved, exclude_frozen: bool) -> list[str]:
 def get_fp32_state_dict_from_zero_checkpoint(
     checkpoint_dir: str | os.PathLike[str], tag: str | None = None, exclude_frozen_parameters: bool = False, lazy_mode: bool = False
 ) -> dict[str, Any]:
-    """The weights and buffers by name; tied names have the same tensor. lazy_mode: parameters stay in the checkpoint until contiguous()."""
+    """Returns whole fp32 weights, and buffers, by name. Tied names have the same tensor.
+
+    Args:
+        checkpoint_dir: folder of checkpoints.
+        tag: name of the checkpoint (default: the one in the file `latest`).
+        exclude_frozen_parameters: leave out frozen parameters.
+        lazy_mode: return objects that read their tensor in `contiguous()`.
+
+    Raises:
+        CheckpointError: the checkpoint is missing or damaged.
+    """
     saved = Saved(checkpoint_dir, tag)
     state: dict[str, Any] = dict(saved.beside.buffers)
     for name in _names(saved, exclude_frozen_parameters):
@@ -50,7 +61,7 @@ def get_fp32_state_dict_from_zero_checkpoint(
 def load_state_dict_from_zero_checkpoint(
     model: torch.nn.Module, checkpoint_dir: str | os.PathLike[str], tag: str | None = None
 ) -> torch.nn.Module:
-    """The model, on the host, with a checkpoint's weights and buffers."""
+    """Loads the weights and buffers of a checkpoint into a model, moves it to host memory and returns it."""
     model = model.cpu()
     model.load_state_dict(get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag), strict=False)
     return model
@@ -64,7 +75,16 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     tag: str | None = None,
     exclude_frozen_parameters: bool = False,
 ) -> None:
-    """Writes pytorch_model.bin or model.safetensors, or several of at most max_shard_size with an index; one is in memory at a time."""
+    """Writes `pytorch_model.bin` or `model.safetensors`. One file at a time is in memory.
+
+    Args:
+        checkpoint_dir: folder of checkpoints.
+        output_dir: output folder; created if missing.
+        max_shard_size: largest file in bytes or as text, such as "500MB"; larger weights are split, with an index. None: one file.
+        safe_serialization: write safetensors instead of torch.save files.
+        tag: name of the checkpoint (default: the one in the file `latest`).
+        exclude_frozen_parameters: leave out frozen parameters.
+    """
     saved = Saved(checkpoint_dir, tag)
     output = Path(output_dir)
     output.mkdir(parents=True, exist_ok=True)
@@ -95,7 +115,7 @@ def _write(path: Path, state: dict[str, torch.Tensor], safe: bool) -> None:
         if safe:
             from safetensors.torch import save_file
 
-            mode = temporary.stat().st_mode  # of new files; safetensors puts one in its place that nobody else may read
+            mode = temporary.stat().st_mode  # usual mode of new files; safetensors replaces the file by a private one
             save_file({name: value.contiguous() for name, value in state.items()}, temporary, metadata={"format": "pt"})
             temporary.chmod(mode)
         temporary.replace(path)
@@ -104,7 +124,7 @@ def _write(path: Path, state: dict[str, torch.Tensor], safe: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(prog="zero_to_fp32", description="Writes the complete fp32 weights of a checkpoint.")
     parser.add_argument("checkpoint_dir", help="folder of checkpoints, with a file 'latest'")
     parser.add_argument("output_dir", help="output folder")

@@ -1,4 +1,4 @@
-"""The module name of DeepSpeed for scripts and libraries that import it, with Cleave's engine behind it."""
+"""The package name `deepspeed` for scripts and libraries that import it; its contents are those of Cleave."""
 
 import importlib
 import importlib.abc
@@ -10,19 +10,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-if importlib.util.find_spec("cleave") is None:  # installed from a clone, whose package lies beside this one
+if importlib.util.find_spec("cleave") is None:  # installed from a clone, next to the cleave package
     sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 import cleave
 
-__version__ = "0.19.8"  # whose behavior it has
+__version__ = "0.19.8"  # version with the same behavior
 version = __version__
 __version_major__, __version_minor__, __version_patch__ = 0, 19, 8
-__git_hash__ = __git_branch__ = None  # nothing here is built of its tree
+__git_hash__ = __git_branch__ = None  # not built from DeepSpeed's tree
 
 
 class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """deepspeed.NAME is the module cleave.NAME itself."""
+    """Import hook: deepspeed.NAME is the module cleave.NAME."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -40,7 +40,7 @@ class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # it keeps its own name
+        module.__spec__ = self._spec  # the module keeps its own name
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
-// The C interface as another language calls it: a rank alone, with a loss whose steps are known in closed
-// form.
+// Tests of the C interface as another language calls it: one rank, with a loss that has steps in
+// closed form.
 #include "python/capi/cleave_c.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ constexpr const char* kConfig = R"({
   "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2, "gradient_clipping": 0,
   "optimizer": {"type": "SGD", "params": {"lr": 0.5}}, "zero_optimization": {"stage": 3}})";
 
-// The text that a call handed over, which is freed.
+// Copies a returned text and frees it.
 std::string taken(char* text) {
   std::string out = text ? text : "";
   cleave_free_text(text);
@@ -57,7 +57,7 @@ class CInterface : public ::testing::Test {
     EXPECT_EQ(cleave_get_state(engine_, "master", name, values.data()), 0) << cleave_error();
     return values;
   }
-  // A micro-batch of the loss sum(w^2) / 2 of all parameters of the unit, whose gradient is w.
+  // Runs a micro-batch of the loss sum(w^2) / 2 over all parameters of the unit; its gradient is w.
   void micro(int unit, std::vector<int64_t> numels, bool last) {
     double scale = 0;
     ASSERT_EQ(cleave_scale(engine_, &scale), 0) << cleave_error();
@@ -91,7 +91,7 @@ class CInterface : public ::testing::Test {
   cleave_engine* engine_ = nullptr;
 };
 
-TEST_F(CInterface, TakesStepsWhoseResultIsKnown) {
+TEST_F(CInterface, TakesStepsWithAKnownResult) {
   ASSERT_EQ(make(kConfig), 0) << cleave_error();
   put("w", {1, 2, 3, 4, 5, 6}), put("b", {-8, 0}), put("deep", {7, 9, -1, 3}), put("alone", {11});
   ASSERT_EQ(cleave_publish(engine_), 0) << cleave_error();
@@ -103,7 +103,8 @@ TEST_F(CInterface, TakesStepsWhoseResultIsKnown) {
   EXPECT_NEAR(first.grad_norm, std::sqrt(91 + 64), 1e-6) << "of the mean of two equal micro-batches";
   EXPECT_EQ(get("w", 6), (std::vector<float>{0.5, 1, 1.5, 2, 2.5, 3})) << "w - 0.5 w";
   EXPECT_EQ(get("b", 2), (std::vector<float>{-4, 0}));
-  EXPECT_EQ(get("deep", 4), (std::vector<float>{7, 9, -1, 3})) << "a unit that nobody gave has gradient zero";
+  EXPECT_EQ(get("deep", 4), (std::vector<float>{7, 9, -1, 3}))
+      << "a unit that was not given has gradient zero";
   EXPECT_EQ(get("alone", 1), (std::vector<float>{11}));
 }
 
@@ -123,14 +124,14 @@ TEST_F(CInterface, GivesTheGradientBetweenTheLastPassAndTheUpdate) {
   EXPECT_EQ(gradient, (std::vector<float>{1, 2, 3, 4, 5, 6})) << "of the mean of two equal micro-batches";
   gradient.resize(4);
   ASSERT_EQ(cleave_get_state(engine_, "gradient", "deep", gradient.data()), 0) << cleave_error();
-  EXPECT_EQ(gradient, std::vector<float>(4, 0)) << "of a unit that nobody gave";
+  EXPECT_EQ(gradient, std::vector<float>(4, 0)) << "of a unit that was not given";
   EXPECT_EQ(cleave_put_state(engine_, "gradient", "deep", 4, gradient.data()), 2) << "no clipping";
   EXPECT_NE(std::string(cleave_error()).find("deep may be updated already"), std::string::npos)
       << cleave_error();
   cleave_step_result result{};
   ASSERT_EQ(cleave_finish_step(engine_, nullptr, 0, nullptr, 0, &result), 0) << cleave_error();
   EXPECT_EQ(get("w", 6), (std::vector<float>{0.5, 1, 1.5, 2, 2.5, 3})) << "w - 0.5 w";
-  EXPECT_EQ(cleave_get_state(engine_, "gradient", "w", gradient.data()), 2) << "behind the update";
+  EXPECT_EQ(cleave_get_state(engine_, "gradient", "w", gradient.data()), 2) << "after the update";
   cleave_rates rates{};
   constexpr const char* kSchedule =
       R"({"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_type": "linear"}})";
@@ -139,7 +140,7 @@ TEST_F(CInterface, GivesTheGradientBetweenTheLastPassAndTheUpdate) {
   EXPECT_EQ(cleave_schedule_rates(R"({"type": "WarmupLR", "params": {"warmup": 4}})", 0.5, 3, &rates), 2);
 }
 
-TEST_F(CInterface, TakesTheRatesThatTheCallerBrings) {
+TEST_F(CInterface, TakesTheRatesOfTheCaller) {
   cleave_engine_options options{};
   options.rates_given = 1;
   ASSERT_EQ(make(kConfig, options), 0) << cleave_error();
@@ -169,7 +170,7 @@ TEST_F(CInterface, TakesRatesAndWeightDecayOfEachGroup) {
   EXPECT_EQ(get("alone", 1), (std::vector<float>{8}));
 }
 
-// A GPT-2 of one block, which the engine computes.
+// A GPT-2 with one block that the engine computes.
 class COwnModel : public CInterface {
  protected:
   static constexpr int kVocab = 8, kWidth = 4, kLength = 3;
@@ -179,7 +180,7 @@ class COwnModel : public CInterface {
   static constexpr const char* kOne = R"({"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0,
       "optimizer": {"type": "SGD", "params": {"lr": 0.5}}, "cleave": {"sequence_length": 4}})";
 
-  // The parameters as transformers has them, matrices [in, out].
+  // Parameter shapes as in transformers; matrices are [in, out].
   static std::map<std::string, std::vector<int64_t>> shapes() {
     std::map<std::string, std::vector<int64_t>> of{{"wte.weight", {kVocab, kWidth}},
                                                    {"wpe.weight", {4, kWidth}}};
@@ -234,7 +235,7 @@ TEST_F(COwnModel, HasTheLossAndTheGradientsOfItsFamily) {
                                (gradients[name] = std::vector<float>(of.size())).data()),
               0)
         << cleave_error();
-  // Along one direction of each parameter, by differences of the loss.
+  // Compares gradients with differences of the loss, along one direction per parameter.
   for (auto& [name, of] : values) {
     double along = 0, differs[2];
     for (int side = 0; side < 2; ++side) {
@@ -258,7 +259,7 @@ TEST_F(COwnModel, HasTheLossAndTheGradientsOfItsFamily) {
     EXPECT_NEAR(after[i], values["h.0.mlp.c_fc.weight"][i] - 0.5 * gradients["h.0.mlp.c_fc.weight"][i], 1e-6);
 }
 
-TEST_F(COwnModel, SaysWhatOfItIsNotOfItsFamily) {
+TEST_F(COwnModel, ReportsDifferencesFromTheFamily) {
   const auto says = [&](const char* what) {
     EXPECT_NE(std::string(cleave_error()).find(what), std::string::npos) << cleave_error();
   };
@@ -300,7 +301,7 @@ TEST_F(COwnModel, SaysWhatOfItIsNotOfItsFamily) {
   says("gradient_accumulation_steps: too many micro-batches in a step (expected 1)");
 }
 
-// value -= the sum of all gradients so far, which is the state; remembers what it was called for.
+// value -= the sum of all gradients so far, which is the state; records its calls.
 struct Sums {
   std::vector<std::string> parts;
   int fails_at = -1;
@@ -318,7 +319,7 @@ struct Sums {
   }
 };
 
-TEST_F(CInterface, HandsPartsOfParametersToWhoUpdatesThem) {
+TEST_F(CInterface, PassesPartsOfParametersToTheUpdate) {
   Sums sums;
   static const char* const kStates[] = {"sum"};
   cleave_engine_options options{};
@@ -348,7 +349,7 @@ TEST_F(CInterface, HandsPartsOfParametersToWhoUpdatesThem) {
             std::string::npos);
 }
 
-TEST_F(CInterface, PlansWhatAnEngineAllocatesAndRefusesWhatDoesNotFit) {
+TEST_F(CInterface, PlansTheAllocationOfAnEngineAndFailsIfItDoesNotFit) {
   ASSERT_EQ(make(kConfig), 0) << cleave_error();
   char *facts = nullptr, *plan = nullptr;
   ASSERT_EQ(cleave_engine_facts(engine_, &facts), 0) << cleave_error();
@@ -393,7 +394,7 @@ TEST_F(CInterface, SavesAndLoads) {
   EXPECT_NE(std::string(cleave_error()).find("gone"), std::string::npos) << cleave_error();
 }
 
-TEST_F(CInterface, ReadsWhatWasSavedWithoutAnEngine) {
+TEST_F(CInterface, ReadsCheckpointsWithoutAnEngine) {
   const Scratch scratch;
   const std::string folder = scratch.path("saved");
   ASSERT_EQ(make(kConfig), 0) << cleave_error();
@@ -416,7 +417,7 @@ TEST_F(CInterface, ReadsWhatWasSavedWithoutAnEngine) {
   EXPECT_EQ(cleave_checkpoint_open(folder.c_str(), "gone", &saved), 4);
 }
 
-TEST_F(CInterface, SaysWhichUnitsAreElsewhereBetweenUses) {
+TEST_F(CInterface, ReportsUnitsThatMoveBetweenUses) {
   ASSERT_EQ(make(R"({"train_batch_size": 1, "optimizer": {"type": "SGD"},
                      "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"},
                                            "stage3_param_persistence_threshold": 8}})"),
@@ -428,7 +429,7 @@ TEST_F(CInterface, SaysWhichUnitsAreElsewhereBetweenUses) {
   EXPECT_EQ(second, 0) << "5 elements, below the threshold";
 }
 
-TEST_F(CInterface, RefusesWhatCannotBeAndSaysWhy) {
+TEST_F(CInterface, FailsOnInvalidCallsWithTheReason) {
   EXPECT_EQ(make(R"({"train_batch_siz": 1})"), 2);
   EXPECT_NE(std::string(cleave_error()).find("did you mean \"train_batch_size\"?"), std::string::npos)
       << cleave_error();
@@ -475,7 +476,7 @@ TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {
   const std::string alone = nlohmann::json::parse(taken(read))["warnings"];
   EXPECT_NE(alone.find("comms_logger.enabled: has no effect in a PyTorch script"), std::string::npos)
       << alone;
-  // Reports that only cleave train makes.
+  // Reports that only cleave train writes.
   for (const char* key : {"tensorboard", "csv_monitor", "flops_profiler", "comms_logger"}) {
     for (const bool on : {false, true}) {
       const std::string text = fmt::format(R"({{"train_batch_size": 1, "{}": {{"enabled": {}}}}})", key, on);

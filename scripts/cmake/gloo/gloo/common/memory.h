@@ -1,5 +1,5 @@
-// Included by Gloo's own headers and left out of its packages, Debian's and Ubuntu's alike. These are the
-// types as far as those headers need them: what they consist of. Gloo's library has their functions.
+// Gloo's headers include this file, but its Debian and Ubuntu packages do not contain it. It
+// declares the types as far as these headers need them; Gloo's library has the functions.
 #pragma once
 #include <memory>
 
