@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""DeepSpeed's own launcher, asked what it would start: 200 generated command lines and hostfiles, and for each what every process would
-be given, as tests/app/beside_deepspeed_test.py compares it with ours. Nothing is started. Needs DeepSpeed (PyPI); run by hand:
+"""Asks DeepSpeed's launcher for the processes that it would start: 200 generated command lines and hostfiles, with environment and command
+of every process. tests/app/beside_deepspeed_test.py compares these with Cleave. Nothing is started. Needs DeepSpeed (PyPI); run by hand:
 
     python tests/launcher/beside_deepspeed.py tests/fixtures/deepspeed/launches.json
 """
