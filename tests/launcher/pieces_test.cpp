@@ -57,8 +57,7 @@ TEST(PassedSignals, CountsTheSameRequestOfAClusterOnce) {
   EXPECT_EQ(s.take(SIGUSR1, now), SIGUSR1);
   EXPECT_EQ(s.take(SIGUSR1, now), 0);
   EXPECT_EQ(s.take(SIGTERM, now), SIGTERM);
-  EXPECT_EQ(s.take(SIGTERM, now + kSameWish / 2),
-            0);  // sent to both, and forwarded
+  EXPECT_EQ(s.take(SIGTERM, now + kSameWish / 2), 0);  // sent to both, and forwarded
   EXPECT_EQ(s.take(SIGTERM, now + 2 * kSameWish), SIGKILL);
   PassedSignals person;
   EXPECT_EQ(person.take(SIGINT, now), SIGINT);
