@@ -15,8 +15,8 @@ namespace cleave::checkpoint {
 
 class BackgroundSave {
  public:
-  // Collective over `world`; the writer threads of all ranks use a separate group. `copy` is host memory of
-  // at least bytes_of() bytes and outlives this object.
+  // Collective over `world`; the writer threads of all ranks use a separate group. `copy` is host memory for
+  // all records of this rank, bytes_of() bytes, and outlives this object.
   BackgroundSave(Tensor copy, comm::Communicator& world);
   // Waits for the save in progress. During stack unwinding, cancels it on all ranks instead and leaves no
   // checkpoint; canceling takes as long as writing and syncing one piece of a shard.

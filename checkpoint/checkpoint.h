@@ -68,8 +68,8 @@ class CheckpointReader {
   // checksums of tensors; read() does. Throws Error(checkpoint).
   void check_files() const;
   // Reads every byte with `threads` threads and returns all faults, one line each: file, byte range, and
-  // expected contents. Calls `progress` with the bytes read so far after each part of a tensor, from any
-  // thread, one call at a time.
+  // expected contents. Calls `progress` with the bytes read so far and in total after each part of a tensor,
+  // from any thread, one call at a time.
   using Progress = std::function<void(int64_t done, int64_t all)>;
   std::vector<std::string> faults(int threads, const Progress& progress = {}) const;
 

@@ -45,7 +45,8 @@ class DeepSpeedCheckpoint {
   const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
 
  private:
-  // Elements of one rank's flat tensor; `begin` is their offset in the concatenation of all ranks.
+  // Elements of one rank's flat tensor; `begin` is their offset in the longer tensor that parts form in
+  // order.
   struct Part {
     const TorchFile* file = nullptr;
     StoredTensor tensor;

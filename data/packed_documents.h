@@ -1,8 +1,8 @@
 // Packs documents into samples of seq_len positions, in file order, and cuts only documents that do not fit:
-// a document of n tokens has n - 1 positions, and each predicts the next token. A document with more
-// than seq_len positions is cut from its start into pieces of seq_len and a remainder. A sample takes pieces
-// as long as the next one fits; the rest is padding. Every token except the first of each document is a
-// target exactly once, and none is predicted from another document.
+// a document of n tokens has n - 1 positions, and each predicts the next token. A document with more than
+// seq_len positions is cut from its start into pieces of seq_len and a remainder. A sample takes pieces as
+// long as the next one fits; the rest is padding. Every token except the first of each document is a target
+// exactly once, and none is predicted from another document.
 #pragma once
 #include <vector>
 

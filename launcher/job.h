@@ -66,10 +66,10 @@ class Job {
   std::string threads() const;    // number of threads per rank, and the reason
   int thread_count() const { return threads_.threads; }
 
-  // Runs the body and returns its result after all ranks have left; the body must not keep communicators in
-  // use. An exception is reported to the other ranks, which leave with the same reason. If all ranks, or all
-  // ranks of a machine, find the same error, the first of them prints it, and the others only return its exit
-  // code.
+  // Runs the body and returns its result after all ranks have left; nothing of the body may use a
+  // communicator afterwards. An exception is reported to the other ranks, which leave with the same reason.
+  // If all ranks, or all ranks of a machine, find the same error, the first of them prints it, and the others
+  // only return its exit code.
   int run(const std::function<int()>& body);
   // run() for programs without a body. `reason` is the failure of this rank; if empty, returns after all
   // ranks have left. `exit` is the exit code of the process after a failure.

@@ -18,7 +18,7 @@ namespace cleave::launcher {
 
 struct LaunchOptions {
   int ranks = 1;
-  std::vector<std::string> command = {};                // argv of every rank; the program is found in PATH
+  std::vector<std::string> command = {};  // argv of every rank; the program is looked up in PATH
   std::map<std::string, std::string> environment = {};  // added to this process's environment
   int port = 0;                                         // of the rendezvous; 0: a free port
   std::string job_id = {};                              // empty: a new one

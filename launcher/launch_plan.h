@@ -15,7 +15,7 @@ namespace cleave::launcher {
 struct RankStart {
   int rank = 0, local_rank = 0;
   int slot = 0;
-  std::vector<std::string> command = {};  // argv; the program is found in PATH
+  std::vector<std::string> command = {};  // argv; the program is looked up in PATH
   bool operator==(const RankStart&) const = default;
 };
 

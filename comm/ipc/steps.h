@@ -27,7 +27,7 @@ struct IpcStep {
     wait,    // until the word of `rank` reaches `value`
     put,     // own segment[to ...] = in[from ...]
     get,     // out[to ...] = segment of `rank` [from ...]
-    move,    // out[to ...] = in[from ...]; no-op if equal
+    move,    // out[to ...] = in[from ...]; no-op if both are the same memory
     reduce,  // out[to ...] = reduction of all segments' [from ...] in rank order; own data is in[own ...]
     signal   // own word = value, after all earlier steps
   };

@@ -23,7 +23,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Time that rank 0 stays after a failure, so that other ranks hear of it. A hung rank never hears.
+// Time that rank 0 stays after a failure, so that other ranks hear of it. A hung rank never hears of it.
 constexpr auto kLastWords = 500ms;
 
 std::string missing_text(const KeyValueServer& server, int world, const std::string& key) {

@@ -37,13 +37,13 @@ struct ConnectOptions {
   std::chrono::milliseconds rendezvous_timeout{300'000};
   std::chrono::milliseconds port_timeout{20'000};  // time that rank 0 waits for a port in use
   std::chrono::milliseconds report_every{15'000};
-  std::function<void(const std::string&)> on_wait =
-      {};  // progress, e.g. "waiting for ranks 3, 7 (6 of 8 are here)"
+  // Rank 0 passes "waiting for ranks 3, 7 (6 of 8 are here)"; a rank that cannot reach it passes the reason.
+  std::function<void(const std::string&)> on_wait = {};
 };
 
 class World {
  public:
-  virtual ~World() = default;  // calls leave(); during stack unwinding, only disconnects
+  virtual ~World() = default;  // calls leave() if needed; during stack unwinding, only disconnects
 
   virtual Communicator& communicator() = 0;
   // The rank, with local rank and size derived from the real hosts.

@@ -37,7 +37,7 @@ class Tokenizer {
   virtual std::string_view bytes_of(int32_t id) const = 0;
   // True if the token is metadata, not a part of the text.
   virtual bool is_special(int32_t id) const = 0;
-  // Bytes of a token at the start of a text, where some tokenizers omit a blank that they added.
+  // Bytes of a token at the start of a text; some tokenizers omit a blank there that they added.
   virtual std::string_view first_bytes_of(int32_t id) const { return bytes_of(id); }
   // Concatenation of the tokens' bytes, without special tokens if `special` is false.
   std::string decode(std::span<const int32_t> ids, bool special = true) const;

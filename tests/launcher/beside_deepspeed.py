@@ -123,7 +123,7 @@ def commands_of_hosts(cmd, runner_env):
 
 
 def asked(c, runner, launch):
-    """What DeepSpeed does with a case: the processes it would start, or its error."""
+    """Processes that DeepSpeed would start for a case, or its error."""
     from deepspeed.accelerator import get_accelerator
     calls = []
     env = {"PATH": os.environ["PATH"], "HOME": os.getcwd() + "/home", "DS_ACCELERATOR": "cpu", **c["env"]}
