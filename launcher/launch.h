@@ -87,7 +87,7 @@ LaunchResult launch_node(const NodeStart& node, const StayOptions& stay = {},
 // "rank 1 was killed by signal 9 (Killed)", "rank 2 ended with exit code 7".
 std::string end_of_rank(int rank, int exit);
 
-// Sends the ranks the signal that follows from a signal to the launcher, and prints at once what happens.
+// Sends the ranks the signal that follows from a signal to the launcher, and prints the consequence at once.
 void pass_on(int signal, PassedSignals& passed, const LaunchCallbacks& callbacks,
              const std::function<void(int signal)>& send);
 // Reason of a job's end if the ranks had no time to stop.

@@ -1,4 +1,4 @@
-// Message and exit code after an exception that leaves a thread, where main() cannot catch it.
+// Message and exit code after an exception that leaves a thread; main() cannot catch it.
 #include "launcher/exit_code.h"
 
 #include <gtest/gtest.h>
