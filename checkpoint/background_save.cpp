@@ -12,12 +12,12 @@
 namespace cleave::checkpoint {
 namespace {
 
-// Behind `at` bytes, where a record begins.
+// Offset of a record that follows `at` bytes.
 int64_t aligned(int64_t at, const Record& r) { return round_up(at, size_of(r.dtype)); }
 
-constexpr int64_t kPiece = int64_t{1} << 21;  // elements that are asked for at a time
+constexpr int64_t kPiece = int64_t{1} << 21;  // elements per Record::read()
 
-// The calling thread, and those that it starts, run where nobody else wants the core.
+// Gives this thread, and threads that it starts, the lowest CPU priority.
 void yield_to_training() { setpriority(PRIO_PROCESS, id_t(gettid()), 19); }
 
 }  // namespace
@@ -28,7 +28,7 @@ BackgroundSave::BackgroundSave(Tensor copy, comm::Communicator& world)
       exceptions_(std::uncaught_exceptions()),
       writer_(Stream::Mode::worker, yield_to_training) {
   CHECK(copy_.dtype() == DType::uint8, "the copy of a save is bytes, not {}", name_of(copy_.dtype()));
-  // The system gives pages when they are first written to; the first save must not wait for them.
+  // Touches all pages, so that the first save does not wait for the system to provide them.
   std::memset(copy_.raw(), 0, size_t(copy_.bytes()));
 }
 

@@ -1,6 +1,6 @@
-// A checkpoint that is written behind the training: the ranks copy their records to memory of the host, and a
-// thread of each writes the copy while later steps change what was copied. The bytes are those that
-// save_checkpoint() writes in the same place.
+// Saves checkpoints in the background: ranks copy their records to host memory, and one thread per rank
+// writes the copy while later steps change the originals. The files have the bytes that save_checkpoint()
+// writes.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -15,28 +15,28 @@ namespace cleave::checkpoint {
 
 class BackgroundSave {
  public:
-  // Collective over world: the writers of all ranks talk in a group of their own. `copy` is memory of the
-  // host, bytes_of() all that this rank saves, and outlives this.
+  // Collective over `world`; the writer threads of all ranks use a separate group. `copy` is host memory for
+  // all records of this rank, bytes_of() bytes, and outlives this object.
   BackgroundSave(Tensor copy, comm::Communicator& world);
-  // Waits until what was begun is written. While an exception is under way it is given up instead, on all
-  // ranks, and leaves no checkpoint; that takes as long as a piece of a shard takes to be written and synced.
+  // Waits for the save in progress. During stack unwinding, cancels it on all ranks instead and leaves no
+  // checkpoint; canceling takes as long as writing and syncing one piece of a shard.
   ~BackgroundSave();
-  // The bytes of a copy of these records: one behind another, each where its type is aligned.
+  // Size of a copy of these records in bytes: consecutive, each aligned to its type.
   static int64_t bytes_of(const std::vector<Record>& records);
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
-  // Waits for the save before, and throws what went wrong in it; then copies the records, and returns.
-  // `written` is called on the writing thread of every rank when the checkpoint is whole. Collective. Throws
-  // Error(checkpoint), on every rank when a copy fails on one.
+  // Waits for the previous save and throws its error, if any; then copies the records and returns. Every rank
+  // calls `written` on its writer thread when the checkpoint is complete. Collective. Throws
+  // Error(checkpoint) on all ranks if the copy fails on one.
   using Written = std::function<void(const SavedCheckpoint&)>;
   void begin(const std::filesystem::path& dir, const std::string& tag, const std::vector<Record>& records,
              const std::string& state, const Written& written);
-  // Waits until nothing is being written, and throws what went wrong, once; alike on all ranks unless one was
-  // lost. Collective.
+  // Waits for the save in progress and throws its error once. All ranks throw the same error unless a rank
+  // was lost. Collective.
   void finish();
-  // Whether what was begun could not be saved, and nobody was told by finish() yet. On this rank: the others
-  // may learn of it later.
+  // True if a save failed and finish() has not thrown its error yet. Local to this rank: others may see the
+  // failure later.
   bool failed() const { return failed_; }
 
  private:
@@ -44,9 +44,9 @@ class BackgroundSave {
 
   const Tensor copy_;
   const std::unique_ptr<comm::Communicator> group_;
-  const int exceptions_;  // under way when this was made
+  const int exceptions_;  // uncaught exceptions at construction
   std::atomic<bool> failed_{false}, given_up_{false};
-  Stream writer_;  // ends first
+  Stream writer_;  // destroyed first
 };
 
 }  // namespace cleave::checkpoint

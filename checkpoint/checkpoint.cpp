@@ -32,11 +32,11 @@ void write_text(const fs::path& path, const std::string& text) {
 void sync_folder(const fs::path& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
-  fsync(fd);  // some mounts refuse to sync folders; the rename below is then as durable as they allow
+  fsync(fd);  // some mounts cannot sync folders; the rename is then as durable as they allow
   close(fd);
 }
 
-// Gives a record's elements to the sink, through `memory`; returns the checksums of its blocks.
+// Passes a record's elements to the sink through `memory`; returns the checksums of its blocks.
 std::vector<uint64_t> stream_out(const Record& r, std::vector<std::byte>& memory,
                                  const NamedTensor::Sink& sink) {
   static_assert(kPieceElements % Manifest::kBlock == 0);
@@ -57,14 +57,14 @@ std::vector<uint64_t> stream_out(const Record& r, std::vector<std::byte>& memory
   return checksums;
 }
 
-// `save` is a name that no other save has, so that shards of two saves are told apart.
+// `save` is unique to this save, so that shards of two saves differ.
 void write_shard(const fs::path& folder, const std::string& stem, const std::string& save,
                  const std::vector<Record>& records) {
   const std::string file = stem + ".safetensors";
   Manifest mine;
   std::vector<NamedTensor> tensors;
   std::vector<std::byte> memory;
-  // Wide elements first, so that all are aligned in the file.
+  // Wide elements come first, so that all are aligned in the file.
   std::vector<std::reference_wrapper<const Record>> sorted(records.begin(), records.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const Record& a, const Record& b) { return size_of(a.dtype) > size_of(b.dtype); });
@@ -92,7 +92,7 @@ bool refuses_renaming(const std::error_code& error) {
   return std::find(std::begin(kRefusals), std::end(kRefusals), error.value()) != std::end(kRefusals);
 }
 
-// As write_text(), where mounts never overwrite a file. What holds the text already stays.
+// write_text() for mounts that cannot overwrite files. Keeps a file that already has the text.
 void write_anew(const fs::path& path, const std::string& text) {
   std::error_code none;
   if (fs::is_regular_file(path, none) && InputFile(path.string(), Exit::checkpoint).text() == text) return;
@@ -100,8 +100,7 @@ void write_anew(const fs::path& path, const std::string& text) {
   write_text(path, text);
 }
 
-// A file that is there whole, or not at all; where files are not renamed, a writer that is killed may leave a
-// part of it.
+// Writes a file atomically. If files cannot be renamed, a kill may leave a partial file.
 void write_whole(const fs::path& path, const std::string& text) {
   const fs::path temporary = pending(path);
   write_anew(temporary, text);
@@ -113,23 +112,23 @@ void write_whole(const fs::path& path, const std::string& text) {
   fs::remove(temporary);
 }
 
-// What point_at() renames. It is there before the checkpoint has its name, so that latest_checkpoint() finds
-// what a kill between both keeps `latest` from naming.
+// Writes the file that point_at() renames, before the checkpoint has its final name. After a kill between
+// both, latest_checkpoint() finds the checkpoint that `latest` does not name yet.
 void announce(const fs::path& dir, const std::string& name) {
   write_anew(pending(dir / "latest"), name + "\n");
 }
 
-// Where a save writes, and what it is called in the end.
+// Folder that a save writes, and the final name of the checkpoint.
 struct Place {
   fs::path folder;
   SavedCheckpoint saved;
 };
 
-// Names that checkpoints of a tag may have: the tag, "<tag>.2", ...
+// Nth possible checkpoint name of a tag: the tag, "<tag>.2", ...
 std::string nth_name(const std::string& tag, int n) { return n == 1 ? tag : fmt::format("{}.{}", tag, n); }
 
-// Makes the folder. A folder with a file in it is renamed for a trial, because some file systems rename none,
-// and others only what is empty.
+// Creates the folder. First tries to rename a folder that contains a file: some file systems rename no
+// folders, others only empty ones.
 Place make_place(const fs::path& dir, const std::string& tag) {
   const fs::path temporary = dir / (".tmp." + tag), trial = dir / (".tmp.trial." + tag);
   require_replaceable(dir / tag);
@@ -149,13 +148,13 @@ Place make_place(const fs::path& dir, const std::string& tag) {
          !others_in(dir / nth_name(tag, n), is_checkpoint_file).empty())
     ++n;
   const fs::path folder = dir / nth_name(tag, n);
-  require_removed(folder, is_checkpoint_file);  // of a save that did not end
+  require_removed(folder, is_checkpoint_file);  // of an unfinished save
   fs::create_directory(folder);
   return {folder, {nth_name(tag, n), false}};
 }
 
-// Rank 0 collects what every rank wrote, checks that it has every element of every tensor once, and writes
-// the manifest.
+// Collects the shard lists of all ranks on rank 0, checks that they cover every element of every tensor once,
+// and writes the manifest.
 void write_manifest(const Place& place, int ranks, const std::string& state) {
   Manifest manifest;
   manifest.state = state;
@@ -170,13 +169,13 @@ void write_manifest(const Place& place, int ranks, const std::string& state) {
   place.saved.renamed ? write_text(file, manifest.text()) : write_whole(file, manifest.text());
 }
 
-// `latest` names the checkpoint when it is whole, and only then what it replaces goes.
+// Makes `latest` name the complete checkpoint, and only then removes the replaced one.
 void put_in_place(const fs::path& dir, const Place& place, const std::string& tag) {
   const fs::path target = dir / tag, old = dir / (".old." + tag);
   sync_folder(place.folder);
   if (place.saved.renamed) {
     require_removed(old, is_checkpoint_file);
-    require_replaceable(target);  // it was before the save
+    require_replaceable(target);  // already checked before the save; the folder may have changed
     if (fs::exists(fs::symlink_status(target))) fs::rename(target, old);
     announce(dir, place.saved.name);
     fs::rename(place.folder, target);
@@ -186,7 +185,7 @@ void put_in_place(const fs::path& dir, const Place& place, const std::string& ta
     for (const std::string& name : others_in(old, is_checkpoint_file)) fs::rename(old / name, target / name);
     return remove_checkpoint(old);
   }
-  bool behind = false;  // the new one's number
+  bool behind = false;  // past the new one's number
   for (int n = 1;; ++n) {
     const fs::path other = dir / nth_name(tag, n);
     if (other.filename() == place.saved.name)
@@ -198,7 +197,7 @@ void put_in_place(const fs::path& dir, const Place& place, const std::string& ta
   }
 }
 
-// What the first rank knows of a save, to all: its place, and a name that no other save has.
+// Message from rank 0 to all ranks: the place of a save and its unique number.
 struct Announcement {
   uint64_t number = 0;
   bool renamed = true;
@@ -227,7 +226,7 @@ SavedCheckpoint save_checkpoint(const fs::path& dir, const std::string& tag,
                                 comm::Communicator& world) {
   Place place;  // on rank 0
   bool whole = false;
-  // A rank that fails must still meet the others, or they would wait for the deadline.
+  // A rank that fails must still join the collective; otherwise the others wait until the deadline.
   auto step = [&](const std::function<void()>& body) {
     try {
       comm::together(world, Exit::checkpoint, body);

@@ -13,7 +13,7 @@ namespace {
 
 std::string text_of(const fs::path& path) { return InputFile(path.string(), Exit::checkpoint).text(); }
 
-// Error(checkpoint) where the system does not say, as in a folder that may not be entered.
+// Throws Error(checkpoint) if the system cannot answer, as for a folder without access rights.
 bool is_there(const fs::path& path) {
   std::error_code error;
   const bool there = fs::exists(path, error);
@@ -27,8 +27,8 @@ std::string complete_in(const fs::path& dir) {
   return names.empty() ? "none" : names;
 }
 
-// Names the folder of checkpoints one level below `dir`, or above it if `dir` is a checkpoint. Empty if there
-// is none.
+// Names the checkpoint folder one level below `dir`, or the parent if `dir` is a checkpoint. Empty if neither
+// exists.
 std::string near_folder(const fs::path& dir, const std::string& pointer) {
   std::error_code error;
   if (fs::is_regular_file(dir / "manifest.json", error))
@@ -76,7 +76,7 @@ std::string latest_checkpoint(const fs::path& dir, const std::string& pointer) {
 CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) {
   require(is_plain_name(tag), Exit::checkpoint, "{}: is not the name of a checkpoint in {}", in_quotes(tag),
           dir.string());
-  // A checkpoint may be called best, too.
+  // A checkpoint folder may also be named "best".
   std::error_code none;
   const bool points = tag == "latest" || (tag == "best" && fs::is_regular_file(dir / tag, none));
   path_ = dir / (points ? latest_checkpoint(dir, tag) : tag);
@@ -132,7 +132,7 @@ std::vector<std::string> CheckpointReader::faults(int threads, const Progress& p
     work();
   }
   std::vector<std::string> faults;
-  for (Job& job : jobs)  // a shard that cannot be used is the same fault for all of its parts
+  for (Job& job : jobs)  // report a shard that cannot be used once, not per part
     if (!job.fault.empty() && std::find(faults.begin(), faults.end(), job.fault) == faults.end())
       faults.push_back(std::move(job.fault));
   return faults;
@@ -179,7 +179,7 @@ void CheckpointReader::require_held(const Manifest::Name& tensor, const Part& pa
           tensor.second);
 }
 
-// Whole blocks of a part, from element `begin` on.
+// Checks the blocks of a part from element `begin` on.
 void CheckpointReader::check(const Manifest::Name& tensor, const Part& part, int64_t begin,
                              std::span<const std::byte> held) const {
   const int64_t each = element_bytes(tensor), block = manifest_.block * each, first = begin * each;
@@ -206,7 +206,7 @@ void CheckpointReader::check_once(const Manifest::Name& tensor, const Part& part
   seen(true);
 }
 
-// In pieces that stay in a core's cache between being read and being checked.
+// Reads pieces that stay in a core's cache until they are checked.
 void CheckpointReader::check_all(const Manifest::Name& tensor, const Part& part,
                                  std::vector<std::byte>& memory) const {
   require_held(tensor, part);

@@ -1,4 +1,4 @@
-// What records are made of: pieces of the shards' files.
+// Maps records to pieces of shard files and reads them.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 namespace cleave::checkpoint {
 namespace {
 
-constexpr int64_t kWindow = int64_t{1} << 20;  // elements that a record gets at a time
+constexpr int64_t kWindow = int64_t{1} << 20;  // elements written to a record at a time
 
 }  // namespace
 
-// Elements [window) of a record, and stored ones in which some of them are, whole blocks.
+// Elements [window) of a record, and whole stored blocks that contain some of them.
 struct CheckpointReader::Fetch {
   const Record* record;
   Range window;
@@ -41,7 +41,8 @@ void CheckpointReader::plan(const Record& record, std::vector<Fetch>& fetches) c
   }
 }
 
-// Behind at most kWindow elements and, so that no block is read for two windows, at a block's end.
+// End of a window that begins at `begin`: at most kWindow elements, rounded down to a block's end so that no
+// block is read for two windows.
 int64_t CheckpointReader::window_end(const Record& record, int64_t begin,
                                      const Manifest::Whole& whole) const {
   const int64_t wanted = record.elements.numel();
@@ -96,13 +97,13 @@ void CheckpointReader::read(std::span<const Record> records, ReadAhead::Reader r
   }
 }
 
-// Gives a record one window of its elements, which are in these pieces.
+// Writes one window of a record from the fetched pieces.
 void CheckpointReader::fill(std::span<const Fetch> fetches, ReadAhead& ahead,
                             std::vector<std::byte>& memory) const {
   const Record* record = fetches.front().record;
   const Range window = fetches.front().window;
   const int64_t each = size_of(record->dtype);
-  std::byte* whole = nullptr;  // the window, where one piece has it as it is wanted
+  std::byte* whole = nullptr;  // the window, if one piece contains it contiguously
   int64_t filled = 0;
   for (const Fetch& f : fetches) {
     const std::span<std::byte> held = ahead.next();

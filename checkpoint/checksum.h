@@ -12,7 +12,7 @@ namespace cleave::checkpoint {
 inline uint64_t checksum_of(const void* bytes, int64_t n) { return XXH3_64bits(bytes, size_t(n)); }
 inline uint64_t checksum_of(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
 
-// The checksum of bytes that come in pieces.
+// Checksum of bytes that arrive in pieces.
 class Checksum {
  public:
   Checksum() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_64bits_reset(state_.get()); }

@@ -12,8 +12,8 @@
 namespace cleave::checkpoint {
 namespace {
 
-// DeepSpeed's own classes stand in its files, and those of argument parsers, as objects of which at most
-// attributes are read.
+// DeepSpeed files contain objects of DeepSpeed classes, NumPy, torch and argparse. Only their attributes are
+// read.
 bool may_stand(const std::string& name) {
   return name.starts_with("deepspeed.") || name == "argparse.Namespace" || name.starts_with("numpy.") ||
          name.starts_with("torch.");
@@ -48,7 +48,7 @@ std::string optimizer_file(const std::filesystem::path& folder, int stage, int r
 
 }  // namespace
 
-// One kind of values of all parameters, as a file.
+// One kind of values of all parameters, presented as a file.
 class DeepSpeedCheckpoint::Tensors final : public TensorFile {
  public:
   Tensors(const DeepSpeedCheckpoint& from, std::string kind) : from_(from), kind_(std::move(kind)) {
@@ -178,7 +178,7 @@ void DeepSpeedCheckpoint::read_parameters(size_t stage) {
   }
 }
 
-// None where the optimizer has no such state.
+// Empty if the optimizer has no such state.
 std::optional<DeepSpeedCheckpoint::RankParts> DeepSpeedCheckpoint::parts_of(const std::string& kind,
                                                                             const Stage& stage) const {
   RankParts all;
@@ -232,7 +232,7 @@ void DeepSpeedCheckpoint::add_kind(const std::string& kind) {
   }
 }
 
-// Adam's own count, which its bias correction needs.
+// Reads Adam's step count, which its bias correction uses.
 void DeepSpeedCheckpoint::read_optimizer_steps() {
   const TorchFile& rank = *stages_[0].ranks[0];
   const Pickled* states =
@@ -252,7 +252,7 @@ void DeepSpeedCheckpoint::read_optimizer_steps() {
   }
 }
 
-// Every rank has the same.
+// Reads rank 0 only: all ranks have the same loss scale.
 void DeepSpeedCheckpoint::read_loss_scale() {
   const Pickled* scaler = within(&stages_[0].ranks[0]->root(), {"optimizer_state_dict", "loss_scaler"});
   const auto number = [&](const char* name) {
@@ -292,7 +292,7 @@ void DeepSpeedCheckpoint::rename(const std::map<std::string, std::string>& names
   parameters_ = std::move(renamed);
 }
 
-// Stages 1 and 2: the ranks' parts of a group one after the other are its parameters one after the other.
+// Stages 1 and 2: a group's parts, concatenated over ranks, are its parameters, concatenated.
 void DeepSpeedCheckpoint::divide_groups(const std::string& kind, size_t stage, const RankParts& ranks) {
   const auto& groups = stages_[stage].groups;
   const Pickled* paddings =
@@ -313,7 +313,7 @@ void DeepSpeedCheckpoint::divide_groups(const std::string& kind, size_t stage, c
       if (paddings && g < paddings->items.size() && i < paddings->items[g]->items.size())
         begin += padding_of(*paddings->items[g]->items[i]);
     }
-    // DeepSpeed aligns a group to twice the ranks: what is left over is padding, and no more than that.
+    // DeepSpeed aligns a group to twice the number of ranks, so that padding is smaller than this.
     const int64_t slack = at - begin;
     if (slack < 0 || slack >= 2 * int64_t(ranks.size()))
       refuse(fmt::format("{} elements of {} in group {} do not match its parameters (expected {})", at, kind,
@@ -321,7 +321,7 @@ void DeepSpeedCheckpoint::divide_groups(const std::string& kind, size_t stage, c
   }
 }
 
-// Stage 3: every parameter is cut into equal parts, the last ones padded, one a rank.
+// Stage 3: every parameter is cut into one equal part per rank; the last parts are padded.
 void DeepSpeedCheckpoint::divide_parameters(const std::string& kind, size_t stage, const RankParts& ranks) {
   int64_t begin = 0;
   for (const std::vector<std::string>& names : stages_[stage].groups)
@@ -336,7 +336,7 @@ void DeepSpeedCheckpoint::divide_parameters(const std::string& kind, size_t stag
       refuse(fmt::format("a rank does not have {} elements of {} for its parameters", begin, kind));
 }
 
-// The parameter's elements stand in the parts from `begin` on.
+// Adds the pieces of a parameter that starts at element `begin` of the concatenated parts.
 void DeepSpeedCheckpoint::add_pieces(const std::string& kind, Parameter& p, const std::vector<Part>& parts,
                                      int64_t begin, Range elements) {
   std::vector<Piece>& pieces = p.pieces[kind];

@@ -1,6 +1,6 @@
-// The folder of one step that DeepSpeed's ZeRO stages 1 to 3 wrote, with or without a pipeline, as whole
-// tensors: fp32 weights and Adam's moments. None of its program runs; nothing but the parts that somebody
-// asks for is read.
+// Reads the folder of one step of a DeepSpeed checkpoint, ZeRO stages 1 to 3 with or without a pipeline, as
+// whole tensors: fp32 weights and Adam moments. Runs no code of the files, and reads only the requested
+// parts.
 #pragma once
 #include <memory>
 #include <optional>
@@ -12,40 +12,41 @@ namespace cleave::checkpoint {
 
 class DeepSpeedCheckpoint {
  public:
-  // The folder that save_checkpoint was given, and a name in it, or "latest". Error(checkpoint) for files of
-  // ranks that are missing, for parts that do not add up to the parameters, and for what is not read here:
-  // tensor parallelism, frozen parameters, no ZeRO.
+  // `dir` is the folder that was passed to DeepSpeed's save_checkpoint; `tag` is a name in it or "latest".
+  // Throws Error(checkpoint) if a rank's files are missing, if parts do not add up to the parameters, or if
+  // the checkpoint uses an unsupported feature: tensor parallelism, frozen parameters, training without ZeRO.
   DeepSpeedCheckpoint(const std::filesystem::path& dir, const std::string& tag);
 
   const std::filesystem::path& path() const { return path_; }
-  // "master", and where the optimizer is Adam or like it "exp_avg" and "exp_avg_sq".
+  // "master", and for Adam-like optimizers "exp_avg" and "exp_avg_sq".
   std::vector<std::string> kinds() const;
-  // The tensors of one kind, in fp32, under the names of the parameters. The checkpoint outlives it.
+  // Tensors of one kind in fp32, named after the parameters. The checkpoint must outlive the result.
   std::unique_ptr<TensorFile> tensors(const std::string& kind) const;
 
-  std::map<std::string, std::vector<int64_t>> shapes() const;  // of the parameters, by name
+  std::map<std::string, std::vector<int64_t>> shapes() const;  // of parameters, by name
 
-  // Whether a pipeline wrote it. Its parameters are called after the pipeline's layers
-  // ("3.mlp.up_proj.weight", "tied_modules.embed.weight"; checkpoint/pipeline_names.h) until rename() gives
-  // all of them other names.
+  // True if a pipeline wrote the checkpoint. Its parameters are named after pipeline layers
+  // ("3.mlp.up_proj.weight", "tied_modules.embed.weight"; checkpoint/pipeline_names.h) until rename()
+  // replaces all names.
   bool pipeline() const { return stages_.size() > 1 || layers_apart_; }
   void rename(const std::map<std::string, std::string>& names);
 
-  int64_t steps() const { return steps_; }  // taken, skipped ones included
+  int64_t steps() const { return steps_; }  // including skipped steps
   int64_t skipped() const { return skipped_; }
-  int64_t optimizer_steps() const { return optimizer_steps_; }  // that the moments saw
+  int64_t optimizer_steps() const { return optimizer_steps_; }  // counted by the moments
 
-  // What the loss of fp16 was multiplied with, and of a scale that moves what moves it.
+  // Loss scale of fp16; for a dynamic scale (`moves`) also its counters.
   struct LossScale {
     double scale = 1;
     bool moves = false;
     int64_t iteration = 0, last_overflow = -1, hysteresis = 1;
   };
-  // None where the loss was multiplied with 1, as in other types than fp16.
+  // Empty if the loss was not scaled, as for bf16 and fp32.
   const std::optional<LossScale>& loss_scale() const { return loss_scale_; }
 
  private:
-  // Elements of a flat tensor of one rank, which stand in a longer one from `begin` on.
+  // Elements of one rank's flat tensor; `begin` is their offset in the longer tensor that parts form in
+  // order.
   struct Part {
     const TorchFile* file = nullptr;
     StoredTensor tensor;
@@ -56,20 +57,20 @@ class DeepSpeedCheckpoint {
     const TorchFile* file;
     StoredTensor tensor;
     Range elements;  // of the parameter
-    int64_t at;      // of the flat tensor
+    int64_t at;      // in the flat tensor
   };
   struct Parameter {
     std::vector<int64_t> shape;
-    size_t stage = 0;  // the first that has it; a tied one is on several, and the same there
+    size_t stage = 0;  // first stage that has it; the copies of a tied parameter are equal
     int64_t numel = 0;
     std::map<std::string, std::vector<Piece>> pieces;  // by kind
   };
-  struct Stage {  // of a pipeline; the only one where there is none
+  struct Stage {  // of a pipeline; one without a pipeline
     std::unique_ptr<TorchFile> model;
-    std::vector<std::unique_ptr<TorchFile>> ranks;  // their optimizer states
-    std::vector<std::vector<std::string>> groups;   // names of parameters, in the order of the flat tensors
+    std::vector<std::unique_ptr<TorchFile>> ranks;  // optimizer states
+    std::vector<std::vector<std::string>> groups;   // names of parameters in the order of the flat tensors
   };
-  using RankParts = std::vector<std::vector<Part>>;  // by rank, the flat tensors
+  using RankParts = std::vector<std::vector<Part>>;  // flat tensors by rank
   class Tensors;
 
   void open_files();

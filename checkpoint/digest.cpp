@@ -14,7 +14,7 @@
 namespace cleave::checkpoint {
 namespace {
 
-// XXH3 with 128 bits, of bytes that come in pieces.
+// 128-bit XXH3 of bytes that arrive in pieces.
 class LongChecksum {
  public:
   LongChecksum() : state_(XXH3_createState(), &XXH3_freeState) { XXH3_128bits_reset(state_.get()); }

@@ -1,5 +1,4 @@
-// One hash of named values that is the same however they are stored: cut over any number of shards, in any
-// format.
+// Hash of named values that does not depend on storage: any number of shards, any format.
 #pragma once
 #include <functional>
 #include <map>
@@ -17,16 +16,16 @@ struct NamedShape {
   DType dtype = DType::fp32;
 };
 
-// By kind ("master", "exp_avg", ...), 32 hexadecimal digits: XXH3 with 128 bits of a line for each tensor, in
-// the order of their names: `tensor [4, 6] 0123...`, whose digits are XXH3 with 128 bits of the values as
-// fp32, little-endian, in the tensor's order, or as int64 where the tensor is. `as` other than fp32: of
-// floats that are first rounded to that type, such as bf16. `read` gives whole tensors
-// (CheckpointReader::read) and is called from `threads` threads at once. Throws what it throws.
+// By kind ("master", "exp_avg", ...), 32 hexadecimal digits: the 128-bit XXH3 of one line per tensor, sorted
+// by name. A line is `tensor [4, 6] 0123...`; its digits are the 128-bit XXH3 of the values in row-major
+// order as little-endian fp32, or as int64 for an int64 tensor. If `as` is another type than fp32, such as
+// bf16, floats are first rounded to it. `read` reads whole tensors (CheckpointReader::read) and is called
+// from `threads` threads at once. Throws the errors of `read`.
 std::map<std::string, std::string> digests(std::span<const NamedShape> tensors,
                                            const std::function<void(const Record&)>& read, int threads,
                                            DType as = DType::fp32);
 
-// The digests of all tensors of a checkpoint.
+// Digests of all tensors of a checkpoint.
 std::map<std::string, std::string> digests(const CheckpointReader& reader, int threads,
                                            DType as = DType::fp32);
 

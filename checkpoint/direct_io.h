@@ -1,4 +1,4 @@
-// Reads and writes of files past the page cache.
+// File I/O that bypasses the page cache.
 #pragma once
 #include <cstdint>
 
@@ -6,11 +6,10 @@ namespace cleave::checkpoint {
 
 inline constexpr int64_t kDirectAlignment = 4096;  // of addresses, offsets and sizes in memory and file
 
-// Makes reads and writes of an open file bypass the page cache from now on; false where they cannot. Only
-// file systems of local disks are asked: others may cut a request into several that arrive in any order, or
-// forget what is written.
+// Makes later reads and writes of an open file bypass the page cache; false if not possible. Supports local
+// disks only: other file systems may split a request into parts that arrive in any order, or lose writes.
 bool bypass_page_cache(int file);
-// The contrary. Whether it is so.
+// Makes later reads and writes use the page cache again; false if not possible.
 bool through_page_cache(int file);
 
 }  // namespace cleave::checkpoint

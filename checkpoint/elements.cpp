@@ -11,7 +11,7 @@
 namespace cleave::checkpoint {
 namespace {
 
-// Elements as equal runs at equal distances; a range is one run.
+// Elements as runs of equal length at equal distances; a range is one run.
 struct Runs {
   explicit Runs(const Elements& e)
       : begin(e.range.begin),
@@ -19,7 +19,7 @@ struct Runs {
         stride(e.stride ? e.stride : std::max<int64_t>(1, run)),
         count(run ? e.numel() / run : 0) {}
   Range at(int64_t i) const { return Range{0, run}.shifted(begin + i * stride); }
-  // The first run that ends after this element of the whole tensor.
+  // Index of the first run that ends after this element of the whole tensor.
   int64_t after(int64_t element) const { return std::max<int64_t>(0, (element - begin - run) / stride); }
   int64_t begin, run, stride, count;
 };
@@ -31,9 +31,8 @@ bool is_part_of(const Elements& e, int64_t numel) {
          (e.range.size() - e.run) % e.stride == 0;
 }
 
-// A tensor as a matrix of some width, and parts of it as rectangles. However many runs a part has, it takes
-// one or two rectangles if its runs are one row apart, so a few bytes of a file cannot ask for much memory or
-// time.
+// View of a tensor as a matrix with parts as rectangles. A part with runs that are one row apart takes one or
+// two rectangles, so that a small file cannot request much memory or time.
 class Grid {
  public:
   Grid(std::span<const Elements> parts, int64_t numel) : width_(std::max<int64_t>(1, numel)), numel_(numel) {
@@ -43,7 +42,7 @@ class Grid {
     rows_ = ceil_div(numel, width_);
   }
 
-  // False if there are too many runs at other distances than the width.
+  // False if there are too many runs at distances other than the width.
   bool add(const Elements& e) {
     constexpr int64_t kMostRuns = 1 << 16;
     const Runs r(e);
@@ -53,17 +52,17 @@ class Grid {
     return true;
   }
 
-  // The first row's first element that no part has, or two have.
+  // First element, in row-major order, that no part or two parts have.
   struct Fault {
     int64_t element;
     bool twice;
   };
   std::optional<Fault> fault() {
-    add_range({numel_, rows_ * width_});  // behind the end of the last row
+    add_range({numel_, rows_ * width_});  // after the end of the last row
     std::sort(edges_.begin(), edges_.end(), [](const Edge& a, const Edge& b) {
       return std::tie(a.row, a.begins) < std::tie(b.row, b.begins);
     });
-    std::map<int64_t, int64_t> held;  // columns of the present row: their ends by their begins
+    std::map<int64_t, int64_t> held;  // columns of the current row: end by begin
     int64_t width = 0;
     auto edge = edges_.begin();
     for (int64_t row = 0; row < rows_; row = edge == edges_.end() ? rows_ : edge->row) {
@@ -103,7 +102,7 @@ class Grid {
   void add_column(const Runs& r) {
     const int64_t row = r.begin / width_, column = r.begin % width_, end = column + r.run;
     add({row, row + r.count}, {column, std::min(end, width_)});
-    add({row + 1, row + 1 + r.count}, {0, end - width_});  // of runs that go on in the next row
+    add({row + 1, row + 1 + r.count}, {0, end - width_});  // of runs that continue in the next row
   }
   void add_range(Range elements) {
     const int64_t row = elements.begin / width_, column = elements.begin % width_;

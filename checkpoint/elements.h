@@ -1,4 +1,4 @@
-// Which elements of a whole tensor a record has, and what records have in common.
+// Element sets of whole tensors that records hold, and their overlaps.
 #pragma once
 #include <functional>
 #include <span>
@@ -8,21 +8,21 @@
 
 namespace cleave::checkpoint {
 
-// Elements of the flat order of a whole tensor: a range or, where stride > 0, of the range the first `run`
-// elements of every `stride`, such as some columns of a matrix. Such a range ends with a run.
+// Elements of the flattened whole tensor: a range or, if stride > 0, the first `run` of every `stride`
+// elements of the range, such as columns of a matrix. A strided range ends with a run.
 struct Elements {
   Range range;
   int64_t run = 0, stride = 0;
   int64_t numel() const { return stride ? (range.size() - run) / stride * run + run : range.size(); }
 };
 
-// Calls overlap(offset in wanted, offset in stored, numel) for what both have of wanted's elements [window),
-// counted among its own.
+// Calls overlap(offset in wanted, offset in stored, numel) for each run of elements in both `stored` and
+// `wanted`. `window` is a range of wanted's own elements; the rest of `wanted` is ignored.
 using Overlap = std::function<void(int64_t in_wanted, int64_t in_stored, int64_t numel)>;
 void each_overlap(const Elements& wanted, Range window, const Elements& stored, const Overlap& overlap);
 
-// That the parts together have each element of a tensor of `numel` once. Error(checkpoint) otherwise, which
-// names an element that is there twice or not at all, or the part that is none of such a tensor.
+// Checks that the parts cover each element of a tensor of `numel` elements exactly once. Otherwise throws
+// Error(checkpoint), which names a duplicate or missing element, or a part that does not fit the tensor.
 void require_each_once(std::span<const Elements> parts, int64_t numel, std::string_view tensor);
 
 }  // namespace cleave::checkpoint

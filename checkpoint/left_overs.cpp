@@ -15,7 +15,7 @@ constexpr std::string_view kTemporary = ".tmp.", kReplaced = ".old.", kStep = "g
 
 struct Contents {
   bool empty = true, foreign = false, manifest = false, shards = false;
-  bool unfinished = false;  // what a rank wrote for the manifest, or the manifest's beginning
+  bool unfinished = false;  // a rank's shard list, or a temporary manifest
 };
 
 Contents contents_of(const fs::path& folder) {
@@ -29,7 +29,7 @@ Contents contents_of(const fs::path& folder) {
       c.manifest = true;
     else if (name.extension() == ".safetensors")
       c.shards = true;
-    else if (name != "file")  // of the trial whether folders are renamed
+    else if (name != "file")  // of the trial rename of a folder
       c.unfinished = true;
   }
   return c;

@@ -40,7 +40,7 @@ const json& list_of(const json& object, const char* name, const char* wanted) {
   return list;
 }
 
-// A whole number that is not negative.
+// Reads a non-negative integer.
 int64_t number_in(const json& value, const char* name, const json& shown, const char* wanted) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > uint64_t(INT64_MAX)) refuse(name, shown, wanted);
   return value;
@@ -68,7 +68,7 @@ uint64_t checksum_in(const json& value, const char* name) {
   const auto text = value.get<std::string>();
   uint64_t sum = 0;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), sum, 16);
-  // One value has one form, so that no digit can change unnoticed.
+  // Accept one spelling per value, so that every changed digit is detected.
   const bool small = text.find_first_of("ABCDEF") == std::string::npos;
   if (text.size() != 16 || !small || read.ec != std::errc() || read.ptr != text.data() + text.size())
     refuse(name, value, wanted);
@@ -90,7 +90,7 @@ std::string file_of(const json& record) {
   return file;
 }
 
-// Of a record; what says nothing is fp32.
+// Type of a record; fp32 if it names none.
 DType type_of(const json& record) {
   if (!record.contains("dtype")) return DType::fp32;
   const json& type = record["dtype"];
@@ -157,15 +157,15 @@ json shards_of(const Manifest& m) {
   return out;
 }
 
-// The oldest that says what this one has, so that older programs read what they can.
+// Oldest version that can express this manifest, so that older programs can read it.
 int version_of(const Manifest& m) {
   const bool plain =
       std::all_of(m.tensors.begin(), m.tensors.end(), [](auto& t) { return t.second.dtype == DType::fp32; });
   return plain ? 3 : Manifest::kVersion;
 }
 
-// The manifest's own checksum is the last thing in its text, and is computed with zeros in its place.
-constexpr size_t kDigits = 16, kBehindDigits = 4;  // quotation mark, end of line, brace, end of line
+// The manifest ends with a checksum of its text, computed with zeros in the place of the digits.
+constexpr size_t kDigits = 16, kBehindDigits = 4;  // quote, newline, brace, newline
 
 void seal(std::string& text) {
   const size_t at = text.size() - kBehindDigits - kDigits;
@@ -190,7 +190,7 @@ std::string name_in_shard(const Manifest::Name& tensor, const Elements& e) {
 }
 
 int64_t numel_of(const std::vector<int64_t>& shape, DType dtype) {
-  int64_t numel = 1;  // of the dimensions that are not 0, so that no product of some of them wraps around
+  int64_t numel = 1;  // product of dimensions other than 0, so that none wraps around
   for (const int64_t d : shape)
     require(d >= 0 && !__builtin_mul_overflow(numel, std::max<int64_t>(d, 1), &numel) &&
                 numel <= INT64_MAX / size_of(dtype),

@@ -27,7 +27,7 @@ OutputFile::OutputFile(const std::filesystem::path& path, int64_t bytes)
 OutputFile::~OutputFile() {
   try {
     writer_.synchronize();
-  } catch (const Error&) {  // the caller has left for a reason of its own
+  } catch (const Error&) {  // the caller already left with another error
   }
   if (file_ >= 0) ::close(file_);
 }
@@ -42,7 +42,7 @@ void OutputFile::write(const void* data, int64_t bytes) {
   }
 }
 
-// Hands the piece to the writer, and waits until the next one can be filled.
+// Passes the piece to the writer, and waits until the next one is free.
 void OutputFile::pass_on() {
   writer_.enqueue(
       [this, at = static_cast<const std::byte*>(pieces_[filling_].tensor().raw()), bytes = filled_] {

@@ -1,9 +1,9 @@
-// A file that is written once, from its first byte to its last, behind the caller: while one piece is on its
-// way to the disk, the next is made.
+// File that is written once, front to back, in the background: the caller fills one piece while another is
+// written.
 //
-// Every file system sees one sequential write after another and a sync. On those of local disks large files
-// pass by the page cache: a core's work of copying and of looking after pages is saved, the disk is kept busy
-// from the first piece on, and the training's memory is not filled with what nobody reads soon.
+// Every file system sees sequential writes and one sync. On local disks, large files bypass the page cache.
+// This saves the CPU time of copies and page management, keeps the disk busy from the first piece on, and
+// does not fill the training's memory with cached data.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -18,20 +18,20 @@ namespace cleave::checkpoint {
 
 class OutputFile {
  public:
-  // Bytes of a write, and writes in memory: one on its way, others ready behind it, one being made.
+  // Bytes of a write, and the pieces in memory: one in transit, others queued, one being filled.
   static constexpr int64_t kPiece = int64_t{4} << 20;
   static constexpr int kPieces = 4;
 
-  // Makes the file, or empties the one that is there. `bytes` is how many will be written: a file of less
-  // than two pieces is written by the caller's own thread. Every member throws Error(checkpoint) with the
-  // path and what the system said; what fails behind the caller is thrown by a later call.
+  // Creates or truncates the file. `bytes` is the expected size; the caller's own thread writes a file of
+  // fewer than two pieces. Every member throws Error(checkpoint) with the path and the system's error; a
+  // later call throws errors of background writes.
   OutputFile(const std::filesystem::path& path, int64_t bytes);
-  ~OutputFile();  // what was not closed may be anything
+  ~OutputFile();  // contents are unspecified without close()
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  void write(const void* data, int64_t bytes);  // copies them
-  // Returns when all bytes are on the disk.
+  void write(const void* data, int64_t bytes);  // copies the bytes
+  // Returns when all bytes are on disk.
   void close();
 
  private:
@@ -42,14 +42,14 @@ class OutputFile {
 
   std::filesystem::path path_;
   int file_;
-  bool direct_ = false;  // past the page cache
+  bool direct_ = false;  // bypasses the page cache
   Memory memory_;
   Buffer pieces_[kPieces];
   Event written_[kPieces];
   int filling_ = 0;
   int64_t filled_ = 0;  // bytes
   std::atomic<bool> failed_{false};
-  Stream writer_;  // ends first
+  Stream writer_;  // destroyed first
 };
 
 }  // namespace cleave::checkpoint

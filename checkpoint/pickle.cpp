@@ -14,7 +14,7 @@ namespace {
 
 using Kind = Pickled::Kind;
 
-// Names that stand in pickles of tensors, and what calling them would make.
+// Names in pickles of tensors, and the results of calling them.
 enum class Makes : uint8_t { none, dict, list, same, tensor, tensor_v1, parameter, typed, inert };
 constexpr std::pair<std::string_view, Makes> kCalls[] = {
     {"collections.OrderedDict", Makes::dict},
@@ -40,7 +40,7 @@ Makes call_of(const std::string& name) {
   return Makes::none;
 }
 
-// Types and storages of torch are names that are not called.
+// Types and storages of torch are accepted as names, never called.
 bool is_torch_type(const std::string& name) {
   constexpr std::string_view types[] = {"float32", "float64", "float16", "bfloat16", "float",
                                         "double",  "half",    "int64",   "int32",    "int16",
@@ -68,7 +68,8 @@ const Pickled* Pickled::find(std::string_view name) const {
 
 Pickle::~Pickle() = default;
 
-// A stack of values, the places of marks in it, and a memory of values that stand in a pickle twice.
+// Stack machine of pickle: a stack of values, the positions of marks in it, and a memo of values that occur
+// twice.
 class Pickle::Machine {
  public:
   Machine(std::deque<Pickled>& values, std::span<const std::byte> bytes, const Inert& inert)
@@ -109,7 +110,7 @@ class Pickle::Machine {
     return text.substr(0, text.size() - 1);
   }
 
-  // Memory that values take, so that a small file cannot ask for much. What torch writes takes 10 times its
+  // Memory limit of values, so that a small file cannot request much. Files of torch take 10 times their
   // size.
   static constexpr size_t kRoom = size_t{1} << 16, kRoomPerByte = 32;
   void take_room(size_t bytes) {
@@ -123,11 +124,11 @@ class Pickle::Machine {
     return &values_.emplace_back(std::move(value));
   }
   bool push(const Pickled* value) {
-    stack_.push_back(const_cast<Pickled*>(value));  // all are of values_
+    stack_.push_back(const_cast<Pickled*>(value));  // all are in values_
     return true;
   }
   bool push_new(Pickled value) { return push(make(std::move(value))); }
-  // Nothing below the last mark.
+  // Pops a value above the last mark.
   Pickled* pop() {
     if (stack_.size() <= (marks_.empty() ? 0 : marks_.back())) refuse("it takes a value from an empty stack");
     Pickled* value = stack_.back();
@@ -154,7 +155,7 @@ class Pickle::Machine {
   }
 
   bool integer(int64_t value) { return push_new({.kind = Kind::integer, .integer = value}); }
-  // Values that nothing changes are made once.
+  // Immutable values are created once.
   bool small(Kind kind, uint8_t value) {
     Pickled*& one = small_[{kind, value}];
     if (!one) one = make({.kind = kind, .integer = value});
@@ -225,7 +226,7 @@ class Pickle::Machine {
 
   bool add(Pickled* container, std::vector<const Pickled*> more) {
     if (container->kind == Kind::dict && more.size() % 2 != 0) refuse("a key has no value");
-    if (container->kind == Kind::object) return true;  // of which attributes alone are kept
+    if (container->kind == Kind::object) return true;  // only its attributes are kept
     take_room(more.size() * sizeof(void*));
     container->items.insert(container->items.end(), more.begin(), more.end());
     return true;
@@ -314,7 +315,7 @@ class Pickle::Machine {
   }
 
   bool global(std::string_view module, std::string_view name) {
-    constexpr size_t kLongest = 500;  // no pickle may make more text than it has by repeating names
+    constexpr size_t kLongest = 500;  // limits the text that repeated names can request
     if (module.size() + name.size() > kLongest) refuse("a name is too long");
     std::string all = std::string(module) + "." + std::string(name);
     if (call_of(all) == Makes::none && !is_torch_type(all) && !(inert_ && inert_(all)))
@@ -357,8 +358,8 @@ class Pickle::Machine {
         return false;
     }
   }
-  // Attributes of containers and tensors are not looked at. Those of an object stay the dict that they are,
-  // so that no pickle makes more of them than it has.
+  // Drops attributes of containers and tensors. An object's attributes stay one dict, so that no pickle can
+  // multiply them.
   bool top_is_built(const Pickled* attributes) {
     Pickled* built = top_any();
     const Kind kind = built->kind;
@@ -404,7 +405,7 @@ class Pickle::Machine {
       case Makes::parameter:
         if (a.empty() || a[0]->kind != Kind::tensor) refuse("a parameter has no tensor");
         return push(a[0]);
-      case Makes::typed:  // of a class with attributes: how to make it, the class, and what to make it of
+      case Makes::typed:  // of a class with attributes: maker, class, and arguments of the maker
         if (a.size() < 3 || a[0]->text != "torch._utils._rebuild_tensor_v2" || a[2]->kind != Kind::list)
           refuse("a tensor of another class has an unexpected form");
         return tensor(a[2]->items);

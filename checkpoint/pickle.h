@@ -1,5 +1,5 @@
-// Python's pickles as plain values. A pickle is a program that may call anything; this reader calls nothing.
-// It knows numbers, texts, containers and torch's tensors, and refuses everything else by name.
+// Reads Python pickles as plain values. A pickle is a program that may call any function; this reader calls
+// none. It supports numbers, strings, containers and torch tensors, and rejects everything else by name.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,16 +17,16 @@ struct Pickled {
   enum class Kind : uint8_t {
     none,
     boolean,  // integer
-    integer,  // integer; one of more than 64 bits: text, its bytes
+    integer,  // integer; if wider than 64 bits, text with its bytes
     number,   // number
     text,     // text
     bytes,    // text
-    list,     // items; tuples, sets and sizes, too
-    dict,     // items: keys and values in turn; the last value of a key is its value
+    list,     // items; also tuples, sets and sizes
+    dict,     // items: keys and values in turn; the last value of a key counts
     global,   // text: "module.name"
-    object,   // text: its class, of which nothing is run; items: the dict of its attributes, where it has one
+    object,   // text: its class, never run; items: the dict of its attributes, if any
     storage,  // text: its key; items: the type, "torch.FloatStorage"; integer: elements
-    tensor    // items: the storage, list of its shape, list of its strides; integer: offset in elements
+    tensor    // items: storage, list of the shape, list of strides; integer: offset in elements
   };
   Kind kind = Kind::none;
   int64_t integer = 0;
@@ -34,15 +34,14 @@ struct Pickled {
   std::string text = {};
   std::vector<const Pickled*> items = {};
 
-  // The value that a dict has for a text, or an object as an attribute; null where there is none.
+  // Value of a text key of a dict, or of an object's attribute; null if not found.
   const Pickled* find(std::string_view name) const;
 };
 
 class Pickle {
  public:
-  // Reads one pickle of protocol 2 to 5 at the beginning of the bytes. `inert` says which classes beside the
-  // known ones may stand in it, as objects with attributes. Error(checkpoint) says what was refused
-  // and at which byte.
+  // Reads one pickle of protocol 2 to 5 at the start of the bytes. `inert` selects further classes to accept
+  // as objects with attributes. Throws Error(checkpoint) with the rejected item and its byte.
   using Inert = std::function<bool(const std::string& name)>;
   explicit Pickle(std::span<const std::byte> bytes, const Inert& inert = {});
   ~Pickle();
@@ -53,7 +52,7 @@ class Pickle {
 
  private:
   class Machine;
-  std::deque<Pickled> values_;  // own all of them, because they may contain each other
+  std::deque<Pickled> values_;  // own all values, because values may contain each other
   const Pickled* root_ = nullptr;
   size_t size_ = 0;
 };

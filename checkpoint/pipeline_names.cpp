@@ -11,7 +11,7 @@
 namespace cleave::checkpoint {
 namespace {
 
-// A name cut at its first number: "model.layers.3.mlp.up_proj.weight" is 3 and "mlp.up_proj.weight".
+// A name split at its first number: "model.layers.3.mlp.up_proj.weight" gives 3 and "mlp.up_proj.weight".
 struct Numbered {
   int64_t number = 0;
   std::string rest;
@@ -74,7 +74,7 @@ class Matching {
          where_, why);
   }
 
-  // The layers of the pipeline that have a parameter of a block.
+  // Finds the pipeline layers that have a parameter of a block.
   void find_blocks() {
     std::set<int64_t> layers;
     for (const auto& [name, shape] : pipeline_)
@@ -98,7 +98,7 @@ class Matching {
     }
   }
 
-  // By shape; of several the one whose name ends most alike.
+  // Matches by shape; among several, the name with the longest common ending.
   template <class Stands>
   void match(const std::vector<const WeightName*>& wanted, const Stands& stands) {
     for (const WeightName* want : wanted) {
@@ -131,7 +131,7 @@ class Matching {
   std::map<int64_t, std::map<std::string, const WeightName*>> in_blocks_;  // by number and end
   std::set<std::string> ends_;
   std::vector<const WeightName*> before_, behind_;
-  std::vector<int64_t> layers_;  // of the pipeline, that are blocks
+  std::vector<int64_t> layers_;  // pipeline layers that are blocks
   std::map<std::string, std::string> found_;
 };
 

@@ -1,6 +1,6 @@
-// Names of parameters in a PipelineModule of DeepSpeed's. It calls them after the number of their layer in
-// the pipeline, "7.mlp.up_proj.weight", and shared ones "tied_modules.KEY.weight"; what stands behind the
-// number is the layer's own affair.
+// Maps parameter names of a DeepSpeed PipelineModule to published names. The module names a parameter after
+// its layer number in the pipeline, "7.mlp.up_proj.weight", and a shared one "tied_modules.KEY.weight"; the
+// layer defines the rest of the name.
 #pragma once
 #include <map>
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace cleave::checkpoint {
 
-// Which of a published model's names each parameter of the pipeline has. Layers whose parameters end like
-// those of the model's blocks are its blocks, in order; before them come embeddings and behind them the last
-// norm and the head, found by shape, and among equals by the ends of their names. Error(checkpoint), which
-// begins with `where`, names what has no counterpart, or several.
+// Returns the published name of each pipeline parameter. Layers with parameter names that end like those of
+// the model's blocks are its blocks, in order. Embeddings come before them; the last norm and the head come
+// after them. These are matched by shape, then by the ends of their names. Throws Error(checkpoint), which
+// begins with `where` and names parameters with no match or several.
 std::map<std::string, std::string> published_names(
     const std::map<std::string, std::vector<int64_t>>& pipeline, const WeightNames& model,
     const std::string& where);

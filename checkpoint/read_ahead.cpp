@@ -11,11 +11,11 @@
 namespace cleave::checkpoint {
 namespace {
 
-constexpr int64_t kJoined = int64_t{4} << 20;  // bytes that pieces are read at once up to
+constexpr int64_t kJoined = int64_t{4} << 20;  // maximum bytes of joined pieces
 
 }  // namespace
 
-// A second descriptor of a file, past the page cache.
+// Second descriptor of a file, which bypasses the page cache.
 class ReadAhead::Direct {
  public:
   explicit Direct(const InputFile& file)
@@ -25,8 +25,8 @@ class ReadAhead::Direct {
   ~Direct() {
     if (file_ >= 0) ::close(file_);
   }
-  // Whether [offset, offset + bytes) of the file are in memory now, `before` bytes behind its start, which is
-  // aligned.
+  // Reads bytes [offset, offset + bytes) of the file to `to`, which is aligned; they start at to + offset %
+  // kDirectAlignment. Returns false if this fails.
   bool read(int64_t offset, int64_t bytes, std::byte* to) const {
     const int64_t before = offset % kDirectAlignment;
     const int64_t all = round_up(before + bytes, kDirectAlignment);
@@ -37,7 +37,7 @@ class ReadAhead::Direct {
   int file_;
 };
 
-// Reads of at most so many bytes, unless a piece has more.
+// Joins pieces to reads of at most `most` bytes; a larger piece is one read.
 std::vector<ReadAhead::Read> ReadAhead::joined(const std::vector<FilePiece>& pieces, int64_t most) {
   std::vector<Read> reads;
   for (const FilePiece& p : pieces) {

@@ -1,4 +1,4 @@
-// Reads of files that are known beforehand, made before they are asked for.
+// Reads known pieces of files before the caller needs them.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace cleave::checkpoint {
 
-// Some bytes of a file that outlives the reads.
+// Bytes of a file that outlives the reads.
 struct FilePiece {
   const InputFile* file;
   int64_t offset, bytes;
@@ -22,17 +22,16 @@ struct FilePiece {
 
 class ReadAhead {
  public:
-  // The caller reads, a piece at a time; or a thread reads while the caller works on what it has read: pieces
-  // that follow each other in a file at once, and past the page cache where the file is on a local disk,
-  // since what a training loads it does not read again.
+  // `caller`: next() reads one piece at a time. `thread`: a thread reads while the caller works on earlier
+  // pieces. It joins adjacent pieces of a file, and bypasses the page cache on local disks, because a
+  // training loads each byte once.
   enum class Reader { caller, thread };
   ReadAhead(std::vector<FilePiece> pieces, Reader reader);
   ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // The next piece's bytes, which the caller may change; valid until the next call. Throws as
-  // InputFile::read() does.
+  // Bytes of the next piece, writable and valid until the next call. Throws the errors of InputFile::read().
   std::span<std::byte> next();
 
  private:
@@ -43,7 +42,7 @@ class ReadAhead {
   };
   struct Slot {
     Buffer memory;
-    std::byte* bytes = nullptr;  // of a read, in the memory
+    std::byte* bytes = nullptr;  // of a read, inside the memory
     Event read;
   };
   static std::vector<Read> joined(const std::vector<FilePiece>& pieces, int64_t most);
@@ -52,13 +51,13 @@ class ReadAhead {
   const std::vector<FilePiece> pieces_;
   std::vector<Read> reads_;
   Memory memory_;
-  std::map<const InputFile*, std::unique_ptr<Direct>> direct_;  // none: the caller reads
+  std::map<const InputFile*, std::unique_ptr<Direct>> direct_;  // empty if the caller reads
   std::vector<Slot> slots_;
   size_t next_ = 0;               // piece
   size_t begun_ = 0, taken_ = 0;  // reads
-  size_t left_ = 0;               // pieces of the read taken last
+  size_t left_ = 0;               // pieces left of the current read
   std::atomic<bool> failed_{false};
-  Stream reader_;  // ends first
+  Stream reader_;  // destroyed first
 };
 
 }  // namespace cleave::checkpoint

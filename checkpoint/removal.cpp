@@ -23,8 +23,8 @@ namespace {
 
 constexpr std::string_view kManifest = "manifest.json";
 
-// A folder whose files are removed by its descriptor: another folder or a link that takes its name meanwhile
-// loses nothing.
+// Removes files of a folder through its descriptor, so that a folder or link that takes its name meanwhile is
+// safe.
 class OpenFolder {
  public:
   explicit OpenFolder(const fs::path& path)
@@ -63,7 +63,7 @@ class OpenFolder {
   int fd_;
 };
 
-// Whether the text is the beginning, at least five digits, and one of the ends.
+// True if the text is `begin`, at least five digits, and one of `ends`.
 bool is_numbered(std::string_view name, std::string_view begin,
                  std::initializer_list<std::string_view> ends) {
   if (!name.starts_with(begin)) return false;
@@ -103,7 +103,7 @@ bool remove_own(const fs::path& folder, OwnName own) {
     for (const std::string& file : files) open.remove(file);
     if (!open.others(own).empty()) return false;
   }
-  fs::remove(folder);  // of a folder that was filled meanwhile an error
+  fs::remove(folder);  // fails if the folder was filled meanwhile
   return true;
 }
 
@@ -125,7 +125,7 @@ bool is_checkpoint(const fs::path& folder) {
         json_or_nothing(InputFile((folder / "manifest.json").string(), Exit::checkpoint).text());
     if (manifest.is_object() && manifest.value("format", nlohmann::json()) == "cleave") return true;
   }
-  // Or what a killed save leaves, or a disk that failed.
+  // Files of a killed save or a failed disk also count.
   const auto none = [](std::string_view) { return false; };
   return others_in(folder, is_checkpoint_file).empty() &&
          others_in(folder, none) != std::vector<std::string>{"manifest.json"};

@@ -1,5 +1,5 @@
-// Removal of files that this program wrote, and of no others: all code that replaces or removes a folder of
-// output calls it.
+// Removes files that this program wrote, and no others. All code that replaces or removes an output folder
+// uses these functions.
 #pragma once
 #include <filesystem>
 #include <string>
@@ -8,31 +8,31 @@
 
 namespace cleave::checkpoint {
 
-// Whether a name is one that a writer gives to files in its folders.
+// True for names that a writer gives to files in its folders.
 using OwnName = bool (*)(std::string_view name);
 
-// shard-00000.safetensors, manifest.json, ...: the files of a checkpoint, finished or not.
+// Files of a checkpoint, finished or not: shard-00000.safetensors, manifest.json, ...
 bool is_checkpoint_file(std::string_view name);
-// model.safetensors, or model-00001-of-00003.safetensors and so on with the index: what write_weights()
-// writes.
+// Files that write_weights() writes: model.safetensors, or model-00001-of-00003.safetensors etc. and the
+// index.
 bool is_weights_file(std::string_view name);
 
-// Names in the folder that are not the writer's, and all folders in it; sorted. None of a link, which is not
-// followed, and where nothing has the name.
+// Names in the folder that are not the writer's, and all subfolders; sorted. Empty for a link, which is not
+// followed, and if the folder does not exist.
 std::vector<std::string> others_in(const std::filesystem::path& folder, OwnName own);
 
-// Removes the writer's files, the manifest first, and then the folder, if nothing else is in it; of a link
-// the link. Returns whether nothing has the name now. Throws std::filesystem::filesystem_error.
+// Removes the writer's files, the manifest first, then the folder if it is empty. Removes a link itself, not
+// its target. Returns true if the name is free now. Throws std::filesystem::filesystem_error.
 bool remove_own(const std::filesystem::path& folder, OwnName own);
-// The same behind an error, which counts: another one is ignored.
+// remove_own() during error handling: ignores further errors.
 void discard_own(const std::filesystem::path& folder, OwnName own) noexcept;
-// As remove_own(); Error(checkpoint) names a file that is not the writer's, before anything is removed.
+// remove_own() that first throws Error(checkpoint) if the folder has a file that is not the writer's.
 void require_removed(const std::filesystem::path& folder, OwnName own);
 
-// Whether the folder is a checkpoint, or what is left of one, and not a folder of the user's.
+// True if the folder is a checkpoint or the rest of one; false for user folders.
 bool is_checkpoint(const std::filesystem::path& folder);
-// Error(checkpoint) if anything but a checkpoint has the name. A link may be replaced: what it leads to
-// stays.
+// Throws Error(checkpoint) if the name belongs to something else than a checkpoint. A link may be replaced;
+// its target stays.
 void require_replaceable(const std::filesystem::path& folder);
 
 }  // namespace cleave::checkpoint

@@ -22,7 +22,7 @@ struct TypeName {
 constexpr TypeName kTypes[] = {{DType::fp32, "F32"},   {DType::fp16, "F16"},  {DType::bf16, "BF16"},
                                {DType::fp64, "F64"},   {DType::int64, "I64"}, {DType::int32, "I32"},
                                {DType::uint16, "U16"}, {DType::uint8, "U8"}};
-// Types of the format that nothing here computes with, as types of the same size.
+// Types of the format without arithmetic support, mapped to types of the same size.
 constexpr TypeName kForeign[] = {
     {DType::uint8, "BOOL"},    {DType::uint8, "I8"},      {DType::uint16, "I16"},
     {DType::int32, "U32"},     {DType::int64, "U64"},     {DType::uint8, "F8_E4M3"},
@@ -53,7 +53,7 @@ std::string header_of(const std::vector<NamedTensor>& tensors,
     at += t.data.bytes();
   }
   std::string text = header.dump();
-  text.resize(size_t(round_up(int64_t(text.size()), 8)), ' ');  // the data starts aligned
+  text.resize(size_t(round_up(int64_t(text.size()), 8)), ' ');  // aligns the data
   return text;
 }
 
@@ -124,7 +124,7 @@ void SafetensorsFile::read_header() {
     std::transform(shape.begin(), shape.end(), std::back_inserter(t.shape), whole_number);
     const auto& offsets = value.at("data_offsets");
     t.begin = whole_number(offsets.at(0)), t.end = whole_number(offsets.at(1));
-    __int128 numel = 1;  // no product of the file's numbers may wrap around
+    __int128 numel = 1;  // 128 bits, so that no product of the file's numbers wraps around
     for (int64_t d : t.shape) {
       require(d >= 0 && numel <= size, Exit::checkpoint, "tensor {} has an impossible shape",
               in_quotes(name));

@@ -1,5 +1,5 @@
 // The safetensors file format: 8 bytes little-endian header length, a JSON header, then the tensors' bytes.
-// Plain data, never code. Files are written forward once and fsynced, so that object-store mounts work.
+// Contains data, never code. Files are written sequentially and fsynced, so that object-store mounts work.
 #pragma once
 #include <filesystem>
 #include <functional>
@@ -14,13 +14,13 @@
 
 namespace cleave::checkpoint {
 
-// Writes all tensors in order. Throws Error(checkpoint) naming the file and what the system said.
+// Writes all tensors in order. Throws Error(checkpoint) with the file and the system's error.
 struct NamedTensor {
   using Sink = std::function<void(const Tensor& piece)>;
   std::string name;
   std::vector<int64_t> shape;
-  Tensor data;                                    // in memory of the host; or without an address, and then
-  std::function<void(const Sink&)> produce = {};  // gives the elements to the sink, in order and in pieces
+  Tensor data;                                    // in host memory; if without an address,
+  std::function<void(const Sink&)> produce = {};  // passes the elements to the sink in order, in pieces
 };
 struct WrittenFile {
   int64_t bytes = 0;
@@ -31,8 +31,9 @@ WrittenFile write_safetensors(const std::filesystem::path& path, const std::vect
 
 class SafetensorsFile final : public TensorFile {
  public:
-  // Reads and validates the header: offsets without hole or overlap that cover the file, sizes that match the
-  // shapes. Throws Error(checkpoint) naming the file and the fault. Tensors begin behind the header.
+  // Reads and validates the header: offsets cover the file without holes or overlaps, and sizes match the
+  // shapes. Throws Error(checkpoint) with the file and the fault. Tensor offsets count from the end of the
+  // header.
   explicit SafetensorsFile(std::filesystem::path path);
 
   const std::map<std::string, StoredTensor>& tensors() const override { return tensors_; }

@@ -23,7 +23,7 @@ constexpr StorageType kStorages[] = {
     {"ByteStorage", DType::uint8},       {"BoolStorage", DType::uint8, true},
     {"CharStorage", DType::uint8, true}, {"ShortStorage", DType::uint16, true}};
 
-// Little-endian numbers in a part of the archive.
+// Little-endian numbers of a part of the archive.
 class Bytes {
  public:
   Bytes(const InputFile& file, Range range) : bytes_(size_t(range.size())) { file.read(range.begin, bytes_); }
@@ -56,7 +56,7 @@ int64_t within(uint64_t value, int64_t most) {
   return int64_t(value);
 }
 
-// Where the central directory is, by the record at the archive's end.
+// Finds the central directory through the record at the end of the archive.
 Directory directory_of(const InputFile& file) {
   constexpr int64_t kEnd = 22, kLocator = 20, kLongestComment = 65535;
   const int64_t size = file.size(), from = std::max<int64_t>(0, size - kEnd - kLongestComment - kLocator);
@@ -86,7 +86,7 @@ struct ZipEntry {
   uint16_t method;
 };
 
-// The entry of the directory at a place, which becomes that of the next.
+// Reads the directory entry at `at`, and moves `at` to the next one.
 ZipEntry entry_at(const Bytes& b, int64_t& at) {
   require(b.at<uint32_t>(at) == 0x02014b50, Exit::checkpoint, "its table of contents is damaged");
   ZipEntry e{
@@ -101,7 +101,7 @@ ZipEntry entry_at(const Bytes& b, int64_t& at) {
     const uint16_t id = b.at<uint16_t>(field);
     int64_t value = field + 4;
     field = value + b.at<uint16_t>(field + 2);
-    if (id != 1) continue;  // ZIP64: those that do not fit into 32 bits, in this order
+    if (id != 1) continue;  // ZIP64: values wider than 32 bits, in this order
     for (uint64_t* wide : {&e.size, &e.packed, &e.header})
       if (*wide == 0xffffffff) *wide = b.at<uint64_t>(value), value += 8;
   }
@@ -189,7 +189,7 @@ StoredTensor TorchFile::locate(const Pickled& tensor, const std::string& name) c
   if (type->foreign) t.foreign = type->name;
   const int64_t room = entry->second.size / size_of(t.dtype);
   if (shape.items.size() > kMostDims) refuse(in_quotes(name) + " has an impossible shape");
-  __int128 numel = 1;  // no product of the file's numbers may wrap around
+  __int128 numel = 1;  // 128 bits, so that no product of the file's numbers wraps around
   for (const Pickled* d : shape.items) {
     if (d->integer < 0 || numel > room) refuse(in_quotes(name) + " has an impossible shape");
     numel *= d->integer;

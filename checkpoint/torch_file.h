@@ -1,4 +1,4 @@
-// Files of torch.save, whose tensors are read and whose programs are not run (checkpoint/pickle.h).
+// Reads tensors of torch.save files without running their code (checkpoint/pickle.h).
 #pragma once
 #include <memory>
 
@@ -10,11 +10,11 @@ namespace cleave::checkpoint {
 
 class TorchFile final : public TensorFile {
  public:
-  // A ZIP archive as torch has written it since version 1.6. Its tensors are those of its outermost dict,
-  // under its keys; a value that is no tensor is an error. Error(checkpoint) names the file and what is wrong
-  // with it.
+  // A ZIP archive in the format of torch 1.6 and later. Its tensors are the values of the outermost dict,
+  // named by key; other values are an error. Throws Error(checkpoint) with the file and the fault.
   explicit TorchFile(std::filesystem::path path);
-  // Any contents: tensors() is empty, and tensors are found in root() (locate). Inert as Pickle has it.
+  // Accepts any contents: tensors() is empty, and locate() finds the tensors of root(). See Pickle for
+  // `inert`.
   TorchFile(std::filesystem::path path, const Pickle::Inert& inert);
 
   const std::map<std::string, StoredTensor>& tensors() const override { return tensors_; }
@@ -22,10 +22,10 @@ class TorchFile final : public TensorFile {
   void read(const std::string& name, int64_t begin, std::span<std::byte> bytes) const override;
 
   const Pickled& root() const { return pickle_->root(); }
-  // Where the elements of a tensor of root() lie. Error(checkpoint) where they are not all in the file or do
-  // not lie in row-major order without gaps.
+  // Byte range of a tensor of root(). Throws Error(checkpoint) if elements are outside of the file or not
+  // contiguous in row-major order.
   StoredTensor locate(const Pickled& tensor, const std::string& name) const;
-  // Bytes from one offset of a located tensor.
+  // Reads bytes of a located tensor from byte `begin` on.
   void read(const StoredTensor& tensor, int64_t begin, std::span<std::byte> bytes) const;
 
  private:
@@ -39,7 +39,7 @@ class TorchFile final : public TensorFile {
   struct Entry {
     int64_t begin = 0, size = 0;
   };
-  std::map<std::string, Entry> entries_;  // of the archive: bytes in the file
+  std::map<std::string, Entry> entries_;  // of the archive: byte ranges in the file
   std::string folder_;                    // in the archive
   std::unique_ptr<Pickle> pickle_;
 };

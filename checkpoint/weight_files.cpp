@@ -23,7 +23,7 @@ bool stands(const fs::path& path) {
   return fs::exists(path, error);
 }
 
-// Which file each tensor is in, by the index.
+// File of each tensor by the index.
 std::map<std::string, std::string> weight_map_of(const fs::path& path) {
   const std::string text = InputFile(path.string(), Exit::checkpoint).text(kLargestIndex);
   const json index = parse_json(text, path.string(), Exit::checkpoint, "download it again");

@@ -1,5 +1,5 @@
-// The files of a folder that hold a model's weights as Hugging Face publishes them: one file, or several with
-// an index. Reading begins with headers; what is read then is what somebody asks for.
+// Weight files of a model folder in Hugging Face's layout: one file, or several with an index. Opening reads
+// headers only.
 #pragma once
 #include <filesystem>
 #include <map>
@@ -13,17 +13,17 @@ namespace cleave::checkpoint {
 
 class WeightFiles {
  public:
-  // model.safetensors, or the files of model.safetensors.index.json; else pytorch_model.bin, or the files of
-  // its index. Error(checkpoint) where there is none, where an index names files or tensors that are not
-  // there, where two files have one tensor, and for damaged files.
+  // Opens model.safetensors, or the files of model.safetensors.index.json; otherwise pytorch_model.bin, or
+  // the files of its index. Throws Error(checkpoint) if none exists, if the index names missing files or
+  // tensors, if two files have the same tensor, or if a file is damaged.
   explicit WeightFiles(const std::filesystem::path& folder);
-  // One file that is open already.
+  // Wraps one open file.
   explicit WeightFiles(std::unique_ptr<TensorFile> file);
 
   const std::filesystem::path& folder() const { return folder_; }
   bool has(const std::string& name) const { return places_.contains(name); }
   std::vector<std::string> names() const;
-  // Where a tensor is stored that is there.
+  // Location of an existing tensor.
   const StoredTensor& tensor(const std::string& name) const;
   const TensorFile& file(const std::string& name) const;
   int files() const { return int(files_.size()); }
@@ -39,8 +39,8 @@ class WeightFiles {
   std::map<std::string, const TensorFile*> places_;
 };
 
-// The first file of a folder that holds weights in any format, or its index; empty where there is none, or no
-// such folder.
+// First weight file of any format in a folder, or its index; empty if there is none or the folder does not
+// exist.
 std::string weights_in(const std::filesystem::path& folder);
 
 }  // namespace cleave::checkpoint

@@ -12,9 +12,9 @@
 namespace cleave::checkpoint {
 namespace {
 
-constexpr int64_t kTile = int64_t{1} << 18;  // elements on their way at a time
+constexpr int64_t kTile = int64_t{1} << 18;  // elements in transit at a time
 
-// What is wrong with a folder, all at once.
+// Collects all faults of a folder.
 class WeightProblems {
  public:
   void add(std::string text) {
@@ -31,7 +31,7 @@ class WeightProblems {
   int count_ = 0;
 };
 
-// Consecutive elements of a tensor in fp32, from byte-wise reads through `bytes`.
+// Reads consecutive elements of a tensor as fp32, through `bytes`.
 void read_floats(const TensorFile& file, const std::string& name, DType type, Range elements, float* to,
                  std::vector<std::byte>& bytes) {
   for (Range part{elements.begin, 0}; part.begin < elements.end; part.begin = part.end) {
@@ -57,18 +57,18 @@ void read_floats(const TensorFile& file, const std::string& name, DType type, Ra
   }
 }
 
-// Values that no model can have.
+// Counts non-finite values.
 int64_t count_wrong(const float* values, int64_t count) {
   return std::count_if(values, values + count, [](float v) { return !std::isfinite(v); });
 }
 
-// Some columns of some rows of a matrix.
+// Adjacent columns of adjacent rows of a matrix.
 struct Rectangle {
   Range rows, columns;
   int64_t numel() const { return rows.size() * columns.size(); }
 };
 
-// Elements of the row-major order as rectangles that stand in it one after the other.
+// Splits ranges of the row-major order into consecutive rectangles.
 class Rectangles {
  public:
   explicit Rectangles(int64_t columns) : columns_(columns) {}
@@ -171,7 +171,7 @@ void WeightReader::read(const Record& record) const {
   }
 }
 
-// Of the whole tensor, so that every rank that has a part of it says the same.
+// Counts over the whole tensor, so that all ranks with a part of it report the same.
 void WeightReader::refuse_values(const Source& source) const {
   const int64_t numel = numel_of(source.name.shape);
   std::vector<float> memory(size_t(std::min(numel, kWeightPiece)));
@@ -202,7 +202,8 @@ void WeightReader::fill(const Source& source, const Elements& elements, Range wi
   });
   std::vector<float> tile;
   for (const Rectangle& r : rectangles.all()) {
-    // A column of the parameter is a row of the file: some at a time, of the rectangle's rows.
+    // A column of the parameter is a row of the file: read several file rows at a time, limited to the
+    // rectangle's rows.
     const int64_t height = r.rows.size(), width = r.columns.size(), length = name.shape[0];
     const int64_t most = std::max<int64_t>(1, kTile / height);
     tile.resize(size_t(std::min(most, width) * height));

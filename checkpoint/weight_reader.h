@@ -1,5 +1,5 @@
-// Weights of a model that others wrote, read as the records of a checkpoint are: only the elements that a
-// rank holds, in pieces, straight to where they live.
+// Reads published weights as checkpoint records: only the elements that a rank holds, in pieces, directly to
+// their destination.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,38 +11,38 @@ namespace cleave::checkpoint {
 
 inline constexpr int64_t kWeightPiece = int64_t{1} << 21;  // elements in memory at a time
 
-// A parameter, and what it is in the files.
+// A parameter and its name in the files.
 struct WeightName {
-  std::string tensor;          // the parameter's own name
+  std::string tensor;          // parameter name in Cleave
   std::vector<int64_t> shape;  // of the whole parameter
   std::string file_name;
-  bool transposed = false;  // a matrix whose rows are the parameter's columns
+  bool transposed = false;  // the file's rows are the parameter's columns
 };
 
 struct WeightNames {
-  std::vector<WeightName> tensors;  // all of them must be there
-  // May be there, with the values of a parameter that it is tied to: the file's name, and the parameter's.
+  std::vector<WeightName> tensors;  // all must exist
+  // Optional tensors with the values of the parameter that they are tied to: name in the file, parameter.
   std::vector<std::pair<std::string, std::string>> tied = {};
-  // Ends of names that are no parameters: buffers that models make themselves.
+  // Suffixes of names of buffers, which are not parameters; models create them.
   std::vector<std::string> buffers = {};
 };
 
 class WeightReader {
  public:
-  // Throws Error(checkpoint) that names every tensor that is missing, that is there and is no parameter, or
-  // that has another shape or a type that is no float of 16 bits and more. `files` outlives the reader.
+  // Throws Error(checkpoint), which names every tensor that is missing, extra, or of another shape, and every
+  // tensor with a type other than floats of at least 16 bits. `files` must outlive the reader.
   WeightReader(const WeightFiles& files, const WeightNames& names);
 
-  // Whether the files have the parameter, as they have all that the names say.
+  // True if the files have the parameter. They have all parameters of the names.
   bool has(const std::string& tensor) const { return sources_.contains(tensor); }
-  // Writes a record of kind "master" of a parameter, from the files' values in fp32. Reads only the record's
-  // elements. Error(checkpoint) with the tensor's name, and how many, for values that are no finite numbers.
+  // Writes a record of kind "master" from the file values as fp32. Reads only the record's elements. Throws
+  // Error(checkpoint) with the tensor's name and the number of non-finite values, if any.
   void read(const Record& record) const;
-  // That every tied tensor in the files has its parameter's values, which takes reading both whole.
-  // Error(checkpoint) otherwise.
+  // Checks that every tied tensor in the files equals its parameter; reads both in full. Throws
+  // Error(checkpoint).
   void require_tied() const;
 
-  // "fp32", "bf16", or "bf16 and fp32": the types of the parameters.
+  // Types of the parameters: "fp32", "bf16", or "bf16 and fp32".
   std::string types() const;
 
  private:

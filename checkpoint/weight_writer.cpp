@@ -13,7 +13,7 @@ namespace {
 
 using Read = std::function<void(const Record&)>;
 
-// Gives fp32 values to a sink in the type of the files.
+// Passes fp32 values to a sink in the file's type.
 class Rounded {
  public:
   Rounded(DType type, const std::string& name, const NamedTensor::Sink& sink)
@@ -47,7 +47,7 @@ void stream_plain(const WeightName& w, const Read& read, Rounded& out) {
         }});
 }
 
-// Rows of the file are columns of the parameter: some of them at a time.
+// File rows are columns of the parameter; converts several at a time.
 void stream_transposed(const WeightName& w, const Read& read, Rounded& out) {
   const int64_t rows = w.shape[0], columns = w.shape[1];
   const int64_t most = std::clamp<int64_t>(kWeightPiece / rows, 1, columns);
@@ -66,7 +66,7 @@ void stream_transposed(const WeightName& w, const Read& read, Rounded& out) {
   }
 }
 
-// Consecutive tensors that fit into a file.
+// Groups of consecutive tensors that fit into one file.
 std::vector<Range> files_of(const WeightNames& names, const WeightFormat& format) {
   std::vector<Range> files{{0, 0}};
   int64_t bytes = 0;

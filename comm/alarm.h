@@ -1,4 +1,4 @@
-// Tells every group of this process that the job is lost, from whichever thread learns it first.
+// Reports the loss of the job to every group of this process, from the thread that detects it first.
 #pragma once
 #include <mutex>
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace cleave::comm {
 
-// What waits and can be made to give up. poison() may be called from any thread; the first reason wins. It
-// must not touch the alarm.
+// Interface of objects with cancelable waits. poison() may be called from any thread; the first reason wins.
+// It must not use the alarm.
 class Poisonable {
  public:
   virtual ~Poisonable() = default;
@@ -16,8 +16,8 @@ class Poisonable {
 
 class Alarm {
  public:
-  // A group is here from the end of its constructor until the start of its destructor. One that comes after
-  // the alarm is poisoned at once.
+  // A group is registered from the end of its constructor to the start of its destructor. add() poisons it at
+  // once if the alarm has already rung.
   void add(Poisonable* group) {
     std::lock_guard lock(mutex_);
     groups_.push_back(group);
@@ -28,16 +28,16 @@ class Alarm {
     std::erase(groups_, group);
   }
 
-  // The first reason counts.
+  // Poisons all groups; only the first reason counts.
   void ring(const std::string& reason) {
     std::lock_guard lock(mutex_);
     if (!reason_.empty()) return;
     reason_ = reason;
-    // The lock keeps groups alive meanwhile; none may be destroyed on this thread.
+    // The lock keeps groups alive meanwhile; this thread must not destroy any.
     for (Poisonable* group : groups_) group->poison(reason);
   }
 
-  // Empty while all is well.
+  // Empty if the alarm has not rung.
   std::string reason() const {
     std::lock_guard lock(mutex_);
     return reason_;

@@ -44,7 +44,7 @@ void copy_unless_same(Tensor to, Tensor from, Stream& stream) {
   if (to.raw() != from.raw()) copy(to, from, stream);
 }
 
-// Calls body(piece) for the range cut into pieces of at most `most` elements, but at least one.
+// Calls body(piece) for pieces of the range of at most `most` elements, at least one.
 template <class Body>
 void cut(Range all, int64_t most, Body body) {
   most = std::max<int64_t>(1, most);
@@ -56,7 +56,7 @@ Range part_of_shard(const Tensor& shard, const Call& call) {
   return intersect({0, shard.numel()}, call.within);
 }
 
-// The only rank of its group: the public methods never come to the bodies.
+// A group of one rank: public methods return before they reach these bodies.
 class SelfCommunicator final : public Communicator {
  public:
   explicit SelfCommunicator(const std::string& name) : Communicator(0, 1, name) {}

@@ -1,7 +1,7 @@
-// An ordered group of ranks and its collectives. There are no handles to wait on, only streams: a collective
-// runs in the order of the stream it is given. A group of one is legal everywhere and costs nothing, which is
-// why no caller asks whether a kind of parallelism is switched on. Reductions go in rank order on every
-// transport, so that the bits do not depend on the transport, on chunking or on timing.
+// An ordered group of ranks and its collectives. Streams replace handles to wait on: a collective
+// runs in the order of its stream. A group of one rank is always valid and free, so callers never check
+// whether a kind of parallelism is enabled. All transports reduce in rank order, so the bits do not depend on
+// transport, chunking or timing.
 #pragma once
 #include <array>
 #include <chrono>
@@ -33,7 +33,7 @@ constexpr std::string_view name_of(Collective c) {
   return names[size_t(c)];
 }
 
-// Bytes this rank sent, by collective, as the bandwidth-optimal algorithms count them (gloo's
+// Bytes sent by this rank, by collective, counted for bandwidth-optimal algorithms (gloo's
 // docs/algorithms.md): all_gather and reduce_scatter (n - 1) shards; all_reduce is a reduce-scatter and an
 // all-gather over part(numel, n, rank): numel - part + part * (n - 1) elements; broadcast numel * (n - 1) / n
 // at the root, counted as numel on the root only; send numel; all_to_all (n - 1) blocks.
@@ -49,16 +49,14 @@ struct CommBytes {
   }
 };
 
-// What a call is about, for the report of a missed deadline, and how it may be cut.
+// Description of a call for the report of a missed deadline, and how to cut it.
 struct Call {
   static constexpr int64_t kWhole = int64_t{1} << 62;
-  std::string_view what =
-      {};  // "gradients of h.3"; must outlive the call's work (a literal or a unit's name)
-  int64_t max_numel =
-      kWhole;  // cut into collectives over at most this many elements of `full` (at least one a rank)
-  // all_gather and reduce_scatter: only these elements of every shard take part; the others are left alone.
+  std::string_view what = {};  // "gradients of h.3"; must outlive the call's work
+  int64_t max_numel = kWhole;  // elements of `full` per piece; at least one per rank
+  // all_gather and reduce_scatter: range of every shard that takes part; other elements are unchanged.
   Range within = {0, kWhole};
-  Reduction by = Reduction::sum;  // of reduce_scatter and all_reduce, alike on all ranks
+  Reduction by = Reduction::sum;  // of reduce_scatter and all_reduce; equal on all ranks
 };
 
 class TransportAccess;  // comm/device_group.h
@@ -71,52 +69,51 @@ class Communicator {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const std::string& name() const { return name_; }  // "world", "data", ...; appears in reports
+  const std::string& name() const { return name_; }  // "world", "data", ...; used in reports
 
-  // full holds size() shards of equal numel; the r-th comes from rank r. In place when shard is that slice of
-  // full.
+  // `full` holds size() shards of equal numel; shard r comes from rank r. In place if `shard` is that slice
+  // of `full`.
   void all_gather(Tensor full, Tensor shard, Stream& stream, const Call& call = {});
-  // shard = the rank()-th shard of the sum (or what call.by says) over ranks of full, in rank order. full is
-  // unchanged, except that shard may be the rank()-th slice of full (in place; the other slices are then
-  // unspecified).
+  // shard = shard rank() of the reduction (call.by) of `full` over ranks, in rank order. `full` is unchanged,
+  // unless `shard` is its slice rank() (in place; the other slices are then unspecified).
   void reduce_scatter(Tensor shard, Tensor full, Stream& stream, const Call& call = {});
-  // t = the sum (or what call.by says) over ranks, in rank order, the same bits on every rank.
+  // t = reduction (call.by) over ranks, in rank order, with the same bits on every rank.
   void all_reduce(Tensor t, Stream& stream, const Call& call = {});
   void broadcast(Tensor t, int root, Stream& stream, const Call& call = {});
-  // `out` and `in` hold size() blocks of equal numel each and do not overlap; block r of `in` goes to rank r,
-  // block r of `out` comes from there.
+  // `out` and `in` hold size() blocks of equal numel each and do not overlap. Sends block r of `in` to rank
+  // r, and receives block r of `out` from it.
   void all_to_all(Tensor out, Tensor in, Stream& stream, const Call& call = {});
   void send(Tensor t, int to, Stream& stream, const Call& call = {});
   void recv(Tensor t, int from, Stream& stream, const Call& call = {});
   void barrier(Stream& stream, const Call& call = {});
 
-  // Ranks giving the same color form a new group, in which each has the rank that it gives. Collective over
-  // this group; runs on the host thread at once. Error(internal) when the color's ranks are not `size`, each
-  // with a rank of its own.
+  // Ranks with the same color form a new group and have the given ranks in it. Collective over this group;
+  // runs immediately on the host thread. Throws Error(internal) if the number of the color's ranks is not
+  // `size`, or their new ranks are not distinct.
   struct Subgroup {
     int color = 0, rank = 0, size = 1;
   };
   virtual std::unique_ptr<Communicator> split(const Subgroup& part, const std::string& name) = 0;
-  // The same ranks as another group: its calls keep an order of their own.
+  // Duplicates the group; the copy has its own order of calls.
   std::unique_ptr<Communicator> duplicate(const std::string& name) { return split({0, rank_, size_}, name); }
 
-  // Poisons the group: every rank waiting in it, now or later, leaves with Error(rank_lost) carrying
-  // `reason`. Safe from any thread; the first reason wins.
+  // Poisons the group: every rank that waits in it, now or later, throws Error(rank_lost) with `reason`.
+  // Thread-safe; the first reason wins.
   virtual void abort(const std::string& reason) = 0;
 
-  // What only a group with a transport can do; null: there is none. A communicator around another one answers
-  // for it.
+  // Operations that only groups with a transport support; null without a transport. A wrapping communicator
+  // returns that of the inner one.
   virtual TransportAccess* transport() { return nullptr; }
 
-  // Counted when a call is enqueued, in this communicator and (for parts of a step) by its users' snapshots.
+  // Counted when a call is enqueued.
   const CommBytes& bytes() const { return bytes_; }
 
  protected:
   Communicator(int rank, int size, std::string name) : rank_(rank), size_(size), name_(std::move(name)) {}
 
-  // Bodies for size() > 1, operands already checked. `piece` is a range within each shard or block; it is
-  // all of it unless the call was cut. Implementations enqueue on `stream`, wait with a deadline and name op,
-  // group, `what`, and the ranks that are present and missing when it passes.
+  // Implementations for size() > 1; operands are already checked. `piece` is a range within each shard or
+  // block, all of it unless the call was cut. Implementations enqueue on `stream` and wait with a deadline.
+  // If it passes, they report op, group, `what`, and the present and missing ranks.
   virtual void do_all_gather(Tensor full, Tensor shard, Range piece, Stream& stream, const Call& call) = 0;
   virtual void do_reduce_scatter(Tensor shard, Tensor full, Range piece, Stream& stream,
                                  const Call& call) = 0;
@@ -139,8 +136,8 @@ struct CommOptions {
   std::chrono::milliseconds timeout{600'000};  // of every wait
 };
 
-// Runs body once per rank, each on a thread of its own, over a thread transport. The first failure poisons
-// the group and is rethrown when all have ended.
+// Runs `body` once per rank, each on its own thread, over a thread transport. The first failure poisons the
+// group and is rethrown after all threads end.
 void run_ranks(int size, const std::function<void(Communicator& world)>& body,
                const CommOptions& options = {});
 

@@ -1,5 +1,5 @@
-// Lengths and texts that another rank sent, of which none is trusted: a rank may be broken, or of a version
-// with a fault.
+// Validates lengths and strings from other ranks. None is trusted: a rank may be broken or run another
+// version.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace cleave::comm {
 
 inline constexpr int64_t kLongestText = int64_t{64} << 20;
 
-// The text in a field of fixed size, whether a 0 ends it or not.
+// String in a fixed-size field, with or without a terminating 0.
 inline std::string text_from_peer(std::span<const char> field) {
   return {field.begin(), std::find(field.begin(), field.end(), '\0')};
 }

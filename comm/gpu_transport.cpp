@@ -14,11 +14,10 @@
 namespace cleave::comm {
 namespace {
 
-// Several ranks on one GPU came with it, behind NCCL_MULTI_RANK_GPU_ENABLE.
+// Version that added several ranks per GPU, enabled by NCCL_MULTI_RANK_GPU_ENABLE.
 constexpr int64_t kSharesGpus = 23000;
 
-// Two ranks with the same GPU, and as far as NCCL compares them, on the same of its hosts; -1 when there are
-// none.
+// Two ranks with the same GPU, and with `as_nccl_sees_them` also on the same NCCL host; -1 if there are none.
 std::pair<int, int> same_gpu(std::span<const RankGpu> ranks, bool as_nccl_sees_them) {
   for (size_t b = 0; b < ranks.size(); ++b)
     for (size_t a = 0; a < b; ++a)
@@ -27,13 +26,13 @@ std::pair<int, int> same_gpu(std::span<const RankGpu> ranks, bool as_nccl_sees_t
   return {-1, -1};
 }
 
-// What NCCL takes for the host's name in place of its own.
+// NCCL's override of the host name.
 std::string_view nccl_host_name() {
   const char* set = std::getenv("NCCL_HOSTID");
   return set ? set : "";
 }
 
-// Why these ranks cannot use NCCL together; empty when they can.
+// Reason why these ranks cannot use NCCL together; empty if they can.
 std::string nccl_obstacle(std::span<const RankGpu> ranks, const std::string& problem) {
   for (size_t r = 0; r < ranks.size(); ++r)
     if (ranks[r].nccl == 0)
@@ -52,7 +51,7 @@ std::string nccl_obstacle(std::span<const RankGpu> ranks, const std::string& pro
   return {};
 }
 
-// What is said of registered buffers, empty where no rank asks for them.
+// Message about registered buffers; empty if no rank requests them.
 std::string said_of_registering(std::span<const RankGpu> ranks, bool& registers) {
   const auto asks = [](const RankGpu& r) { return r.registers; };
   if (std::none_of(ranks.begin(), ranks.end(), asks)) return {};
@@ -66,7 +65,7 @@ std::string said_of_registering(std::span<const RankGpu> ranks, bool& registers)
                                  nccl_version_text(kNcclRegisters));
 }
 
-// Why they cannot use CUDA IPC, as far as it is known before it is tried.
+// Reason why they cannot use CUDA IPC, as far as known in advance; empty if none.
 std::string ipc_obstacle(std::span<const RankGpu> ranks, const std::string& problem) {
   if (!problem.empty()) return problem;
   for (size_t r = 1; r < ranks.size(); ++r)

@@ -1,6 +1,6 @@
-// A transport is one kind of Group: the collectives of a set of ranks as plain calls that block, wait with a
-// deadline and throw. GroupCommunicator puts them on streams in the order they were made. A call says who
-// makes it and in what (Waiting), so that one Group object may serve all ranks of a process.
+// Transport interface: collectives of a set of ranks as plain calls that block, wait with a deadline and
+// throw. GroupCommunicator enqueues them on streams in call order. A call names its caller and itself
+// (Waiting), so one Group object can serve all ranks of a process.
 #pragma once
 #include <numeric>
 
@@ -18,34 +18,34 @@ class Group : public Poisonable {
   Group& operator=(const Group&) = delete;
 
   const std::string& name() const { return name_; }
-  const std::vector<int>& ranks() const { return ranks_; }  // of the world, by rank of the group
+  const std::vector<int>& ranks() const { return ranks_; }  // world ranks by group rank
   int size() const { return int(ranks_.size()); }
   const CommOptions& options() const { return options_; }
   Clock::time_point deadline() const { return Clock::now() + options_.timeout; }
 
-  // The collectives of one rank do not overlap; arguments are checked and not empty.
+  // Collectives of one rank do not overlap; arguments are checked and not empty.
   virtual void all_gather(const Waiting& w, Tensor full, Tensor shard, Range piece) = 0;
   virtual void reduce_scatter(const Waiting& w, Tensor shard, Tensor full, Range piece) = 0;
   virtual void all_reduce(const Waiting& w, Tensor t) = 0;
   virtual void broadcast(const Waiting& w, Tensor t, int root) = 0;
   virtual void all_to_all(const Waiting& w, Tensor out, Tensor in, Range piece) = 0;
   virtual void barrier(const Waiting& w) = 0;
-  // Calls of one pair and direction do not overlap; others may. A send does not wait for the receiver.
+  // Calls of one pair and direction do not overlap; others may. send() does not wait for the receiver.
   virtual void send(const Waiting& w, Tensor t, int to) = 0;
   virtual void recv(const Waiting& w, Tensor t, int from) = 0;
 
-  // Collective: everybody's `mine`, by rank.
+  // Collective: returns `mine` of all ranks, by rank.
   virtual std::vector<int64_t> exchange(const Waiting& w, int64_t mine) = 0;
-  // Collective: a new group of `members` (ranks of this group, in their new order), of which the caller is
-  // one.
+  // Collective: forms a new group of `members` (ranks of this group in their new order), which include the
+  // caller.
   virtual std::shared_ptr<Group> form(const Waiting& w, const std::vector<int>& members,
                                       const std::string& name) = 0;
 
-  // Why the group was poisoned; empty while it was not. Safe from any thread.
+  // Reason why the group was poisoned; empty if it was not. Thread-safe.
   virtual std::string lost() const = 0;
-  // Poisons the group for all its ranks; poison() may be this process's part of that.
+  // Poisons the group on all its ranks; poison() may affect only this process.
   virtual void abort(const std::string& reason) { poison(reason); }
-  // Aborts the group, unless somebody was first, and throws the first reason.
+  // Aborts the group unless another reason came first, and throws the first reason.
   [[noreturn]] virtual void give_up(const Waiting& w, const std::string& report,
                                     Exit exit = Exit::rank_lost) = 0;
 

@@ -100,8 +100,8 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
       group.give_up(w, describe(w) + ": an earlier call of this group on this rank did not end in time");
   }
 
-  // Runs body(group, waiting) on the stream when all earlier calls of `order` are done. The task shares the
-  // group, so it may outlive this communicator.
+  // Runs body(group, waiting) on the stream after all earlier calls of `order`. The task shares ownership of
+  // the group, so it may outlive this communicator.
   template <class Body>
   void enqueue(Order& order, const Post& post, Stream& stream, const Call& call, Body body) {
     auto task = [group = group_, turn = order.join(), rank = rank(), post, what = call.what, body] {
@@ -114,7 +114,7 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
     relay_->run(stream, std::move(task));
   }
 
-  // Whether a call goes from GPU to GPU.
+  // True if a call goes directly from GPU to GPU.
   bool direct(const Tensor& t, const Stream& stream) const {
     return transport_ && stream.on_cuda() && t.memory() == MemoryKind::device;
   }
@@ -133,7 +133,8 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
     if (!lent_.empty()) on_gpus_->lend(w, lent_);
   }
 
-  // body(gpus, waiting), at once: the GPU's stream keeps the order. The first call meets the other ranks.
+  // Calls body(gpus, waiting) immediately: the GPU stream keeps the order. The first call meets the other
+  // ranks.
   template <class Body>
   void collective_on_gpus(const Post& post, const Call& call, Body body) {
     if (!met_) meet_on_gpus(post);
@@ -231,8 +232,8 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
 
   std::shared_ptr<Group> group_;
   Order collectives_;
-  std::vector<Order> sends_, recvs_;  // by peer: a receive that waits does not hold up a send
-  std::unique_ptr<Relay> relay_;      // from the first call on a CUDA stream on
+  std::vector<Order> sends_, recvs_;  // by peer: a waiting receive does not delay a send
+  std::unique_ptr<Relay> relay_;      // created by the first call on a CUDA stream
   std::shared_ptr<DeviceTransport> transport_;
   std::unique_ptr<DeviceGroup> on_gpus_;
   bool met_ = false;

@@ -1,10 +1,10 @@
-// A transport's group as a communicator: its collectives on streams, in the order in which they were called.
+// Wraps a transport's group as a communicator: enqueues its collectives on streams in call order.
 #pragma once
 #include "comm/group.h"
 
 namespace cleave::comm {
 
-// The communicator of this rank of the group.
+// Communicator of rank `rank` of the group.
 std::unique_ptr<Communicator> communicator_over(std::shared_ptr<Group> group, int rank);
 
 }  // namespace cleave::comm

@@ -1,7 +1,7 @@
-// Ranks on a pipe x data x sequence x tensor grid, tensor innermost so that its neighbours share a node.
-// Components receive one of these communicators, never the mesh: they cannot know that the other axes exist.
-// Ranks of a sequence work on the same samples, each on its part of the positions, with the same parameters;
-// so to whoever shards and sums over `data` they are ranks of the data axis like others.
+// Ranks on a pipe x data x sequence x tensor grid, tensor innermost so that its neighbors share a node.
+// Components receive one of these communicators, never the mesh, so they do not depend on other axes.
+// Sequence-parallel ranks have the same samples and parameters, each with its part of the positions; sharding
+// and sums treat them as ranks of the data axis.
 #pragma once
 #include <vector>
 
@@ -10,26 +10,26 @@
 
 namespace cleave::comm {
 
-// The ranks of an axis that parameters are cut over.
+// Ranks of an axis that divides parameters.
 struct CuttingAxis {
   Axis axis;
   Communicator* ranks;
-  // Between products the axis' ranks have different rows, so the gradients of what it does not cut are of
-  // these.
+  // Between products, the axis' ranks have different rows, so gradients of undivided parameters are partial
+  // sums over these rows.
   bool cuts_rows = false;
 };
 
 class Mesh {
  public:
-  // Collective over world, whose size must be shape.size() (Error(usage) names the factors otherwise). world
-  // must outlive the mesh: an axis that has all its ranks is world itself. An axis of one rank costs nothing.
+  // Collective over `world`. Throws Error(usage) with the factors if world.size() is not shape.size().
+  // `world` must outlive the mesh: an axis with all ranks is `world` itself. An axis of one rank is free.
   Mesh(Communicator& world, MeshShape shape);
 
   MeshShape shape;
   MeshPlace place;  // of this rank
   Communicator *pipe, *tensor;
   Communicator* data;      // x sequence: rank place.data * shape.sequence + place.sequence
-  Communicator* sequence;  // a group of its own, whose calls wait for no sum of gradients
+  Communicator* sequence;  // a separate group; its calls do not wait for sums of gradients
 
  private:
   Communicator* axis(Communicator& world, Axis along);

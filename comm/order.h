@@ -1,6 +1,6 @@
-// Calls of one communicator run in the order in which the host made them, on whichever streams: a call takes
-// its turn when it is enqueued and starts when it is first in line. A call that its stream skips (because an
-// earlier task failed) gives its turn up, so that nobody waits for it.
+// Runs the calls of one communicator in host call order, on any streams: a call takes its turn when it is
+// enqueued and starts when it is first in line. A call that its stream skips after an earlier failure gives
+// up its turn, so that no other call waits for it.
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -16,7 +16,7 @@ class Order {
  public:
   class Turn;
 
-  // The turn lasts until the last copy of the pointer is gone.
+  // The turn ends when the last copy of the pointer is destroyed.
   std::shared_ptr<Turn> join() { return std::make_shared<Turn>(line_); }
 
  private:
@@ -45,7 +45,7 @@ class Order::Turn {
   Turn& operator=(const Turn&) = delete;
 
   uint64_t number() const { return number_; }  // 1 for the first call of the communicator
-  // False when the deadline passed first.
+  // False if the deadline passes first.
   bool wait_first(Clock::time_point deadline) {
     std::unique_lock lock(line_->mutex);
     return line_->moved.wait_until(lock, deadline, [this] { return *line_->waiting.begin() == number_; });

@@ -1,5 +1,5 @@
-// A rank that is only planned: its calls are checked and counted as on every transport, and nothing moves.
-// Real code run over it tells what it would send, and in which order, without any other rank.
+// Communicator of a planned rank: checks and counts calls like every transport, but moves nothing. Real code
+// that runs over it reveals its messages and their order without other ranks.
 #pragma once
 #include <functional>
 #include <memory>
@@ -10,13 +10,13 @@
 
 namespace cleave::comm {
 
-// A group as one of its ranks sees it. The path of splits that made it is the same text on all of its ranks
-// and on no other group.
+// A group as one of its ranks sees it. `path` is the sequence of splits that made it: equal on all its ranks,
+// and unique to the group.
 struct PlannedGroup {
   std::string path;
   int rank = 0, size = 1;
 };
-// Told of each call, in the order of the rank's host thread.
+// Called for each call, in order of the rank's host thread.
 using CallTrace = std::function<void(const PlannedGroup& group, const Post& post)>;
 
 std::unique_ptr<Communicator> planned_communicator(int rank, int size, CallTrace trace = {});

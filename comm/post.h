@@ -1,5 +1,5 @@
-// What a rank says about the call it is in: enough to see that ranks disagree before data moves, and to
-// report a missed deadline in words.
+// Description of a rank's current call: enough to detect disagreement of ranks before data moves, and to
+// report a missed deadline.
 #pragma once
 #include <chrono>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace cleave::comm {
 
-// A plain value; also lives in shared memory between processes of the same build.
+// Plain value; also stored in memory shared by processes of the same build.
 struct Post {
   Collective op{};
   DType dtype{};
@@ -22,7 +22,7 @@ struct Post {
 // "all_reduce of 1000 fp32", "all_reduce by max of 7 fp32", "broadcast of 3 bf16 from rank 1", "barrier"
 std::string describe(const Post& post);
 
-// Who waits, in what. `ranks` are the group's members as ranks of the world.
+// A waiting rank and its call. `ranks` are the group's members as world ranks.
 struct Waiting {
   const std::string& group;
   const std::vector<int>& ranks;
@@ -34,10 +34,10 @@ struct Waiting {
 
 // "all_reduce of 1000 fp32 (gradients of h.3), call 12 of group 'data'"
 std::string describe(const Waiting& waiting);
-// The report of a missed deadline; `present` by group rank.
+// Report of a missed deadline; `present` by group rank.
 std::string deadline_report(const Waiting& waiting, const std::vector<bool>& present,
                             std::chrono::milliseconds timeout);
-// The report of two ranks that are in different calls.
+// Report of two ranks in different calls.
 std::string mismatch_report(const Waiting& waiting, int other_rank, const Post& other);
 
 }  // namespace cleave::comm

@@ -6,9 +6,8 @@
 namespace cleave::comm {
 namespace {
 
-// Sums are made block by block in a buffer that stays in the first-level cache: the compiler can vectorize
-// because nothing aliases it, and `out` may be a source because a block is written after all its sources were
-// read.
+// Sums blocks in a buffer that stays in the L1 cache. The compiler can vectorize because nothing aliases the
+// buffer, and `out` may be a source because a block is written after all its sources are read.
 constexpr int64_t kBlock = 1024;
 
 template <class T>
@@ -17,7 +16,7 @@ using Accumulator =
                        std::conditional_t<std::is_same_v<T, int32_t>, uint32_t,
                                           std::conditional_t<std::is_same_v<T, int64_t>, uint64_t, T>>>;
 
-// fp16 in steps of eight: compilers do not vectorize the scalar conversions.
+// Processes fp16 in steps of eight: compilers do not vectorize the scalar conversions.
 template <class Each, class Rest>
 void by_eight(int64_t n, Each each, Rest rest) {
   int64_t i = 0;
@@ -92,7 +91,7 @@ void sum(T* out, std::span<const std::byte* const> sources, int64_t numel) {
   }
 }
 
-// Of 16-bit floats fp32, which orders them as they are.
+// Converts 16-bit floats to fp32, which keeps their order.
 template <class T>
 auto comparable(T x) {
   if constexpr (std::is_same_v<T, fp16> || std::is_same_v<T, bf16>)

@@ -1,6 +1,5 @@
-// Reductions in rank order. The one place where ranks' numbers meet: because every transport calls it with
-// the ranks' data in the same order, the bits of a sum depend neither on the transport nor on how a call was
-// cut.
+// Reductions in rank order: the only place that combines values of ranks. Every transport passes the ranks'
+// data in the same order, so the bits of a sum depend on neither the transport nor the chunking.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -10,11 +9,11 @@
 
 namespace cleave::comm {
 
-// fp32, fp64, fp16, bf16, int32 and int64 can be reduced, in both ways.
+// True for fp32, fp64, fp16, bf16, int32 and int64, for both reductions.
 bool can_reduce(DType dtype);
 
-// out[i] = sources[0][i], sources[1][i], ... reduced in that order. out may be one of the sources, or not
-// overlap them.
+// out[i] = reduction of sources[0][i], sources[1][i], ... in this order. `out` may equal a source but must
+// not overlap one otherwise.
 void reduce_in_order(Reduction how, DType dtype, void* out, std::span<const std::byte* const> sources,
                      int64_t numel);
 

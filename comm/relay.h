@@ -1,6 +1,6 @@
-// Transports of the CPU on a CUDA stream: what they read is copied to the stream's pinned memory, a worker
-// thread runs them, and what they wrote is copied back, all in stream order and without blocking the caller.
-// Every rank cuts a call into the same pieces, because the pinned memory of all has one size.
+// Runs CPU transports on CUDA streams: copies inputs to the stream's pinned memory, runs the transport on a
+// worker thread, and copies outputs back, all in stream order without blocking the caller. All ranks cut a
+// call into the same pieces, because their pinned memory has the same size.
 #pragma once
 #include "device/copy.h"
 
@@ -8,8 +8,8 @@ namespace cleave::comm {
 
 class Relay {
  public:
-  // Runs task on the worker, between the stream's earlier and its later work. Its error leaves by
-  // stream.synchronize().
+  // Runs `task` on the worker, between the stream's earlier and later work. stream.synchronize() throws its
+  // error.
   void run(Stream& stream, std::function<void()> task);
 
  private:
@@ -17,10 +17,10 @@ class Relay {
 };
 
 struct Direction {
-  bool in = false, out = false;  // whether the transport reads the tensor, and whether it writes it
+  bool in = false, out = false;  // the transport reads or writes the tensor
 };
 
-// Calls body(t) on a CPU stream; on a CUDA stream body(piece) for pieces of t in pinned memory.
+// Calls body(t) on a CPU stream, and body(piece) for pieces of t in pinned memory on a CUDA stream.
 template <class Body>
 void staged(const Tensor& t, Direction direction, Stream& stream, Body body) {
   if (!stream.on_cuda()) return body(t);
@@ -35,9 +35,9 @@ void staged(const Tensor& t, Direction direction, Stream& stream, Body body) {
   }
 }
 
-// For collectives between a shard and `size` shards side by side, of which `piece` is a range within each:
-// body(full, shard, piece), on a CUDA stream with a full of pieces in pinned memory and the rank's part of it
-// as the shard.
+// Calls body(full, shard, piece) for collectives between a shard and `size` contiguous shards; `piece` is a
+// range within each. On a CUDA stream, `full` is a set of pieces in pinned memory and `shard` is this rank's
+// part of it.
 enum class Shards : uint8_t { gather, scatter };
 struct ShardCall {
   Tensor full, shard;
@@ -69,8 +69,8 @@ void staged(const ShardCall& c, Stream& stream, Body body) {
   }
 }
 
-// For an exchange of blocks, `piece` of each: body(out, in, piece), on a CUDA stream with pieces of all
-// blocks in pinned memory, half of it for each direction.
+// Calls body(out, in, piece) for an exchange of blocks, with `piece` of each block. On a CUDA stream, pieces
+// of all blocks are in pinned memory, one half per direction.
 template <class Body>
 void staged_blocks(Tensor out, Tensor in, Range piece, int size, Stream& stream, Body body) {
   if (!stream.on_cuda()) return body(out, in, piece);

@@ -1,6 +1,5 @@
-// Ranks as threads of one process: a rank publishes a pointer to its data, everybody reads what it needs, and
-// a last meeting tells that the pointers are no longer used. Nothing is copied on the way, except what a send
-// leaves behind.
+// Transport of ranks as threads of one process: a rank publishes a pointer to its data, all ranks read their
+// parts, and a final meeting ends the use of the pointers. Only sends copy data.
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -38,7 +37,7 @@ class ThreadGroup final : public Group {
 
   void reduce_scatter(const Waiting& w, Tensor shard, Tensor full, Range piece) override {
     meet(w, full.raw());
-    // A rank alone reads its slices, so it may overwrite its own in place.
+    // Only this rank reads its slices, so it may overwrite its own in place.
     reduce(w, shard.slice(piece), w.rank * shard.numel() + piece.begin);
     meet(w);
   }
@@ -149,7 +148,7 @@ class ThreadGroup final : public Group {
     std::vector<std::byte> data;
   };
 
-  // After a meeting the ranks either read each other's data, until the next meeting, or part.
+  // After a meeting, ranks either read each other's data until the next meeting, or part.
   enum class Then { read, part };
 
   static void copy(Tensor to, const std::byte* from) {
@@ -162,13 +161,12 @@ class ThreadGroup final : public Group {
     reduce_in_order(w.post.by, out.dtype(), out.raw(), sources, out.numel());
   }
 
-  // Publishes this rank's call and pointer, and returns when all ranks have published theirs.
+  // Publishes this rank's call and pointer; returns when all ranks have published theirs.
   void meet(const Waiting& w, void* data) {
     std::unique_lock lock(mutex_);
     posts_[size_t(w.rank)] = w.post;
     data_[size_t(w.rank)] = static_cast<std::byte*>(data);
-    // Of any two ranks the later one compares, so that every pair is compared while neither can have moved
-    // on.
+    // The later one of any two ranks compares, so every pair is compared before either can continue.
     const uint64_t mine = arrivals_[size_t(w.rank)] + 1;
     for (size_t r = 0; r < posts_.size(); ++r)
       if (arrivals_[r] == mine && !(posts_[r] == w.post))
@@ -176,7 +174,7 @@ class ThreadGroup final : public Group {
     arrive(lock, w, data ? Then::read : Then::part);
   }
 
-  // Returns when all ranks are here.
+  // Returns when all ranks have arrived.
   void meet(const Waiting& w, Then then = Then::part) {
     std::unique_lock lock(mutex_);
     arrive(lock, w, then);
@@ -191,7 +189,7 @@ class ThreadGroup final : public Group {
       arrivals_[size_t(w.rank)] = mine;
       if (all()) {
         reading_.assign(reading_.size(), then == Then::read);
-        lock.unlock();  // or those who wake would wait for it at once
+        lock.unlock();  // otherwise threads would wake up and wait for the lock
         return changed_.notify_all();
       }
       in_time = changed_.wait_until(lock, deadline(), [&] { return poisoned_ || all(); });
@@ -200,7 +198,7 @@ class ThreadGroup final : public Group {
     std::vector<bool> present;
     for (uint64_t a : arrivals_) present.push_back(a >= mine);
     if (!in_time) poison_locked(deadline_report(w, present, options().timeout));
-    // The caller is about to free what it published: let those finish who are still reading it.
+    // The caller may free its published data afterwards: waits for ranks that still read it.
     changed_.notify_all();
     changed_.wait(lock,
                   [&] { return std::none_of(reading_.begin(), reading_.end(), [](char r) { return r; }); });
@@ -231,8 +229,8 @@ class ThreadGroup final : public Group {
   std::condition_variable changed_;
   std::vector<Post> posts_;
   std::vector<std::byte*> data_;    // valid while ranks read
-  std::vector<uint64_t> arrivals_;  // meetings that each rank has come to
-  std::vector<char> reading_;       // ranks that may be reading what others published
+  std::vector<uint64_t> arrivals_;  // number of meetings that each rank has reached
+  std::vector<char> reading_;       // ranks that may be reading published data
   std::vector<int64_t> exchanged_;
   std::map<std::pair<int, int>, std::deque<Message>> mail_;  // by sender and receiver
   std::map<int, std::shared_ptr<ThreadGroup>> forming_;      // by first member, during a split
@@ -249,7 +247,7 @@ void run_ranks(int size, const std::function<void(Communicator& world)>& body, c
   std::mutex mutex;
   std::exception_ptr first;
   bool first_is_consequence = false;
-  // A rank that was only freed by another's failure may be here before it.
+  // A rank that another rank's failure released may arrive here before the failed rank.
   const auto record = [&](bool is_consequence) {
     std::lock_guard lock(mutex);
     if (first && (is_consequence || !first_is_consequence)) return;

@@ -14,7 +14,7 @@
 namespace cleave::comm {
 namespace {
 
-// How one rank fared, in a form that ranks can send.
+// Result of one rank in a form that ranks can send.
 struct Outcome {
   int32_t exit = 0;
   char text[2044] = {};
@@ -37,8 +37,8 @@ Outcome outcome_of(Exit otherwise, const std::function<void()>& body) {
   return mine;
 }
 
-constexpr size_t kShown = 8;      // facts that differ; a rank tells of one more where there are others
-constexpr size_t kLongest = 100;  // bytes of a name or a value
+constexpr size_t kShown = 8;      // differing facts; a rank sends one more to signal that there are others
+constexpr size_t kLongest = 100;  // bytes of a name or value
 constexpr std::string_view kNotSet = "not set";
 
 Tensor bytes_of(void* data, size_t bytes) { return {data, DType::uint8, {int64_t(bytes)}, MemoryKind::host}; }
@@ -52,7 +52,7 @@ std::string packed(const Facts& facts) {
 Facts unpacked(std::string_view text) {
   Facts facts;
   const auto next = [&text] {
-    const size_t end = std::min(text.find('\0'), text.size());  // without its 0 in a text that was cut off
+    const size_t end = std::min(text.find('\0'), text.size());  // a truncated text has no terminating 0
     const std::string word(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     return word;
@@ -87,19 +87,19 @@ Facts facts_of_first(Communicator& world, std::string text) {
   return unpacked(text);
 }
 
-// The value of a fact among others.
+// Value of a named fact; null if missing.
 const std::string* value_in(const Facts& facts, const std::string& name) {
   const auto at = std::ranges::find(facts, name, &Facts::value_type::first);
   return at == facts.end() ? nullptr : &at->second;
 }
 
-// A name or a value in at most kLongest bytes; texts that are not the same stay different.
+// Shortens a name or value to at most kLongest bytes; different texts remain different.
 std::string shown(const std::string& text) {
   if (text.size() <= kLongest) return text;
   return fmt::format("{}... (digest {:016x})", text.substr(0, kLongest - 32), hash_name(text));
 }
 
-// The first facts in which a rank differs from rank 0, with the rank's values.
+// First facts of a rank that differ from rank 0's, with this rank's values.
 Facts differences(const Facts& mine, const Facts& first) {
   Facts found;
   const auto add = [&](const std::string& name, const std::string& value) {
@@ -129,7 +129,7 @@ std::string listed(const std::vector<size_t>& ranks) {
   return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(parts, ", "));
 }
 
-// "--seed: ranks differ (rank 0: 42, rank 1: 43)". of_ranks: their differences from the first.
+// "--seed: ranks differ (rank 0: 42, rank 1: 43)". `of_ranks` are their differences from rank 0.
 std::string sentence(const std::string& name, const Facts& first, const std::vector<Facts>& of_ranks) {
   const std::string* common = value_in(first, name);
   std::vector<std::pair<std::string, std::vector<size_t>>> values;
@@ -154,7 +154,7 @@ void require_alike(Communicator& world, const Facts& mine) {
   const std::string text = packed(mine);
   if (world.size() == 1 || all_same(world, text)) return;
   const Facts first = facts_of_first(world, text);
-  using Record = std::array<char, (kShown + 1) * 2 * (kLongest + 1) + 1>;  // the last is a 0
+  using Record = std::array<char, (kShown + 1) * 2 * (kLongest + 1) + 1>;  // terminated by a 0
   Record own{};
   std::ranges::copy(packed(differences(mine, first)), own.begin());
   std::vector<Record> records(size_t(world.size()));
@@ -163,7 +163,7 @@ void require_alike(Communicator& world, const Facts& mine) {
                    bytes_of(own.data(), own.size()), stream, {.what = "the inputs that differ"});
   stream.synchronize();
   std::vector<Facts> of_ranks;
-  Facts names;  // in the order of the first rank, then others
+  Facts names;  // in the order of rank 0, then others
   for (const Record& record : records) of_ranks.push_back(unpacked({record.data(), record.size()}));
   const auto differs = [&](const std::string& name) {
     return std::ranges::any_of(of_ranks, [&](const Facts& f) { return value_in(f, name); });

@@ -1,5 +1,5 @@
-// Work that one rank may fail at, such as reading a file, and that all ranks must then leave alike; and
-// inputs that all ranks must have alike.
+// Agreement of all ranks: on errors of work that may fail on one rank, such as reading a file, and on inputs
+// that must be equal.
 #pragma once
 #include <functional>
 #include <string>
@@ -11,27 +11,27 @@
 
 namespace cleave::comm {
 
-// What all ranks throw alike, so that one of them is enough to say it.
+// Error that all ranks throw; one rank is enough to print it.
 class AgreedError : public Error {
   using Error::Error;
 };
 
-// Runs the body on every rank, then tells all how it went. When any threw, every rank throws the
-// error of the lowest that did as an AgreedError; on the others its text begins with "rank 3: ". What is no
-// Error has the code `otherwise`, and a lack of memory Exit::memory. The body may not use the communicator.
-// Collective.
+// Runs `body` on every rank and exchanges the results. If it throws on any rank, every rank throws the error
+// of the lowest failing rank as an AgreedError; on other ranks its text starts with "rank 3: ". Exceptions
+// other than Error get the exit code `otherwise`, or Exit::memory for a lack of memory. `body` must not use
+// the communicator. Collective.
 void together(Communicator& world, Exit otherwise, const std::function<void()>& body);
 
-// Inputs of a job by name, in one order on all ranks: {"--seed", "42"}.
+// Named inputs of a job, in the same order on all ranks: {"--seed", "42"}.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-// An error that all ranks throw in the same words, which name the ranks that it is about.
+// Error with the same text on all ranks, which names the affected ranks.
 class RanksDiffer : public AgreedError {
   using AgreedError::AgreedError;
 };
 
 // Compares the facts of all ranks in one all-reduce of 32 bytes. If they differ, every rank throws
-// RanksDiffer(usage), which names the first facts that differ, the ranks and their values. Collective.
+// RanksDiffer(usage) with the first differing facts, the ranks and their values. Collective.
 void require_alike(Communicator& world, const Facts& mine);
 
 }  // namespace cleave::comm

@@ -20,7 +20,7 @@ class TracedCommunicator final : public Communicator {
   TransportAccess* transport() override { return ranks_.transport(); }
 
  private:
-  // `bytes`: of the whole tensor, as bandwidths are counted.
+  // `bytes` is the size of the whole tensor, as for bandwidths.
   TraceSpan span(Collective op, int64_t bytes, Stream& stream, const Call& call) {
     if (!trace_.on()) return {nullptr, stream, TraceEvent{}};
     return {&trace_, stream,
@@ -48,7 +48,7 @@ class TracedCommunicator final : public Communicator {
     const TraceSpan seen = span(Collective::broadcast, t.bytes(), stream, call);
     ranks_.broadcast(t, root, stream, {.what = call.what});
   }
-  // Blocks are cut as the caller asked: it has no pieces.
+  // Passes the whole call on at its first piece, because the inner communicator cuts it again.
   void do_all_to_all(Tensor out, Tensor in, Range piece, Stream& stream, const Call& call) override {
     if (piece.begin > 0) return;
     const TraceSpan seen = span(Collective::all_to_all, in.bytes(), stream, call);
@@ -68,7 +68,7 @@ class TracedCommunicator final : public Communicator {
   }
 
   Communicator& ranks_;
-  std::unique_ptr<Communicator> own_;  // of a split: ranks_
+  std::unique_ptr<Communicator> own_;  // of a split: owns ranks_
   Trace& trace_;
 };
 

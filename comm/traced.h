@@ -1,4 +1,4 @@
-// A group whose calls are seen: each is an event of a trace, on the stream that it runs on.
+// Wraps a communicator to record each call as a trace event on its stream.
 #pragma once
 #include <memory>
 
@@ -7,7 +7,7 @@
 
 namespace cleave::comm {
 
-// Both must outlive the group and its splits, whose calls are seen as well.
+// `ranks` and `trace` must outlive the result and its splits, which are also traced.
 std::unique_ptr<Communicator> traced_communicator(Communicator& ranks, Trace& trace);
 
 }  // namespace cleave::comm

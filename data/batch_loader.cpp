@@ -13,7 +13,7 @@ void check_sizes(int64_t micro_batch, int64_t accumulation, int rank, int ranks)
   CHECK(0 <= rank && rank < ranks, "rank {} of {}", rank, ranks);
 }
 
-// The rows [begin, end) of what was read.
+// Views rows [begin, end) of the filled buffer.
 Batch view(WindowPrefetch::Filled& filled, Range rows, int64_t seq_len, int64_t first_sample) {
   const Shape shape{rows.size() * seq_len};
   const auto part = [&](std::vector<int32_t>& all) {
@@ -26,7 +26,7 @@ Batch view(WindowPrefetch::Filled& filled, Range rows, int64_t seq_len, int64_t 
           .position = {.first_sample = first_sample}};
 }
 
-// A seed of its own for each source, so that files of one size are not shuffled alike.
+// Derives a separate seed per source, so that files of equal size get different shuffles.
 uint64_t seed_of(uint64_t seed, int source) { return seed + uint64_t(source) * 0x9E3779B97F4A7C15ull; }
 
 }  // namespace
@@ -115,7 +115,7 @@ SampleOptions cut_of(const EvalBatchesOptions& o) {
   return {.seq_len = o.seq_len, .pack = o.pack, .document_mask = o.document_mask, .fill_last = true};
 }
 
-// One after the other.
+// Concatenation of several files' samples.
 class Joined final : public Samples {
  public:
   Joined(const std::vector<TokenFile>& files, const SampleOptions& options) {

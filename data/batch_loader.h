@@ -1,7 +1,7 @@
-// Micro-batches of samples, as views into the loader's memory: inputs and targets are [micro_batch *
-// seq_len] int32. Training reads those of a whole step at once, and the next step's while the
-// current one is computed: whether a step's data can be read is known before it begins. What a micro-batch
-// holds is a function of (step, micro, rank); the prefetching worker only changes when it is read.
+// Micro-batches of samples, as views of the loader's memory: inputs and targets are [micro_batch * seq_len]
+// int32. Training reads all micro-batches of a step at once and prefetches the next step, so a step starts
+// only after its data were read without errors. The contents of a micro-batch are a function of (step, micro,
+// rank); the prefetching worker only changes the time of the read.
 #pragma once
 #include <memory>
 #include <optional>
@@ -16,7 +16,7 @@ namespace cleave::data {
 
 class WindowPrefetch;
 
-// One of the files that a training reads, and its share of the samples (data/blend.h).
+// A training file and its share of the samples (data/blend.h).
 struct TokenSource {
   const TokenFile* file = nullptr;
   int64_t share = 1;
@@ -27,44 +27,43 @@ struct TokenBatchesOptions {
   int rank = 0, ranks = 1;  // data-parallel
   uint64_t seed = 0;
   bool shuffle = true, drop_last = false;
-  bool pack = false, document_mask = false;  // SampleOptions'
+  bool pack = false, document_mask = false;  // as in SampleOptions
 };
 
-// Training. Each rank of a data-parallel group makes one with its own rank.
+// Training batches of one rank of the data-parallel group.
 class TokenBatches {
  public:
-  // The file must outlive this. Throws Error(data) with the numbers when the file is shorter than a sample or
-  // holds fewer samples than one step takes.
+  // The file must outlive this object. Throws Error(data) with the numbers if the file is shorter than one
+  // sample, or has fewer samples than one step needs.
   TokenBatches(const TokenFile& file, const TokenBatchesOptions& options);
-  // Loads from several files, which must outlive this. Sample n of the training, counted over all steps and
-  // ranks, is what Blend says; each source is shuffled for itself, anew in every epoch of its own. One file
-  // alone has the order of Sampler, and epochs that end with a step.
+  // Loads from several files, which must outlive this object. Blend selects sample n, counted over all steps
+  // and ranks. Each source is shuffled separately, with a new order in each of its epochs. A single file uses
+  // the order of Sampler, with epochs that end at a step.
   TokenBatches(const std::vector<TokenSource>& sources, const TokenBatchesOptions& options);
   ~TokenBatches();
 
-  // Waits for the data of a step, counted from 0, and throws what went wrong in reading them.
+  // Waits for the data of a step, counted from 0, and throws errors of reading them.
   void prepare(int64_t step);
-  // The valid targets of all micro-batches of a step on this rank. Waits and throws as prepare() does.
+  // Valid targets of all micro-batches of a step on this rank. Waits and throws like prepare().
   int64_t valid_targets(int64_t step);
-  // Any 0-based (step, micro); going through them in order is prefetched. The result is valid until another
-  // step is asked for. Errors of the worker's reading are thrown here, for every micro-batch of the step.
-  // Calls must not overlap.
+  // Accepts any 0-based (step, micro); sequential access is prefetched. The result is valid until a call with
+  // another step. Throws errors of reading for every micro-batch of the step. Calls must not overlap.
   Batch next(int64_t step, int64_t micro);
 
-  const Sampler& sampler() const { return sampler_; }  // of one file
-  // Position before a step, and before a step of a training from scratch whose steps had `global_batch`
-  // samples.
+  const Sampler& sampler() const { return sampler_; }  // of a single file
+  // Position before a step; with `global_batch`, before a step of a training from scratch with that batch
+  // size.
   Position position(int64_t step) const;
   Position position(int64_t step, int64_t global_batch) const;
-  // Continues a training at a position, before the first call of prepare, valid_targets or next.
+  // Continues a training at a position; call before prepare(), valid_targets() and next().
   void continue_at(int64_t step, Position position);
-  // The source and its sample at `position`, in [0, global batch), of the 0-based step.
+  // Source and sample at `position`, in [0, global batch), of the 0-based step.
   Blend::SourceSample place(int64_t step, int64_t position) const;
 
  private:
   TokenBatchesOptions options_;
   std::vector<std::unique_ptr<Samples>> sources_;
-  std::optional<Blend> blend_;  // of several
+  std::optional<Blend> blend_;  // for several sources
   Sampler sampler_;
   std::unique_ptr<WindowPrefetch> prefetch_;
 };
@@ -75,21 +74,20 @@ struct EvalBatchesOptions {
   bool pack = false, document_mask = false;
 };
 
-// Evaluation: every sample of the files exactly once over all ranks, in order, one file after the other, so
-// that every token that has a token before it is a target once; windows have a last one that is filled up.
-// All ranks have the same number of micro-batches; rows past the end have input 0 and targets kIgnoredTarget,
-// up to whole micro-batches of them.
+// Evaluation batches: every sample of the files exactly once over all ranks, in order, one file after
+// another. Every token with a predecessor is a target once; the last window is padded. All ranks have the
+// same number of whole micro-batches; rows after the end have input 0 and targets kIgnoredTarget.
 class EvalBatches {
  public:
   EvalBatches(const TokenFile& file, const EvalBatchesOptions& options);
-  // Loads from several files, which must outlive this; no sample has tokens of two.
+  // Loads from several files, which must outlive this object; no sample spans two files.
   EvalBatches(const std::vector<TokenFile>& files, const EvalBatchesOptions& options);
   ~EvalBatches();
 
-  int64_t micros() const { return micros_; }  // of each rank
+  int64_t micros() const { return micros_; }  // per rank
 
-  // micro in [0, micros()), valid until the next call; otherwise as TokenBatches::next. The first sample is
-  // one of the file.
+  // `micro` is in [0, micros()); the result is valid until the next call. Otherwise like TokenBatches::next.
+  // The first row is a sample of a file, not padding.
   Batch next(int64_t micro);
 
  private:

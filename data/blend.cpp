@@ -45,7 +45,7 @@ Blend::Blend(std::vector<int64_t> shares) : shares_(std::move(shares)) {
     size_t first = shares_.size();
     int64_t due = 0;
     for (size_t s = 0; s < shares_.size(); ++s) {
-      if (given[s] * period / shares_[s] > position) continue;  // not yet
+      if (given[s] * period / shares_[s] > position) continue;  // not due yet
       const int64_t until = ceil_div((given[s] + 1) * period, shares_[s]);
       if (first < shares_.size() && until >= due) continue;
       first = s, due = until;

@@ -1,12 +1,12 @@
-// In which order samples come from several sources. It is a pure function of the sample's position in the
-// training: whoever asks, from whatever position on, gets the same order.
+// Order of samples from several sources: a pure function of the position in the training, so every reader
+// gets the same order from any position on.
 //
-// Shares are whole numbers that sum to the period P. At each position the source is the one whose next sample
-// is due first: sample j (from 0) of a source with share a may not come before position floor(j P / a) and
-// has to come before position ceil((j + 1) P / a); of equal ones the first source is taken. This is earliest
-// deadline first, which meets all of these times (Baruah et al., "Proportionate progress", 1996), so that
-// after n samples each source has given n a / P of them to less than one. After P samples all are exact, and
-// the order begins again.
+// Shares are positive integers with sum P, the period. At each position, the source with the earliest
+// deadline comes next: sample j (from 0) of a source with share a may not come before position floor(j P / a)
+// and must come before position ceil((j + 1) P / a); ties go to the first source. Earliest deadline first
+// meets all these deadlines (Baruah et al., "Proportionate progress", 1996), so after n samples each source
+// has provided n a / P of them, with an error below one. After P samples all counts are exact, and the order
+// repeats.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -16,9 +16,9 @@ namespace cleave::data {
 
 class Blend {
  public:
-  // Whole numbers above 0 in the proportion of the weights: exact where they have at most 6 decimals and come
-  // to a period of at most kMostPeriod, and otherwise the nearest in millionths of their sum. Error(usage)
-  // for a weight that is not above 0 or not finite, and for one that is less than a millionth of the sum.
+  // Positive integers in proportion to the weights: exact if the weights have at most 6 decimals and the
+  // period is at most kMostPeriod, otherwise the nearest in millionths of their sum. Throws Error(usage) for
+  // a weight that is not finite, not positive, or below a millionth of the sum.
   static std::vector<int64_t> shares_of(std::span<const double> weights);
   static constexpr int64_t kMostPeriod = 1'000'000;
 
@@ -33,7 +33,7 @@ class Blend {
 
  private:
   struct Entry {
-    int32_t source, sample;  // counted from the beginning of the period
+    int32_t source, sample;  // counted from the start of the period
   };
   std::vector<int64_t> shares_;
   std::vector<Entry> order_;

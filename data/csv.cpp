@@ -18,7 +18,7 @@ namespace {
 constexpr int kLargestPixel = 16;
 constexpr int64_t kTestEvery = 5;
 
-// The whole file; zlib passes through what is not compressed.
+// Reads the whole file; zlib passes uncompressed data through.
 std::string read_all(const std::string& path) {
   struct stat status {};
   const bool found = ::stat(path.c_str(), &status) == 0;

@@ -1,5 +1,5 @@
-// The UCI handwritten digits (Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", 1998) from a
-// csv, plain or gzipped: the smallest real data set on which a classifier's accuracy means something.
+// Reads the UCI handwritten digits (Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", 1998)
+// from a csv, plain or gzipped: the smallest real data set with a meaningful accuracy of a classifier.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -21,11 +21,11 @@ struct DigitsSplit {
   Digits train, test;
 };
 
-// Rows of kFeatures integers 0 to 16 and a label 0 to 9, separated by commas. Throws Error(data) naming
+// Reads rows of kFeatures integers 0 to 16 and a label 0 to 9, separated by commas. Throws Error(data) with
 // file:line.
 Digits read_digits(const std::string& path);
 
-// Every 5th row (the 5th, 10th, ...) is test, the others train, both in order.
+// Selects every 5th row (the 5th, 10th, ...) for testing and the others for training, both in order.
 DigitsSplit split_digits(const Digits& digits);
 
 }  // namespace cleave::data

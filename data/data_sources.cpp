@@ -29,7 +29,7 @@ double require_weight(const std::string& word, const std::string& where) {
   return *weight;
 }
 
-// Lines of a weight and a path, which may have blanks; `path` says whose.
+// Parses lines of a weight and a path, which may contain blanks; errors name `path`.
 std::vector<DataFile> read_list(const std::string& list, const std::string& path) {
   std::istringstream lines(list);
   std::vector<DataFile> out;
@@ -52,7 +52,7 @@ std::vector<DataFile> read_list(const std::string& list, const std::string& path
   return out;
 }
 
-// As the epochs of the whole would have them: a source's weight is its size.
+// Weights each file with its size, as one concatenated file would.
 std::vector<DataFile> by_size(const std::vector<std::string>& paths, const std::string& data) {
   require(!paths.empty(), Exit::data,
           "{}: contains no matching file; names that start with a dot do not count", data);
@@ -62,13 +62,13 @@ std::vector<DataFile> by_size(const std::vector<std::string>& paths, const std::
   return out;
 }
 
-// What stands beside tokens and is none: the index and the mask of an indexed file.
+// True for the index and the mask of an indexed file, which are not token files.
 bool is_companion(const fs::path& path) {
   if (path.extension() != ".idx" && path.extension() != ".mask") return false;
   return fs::exists(fs::path(path).replace_extension(".bin"));
 }
 
-// Those of a folder itself, in the order of their names.
+// Files in the folder, without subfolders, sorted by name.
 std::vector<std::string> files_in(const std::string& folder) {
   std::vector<std::string> paths;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))

@@ -1,12 +1,10 @@
-// What --data and --eval_data name: one token file, or a blend of several with weights.
+// Values of --data and --eval_data: one token file, or a weighted blend of several.
 //
 //   corpus.bin                 one file, as TokenFile reads it
-//   folder, "news/*.txt"       all files of it, or of such names, each with its size as its weight
-//   "a.txt b.txt c.txt"        the same of a list
-//   "0.7 a.bin 0.3 b.bin"      weights and files in turn, as Megatron-LM takes them
-//   @mix.txt                   the same from a file: a line for each source, its weight, a blank and its
-//   path;
-//                              what follows a # at the beginning of a line is not read
+//   folder, "news/*.txt"       all files in it, or with such names; a file's weight is its size
+//   "a.txt b.txt c.txt"        a list with the same weights
+//   "0.7 a.bin 0.3 b.bin"      alternating weights and files, as in Megatron-LM
+//   @mix.txt                   a file with a line "weight path" per source; skips lines that start with #
 #pragma once
 #include <map>
 #include <string>
@@ -19,10 +17,9 @@ namespace cleave::data {
 
 class DataSources {
  public:
-  // Error(usage) for what is no weight or has no file, and for weights that Blend refuses; otherwise as
-  // TokenFile throws.
-  // `option`: what the words are the value of, for messages; `texts`: of token files that were made of a
-  // text, that text, which errors in their tokens name.
+  // Throws Error(usage) for an invalid weight, a weight without a file, and weights that Blend rejects;
+  // otherwise like TokenFile. `option` is the option of this value, for messages. `texts` maps token files
+  // to their source texts; errors in their tokens name the text.
   explicit DataSources(const std::string& data, const TokenFile::Options& options = {},
                        const char* option = "--data", const std::map<std::string, std::string>& texts = {});
 
@@ -34,12 +31,12 @@ class DataSources {
 
   int64_t tokens() const;
   bool bytes() const;     // every file is a text
-  int64_t vocab() const;  // the largest of its files
-  // Opens those whose vocabulary is a guess once more, with the model's.
+  int64_t vocab() const;  // largest of its files
+  // Reopens files with a guessed vocabulary, with the model's.
   void use_vocab(int64_t vocab);
   void note_contents();
   void require_unchanged() const;
-  void check_all() const;  // as TokenFile::check_all
+  void check_all() const;  // like TokenFile::check_all
 
  private:
   std::vector<TokenFile> files_;
@@ -52,11 +49,11 @@ struct DataFile {
   std::string path;
 };
 
-// What --data names, or another option; as_data() says the same in words that this reads.
+// Parses the value of --data or another option; as_data() is its inverse.
 std::vector<DataFile> sources_of_data(const std::string& data, const char* option = "--data");
 std::string as_data(const std::vector<DataFile>& sources);
 
-// The files that --data names, or another option.
+// Files of the value of --data or another option.
 std::vector<std::string> files_of_data(const std::string& data, const char* option = "--data");
 
 }  // namespace cleave::data

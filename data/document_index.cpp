@@ -25,8 +25,8 @@ constexpr IndexType kIndexTypes[] = {
     {DocumentIndex::Type::i64, "int64", 8}, {DocumentIndex::Type::u64, "uint64", 8},
 };
 
-// Codes 6 to 8 changed their meaning between Megatron and DeepSpeed's copy of it; the size of a token tells
-// integers from floating-point numbers but for 7, which is taken for the integers.
+// Codes 6 to 8 have different meanings in Megatron and DeepSpeed's copy of it. The token size distinguishes
+// integers from floats except for 7, which is read as integers.
 struct IndexCode {
   uint8_t code;
   DocumentIndex::Type type;
@@ -169,7 +169,7 @@ void DocumentIndex::check_documents() {
             path(), documents_at() + 8 * i, i, first, before, sequences_);
     before = first;
   });
-  // Sequences behind the last document that was ended are one more.
+  // Sequences after the last completed document form one more.
   documents_ = entries_ - 1 + (before < sequences_);
 }
 
@@ -186,7 +186,7 @@ void DocumentIndex::begins(int64_t first, std::span<int64_t> out) const {
   const auto sequences = out.first(size_t(count));
   if (count == 0) return;
   file_.read(documents_at() + 8 * first, std::as_writable_bytes(sequences));
-  // Pointers of neighbouring sequences are read together.
+  // Reads pointers of adjacent sequences together.
   std::array<int64_t, 128> pointers;
   int64_t from = 0, until = 0;
   for (int64_t& entry : sequences) {
@@ -210,7 +210,7 @@ int64_t DocumentIndex::document_from(int64_t token) const {
   return below;
 }
 
-// Of documents that begin at the same token, the last is the one that has it.
+// If several documents start at the same token, the last one contains it.
 int64_t DocumentIndex::document_of(int64_t token) const {
   CHECK(0 <= token && token < tokens_, "token {} of {}", token, tokens_);
   return document_from(token + 1) - 1;

@@ -1,4 +1,4 @@
-// Where documents begin in the tokens of an indexed data set (data/indexed_file.h): its .idx.
+// Document boundaries in the tokens of an indexed data set (data/indexed_file.h): its .idx.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -10,13 +10,13 @@
 
 namespace cleave::data {
 
-// Read by offsets: the memory it takes does not grow with the number of documents.
+// Reads by offset: memory use does not grow with the number of documents.
 class DocumentIndex {
  public:
   enum class Type { u8, i8, i16, u16, i32, u32, i64, u64 };
 
-  // Reads all of the file once and checks it against the size of .bin. Throws Error(data) that names the file
-  // and the byte of what is wrong.
+  // Reads the whole file once and checks it against the size of .bin. Throws Error(data) with the file and
+  // the byte of the fault.
   DocumentIndex(const std::string& path, int64_t bin_bytes);
 
   Type type() const { return type_; }
@@ -25,11 +25,12 @@ class DocumentIndex {
   int64_t documents() const { return documents_; }
   const std::string& path() const { return file_.path(); }
 
-  // The tokens of a document, which may be none. Sequences of one document are one text.
+  // Token range of a document, possibly empty. Consecutive sequences of one document are one text.
   Range document(int64_t index) const { return {begin_of(index), begin_of(index + 1)}; }
-  // Where so many documents begin, from this one on; behind the last document all tokens end.
+  // Fills `out` with the first tokens of documents from `first` on; the value after the last document is
+  // tokens().
   void begins(int64_t first, std::span<int64_t> out) const;
-  // The document that holds the token, and the first that begins at or behind it; documents() where none.
+  // The document that contains the token, and the first that begins at or after it; documents() if none.
   int64_t document_of(int64_t token) const;
   int64_t document_from(int64_t token) const;
 
@@ -37,9 +38,9 @@ class DocumentIndex {
   void require_unchanged() const { file_.require_unchanged(); }
 
  private:
-  uint8_t check_header();  // the code of the type
+  uint8_t check_header();  // type code
   void find_type(uint8_t code, int64_t bin_bytes, int64_t tokens);
-  int64_t check_lengths() const;  // the number of tokens
+  int64_t check_lengths() const;  // number of tokens
   void check_pointers() const;
   void check_documents();
   int64_t begin_of(int64_t document) const;
@@ -49,7 +50,7 @@ class DocumentIndex {
   InputFile file_;
   Type type_ = Type::u16;
   int64_t token_bytes_ = 0, tokens_ = 0, documents_ = 0;
-  int64_t sequences_ = 0, entries_ = 0;  // of the header: S and D
+  int64_t sequences_ = 0, entries_ = 0;  // header fields S and D
 };
 
 std::string_view name_of(DocumentIndex::Type type);

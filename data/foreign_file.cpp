@@ -25,7 +25,7 @@ constexpr const char* kWeights = "weights go to --model, as a folder with their 
 struct Kind {
   std::string_view sign, what;
   const char* advice;
-  size_t at = 0;  // where the sign stands
+  size_t at = 0;  // offset of the sign
 };
 
 constexpr Kind kMagics[] = {
@@ -87,12 +87,12 @@ constexpr Kind kEndings[] = {{".csv"sv, "a table", kRows},
                              {".json"sv, "one JSON value", kRows},
                              {".bmp"sv, "an image", kNoText}};
 
-// A sign behind a length, where a text has letters.
+// True if a binary length precedes the sign; a text would have letters there.
 bool has_length_before(std::string_view head) {
   return head.substr(0, 8).find('\0') != std::string_view::npos;
 }
 
-// Latin letters in UTF-16 without a mark: every other byte is 0.
+// True for Latin letters in UTF-16 without a byte order mark: every other byte is 0.
 bool is_wide(std::string_view head) {
   const size_t pairs = std::min<size_t>(head.size() / 2, 512);
   size_t zeros[2] = {0, 0};

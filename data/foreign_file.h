@@ -1,4 +1,4 @@
-// Files that hold neither text nor tokens, and are taken for a text by who names them as data.
+// Detects files that contain neither text nor tokens but were passed as text data.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -6,8 +6,8 @@
 
 namespace cleave::data {
 
-// Error(data) where a file that would be read as text is another thing by its first bytes or by the end of
-// its name: says what it is, and what to make of it.
+// Throws Error(data) if the first bytes or the file extension show that the file is not text; names the
+// format and how to convert it.
 void refuse_foreign(const std::string& path, std::span<const uint8_t> head);
 
 }  // namespace cleave::data

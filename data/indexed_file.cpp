@@ -15,7 +15,7 @@
 namespace cleave::data {
 namespace {
 
-constexpr int64_t kNarrowVocab = 65500;  // below it Megatron writes uint16
+constexpr int64_t kNarrowVocab = 65500;  // Megatron writes uint16 below it
 constexpr int64_t kLongestSequence = std::numeric_limits<int32_t>::max();
 
 bool ends_with_name(const std::string& name, std::string_view ending) {
@@ -45,11 +45,11 @@ struct IndexedWriter::Files {
 
   IndexedNames names;
   PartialFile bin, idx;
-  std::unique_ptr<PartialFile> lengths;  // int64 tokens of each document, until all are known
+  std::unique_ptr<PartialFile> lengths;  // int64 tokens of each document, until finish()
   std::unique_ptr<PartialFile> mask;
   int64_t vocab = 0, token_bytes = 2;
   int64_t tokens = 0, documents = 0, sequences = 0;
-  int64_t first = 0;  // token of the current document
+  int64_t first = 0;  // first token of the current document
   std::vector<uint8_t> buffer;
   uint8_t mask_byte = 0;
   bool finished = false;
@@ -87,7 +87,7 @@ void IndexedWriter::Files::write_tokens(std::span<const int32_t> in) {
   bin.write(buffer.data(), buffer.size());
 }
 
-// The bits of `count` tokens behind the `tokens` that are written; without a mask they are ones.
+// Appends the mask bits of `count` tokens after the `tokens` written ones; ones without a mask.
 void IndexedWriter::Files::write_mask(int64_t count, const uint8_t* mask_or_ones) {
   buffer.clear();
   for (int64_t i = 0; i < count; ++i) {
@@ -138,7 +138,7 @@ void IndexedWriter::Files::each_document(const Body& body) {
     for (size_t i = 0; i < bytes / sizeof(int64_t); ++i) body(piece[i]);
 }
 
-// A document is one sequence, or several where it is longer than one can be.
+// A document is one sequence, or several if it exceeds the maximum length of a sequence.
 void IndexedWriter::Files::write_index() {
   idx.write("MMIDIDX\0", 9);
   idx.write(uint64_t{1});
@@ -160,7 +160,7 @@ void IndexedWriter::Files::write_index() {
   idx.write(sequence);
 }
 
-// The .bin appears last and an old one goes first: a data set whose files do not belong together has none.
+// Removes an old .bin first and renames the new one last, so that mismatched files never form a data set.
 void IndexedWriter::finish() {
   end_document();
   Files& f = *files_;

@@ -1,15 +1,15 @@
-// Megatron's indexed data set: NAME.bin has the tokens of all documents back to back, NAME.idx says where
-// each begins. Megatron-LM, GPT-NeoX, NeMo and DeepSpeed write and read this format.
+// Megatron's indexed data set: NAME.bin has the tokens of all documents back to back, NAME.idx their start
+// positions. Megatron-LM, GPT-NeoX, NeMo and DeepSpeed write and read this format.
 //
 //   .idx, little-endian and not aligned: "MMIDIDX\0\0", uint64 version 1, uint8 type of a token,
 //   uint64 S sequences, uint64 D = documents + 1, then
 //     int32 length[S]      tokens of each sequence
-//     int64 pointer[S]     the byte of .bin where each begins
-//     int64 document[D]    the sequence with which each document begins; the last is S
+//     int64 pointer[S]     byte offset of each sequence in .bin
+//     int64 document[D]    first sequence of each document; the last value is S
 //
-// Beside the two there may be NAME.mask, which is Cleave's own: a bit for each token of .bin, the lowest bit
-// of a byte first, unused ones 0. A token whose bit is 0 is read, but predicting it has no loss. Without the
-// file every token has one.
+// An optional third file, NAME.mask, is an extension of Cleave: one bit per token of .bin, lowest bit of a
+// byte first, unused bits 0. A token with bit 0 is an input, but predicting it has no loss. Without the file,
+// every token has a loss.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,37 +18,36 @@
 
 namespace cleave::data {
 
-// The two other names of NAME, NAME.bin or NAME.idx.
+// The file names for NAME, NAME.bin or NAME.idx.
 struct IndexedNames {
   std::string bin, idx, mask;
 };
 IndexedNames indexed_names(const std::string& name);
-// Whether the name stands for an indexed data set: an .idx lies beside it, and it is no other file's.
+// True if the name means an indexed data set: its .idx exists and belongs to no other file.
 bool is_indexed(const std::string& name);
 
-// Writes a data set from its beginning to its end. What was there under the name is replaced when it is
-// finished, and stays until then; one that is given up leaves nothing. Memory does not grow with the data.
-// Everything that goes wrong is Error(data).
+// Writes a data set sequentially. finish() replaces an existing data set, which stays until then; a writer
+// that is destroyed without finish() leaves nothing. Memory use does not grow with the data. Throws
+// Error(data).
 class IndexedWriter {
  public:
-  // NAME, or NAME.bin. Tokens are uint16 where the vocabulary has less than 65500 entries, and int32
-  // otherwise, which is
-  // Megatron's rule, unless token_bytes says 2 or 4.
+  // `name` is NAME or NAME.bin. Tokens are uint16 if the vocabulary has fewer than 65500 entries and int32
+  // otherwise (Megatron's rule), unless token_bytes is 2 or 4.
   IndexedWriter(const std::string& name, int64_t vocab, int64_t token_bytes = 0);
   ~IndexedWriter();
   IndexedWriter(const IndexedWriter&) = delete;
   IndexedWriter& operator=(const IndexedWriter&) = delete;
 
-  // More of the current document. Of a mask, 0 says that predicting the token has no loss; it is as long as
-  // the tokens, or empty where all have one.
+  // Appends tokens to the current document. A 0 in `mask` means that predicting the token has no loss; the
+  // mask is as long as the tokens, or empty if all have a loss.
   void append(std::span<const int32_t> tokens, std::span<const uint8_t> mask = {});
-  // One without tokens is left out.
+  // Ends the current document; an empty one is omitted.
   void end_document();
-  // Ends the last document. Afterwards the files are there, and nothing more can be appended.
+  // Ends the last document and makes the files visible. No more tokens can be appended.
   void finish();
 
   int64_t tokens() const;
-  int64_t documents() const;  // that were ended
+  int64_t documents() const;  // completed documents
 
  private:
   struct Files;

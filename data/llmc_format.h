@@ -1,5 +1,5 @@
-// The header of llm.c's token files: 256 int32, of which the first four are the magic number, the version,
-// how many tokens follow, and (of ours) the vocabulary.
+// Header of llm.c's token files: 256 int32; the first four are the magic number, the version, the number of
+// tokens, and (an extension of Cleave) the vocabulary.
 #pragma once
 #include <cstdint>
 

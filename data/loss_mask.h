@@ -1,4 +1,4 @@
-// Which tokens of an indexed data set (data/indexed_file.h) have a loss: its .mask.
+// Loss mask of the tokens of an indexed data set (data/indexed_file.h): its .mask.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,7 +11,7 @@ namespace cleave::data {
 class LossMask {
  public:
   LossMask(const std::string& path, int64_t tokens);
-  // For each token of the range 1 where predicting it has a loss, and 0 elsewhere.
+  // For each token of the range, 1 if predicting it has a loss, else 0.
   void read(Range tokens, uint8_t* out) const;
   const std::string& path() const { return file_.path(); }
   void note_contents() { file_.note_contents(); }

@@ -10,7 +10,7 @@ constexpr int64_t kStride = 64;
 
 }  // namespace
 
-// Takes pieces, sample by sample.
+// Iterates over the pieces of documents, sample by sample.
 class PackedDocuments::Walk {
  public:
   Walk(const DocumentIndex& index, int64_t seq_len, Beginning from)
@@ -18,14 +18,14 @@ class PackedDocuments::Walk {
     index_.begins(first_, begins_);
   }
 
-  // The beginning of the next piece, behind documents that are used up.
+  // Start of the next piece; skips finished documents.
   const Beginning& beginning() {
     while (at_.document < index_.documents() && left() == 0) at_ = {at_.document + 1, 0};
     return at_;
   }
   bool ended() { return beginning().document >= index_.documents(); }
 
-  // The pieces of one sample, from beginning() on.
+  // Calls body for the pieces of one sample, from beginning() on.
   template <class Body>
   void sample(const Body& body) {
     for (int64_t used = 0; used < seq_len_ && !ended();) {
@@ -37,12 +37,12 @@ class PackedDocuments::Walk {
   }
 
  private:
-  // Positions of the document that are not in a sample yet.
+  // Positions of the document that no sample has yet.
   int64_t left() {
     const int64_t tokens = begin_of(at_.document + 1) - begin_of(at_.document);
     return std::max<int64_t>(0, tokens - 1 - at_.done);
   }
-  // Documents are asked for in order, one and the next.
+  // Caches document starts; callers move forward and ask for a document and its successor.
   int64_t begin_of(int64_t document) {
     if (document >= first_ + int64_t(begins_.size())) {
       first_ = document - 1;

@@ -1,7 +1,7 @@
-// Documents packed into samples of seq_len positions, in the file's order and without cutting what fits: a
-// document of n tokens has n - 1 positions, each of which predicts the next token. One with more than seq_len
-// is cut from its beginning into pieces of seq_len positions and a rest. A sample takes pieces as long as the
-// next one fits; what is left of it is padding. So every token but the first of each document is a target
+// Packs documents into samples of seq_len positions, in file order, and cuts only documents that do not fit:
+// a document of n tokens has n - 1 positions, and each predicts the next token. A document with more than
+// seq_len positions is cut from its start into pieces of seq_len and a remainder. A sample takes pieces as
+// long as the next one fits; the rest is padding. Every token except the first of each document is a target
 // exactly once, and none is predicted from another document.
 #pragma once
 #include <vector>
@@ -12,22 +12,23 @@ namespace cleave::data {
 
 class PackedDocuments final : public Samples {
  public:
-  // Reads the index once. Error(data) where no document has two tokens. The file must outlive this.
+  // Reads the index once. Throws Error(data) if no document has two tokens. The file must outlive this
+  // object.
   PackedDocuments(const TokenFile& file, int64_t seq_len);
 
   int64_t size() const override { return samples_; }
-  // Padding is a document of its own, of token 0.
+  // Padding is a separate document of token 0.
   void read(int64_t sample, const SampleRow& row) const override;
 
-  // The share of all positions that predict something.
+  // Share of positions with a target.
   double filled() const { return double(targets_) / double(samples_ * seq_len_); }
 
  private:
-  // Where a sample begins: a document, and how many of its positions are in samples before.
+  // Start of a sample: a document, and the number of its positions in earlier samples.
   struct Beginning {
     int64_t document = 0, done = 0;
   };
-  // A run of tokens that is in one sample, with the token that its last position predicts.
+  // A run of tokens inside one sample, plus the target of its last position.
   struct Piece {
     int64_t token = 0, positions = 0;
   };

@@ -1,5 +1,5 @@
-// A file that is written from its beginning to its end under another name than the one it is for, so that it
-// is whole where it appears.
+// Writes a file sequentially under a temporary name, so that it is complete when it appears under its final
+// name.
 #pragma once
 #include <cstddef>
 #include <cstdio>
@@ -9,10 +9,10 @@ namespace cleave::data {
 
 class PartialFile {
  public:
-  // mode is fopen's: "wb", or "w+b" for a file that is read again. Everything that goes wrong is Error(data)
-  // naming the file.
+  // `mode` is fopen's: "wb", or "w+b" to read the file again. Throws Error(data) with the file for every
+  // failure.
   PartialFile(std::string path, const char* mode);
-  ~PartialFile();  // removes what did not appear
+  ~PartialFile();  // removes an unfinished file
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
 
@@ -22,12 +22,12 @@ class PartialFile {
     write(&value, sizeof value);
   }
   void rewind();
-  // How many bytes there were, at most `count`.
+  // Returns the number of bytes read, at most `count`.
   size_t read(void* bytes, size_t count);
 
-  void complete();    // nothing is written from here on
-  void appear();      // under its name, replacing what was there
-  void remove_old();  // what is there under its name
+  void complete();    // ends writing
+  void appear();      // renames it to its final name, replacing an existing file
+  void remove_old();  // removes an existing file of the final name
 
  private:
   void close();

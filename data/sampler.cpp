@@ -8,8 +8,7 @@
 namespace cleave::data {
 namespace {
 
-// A few rounds more than the four that theory asks for, because the halves of a small domain are only a few
-// bits.
+// More rounds than the four that theory requires, because the halves of a small domain have only a few bits.
 constexpr int kRounds = 8;
 
 }  // namespace
@@ -20,7 +19,7 @@ int64_t permuted(int64_t index, int64_t samples, uint64_t seed, int64_t epoch) {
   const uint64_t mask = (uint64_t(1) << half_bits) - 1;
   const Philox random{.seed = seed, .stream = hash_name("data.sampler") + uint64_t(epoch)};
   uint64_t value = uint64_t(index);
-  do {  // the domain has fewer than 4 * samples points, so this takes less than four turns on average
+  do {  // the domain has fewer than 4 * samples points: under four iterations on average
     uint64_t left = value >> half_bits, right = value & mask;
     for (uint64_t round = 0; round < kRounds; ++round) {
       const uint64_t mixed = left ^ (random.block(round << 32 | right)[0] & mask);
@@ -47,7 +46,7 @@ int64_t Sampler::steps_per_epoch() const {
 Position Sampler::position(int64_t step) const {
   CHECK(step >= first_step, "step {} of a training that continues at step {}", step, first_step);
   const int64_t steps = steps_per_epoch(), taken = step - first_step;
-  const int64_t rest = std::max<int64_t>(0, samples - first.sample);  // less with another --data
+  const int64_t rest = std::max<int64_t>(0, samples - first.sample);  // other --data may be shorter
   const int64_t left = drop_last ? rest / global_batch : ceil_div(rest, global_batch);
   if (taken < left) return {first.epoch, first.sample + taken * global_batch};
   return {first.epoch + 1 + (taken - left) / steps, (taken - left) % steps * global_batch};

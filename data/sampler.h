@@ -1,8 +1,8 @@
-// Which sample stands where in the training: a pure function of the step, so that a resumed run, another
-// number of ranks or another micro-batch size sees the same global batches. The shuffle is a permutation that
-// is computed, not stored: a Feistel network keyed by counter-based random numbers, walked until it lands
-// below `samples` (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). Memory is O(1) for any
-// number of samples.
+// Order of samples in a training: a pure function of the step, so that a resumed run, another number of ranks
+// or another micro-batch size has the same global batches. The shuffle is a permutation that is computed, not
+// stored: a Feistel network keyed by counter-based random numbers, iterated until the result is below
+// `samples` (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). Memory is O(1) for any number
+// of samples.
 #pragma once
 #include <cstdint>
 
@@ -10,24 +10,24 @@
 
 namespace cleave::data {
 
-// How far a training is in its data: whole epochs, and samples of the one under way. A blend has no common
-// epochs; all of its samples count.
+// Progress of a training in its data: whole epochs, and samples of the current one. A blend has no common
+// epochs; all its samples count.
 struct Position {
   int64_t epoch = 0, sample = 0;
   bool operator==(const Position&) const = default;
 };
 
 struct Sampler {
-  int64_t samples = 0;     // in the data set
-  uint64_t seed = 0;       // of the shuffle
-  bool shuffle = true;     // another permutation every epoch; otherwise samples come in order
-  bool drop_last = false;  // an epoch's last, incomplete batch: dropped, or filled from the epoch's beginning
+  int64_t samples = 0;       // in the data set
+  uint64_t seed = 0;         // of the shuffle
+  bool shuffle = true;       // new permutation every epoch; otherwise file order
+  bool drop_last = false;    // incomplete last batch of an epoch: dropped, or filled from the epoch's start
   int64_t global_batch = 1;  // samples per step over all ranks and micro-batches
   // A resumed training continues at a position that steps of another size may have reached.
   int64_t first_step = 0;
   Position first = {};
 
-  // Throws Error(data) when there is no sample or, with drop_last, no complete batch.
+  // Throws Error(data) without a sample or, with drop_last, without a complete batch.
   void check() const;
 
   int64_t steps_per_epoch() const;
@@ -36,15 +36,15 @@ struct Sampler {
   // Position before the 0-based step, which must not be below first_step.
   Position position(int64_t step) const;
 
-  // The data set's index of the sample at `position`, in [0, global_batch), of the 0-based step.
+  // Index in the data set of the sample at `position`, in [0, global_batch), of the 0-based step.
   int64_t sample(int64_t step, int64_t position) const;
 };
 
-// A bijection of [0, samples) that depends on seed and epoch; index must be in the range.
+// Bijection of [0, samples) that depends on seed and epoch; `index` must be in the range.
 int64_t permuted(int64_t index, int64_t samples, uint64_t seed, int64_t epoch);
 
-// The positions in a step's global batch of micro-batch `micro` on data-parallel rank `rank`, `micro_batch`
-// samples long.
+// Positions of micro-batch `micro` of data-parallel rank `rank` in a step's global batch; it has
+// `micro_batch` samples.
 inline Range micro_batch_positions(int64_t micro, int64_t rank, int64_t ranks, int64_t micro_batch) {
   const int64_t begin = (micro * ranks + rank) * micro_batch;
   return {begin, begin + micro_batch};

@@ -1,4 +1,4 @@
-// What a token file is cut into: samples of seq_len positions for next-token prediction.
+// Samples of a token file: seq_len positions each, for next-token prediction.
 #pragma once
 #include <memory>
 
@@ -9,33 +9,33 @@ namespace cleave::data {
 
 struct SampleOptions {
   int64_t seq_len = 0;
-  // Documents stay whole where they fit into a sample (data/packed_documents.h); otherwise samples are
-  // windows over all tokens, whatever documents these belong to (data/windows.h).
+  // Keeps documents whole if they fit into a sample (data/packed_documents.h); otherwise samples are windows
+  // over all tokens, across documents (data/windows.h).
   bool pack = false;
-  // Samples say where documents begin, and no position predicts the first token of the next document.
+  // Samples mark document starts, and no position predicts the first token of the next document.
   bool document_mask = false;
-  // Windows: what is left behind the last whole one is a sample as well, filled up with padding.
+  // For windows: the rest after the last whole window is also a sample, with padding.
   bool fill_last = false;
 };
 
-// A sample is written to arrays of seq_len elements. A target without a loss is kIgnoredTarget: of tokens
-// that the file's loss mask hides, of the last token of a document where samples say where these begin, and
-// of padding.
+// Destination of a sample: arrays of seq_len elements. A target without a loss is kIgnoredTarget: tokens
+// hidden by the file's loss mask, the target after the last token of a document if samples mark documents,
+// and padding.
 struct SampleRow {
   int32_t *input, *targets;
-  int32_t* documents = nullptr;  // as AttentionMask has them; with document_mask only
+  int32_t* documents = nullptr;  // as in AttentionMask; only with document_mask
 };
 
 class Samples {
  public:
   virtual ~Samples() = default;
   virtual int64_t size() const = 0;
-  // Safe from several threads. Throws what TokenFile::read throws.
+  // Thread-safe. Throws the errors of TokenFile::read.
   virtual void read(int64_t sample, const SampleRow& row) const = 0;
 };
 
-// The file must outlive the result. Error(data) where it is shorter than a sample, or has no documents and is
-// asked for them; Error(usage) for a seq_len below 1.
+// The file must outlive the result. Throws Error(data) if the file is shorter than a sample, or has no
+// documents although options need them, and Error(usage) for a seq_len below 1.
 std::unique_ptr<Samples> samples_of(const TokenFile& file, const SampleOptions& options);
 
 }  // namespace cleave::data

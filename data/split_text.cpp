@@ -5,12 +5,12 @@ namespace {
 
 constexpr int64_t kBlocks = 20, kValidateEvery = 10;
 
-// Where block `block` begins.
+// Start of block `block`.
 int64_t cut(std::string_view text, int64_t block) {
   const int64_t size = int64_t(text.size());
   const int64_t wanted = block * size / kBlocks, next = (block + 1) * size / kBlocks;
   if (block == 0 || block == kBlocks) return wanted;
-  // A line that ends exactly at the wanted place needs no move.
+  // A line that ends exactly at the wanted position needs no move.
   for (int64_t at = wanted; at < next; ++at)
     if (at > 0 && text[size_t(at - 1)] == '\n') return at;
   return wanted;

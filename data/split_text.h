@@ -1,8 +1,9 @@
-// The one rule by which a text becomes training and validation text, so that losses of different programs and
-// machines are losses of the same bytes.
+// The only rule that splits a text into training and validation text, so that different programs and machines
+// compute losses of the same bytes.
 //
-// The text is cut into 20 equal blocks, each cut moved to the next line end; every 10th block (the 10th and
-// the 20th) is validation. A cut that meets no line end within its block stays where it is, so that every
+// The text is cut into 20 equal blocks, with each cut moved to the next line end; every 10th block (the 10th
+// and the 20th) is validation. A cut without a line end in its block is not moved, so every block of a text
+// of at least 20 bytes is non-empty.
 // block of a text of at least 20 bytes has something in it.
 #pragma once
 #include <string>
@@ -13,15 +14,15 @@
 
 namespace cleave::data {
 
-// Byte ranges in order; together they cover the text, none is empty. Below 20 bytes there may be no
-// validation part.
+// Non-empty byte ranges in order that together cover the text. Below 20 bytes there may be no validation
+// part.
 struct TextSplit {
   std::vector<Range> train, validation;
 };
 
 TextSplit split_text(std::string_view text);
 
-// The bytes of the ranges, one after the other.
+// Concatenation of the ranges' bytes.
 std::string cut_out(std::string_view text, const std::vector<Range>& ranges);
 
 }  // namespace cleave::data

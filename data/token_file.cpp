@@ -36,7 +36,7 @@ bool starts_with(std::span<const uint8_t> bytes, std::string_view prefix) {
   return bytes.size() >= prefix.size() && std::memcmp(bytes.data(), prefix.data(), prefix.size()) == 0;
 }
 
-// Widens `count` tokens, which may lie at the end of `out`, and returns the largest.
+// Widens `count` tokens, which may be at the end of `out`, and returns the largest.
 template <class T>
 uint32_t widen(const uint8_t* in, int64_t count, int32_t* out) {
   uint32_t largest = 0;
@@ -108,7 +108,7 @@ TokenFile::TokenFile(const std::string& path, Options options)
   size_ = file_.size() / token_bytes();
 }
 
-// Whether the ids at the beginning, in the middle and at the end of the file are below a vocabulary.
+// True if ids at the start, in the middle and at the end of the file are below `bound`.
 template <class T>
 bool TokenFile::fits(int64_t bound) const {
   constexpr int64_t kPiece = 1 << 16;
@@ -213,7 +213,7 @@ void TokenFile::fail_at(int64_t index, int64_t token) const {
 void TokenFile::read(Range range, int32_t* out) const {
   CHECK(0 <= range.begin && range.begin <= range.end && range.end <= size_, "{}: tokens [{}, {}) of {}",
         path(), range.begin, range.end, size_);
-  // The file's bytes go to the end of `out`, from where they widen towards its beginning.
+  // Reads the file's bytes to the end of `out`, and widens them toward its start.
   const int64_t count = range.size(), width = token_bytes();
   if (width > int64_t(sizeof(int32_t))) return read_wide(range, out);
   uint8_t* in = reinterpret_cast<uint8_t*>(out) + count * (int64_t(sizeof(int32_t)) - width);
@@ -234,7 +234,7 @@ void TokenFile::read(Range range, int32_t* out) const {
       fail_at(range.begin + i, index_ ? int64_t(out[i]) : int64_t(uint32_t(out[i])));
 }
 
-// Ids of 64 bits, which Megatron's older tools write.
+// Reads 64-bit ids, which older Megatron tools write.
 void TokenFile::read_wide(Range range, int32_t* out) const {
   std::vector<int64_t> piece(size_t(std::min<int64_t>(range.size(), 1 << 12)));
   for (int64_t at = range.begin; at < range.end; at += int64_t(piece.size())) {

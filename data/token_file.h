@@ -1,5 +1,5 @@
-// A corpus as a sequence of token ids, whatever format it is in. Six kinds are read, told apart by their
-// first bytes and their name; a plain text is its own token file, one byte one token.
+// A corpus as a sequence of token ids in any of six formats, which are detected by first bytes and name; a
+// plain text is its own token file with one token per byte.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -19,55 +19,56 @@ class TokenFile {
   enum class Kind {
     bytes,     // any file: 256 tokens
     u16,       // nanoGPT: little-endian uint16, no header
-    u32,       // the same with uint32
+    u32,       // like u16, with uint32
     llmc_u16,  // llm.c: 256 int32 (20240520, 1, count, vocabulary), then uint16
     llmc_u32,  // llm.c for Llama 3: 256 int32 (20240801, 7, count, vocabulary), then uint32
-    indexed    // Megatron: NAME.bin with NAME.idx beside it (data/indexed_file.h)
+    indexed    // Megatron: NAME.bin with NAME.idx (data/indexed_file.h)
   };
   enum class Format { detect, bytes, u16, llmc };
 
   struct Options {
-    // detect: indexed by its .idx, llm.c by its magic number, otherwise no header when the name ends in .bin,
-    // otherwise bytes.
+    // detect: indexed if it has an .idx, llm.c by its magic number, otherwise without a header if the name
+    // ends in .bin, otherwise bytes.
     Format format = Format::detect;
-    // 2 or 4: of a file without a header; 0: the width whose ids fit `bound`. Error(usage) if both widths do.
+    // Token width of a file without a header, 2 or 4; 0: the width with ids below `bound`. Throws
+    // Error(usage) if both widths fit.
     int token_bytes = 0;
-    int64_t bound = 0;      // the model's vocabulary for that, if it is known before `vocab` is
-    int64_t vocab = 0;      // of the model; 0 = what the header says, or the largest the format is meant for
-    std::string name = {};  // by which errors in its tokens call it: the text it was made of; empty: its path
+    int64_t bound = 0;      // the model's vocabulary for `token_bytes`, if known before `vocab`
+    int64_t vocab = 0;      // of the model; 0: from the header, or the format's maximum
+    std::string name = {};  // name in errors about tokens, such as the source text; empty: the path
   };
-  // The vocabulary of a file of 32-bit ids that does not say it.
+  // Vocabulary of a file of 32-bit ids without this information.
   static constexpr int64_t kUnknownVocab = int64_t{1} << 31;
 
-  // Checks the file's header and size; throws Error(data) naming the file and what to do. Token ids are
-  // checked when they are read, so that opening a large corpus does not read it.
+  // Checks header and size. Throws Error(data) with the file and a fix. Ids are checked when they are read,
+  // so opening a large corpus does not read it.
   explicit TokenFile(const std::string& path) : TokenFile(path, Options{}) {}
   TokenFile(const std::string& path, Options options);
 
   Kind kind() const { return kind_; }
   int64_t size() const { return size_; }  // tokens
   int64_t token_bytes() const;
-  int64_t vocab() const { return vocab_; }  // every id read is below it
+  int64_t vocab() const { return vocab_; }  // all ids that read() returns are below it
   const std::string& path() const { return file_.path(); }
   const std::string& name() const { return name_; }
   std::string describe() const;  // "corpus.bin: 1234 tokens, llm.c uint16, vocabulary 50257"
 
-  // Tokens [range.begin, range.end), which must lie in the file. Throws Error(data) when an id is not below
-  // vocab(), and when the file was cut short meanwhile. Safe from several threads.
+  // Reads tokens [range.begin, range.end), which must be in the file. Throws Error(data) if an id is not
+  // below vocab() or the file was truncated meanwhile. Thread-safe.
   void read(Range range, int32_t* out) const;
   int32_t at(int64_t index) const;
 
-  // Reads all of it: Error(data) names the first id that is not below vocab().
+  // Reads the whole file. Throws Error(data) with the first id that is not below vocab().
   void check_all() const;
-  void note_contents();  // as InputFile, for
-  // Error(data) when the file was written to or replaced since it was opened.
+  void note_contents();  // see InputFile; enables the next check
+  // Throws Error(data) if the file was changed or replaced since it was opened.
   void require_unchanged() const;
-  // True of kinds whose file does not say its vocabulary, and which may have any id below vocab().
+  // True for formats without a vocabulary, which may contain any id below vocab().
   bool vocab_is_a_guess() const { return headerless() || kind_ == Kind::indexed; }
 
-  // Where documents begin; null where the file does not say.
+  // Document boundaries; null if the file has none.
   const DocumentIndex* documents() const { return index_ ? &*index_ : nullptr; }
-  // Whether some tokens may have no loss; read_mask() says which, with 1 where there is one.
+  // True if tokens may have no loss; read_mask() returns 1 for tokens with a loss.
   bool masked() const { return mask_.has_value(); }
   void read_mask(Range range, uint8_t* out) const;
 
@@ -89,15 +90,15 @@ class TokenFile {
   std::optional<LossMask> mask_;
   Kind kind_ = Kind::bytes;
   int64_t size_ = 0, vocab_ = 0;
-  int64_t first_ = 0;  // byte of the first token
+  int64_t first_ = 0;  // byte offset of the first token
 };
 
 std::string_view name_of(TokenFile::Kind kind);
 
-// Writes an llm.c token file: uint16 when every id is below 50257, uint32 otherwise. The file appears under
-// its name only when it is complete. Throws Error(data) for a negative id, no tokens or more than 2^31 - 1,
-// an id outside the vocabulary, and when it cannot be written. A `vocab` above 0 is the tokenizer's and goes
-// into the header's fourth word, which llm.c leaves 0 and does not read.
+// Writes an llm.c token file: uint16 if every id is below 50257, otherwise uint32. The file appears under its
+// name when it is complete. Throws Error(data) for a negative id, no tokens or more than 2^31 - 1, an id
+// outside of the vocabulary, and write errors. A positive `vocab` is the tokenizer's and is stored in the
+// header's fourth word, which llm.c sets to 0 and does not read.
 void write_llmc(const std::string& path, std::span<const int32_t> tokens, int64_t vocab = 0);
 
 }  // namespace cleave::data

@@ -1,5 +1,5 @@
-// Writes an llm.c token file from its beginning to its end, in memory that does not grow with it. The file
-// appears under its name when it is finished; one that is given up leaves nothing.
+// Writes an llm.c token file sequentially, in bounded memory. The file appears under its name in finish();
+// without finish(), nothing remains.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -11,21 +11,21 @@ namespace cleave::data {
 
 class TokenWriter {
  public:
-  // `vocab` is the tokenizer's and goes into the header; 0: unknown. Tokens are uint16 where `narrow`, else
-  // uint32. Error(data) when the file cannot be written.
+  // `vocab` is the tokenizer's and is stored in the header; 0: unknown. Tokens are uint16 if `narrow`, else
+  // uint32. Throws Error(data) if the file cannot be written.
   TokenWriter(std::string path, int64_t vocab, bool narrow);
-  // Narrow where the vocabulary is no larger than GPT-2's: what llm.c reads.
+  // Narrow if the vocabulary is at most GPT-2's, which llm.c reads.
   TokenWriter(const std::string& path, int64_t vocab);
   ~TokenWriter();
   TokenWriter(const TokenWriter&) = delete;
   TokenWriter& operator=(const TokenWriter&) = delete;
 
-  // More of the current document. Error(data) for a token outside of the vocabulary, for more than 2^31 - 1
-  // tokens, and when the file cannot be written.
+  // Appends tokens to the current document. Throws Error(data) for a token outside of the vocabulary, for
+  // more than 2^31 - 1 tokens, and for write errors.
   void append(std::span<const int32_t> tokens);
-  // The format has no place for boundaries: they are counted, and a token that ends a text marks them.
+  // Only counts documents: the format stores no boundaries, and an end-of-text token marks them.
   void end_document() { ++documents_; }
-  // Afterwards the file is there. Error(data) where nothing was appended.
+  // Completes the file. Throws Error(data) if it has no tokens.
   void finish();
 
   int64_t tokens() const { return tokens_; }

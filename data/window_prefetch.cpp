@@ -33,12 +33,11 @@ void WindowPrefetch::fill(Slot& slot) const {
 }
 
 void WindowPrefetch::start(Slot& slot, int64_t ordinal) {
-  slot.ready.wait();  // a wrong guess may still be filling it
+  slot.ready.wait();  // a wrong prefetch may still fill it
   slot.ordinal = ordinal;
   slot.failure = nullptr;
   worker_.enqueue([this, &slot] {
-    // Kept with the slot: the stream itself would refuse all later work, also what does not touch the bad
-    // tokens.
+    // Stores the error in the slot: an error of the stream would also reject later work on valid tokens.
     try {
       fill(slot);
     } catch (...) {

@@ -1,5 +1,5 @@
-// Two buffers of samples and a worker that fills one while the other is in use. What is filled together is
-// named by an ordinal; `fill` says what each of its rows holds.
+// Two buffers of samples, and a worker that fills one while the other is in use. An ordinal names the
+// contents of a buffer; `fill` defines its rows.
 #pragma once
 #include <array>
 #include <exception>
@@ -18,16 +18,16 @@ class WindowPrefetch {
 
   struct Filled {
     std::vector<int32_t> input, targets;  // [rows * seq_len]
-    std::vector<int32_t> documents;       // the same, or empty
-    std::vector<int64_t> valid_targets;   // of each row
+    std::vector<int32_t> documents;       // same shape, or empty
+    std::vector<int64_t> valid_targets;   // per row
 
     int64_t valid_in(Range rows) const;
   };
 
   WindowPrefetch(const SampleOptions& samples, int64_t rows, Fill fill);
 
-  // What `ordinal` holds; then starts on `following`. The result is valid until the next call. Rethrows what
-  // its reading threw, every time it is asked for.
+  // Returns the contents of `ordinal` and starts reading `following`. The result is valid until the next
+  // call. Rethrows errors of reading `ordinal` on every call.
   Filled& get(int64_t ordinal, int64_t following);
 
  private:
@@ -45,7 +45,7 @@ class WindowPrefetch {
   Fill fill_;
   std::array<Slot, 2> slots_;
   int current_ = 0;
-  Stream worker_{Stream::Mode::worker};  // last, so that it ends before what it writes to
+  Stream worker_{Stream::Mode::worker};  // last, so that it is destroyed before its buffers
 };
 
 }  // namespace cleave::data

@@ -1,6 +1,6 @@
-// A token file as samples for next-token prediction: windows of seq_len + 1 tokens at stride seq_len, so that
-// every token but the first is a target exactly once. What is behind the last whole window is not used, or
-// one more sample that is filled up with padding: a document of its own, of token 0, without targets.
+// Windows of a token file for next-token prediction: seq_len + 1 tokens at stride seq_len, so that every
+// token except the first is a target exactly once. The rest after the last whole window is not used, or is
+// one more sample with padding: a separate document of token 0 without targets.
 #pragma once
 #include <algorithm>
 
@@ -15,12 +15,12 @@ class Windows final : public Samples {
 
   int64_t size() const override { return fill_last_ ? ceil_div(targets(), seq_len_) : targets() / seq_len_; }
 
-  // input[t] = token window * seq_len + t, targets[t] the one after it. A document that began before the
-  // window begins at its first position.
+  // input[t] = token window * seq_len + t, targets[t] = the next one. A document that started before the
+  // window starts at its first position.
   void read(int64_t window, const SampleRow& row) const override;
 
  private:
-  int64_t targets() const { return std::max<int64_t>(0, file_->size() - 1); }  // that the file has
+  int64_t targets() const { return std::max<int64_t>(0, file_->size() - 1); }  // of the file
   void mark_documents(int64_t begin, const SampleRow& row) const;
 
   const TokenFile* file_;
@@ -28,7 +28,7 @@ class Windows final : public Samples {
   bool fill_last_;
 };
 
-// Throws Error(usage) for a seq_len below 1 and Error(data) when the file has not one sample.
+// Throws Error(usage) for a seq_len below 1, and Error(data) if the file is shorter than one sample.
 Windows windows_of(const TokenFile& file, int64_t seq_len, bool fill_last = false);
 
 }  // namespace cleave::data

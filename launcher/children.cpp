@@ -41,8 +41,7 @@ std::vector<char*> pointers(const std::vector<std::string>& list) {
   return result;
 }
 
-// What happens between fork and exec: only calls that are safe there. Reports errno through `failure` and
-// exits.
+// Code between fork and exec: only async-signal-safe calls. Reports errno through `failure` and exits.
 struct Become {
   char* const* argv;
   char* const* environment;
@@ -56,7 +55,7 @@ struct Become {
 [[noreturn]] void become(const Become& b) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, b.parent_death);
-  const bool there = getppid() == b.parent;  // else it died before the line above
+  const bool there = getppid() == b.parent;  // false: the parent died before prctl()
   if (there && (!b.folder || chdir(b.folder) == 0)) {
     if (b.cores) sched_setaffinity(0, sizeof(*b.cores), b.cores);
     dup2(b.in >= 0 ? b.in : open("/dev/null", O_RDONLY), STDIN_FILENO);
@@ -107,7 +106,7 @@ ChildProcess start_child(const ChildSpec& spec) {
             .parent_death = spec.parent_death,
             .parent = parent,
             .holds_stops = spec.holds_stops});
-  setpgid(child.pid, child.pid);  // also here, so that it holds whoever runs first
+  setpgid(child.pid, child.pid);  // also here, in case the parent runs first
   failure.write.close();
   int error = 0;
   if (read(failure.read.fd(), &error, sizeof(error)) == ssize_t(sizeof(error))) {
@@ -145,7 +144,7 @@ void read_lines(ChildProcess& child, int which, const std::function<void(std::st
 bool is_stopped(int pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const size_t name_end = text.rfind(')');  // the state follows the name, which may have blanks
+  const size_t name_end = text.rfind(')');  // the state follows the name, which may contain blanks
   return name_end != text.npos && name_end + 2 < text.size() &&
          (text[name_end + 2] == 'T' || text[name_end + 2] == 't');
 }

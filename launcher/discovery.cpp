@@ -21,7 +21,7 @@ const std::vector<std::string> kTorchSet = {"RANK", "WORLD_SIZE", "LOCAL_RANK", 
 
 void set_master(comm::RankInfo& info, const std::string& master) {
   const size_t colon = master.rfind(':');
-  if (colon == std::string::npos || master.find(':') != colon) {  // a name, or an IPv6 address
+  if (colon == std::string::npos || master.find(':') != colon) {  // host name or IPv6 address
     info.master_addr = master;
     return;
   }
@@ -41,17 +41,17 @@ std::optional<comm::RankInfo> by_torch_set(const Variables& v) {
       std::max(1, v.number("GROUP_WORLD_SIZE", v.number("CROSS_SIZE", v.number("AZUREML_NODE_COUNT", 1))));
   info.node_rank = v.number("GROUP_RANK", v.number("CROSS_RANK", v.number("NODE_RANK", 0)));
   info.local_size = std::max(1, info.world / info.nodes);
-  // Azure ML has as many processes on each node, and accelerate writes a LOCAL_WORLD_SIZE of 1 there.
+  // Azure ML has the same number of processes on each node, and accelerate sets LOCAL_WORLD_SIZE to 1 there.
   const bool by_azure = v.has("AZUREML_NODE_COUNT") && !v.has("CLEAVE_LAUNCHED") &&
                         !v.has("GROUP_WORLD_SIZE") && !v.has("CROSS_SIZE");
   const bool says_size = !by_azure && (v.has("LOCAL_WORLD_SIZE") || v.has("LOCAL_SIZE"));
   if (says_size) info.local_size = v.number("LOCAL_WORLD_SIZE", v.number("LOCAL_SIZE", 1));
   if (v.has("CLEAVE_LAUNCHED")) {
-    // Our launcher has spoken: what its own launcher had set means nothing here.
+    // Cleave's launcher decided: variables of an outer launcher do not count.
     info.launched_by = "cleave launch";
     return info;
   }
-  // Where the launcher says that all ranks are here, they need not meet where others can call.
+  // If all ranks are on this host, they can use an address that other hosts cannot reach.
   if (says_size && info.local_size == info.world) info.master_addr = comm::RankInfo{}.master_addr;
   info.attempt = v.number("TORCHELASTIC_RESTART_COUNT", 0);
   info.port_is_taken = v.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
@@ -70,7 +70,7 @@ std::optional<comm::RankInfo> by_torch_set(const Variables& v) {
 }
 
 std::optional<comm::RankInfo> by_slurm_step(const Variables& v) {
-  // A batch script has SLURM_PROCID=0 too; only a step has all three.
+  // A batch script also has SLURM_PROCID=0; only a step has all three.
   if (!v.missing({"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID"}).empty()) return {};
   comm::RankInfo info;
   info.rank = v.number("SLURM_PROCID");
@@ -153,7 +153,7 @@ std::optional<comm::RankInfo> by_pod(const Variables& v) {
   return info;
 }
 
-// SageMaker without a distribution: the same program once on every host.
+// SageMaker without a distribution: the same program once per host.
 std::optional<comm::RankInfo> by_sagemaker(const Variables& v) {
   if (!v.has("SM_HOSTS")) return {};
   const auto json = parse_json(v, "SM_HOSTS");
@@ -175,7 +175,7 @@ std::optional<comm::RankInfo> by_sagemaker(const Variables& v) {
   return info;
 }
 
-// Signs that there are several nodes, where nothing says which this is.
+// Rejects signs of several nodes if nothing identifies this one.
 void refuse_lone_sign(const Variables& v, const std::vector<std::string>& missing) {
   for (const char* sign : {"AZUREML_NODE_COUNT", "PET_NNODES"})
     require(v.text(sign).find_first_not_of("0123456789") != std::string::npos || v.number(sign, 1) < 2,

@@ -19,7 +19,7 @@
 namespace cleave::launcher {
 namespace {
 
-// "rank 3: " where there are several, so that interleaved messages stay readable; not before a text that
+// "rank 3: " if there are several ranks, so that interleaved messages stay readable; empty for a text that
 // names a rank itself.
 std::string rank_prefix(std::string_view text) {
   if (text.starts_with("rank ")) return "";
@@ -29,14 +29,14 @@ std::string rank_prefix(std::string_view text) {
 }
 
 void say_error(std::string_view text) {
-  if (text.empty()) return;  // another rank says it
+  if (text.empty()) return;  // another rank prints it
   std::fprintf(stderr, "error: %s%s\n", rank_prefix(text).c_str(), printable(text).c_str());
 }
 
-// What a system call said no to, somewhere where nobody expected it.
+// Exit code of an unexpected error of a system call.
 Exit exit_of(const std::error_code& code) {
   if (code == std::errc::not_enough_memory || code == std::errc::resource_unavailable_try_again)
-    return Exit::memory;  // the latter is a thread that cannot be started
+    return Exit::memory;  // the latter: a thread cannot be started
   return Exit::usage;
 }
 
@@ -52,7 +52,7 @@ const char* hint_of(const std::error_code& code) {
 
 constexpr size_t kLongestPath = 80;  // bytes that a message shows
 
-// The exit code of the exception in flight, whose words go to stderr.
+// Prints the current exception to stderr and returns its exit code.
 Exit report_exception(std::string_view if_a_defect) {
   try {
     throw;
@@ -80,9 +80,9 @@ Exit report_exception(std::string_view if_a_defect) {
 
 bool returned_by_itself = false;
 
-// An exception that leaves a thread, such as the one that serves the rendezvous, or a destructor. The thread
-// has words for what it expects, and a lack of memory can come anywhere; then there is none for words either,
-// but these.
+// Handles an exception that leaves a destructor or a thread, such as the one that serves the rendezvous.
+// Threads handle expected errors themselves. Memory can run out anywhere; formatting a message is then not
+// possible.
 [[noreturn]] void explain_exception_of_a_thread() {
   try {
     if (std::current_exception()) throw;
@@ -97,7 +97,7 @@ bool returned_by_itself = false;
   std::abort();
 }
 
-// libgomp ends the process with code 1 when it cannot start its threads.
+// libgomp ends the process with code 1 if it cannot start its threads.
 void explain_exit_of_a_library(int status, void*) {
   if (status != EXIT_FAILURE || returned_by_itself) return;
   say_error(
@@ -107,10 +107,10 @@ void explain_exit_of_a_library(int status, void*) {
   _exit(int(Exit::memory));
 }
 
-// A file or socket that is opened later must not take the number of a standard stream that was closed.
+// Opens closed standard streams, so that no later file or socket takes their numbers.
 void open_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
-    if (fcntl(stream, F_GETFD) < 0) static_cast<void>(open("/dev/null", O_RDWR));  // the lowest that is free
+    if (fcntl(stream, F_GETFD) < 0) static_cast<void>(open("/dev/null", O_RDWR));  // lowest free number
 }
 
 }  // namespace

@@ -14,12 +14,12 @@
 namespace cleave::launcher {
 namespace {
 
-// Only calls that are safe after a fork. No other descriptor stays open, so that who reads or writes this
-// process's others sees their end when it ends.
+// Only async-signal-safe calls. Closes all other descriptors, so that their readers and writers see the end
+// when the parent process ends.
 [[noreturn]] void beat(const std::vector<int>& descriptors, int highest, pid_t parent) {
-  setpgid(0, 0);  // a terminal's Ctrl-Z and Ctrl-C do not mean it
+  setpgid(0, 0);  // protects it from Ctrl-Z and Ctrl-C of a terminal
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(0);  // it died before the line above
+  if (getppid() != parent) _exit(0);  // the parent died before prctl()
   for (int fd = 0; fd <= highest; ++fd) {
     bool kept = false;
     for (const int d : descriptors) kept = kept || d == fd;
@@ -28,7 +28,7 @@ namespace {
   close_range(unsigned(highest) + 1, ~0U, 0);
   for (;; sleep(1))
     for (const int d : descriptors) {
-      // One that takes nothing more has enough unread lines, and one without a reader is noticed elsewhere.
+      // A full descriptor has enough unread lines, and a missing reader is detected elsewhere.
       [[maybe_unused]] const ssize_t written = write(d, "\n", 1);
     }
 }

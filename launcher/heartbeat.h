@@ -1,5 +1,5 @@
-// Says to launchers on other hosts, once a second, that this one is there: a blank line on each descriptor. A
-// connection that goes without a word, as when a cable is pulled, ends nothing by itself.
+// Signals launchers on other hosts once per second that this one is alive: writes a blank line to each
+// descriptor. A connection that fails silently, such as a pulled cable, is detected only by missing lines.
 #pragma once
 #include <sys/types.h>
 
@@ -8,13 +8,13 @@
 
 namespace cleave::launcher {
 
-// A launcher that hears no line for so long takes the one that started it for gone.
+// Time without a line after which a launcher considers the one that started it lost.
 inline constexpr std::chrono::seconds kLongestSilence{10};
 
-// Lines come from a process of its own, so that a launcher that only stands still (Ctrl-Z, a debugger, a
-// terminal that takes no output) is not taken for one that is gone. It dies with this process's thread. The
-// descriptors must not block; they are open there as well, so one that is closed here reaches its end only
-// when this object is gone.
+// A separate process writes the lines, so that a suspended launcher (Ctrl-Z, a debugger, a blocked terminal)
+// is not considered lost. The process dies with the calling thread. Descriptors must be non-blocking. The
+// process also holds them open, so a descriptor that is closed in the caller ends only when this object is
+// destroyed.
 class Heartbeat {
  public:
   explicit Heartbeat(const std::vector<int>& descriptors);

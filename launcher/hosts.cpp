@@ -46,7 +46,7 @@ std::vector<std::string> words_in(const std::string& line) {
   return words;
 }
 
-int slot_number(const std::string& digits) {  // -1: none
+int slot_number(const std::string& digits) {  // -1: not a slot number
   int n = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), n);
   return !digits.empty() && error == std::errc() && end == digits.data() + digits.size() && n >= 0 ? n : -1;
@@ -58,7 +58,7 @@ std::vector<int> first_slots(int n) {
   return slots;
 }
 
-// "worker-[01-04]": its names; one that no host can have is an error at `where`.
+// Names of "worker-[01-04]"; throws with `where` if one is not a valid host name.
 std::vector<std::string> names_of(const std::string& word, const std::string& where) {
   std::vector<std::string> names = {word};
   if (word.find_first_of("[]") != word.npos) {
@@ -82,7 +82,7 @@ struct Chosen {
   std::vector<int> slots;  // empty: all
 };
 
-// "host1@host2:0,2", a host once.
+// Parses "host1@host2:0,2"; each host once.
 std::vector<Chosen> parse_filter(const std::string& text, const std::string& option) {
   std::vector<Chosen> list;
   for (const std::string& node : cut_at(text, '@')) {

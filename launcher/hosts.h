@@ -1,5 +1,5 @@
-// The hosts of a job and the slots that ranks get on them, from a hostfile and what the command line takes of
-// it, in DeepSpeed's words.
+// Hosts of a job and their slots for ranks, from a hostfile and the host options of the command line, in
+// DeepSpeed's syntax.
 #pragma once
 #include <string>
 #include <string_view>
@@ -9,38 +9,40 @@ namespace cleave::launcher {
 
 struct Host {
   std::string name;
-  std::vector<int> slots;  // one rank each; on a host with GPUs their numbers
+  std::vector<int> slots;  // one rank each; GPU numbers on a host with GPUs
   bool operator==(const Host&) const = default;
 };
 
 using Hosts = std::vector<Host>;  // in the order of ranks
 
-// Letters, digits, '.', '-' and '_', beginning with a letter or digit: nothing that a shell, an option parser
-// or a list could take for something else.
+// True for letters, digits, '.', '-' and '_', starting with a letter or digit: safe in shells, option parsers
+// and lists.
 bool is_host_name(std::string_view name);
 
-// "NAME slots=N" a line; NAME may hold ranges ("worker-[01-04]"); blank lines and comments (#) are passed
-// over, and so are words after the number. Error(usage) with file and line: another form, no slots, a host
-// that is there twice, no host at all.
+// Parses lines "NAME slots=N"; NAME may hold ranges ("worker-[01-04]"). Skips blank lines, comments (#), and
+// words after the number. Throws Error(usage) with file and line for other forms, zero slots, duplicate
+// hosts, or no hosts.
 Hosts parse_hostfile(std::string_view text, const std::string& file);
 Hosts read_hostfile(const std::string& file);
 
 struct HostFilter {
   std::string include = {}, exclude = {};  // "host1@host2:0,2"
-  int num_nodes = -1, num_gpus = -1;       // the first so many; -1: all
+  int num_nodes = -1, num_gpus = -1;       // use the first N; -1: all
 };
 
-// What is left, in the hosts' order, slots ascending. Error(usage): a host or slot that is not there, include
-// and exclude, either of them with a number, more than there is, nothing left.
+// Selected hosts and slots, in the order of `hosts`, slots ascending. Throws Error(usage) for an unknown host
+// or slot, a combination of include and exclude, a combination of either with a number, a number above the
+// available one, and an empty result.
 Hosts select_hosts(const Hosts& hosts, const HostFilter& filter);
 
-// How many slots a host needs that has every slot which the filter names; 0: it names none. Error(usage).
+// Number of slots that a host needs to have every slot of the filter; 0: the filter names none. Throws
+// Error(usage).
 int slots_named(const HostFilter& filter);
 
 int ranks_of(const Hosts& hosts);
 
-// {"host": [slots]} as JSON in URL-safe base64, as DeepSpeed's launchers tell each other.
+// {"host": [slots]} as JSON in URL-safe base64, the format between DeepSpeed's launchers.
 std::string encode_world_info(const Hosts& hosts);
-Hosts decode_world_info(const std::string& text);  // Error(usage) for anything else
+Hosts decode_world_info(const std::string& text);  // throws Error(usage) for anything else
 
 }  // namespace cleave::launcher

@@ -32,16 +32,16 @@
 namespace cleave::launcher {
 namespace {
 
-// The signal that asked for a stop, and when.
+// Signal that asked for a stop, and its time.
 volatile std::sig_atomic_t stop = 0;
 std::atomic<int64_t> stop_ms = 0;
-static_assert(std::atomic<int64_t>::is_always_lock_free);  // else no signal handler may touch it
-// Whether this process answers a signal; a launcher of ours does it for its ranks, and the first rank for
-// all.
+static_assert(std::atomic<int64_t>::is_always_lock_free);  // required in signal handlers
+// True if this process prints an answer to a signal; a launcher of Cleave answers for its ranks, and
+// otherwise the first rank for all.
 std::atomic<bool> answers = false;
 std::string_view answer_to_stop;
 
-// How this rank ends after a failure; never destroyed, because a signal may come at any time.
+// Exit code and message of this rank after a failure; never destroyed, because a signal may come at any time.
 struct LastWords {
   int exit = 0;
   std::string said;
@@ -67,8 +67,7 @@ void on_signal(int signal) {
   answer(answer_to_stop);
 }
 
-// A launcher ends ranks that take long to leave after a failure, and has to learn the code of the one that
-// failed.
+// A launcher ends ranks that take long to leave after a failure; it must get the exit code of the failed one.
 void end_by_last_words(int) {
   if (write(STDERR_FILENO, last_words.said.data(), last_words.said.size()) < 0) _exit(last_words.exit);
   _exit(last_words.exit);
@@ -87,7 +86,7 @@ void end_before_training(int) {
   _exit(int(Exit::stopped));
 }
 
-// Raises the limit of open files as far as it may go; a rank that met it later could not even say so.
+// Raises the limit of open files to its maximum; a rank that reached it later could not even report it.
 void require_open_files(const comm::RankInfo& info) {
   const rlim_t wanted = info.world == 1 ? 16 : rlim_t(32 + (info.rank == 0 ? info.world : 0));
   rlimit limit{};
@@ -99,8 +98,8 @@ void require_open_files(const comm::RankInfo& info) {
           limit.rlim_max, wanted);
 }
 
-// With what this process alone joins: it leaves the environment, so that children, such as workers that load
-// data, do not inherit it. The token stays for a later job of this process.
+// Removes secrets from the environment, so that child processes, such as data loader workers, do not inherit
+// them. Keeps the token for a later job of this process.
 void keep_from_children(comm::RankInfo& info) {
   static std::string& token = *new std::string;
   if (!info.token.empty()) token = info.token;
@@ -108,8 +107,8 @@ void keep_from_children(comm::RankInfo& info) {
   for (const char* name : {"CLEAVE_TOKEN", "CLEAVE_MEETING_PORT", "CLEAVE_MEETING_FD"}) unsetenv(name);
 }
 
-// What a host lacks, all of its ranks find. The first says it; the others would later, but a launcher ends a
-// job when its first rank ends.
+// All ranks of a host detect its missing resources. The first one reports at once and the others later,
+// because a launcher ends the job when the first rank ends.
 template <class Choose>
 Device refused_once(int local_rank, Choose choose) {
   try {
@@ -117,7 +116,7 @@ Device refused_once(int local_rank, Choose choose) {
   } catch (const Error&) {
     if (local_rank == 0) throw;
     std::this_thread::sleep_for(std::chrono::seconds(2));
-    throw;  // the first has found nothing: it is this rank's alone
+    throw;  // the first rank had no error: only this one has
   }
 }
 
@@ -186,7 +185,7 @@ config::ReadResult Job::read_config_text(std::string_view text, const std::strin
 }
 
 config::ReadResult Job::accepted(config::ReadResult r, const std::string& name) const {
-  // Our launcher lets an error that several ranks find pass once; this may be the only rank that finds it.
+  // Cleave's launcher prints an error of several ranks once; this may be the only rank with the error.
   if (!first() && launched_by_us())
     std::erase_if(r.problems, [](const config::Problem& p) { return p.warning; });
   if (first() || launched_by_us()) std::fputs(config::format(r.problems).c_str(), stderr);
@@ -195,7 +194,7 @@ config::ReadResult Job::accepted(config::ReadResult r, const std::string& name) 
   return r;
 }
 
-// Whichever GPU of its host a rank has and however many threads it computes with are its own affair.
+// Ranks may differ in GPU index and number of threads.
 comm::Facts Job::own_facts() const {
   return {{"the version of cleave", std::string(build::version)},
           {"--device", device_.is_cuda() ? "cuda" : "cpu"},
@@ -251,7 +250,7 @@ int Job::run(const std::function<int()>& body) {
     throw;
   } catch (const Error& e) {
     tell_others(e.exit(), e.what());
-    // Here, too: elsewhere one rank of each host says it.
+    // One rank per host prints these errors, as elsewhere.
     const bool alike =
         (e.exit() == Exit::usage && !launched_by_us() && !connecting_) || e.exit() == Exit::memory;
     if (alike && info_.local_rank != 0) return int(e.exit());

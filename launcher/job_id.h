@@ -1,10 +1,10 @@
-// The names that launchers give to jobs.
+// Generates names of jobs.
 #pragma once
 #include <string>
 
 namespace cleave::launcher {
 
-// What tells a job from others, and what its ranks show each other.
+// Random values: an id that distinguishes jobs, and a token that ranks prove to each other.
 std::string new_job_id();
 std::string new_token();
 

@@ -10,8 +10,8 @@
 namespace cleave::launcher {
 namespace {
 
-// Only calls that are safe after a fork. No descriptor but that of the leader stays open, so that whoever
-// reads the rank's output sees its end.
+// Only async-signal-safe calls. Keeps only the leader's descriptor open, so that readers of the rank's output
+// see its end.
 [[noreturn]] void wait_and_kill(int leader, pid_t group) {
   setsid();
   dup2(leader, 0);
@@ -29,14 +29,13 @@ namespace {
 }  // namespace
 
 void end_with_all_children() {
-  if (getpgrp() != getpid() && setpgid(0, 0) != 0) return;  // the leader of a session is that of its group
+  if (getpgrp() != getpid() && setpgid(0, 0) != 0) return;  // a session leader leads its group
   const pid_t group = getpid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int leader = int(syscall(SYS_pidfd_open, group, 0));
   if (leader < 0) return;
   const pid_t child = fork();
-  if (child ==
-      0) {  // whose own child is nobody's, so that the rank waits for no process that it did not start
+  if (child == 0) {  // orphans the grandchild, so that the rank need not wait for it
     if (fork() == 0) wait_and_kill(leader, group);
     _exit(0);
   }

@@ -1,11 +1,11 @@
-// A rank that another launcher started, mpirun for one, ends as under ours: nothing of it is left.
+// Makes sure that no process of a rank remains, also for ranks that another launcher started, such as mpirun.
 #pragma once
 
 namespace cleave::launcher {
 
-// Makes this process the leader of a group, which is killed when it ends however it does, and which dies with
-// the process that started it. It may execute another program afterwards. A kernel before 5.3 has no such
-// group.
+// Makes this process the leader of a process group. The group is killed when the leader ends in any way, and
+// the leader dies with its parent. The process may execute another program afterwards. Kernels before 5.3 do
+// not support this.
 void end_with_all_children();
 
 }  // namespace cleave::launcher

@@ -53,7 +53,7 @@ class Launch {
     if (!node_.log_folder.empty()) logs_.emplace(node_.log_folder, node_.ranks);
     for (size_t i = 0; i < node_.ranks.size(); ++i) {
       children_.push_back(start_child(spec_of(i)));
-      ports_.meeting.close();  // rank 0 came first, and has it
+      ports_.meeting.close();  // rank 0 started first and inherited it
     }
     while (order_.size() < children_.size()) {
       wait_for_news();
@@ -61,14 +61,14 @@ class Launch {
       reap();
       hurry();
     }
-    for (const ChildProcess& c : children_) kill(-c.pid, SIGKILL);  // what the ranks left behind
+    for (const ChildProcess& c : children_) kill(-c.pid, SIGKILL);  // processes that ranks left
     drain();
     return result();
   }
 
  private:
-  // By Job::end_when_asked. A stop that came before the first line of a rank's program would kill it, which
-  // schedulers that start a stopped job again take for a failure.
+  // True for programs that call Job::end_when_asked. A stop signal before a rank's first line would kill it,
+  // and schedulers that restart stopped jobs would count this as a failure.
   static bool takes_held_stops(const std::vector<std::string>& command) {
     return command.size() > 1 && command[1] == "train" && is_this_program(command);
   }
@@ -90,7 +90,7 @@ class Launch {
                    false,
                    node_.folder,
                    inherits,
-                   // mpirun ends its ranks on other hosts before it ends.
+                   // mpirun ends its ranks on other hosts before it exits.
                    stay_.place ? SIGKILL : SIGTERM,
                    takes_held_stops(rank.command)};
     for (const auto& [name, value] : placed.environment) spec.environment.push_back(name + "=" + value);
@@ -98,7 +98,7 @@ class Launch {
   }
 
   void wait_for_news() {
-    // Of standard output only that nobody reads it any more.
+    // For standard output, only the loss of its reader.
     std::vector<pollfd> polls = {{signals_.fd(), POLLIN, 0},
                                  {stay_.control, POLLIN, 0},
                                  {stay_.of_other_host ? STDOUT_FILENO : -1, 0, 0},
@@ -119,7 +119,7 @@ class Launch {
     if (polls[2].revents) alone_ = true;
   }
 
-  // Words of the launcher on another host.
+  // Reads lines of the launcher on another host.
   void read_control() {
     char buffer[256];
     const ssize_t n = read(stay_.control, buffer, sizeof(buffer));
@@ -158,7 +158,7 @@ class Launch {
     pass_on(signal, passed_, callbacks_, [this](int sent) { send(sent); });
   }
 
-  // To those that still run.
+  // Sends a signal to the running ranks.
   void send(int signal) {
     for (const ChildProcess& c : children_)
       if (!ended(c)) kill(-c.pid, signal);
@@ -175,7 +175,7 @@ class Launch {
       if (ended(children_[r]) || waitpid(children_[r].pid, &status, WNOHANG) != children_[r].pid) continue;
       const int exit = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
       order_.emplace_back(int(r), exit);
-      // What we killed ourselves is not a cause.
+      // A rank that the launcher killed is not a cause.
       const bool stopped = std::count(stopped_.begin(), stopped_.end(), int(r)) > 0;
       const bool killed = (stopped || hurried_ != Hurried::no) && WIFSIGNALED(status);
       if (killed) killed_by_us_.push_back(int(r));
@@ -184,7 +184,7 @@ class Launch {
     }
   }
 
-  // After a failure the others normally leave by themselves, because their connections break.
+  // After a failure, the other ranks normally leave without help, because their connections break.
   void hurry() {
     if (stay_.heartbeat && comm::Clock::now() - heard_ > kLongestSilence) alone_ = true;
     const auto now = comm::Clock::now();
@@ -200,7 +200,7 @@ class Launch {
     }
   }
 
-  // A rank that stands still cannot leave by itself, and is what the others waited for.
+  // A stopped rank cannot leave, and the other ranks waited for it.
   void end_stopped() {
     for (size_t r = 0; r < children_.size(); ++r) {
       if (ended(children_[r]) || std::count(stopped_.begin(), stopped_.end(), int(r)) ||
@@ -240,7 +240,7 @@ class Launch {
     const std::string error = lines_.error_of(size_t(cause), result.exit);
     const bool on_terminal = stay_.rank0_inherits_output && result.exits[0] == result.exit;
     if (error.empty() && on_terminal && result.exit <= int(Exit::data))
-      return result;  // rank 0 said why itself
+      return result;  // rank 0 has printed the reason
     result.message = end_of_rank(result.cause, result.exit) + (error.empty() ? "" : ": " + error);
     return result;
   }
@@ -252,15 +252,15 @@ class Launch {
   RankPorts ports_;
   std::vector<ChildProcess> children_;
   std::optional<RankLogs> logs_;
-  std::vector<std::pair<int, int>> order_;  // index and exit code, as they ended
+  std::vector<std::pair<int, int>> order_;  // index and exit code in order of their ends
   std::vector<int> killed_by_us_, stopped_;
   RankLines lines_;
   PassedSignals passed_;
-  std::string told_;                                    // the beginning of a line of the other launcher
-  bool alone_ = false;                                  // that launcher is gone
-  comm::Clock::time_point heard_ = comm::Clock::now();  // when it said something
+  std::string told_;                                    // incomplete line of the other launcher
+  bool alone_ = false;                                  // that launcher is lost
+  comm::Clock::time_point heard_ = comm::Clock::now();  // time of its last line
   comm::Clock::time_point leave_until_ =
-      comm::Clock::time_point::max();  // by themselves, once a rank has failed
+      comm::Clock::time_point::max();  // for ranks to leave after a failure
   enum class Hurried { no, asked, killed } hurried_ = Hurried::no;
 };
 

@@ -1,4 +1,4 @@
-// How a job ends, in words.
+// Texts about the end of a job.
 #include <fmt/format.h>
 #include <signal.h>
 

@@ -24,18 +24,18 @@
 namespace cleave::launcher {
 namespace {
 
-// What reaches one host, or all of them.
+// Connection to one host, or to all of them.
 struct Way {
-  std::string name;  // of the host, or of the launcher
+  std::string name;  // of the host or the launcher
   std::vector<int> ranks;
   ChildProcess process;
   std::string unsent;
   bool told = false;       // its part of the job is sent
-  std::string last_error;  // its own, no rank's
+  std::string last_error;  // of the launcher or ssh, not of a rank
   bool ended = false;
   int exit = 0;
-  int cause = -1;       // as the launcher there says
-  std::string message;  // of it
+  int cause = -1;       // reported by the launcher there
+  std::string message;  // about the cause
 };
 
 class HostsLaunch {
@@ -80,10 +80,11 @@ class HostsLaunch {
       for (size_t n = all ? 0 : i; n < (all ? plan_.nodes.size() : i + 1); ++n)
         for (const RankStart& r : plan_.nodes[n].ranks) w.ranks.push_back(r.rank);
       Environment env = environment_of_process();
-      for (const auto& [name, value] : commands[i].environment)  // some are added to the user's own
+      for (const auto& [name, value] : commands[i].environment)  // some are appended to the user's values
         env[name] = name.ends_with("_APPEND") && env.count(name) ? env[name] + " " + value : value;
       ChildSpec spec{commands[i].command, {}, {}, false, !commands[i].input.empty(), {}};
-      // srun is what tells the hosts' launchers that their input has ended, and ends after them.
+      // srun must outlive this process: it signals the end of input to the hosts' launchers and ends after
+      // them.
       if (remote_.kind == LauncherKind::slurm) spec.parent_death = 0;
       for (const auto& [name, value] : env) spec.environment.push_back(name + "=" + value);
       w.process = start_child(spec);
@@ -121,7 +122,7 @@ class HostsLaunch {
     const ssize_t n = write(w.process.input.fd(), w.unsent.data(), w.unsent.size());
     if (n > 0) w.unsent.erase(0, size_t(n));
     if (w.unsent.empty()) w.told = true;
-    if (n < 0 && errno != EAGAIN && errno != EINTR) w.process.input.close();  // its end says why
+    if (n < 0 && errno != EAGAIN && errno != EINTR) w.process.input.close();  // its exit gives the reason
   }
 
   void read_from(Way& w, int which) {
@@ -143,7 +144,7 @@ class HostsLaunch {
     if (lines_.stopped_early()) leave_until_ = std::min(leave_until_, comm::Clock::now() + stay_.leave_grace);
   }
 
-  // "ended RANK EXIT KILLED", "result CAUSE MESSAGE", or "done NODE" at the end of each stream.
+  // Handles "ended RANK EXIT KILLED", "result CAUSE MESSAGE", and "done NODE" at the end of each stream.
   void take_word(Way& w, const std::string& line) {
     std::istringstream in(line);
     std::string word;
@@ -162,7 +163,7 @@ class HostsLaunch {
         exits_.count(rank))
       return;
     exits_[rank] = exit;
-    // What this launcher ended is not a cause, be it by a signal that the host's launcher passed on.
+    // A rank that this launcher ended is not a cause, even if the host's launcher delivered the signal.
     const bool by_us = killed || (hurried_ != Hurried::no && exit > 128);
     if (!by_us) order_.emplace_back(rank, exit);
     if (callbacks_.ended) callbacks_.ended(rank, exit, killed);
@@ -175,7 +176,7 @@ class HostsLaunch {
     for (Way& w : ways_) {
       int status = 0;
       if (w.ended || waitpid(w.process.pid, &status, WNOHANG) != w.process.pid) continue;
-      for (int i : {0, 1})  // what is still in the pipes; a grandchild may keep them open
+      for (int i : {0, 1})  // remaining pipe contents; a grandchild may keep the pipes open
         while (w.process.output[i] && comm::wait_for(w.process.output[i].fd(), POLLIN,
                                                      comm::Clock::now() + std::chrono::milliseconds(200)))
           read_from(w, i);
@@ -194,11 +195,11 @@ class HostsLaunch {
       if (w.process.input)
         w.unsent += fmt::format("signal {}\n", signal);
       else if (signal != SIGUSR1)
-        kill(-w.process.pid, signal);  // the hosts' launchers notice that nobody listens any more
+        kill(-w.process.pid, signal);  // the hosts' launchers detect the loss of their reader
     }
   }
 
-  // As for ranks of this host; and a launcher that does not follow is cut off, which ends its ranks.
+  // Acts as for local ranks; a launcher that does not react is disconnected, which ends its ranks.
   void hurry() {
     if (leave_until_ == comm::Clock::time_point::max()) return;
     const auto late = comm::Clock::now() - leave_until_;
@@ -209,20 +210,20 @@ class HostsLaunch {
       hurried_ = Hurried::killed;
       for (Way& w : ways_) w.process.input.close();
     } else if (hurried_ == Hurried::killed && late > 3 * stay_.term_grace) {
-      for (const Way& w : ways_)  // srun ends what it has started, unless it is killed
+      for (const Way& w : ways_)  // srun ends its processes, unless it is killed
         if (!w.ended) kill(-w.process.pid, late > 5 * stay_.term_grace ? SIGKILL : SIGTERM);
     }
   }
 
-  // A line between the pieces of a job would be part of it. Later words are shorter than what a pipe takes as
-  // one.
+  // Starts after the job is sent: a line between its pieces would become part of it. Later messages fit into
+  // one atomic write to a pipe.
   void beat() {
     std::vector<int> listening;
     for (const Way& w : ways_)
       if (!w.ended && w.told && w.process.input) listening.push_back(w.process.input.fd());
     if (listening == listening_) return;
     listening_ = listening;
-    heartbeat_.reset();  // first, so that it has no descriptor that is closed here
+    heartbeat_.reset();  // first, so that it does not keep closed descriptors open
     if (!listening.empty()) heartbeat_.emplace(listening);
   }
 
@@ -253,7 +254,7 @@ class HostsLaunch {
     return result;
   }
 
-  // A launcher that says its own error (2: its arguments, 3: memory) has not started its ranks; ssh's own is
+  // A launcher that reports its own error (2: arguments, 3: memory) has not started its ranks; ssh's code is
   // 255, srun's 1.
   LaunchResult lost_host(LaunchResult result) const {
     const Way& w = ways_[*lost_];
@@ -283,16 +284,16 @@ class HostsLaunch {
   Signals signals_;
   std::vector<Way> ways_;
   std::map<int, int> exits_;                // by rank
-  std::vector<std::pair<int, int>> order_;  // those that may be a cause, as they ended
-  std::optional<size_t> lost_;              // the first way that ended before its ranks
+  std::vector<std::pair<int, int>> order_;  // possible causes in order of their ends
+  std::optional<size_t> lost_;              // first connection that ended before its ranks
   RankLines lines_;
   Pieces pieces_[2];         // of standard output and standard error
-  std::map<int, int> done_;  // streams that have ended, by node
+  std::map<int, int> done_;  // ended streams by node
   PassedSignals passed_;
-  std::vector<int> listening_;  // hosts that hear the heartbeat
+  std::vector<int> listening_;  // hosts that receive the heartbeat
   std::optional<Heartbeat> heartbeat_;
   comm::Clock::time_point leave_until_ =
-      comm::Clock::time_point::max();  // by themselves, once a rank has failed
+      comm::Clock::time_point::max();  // for ranks to leave after a failure
   enum class Hurried { no, asked, killed } hurried_ = Hurried::no;
 };
 
@@ -300,7 +301,7 @@ class HostsLaunch {
 
 LaunchResult launch_hosts(const LaunchPlan& plan, const RemoteOptions& remote, const StayOptions& stay,
                           const LaunchCallbacks& callbacks) {
-  signal(SIGPIPE, SIG_IGN);  // of a host that is gone
+  signal(SIGPIPE, SIG_IGN);  // from a lost host
   return HostsLaunch(plan, remote, stay, callbacks).run();
 }
 

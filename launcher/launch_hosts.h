@@ -1,7 +1,7 @@
-// Starts a plan on its hosts and stays with it: a launcher there (`cleave launch --node`) starts each host's
-// ranks, and this one hears what they say and how they end, passes signals on, ends the rest when one fails
-// or a host is lost, and says which rank was the cause. However it ends, nothing of the job is left on any
-// host.
+// Runs a plan on its hosts. A launcher on each host (`cleave launch --node`) starts the host's ranks. This
+// launcher receives their output and exit codes, forwards signals, ends the other ranks when one fails or a
+// host is lost, and names the rank that caused the failure. However it ends, no process of the job remains on
+// any host.
 #pragma once
 #include "launcher/launch.h"
 #include "launcher/remote_commands.h"
@@ -9,8 +9,8 @@
 
 namespace cleave::launcher {
 
-// For kinds that start launchers. As launch_node(); a rank's end names its host. 6 and the host's name where
-// a host was not reached or its connection broke.
+// Like launch_node(), for kinds that start launchers; messages about the end of a rank name its host. Returns
+// 6 and the host's name if a host was not reached or its connection broke.
 LaunchResult launch_hosts(const LaunchPlan& plan, const RemoteOptions& remote, const StayOptions& stay = {},
                           const LaunchCallbacks& callbacks = {});
 

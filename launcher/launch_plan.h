@@ -1,6 +1,5 @@
-// What a launcher will start, as a value: for every host its ranks, their commands and their place in the
-// job. It is made before anything is started; --dry_run prints it, one host's part of it travels to that
-// host.
+// Launch plan as a value: the ranks of every host, their commands and their places in the job. It is complete
+// before anything starts. --dry_run prints it, and each host receives its part.
 #pragma once
 #include <map>
 #include <string>
@@ -20,66 +19,66 @@ struct RankStart {
   bool operator==(const RankStart&) const = default;
 };
 
-// Which cores a rank may run on.
+// Cores that a rank may use.
 struct Binding {
-  enum class How { share, none, asked };  // a share where there are enough cores; --bind_cores_to_rank
+  enum class How { share, none, asked };  // share: if there are enough cores; asked: --bind_cores_to_rank
   How how = How::share;
-  std::vector<int> cores = {};  // to share out; empty: all that the launcher may use
+  std::vector<int> cores = {};  // cores to divide; empty: all that the launcher may use
   bool operator==(const Binding&) const = default;
 };
 
-// What one host starts.
+// One host's part of a plan.
 struct NodeStart {
   std::string host = "localhost";
   int node = 0, nodes = 1, world = 1;
   std::string master_addr = comm::loopback();
-  int master_port = 0;        // 0: a free one, where all ranks are on this host
-  std::string job_id, token;  // what the ranks of a job show each other; the token is a secret
+  int master_port = 0;        // 0: a free port, if all ranks are on this host
+  std::string job_id, token;  // proof of membership between ranks; the token is secret
   int attempt = 0;
-  std::map<std::string, std::string> environment = {};  // of every rank, besides its place
-  bool set_devices = false;                             // CUDA_VISIBLE_DEVICES lists the slots
+  std::map<std::string, std::string> environment = {};  // of every rank, in addition to its place
+  bool set_devices = false;                             // sets CUDA_VISIBLE_DEVICES to the slots
   Binding binding = {};
-  std::string folder = {};      // where ranks run; empty: where the launcher does
-  std::string log_folder = {};  // a file a rank for what it says; empty: the launcher's output
+  std::string folder = {};      // working folder of ranks; empty: that of the launcher
+  std::string log_folder = {};  // one file of output per rank; empty: the launcher's output
   std::vector<RankStart> ranks = {};
   bool operator==(const NodeStart&) const = default;
 };
 
 struct LaunchPlan {
   std::vector<NodeStart> nodes;
-  std::string why;  // which rule decided, for people
+  std::string why;  // the deciding rule, for the user
 };
 
-// What the ranks run. A script's argument --local_rank=N stands between `before` and `after`.
+// Program of the ranks. A script's argument --local_rank=N goes between `before` and `after`.
 struct Program {
   std::vector<std::string> before = {}, after = {};
   bool local_rank = false;
 };
 
-// A node for each host, ranks in order; the rest of each node is that of `common`.
+// One node per host, ranks in order; other fields of each node are copied from `common`.
 LaunchPlan make_plan(const Hosts& hosts, const Program& program, const NodeStart& common);
 
-// The variables that say a rank's place, in torch's and DeepSpeed's words and in ours. `port` is the
-// rendezvous' where the plan leaves it open.
+// Variables with a rank's place, for torch, DeepSpeed and Cleave. `port` is the rendezvous port if the plan
+// does not set it.
 std::map<std::string, std::string> place_of(const NodeStart& node, const RankStart& rank, int port);
 
-// The cores of a node's index-th rank: an equal share of the binding's, in order. Empty: unbound.
-// Error(usage) when they were asked for and are too few, or are not among `usable`.
+// Cores of a node's index-th rank: an equal share of the binding's cores, in order. Empty: unbound. Throws
+// Error(usage) if requested cores are too few or not in `usable`.
 std::vector<int> cores_of(const NodeStart& node, size_t index, const std::vector<int>& usable);
-// "0,3-5": ascending and disjoint; Error(usage) otherwise.
+// "0,3-5": ascending and disjoint. Otherwise throws Error(usage).
 std::vector<int> parse_core_list(const std::string& text);
 
-// Writes the plan as the launchers of the hosts read it, one node or all. Error(usage): a text of another
-// kind or version.
+// Text form of one or all nodes, which launchers on other hosts read. decode_nodes() throws Error(usage) for
+// another kind of text or another version.
 std::string encode(const std::vector<NodeStart>& nodes);
 std::vector<NodeStart> decode_nodes(std::string_view text);
 
-// A command with its variables for a shell, secrets masked (core/secrets.h). `before`: what stands before it.
+// Shell form of a command with its variables and the prefix `before`; secrets are masked (core/secrets.h).
 std::string shown_command(const std::map<std::string, std::string>& environment, const std::string& before,
                           const std::vector<std::string>& command);
-// What --dry_run prints: for each host a comment and a line for each rank that can be pasted into a shell,
-// with the cores that it would have of `usable` (empty: not known, as of another host), whose NUMA nodes a
-// comment says. Secrets are masked (core/secrets.h).
+// Output of --dry_run: per host a comment, and per rank a line that can be pasted into a shell, with its
+// cores from `usable` (empty: unknown, as for another host); a comment names their NUMA nodes. Secrets are
+// masked (core/secrets.h).
 std::string describe(const LaunchPlan& plan, const std::vector<int>& usable,
                      const std::vector<NumaNode>& numa = {});
 

@@ -14,7 +14,7 @@
 namespace cleave::launcher {
 
 int gpus_of_machine(const std::string& devices) {
-  constexpr std::string_view kName = "nvidia";  // nvidia0, nvidia1; others, such as nvidiactl, are no GPUs
+  constexpr std::string_view kName = "nvidia";  // nvidia0, nvidia1; others, such as nvidiactl, are not GPUs
   std::error_code error;
   int gpus = 0;
   for (const auto& entry : std::filesystem::directory_iterator(devices, error)) {

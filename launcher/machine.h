@@ -1,4 +1,4 @@
-// What a launcher asks of the machine it runs on.
+// Facts about the machine of a launcher.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,18 +7,18 @@
 
 namespace cleave::launcher {
 
-// Counted without starting CUDA, which takes long: the devices that the driver made.
+// Number of device files of the driver. Does not start CUDA, which is slow.
 int gpus_of_machine(const std::string& devices = "/dev");
 
-// The slots of this machine: its GPUs, or those that CUDA_VISIBLE_DEVICES leaves; without any, as many as
-// are wanted. Nothing where CUDA_VISIBLE_DEVICES is not a list of numbers: then it is left as it is.
+// Slots of this machine: its GPUs, limited to those in CUDA_VISIBLE_DEVICES; without GPUs, `wanted` slots.
+// Empty if CUDA_VISIBLE_DEVICES is not a list of numbers; the variable then stays unchanged.
 std::vector<int> slots_of_machine(const Environment& env, int gpus, int wanted);
 
-// "localhost", or this machine's own name.
+// True for "localhost" and this machine's name.
 bool is_this_machine(const std::string& host);
 std::string own_host_name();
 
-// The numeric address of a host as others reach it; empty where its name says none but a loopback's.
+// Numeric address of a host as seen by others; empty if its name only resolves to a loopback address.
 std::string address_of(const std::string& host);
 
 }  // namespace cleave::launcher

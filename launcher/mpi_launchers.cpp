@@ -16,8 +16,8 @@ void find_master(const Variables& v, comm::RankInfo& info, const std::string& ho
     info.master_addr = v.text("MASTER_ADDR");
     return;
   }
-  if (info.local_size == info.world) return;  // 127.0.0.1
-  // "877461504.0;tcp://192.0.2.2,198.51.100.7:38153;..." names the host of mpirun, where rank 0 usually is.
+  if (info.local_size == info.world) return;  // rank 0 is at 127.0.0.1
+  // "877461504.0;tcp://192.0.2.2,198.51.100.7:38153;..." names mpirun's host, which usually has rank 0.
   const std::string uri = v.text("OMPI_MCA_orte_hnp_uri");
   const size_t at = uri.find("tcp://");
   require(at != std::string::npos, Exit::usage,
@@ -38,8 +38,7 @@ void azure_master(const Variables& v, comm::RankInfo& info) {
   info.master_port = v.number("MASTER_PORT", kAzurePort);
   for (const char* name : {"MASTER_ADDR", "AZ_BATCH_MASTER_NODE", "AZ_BATCHAI_MPI_MASTER_NODE", "MASTER_IP",
                            "AZ_BATCHAI_JOB_MASTER_NODE_IP"}) {
-    const std::string host =
-        v.text(name).substr(0, v.text(name).find(':'));  // the port there belongs to Batch
+    const std::string host = v.text(name).substr(0, v.text(name).find(':'));  // this port belongs to Batch
     if (host.empty() || host == "localhost") continue;
     info.master_addr = host;
     return;
@@ -102,7 +101,7 @@ std::optional<comm::RankInfo> by_hydra(const Variables& v) {
   const std::string local_rank = pals ? "PALS_LOCAL_RANKID" : "MPI_LOCALRANKID";
   const std::string local_size = pals ? "PMI_LOCAL_SIZE" : "MPI_LOCALNRANKS";
   if (v.has("SLURM_STEP_ID") && !v.has(local_rank))
-    return {};  // srun --mpi=pmi2, which says the rest in its own words
+    return {};  // srun --mpi=pmi2, which sets SLURM variables for the rest
   const auto missing = v.missing({local_rank, local_size});
   require(missing.empty(), Exit::usage, "{} and PMI_SIZE are set, but {} is missing", rank,
           fmt::join(missing, ", "));

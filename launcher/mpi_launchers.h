@@ -1,4 +1,4 @@
-// Launchers of the MPI kind: they say who a process is, but rarely where rank 0 is.
+// Launchers of the MPI kind: they identify a process, but rarely say where rank 0 is.
 #pragma once
 #include "launcher/variables.h"
 

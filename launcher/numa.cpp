@@ -34,7 +34,7 @@ std::vector<NumaNode> numa_of_machine(const std::string& nodes) {
     if (!name.starts_with(kName) || number.empty() || number.size() > 6 ||
         number.find_first_not_of("0123456789") != number.npos)
       continue;
-    std::string list;  // empty for a node of memory alone
+    std::string list;  // empty for a node without cores
     if (!(std::ifstream(entry.path() / "cpulist") >> list)) continue;
     found.push_back({std::stoi(number), parse_core_list(list)});
   }

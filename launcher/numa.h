@@ -1,4 +1,4 @@
-// Which of a machine's cores share memory that is near to them.
+// NUMA nodes of a machine and their cores.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,10 +10,10 @@ struct NumaNode {
   std::vector<int> cores = {};
 };
 
-// The nodes that the kernel names; nothing where it names none.
+// Nodes that the kernel lists; empty if it lists none.
 std::vector<NumaNode> numa_of_machine(const std::string& nodes = "/sys/devices/system/node");
 
-// "cores 0-3,8 of NUMA node 0"; "cores 2-5 of NUMA nodes 0,1"; without the nodes where none is known.
+// "cores 0-3,8 of NUMA node 0", "cores 2-5 of NUMA nodes 0,1"; without nodes if none are known.
 std::string describe_cores(const std::vector<int>& cores, const std::vector<NumaNode>& numa);
 
 }  // namespace cleave::launcher

@@ -1,5 +1,6 @@
-// Which signals a launcher passes on to its ranks: each once, and a second wish to stop kills.
-// A cluster may send a signal to launchers and their ranks alike, and a launcher passes it on; so the same
+// Decides which signals a launcher forwards to its ranks: each once; a second stop request kills. A cluster
+// may signal launchers and ranks, and a launcher forwards signals too, so the same SIGTERM or SIGUSR1 within
+// a second is one request. SIGINT comes from a person.
 // SIGTERM or SIGUSR1 within a second is the same wish. SIGINT is a person's.
 #pragma once
 #include <signal.h>
@@ -12,17 +13,17 @@ namespace cleave::launcher {
 
 inline constexpr std::chrono::milliseconds kSameWish{1000};
 
-// By which a rank is asked to stop.
+// Signals that ask a rank to stop.
 inline constexpr int kStops[] = {SIGINT, SIGTERM, SIGUSR1};
 
 class PassedSignals {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // What to send to the ranks; 0: nothing.
+  // Signal to send to the ranks; 0: none.
   int take(int signal, Time now = std::chrono::steady_clock::now()) {
     if (signal == SIGCHLD) return 0;
-    if (signal == SIGHUP) signal = SIGTERM;  // of a terminal that went away: programs rarely expect it
+    if (signal == SIGHUP) signal = SIGTERM;  // of a closed terminal; programs rarely expect it
     if (signal == SIGTERM && now - asked_ < kSameWish) return 0;
     if (signal == SIGTERM) asked_ = now;
     const auto passed = [&](int s) { return std::count(passed_.begin(), passed_.end(), s) > 0; };
@@ -34,9 +35,9 @@ class PassedSignals {
     passed_.push_back(signal);
     return signal;
   }
-  // Whether somebody did not wait for that.
+  // True after a second request.
   bool killed() const { return killed_; }
-  // Whether the ranks were asked to stop.
+  // True if the ranks were asked to stop.
   bool asked_to_stop() const {
     return std::any_of(passed_.begin(), passed_.end(), [](int s) { return s != SIGUSR1; });
   }
@@ -44,7 +45,7 @@ class PassedSignals {
  private:
   std::vector<int> passed_;
   bool killed_ = false;
-  Time asked_ = Time() - std::chrono::hours(1);  // by SIGTERM
+  Time asked_ = Time() - std::chrono::hours(1);  // last SIGTERM
 };
 
 }  // namespace cleave::launcher

@@ -10,7 +10,7 @@ std::string in_pieces(std::string_view line) {
   if (line.size() <= kLongestPiece || end > 20) return std::string(line);
   const std::string_view prefix = line.substr(0, end + kPrefixEnd.size());
   line.remove_prefix(prefix.size());
-  const size_t room = kLongestPiece - prefix.size() - 2;  // the mark and the line end
+  const size_t room = kLongestPiece - prefix.size() - 2;  // minus the mark and the newline
   std::string pieces;
   for (; line.size() > room; line.remove_prefix(room)) {
     pieces += prefix;

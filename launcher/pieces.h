@@ -1,4 +1,4 @@
-// Lines that travel between launchers in pieces: srun mixes what several hosts write where their lines are
+// Splits lines between launchers into pieces, because srun interleaves lines of several hosts if they are
 // longer than 1 KiB.
 #pragma once
 #include <map>
@@ -9,19 +9,19 @@
 
 namespace cleave::launcher {
 
-// "[12] text\n" as lines of at most kLongestPiece bytes, each with the prefix; all but the last end with
-// kMoreFollows. Other lines as they are.
+// Splits "[12] text\n" into lines of at most kLongestPiece bytes, each with the prefix; all but the last end
+// with kMoreFollows. Returns other lines unchanged.
 inline constexpr size_t kLongestPiece = 1000;
 inline constexpr char kMoreFollows = '\x1d';
 std::string in_pieces(std::string_view line);
 
-// "[12] text": the rank, and where the text begins; -1 for a line of nobody's.
+// Rank of a line "[12] text" and the offset of its text; -1 for a line without a rank.
 std::pair<int, size_t> rank_of_line(std::string_view line, int world);
 
-// What one stream of all ranks says, put together again.
+// Reassembles one output stream of all ranks.
 class Pieces {
  public:
-  // A piece without its prefix, with its line end. The whole line, once its last piece is there.
+  // Takes a piece without prefix, with its newline. Returns the complete line after its last piece.
   std::optional<std::string> take(int rank, std::string_view piece);
 
  private:

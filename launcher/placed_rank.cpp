@@ -11,7 +11,8 @@
 namespace cleave::launcher {
 namespace {
 
-// A task of SLURM's may have been one launcher for several ranks; programs read their place there, too.
+// A SLURM task may have been one launcher for several ranks, and programs also read their place from SLURM
+// variables.
 void place_in_slurm(const NodeStart& node, const RankStart& rank, Environment& env) {
   const std::pair<const char*, int> places[] = {{"SLURM_PROCID", rank.rank},
                                                 {"SLURM_LOCALID", rank.local_rank},
@@ -29,7 +30,7 @@ Placed placed_rank(const NodeStart& node, size_t index, int port) {
   const RankStart& rank = node.ranks[index];
   Placed placed{environment_of_process(), cores_of(node, index, usable_cores())};
   Environment& env = placed.environment;
-  // An outer launcher's words about this process are not about the ranks.
+  // Variables of an outer launcher describe this process, not the ranks.
   std::erase_if(env, [](const auto& entry) {
     return entry.first.starts_with("TORCHELASTIC_") || entry.first.starts_with("GROUP_") ||
            entry.first == "AZUREML_PROCESS_NAME" || entry.first == "CLEAVE_JOB_ID" ||
@@ -42,16 +43,16 @@ Placed placed_rank(const NodeStart& node, size_t index, int port) {
           "{}: has {} GPU{}, but its slot {} was requested; use -n N to start N ranks without regard to GPUs",
           node.host, gpus, gpus == 1 ? "" : "s", rank.slot);
   if (node.set_devices && gpus == 0) env.erase("CUDA_VISIBLE_DEVICES");
-  // The rank's program may start CUDA before it asks for ranks, which would be too late
+  // The rank's program may start CUDA before it joins the job; the variable must be set earlier
   // (set_cuda_environment).
   if (node.world > 1) env.emplace("CUDA_MODULE_LOADING", "EAGER");
   const bool asked = node.binding.how == Binding::How::asked;
   const auto threads = env.find("OMP_NUM_THREADS");
-  // Unbound where the user wants more threads than a share has cores.
+  // Unbound if the user requests more threads than a share has cores.
   if (!asked && threads != env.end() && std::atol(threads->second.c_str()) > long(placed.cores.size()))
     placed.cores.clear();
   ThreadFacts facts = thread_facts(int(node.ranks.size()));
-  facts.own_cores = false;  // this process's cores are all ranks'
+  facts.own_cores = false;  // all ranks share this process's cores
   env.emplace("OMP_NUM_THREADS", std::to_string(choose_threads(facts).threads));
   if (asked) env["OMP_NUM_THREADS"] = std::to_string(placed.cores.size());
   if (!placed.cores.empty()) env["CLEAVE_CORES"] = fmt::format("{}", fmt::join(placed.cores, ","));

@@ -1,4 +1,4 @@
-// How a rank of a plan starts on this machine.
+// Environment and cores of a plan's rank on this machine.
 #pragma once
 #include <vector>
 
@@ -7,8 +7,8 @@
 
 namespace cleave::launcher {
 
-// A rank as it starts on this machine: its whole environment and its cores (empty: unbound). Error(usage) for
-// a slot that no GPU of this machine is; on one without GPUs slots are only ranks.
+// A rank as it starts on this machine: its whole environment and its cores (empty: unbound). Throws
+// Error(usage) if the slot has no GPU; on a machine without GPUs, slots are only ranks.
 struct Placed {
   Environment environment;
   std::vector<int> cores;

@@ -18,13 +18,13 @@ namespace {
 constexpr size_t kLongestLine = 4 << 10;
 constexpr const char* kKey = "cleave-secret";
 
-// Lines "cmd=NAME word=value ...\n", each with its answer.
+// PMI-1 client: sends lines "cmd=NAME word=value ...\n" and reads one answer for each.
 class Pmi {
  public:
   Pmi(int fd, comm::Clock::time_point deadline)
       : socket_(fcntl(fd, F_DUPFD_CLOEXEC, 3)), deadline_(deadline) {}
 
-  // The answer's words, which begin with the wanted command and report no failure.
+  // Answer, if it starts with the expected command and reports success.
   std::optional<std::string> ask(const std::string& command, const std::string& wanted) {
     if (!socket_.send_all("cmd=" + command + "\n", deadline_)) return failed(command, "cannot be sent");
     std::string line;

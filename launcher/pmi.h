@@ -1,5 +1,5 @@
-// A secret for ranks that mpiexec or srun started, over the connection that each has to its launcher: PMI-1,
-// with which processes of a job share keys and values.
+// Shares a secret between ranks that mpiexec or srun started, over each rank's connection to its launcher:
+// PMI-1, the key-value exchange between processes of a job.
 #pragma once
 #include <string>
 
@@ -8,9 +8,9 @@
 
 namespace cleave::launcher {
 
-// Rank 0 makes a secret and the others read it. Collective over all processes that the launcher started; it
-// ends the connection, so the process must use no MPI. Empty if the variables name no connection (PMI_FD);
-// empty, and why, if the launcher does not answer as it should before the deadline.
+// Rank 0 generates a secret and the others read it. Collective over all processes of the launcher. Ends the
+// connection, so the process must not use MPI. Empty if the variables name no connection (PMI_FD); empty,
+// with `why` set, if the launcher gives no valid answer before the deadline.
 std::string secret_by_pmi(const Environment& env, comm::Clock::time_point deadline, std::string& why);
 
 }  // namespace cleave::launcher

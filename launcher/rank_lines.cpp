@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kError = "error: ";
 
-// "rank 12: text" without its rank.
+// Removes the rank from "rank 12: text".
 std::string_view without_rank(std::string_view text) {
   constexpr std::string_view kRank = "rank ";
   if (!text.starts_with(kRank)) return text;
@@ -40,8 +40,8 @@ std::optional<std::string> RankLines::take(size_t rank, std::string_view line, b
 
 namespace {
 
-// Advice for a module that Python does not find, the most common end of a script's first start; empty for
-// other errors.
+// Advice for a missing Python module, the most common failure of a script's first start; empty for other
+// errors.
 std::string advice_for(const std::string& error) {
   constexpr std::string_view kMissing = "ModuleNotFoundError: No module named ";
   if (!error.starts_with(kMissing)) return {};

@@ -1,5 +1,5 @@
-// What the ranks of a job say, line by line, and the last error of each: the reason why a job ended is its
-// last line, whatever the others say about it.
+// Output lines of a job's ranks, and the last error of each rank: the reason for a job's end is the last line
+// of the rank that caused it.
 #pragma once
 #include <optional>
 #include <set>
@@ -16,17 +16,17 @@ class RankLines {
  public:
   explicit RankLines(int ranks) : last_(size_t(ranks)) {}
 
-  // One line with its end; returns it with the rank's prefix. Nothing for an error or for kStoppedEarly that
-  // another rank has said in the same words, as where all find the same file missing, and for the indented
-  // lines that follow it.
-  // `name` is the rank's number where `rank` is its place on this host.
+  // Takes one line with its newline and returns it with the rank's prefix. Returns nothing for an error or a
+  // kStoppedEarly that another rank has printed in the same words, such as a missing file, and for the
+  // indented lines that follow it. `name` is the rank's number if `rank` is its index on this host.
   std::optional<std::string> take(size_t rank, std::string_view line, bool is_error, int name = -1);
 
-  // The rank's last error, without "error: "; of a program that does not mark errors, its last line on
-  // stderr. Empty where there is none, or where `exit` says that somebody killed the rank and it had said no
-  // error: what it said before is then not why.
+  // The rank's last error without "error: "; for a program that does not mark errors, its last line on
+  // stderr. Empty if there is none, or if `exit` shows that a signal killed the rank before it printed an
+  // error: its earlier output is not the reason.
   std::string error_of(size_t rank, int exit) const;
-  // The one of these ranks, with their exit codes, that ended as `cause` did and said why; else `cause`.
+  // Among these ranks with their exit codes, one that ended with the same code as `cause` and printed an
+  // error; else `cause`.
   int who_said(int cause, const std::vector<std::pair<int, int>>& rank_and_exit) const;
   // Whether a rank has said kStoppedEarly.
   bool stopped_early() const { return errors_.contains(kStoppedEarly); }
@@ -35,7 +35,7 @@ class RankLines {
   struct Last {
     std::string text;
     bool marked = false;    // "error: ..."
-    bool going_on = false;  // no line of the rank since but indented ones, which belong to it
+    bool going_on = false;  // only indented lines since, which belong to the error
     bool said_by_another = false;
   };
   std::vector<Last> last_;

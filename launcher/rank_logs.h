@@ -1,4 +1,4 @@
-// Files of what ranks say, one a rank, named as DeepSpeed's launcher names them.
+// Log files of rank output, one per rank, named as by DeepSpeed's launcher.
 #pragma once
 #include <fstream>
 #include <string>
@@ -11,11 +11,11 @@ namespace cleave::launcher {
 
 class RankLogs {
  public:
-  // Makes the folder, and in it "20261122223000_rank3.log" for each rank, with the time of now. Error(usage)
-  // where that cannot be.
+  // Creates the folder and a file "20261122223000_rank3.log" per rank, with the current time. Throws
+  // Error(usage).
   RankLogs(const std::string& folder, const std::vector<RankStart>& ranks);
 
-  // Both of a rank's outputs, in the order in which they came.
+  // Appends output of either stream of a rank, in order of arrival.
   void write(size_t index, std::string_view text) { files_[index] << text << std::flush; }
 
  private:

@@ -17,7 +17,7 @@ using Words = std::vector<std::string>;
 
 constexpr std::array<std::string_view, 7> kNames = {"ssh",  "pdsh",    "openmpi", "mpich",
                                                     "impi", "mvapich", "slurm"};
-constexpr size_t kLongestVariable = 120 << 10;  // the kernel takes 128 KiB
+constexpr size_t kLongestVariable = 120 << 10;  // the kernel's limit is 128 KiB
 
 std::string job_of(const LaunchPlan& plan) {
   std::string job = config::encode_base64(encode(plan.nodes));
@@ -58,7 +58,7 @@ std::vector<RemoteCommand> by_ssh(const LaunchPlan& plan, const RemoteOptions& o
   const Words port = o.ssh_port ? Words{"-p", std::to_string(o.ssh_port)} : Words{};
   for (const NodeStart& n : plan.nodes) {
     const Words node = {o.program, "launch", "--node"};
-    // The first setting that ssh reads holds, so the user's stand before ours.
+    // ssh uses the first value of an option, so the user's options come before ours.
     const Words far =
         join({{"ssh"},
               o.args,
@@ -75,7 +75,7 @@ std::vector<RemoteCommand> by_ssh(const LaunchPlan& plan, const RemoteOptions& o
 std::vector<RemoteCommand> by_pdsh(const LaunchPlan& plan, const RemoteOptions& o) {
   std::string command;
   for (const char c : "exec " + shell_quoted(Words{o.program, "launch", "--node"}))
-    command += c == '%' ? "%%" : std::string(1, c);  // a percent sign begins pdsh's own words
+    command += c == '%' ? "%%" : std::string(1, c);  // pdsh expands percent signs
   command += " %n";
   RemoteCommand c{
       join({{"pdsh", "-S", "-N", "-f", "1024", "-R", "ssh"}, o.args, {"-w", host_list(plan), command}})};
@@ -102,7 +102,7 @@ std::vector<RemoteCommand> by_mpi(const LaunchPlan& plan, const RemoteOptions& o
     case LauncherKind::mpich:
       return with_job(
           join({{o.mpirun, "-n", world, "-hosts", hosts_with_counts(plan), "-genvall"}, o.args, rank}));
-    case LauncherKind::mvapich:  // whose own binding would undo that of a rank
+    case LauncherKind::mvapich:  // its binding would undo that of the rank
       return with_job(
           join({{o.mpirun, "-n", world, "-hosts", hosts_with_counts(plan), "-genvall"}, o.args, rank}),
           {{"MV2_ENABLE_AFFINITY", "0"}});
@@ -121,8 +121,8 @@ std::vector<RemoteCommand> by_mpi(const LaunchPlan& plan, const RemoteOptions& o
   fail(Exit::internal, "{}: unknown launcher", name_of(o.kind));
 }
 
-// A task on each host, whose input is what srun reads. A configuration of the cluster's that ends all tasks
-// with the first would not let the others' launchers end their ranks.
+// One task per host, with srun's standard input. Overrides cluster configurations that end all tasks with the
+// first one, because other launchers must be able to end their ranks.
 std::vector<RemoteCommand> by_slurm(const LaunchPlan& plan, const RemoteOptions& o) {
   const std::string hosts = std::to_string(plan.nodes.size());
   return {{join({{"srun", "-n", hosts, "--nodes", hosts, "--ntasks-per-node", "1", "--nodelist",

@@ -7,7 +7,7 @@
 namespace cleave::launcher {
 namespace {
 
-// Kubeflow's PyTorchJob and alike: RANK counts pods, WORLD_SIZE pods or ranks.
+// Pods of Kubeflow's PyTorchJob etc.: RANK counts pods, WORLD_SIZE pods or ranks.
 std::optional<comm::RankInfo> node_of_pod(const Variables& v) {
   if (v.has("LOCAL_RANK") || !v.missing({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}).empty())
     return {};
@@ -48,7 +48,7 @@ LauncherRole role_of_launcher(const Environment& env) {
     info.node_rank = info.rank;
     info.nodes = info.world;
     info.local_size = 0;
-    // The agent that listens there serves its own ranks, which these are not.
+    // The agent that listens there serves other ranks.
     if (info.port_is_taken) info.master_port += 1 + info.attempt % 64;
   }
   return role;

@@ -17,8 +17,8 @@
 namespace cleave::launcher {
 namespace {
 
-// What goes to the launcher on another host. Never waits: a connection that takes nothing more must not keep
-// this launcher from noticing that nobody is there.
+// Output to the launcher on another host. Never waits: a full connection must not prevent this launcher from
+// detecting that the other one is lost.
 class NodeOutput {
  public:
   NodeOutput() {
@@ -33,7 +33,7 @@ class NodeOutput {
     say(fmt::format("{}{}\n", kNodeWord, text.substr(0, kLongestPiece - 2)), false);
   }
 
-  // One that has not taken everything; -1: none.
+  // A descriptor with unsent output; -1: none.
   int full() {
     send();
     for (int i : {0, 1})
@@ -41,8 +41,8 @@ class NodeOutput {
     return -1;
   }
 
-  // srun mixes the lines of hosts that it has not passed on when a stream ends, so it stays open until they
-  // are known to have come.
+  // srun interleaves lines of hosts that it has not yet forwarded when a stream ends; the stream therefore
+  // stays open until the lines have arrived.
   void say_farewell(int node, int control, bool heartbeat) {
     for (const bool is_error : {false, true}) say(fmt::format("{}done {}\n", kNodeWord, node), is_error);
     finish(control, heartbeat);
@@ -59,7 +59,7 @@ class NodeOutput {
     }
   }
 
-  // The ranks have ended: as long as the other launcher is there, it is waited for.
+  // After the ranks have ended, waits for the other launcher as long as it is alive.
   void finish(int control, bool heartbeat) {
     for (int fd; (fd = full()) >= 0;) {
       pollfd polls[] = {{fd, POLLOUT, 0}, {control, POLLIN, 0}};
@@ -78,7 +78,7 @@ class NodeOutput {
         const ssize_t n = write(kDescriptors[i], unsent_[i].data(), unsent_[i].size());
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && errno == EAGAIN) break;
-        unsent_[i].erase(0, n < 0 ? unsent_[i].size() : size_t(n));  // nobody reads it any more
+        unsent_[i].erase(0, n < 0 ? unsent_[i].size() : size_t(n));  // the reader is lost
       }
   }
 

@@ -1,20 +1,20 @@
-// One host's side of a job on several hosts.
+// One host's part of a job on several hosts.
 #pragma once
 #include "launcher/discovery.h"
 #include "launcher/launch.h"
 
 namespace cleave::launcher {
 
-// What a host's launcher says to the one that started it stands on lines of standard output that begin so;
-// all others are those of ranks.
+// First byte of standard output lines for the launcher that started this one; all other lines come from
+// ranks.
 inline constexpr char kNodeWord = '\x1e';
 
-// Launches, says on standard output what ranks say and how they end, and returns the
-// exit code.
+// Launches the node's ranks, reports their output and exit codes on standard output, and returns the exit
+// code.
 int serve_node(const NodeStart& node, const StayOptions& stay);
 
-// The number of the MPI process that this is, of `world`. Error(usage) where there is none, or
-// another number of them.
+// Number of this MPI process among `world`. Throws Error(usage) if it is unknown or the number of processes
+// differs.
 int rank_of_mpi(const Environment& env, int world);
 
 }  // namespace cleave::launcher

@@ -32,7 +32,7 @@ std::string shell_quoted(const std::vector<std::string>& words) {
 std::vector<std::string> shell_words(std::string_view text, std::string_view what) {
   std::vector<std::string> words;
   char quote = 0;
-  bool open = false;  // a word has begun
+  bool open = false;  // inside a word
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (!quote && std::isspace(uint8_t(c))) {

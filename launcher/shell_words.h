@@ -1,4 +1,4 @@
-// Words as a POSIX shell reads and writes them.
+// Reads and writes words in the syntax of a POSIX shell.
 #pragma once
 #include <string>
 #include <string_view>
@@ -6,11 +6,12 @@
 
 namespace cleave::launcher {
 
-// So that a shell reads back the same word, whatever it holds.
+// Quotes a word so that a shell reads it back unchanged.
 std::string shell_quoted(std::string_view word);
-std::string shell_quoted(const std::vector<std::string>& words);  // with blanks between
+std::string shell_quoted(const std::vector<std::string>& words);  // joined by blanks
 
-// Cut at blanks outside of quotes; nothing is expanded. Error(usage), with `what` it is, for an open quote.
+// Splits at blanks outside of quotes without expansion. Throws Error(usage), which names `what`, for an open
+// quote.
 std::vector<std::string> shell_words(std::string_view text, std::string_view what);
 
 }  // namespace cleave::launcher

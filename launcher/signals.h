@@ -1,5 +1,4 @@
-// The signals that a launcher takes: from a descriptor, so that they wait for it in one place with everything
-// else.
+// Signals of a launcher as a descriptor, so that one poll() waits for them and everything else.
 #pragma once
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -19,7 +18,7 @@ class Signals {
     for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) sigaddset(&set, s);
     struct sigaction hangup {};
     sigaction(SIGHUP, nullptr, &hangup);
-    if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);  // nohup has the last word
+    if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);  // respects nohup
     pthread_sigmask(SIG_BLOCK, &set, &before_);
     fd_ = comm::Socket(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   }

@@ -20,7 +20,7 @@ int number(const std::string& digits, const std::string& all) {
   return n;
 }
 
-// Splits at commas outside brackets.
+// Splits at commas outside of brackets.
 std::vector<std::string> words_of(const std::string& list) {
   std::vector<std::string> words(1);
   int depth = 0;

@@ -5,10 +5,11 @@
 
 namespace cleave::launcher {
 
-// "gnode[09-10,020],x": gnode09, gnode10, gnode020, x; several brackets are a product, the last fastest.
+// "gnode[09-10,020],x": gnode09, gnode10, gnode020, x. Several brackets form a product; the last one varies
+// fastest.
 std::vector<std::string> expand_node_list(const std::string& list);
 
-// "4,2(x2)": 4, 2, 2. Empty for an empty text; Error(usage) for anything malformed.
+// "4,2(x2)": 4, 2, 2. Empty for an empty text. Throws Error(usage) for malformed lists.
 std::vector<int> expand_tasks_per_node(const std::string& text);
 
 }  // namespace cleave::launcher

@@ -1,4 +1,4 @@
-// The environment's variables as rules of discovery read them, and the ports that launchers agree on.
+// Environment variables for rules of discovery, and default ports of launchers.
 #pragma once
 #include <algorithm>
 #include <charconv>
@@ -8,10 +8,10 @@
 
 namespace cleave::launcher {
 
-inline constexpr int kDefaultPort = 29500;  // torch's
-inline constexpr int kAzurePort = 6105;     // Azure ML's documents
+inline constexpr int kDefaultPort = 29500;  // torch default
+inline constexpr int kAzurePort = 6105;     // Azure ML documentation
 
-// An empty variable counts as missing. Error(usage) names one that is no number.
+// An empty variable counts as missing. Throws Error(usage) if a value is not a number.
 class Variables {
  public:
   explicit Variables(const Environment& env) : env_(env) {}
@@ -39,14 +39,14 @@ class Variables {
   const Environment& env_;
 };
 
-// A rule of discovery: nothing when its launcher did not start this process.
+// A rule of discovery: empty if its launcher did not start this process.
 using Rule = std::optional<comm::RankInfo> (*)(const Variables& v);
 
-// A port that all ranks of a job derive alike, and two jobs on one host do not.
+// Port that all ranks of a job derive equally, with different ports for two jobs on one host.
 inline int port_from(const std::string& job) {
   uint32_t hash = 2166136261u;  // FNV-1a
   for (char c : job) hash = (hash ^ uint8_t(c)) * 16777619u;
-  return 20000 + int(hash % 12000);  // below the range the kernel gives out
+  return 20000 + int(hash % 12000);  // below the kernel's range of ephemeral ports
 }
 
 }  // namespace cleave::launcher

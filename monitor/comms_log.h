@@ -1,4 +1,4 @@
-// A log of collectives: how many of each kind and size, how long they took, and the bandwidth that this is.
+// Log of collectives: count, latency and bandwidth by kind and size.
 #pragma once
 #include <map>
 #include <string>
@@ -8,32 +8,32 @@
 
 namespace cleave::monitor {
 
-// Bandwidths of one collective over `ranks` ranks that moves a tensor of `bytes` in `seconds`, in bytes a
-// second, as NCCL's tests define them: the algorithm's is bytes / seconds, the bus's is what each rank's link
-// carries for it, which does not depend on the number of ranks where the links are the limit.
+// Bandwidths of one collective over `ranks` ranks that moves a tensor of `bytes` in `seconds`, in bytes per
+// second, as defined by NCCL's tests: the algorithm bandwidth is bytes / seconds; the bus bandwidth is the
+// traffic of each rank's link, which does not depend on the number of ranks if links are the bottleneck.
 struct Bandwidth {
   double algorithm = 0, bus = 0;
 };
 Bandwidth bandwidth_of(std::string_view op, int64_t bytes, int ranks, double seconds);
 
 struct CommsLogOptions {
-  // Names of collectives to log, also longer ones of PyTorch's ("all_gather_into_tensor"); empty: all.
+  // Collectives to log, also by longer PyTorch names ("all_gather_into_tensor"); empty: all.
   std::vector<std::string> ops = {};
-  bool with_groups = false;  // rows also tell the group and what for
+  bool with_groups = false;  // rows also contain the group and purpose
 };
 
 class CommsLog {
  public:
   explicit CommsLog(CommsLogOptions options = {}) : options_(std::move(options)) {}
 
-  // Counts the event if it is a collective that is asked for, and returns whether it is.
+  // Counts the event if it is a selected collective; returns true if it is.
   bool see(const TraceEvent& event);
 
   // "comm op: all_reduce | time (ms): 1.23 | msg size: 4.00 MiB | algbw (GB/s): 3.41 | busbw (GB/s): 5.12"
   std::string line_of(const TraceEvent& event) const;
 
-  // One row for each collective and size: count, total and mean latency, and mean bandwidths (of the middle
-  // 80 % of the calls, by latency).
+  // One row per collective and size: count, total and mean latency, and mean bandwidths (of the middle 80 %
+  // of the calls by latency).
   std::string table() const;
 
  private:

@@ -40,7 +40,7 @@ std::string header() {
                      "share", "GFLOP", "share", "fwd (ms)", "bwd (ms)", "share", "TFLOP/s");
 }
 
-// The first `top` kinds by a measure, in one line.
+// One line with the `top` kinds by a measure.
 template <class Measure, class Show>
 std::string leaders(const char* what, std::vector<LayerRow> kinds, int top, Measure measure, Show show) {
   std::stable_sort(kinds.begin(), kinds.end(),

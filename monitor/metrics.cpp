@@ -18,10 +18,10 @@ std::string number(double value) {
   return fmt::format("{:.9g}", value);
 }
 
-// All digits that tell the value from its neighbours.
+// Shortest digits that read back as the same value.
 std::string exact(double value) { return std::isfinite(value) ? fmt::format("{}", value) : number(value); }
 
-// The position after the last line end of a file, which is 0 without one.
+// Position after the last newline of a file; 0 without one.
 int64_t end_of_last_line(std::ifstream& file, int64_t size) {
   constexpr int64_t kChunk = 4096;
   char chunk[kChunk];
@@ -35,12 +35,12 @@ int64_t end_of_last_line(std::ifstream& file, int64_t size) {
   return 0;
 }
 
-// Leaves a file that ends in a line end, so that the next line is one of its own.
+// Ends a complete last line with a newline, and removes an incomplete one.
 void finish_last_line(const std::string& path) {
   std::error_code none;
   if (!std::filesystem::is_regular_file(path, none)) return;
   std::ifstream file(path, std::ios::binary);
-  if (!file) return;  // opening it for writing says why
+  if (!file) return;  // opening it for writing reports the error
   const int64_t size = int64_t(std::filesystem::file_size(path));
   const int64_t end = end_of_last_line(file, size);
   if (end == size) return;

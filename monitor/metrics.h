@@ -1,6 +1,6 @@
-// What a training run tells programs: one JSON object a line. The first line is the start, then one line a
-// step and an evaluation, the last the end; lines that are no step have a field "event". Scripts read these
-// fields by name.
+// Machine-readable metrics of a training run: one JSON object per line. The first line is the start, followed
+// by one line per step and evaluation, and the end. Lines other than steps have a field "event". Scripts read
+// these fields by name.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -13,51 +13,50 @@
 
 namespace cleave::monitor {
 
-// One optimizer step, also one that was skipped.
+// One optimizer step, including skipped steps.
 struct StepMetrics {
   int64_t step = 0;  // 1-based
-  double epoch = 0;  // how often the data were gone through after this step, a fraction inside of one
+  double epoch = 0;  // number of epochs after this step, with a fraction
   double loss = 0, lr = 0, grad_norm = 0, loss_scale = 1;
   bool skipped = false;
   int64_t skipped_total = 0;
   int64_t tokens = 0;  // of this step, over all ranks
   double tokens_per_s = 0, step_ms = 0;
-  double mfu = 0;                               // of the machine's peak, 0 to 1
+  double mfu = 0;                               // fraction of the machine's peak, 0 to 1
   std::map<std::string, int64_t> comm_bytes{};  // by collective, sent by this rank in this step
-  std::map<std::string, double> times_ms{};     // by phase, where they are measured
+  std::map<std::string, double> times_ms{};     // by phase, if measured
 };
 
-// The line of one step, without its end: numbers with %.9g, which a float survives; "nan", "inf" and "-inf"
+// The line of one step, without newline: numbers as %.9g, which is exact for a float; "nan", "inf" and "-inf"
 // as strings, because JSON has no such numbers.
 std::string to_json(const StepMetrics& metrics);
 
-// One evaluation of one of the data sets that a run is evaluated on.
+// One evaluation on one data set.
 struct EvaluationMetrics {
-  int64_t step = 0;  // after which
+  int64_t step = 0;  // evaluated after this step
   double epoch = 0;
-  std::string data = {};  // the set's name, where it has one
+  std::string data = {};  // name of the set, if any
   double loss = 0;
-  // The share of the targets that were hit, 0 to 1; none where nobody counted. In metrics under the name
-  // "accuracy", whatever has the labels; of tokens it is what people call token accuracy.
+  // Fraction of correctly predicted targets, 0 to 1; empty if not counted. Named "accuracy" in metrics for
+  // all kinds of labels; for tokens it is the usual token accuracy.
   std::optional<double> accuracy = {};
   double perplexity() const;
 };
 
 class MetricsFile {
  public:
-  // append: a resumed run adds to what is there; a last line that a kill left unfinished is taken away. Steps
-  // that are trained again appear again: the later line counts. Throws Error(usage) when the file cannot be
-  // opened.
+  // append: a resumed run adds to an existing file, and removes an incomplete last line of a killed run.
+  // Repeated steps appear again; the later line counts. Throws Error(usage) if the file cannot be opened.
   explicit MetricsFile(const std::string& path, bool append = false);
 
-  // `fields` is the text of a JSON object; the line is {"event": "start", ...its members in their order}.
+  // `fields` is the text of a JSON object; the line is {"event": "start", ...its members in order}.
   void start(std::string_view fields);
   void step(const StepMetrics& metrics);
-  // {"event": "evaluation", "step": 20, "epoch": 0.5, "data": "books", "validation_loss": 1.5,
-  // "perplexity": 4.48, "accuracy": 0.625}, after the steps that it evaluates; without "data" where the set
-  // has no name, and without "accuracy" where there is none.
+  // {"event": "evaluation", "step": 20, "epoch": 0.5, "data": "books", "validation_loss": 1.5, "perplexity":
+  // 4.48, "accuracy": 0.625}, after the evaluated steps; without "data" if the set has no name, and without
+  // "accuracy" if it was not counted.
   void evaluation(const EvaluationMetrics& metrics);
-  // {"event": "choices", "choices": {name: what was chosen, ...}}, which choices_in finds again.
+  // {"event": "choices", "choices": {name: choice, ...}}, for choices_in().
   void choices(const std::map<std::string, std::string>& made);
   void end(std::string_view fields);
 
@@ -67,16 +66,17 @@ class MetricsFile {
   OutputFile file_;
 };
 
-// All choices in a metrics file, the later of equal names. Error(usage) when it cannot be read, or has none.
+// All choices of a metrics file; later ones override equal names. Throws Error(usage) if the file cannot be
+// read or has none.
 std::map<std::string, std::string> choices_in(const std::string& path);
 
-// What monitors draw of a step, under DeepSpeed's names: "Train/Samples/lr" and so on.
+// Scalars of a step for monitors, under DeepSpeed's names: "Train/Samples/lr" etc.
 struct Scalar {
   std::string tag;
   double value = 0;
 };
 std::vector<Scalar> scalars_of(const StepMetrics& metrics);
-// "Train/Samples/eval_loss" and "Train/Samples/eval_accuracy"; with "_" and the set's name where it has one.
+// "Train/Samples/eval_loss" and "Train/Samples/eval_accuracy", followed by "_" and the set's name, if any.
 std::vector<Scalar> scalars_of(const EvaluationMetrics& metrics);
 
 }  // namespace cleave::monitor

@@ -11,7 +11,7 @@
 namespace cleave::monitor {
 
 OutputFile::OutputFile(const std::string& path, Open open) : path_(path) {
-  std::error_code ignored;  // the open below says what is wrong
+  std::error_code ignored;  // the open below reports the error
   const auto folder = std::filesystem::path(path).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   file_.reset(std::fopen(path.c_str(), open == Open::append ? "abe" : "wbe"));

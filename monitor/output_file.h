@@ -1,5 +1,5 @@
-// A file that is only ever added to, whole records at a time, each handed to the system before the call
-// returns: what a killed program wrote can be read.
+// Append-only file of whole records. Each record is passed to the system before the call returns, so the file
+// of a killed program is readable.
 #pragma once
 #include <cstdio>
 #include <memory>
@@ -12,15 +12,15 @@ class OutputFile {
  public:
   enum class Open { replace, append };
 
-  // Makes missing folders. Throws Error(usage) naming the path when it cannot be opened.
+  // Creates missing folders. Throws Error(usage) with the path if it cannot be opened.
   OutputFile(const std::string& path, Open open);
 
-  // Whoever watches a training must not end it: when the system refuses, for example on a full disk, one
-  // warning on stderr names the path, and nothing is written from then on.
+  // Never ends the training: if a write fails, for example on a full disk, prints one warning on stderr with
+  // the path, and writes nothing afterwards.
   void write(std::string_view record);
 
   const std::string& path() const { return path_; }
-  bool empty() const { return empty_; }  // nothing in it, from before or from here
+  bool empty() const { return empty_; }  // no records, neither old nor new
 
  private:
   struct Close {

@@ -10,7 +10,7 @@
 namespace cleave::monitor {
 namespace {
 
-constexpr double kRedrawInterval = 0.1;                // seconds; faster only costs
+constexpr double kRedrawInterval = 0.1;                // seconds
 constexpr double kRecent = 60, kPointInterval = 0.25;  // seconds
 constexpr int64_t kRecentSteps = 16;
 constexpr int kShortestBar = 8, kLongestBar = 40;
@@ -90,7 +90,7 @@ void Progress::show() {
     print(options_.out, "step " + text + "\n");
     return;
   }
-  // The last column stays free: a full line would make some terminals begin the next one.
+  // Leaves the last column free: a full line makes some terminals start a new one.
   const int room = options_.columns - 1 - int(text.size()) - 3;
   if (room >= kShortestBar) text.insert(0, bar(step_, options_.total, std::min(room, kLongestBar)));
   text.resize(std::min(text.size(), size_t(std::max(0, options_.columns - 1))));

@@ -1,5 +1,4 @@
-// What a training run tells people: on a terminal one line that is drawn again and again, in a log a plain
-// line now and then.
+// Progress display of a training run: one redrawn line on a terminal, or plain lines at intervals in a log.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -11,15 +10,15 @@
 namespace cleave::monitor {
 
 struct ProgressOptions {
-  std::FILE* out = nullptr;     // nullptr: silent, for all ranks but one
+  std::FILE* out = nullptr;     // nullptr: silent, for all ranks except one
   int64_t total = 0;            // steps of the whole training
   int64_t done = 0;             // steps before this start, for a resumed run
   double epochs_done = 0;       // before this start
-  int64_t steps_per_epoch = 0;  // 0: epochs are not shown
+  int64_t steps_per_epoch = 0;  // 0: hides epochs
   bool is_terminal = false;
   int columns = 80;               // of the terminal
-  double log_interval_s = 10;     // least time between plain lines
-  std::function<double()> now{};  // seconds of any steady clock; empty = the system's
+  double log_interval_s = 10;     // minimum time between plain lines
+  std::function<double()> now{};  // seconds of a steady clock; empty = system clock
 };
 
 class Progress {
@@ -29,29 +28,29 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // After step `step` (1-based), which took so many tokens. The first and the last are always shown. Tokens a
-  // second and the time left are both of the recent past, what lies between steps included: of the last
-  // minute, or the last 16 steps where these took longer.
+  // Reports step `step` (1-based), which processed `tokens` tokens. Always shows the first and the last step.
+  // Tokens per second and the remaining time use recent steps, including the time between steps: the last
+  // minute, or the last 16 steps if these took longer.
   void step(int64_t step, double loss, int64_t tokens);
 
-  // Prints a message of its own line, above the bar.
+  // Prints a message on a separate line above the bar.
   void line(std::string_view text);
 
-  // Shows the latest step if it was not, and leaves the cursor on a fresh line. Nothing is shown afterwards
-  // but line().
+  // Shows the latest step if it is not shown yet, and moves the cursor to a new line. Afterwards only line()
+  // prints.
   void finish();
 
  private:
   void show();
   std::string status() const;
-  double seconds_a_step() const;  // recent ones; not a number before the first
+  double seconds_a_step() const;  // recent steps; NaN before the first
 
   ProgressOptions options_;
   struct Point {
     double time;
     int64_t step;
   };
-  std::deque<Point> recent_;  // beginning with what step_ is compared with
+  std::deque<Point> recent_;  // starts with the reference point for step_
   double shown_at_ = 0;
   int64_t step_ = 0, shown_step_ = 0, tokens_ = 0;
   double loss_ = 0;

@@ -1,4 +1,4 @@
-// Where the time of training steps goes, added up from the events of a trace.
+// Times of training steps by phase, summed from trace events.
 #pragma once
 #include <array>
 #include <map>
@@ -9,16 +9,16 @@
 
 namespace cleave::monitor {
 
-// Work on different streams overlaps, so phases may add up to more than the step.
+// Work on different streams overlaps, so the sum of phases may exceed the step.
 enum class Phase : uint8_t {
   data,        // the host waits for the next micro-batch
-  forward,     // the layers' computations, also of recomputed ones that are not part of a backward
-  backward,    // with what it computes again
+  forward,     // computations of layers, including recomputation outside of a backward
+  backward,    // including its recomputation
   reductions,  // reduce-scatter and all-reduce
   gathers,     // all-gather and broadcast
   exchanges,   // send, receive and all-to-all
   update,      // the optimizer
-  offload,     // weights, gradients, state and kept inputs on their way from and to where they live
+  offload,     // transfers of weights, gradients, state and kept inputs from and to their homes
   checkpoint,  // saving
 };
 inline constexpr int kPhases = 9;
@@ -27,13 +27,13 @@ std::string_view name_of(Phase phase);
 // Milliseconds by phase.
 using PhaseTimes = std::array<double, kPhases>;
 
-// Adds up events and times of one or more steps. An event counts without what is nested in it on its stream:
-// a forward that contains a gather counts as long as it computes.
+// Sums events and times of one or more steps. An event excludes events nested in it on its stream: a forward
+// that contains a gather counts only its computation.
 class StepTimes {
  public:
   void see(const TraceEvent& event);
   void add(Phase phase, double ms) { times_[size_t(phase)] += ms; }
-  // What was added since the last call.
+  // Sums since the last call.
   PhaseTimes take();
 
  private:
@@ -41,13 +41,13 @@ class StepTimes {
     Phase phase;
     double end_us;
   };
-  std::map<const Stream*, std::vector<Open>> open_;  // events that later ones may be nested in
+  std::map<const Stream*, std::vector<Open>> open_;  // events that may contain later ones
   PhaseTimes times_{};
 };
 
 // "time (ms) | step: 81.2 [80.9 to 81.5] | forward: 30.1 [29.8 to 30.2] | ...": means over `steps` of the
-// first rank, with the least and the most of all ranks where there are several. Phases that took no time
-// anywhere are left out. step_ms and totals are sums over the steps, by rank.
+// first rank, with minimum and maximum of all ranks if there are several. Omits phases without time on all
+// ranks. step_ms and totals are sums over the steps, by rank.
 std::string format_times(const std::vector<double>& step_ms, const std::vector<PhaseTimes>& totals,
                          int64_t steps);
 

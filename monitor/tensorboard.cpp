@@ -24,7 +24,7 @@ constexpr std::array<uint32_t, 256> crc_table() {
 }
 constexpr std::array<uint32_t, 256> kCrcTable = crc_table();
 
-// Checksums are stored masked, so that a file which contains them can be checksummed itself.
+// Checksums are stored masked, so that a file that contains them can be checksummed itself.
 uint32_t masked_crc(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xA282EAD8u; }
 
 template <class T>
@@ -59,7 +59,7 @@ std::string version_event(double wall_time) { return as_double(1, wall_time) + a
 
 std::string scalar_event(double wall_time, int64_t step, std::string_view tag, float value) {
   std::string event = as_double(1, wall_time);
-  if (step != 0) event += as_varint(2, uint64_t(step));  // zero is the default and stays out
+  if (step != 0) event += as_varint(2, uint64_t(step));  // proto3 omits the default value 0
   return event + as_bytes(5, as_bytes(1, as_bytes(1, tag) + as_float(2, value)));
 }
 

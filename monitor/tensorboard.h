@@ -1,5 +1,5 @@
-// Scalars for TensorBoard: an event file, which is a sequence of length-framed, checksummed protobuf records.
-// Only the two messages that scalars need are written, by hand.
+// Writes scalars for TensorBoard: an event file is a sequence of length-prefixed, checksummed protobuf
+// records. Encodes only the two messages that scalars need, without a protobuf library.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -18,13 +18,13 @@ struct TensorBoardOptions {
 
 class TensorBoard {
  public:
-  // Starts a new file events.out.tfevents.<seconds>.<host>.<pid>.<n> in `folder`, n the first that is free;
-  // folders are made. TensorBoard merges the files of a folder, so a resumed run simply adds one. Throws
-  // Error(usage) when it cannot.
+  // Starts a new file events.out.tfevents.<seconds>.<host>.<pid>.<n> in `folder`, with the first free n;
+  // creates missing folders. TensorBoard merges the files of a folder, so a resumed run adds one. Throws
+  // Error(usage) if this fails.
   explicit TensorBoard(const std::string& folder, TensorBoardOptions options = {});
 
-  // One point of the curve `tag`. DeepSpeed's step is the number of samples trained on. Non-finite values are
-  // legal.
+  // Adds a point to the curve `tag`. DeepSpeed's step is the number of trained samples. Accepts non-finite
+  // values.
   void scalar(std::string_view tag, double value, int64_t step);
 
   const std::string& path() const { return file_.path(); }

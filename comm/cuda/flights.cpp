@@ -18,9 +18,8 @@ constexpr size_t kPage = 4096;
 constexpr int kPagesAtOnce = 64;
 constexpr int kSlots = int(kPage / sizeof(uint32_t) / 2);
 
-// Pages that GPUs write words to. CUDA may wait for the whole GPU to give or to take back memory, and that
-// for a rank which waits for the link that is being opened: many links share one allocation, and none goes
-// back.
+// Pages for words that GPUs write. CUDA may wait for the whole GPU to allocate or free memory, and thus for a
+// rank that waits for the link being opened: many links share one allocation, which is never freed.
 class Pages {
  public:
   uint32_t* take(int device) {
@@ -59,7 +58,7 @@ Flights::Flights(Group& group, int rank, int device)
   for (int slot = kSlots; slot-- > 0;) free_.push_back(slot);
 }
 
-// A GPU may write yet to the words of what is in flight.
+// The GPU may still write the words of calls in flight.
 Flights::~Flights() {
   if (all_done()) pages().give_back(words_);
 }
@@ -96,7 +95,7 @@ bool Flights::passed(const uint32_t* word, int slot) const {
          in_slot_[size_t(slot)];
 }
 
-// The calls of one link are done in their order.
+// Calls of one link complete in order.
 void Flights::land_finished() {
   while (!flights_.empty() && !flights_.front().growing &&
          passed(ended(flights_.front().slot), flights_.front().slot)) {
@@ -133,7 +132,7 @@ std::string Flights::trouble(const std::function<std::string(const Waiting&, con
     if (!f.since && passed(begun(f.slot), f.slot)) f.since = now;
     first = f;
   }
-  // A GPU that was lost writes no word.
+  // A lost GPU writes no words.
   if (now - *first.seen > 1s)
     if (const cudaError_t lost = known_loss(device_); lost != cudaSuccess)
       return report(fmt::format("cuda:{} failed: {}", device_, cudaGetErrorString(lost)));

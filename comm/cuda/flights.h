@@ -1,6 +1,5 @@
-// The calls of a link between GPUs that its GPU has not been seen to have done, in their order. Nobody on the
-// host waits for them, so each lies between two words that its stream writes, at which a watching thread
-// looks.
+// Tracks a GPU link's calls from launch to completion, in order. No host thread waits for them, so the stream
+// writes one word before and one after each call, and a watching thread reads these words.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -14,36 +13,36 @@
 
 namespace cleave::comm {
 
-// begin() and end() are for the thread that launches, everything else for any. No lock is held while CUDA is
-// called, which blocks where the stream has no room: then the watching thread has to be able to end what it
-// waits for, without a call of CUDA itself (device/cuda/points.h).
+// Only the launching thread may call begin() and end(); all other members are thread-safe. No lock is held
+// during CUDA calls, because they block if the stream is full; the watching thread must then be able to end
+// the stream's waits without a CUDA call (device/cuda/points.h).
 class Flights {
  public:
   struct Flight {
     uint64_t number = 0;
     std::string what;
     Post post;
-    uint32_t tag = 0;                              // the link's own
+    uint32_t tag = 0;                              // of the link
     int slot = 0;                                  // of two words
-    bool growing = true;                           // its end was not enqueued yet
-    std::optional<Clock::time_point> seen, since;  // first looked at; the GPU seen to be in it
+    bool growing = true;                           // its end is not enqueued yet
+    std::optional<Clock::time_point> seen, since;  // first look; first time the GPU was seen in the call
   };
 
-  // `rank` of the group's, on this GPU.
+  // `rank` is this rank in the group.
   Flights(Group& group, int rank, int device);
   ~Flights();
   Flights(const Flights&) = delete;
   Flights& operator=(const Flights&) = delete;
 
-  // Around the work of a call, which is in flight between the two. Waits where very many are.
+  // Mark the start and end of a call on the stream. begin() waits if too many calls are in flight.
   void begin(const Waiting& w, cudaStream_t stream, uint32_t tag = 0);
   void end(cudaStream_t stream);
 
   bool all_done();
-  // Why the first call that is not done never will be; empty while all is well. `late` tells why one may be
-  // that the GPU came to a deadline ago.
+  // Reason why the first unfinished call will never end; empty without a problem. `late` explains a call
+  // that the GPU started more than a timeout ago.
   std::string trouble(const std::function<std::string(const Waiting&, const Flight&)>& late);
-  // The first call that is not done, or the group, and why.
+  // Describes the first unfinished call, or the group, and `why`.
   std::string report(const std::string& why);
 
  private:
@@ -57,11 +56,11 @@ class Flights {
   Group& group_;
   const int rank_, device_;
   uint32_t* const words_;
-  int launching_ = 0;  // the slot of the call whose end was not enqueued yet
-  std::mutex mutex_;   // of what follows
+  int launching_ = 0;  // slot of the call between begin() and end()
+  std::mutex mutex_;   // guards the members below
   std::deque<Flight> flights_;
   std::vector<int> free_;          // slots
-  std::vector<uint32_t> in_slot_;  // what its words come to in the call that has it
+  std::vector<uint32_t> in_slot_;  // value of the words of a slot for its current call
 };
 
 }  // namespace cleave::comm

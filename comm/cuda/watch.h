@@ -1,4 +1,4 @@
-// A thread that looks after calls on a GPU, which nobody on the host waits for.
+// Watches GPU calls that no host thread waits for.
 #pragma once
 #include <condition_variable>
 #include <mutex>
@@ -10,7 +10,7 @@ namespace cleave::comm {
 class Watched {
  public:
   virtual ~Watched() = default;
-  virtual void look() = 0;  // often, on the watching thread; must not throw
+  virtual void look() = 0;  // called often on the watching thread; must not throw
 };
 
 class Watch {
@@ -21,7 +21,7 @@ class Watch {
   Watch& operator=(const Watch&) = delete;
 
   void add(Watched* item);
-  void remove(Watched* item);  // look() has ended and does not begin again
+  void remove(Watched* item);  // afterwards, look() does not run and is not called again
 
  private:
   void run();

@@ -2,7 +2,7 @@
 
 namespace cleave::comm {
 
-// What a group's calls leave behind; outlives the group, because streams ask for it.
+// Loss of the group, for streams with its calls; outlives the group.
 struct WatchedGroup::Loss {
   std::mutex mutex;
   std::string reason;
@@ -29,7 +29,7 @@ WatchedGroup::WatchedGroup(std::shared_ptr<Group> group, int rank, int device, s
 WatchedGroup::~WatchedGroup() {
   watch_->remove(this);
   for (const auto& link : links_) link->hang_up();
-  while (!links_.empty()) links_.pop_back();  // the last made first
+  while (!links_.empty()) links_.pop_back();  // in reverse order of creation
 }
 
 CudaQueue& WatchedGroup::heard_by(Stream& stream) {
@@ -54,7 +54,7 @@ void WatchedGroup::look() {
   if (again || told) return;
   try {
     group_->abort(given_up_);
-  } catch (const std::exception&) {  // the others are out of reach; they will miss this rank
+  } catch (const std::exception&) {  // the others are unreachable; they will miss this rank
   }
 }
 

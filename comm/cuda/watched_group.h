@@ -1,6 +1,5 @@
-// What transports between GPUs have in common: links whose calls nobody on the host waits for. A watching
-// thread looks at them; when one is in trouble or the group is lost on the CPU's side, all are ended, and the
-// streams that waited for them throw the reason.
+// Common base of transports between GPUs: a watching thread checks their links. If a link fails, or the group
+// is lost on the CPU, it aborts all links, and streams that wait for them throw the reason.
 #pragma once
 #include <mutex>
 
@@ -13,13 +12,13 @@ namespace cleave::comm {
 class WatchedLink {
  public:
   virtual ~WatchedLink() = default;
-  // Says, on the watching thread, why the link cannot go on; empty while all is well.
+  // Returns why the link failed, on the watching thread; empty without a problem.
   virtual std::string trouble() = 0;
-  // Ends what waits on the GPU; later calls throw the reason. Safe from any thread; the first reason counts.
-  // The watching thread calls it again and again.
+  // Ends waits on the GPU; later calls throw the reason. Thread-safe; the first reason counts. The watching
+  // thread calls it repeatedly.
   virtual void abort(const std::string& reason) = 0;
-  // Before any link of the group ends: lets go of what belongs to other ranks, who may wait for that at their
-  // end.
+  // Releases resources of other ranks, before any link of the group is destroyed: these ranks may wait for
+  // that in their destructors.
   virtual void hang_up() {}
 };
 
@@ -33,7 +32,7 @@ class WatchedGroup : public DeviceGroup, private Watched {
   Group& group() const { return *group_; }
   int rank() const { return rank_; }
   int device() const { return device_; }
-  // The link is looked after from now on, until the group ends.
+  // Takes ownership of the link and watches it until the group is destroyed.
   template <class Link>
   Link& keep(std::unique_ptr<Link> made) {
     Link& link = *made;
@@ -41,7 +40,7 @@ class WatchedGroup : public DeviceGroup, private Watched {
     links_.push_back(std::move(made));
     return link;
   }
-  // The stream's queue, which from now on also throws what was lost here.
+  // Queue of the stream; from now on it also throws losses of this group.
   CudaQueue& heard_by(Stream& stream);
 
  private:
@@ -53,12 +52,12 @@ class WatchedGroup : public DeviceGroup, private Watched {
   const int rank_, device_;
   const std::shared_ptr<Watch> watch_;
   const std::shared_ptr<Loss> loss_;
-  std::mutex mutex_;  // of what follows, between the host's thread and the watching one
+  std::mutex mutex_;  // guards the members below; used by host and watching threads
   std::vector<std::unique_ptr<WatchedLink>> links_;
   std::string given_up_;
 };
 
-// A transport whose groups one thread watches.
+// Transport with one watching thread for all its groups.
 template <class DeviceGroupOf>
 class WatchedTransport : public DeviceTransport {
  public:

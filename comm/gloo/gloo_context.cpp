@@ -18,7 +18,7 @@ class GivenPair final : public tcp::Pair {
   GivenPair(tcp::Context* context, tcp::Device* device, int rank, std::chrono::milliseconds timeout)
       : Pair(context, device, rank, timeout) {
     std::lock_guard lock(m_);
-    if (fd_ >= 0) {  // the socket on which this version of Gloo would wait for the other end
+    if (fd_ >= 0) {  // socket on which this version of Gloo would listen for the other end
       device_->unregisterDescriptor(fd_, this);
       ::close(std::exchange(fd_, -1));
     }
@@ -39,7 +39,7 @@ class GivenPair final : public tcp::Pair {
 
 std::shared_ptr<tcp::Device> make_gloo_device() {
   tcp::attr attributes;
-  attributes.hostname = loopback();  // what pairs listen on until they are given a connection
+  attributes.hostname = loopback();  // pairs listen here until they get a connection
   try {
     return std::dynamic_pointer_cast<tcp::Device>(tcp::CreateDevice(attributes));
   } catch (const gloo::Exception& e) {

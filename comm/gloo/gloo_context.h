@@ -1,6 +1,5 @@
-// Gloo's side of a group whose connections are made here. Gloo's own pairs listen by themselves and take
-// whoever comes first; these are given a connection whose other end has shown the job's secret
-// (comm/rendezvous/data_listener.h).
+// Gloo context with connections that Cleave makes. Gloo's pairs would listen and accept the first caller;
+// here, each pair gets a connection with an authenticated peer (comm/rendezvous/data_listener.h).
 #pragma once
 #include <gloo/transport/tcp/context.h>
 #include <gloo/transport/tcp/device.h>
@@ -9,7 +8,7 @@
 
 namespace cleave::comm {
 
-// Moves the data of all groups of a process: one thread that waits for its sockets. Error(usage).
+// Creates the I/O device of all groups of a process: one thread waits for its sockets. Throws Error(usage).
 std::shared_ptr<gloo::transport::tcp::Device> make_gloo_device();
 
 class GlooContext final : public gloo::transport::tcp::Context {
@@ -17,8 +16,7 @@ class GlooContext final : public gloo::transport::tcp::Context {
   GlooContext(std::shared_ptr<gloo::transport::tcp::Device> device, int me, int ranks,
               std::chrono::milliseconds timeout);
 
-  // Once for each other rank, before anything is sent. Throws an exception of Gloo's where the other end is
-  // gone already.
+  // Call once per other rank, before any send. Throws a Gloo exception if the peer is already gone.
   void take(int peer, Socket connection);
 
  private:

@@ -8,11 +8,11 @@
 namespace cleave::comm {
 namespace {
 
-// How long a rank that gives up waits to hear who else is in the call.
+// Time that a rank waits, before it gives up, to hear which ranks are in the call.
 constexpr auto kRollCall = std::chrono::milliseconds(500);
 
-// Gloo matches a message with its receive by this number. It covers the size and type, so that ranks in
-// different calls never match and meet the deadline instead of each other's data.
+// Gloo matches a message with its receive by this number. It includes size and type, so ranks in different
+// calls never match; they reach the deadline instead of reading each other's data.
 uint64_t tag_of(const Waiting& w, uint64_t step) {
   const bool message = w.post.op == Collective::send || w.post.op == Collective::recv;
   const uint64_t op = uint64_t(message ? Collective::send : w.post.op);
@@ -26,7 +26,7 @@ uint64_t tag_of(const Waiting& w, uint64_t step) {
   return tag;
 }
 
-// Of a transfer that nobody waits for any more.
+// Tests a transfer that no thread waits for any more.
 bool arrived(gloo::transport::UnboundBuffer& buffer) {
   try {
     return buffer.waitRecv(nullptr, std::chrono::milliseconds(1));
@@ -73,9 +73,9 @@ GlooExchange::~GlooExchange() {
     std::lock_guard lock(wires_.mutex_);
     wires_.active_.erase(this);
   }
-  // Gloo's thread may be at work on a transfer that was given up. A closed connection is one that it has left
-  // and does not come back to, so the operands can go. The group was given up with the transfer; nobody needs
-  // the connection any more.
+  // Gloo's thread may still work on an abandoned transfer. It never touches a closed connection again, so
+  // closing makes the operands safe to free. The group was abandoned with the transfer, so the connection is
+  // no longer needed.
   for (Transfer& t : transfers_)
     if (!t.done) wires_.context->getPair(t.peer)->close();
 }
@@ -118,14 +118,14 @@ void GlooExchange::wait(Transfer& t, Clock::time_point until) {
   CHECK(t.done, "gloo: a transfer ended without a result");
 }
 
-// The connection to `peer` failed, or time is up. The first rank whose time is up closes the connections of
-// all, so that everybody who waits in this call comes here at about the same time and says so.
+// The connection to `peer` failed, or the deadline passed. The first rank at its deadline closes the
+// connections of all, so that all ranks in this call arrive here at about the same time and report it.
 void GlooExchange::broken(int peer, Clock::time_point until) {
   const Waiting w = waiting();
   wires_.store.set(waiting_key(rank_), "");
   if (until <= Clock::now())
     group_.give_up(w, deadline_report(w, roll_call(), group_.options().timeout), Exit::rank_lost);
-  const auto patience = Clock::now() + 2 * kRollCall;  // whoever knows the reason may be about to tell it
+  const auto patience = Clock::now() + 2 * kRollCall;  // the rank with the reason may be about to report it
   while (wires_.reason().empty() && Clock::now() < patience)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   group_.give_up(w, fmt::format("{}: the connection to {} broke", describe(w), wires_.labels[size_t(peer)]),
@@ -136,9 +136,8 @@ std::string GlooExchange::waiting_key(int rank) const {
   return fmt::format("{}/waits/{}/{}", wires_.key, number_, rank);
 }
 
-// Who is in this call. A rank whose data did not come may itself wait for a third one, so the ranks are
-// asked; one that neither answers nor owes data may have been through already, and is named only when nobody
-// else is.
+// Ranks in this call. A rank with missing data may itself wait for a third one, so all ranks are asked. A
+// rank that neither answers nor owes data may have completed the call; it is named only if no other is.
 std::vector<bool> GlooExchange::roll_call() {
   const auto until = Clock::now() + kRollCall;
   std::vector<bool> here(ranks_.size()), owes(ranks_.size());

@@ -1,5 +1,5 @@
-// The messages of one step of a call over Gloo: started together, awaited together with one deadline, and
-// explained when they do not end.
+// Messages of one step of a call over Gloo: started together, awaited with one deadline, and explained if
+// they fail.
 #pragma once
 #include <gloo/transport/context.h>
 #include <gloo/transport/unbound_buffer.h>
@@ -15,15 +15,15 @@ namespace cleave::comm {
 
 class GlooExchange;
 
-// What the exchanges of one group share.
+// Shared state of the exchanges of one group.
 class GlooWires {
  public:
   GlooWires(std::string the_key, std::vector<std::string> the_labels, KeyValueClient& the_store)
       : key(std::move(the_key)), labels(std::move(the_labels)), store(the_store) {}
 
-  // Ends the waits of all exchanges, now and later, with this reason; the first one counts. From any thread.
+  // Ends waits of all exchanges, now and later, with this reason; the first one counts. Thread-safe.
   void poison(const std::string& reason);
-  std::string reason() const;                // empty while it is not poisoned
+  std::string reason() const;                // empty if not poisoned
   void throw_if_poisoned(const Waiting& w);  // Error(rank_lost) with the reason
 
   const std::string key;                  // of the group in the store
@@ -40,18 +40,18 @@ class GlooWires {
 
 class GlooExchange {
  public:
-  // `step` tells the exchanges of one call apart; every rank of the call counts them alike.
+  // `step` distinguishes the exchanges of one call; all ranks count them equally.
   GlooExchange(Group& group, GlooWires& wires, const Waiting& w, uint64_t step);
   ~GlooExchange();
   GlooExchange(const GlooExchange&) = delete;
   GlooExchange& operator=(const GlooExchange&) = delete;
 
-  // The operands must live until finish() returned or threw. Empty ones send nothing.
+  // Operands must live until finish() returns or throws. Empty operands send nothing.
   void send(Tensor t, int to) { start(t, to, true); }
   void recv(Tensor t, int from) { start(t, from, false); }
 
-  // Waits for everything, receives first. Error(rank_lost) with the report when the group's deadline passes,
-  // a connection breaks or the group was poisoned.
+  // Waits for all transfers, receives first. Throws Error(rank_lost) with the report if the group's deadline
+  // passes, a connection breaks or the group is poisoned.
   void finish();
 
  private:

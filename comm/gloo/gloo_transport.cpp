@@ -12,10 +12,10 @@
 namespace cleave::comm {
 namespace {
 
-// Data of one call is exchanged in pieces, which bounds the staging memory of a sum.
+// Data of a call is exchanged in pieces, which bounds the staging memory of a sum.
 constexpr int64_t kPieceBytes = 4 << 20;
 
-// What all groups of a process share.
+// State shared by all groups of a process.
 struct GlooProcess {
   GlooProcess(const std::string& address, int ranks) : listener(address, ranks) {}
   DataListener listener;
@@ -104,7 +104,7 @@ class GlooGroup final : public Group {
 
   void send(const Waiting& w, Tensor t, int to) override {
     wires_.throw_if_poisoned(w);
-    // Gloo's send ends when the receiver takes the data; a copy and a worker of its own free the caller.
+    // Gloo's send completes when the receiver takes the data; a copy and a separate worker free the caller.
     const auto* data = static_cast<const std::byte*>(t.raw());
     auto copy = std::make_shared<std::vector<std::byte>>(data, data + t.bytes());
     const Tensor view(copy->data(), t.dtype(), t.shape());
@@ -130,7 +130,7 @@ class GlooGroup final : public Group {
     wires_.throw_if_poisoned(w);
     std::vector<int64_t> all(static_cast<size_t>(size()));
     Waiting here = w;
-    here.post.numel = exchanges_++;  // several exchanges of one call must not match each other
+    here.post.numel = exchanges_++;  // distinguishes several exchanges of one call
     all_gather(here, Tensor(all.data(), DType::int64, {size()}), Tensor(&mine, DType::int64, {1}), {0, 1});
     return all;
   }
@@ -152,7 +152,7 @@ class GlooGroup final : public Group {
 
   void abort(const std::string& reason) override {
     poison(reason);
-    store_->failed(reason);  // the other ranks have no memory in common with this one
+    store_->failed(reason);  // the other ranks do not share memory with this one
   }
 
   [[noreturn]] void give_up(const Waiting& w, const std::string& report, Exit exit) override {
@@ -168,7 +168,8 @@ class GlooGroup final : public Group {
     store_->set(place_of(members_.rank), process_->listener.where());
     const auto context =
         std::make_shared<GlooContext>(process_->device, members_.rank, size(), options().timeout);
-    // A rank calls those before it, the first of which waits for all; so everybody's turn comes.
+    // A rank calls all lower ranks and accepts all higher ones. Rank 0 only accepts, so every rank gets its
+    // turn.
     for (int r = 0; r < size(); ++r) {
       if (r == members_.rank) continue;
       const DataLink link{members_.key, r, members_.labels[size_t(r)]};
@@ -193,8 +194,7 @@ class GlooGroup final : public Group {
     return *where;
   }
 
-  // mine = the reduction over ranks of what each holds as part_of(this rank); mine may be that part of this
-  // rank.
+  // mine = reduction over ranks of their part_of(this rank); `mine` may be this rank's own part.
   template <class PartOf>
   void reduce_parts(const Waiting& w, uint64_t step, Tensor mine, PartOf part_of) {
     std::vector<std::byte> staging(size_t(mine.bytes() * (size() - 1)));

@@ -1,5 +1,5 @@
-// What a rank tells another of its calls, in memory that both share, so that one can see that they disagree.
-// Nobody waits for it: it is late by as much as the ranks are apart, and it forgets.
+// Record of a rank's recent calls in shared memory. Other ranks compare it with their own calls to detect a
+// mismatch. Readers do not wait: they see the writer's progress at some time, and only its last few calls.
 #pragma once
 #include <atomic>
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace cleave::comm {
 
-// Zero at first. One thread writes; any may read.
+// Zero-initialized. One thread writes; any thread may read.
 class IpcCalls {
  public:
   void tell(const Post& post) {
@@ -21,7 +21,7 @@ class IpcCalls {
     made_.store(next, std::memory_order_release);
   }
   uint64_t made() const { return made_.load(std::memory_order_acquire); }
-  // The n-th call, from 1; none when it was not made yet, or so long ago that its entry may be written again.
+  // The n-th call, counted from 1; empty if it was not made yet, or its entry may have been reused.
   std::optional<Post> call(uint64_t n) const {
     if (!holds(n)) return {};
     const uint64_t kinds = entries_[n % kRing].kinds.load(std::memory_order_acquire);
@@ -45,7 +45,7 @@ class IpcCalls {
   Entry entries_[kRing];
 };
 
-// The last calls that both have made and told: in words where they differ, else empty.
+// Compares the latest calls that both ranks have recorded; describes the difference, empty if equal.
 std::string disagreement(const IpcCalls& mine, const IpcCalls& theirs, int my_rank, int their_rank);
 
 }  // namespace cleave::comm

@@ -1,7 +1,6 @@
-// Tensors between the GPUs of one host without NCCL, also between ranks that share a GPU: each rank exports a
-// piece of its GPU's memory, which the others open (CUDA IPC), and waits for words in memory of the host,
-// which streams write. Reductions add in rank order and round as comm/reduce.h does, so the bits are those of
-// the CPU's transports.
+// Transport between GPUs of one host without NCCL, also for ranks that share a GPU. Each rank exports a
+// segment of GPU memory, which the others open (CUDA IPC); streams write and wait for words in host memory.
+// Reductions add in rank order and round like comm/reduce.h, so the bits equal those of CPU transports.
 #pragma once
 #include "comm/device_group.h"
 
@@ -9,8 +8,8 @@ namespace cleave::comm {
 
 inline constexpr int kMostIpcRanks = 64;
 
-// Moves bytes between the GPUs of a group's ranks, all of one host; `device` is this rank's. Its groups meet
-// with Error(usage), on every rank, where one of them cannot open the memory of another.
+// All ranks must be on one host; `device` is this rank's GPU. Meetings of its groups throw Error(usage) on
+// every rank if one rank cannot open the memory of another.
 std::shared_ptr<DeviceTransport> ipc_transport(Device device);
 
 }  // namespace cleave::comm

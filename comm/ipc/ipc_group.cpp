@@ -43,7 +43,7 @@ class IpcGroup final : public WatchedGroup {
     link.run(w, link.planner().recv(t.bytes()), t, t, queue);
   }
 
-  // A message that is larger than all before opens a new link, on both sides: they know its size alike.
+  // A message larger than all before opens a new link. Both sides know its size, so both open it.
   void open_to(const Waiting& w, int to, int64_t bytes) override {
     IpcLink*& link = outgoing_[to];
     if (!link || bytes > link->slot_bytes()) link = &keep(IpcLink::to(group(), w, to, device(), bytes));
@@ -58,7 +58,7 @@ class IpcGroup final : public WatchedGroup {
     all_->run(w, steps, in, out, heard_by(stream));
   }
 
-  IpcLink* all_ = nullptr;  // from meet() on
+  IpcLink* all_ = nullptr;  // set by meet()
   std::map<int, IpcLink*> outgoing_, incoming_;
 };
 

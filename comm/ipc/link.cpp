@@ -32,8 +32,8 @@ IpcLink::IpcLink(Group& group, Shape shape, IpcWords words, IpcMemory own)
   check(cudaEventCreateWithFlags(&last_, cudaEventDisableTiming), "cudaEventCreate");
 }
 
-// The segment goes back when nobody reads it any more. Where that is not known, because ranks were lost or
-// are late, it stays until the process ends.
+// Frees the segment when no rank reads it any more. If that is unknown, because ranks are lost or late, keeps
+// it until the process ends.
 IpcLink::~IpcLink() {
   hang_up();
   if (own_.data() && !others_have_closed(Clock::now() + kGoodbye)) own_.leave();
@@ -91,8 +91,8 @@ void IpcLink::throw_if_given_up(const Waiting& w) {
   require(given_up_.empty(), Exit::rank_lost, "{} was aborted: {}", describe(w), given_up_);
 }
 
-// No lock is held while steps are enqueued, which blocks when the stream has no room: then the watching
-// thread has to be able to end what it waits for.
+// Holds no lock while it enqueues steps, which blocks if the stream is full; the watching thread must then be
+// able to end the stream's waits.
 void IpcLink::run(const Waiting& w, const IpcSteps& steps, const Tensor& in, const Tensor& out,
                   CudaQueue& queue) {
   if (steps.empty()) return;
@@ -147,7 +147,7 @@ std::string IpcLink::trouble() {
   return flights_.trouble([&](const Waiting& w, const Flights::Flight& f) { return late(w, f); });
 }
 
-// Of a message only its size and type are the same on both sides, which its two ranks know.
+// For messages, both ranks can compare only size and type, and already know them.
 std::string IpcLink::disagreement_with_others() const {
   if (shape_.slots == 1) return {};
   for (int r = 0; r < size(); ++r) {
@@ -160,7 +160,7 @@ std::string IpcLink::disagreement_with_others() const {
   return {};
 }
 
-// A rank that has come to the call has begun its first chunk: filled its slot, or read it where it only
+// A rank that reached the call has started its first chunk: it has filled its slot, or read others if it only
 // reads.
 std::string IpcLink::late(const Waiting& w, const Flights::Flight& flight) const {
   std::vector<bool> present(size_t(group_.size()), true);
@@ -181,7 +181,7 @@ std::string IpcLink::late(const Waiting& w, const Flights::Flight& flight) const
       describe(w), double(group_.options().timeout.count()) / 1000);
 }
 
-// Every wait of this rank passes, now and in what is enqueued already.
+// Releases all current and enqueued waits of this rank.
 void IpcLink::release() {
   for (int r = 0; r < size(); ++r)
     for (int word = 0; word < kIpcWords; ++word)

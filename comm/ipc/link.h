@@ -1,6 +1,6 @@
-// Ranks whose GPUs read each other's segments: all of a group, or a sender and a receiver. Takes the steps of
-// comm/ipc/steps.h as operations of a stream; the host waits for nothing. A call has a deadline from the
-// moment the GPU comes to it, and the report names the ranks that have not come.
+// Link of ranks with GPUs that read each other's segments: all ranks of a group, or a sender and a receiver.
+// Enqueues the steps of comm/ipc/steps.h on a stream; the host never waits. A call's deadline starts when the
+// GPU reaches it, and the report names the missing ranks.
 #pragma once
 #include "comm/cuda/flights.h"
 #include "comm/cuda/watched_group.h"
@@ -10,10 +10,12 @@ namespace cleave::comm {
 
 class IpcLink final : public WatchedLink {
  public:
-  // Collective over the group. Error(usage), on every rank, where one of them cannot open what another made.
+  // Collective over the group. Throws Error(usage) on every rank if one rank cannot open the memory of
+  // another.
   static std::unique_ptr<IpcLink> among(Group& group, const Waiting& w, int rank, int device);
-  // For messages of at most room(bytes) from one rank to another, who calls `from` with the same number. The
-  // sender does not wait. Error(usage) where the receiver cannot open what the sender made.
+  // Link for messages of at most room(bytes) from one rank to another; the receiver calls `from` with the
+  // same `bytes`. The sender does not wait. Throws Error(usage) if the receiver cannot open the sender's
+  // memory.
   static std::unique_ptr<IpcLink> to(Group& group, const Waiting& w, int peer, int device, int64_t bytes);
   static std::unique_ptr<IpcLink> from(Group& group, const Waiting& w, int peer, int device, int64_t bytes);
   static int64_t room(int64_t bytes);
@@ -24,7 +26,7 @@ class IpcLink final : public WatchedLink {
 
   IpcStepBuilder& planner() { return planner_; }
   int64_t slot_bytes() const { return slot_bytes_; }
-  // Enqueues steps that planner() just made. Error(rank_lost) when the link was given up.
+  // Enqueues steps that planner() just built. Throws Error(rank_lost) if the link was aborted.
   void run(const Waiting& w, const IpcSteps& steps, const Tensor& in, const Tensor& out, CudaQueue& queue);
 
   std::string trouble() override;
@@ -62,11 +64,11 @@ class IpcLink final : public WatchedLink {
   std::vector<IpcMemory> opened_;
   std::vector<std::byte*> segments_;  // by index
   IpcStepBuilder planner_;
-  cudaEvent_t last_ = nullptr;  // the end of the last call, on whichever stream
+  cudaEvent_t last_ = nullptr;  // end of the last call, on any stream
   bool hung_up_ = false;
-  std::atomic<uint32_t> planned_ = 0;  // the last chunk that was enqueued
+  std::atomic<uint32_t> planned_ = 0;  // last enqueued chunk
   Flights flights_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards given_up_
   std::string given_up_;
 };
 

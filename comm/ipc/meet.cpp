@@ -1,4 +1,4 @@
-// How ranks come to open each other's segments: what each has made goes around over the CPU's transport.
+// Opens the segments of other ranks: each rank's handles are exchanged over the CPU transport.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,16 +17,16 @@ struct IpcLink::Offer {
 
 namespace {
 
-// Of a slot: the waits and signals of a chunk, some microseconds, should cost little beside its copies.
+// Slot size: waits and signals of a chunk take microseconds, which should be small compared with its copies.
 constexpr int64_t kSlotBytes = int64_t{8} << 20;
-constexpr int64_t kWhole = int64_t{2} << 20;  // less is exported with its neighbours
+constexpr int64_t kWhole = int64_t{2} << 20;  // CUDA exports smaller ones with their neighbors
 
 template <class Value>
 Tensor bytes_of(Value& value) {
   return {&value, DType::uint8, {int64_t(sizeof value)}, MemoryKind::host};
 }
 
-// What `attempt` throws, as text.
+// Stores the message of an exception from `attempt`.
 template <class Attempt>
 void note_failure(std::string& problem, Attempt attempt) {
   if (!problem.empty()) return;
@@ -37,7 +37,7 @@ void note_failure(std::string& problem, Attempt attempt) {
   }
 }
 
-// Collective: on every rank alike what the first one with a problem says; empty when none has one.
+// Collective: returns the problem of the first rank that has one, on all ranks; otherwise empty.
 std::string first_problem(Group& group, const Waiting& w, const std::string& problem) {
   const std::vector<int64_t> codes = group.exchange(w, problem.empty() ? 0 : 1);
   const auto bad = std::find(codes.begin(), codes.end(), 1);
@@ -87,7 +87,7 @@ std::unique_ptr<IpcLink> IpcLink::among(Group& group, const Waiting& w, int rank
   problem = first_problem(group, w, problem);
   if (problem.empty()) return link;
   if (link) link->hang_up();
-  group.barrier(w);  // also of those who could not open the words to say so
+  group.barrier(w);  // also joins ranks that could not open the words
   for (int r = 0; link && r < size; ++r) link->words_.closed(r).store(1);
   fail(Exit::usage, "{}", problem);
 }

@@ -1,4 +1,4 @@
-// Memory that processes of one host share: of a GPU, and words of the host that GPUs reach.
+// Memory shared by processes of one host: GPU memory, and words in host memory that GPUs can access.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -11,8 +11,7 @@
 
 namespace cleave::comm {
 
-// Memory of a GPU: this process's own, or what it opened of another's. Not counted, like the buffers inside
-// NCCL.
+// GPU memory, allocated by this process or opened from another. Not counted by Memory, like buffers of NCCL.
 class IpcMemory {
  public:
   IpcMemory() = default;
@@ -21,12 +20,12 @@ class IpcMemory {
   ~IpcMemory();
 
   static IpcMemory make(int device, int64_t bytes);
-  // Error(usage) where `device` cannot reach it.
+  // Throws Error(usage) if `device` cannot access it.
   static IpcMemory open(int device, const cudaIpcMemHandle_t& handle);
 
   std::byte* data() const { return data_; }
-  cudaIpcMemHandle_t handle() const;  // of own memory
-  void leave() { data_ = nullptr; }   // to the end of the process: somebody may still use it
+  cudaIpcMemHandle_t handle() const;  // valid for allocated memory only
+  void leave() { data_ = nullptr; }   // keeps the memory until the process ends, for ranks that still use it
 
  private:
   std::byte* data_ = nullptr;
@@ -34,8 +33,8 @@ class IpcMemory {
   bool own_ = false;
 };
 
-// The words and calls of all ranks of a group, in a copy for each reader, so that a rank that gives up may
-// overwrite those that it waits for itself, and nobody else's.
+// Words and call records of all ranks of a group, with a separate copy per reader: a rank that gives up can
+// overwrite the words that it waits for without affecting other ranks.
 class IpcWords {
  public:
   using Word = std::atomic<uint32_t>;
@@ -49,11 +48,11 @@ class IpcWords {
   static IpcWords make(int ranks);
   static IpcWords open(int ranks, int pid, int fd);
   int fd() const { return memory_.fd(); }
-  void leave();  // to the end of the process: a GPU may still use it
+  void leave();  // keeps the memory until the process ends, for a GPU that still uses it
 
   Word& word(int reader, int writer, IpcWord which) const;
   IpcCalls& calls(int reader, int writer) const;
-  Word& closed(int rank) const;  // not 0: this rank has closed what it opened of the others
+  Word& closed(int rank) const;  // not 0 after this rank closed the memory of the others
   uint32_t* on_gpu(Word& word) const;
 
  private:
@@ -65,7 +64,7 @@ class IpcWords {
 
   SharedMemory memory_;
   int ranks_ = 0;
-  std::byte* there_ = nullptr;  // the same memory as GPUs address it
+  std::byte* there_ = nullptr;  // address of the same memory on GPUs
 };
 
 }  // namespace cleave::comm

@@ -3,7 +3,7 @@
 namespace cleave::comm {
 namespace {
 
-// Up to so many bytes everybody adds everything, which saves a wait and a copy.
+// Up to this size every rank computes the whole sum, which saves a wait and a copy.
 constexpr int64_t kDirectBytes = 64 << 10;
 constexpr int64_t kAlignment = 64;  // of the blocks in a slot
 
@@ -21,7 +21,7 @@ IpcStepBuilder::IpcStepBuilder(int rank, int size, int64_t slot_bytes, int slots
         size);
 }
 
-// A slot may be filled when everybody is done with what it held before.
+// A slot may be refilled when all ranks are done with its previous contents.
 void IpcStepBuilder::begin_chunk(IpcSteps& steps) {
   ++chunk_;
   wait_for(steps, IpcWord::done, chunk_ - uint32_t(slots_));
@@ -129,7 +129,7 @@ void IpcStepBuilder::all_reduce_chunk(IpcSteps& steps, int64_t element, Range c)
                    .own = at + mine.begin,
                    .bytes = mine.size()});
   if (!direct) {
-    // Nobody else reads this part of this rank's slot before the sum is in it.
+    // No other rank reads this part of the slot before the sum is in it.
     steps.push_back(
         {.kind = Kind::put, .from = at + mine.begin, .to = slot() + mine.begin, .bytes = mine.size()});
     signal(steps, IpcWord::reduced);
@@ -151,7 +151,7 @@ IpcSteps IpcStepBuilder::broadcast(int64_t element, int64_t numel, int root) {
     const int64_t at = c.begin * element, bytes = c.size() * element;
     begin_chunk(steps);
     if (rank_ == root) steps.push_back({.kind = Kind::put, .from = at, .to = slot(), .bytes = bytes});
-    signal(steps, IpcWord::ready);  // of the others only that they have come
+    signal(steps, IpcWord::ready);  // other ranks only signal arrival
     if (rank_ != root) {
       steps.push_back({.kind = Kind::wait, .rank = root, .word = IpcWord::ready, .value = chunk_});
       steps.push_back({.kind = Kind::get, .rank = root, .from = slot(), .to = at, .bytes = bytes});

@@ -16,7 +16,7 @@ struct Sources {
   int count;
 };
 
-// Of 16-bit floats fp32; integers wrap.
+// Widens 16-bit floats to fp32; other types are unchanged.
 template <class T>
 __device__ __forceinline__ auto widened(T x) {
   if constexpr (std::is_same_v<T, __nv_bfloat16>)
@@ -44,7 +44,7 @@ struct Sum {
   }
 };
 
-// The first of equal values; a NaN counts as missing.
+// First of equal values; NaN counts as missing.
 struct Max {
   template <class A>
   __device__ A operator()(A a, A b) const {
@@ -54,7 +54,7 @@ struct Max {
 
 constexpr int kThreads = 256;
 
-// Each thread reduces N neighbours, read together where they are 16 bytes. `out` may be a source.
+// Each thread reduces N adjacent elements, with one read if they fill 16 bytes. `out` may be a source.
 template <class How, class T, int N>
 __global__ void __launch_bounds__(kThreads) reduce_kernel(T* out, Sources sources, int64_t numel) {
   const int64_t step = int64_t(gridDim.x) * kThreads * N;
@@ -89,7 +89,7 @@ void launch_reduce(T* out, Sources sources, int64_t numel, cudaStream_t stream, 
   cuda_check(cudaGetLastError(), "the reduction over ranks", device);
 }
 
-// Whole packs where everything is aligned, and single elements for the rest.
+// Uses whole packs if all pointers are aligned, and single elements for the rest.
 template <class How, class T>
 void reduce(void* to, Sources sources, int64_t numel, cudaStream_t stream, int device) {
   constexpr int kPack = 16 / sizeof(T);
@@ -103,7 +103,7 @@ void reduce(void* to, Sources sources, int64_t numel, cudaStream_t stream, int d
   launch_reduce<How, T, 1>(out + packed, sources, numel - packed, stream, device);
 }
 
-// Integers are added without a sign, so that they wrap, and compared with it.
+// Adds integers as unsigned, so that they wrap, and compares them as signed.
 template <class T, class Compared = T>
 void reduce_by(Reduction how, void* out, Sources sources, int64_t numel, cudaStream_t stream, int device) {
   if (how == Reduction::max) return reduce<Max, Compared>(out, sources, numel, stream, device);

@@ -1,4 +1,4 @@
-// The reductions of comm/reduce.h on a GPU.
+// Reductions of comm/reduce.h on a GPU.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -9,8 +9,8 @@
 
 namespace cleave::comm {
 
-// reduce_in_order of at most kMostIpcRanks sources that the stream's GPU reaches, in stream order, with the
-// same bits (of a NaN only that it is one).
+// reduce_in_order() of at most kMostIpcRanks sources that the stream's GPU can access, in stream order, with
+// the same bits (NaN payloads may differ).
 void reduce_in_order_on_gpu(Reduction how, DType dtype, void* out, std::span<const std::byte* const> sources,
                             int64_t numel, cudaStream_t stream, int device);
 

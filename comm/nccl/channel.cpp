@@ -13,7 +13,7 @@ NcclChannel::NcclChannel(Group& group, const Waiting& w, NcclLink::Member member
 
 NcclChannel::~NcclChannel() {
   link_.finish();
-  link_.abort("it was closed");  // or the stream could wait for a rank that is gone
+  link_.abort("it was closed");  // otherwise the stream could wait for a lost rank
   cudaStreamSynchronize(stream_);
   for (cudaEvent_t e : {copied_, sent_}) cudaEventDestroy(e);
   cudaStreamDestroy(stream_);
@@ -42,7 +42,7 @@ void NcclChannel::recv(const Waiting& w, const Tensor& t, CudaQueue& queue) {
 
 void NcclChannel::check(cudaError_t error, const char* call) const { cuda_check(error, call, device_); }
 
-// To free what was smaller would wait for the whole GPU.
+// Keeps smaller buffers, because cudaFree would wait for the whole GPU.
 void NcclChannel::make_room(int64_t bytes) {
   if (bytes <= room_) return;
   buffers_.push_back(nullptr);

@@ -1,16 +1,17 @@
-// A pipeline's messages from GPU to GPU.
+// Pipeline messages from GPU to GPU.
 #pragma once
 #include "comm/nccl/link.h"
 #include "device/cuda/queue.h"
 
 namespace cleave::comm {
 
-// Messages of one direction between two ranks, over a communicator of those two alone, so that a message that
-// waits holds up nothing else. The sender keeps a copy on a stream of its own: a channel holds one message,
-// as pipeline schedules are proved for.
+// Messages in one direction between two ranks, over a separate communicator of these two, so that a waiting
+// message blocks nothing else. The sender copies the message and sends it on a separate stream: a channel
+// holds one message. Pipeline schedules are proved for this capacity.
 class NcclChannel final : public WatchedLink {
  public:
-  // Collective over the two: the sender is rank 0 of `member`, the receiver rank 1. Errors are NcclLink's.
+  // Collective over both ranks: the sender is rank 0 of `member`, the receiver rank 1. Throws the errors of
+  // NcclLink.
   NcclChannel(Group& group, const Waiting& w, NcclLink::Member member, const ncclUniqueId& id);
   ~NcclChannel() override;
   NcclChannel(const NcclChannel&) = delete;
@@ -18,9 +19,9 @@ class NcclChannel final : public WatchedLink {
 
   std::string trouble() override { return link_.trouble(); }
   void abort(const std::string& reason) override { link_.abort(reason); }
-  // Of the sender, for messages of at most so many bytes; what was smaller is kept.
+  // Prepares the sender for messages of at most `bytes`; keeps smaller buffers.
   void make_room(int64_t bytes);
-  // In the order of the queue; what was sent may be overwritten by its later work.
+  // Enqueued on the queue; later work of the queue may overwrite a sent tensor.
   void send(const Waiting& w, const Tensor& t, CudaQueue& queue);
   void recv(const Waiting& w, const Tensor& t, CudaQueue& queue);
 

@@ -12,7 +12,7 @@ struct Loaded {
   NcclStatus status;
 };
 
-// The oldest with everything that is used here: non-blocking calls and ncclGetLastError.
+// Oldest supported version: first with non-blocking calls and ncclGetLastError.
 constexpr int kOldest = 21400;
 
 template <class Function>
@@ -71,7 +71,7 @@ Loaded load() {
   return out;
 }
 
-// Stays loaded until the process ends.
+// Loaded until the process ends.
 const Loaded& loaded() {
   static const Loaded once = load();
   return once;

@@ -1,4 +1,4 @@
-// The functions of libnccl.so.2, found at run time.
+// Functions of libnccl.so.2, loaded at run time.
 #pragma once
 #include <nccl.h>
 
@@ -25,14 +25,14 @@ struct NcclLibrary {
   decltype(&ncclRecv) recv;
   decltype(&ncclGroupStart) group_start;
   decltype(&ncclGroupEnd) group_end;
-  // Null where the library is older than kNcclRegisters.
+  // Null if the library is older than kNcclRegisters.
   decltype(&ncclMemAlloc) mem_alloc;
   decltype(&ncclMemFree) mem_free;
   decltype(&ncclCommRegister) comm_register;
   decltype(&ncclCommDeregister) comm_deregister;
 };
 
-// Error(usage) where nccl_status() has a problem.
+// Throws Error(usage) if nccl_status() has a problem.
 const NcclLibrary& nccl_library();
 
 }  // namespace cleave::comm

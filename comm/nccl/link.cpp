@@ -42,7 +42,7 @@ NcclLink::~NcclLink() {
   abort("it was closed");
 }
 
-// What a call of NCCL comes to that goes on in the background.
+// Result of an NCCL call that continues in the background.
 ncclResult_t NcclLink::settled(ncclResult_t result, Clock::time_point until) const {
   while (result == ncclInProgress && Clock::now() < until) {
     std::this_thread::sleep_for(100us);
@@ -90,7 +90,7 @@ void NcclLink::throw_if_given_up(const Waiting& w) {
   require(given_up_.empty(), Exit::rank_lost, "{} was aborted: {}", describe(w), given_up_);
 }
 
-// A call of NCCL that did not block may go on in the background, and the next one has to wait for it.
+// Non-blocking NCCL calls may continue in the background; the next call must wait for them.
 void NcclLink::settle(const Waiting& w, ncclResult_t result, const char* doing) {
   const auto deadline = group_.deadline();
   for (; result == ncclInProgress; result = state()) {

@@ -1,5 +1,5 @@
-// One NCCL communicator: made without blocking, its calls watched on the GPU. A call has a deadline from the
-// moment the GPU comes to it, as calls of the CPU's transports have from the moment they are first in line.
+// One non-blocking NCCL communicator; its calls are watched on the GPU. A call's deadline starts when the GPU
+// reaches it, just as CPU transports start it when a call is first in line.
 #pragma once
 #include <functional>
 #include <mutex>
@@ -17,23 +17,23 @@ class NcclLink final : public WatchedLink {
     int rank = 0, size = 1, device = 0;
   };
 
-  // Collective over the ranks that are given this id. Ends by the group's deadline, or as soon as the group
-  // is lost: Error(rank_lost) for all its ranks. Error(usage) when NCCL refuses.
+  // Collective over the ranks with this id. Throws Error(rank_lost) on all ranks at the group's deadline or
+  // when the group is lost, and Error(usage) if NCCL fails.
   NcclLink(Group& group, const Waiting& w, Member member, const ncclUniqueId& id);
   ~NcclLink() override;
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
 
   using Body = std::function<ncclResult_t(const NcclLibrary&, ncclComm_t)>;
-  // Enqueues what body calls on `stream`. Error(rank_lost) when the link was given up.
+  // Enqueues the NCCL calls of `body` on `stream`. Throws Error(rank_lost) if the link was aborted.
   void enqueue(const Waiting& w, cudaStream_t stream, const Body& body);
 
-  // Registers this memory (comm/nccl/memory.h) and no other, so that NCCL may read and write it in place,
-  // where its transports can. False, and one line on stderr, where it refuses: then some may be registered.
+  // Registers exactly this memory (comm/nccl/memory.h), so that NCCL can access it in place if its transports
+  // support that. On failure, prints one line to stderr and returns false; a part may then be registered.
   bool use_in_place(std::span<const Tensor> buffers);
 
-  // Waits until what was enqueued is done, for a few seconds, and not where the link or the group was given
-  // up: the receiver of a message may come to it long after its sender has nothing else to do.
+  // Waits up to a few seconds until enqueued work is done; does not wait if the link or the group was
+  // aborted. A receiver may reach a message long after the sender has finished its own work.
   void finish();
 
   std::string trouble() override;

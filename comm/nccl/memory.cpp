@@ -24,7 +24,7 @@ void give_back(void* data, int64_t) {
 
 bool nccl_gave_all() { return !refused; }
 
-// NCCL takes the GPU that is the thread's.
+// NCCL uses the current GPU of the thread.
 MemoryBlock nccl_allocate(Device device, int64_t bytes) {
   before_cuda_starts();
   cuda_check(cudaSetDevice(device.index), "cudaSetDevice", device.index);

@@ -1,15 +1,15 @@
-// Memory of NCCL's own allocator. Registered, it is what GPUs of a host may read and write in place, and what
-// NVLink SHARP adds up in the switch; memory of cudaMalloc is neither.
+// Memory from NCCL's allocator. After registration, GPUs of a host can access it in place, and NVLink SHARP
+// can reduce it in the switch; memory of cudaMalloc supports neither.
 #pragma once
 #include "device/memory_block.h"
 
 namespace cleave::comm {
 
-// Zeroed memory of that GPU, as a DeviceAllocator. Where NCCL refuses, one line on stderr says so, and from
-// then on it is cudaMalloc's.
+// Allocates zeroed GPU memory; a DeviceAllocator. If NCCL fails, prints one line to stderr and uses
+// cudaMalloc from then on.
 MemoryBlock nccl_allocate(Device device, int64_t bytes);
 
-// NCCL has not refused any in this process.
+// True if NCCL made all allocations of this process so far.
 bool nccl_gave_all();
 
 }  // namespace cleave::comm

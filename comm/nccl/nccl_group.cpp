@@ -29,7 +29,7 @@ Elements elements(const Tensor& t) {
       return {ncclInt64, n};
     case DType::int32:
       return {ncclInt32, n};
-    case DType::uint8:  // these are moved, never summed
+    case DType::uint8:  // moved only, never summed
     case DType::uint16:
     case DType::fp8_e4m3:
     case DType::fp8_e5m2:
@@ -52,8 +52,7 @@ class NcclGroup final : public WatchedGroup {
         &keep(std::make_unique<NcclLink>(group(), w, NcclLink::Member{rank(), group().size(), device()}, id));
   }
 
-  // NCCL does not allow that the buffers of some ranks are registered and those of others are not, nor that
-  // they come from several allocators.
+  // NCCL requires that buffers are registered on all ranks or on none, and that they come from one allocator.
   void lend(const Waiting& w, std::span<const Tensor> buffers) override {
     const bool done = nccl_gave_all() && all_->use_in_place(buffers);
     const std::vector<int64_t> all = group().exchange(w, done);
@@ -68,7 +67,8 @@ class NcclGroup final : public WatchedGroup {
     call(w, stream, [&](const NcclLibrary& nccl, ncclComm_t comm, cudaStream_t s) {
       const auto [type, count] = elements(mine);
       if (piece.size() == shard.numel()) return nccl.all_gather(mine.raw(), full.raw(), count, type, comm, s);
-      // The pieces lie apart: straight from each to each, where broadcasts would be a chain for every root.
+      // The pieces are not contiguous: direct messages between all pairs avoid a chain of broadcasts, one per
+      // root.
       const auto place = [&](int r) { return full.slice(piece.shifted(r * shard.numel())).raw(); };
       if (place(rank()) != mine.raw())
         cuda_check(cudaMemcpyAsync(place(rank()), mine.raw(), size_t(mine.bytes()), cudaMemcpyDefault, s),
@@ -186,7 +186,7 @@ class NcclGroup final : public WatchedGroup {
   }
 
   const NcclLibrary& nccl_ = nccl_library();
-  NcclLink* all_ = nullptr;  // from meet() on
+  NcclLink* all_ = nullptr;  // set by meet()
   std::map<int, NcclChannel*> outgoing_, incoming_;
 };
 
@@ -205,7 +205,7 @@ std::shared_ptr<DeviceTransport> nccl_transport(Device device, NcclUse use) {
   const NcclLibrary& nccl = nccl_library();
   CHECK(!use.registers || nccl.mem_alloc, "NCCL {} has no allocator",
         nccl_version_text(nccl_status().version));
-  // NCCL reads it once, when the first communicator is made.
+  // NCCL reads this variable once, when the first communicator is made.
   if (use.shared_gpus) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   return std::make_shared<NcclTransport>(device, use.registers);
 }

@@ -21,8 +21,8 @@ using wire::Reader;
 using wire::Type;
 using wire::Writer;
 
-constexpr auto kLook = 100ms;           // between two looks at the alarm
-constexpr size_t kMostKept = 64 << 10;  // connections for groups that are still to come
+constexpr auto kLook = 100ms;           // interval of alarm checks
+constexpr size_t kMostKept = 64 << 10;  // connections for groups that form later
 
 void throw_if_rung(const Alarm& alarm) {
   if (const std::string reason = alarm.reason(); !reason.empty()) fail(Exit::rank_lost, "{}", reason);

@@ -21,7 +21,7 @@ std::string new_nonce() {
   return nonce;
 }
 
-// `before`: what was said before, for an answer that holds for its hello alone.
+// `before` is the preceding text, so that an answer is valid for its hello only.
 std::string proof_of(Purpose purpose, Speaker speaker, std::string_view secret, std::string_view nonces,
                      std::string_view before, std::string_view text) {
   static const bool ready = sodium_init() >= 0;
@@ -51,9 +51,9 @@ bool holds(std::string_view proof, std::string_view wanted) {
   return proof.size() == wanted.size() && sodium_memcmp(proof.data(), wanted.data(), wanted.size()) == 0;
 }
 
-// Waits until the other end says something; false at the deadline.
+// Waits until the other end sends bytes; false at the deadline.
 bool await(const Socket& socket, const Introduction& c) {
-  constexpr auto kAlarmEvery = std::chrono::milliseconds(100);  // between two looks at the alarm
+  constexpr auto kAlarmEvery = std::chrono::milliseconds(100);  // interval of alarm checks
   while (!wait_for(socket.fd(), POLLIN, std::min(c.deadline, Clock::now() + kAlarmEvery))) {
     const std::string reason = c.alarm ? c.alarm->reason() : "";
     require(reason.empty(), Exit::rank_lost, "{}", reason);
@@ -83,7 +83,7 @@ Greeting::State Greeting::hear(std::string& in, std::string& out) {
   hello_ = frame->substr(kProofBytes);
   const auto wanted = proof_of(purpose_, Speaker::caller, secret_, nonces_, "", hello_);
   if (holds(std::string_view(*frame).substr(0, kProofBytes), wanted)) return State::proven;
-  out += framed(std::string(kProofBytes, 0), "");  // so that it need not wait
+  out += framed(std::string(kProofBytes, 0), "");  // an empty frame, so that the caller does not wait
   return State::wrong_secret;
 }
 

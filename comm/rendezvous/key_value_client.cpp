@@ -21,8 +21,8 @@ constexpr std::string_view kWrongSecret =
     "the job token is wrong: the process there belongs to another job, or has another CLEAVE_TOKEN or user; "
     "choose another port for one of the jobs (cleave launch --master_port, or MASTER_PORT)";
 
-// Which process that is, where it is on this machine; rank 0 of another job tells strangers nothing of
-// itself.
+// Names the local process at the other end, if it is on this machine; rank 0 of another job does not identify
+// itself to strangers.
 std::string who_has_the_port(const Socket& socket) {
   const int port = port_here(socket);
   return port > 0 ? fmt::format("; {} has this port", owner_of_port(port)) : "";

@@ -1,6 +1,6 @@
-// A rank's side of the rendezvous: keys and values that all ranks of the job share, over a connection that
-// stays open as long as the rank lives. If it breaks, or the server says that a rank is lost, the alarm
-// rings.
+// A rank's side of the rendezvous: keys and values shared by all ranks of the job, over a connection that
+// stays open for the rank's lifetime. Rings the alarm if the connection breaks or the server reports a lost
+// rank.
 #pragma once
 #include <condition_variable>
 #include <map>
@@ -19,26 +19,26 @@ namespace cleave::comm {
 class KeyValueClient {
  public:
   struct Joined {
-    std::unique_ptr<KeyValueClient> client = {};  // null: nobody of ours answers here yet, or a refusal
+    std::unique_ptr<KeyValueClient> client = {};  // null: no rank of this job answers here yet, or rejected
     std::string why = {};
-    bool refused = false, of_other_job = false;  // another job has this port
+    bool refused = false, of_other_job = false;  // of_other_job: another job has this port
   };
-  // Proves the secret to the other end, which has to prove it, too, and waits for its word.
+  // Proves the secret to the other end, which must also prove it, and waits for its reply.
   static Joined join(Socket socket, const wire::Hello& hello, std::string_view secret,
                      std::shared_ptr<Alarm> alarm);
-  ~KeyValueClient();  // hangs up, which the others take for a death unless leave() was called
+  ~KeyValueClient();  // disconnects; other ranks treat this as a death unless leave() was called
   KeyValueClient(const KeyValueClient&) = delete;
   KeyValueClient& operator=(const KeyValueClient&) = delete;
 
   void set(const std::string& key, std::string_view value);
-  // Waits until the key is set; nothing when the deadline passes first. Error(rank_lost) when the alarm
+  // Waits until the key is set; empty if the deadline passes first. Throws Error(rank_lost) if the alarm
   // rings.
   std::optional<std::string> get(const std::string& key, Clock::time_point deadline);
-  // Adds to a key that counts (0 if unset) and returns the sum.
+  // Adds to a counter key (0 if unset) and returns the sum.
   int64_t add(const std::string& key, int64_t by, Clock::time_point deadline);
 
-  void leave();                            // a proper goodbye
-  void failed(const std::string& reason);  // tells everybody why this rank ends
+  void leave();                            // announces a clean exit
+  void failed(const std::string& reason);  // tells all ranks why this rank ends
 
  private:
   KeyValueClient(Socket socket, std::shared_ptr<Alarm> alarm);

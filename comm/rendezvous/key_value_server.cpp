@@ -18,11 +18,11 @@ using namespace wire;
 
 namespace {
 
-// What a member may do, many times what a rank does.
-constexpr size_t kMostStored = 64 << 20;         // bytes of keys and values, of all members
-constexpr size_t kKeyCost = 256;                 // of them, for what a key takes beside its text
-constexpr size_t kMostUnread = 4 * kFrameLimit;  // bytes of answers that it has not read
-constexpr size_t kMostWaits = 10'000;            // for keys that are not set
+// Limits of a member, far above the needs of a rank.
+constexpr size_t kMostStored = 64 << 20;         // bytes of keys and values of all members
+constexpr size_t kKeyCost = 256;                 // bytes per key in addition to its text
+constexpr size_t kMostUnread = 4 * kFrameLimit;  // bytes of unread answers
+constexpr size_t kMostWaits = 10'000;            // pending get() calls
 
 std::string name_of_rank(const Hello& h) {
   return fmt::format("rank {} (pid {} on {})", h.rank, h.pid, in_line(h.host));
@@ -230,8 +230,8 @@ void KeyValueServer::admit(Guest guest) {
                   true);
   const auto hello = decode_hello(guest.greeting.hello());
   if (!hello) return;
-  // A later attempt than ours: we are the leftover, and the caller should come again when our successor is
-  // here.
+  // A caller of a later attempt: this process is the leftover of an earlier one, and the caller should retry
+  // when its successor runs.
   const bool wait = hello->attempt > self_.attempt;
   const auto [reason, of_other_job] = wait ? Refusal{} : refusal_of(*hello);
   if (!reason.empty()) return refuse(guest, reason, of_other_job);

@@ -1,8 +1,7 @@
-// Rank 0's side of the rendezvous: a key-value store for the ranks of one job and one attempt, and the place
-// where the end of a rank is noticed, because each keeps its connection open until it says goodbye.
-// Strangers, stale attempts and wrong secrets are turned away and disturb nobody
-// (comm/rendezvous/reception.h); a member that stores or asks for more than any rank does is dropped, which
-// ends the job.
+// Rank 0's side of the rendezvous: a key-value store for the ranks of one job and attempt. Also detects the
+// end of a rank, because each rank keeps its connection open until it leaves. Rejects strangers, stale
+// attempts and wrong secrets without delaying members (comm/rendezvous/reception.h). Drops a member that
+// stores or requests more than any rank does, which ends the job.
 #pragma once
 #include <list>
 #include <map>
@@ -20,31 +19,31 @@ namespace cleave::comm {
 
 class KeyValueServer {
  public:
-  // `self` is the hello that rank 0 itself will send: what the others must agree with. `door`: where ranks of
-  // this host ask for the secret, if they were given none.
+  // `self` is the hello that rank 0 sends; the others must agree with it. `door`: provides the secret to
+  // ranks of this host that have none.
   KeyValueServer(Socket listener, wire::Hello self, std::string secret, SecretDoor door = {});
   // Serves until every rank has left or the deadline passes.
   ~KeyValueServer();
   KeyValueServer(const KeyValueServer&) = delete;
   KeyValueServer& operator=(const KeyValueServer&) = delete;
 
-  // Sets until when the destructor waits for ranks that are still there; it does not wait at all unless this
-  // is called.
+  // Sets the deadline until which the destructor waits for remaining ranks. Without this call, it does not
+  // wait.
   void leave_by(Clock::time_point deadline);
 
-  std::vector<int> missing() const;           // ranks that have not come yet
-  std::vector<std::string> refusals() const;  // why callers were turned away, each reason once
+  std::vector<int> missing() const;           // ranks that have not joined yet
+  std::vector<std::string> refusals() const;  // distinct reasons for rejected callers
 
  private:
   struct Connection {
     Socket socket;
     int rank = -1;
     std::string in = {}, out = {};
-    size_t waits = 0;  // for keys that are not set
+    size_t waits = 0;  // number of unanswered get()
     bool closing = false;
   };
   struct Member {
-    std::string name;  // "rank 1 (pid 123 on host x)"; empty until it came
+    std::string name;  // "rank 1 (pid 123 on host x)"; empty before it joins
     bool left = false;
   };
   struct Wanted {
@@ -59,7 +58,7 @@ class KeyValueServer {
   void refuse(Guest& guest, const std::string& reason, bool of_other_job);
   struct Refusal {
     std::string reason = {};    // empty: welcome
-    bool of_other_job = false;  // and told no more
+    bool of_other_job = false;  // the caller learns no more than this
   };
   Refusal refusal_of(const wire::Hello& hello) const;
   void handle_all(Connection& c);
@@ -78,7 +77,7 @@ class KeyValueServer {
   Socket wake_;
   const wire::Hello self_;
 
-  mutable std::mutex mutex_;  // guards what other threads look at: these four
+  mutable std::mutex mutex_;  // guards the next four members
   std::vector<Member> members_;
   std::vector<std::string> refusals_;
   bool stopping_ = false;
@@ -86,7 +85,7 @@ class KeyValueServer {
 
   std::list<Connection> connections_;
   std::map<std::string, std::string> values_;
-  size_t stored_ = 0;  // bytes of them
+  size_t stored_ = 0;  // bytes of keys and values
   std::map<std::string, std::vector<Wanted>> wanted_;
   std::string alarm_;
   std::thread thread_;

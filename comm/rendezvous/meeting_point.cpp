@@ -20,13 +20,13 @@ using namespace std::chrono_literals;
 
 constexpr int kPortsNearAgent = 16;
 
-// A port with what the others need to know of it, in place before anybody can call. Empty, with errno, where
-// it is taken.
+// Reserves a port together with its secret door before any process can call. If the port is in use, returns
+// an empty result and sets errno.
 MeetingPlace place_at(const MeetingPoint& point, int port, bool needs_secret) {
   MeetingPlace place;
   place.call = point.address.empty() ? loopback() : point.address;
   place.listener = reserve_port(port, point.address);
-  if (!place.listener && errno == EADDRNOTAVAIL) {  // it is translated on the way here
+  if (!place.listener && errno == EADDRNOTAVAIL) {  // address translation in front of this host
     place.call = loopback();
     place.listener = reserve_port(port);
   }
@@ -49,7 +49,7 @@ std::vector<int> ports_to_try(const RankInfo& info) {
 
 MeetingPoint meeting_point(const std::string& master_addr) {
   if (master_addr == "localhost")
-    return {loopback(), loopback(), true};  // a bare container may not resolve it
+    return {loopback(), loopback(), true};  // minimal containers may not resolve "localhost"
   in_addr v4{};
   in6_addr v6{};
   if (inet_pton(AF_INET, master_addr.c_str(), &v4) == 1)
@@ -81,7 +81,7 @@ Socket inherited_listener(int fd, int port) {
   if (port_of(socket) == port && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0 &&
       fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0)
     return socket;
-  socket.release();  // another program's
+  socket.release();  // belongs to another program
   return {};
 }
 

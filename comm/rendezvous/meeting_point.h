@@ -1,4 +1,4 @@
-// Where the ranks of a job meet: at which of its addresses rank 0 listens, and what the others ask for there.
+// Meeting point of a job's ranks: the address on which rank 0 listens, and the ports that the others call.
 #pragma once
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/rendezvous/secret.h"
@@ -8,31 +8,33 @@ namespace cleave::comm {
 
 // MASTER_ADDR as ranks use it.
 struct MeetingPoint {
-  std::string host;     // where the others call rank 0
-  std::string address;  // on which it listens, numeric; empty: on all, because other hosts may know it by any
-  bool on_one_host = false;  // nobody else can call
+  std::string host;          // host on which the others call rank 0
+  std::string address;       // numeric, for listening; empty: all, because other hosts may use any
+  bool on_one_host = false;  // other hosts cannot call
 };
 
-// "localhost" and addresses of the loopback are on one host, whose addresses other than that are left alone.
+// "localhost" and loopback addresses mean one host; its other addresses are not used.
 MeetingPoint meeting_point(const std::string& master_addr);
 
-// Where a rank calls rank 0, in order: at the launcher's own port, then at MASTER_PORT or the ports near an
+// Ports at which a rank calls rank 0, in order: the launcher's port, then MASTER_PORT or the ports near an
 // agent's.
 std::vector<int> ports_to_call(const RankInfo& info);
 
-// Listens on a port at the meeting point; 0: a free one. Invalid, with errno.
+// Listens on a port at the meeting point; 0: a free port. On failure, returns an invalid socket and sets
+// errno.
 Socket listen_at(const MeetingPoint& point, int port);
-// The socket that this process inherited as `fd`, which its children do not; invalid unless it listens on the
-// TCP port.
+// Socket that this process inherited as `fd`; its children do not inherit it. Invalid unless it listens on
+// the TCP port.
 Socket inherited_listener(int fd, int port);
 
-// Rank 0's side.
+// Rank 0's side of the meeting.
 struct MeetingPlace {
   Socket listener;
-  std::string call;  // the address at which rank 0 itself calls it
-  SecretDoor door;   // of a job on one host that was given no secret
+  std::string call;  // address at which rank 0 calls itself
+  SecretDoor door;   // of a job on one host without a given secret
 };
-// Takes the launcher's socket, or waits for a port that is in use. Error(usage), which names who has it.
+// Takes over the launcher's socket, or waits for a port that is in use. Throws Error(usage) with the port's
+// owner.
 MeetingPlace meeting_place(const RankInfo& info, const ConnectOptions& options);
 
 }  // namespace cleave::comm

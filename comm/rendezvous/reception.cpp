@@ -11,13 +11,13 @@
 namespace cleave::comm {
 namespace {
 
-constexpr size_t kFewest = 64;       // callers that may wait from one network
+constexpr size_t kFewest = 64;       // waiting callers per network
 constexpr size_t kNetworks = 4;      // total limit, as a multiple of the limit per address
-constexpr int kAcceptedAtOnce = 64;  // accepted in one turn, so that others have theirs
+constexpr int kAcceptedAtOnce = 64;  // accepted per turn, so that other work gets its turn
 constexpr auto kHelloWithin = std::chrono::seconds(10);
 constexpr auto kPause = std::chrono::milliseconds(100);  // if no descriptor is left
 
-// Where a caller calls from: an IPv4 address, or the half of an IPv6 address that others assign.
+// Network of a caller: an IPv4 address, or the /64 prefix of an IPv6 address.
 std::string network_of(const Socket& socket) {
   sockaddr_in6 from{};
   socklen_t bytes = sizeof(from);
@@ -88,7 +88,7 @@ bool Reception::hear(Caller& c, std::vector<Guest>& guests) {
   g.in.append(buffer, size_t(n));
   std::string out;
   const Greeting::State state = g.greeting.hear(g.in, out);
-  // What fits where nothing was sent before.
+  // The reply fits into the empty send buffer.
   const bool sent = out.empty() || send(g.socket.fd(), out.data(), out.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
                                        ssize_t(out.size());
   if (!sent || state == Greeting::State::stranger) return false;

@@ -1,6 +1,6 @@
-// Where callers of a rank's listener wait until they have proven that they have the secret
-// (comm/rendezvous/handshake.h). However many strangers call, they take a bounded number of descriptors, keep
-// nobody waiting, and do not keep callers from other addresses out.
+// Waiting room for callers of a rank's listener until they prove that they have the secret
+// (comm/rendezvous/handshake.h). Any number of strangers takes a bounded number of descriptors, delays no
+// rank, and does not block callers from other addresses.
 #pragma once
 #include <poll.h>
 
@@ -14,22 +14,23 @@
 
 namespace cleave::comm {
 
-// A caller that said hello.
+// A caller that sent its hello.
 struct Guest {
   Socket socket;
   Greeting greeting;
-  bool proven = false;  // else it was told that its secret is wrong
-  std::string in = {};  // what it has said since
+  bool proven = false;  // false: it was told that its secret is wrong
+  std::string in = {};  // bytes received after the hello
 };
 
 class Reception {
  public:
-  // `expected`: so many callers may come at once from one address.
+  // `expected`: number of simultaneous callers from one address to allow.
   Reception(Socket listener, Purpose purpose, std::string secret, size_t expected);
 
-  // What it waits for, at the end of `polls`.
+  // Appends its descriptors to `polls`.
   void add_to(std::vector<pollfd>& polls) const;
-  // What poll() said of that. Takes new callers, and returns those that have said hello. Never waits.
+  // Handles the results of poll() for these descriptors: accepts new callers, and returns those that sent
+  // their hello. Never waits.
   std::vector<Guest> receive(std::span<const pollfd> polls);
 
   const Socket& listener() const { return listener_; }
@@ -43,7 +44,7 @@ class Reception {
   };
   using At = std::list<Caller>::iterator;
 
-  bool hear(Caller& caller, std::vector<Guest>& guests);  // false: done with it
+  bool hear(Caller& caller, std::vector<Guest>& guests);  // false: drop the caller
   void accept_new(std::vector<Guest>& guests);
   bool drop_oldest(const std::string& network);
   std::string most_frequent() const;
@@ -53,9 +54,9 @@ class Reception {
   const Purpose purpose_;
   const std::string secret_;
   const size_t most_;          // callers from one network
-  std::list<Caller> callers_;  // the oldest first
+  std::list<Caller> callers_;  // oldest first
   std::map<std::string, size_t> of_network_;
-  Clock::time_point accept_after_ = Clock::time_point::min();  // no descriptor is left until then
+  Clock::time_point accept_after_ = Clock::time_point::min();  // delay after running out of descriptors
 };
 
 }  // namespace cleave::comm

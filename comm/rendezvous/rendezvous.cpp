@@ -23,7 +23,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long rank 0 stays after a failure, for the others to hear of it. A rank that hangs never does.
+// Time that rank 0 stays after a failure, so that other ranks hear of it. A hung rank never hears of it.
 constexpr auto kLastWords = 500ms;
 
 std::string missing_text(const KeyValueServer& server, int world, const std::string& key) {
@@ -44,7 +44,7 @@ class JoinedWorld final : public World {
       check_places(processes);
       make_group(processes, deadline);
     } catch (const Error& e) {
-      // Others should hear the reason from us rather than find us gone.
+      // Reports the reason, so that other ranks do not just see a broken connection.
       if (alarm_->reason().empty()) failed(e.what());
       if (server_) server_->leave_by(Clock::now() + kLastWords);
       throw;
@@ -53,7 +53,7 @@ class JoinedWorld final : public World {
 
   ~JoinedWorld() override {
     communicator_.reset();
-    // During an exception the broken connection tells the others.
+    // During stack unwinding, the broken connection tells the others.
     const bool failed = failed_ || std::uncaught_exceptions() > 0 || !alarm_->reason().empty();
     if (!failed) leave();
     keys_.reset();
@@ -96,20 +96,20 @@ class JoinedWorld final : public World {
                       info_.master_addr, ports_.front()));
   }
 
-  // One attempt; false, and why, where nobody of ours answers.
+  // One attempt; if no rank of this job answers, returns false and sets `why`.
   bool call(int port, Clock::time_point deadline, std::string& why) {
     Socket socket = connect_to(point_.host, port, std::min(deadline, Clock::now() + 10s), why);
     if (!socket) return false;
     address_ = own_address(socket);
     std::string secret = info_.token;
-    if (secret.empty() && point_.on_one_host) {  // only now it is there for sure
+    if (secret.empty() && point_.on_one_host) {  // exists only after rank 0 listens
       secret = SecretDoor::ask(port, Clock::now() + 5s, why);
       if (secret.empty()) return false;
     }
     auto joined = KeyValueClient::join(std::move(socket), hello(port), secret, alarm_);
     keys_ = std::move(joined.client);
     why = joined.why;
-    // Where there are several ports, other jobs may have some of them.
+    // If there are several ports, other jobs may use some of them.
     require(!joined.refused || (joined.of_other_job && ports_.size() > 1), Exit::usage,
             "rank 0 rejected rank {}: {}", info_.rank, why);
     return bool(keys_);
@@ -137,9 +137,9 @@ class JoinedWorld final : public World {
     }
   }
 
-  // Waits for the others, and says for whom from time to time.
+  // Waits for the other ranks, and reports the missing ones regularly.
   std::string await(const std::string& key, Clock::time_point deadline) {
-    // Rank 0 knows who is missing, so the others leave it the word.
+    // Rank 0 knows the missing ranks, so the others let it report first.
     const auto until = server_ ? deadline : deadline + 10s;
     for (;;) {
       const auto value = keys_->get(key, std::min(until, Clock::now() + options_.report_every));
@@ -167,7 +167,7 @@ class JoinedWorld final : public World {
     return processes;
   }
 
-  // What the ranks see of each other is truer than what a launcher said.
+  // Hosts that the ranks see of each other override the launcher's claims.
   void check_places(const std::vector<RankProcess>& processes) {
     std::vector<std::string> hosts;
     info_.local_rank = info_.local_size = 0;
@@ -184,7 +184,7 @@ class JoinedWorld final : public World {
         int(std::find(hosts.begin(), hosts.end(), processes[size_t(info_.rank)].host_id) - hosts.begin());
   }
 
-  // Rank 0's choice holds for all, so that ranks that were started with different ones can meet and compare.
+  // Rank 0's choice applies to all, so that ranks with different options can meet and compare them.
   void make_group(const std::vector<RankProcess>& processes, Clock::time_point deadline) {
     const bool one_host = info_.nodes == 1;
     const auto transport = TransportChoice(processes[0].transport);
@@ -214,8 +214,8 @@ class JoinedWorld final : public World {
       memory = SharedMemory::open(processes[0].pid, fd ? int(*fd) : -1, bytes);
       memory.close_fd();
     }
-    // Nobody leaves before all have mapped it: a rank that fails right away would take rank 0, and the way to
-    // the memory, with it.
+    // All ranks map the memory before any leaves: a rank that fails at once would end rank 0, and with it the
+    // access to the memory.
     keys_->set(fmt::format("mapped/{}", info_.rank), "");
     if (info_.rank == 0) {
       for (int r = 0; r < info_.world; ++r) await(fmt::format("mapped/{}", r), deadline);
@@ -232,8 +232,8 @@ class JoinedWorld final : public World {
       members.labels.push_back(
           fmt::format("rank {} (pid {} on {})", r, processes[size_t(r)].pid, processes[size_t(r)].host));
     if (info_.nodes > 1) {
-      // The others reached rank 0 from an address that rank 0 can reach; rank 0 asks for its way to one of
-      // them.
+      // The other hosts reached rank 0 from addresses that rank 0 can reach; rank 0 uses the address of its
+      // route to one of them.
       const auto other = std::find_if(processes.begin(), processes.end(), [&](const RankProcess& s) {
         return s.host_id != processes[0].host_id;
       });

@@ -17,14 +17,14 @@ namespace cleave::comm {
 namespace {
 
 constexpr size_t kDigits = 32;
-constexpr int kAnsweredAtOnce = 64;  // answers in one turn
+constexpr int kAnsweredAtOnce = 64;  // answers per turn
 
 Socket new_socket() { return Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)); }
 
 struct Name {
   explicit Name(int port) {
     const std::string text = fmt::format("cleave-{}-{}", geteuid(), port);
-    address.sun_family = AF_UNIX;  // a name that begins with a 0 is abstract
+    address.sun_family = AF_UNIX;  // a name that starts with a 0 byte is abstract
     std::memcpy(address.sun_path + 1, text.data(), text.size());
     bytes = socklen_t(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   }
@@ -33,7 +33,7 @@ struct Name {
   socklen_t bytes = 0;
 };
 
-// The number that stands for every user whom a user namespace does not know.
+// True for the UID that represents all users that are unknown to this user namespace.
 bool stands_for_others(uid_t user) {
   uint64_t overflow = 65534, inside = 0, outside = 0, count = 0;
   std::ifstream("/proc/sys/kernel/overflowuid") >> overflow;

@@ -1,4 +1,4 @@
-// Secrets of a job: what a rank knows and a stranger does not.
+// Job secrets, which distinguish ranks from strangers.
 #pragma once
 #include <string>
 
@@ -9,21 +9,21 @@ namespace cleave::comm {
 // 128 random bits in hexadecimal.
 std::string random_secret();
 
-// Where ranks of one host and one user that were given no secret get the one that rank 0 made: a UNIX socket
-// whose abstract name has the user and the port in it. It leaves no file, belongs to the network namespace as
-// the port does, and the kernel tells each end the other's user.
+// Distributes rank 0's generated secret to ranks of the same host and user that have none: a UNIX socket with
+// an abstract name that contains user and port. It leaves no file and belongs to the network namespace, as
+// the port does; the kernel tells each end the other's user.
 class SecretDoor {
  public:
   SecretDoor() = default;
-  // Makes a secret. Invalid, with errno, if another process has the name.
+  // Generates a secret. Invalid, with errno, if another process has the name.
   static SecretDoor open(int port);
-  // Asks for the secret at a port of this host. Empty, and why, if no process of this user has one.
+  // Asks for the secret at a port of this host. On failure, returns an empty string and sets `why`.
   static std::string ask(int port, Clock::time_point deadline, std::string& why);
 
   explicit operator bool() const { return bool(socket_); }
   int fd() const { return socket_.fd(); }
   const std::string& secret() const { return secret_; }
-  // Answers those who wait and are of this user; hangs up on others.
+  // Answers waiting processes of this user; disconnects others.
   void hand_out();
 
  private:

@@ -81,7 +81,7 @@ static void close_keeping_errno(Socket& socket) {
 
 namespace {
 
-// A socket that has a numeric address and port; invalid, with errno, where it cannot.
+// Socket bound to a numeric address and port. On failure, returns an invalid socket and sets errno.
 Socket bound_to(const std::string& address, int port) {
   const int yes = 1, no = 0;
   addrinfo hints{}, *list = nullptr;
@@ -95,7 +95,7 @@ Socket bound_to(const std::string& address, int port) {
   Socket socket(::socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return socket;
   if (list->ai_family == AF_INET6) setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
-  // The connections of a job that has just ended must not keep the next one from its port.
+  // Connections of a job that just ended must not block the port for the next one.
   setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   if (bind(socket.fd(), list->ai_addr, list->ai_addrlen) != 0) close_keeping_errno(socket);
   return socket;
@@ -106,7 +106,7 @@ Socket bound_to(const std::string& address, int port) {
 Socket reserve_port(int port, const std::string& address) {
   if (!address.empty()) return bound_to(address, port);
   Socket socket = bound_to("::", port);
-  if (!socket && errno == EAFNOSUPPORT) socket = bound_to("0.0.0.0", port);  // a machine without IPv6
+  if (!socket && errno == EAFNOSUPPORT) socket = bound_to("0.0.0.0", port);  // no IPv6
   return socket;
 }
 
@@ -130,10 +130,10 @@ int port_of(const Socket& socket) {
   sockaddr_in6 address{};
   socklen_t bytes = sizeof(address);
   getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &bytes);
-  return ntohs(address.sin6_port);  // at the same place in an IPv4 address
+  return ntohs(address.sin6_port);  // at the same offset in an IPv4 address
 }
 
-// Of one end of a connection, as getsockname() and getpeername() tell it.
+// Address of one end of a connection; `end` is getsockname() or getpeername().
 static std::string address_of(const Socket& connection, int (*end)(int, sockaddr*, socklen_t*)) {
   sockaddr_storage storage{};
   socklen_t bytes = sizeof(storage);
@@ -167,7 +167,7 @@ int port_here(const Socket& connection) {
   sockaddr_in6 other{};
   socklen_t bytes = sizeof(other);
   getpeername(connection.fd(), reinterpret_cast<sockaddr*>(&other), &bytes);
-  return ntohs(other.sin6_port);  // at the same place in an IPv4 address
+  return ntohs(other.sin6_port);  // at the same offset in an IPv4 address
 }
 
 Socket connect_to(const std::string& host, int port, Clock::time_point deadline, std::string& why) {
@@ -209,7 +209,7 @@ void tune(const Socket& socket) {
 
 namespace {
 
-// Socket inodes that listen on the port, as /proc/net/tcp lists them.
+// Inodes of sockets that listen on the port, from /proc/net/tcp.
 std::set<std::string> listeners(int port) {
   std::set<std::string> inodes;
   const std::string wanted = fmt::format(":{:04X}", port);

@@ -1,6 +1,6 @@
-// The rendezvous protocol after the handshake (comm/rendezvous/handshake.h): frames, a length and that many
-// bytes. A reader of bytes from the network never trusts them: every read is bounded, and a malformed frame
-// is one that ends before its fields.
+// Rendezvous protocol after the handshake (comm/rendezvous/handshake.h): frames of a length and as many
+// bytes. Readers never trust bytes from the network: every read is bounded, and a frame that ends before its
+// fields is malformed.
 #pragma once
 #include <charconv>
 #include <concepts>
@@ -84,7 +84,7 @@ class Reader {
   bool good_ = true;
 };
 
-// Takes the first whole frame off the front of `bytes`. Sets `bad` when its length exceeds the limit.
+// Removes the first complete frame from the front of `bytes`. Sets `bad` if its length exceeds the limit.
 inline std::optional<std::string> take_frame(std::string& bytes, size_t limit, bool& bad) {
   uint32_t size = 0;
   if (bytes.size() < sizeof(size)) return {};
@@ -96,19 +96,19 @@ inline std::optional<std::string> take_frame(std::string& bytes, size_t limit, b
   return frame;
 }
 
-// What add() keeps and answers.
+// Counter value of add() and its answers.
 inline std::optional<int64_t> whole_number(std::string_view text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 
-// Who says hello, and to which job.
+// Identity of a caller and its job.
 struct Hello {
   std::string job_id;
   int32_t attempt = 0;
   int32_t world = 0, rank = 0;
-  int32_t port = 0;  // that was called, so that nobody passes a handshake on to another one
+  int32_t port = 0;  // called port, so that a handshake cannot be relayed to another one
   std::string host;
   int32_t pid = 0;
   std::string version = std::string(build::version);  // of the program

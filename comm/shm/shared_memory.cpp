@@ -32,7 +32,7 @@ SharedMemory::~SharedMemory() {
 namespace {
 
 constexpr const char* kName = "cleave";
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // nobody changes the size any more
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;  // makes the size immutable
 
 int new_memory() {
   constexpr unsigned kNoExec = 0x8;  // MFD_NOEXEC_SEAL of Linux 6.3
@@ -41,7 +41,7 @@ int new_memory() {
   return fd < 0 && errno == EINVAL ? memfd_create(kName, kFlags) : fd;
 }
 
-// Why a descriptor that was opened by its path alone is not memory of that size that a rank made; else null.
+// Reason why a descriptor, opened with O_PATH, is not a rank's memory of that size; null if it is.
 const char* problem_of(int path, size_t bytes) {
   struct stat file {};
   if (fstat(path, &file) != 0 || !S_ISREG(file.st_mode)) return "not a memory file";
@@ -72,7 +72,8 @@ SharedMemory SharedMemory::open(int pid, int fd, size_t bytes) {
   const std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
   SharedMemory memory;
   memory.bytes_ = bytes;
-  // Looks before it opens: what a peer names may be a device, a pipe, or another file of this user.
+  // Checks before it opens: the descriptor that a peer names may be a device, a pipe, or another file of this
+  // user.
   const Socket found(::open(path.c_str(), O_PATH | O_CLOEXEC));
   const char* problem = found ? problem_of(found.fd(), bytes) : nullptr;
   require(!problem, Exit::internal, "shared memory of process {}: descriptor {} is {}; restart the job", pid,

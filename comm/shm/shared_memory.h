@@ -1,5 +1,5 @@
-// Memory that ranks of one host share: an anonymous file that has no name, so that nothing can be left behind
-// by a process that is killed, and that does not count against the size of /dev/shm.
+// Memory shared by ranks of one host: an anonymous file, so that a killed process leaves nothing and
+// /dev/shm's size does not limit it.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -13,16 +13,16 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&& other) noexcept;
   ~SharedMemory();
 
-  // New zero-filled memory; pages are taken when they are first written.
+  // New zero-filled memory; pages are allocated on first write.
   static SharedMemory create(size_t bytes);
-  // The memory of this size that process `pid` of the same user made and knows as `fd`. Error(usage) names
-  // what forbids it, Error(internal) what else the descriptor is.
+  // Opens memory of this size that process `pid` of the same user created as `fd`. Throws Error(usage) with
+  // the cause if the system forbids it, and Error(internal) if the descriptor is something else.
   static SharedMemory open(int pid, int fd, size_t bytes);
 
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
   int fd() const { return fd_; }
-  void close_fd();  // once everybody has opened it
+  void close_fd();  // call after all ranks have opened it
 
  private:
   void map();

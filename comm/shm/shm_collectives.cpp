@@ -1,5 +1,5 @@
-// The collectives over shared memory: each rank fills its slot, chunk by chunk, and reads or adds up those of
-// the others, in rank order.
+// Collectives over shared memory: each rank fills its slot chunk by chunk, and reads or adds the slots of the
+// others in rank order.
 #include <algorithm>
 #include <cstring>
 
@@ -16,7 +16,7 @@ constexpr int64_t kDirectBytes = 16 << 10;
 
 void copy_bytes(void* to, const void* from, int64_t bytes) { std::memcpy(to, from, size_t(bytes)); }
 
-// Calls body(piece) for the chunks of `range`; the caller has begun the first.
+// Calls body(piece) for the chunks of `range`; the caller has already begun the first one.
 template <class Next, class Body>
 void in_chunks(Range range, int64_t most, Next next, Body body) {
   for (int64_t begin = range.begin; begin < range.end; begin += most) {
@@ -98,7 +98,7 @@ void ShmGroup::all_reduce(const Waiting& w, Tensor t) {
 void ShmGroup::all_reduce_chunk(const Waiting& w, Tensor t) {
   copy_bytes(slot(rank_), t.raw(), t.bytes());
   publish_and_await_all(w);
-  // Two ranks, or little data: everybody adds everything, which saves a wait and a copy.
+  // Two ranks, or little data: every rank computes the whole sum, which saves a wait and a copy.
   const bool direct = size() == 2 || t.bytes() <= kDirectBytes;
   const Range mine = direct ? Range{0, t.numel()} : part(t.numel(), size(), rank_);
   const int64_t element = size_of(t.dtype());
@@ -109,7 +109,7 @@ void ShmGroup::all_reduce_chunk(const Waiting& w, Tensor t) {
   reduce_in_order(w.post.by, t.dtype(), sum.raw(), sources, mine.size());
   if (direct) return end_chunk();
 
-  // Nobody else reads this part of this rank's slot before the sum is in it.
+  // No other rank reads this part of the slot before the sum is in it.
   copy_bytes(slot(rank_) + mine.begin * element, sum.raw(), sum.bytes());
   member(rank_).reduced.store(chunk_);
   wake();

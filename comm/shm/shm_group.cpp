@@ -20,7 +20,7 @@ namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(40);
 constexpr auto kPatience = std::chrono::milliseconds(500);
-constexpr auto kNap = std::chrono::milliseconds(20);  // between two looks at whether the others are alive
+constexpr auto kNap = std::chrono::milliseconds(20);  // interval of liveness checks
 
 void futex_wait(Futex& word, uint32_t value) {
   const timespec limit{0, std::chrono::nanoseconds(kNap).count()};
@@ -47,7 +47,8 @@ ShmGroup::ShmGroup(Members members, SharedMemory memory, CommOptions options, st
 
 ShmGroup::~ShmGroup() {
   alarm_->remove(this);
-  // A receiver opens a letter through this process: wait until all are read, unless nobody will read them.
+  // Receivers open letters through this process: waits until all are read, unless no rank is left to read
+  // them.
   const auto until = Clock::now() + std::min<Clock::duration>(options().timeout, std::chrono::seconds(10));
   const auto unread = [&] {
     return std::any_of(letters_.begin(), letters_.end(),
@@ -81,8 +82,9 @@ std::byte* ShmGroup::slot(int rank) const {
 }
 
 void ShmGroup::wake() {
-  // A waiter counts itself before it looks at the counters, and this looks after the counters moved; all of
-  // it is sequentially consistent, so either it sees the counter or this sees it.
+  // A waiter increments `sleepers` before it reads the counters; this thread reads `sleepers` after it
+  // changed the counters. All accesses are sequentially consistent, so one of the two sees the other's
+  // change.
   if (header().sleepers.load() == 0) return;
   header().bell.fetch_add(1);
   syscall(SYS_futex, &header().bell, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
@@ -126,8 +128,8 @@ bool ShmGroup::is_gone(int r) const {
 
 void ShmGroup::throw_if_gone(const Waiting& w, const std::function<bool(int)>& here) {
   for (int r = 0; r < size(); ++r) {
-    if (here(r) || !is_gone(r) || here(r)) continue;  // it may have left after it came
-    // A rank that failed says why through the rendezvous, which may take longer than its end.
+    if (here(r) || !is_gone(r) || here(r)) continue;  // it may have left after it arrived
+    // A failed rank reports its reason through the rendezvous, possibly later than its process ends.
     const auto patience = Clock::now() + kPatience;
     while (!header().poisoned.load() && Clock::now() < patience)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -159,7 +161,7 @@ bool ShmGroup::try_poison(const std::string& reason) {
   return first;
 }
 
-// Of which the reason is written.
+// Reason of a fully poisoned group; empty before the reason is written.
 std::string ShmGroup::lost() const {
   return header().poisoned.load() == 2 ? text_from_peer(header().reason) : "";
 }
@@ -171,11 +173,11 @@ void ShmGroup::begin_call(const Waiting& w) {
   ++call_;
   first_chunk_ = true;
   begin_chunk(w);
-  // begin_chunk has seen everybody past the chunk in which the post of two calls ago was compared.
+  // begin_chunk() returned, so every rank has finished comparing the post of two calls ago.
   member(rank_).posts[call_ % 2] = w.post;
 }
 
-// A slot may be filled when everybody is done with what it held two chunks ago.
+// A slot may be refilled when all ranks are done with the chunk of two chunks ago.
 void ShmGroup::begin_chunk(const Waiting& w) {
   ++chunk_;
   await(w, [this](int r) { return member(r).done.load() + 2 >= chunk_; });
@@ -211,7 +213,7 @@ std::shared_ptr<Group> ShmGroup::form(const Waiting& w, const std::vector<int>& 
     next.ranks.push_back(ranks()[size_t(m)]);
     next.pids.push_back(pids_[size_t(m)]);
   }
-  // The first member makes the memory; when all have opened it, its number is given back.
+  // The first member creates the memory, and closes its descriptor after all have opened it.
   const size_t bytes = bytes_needed(int(members.size()));
   SharedMemory memory;
   if (next.rank == 0) memory = SharedMemory::create(bytes);

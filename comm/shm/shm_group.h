@@ -1,7 +1,7 @@
-// Ranks as processes of one host. Data passes through two slots a rank in shared memory, in chunks that stay
-// in the cache: while the others read one slot its rank fills the other. Counters say how far each rank is. A
-// rank that waits spins briefly and then sleeps, because the cores belong to the computation, and looks
-// whether the others are alive.
+// Transport of processes on one host. Data passes through two slots per rank in shared memory, in chunks that
+// stay in the cache: a rank fills one slot while the others read its other slot. Counters publish each rank's
+// progress. A waiting rank spins briefly, then sleeps, to leave the cores to computation, and checks that the
+// others are alive.
 #pragma once
 #include <functional>
 #include <list>
@@ -20,12 +20,12 @@ class ShmGroup final : public Group {
     std::string name;
     std::vector<int> ranks;  // of the world
     std::vector<int> pids;
-    int rank = 0;  // of this process, within the group
+    int rank = 0;  // of this process in the group
   };
 
   static size_t bytes_needed(int size);
-  // `memory` is common to all members and was zero when it was made. The alarm poisons this group and those
-  // it forms.
+  // `memory` is shared by all members and was zero-filled at creation. The alarm poisons this group and
+  // groups formed from it.
   ShmGroup(Members members, SharedMemory memory, CommOptions options, std::shared_ptr<Alarm> alarm);
   ~ShmGroup() override;
 
@@ -58,7 +58,7 @@ class ShmGroup final : public Group {
   shm::Mailbox& mailbox(int from, int to) const;
   std::byte* slot(int rank) const;  // of the current chunk
 
-  // Waits until here(rank) holds for every rank.
+  // Waits until here(rank) is true for every rank.
   template <class Here>
   void await(const Waiting& w, Here here) {
     for (int r = 0; r < size(); ++r)

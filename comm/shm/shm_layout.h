@@ -1,5 +1,5 @@
-// The shared memory of a group of ranks on one host: a header, one entry a rank, a mailbox for each pair, and
-// two slots a rank through which collectives pass their data.
+// Layout of a group's shared memory on one host: a header, one entry per rank, a mailbox per pair, and two
+// slots per rank for data of collectives.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -12,24 +12,23 @@ using Counter = std::atomic<uint64_t>;
 using Futex = std::atomic<uint32_t>;
 static_assert(Counter::is_always_lock_free && Futex::is_always_lock_free);
 
-inline constexpr size_t kSlotBytes =
-    512 << 10;  // a rank's chunk and its neighbour's stay in the second-level cache
+inline constexpr size_t kSlotBytes = 512 << 10;  // a rank's chunk and its neighbor's fit in the L2 cache
 inline constexpr size_t kPage = 4096;
-inline constexpr int64_t kInlineBytes = 1024;  // of a message that travels in its record
-inline constexpr uint64_t kRecords = 256;      // messages under way from one rank to another
+inline constexpr int64_t kInlineBytes = 1024;  // of a message inside its record
+inline constexpr uint64_t kRecords = 256;      // messages in transit per pair
 
 struct alignas(64) Header {
-  Futex bell;  // rung when something changed and somebody sleeps
+  Futex bell;  // futex for sleepers; incremented on changes
   Futex sleepers;
   Futex poisoned;  // 1 while the reason is being written, then 2
   char reason[1024];
 };
 
 struct alignas(64) Member {
-  Counter ready;    // chunks whose data lies in the slot
-  Counter reduced;  // chunks whose part of the sum lies in the slot
-  Counter done;     // chunks for which the others' slots are no longer read
-  Post posts[2];    // the call this rank is in and the one before
+  Counter ready;    // chunks with data in the slot
+  Counter reduced;  // chunks with this rank's part of the sum in the slot
+  Counter done;     // chunks that this rank no longer reads in other slots
+  Post posts[2];    // this rank's current and previous call
 };
 
 struct Record {
@@ -45,7 +44,7 @@ struct alignas(64) Mailbox {
   Record records[kRecords];
 };
 
-// At the start of a letter, memory of a sender that carries one message at a time.
+// Header of a letter: memory of a sender that carries one message at a time.
 struct alignas(64) LetterHead {
   Futex unread;
 };

@@ -1,6 +1,6 @@
-// Messages between two ranks: a record in the mailbox of the pair, and the data in a letter, memory that the
-// sender owns and uses again once the receiver has read it. So a send never waits for its receiver (unless
-// kRecords are under way).
+// Messages between two ranks: a record in the pair's mailbox, and the data in a letter, memory that the
+// sender owns and reuses after the receiver has read it. A send therefore does not wait for its receiver,
+// unless kRecords messages are in transit.
 #include <algorithm>
 #include <cstring>
 
@@ -55,7 +55,7 @@ void ShmGroup::recv(const Waiting& w, Tensor t, int from) {
   wake();
 }
 
-// The smallest letter that is free and large enough, else a new one; marked unread.
+// Smallest free letter that is large enough, else a new one; marked unread.
 ShmGroup::Letter& ShmGroup::free_letter(int64_t bytes) {
   std::lock_guard lock(letters_mutex_);
   Letter* best = nullptr;

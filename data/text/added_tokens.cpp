@@ -8,15 +8,15 @@
 namespace cleave::text {
 namespace {
 
-// The beginning of the last character before `at`.
+// Start of the last character before `at`.
 size_t character_before(std::string_view text, size_t at) {
   do --at;
   while (at > 0 && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);
   return at;
 }
 
-// Whether a text that is one character belongs to a word: \w as Unicode's report 18 has it, which is what the
-// library looks for. The last ones are joiners and letters in circles and squares.
+// True if a text of one character is a word character: \w of Unicode's report 18, as in the library. The last
+// ranges are joiners and letters in circles and squares.
 bool is_word(std::string_view character) {
   static const Expression expression(
       "[\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\u200C\u200D\u24B6-\u24E9\U0001F130-\U0001F149\U0001F150-\U0001F169"
@@ -63,7 +63,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
 }
 
 const AddedToken* AddedTokens::longest_at(std::string_view text, size_t at) const {
-  // Those that agree with the text so far are neighbours; the one that ends here comes first of them.
+  // Tokens that match the text so far are adjacent; a token that ends here is the first of them.
   auto low = tokens_.begin(), high = tokens_.end();
   const AddedToken* found = nullptr;
   for (size_t depth = 0; at + depth < text.size() && low != high; ++depth) {
@@ -93,7 +93,7 @@ void AddedTokens::cut(std::string_view text, bool special,
       continue;
     }
     size_t begin = at, end = at + found->content.size();
-    at = end;  // what is not taken here is not looked at again
+    at = end;  // a token that is rejected below is not searched again
     if (found->special && !special) continue;
     if (found->single_word && !stands_alone(text, begin, end)) continue;
     if (found->lstrip) begin = std::max(done, without_space_before(text, begin));

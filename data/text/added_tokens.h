@@ -1,5 +1,5 @@
-// Tokens that are found in a text before anything else looks at it, as the tokenizers library finds them: at
-// each position the longest, from left to right, without overlaps.
+// Tokens that are found in a text before all other processing, as in the tokenizers library: the longest at
+// each position, from left to right, without overlaps.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -13,31 +13,31 @@ namespace cleave::text {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool special = false;                 // says something about the text and is no part of it
-  bool normalized = false;              // found in the normalized text, in its own normalized form
-  bool single_word = false;             // only between characters that belong to no word
-  bool lstrip = false, rstrip = false;  // takes the white space before it, after it
+  bool special = false;                 // metadata, not a part of the text
+  bool normalized = false;              // matches its normalized form in the normalized text
+  bool single_word = false;             // matches only between non-word characters
+  bool lstrip = false, rstrip = false;  // includes white space before it, after it
 };
 
 class AddedTokens {
  public:
   AddedTokens() = default;
-  // Looked for by their content; those without any are left out.
+  // Searches for their content; ignores tokens with empty content.
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
   bool empty() const { return tokens_.empty(); }
 
-  // Calls `text` with what stands between tokens, never empty, and `token` with their ids, in order. Special
-  // tokens are text where `special` is false.
+  // Calls `between` with the non-empty text between tokens, and `token` with their ids, in order. If
+  // `special` is false, special tokens are text.
   void cut(std::string_view text, bool special, const std::function<void(std::string_view)>& between,
            const std::function<void(int32_t)>& token) const;
 
  private:
-  // The longest token at `at`, or null.
+  // Longest token at `at`, or null.
   const AddedToken* longest_at(std::string_view text, size_t at) const;
 
-  std::vector<AddedToken> tokens_;  // by content
-  std::array<bool, 256> begins_{};  // whether a token begins with the byte
+  std::vector<AddedToken> tokens_;  // sorted by content
+  std::array<bool, 256> begins_{};  // true if a token starts with the byte
 };
 
 }  // namespace cleave::text

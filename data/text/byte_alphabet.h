@@ -1,4 +1,4 @@
-// The characters that byte-level tokenizers write bytes as.
+// Characters that represent bytes in byte-level tokenizers.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace cleave::text {
 
-// Bytes as characters: those that can be printed stand for themselves, the others for characters from U+0100
-// on, in order.
+// Maps characters to bytes: printable bytes are represented by themselves, the others by characters from
+// U+0100 on, in order.
 class ByteAlphabet {
  public:
   ByteAlphabet() {
@@ -22,7 +22,7 @@ class ByteAlphabet {
     }
   }
 
-  // False where the token has a character that stands for no byte.
+  // False if the token has a character that represents no byte.
   bool to_bytes(std::string_view token, std::string& out) const {
     out.clear();
     while (!token.empty()) {

@@ -7,8 +7,8 @@
 namespace cleave::text {
 namespace {
 
-constexpr size_t kKnown = size_t{1} << 15;  // 2 MiB, which a core's own cache holds or nearly holds
-constexpr size_t kFew = 48;                 // symbols for which looking at all is faster than a heap
+constexpr size_t kKnown = size_t{1} << 15;  // 2 MiB, about the size of a core's private cache
+constexpr size_t kFew = 48;  // a linear search is faster than a heap for at most this number of symbols
 
 size_t mix(const std::array<uint64_t, 3>& key, size_t bytes) {
   uint64_t h = (key[0] ^ bytes) * 0x9E3779B97F4A7C15ULL;
@@ -102,7 +102,7 @@ void BytePairs::begin(std::string_view word, std::vector<int32_t>& ids) const {
 
 void BytePairs::merge_few(Work& work) const {
   std::vector<int32_t>& ids = work.ids_;
-  std::vector<int32_t>& ranks = work.ranks_;  // of each symbol with the one after it
+  std::vector<int32_t>& ranks = work.ranks_;  // of each symbol with its successor
   size_t n = ids.size();
   ranks.resize(n);
   for (size_t i = 0; i + 1 < n; ++i) ranks[i] = rank(ids[i], ids[i + 1]);
@@ -144,7 +144,7 @@ void BytePairs::merge_many(Work& work) const {
     const Work::Candidate best = heap.back();
     heap.pop_back();
     Work::Symbol& left = symbols[size_t(best.index)];
-    // Passed over when one of the two was merged with another meanwhile.
+    // Skips a pair if one of its symbols was merged meanwhile.
     if (left.id != best.left || left.after == kNone || symbols[size_t(left.after)].id != best.right) continue;
     Work::Symbol& right = symbols[size_t(left.after)];
     left.id = best.result, left.after = right.after, right.id = kNone;

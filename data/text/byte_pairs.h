@@ -1,5 +1,5 @@
-// Byte-pair encoding of one pre-token: of all neighbours that may be merged those of the lowest rank are
-// merged first, the leftmost of them first, until none is left (Sennrich et al., 2016).
+// Byte-pair encoding of one pre-token: merges the adjacent pair of the lowest rank, leftmost first, until no
+// pair can be merged (Sennrich et al., 2016).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -19,21 +19,21 @@ class BytePairs {
     int32_t left, right, result;
   };
   struct Parts {
-    std::array<int32_t, 256> bytes{};  // the token of each byte; kNone: none
-    int32_t unknown = kNone;           // stands for a byte without a token; kNone: such bytes are dropped
-    bool fuse_unknown = false;         // one for a whole run of them
-    std::vector<Merge> merges;         // by rank; of two for one pair the later counts
-    std::vector<std::pair<std::string, int32_t>> whole;  // pre-tokens that are tokens whatever the merges say
+    std::array<int32_t, 256> bytes{};                    // token of each byte; kNone: none
+    int32_t unknown = kNone;                             // for bytes without a token; kNone: drops them
+    bool fuse_unknown = false;                           // one unknown token per run of such bytes
+    std::vector<Merge> merges;                           // by rank; the last of several for one pair counts
+    std::vector<std::pair<std::string, int32_t>> whole;  // pre-tokens that are tokens regardless of merges
   };
 
-  // What one thread keeps between calls: room to work in, and the tokens of pre-tokens that it met.
+  // State of one thread between calls: work space, and a cache of encoded pre-tokens.
   class Work {
    public:
     Work();
 
    private:
     friend class BytePairs;
-    // One cache line. Most pre-tokens of a text are short and come again and again.
+    // One cache line. Most pre-tokens of a text are short and frequent.
     struct alignas(64) Known {
       static constexpr size_t kBytes = 24, kTokens = 9;
       std::array<uint64_t, kBytes / 8> key{};
@@ -55,8 +55,7 @@ class BytePairs {
 
   explicit BytePairs(Parts parts);
 
-  // Appends the tokens of a pre-token, which must not be empty. Safe from several threads, each with its own
-  // work.
+  // Appends the tokens of a non-empty pre-token. Safe from several threads with separate `work`.
   void encode(std::string_view word, Work& work, std::vector<int32_t>& out) const;
 
  private:
@@ -71,7 +70,7 @@ class BytePairs {
     return uint64_t(uint32_t(left)) << 32 | uint32_t(right);
   }
   size_t slot_of(uint64_t pair) const { return size_t(pair * 0x9E3779B97F4A7C15ULL >> shift_); }
-  // Null where the pair is not merged.
+  // Null if the pair is not merged.
   const Slot* find(int32_t left, int32_t right) const;
   int32_t rank(int32_t left, int32_t right) const;
 

@@ -20,18 +20,18 @@ namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;  // bytes that one thread encodes at a time
 
-// A part of the file and what becomes of it.
+// A part of the file and its result.
 struct Piece {
   std::string bytes;
-  int64_t first_line = 0;  // of lines of JSON, from 1
+  int64_t first_line = 0;  // of JSON lines, from 1
   int64_t end = 0;         // in the file
   std::vector<int32_t> ids;
-  std::vector<size_t> ends;  // in ids, where documents end
+  std::vector<size_t> ends;  // ends of documents in `ids`
   std::exception_ptr failure;
   bool done = false;
 };
 
-// The last place where a text may be cut, 0 where there is none.
+// Last position where a text can be cut; 0 if none.
 size_t last_cut(std::string_view text) {
   for (size_t at = text.size() - 1; at > 1; --at) {
     const auto next = static_cast<unsigned char>(text[at]);
@@ -44,12 +44,12 @@ size_t last_cut(std::string_view text) {
   return 0;
 }
 
-// The file as pieces that can be encoded alone.
+// Splits the file into pieces that can be encoded separately.
 class Pieces {
  public:
   Pieces(const std::string& path, bool lines, bool cut) : file_(path, Exit::data), lines_(lines), cut_(cut) {}
 
-  // Null after the last.
+  // Null after the last piece.
   std::shared_ptr<Piece> next() {
     while (true) {
       const bool ends = read_ == file_.size();
@@ -58,7 +58,7 @@ class Pieces {
       if (!ends && held_.size() >= wanted_ && (lines_ || cut_))
         size = lines_ ? held_.rfind('\n') + 1 : last_cut(held_);
       if (size > 0) return take(size);
-      if (held_.size() >= wanted_) wanted_ *= 2;  // looking again at every piece would take the square
+      if (held_.size() >= wanted_) wanted_ *= 2;  // doubling avoids quadratic time for repeated searches
       read();
     }
   }
@@ -159,7 +159,7 @@ class Encoder {
   mutable std::condition_variable changed_;
 };
 
-// Threads that encode what is given to them, in any order.
+// Threads that encode queued pieces in any order.
 class Team {
  public:
   Team(const Encoder& encoder, int threads) {
@@ -204,7 +204,7 @@ class Team {
   std::vector<std::thread> threads_;
 };
 
-// Hands the ids of pieces on; true while a document has begun and not ended.
+// Passes the ids of a piece to the sink; returns true if a document is incomplete.
 bool hand_on(const Piece& piece, const CorpusSink& sink, bool open) {
   if (piece.failure) std::rethrow_exception(piece.failure);
   const std::span<const int32_t> ids(piece.ids);

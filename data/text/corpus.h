@@ -1,8 +1,9 @@
-// A corpus as the ids of its documents: in order, by several threads, in memory that does not grow with it.
+// Tokenizes a corpus into the ids of its documents: in order, with several threads, in memory that does not
+// grow with it.
 //
-// A text file is one document, or those between the tokens that end a text where it has such. Each line of a
-// .jsonl file is one: an object that has the document's text under a key. After each document comes the token
-// that ends a text, where the tokenizer has one.
+// A text file is one document, or several if it contains end-of-text tokens. Each line of a .jsonl file is
+// one document: an object with its text under a key. The tokenizer's end-of-text token, if any, follows each
+// document.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,22 +16,22 @@ namespace cleave::text {
 
 struct CorpusOptions {
   std::string path;
-  std::string key = "text";  // of a document in a line of JSON
+  std::string key = "text";  // of the text in a JSON line
   int threads = 1;
 };
 
-// Called in order, by the thread that asked.
+// Called in order, on the calling thread.
 struct CorpusSink {
-  std::function<void(std::span<const int32_t>)> tokens;  // more of the current document
+  std::function<void(std::span<const int32_t>)> tokens;  // appends to the current document
   std::function<void()> end_document;
-  std::function<void(int64_t bytes)> progress;  // read and done; may be empty
+  std::function<void(int64_t bytes)> progress;  // bytes read and processed; may be empty
 };
 
-// Whether the file is one of documents in lines of JSON, by its name.
+// True if the file name means JSON lines.
 bool is_json_lines(const std::string& path);
 
-// Error(data) names the file, the line, and what is wrong there. A text is cut at line ends where that gives
-// the same ids (Tokenizer::can_cut_at_lines), and is in memory as a whole where it does not.
+// Throws Error(data) with file, line and fault. Cuts a text at line ends if that gives the same ids
+// (Tokenizer::can_cut_at_lines); otherwise loads it completely.
 void tokenize_corpus(const Tokenizer& tokenizer, const CorpusOptions& options, const CorpusSink& sink);
 
 }  // namespace cleave::text

@@ -12,7 +12,7 @@
 namespace cleave::text {
 namespace {
 
-// Unicode's White_Space, which is what \s is for Oniguruma; PCRE2's has U+180E, too.
+// Unicode's White_Space, the meaning of \s in Oniguruma; PCRE2's \s also has U+180E.
 constexpr std::string_view kSpaces = "\\t-\\r\\x{85}\\p{Z}";
 
 constexpr std::array<std::string_view, 31> kCategories = {
@@ -70,17 +70,17 @@ class Translation {
     for (const std::string_view known : {"(?:", "(?i:", "(?!", "(?="})
       if (sees(known)) return copy(known.size());
     if (in_.substr(at_ + 1).starts_with('?') || in_.substr(at_ + 1).starts_with('*')) stop(3);
-    out_ += "(?:", ++at_;  // nobody asks what a group held
+    out_ += "(?:", ++at_;  // groups need not capture
   }
 
-  // One of ? * +, with + or ? behind it.
+  // One of ? * +, optionally followed by + or ?.
   void repeat() {
     copy(1);
     if (sees("+") || sees("?")) copy(1);
     if (sees("+") || sees("?") || sees("*")) stop(1);
   }
 
-  // {2}, {2,} or {2,3}. What may stand behind it differs.
+  // {2}, {2,} or {2,3}. The meaning of a following quantifier differs.
   void times() {
     size_t end = at_ + 1;
     auto digits = [&] {

@@ -1,8 +1,8 @@
-// A pre-tokenizer's regular expression, run by PCRE2 with Unicode's properties.
+// A pre-tokenizer's regular expression, run by PCRE2 with Unicode properties.
 //
-// Expressions of tokenizer.json are written for Oniguruma. What means the same in both goes over as it is,
-// and \s and \S go over as the characters that Oniguruma means; anything else is refused with its position,
-// because an expression that nearly means the same gives other tokens somewhere.
+// Expressions of tokenizer.json are written for Oniguruma. Syntax with the same meaning in both is passed on
+// unchanged, and \s and \S as Oniguruma's characters. All other syntax is rejected with its position, because
+// an expression with a slightly different meaning would give different tokens.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -13,16 +13,15 @@ namespace cleave::text {
 
 class Expression {
  public:
-  // What one thread needs while it looks for matches.
+  // Matching state of one thread.
   class Matcher {
    public:
     explicit Matcher(const Expression& expression);
     ~Matcher();
     Matcher(Matcher&& other) noexcept;
 
-    // The first match in `text` at or after `from`: [begin, end). False where there is none. `text` must be
-    // UTF-8, and is all that looking around sees. Error(data) where the expression needs more than its
-    // limits.
+    // First match [begin, end) in `text` at or after `from`; false if none. `text` must be UTF-8; lookaround
+    // does not see beyond it. Throws Error(data) if the expression exceeds its limits.
     bool next(std::string_view text, size_t from, size_t& begin, size_t& end);
 
    private:
@@ -30,7 +29,8 @@ class Expression {
     std::unique_ptr<State> state_;
   };
 
-  // Error(data) that begins with `where` for an expression that is refused, wrong, or matches nothing at all.
+  // Throws Error(data), which begins with `where`, for an expression that is unsupported, invalid, or can
+  // match an empty text.
   Expression(std::string_view oniguruma, const std::string& where);
   ~Expression();
   Expression(Expression&& other) noexcept;
@@ -40,11 +40,11 @@ class Expression {
   std::unique_ptr<Code> code_;
 };
 
-// The same expression for PCRE2. Error(data) that begins with `where` names what is not known to mean the
-// same.
+// Translates the expression to PCRE2. Throws Error(data), which begins with `where` and names syntax that may
+// have another meaning.
 std::string to_pcre2(std::string_view oniguruma, const std::string& where);
 
-// An expression that matches this text and nothing else.
+// Expression that matches exactly this text.
 std::string literal_expression(std::string_view text);
 
 }  // namespace cleave::text

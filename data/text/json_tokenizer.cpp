@@ -81,7 +81,7 @@ class JsonTokenizer : public Tokenizer {
   bool can_cut_at_lines() const override { return cuts_at_lines_; }
 
  private:
-  // What one call needs; calls of several threads have one each.
+  // State of one call; concurrent calls use separate ones.
   struct Work {
     explicit Work(const PreTokenizers& all) : cuts(all) {}
     PreTokenizers::Work cuts;
@@ -109,7 +109,7 @@ class JsonTokenizer : public Tokenizer {
   }
 
   std::string_view normalize(std::string_view text, std::string& a, std::string& b) const {
-    bool odd = false;  // a form is not written where it is read from
+    bool odd = false;  // alternates buffers: input and output must differ
     for (const NormalForm form : forms_) text = to_normal_form(form, text, (odd = !odd) ? a : b);
     return text;
   }
@@ -128,7 +128,7 @@ class JsonTokenizer : public Tokenizer {
   mutable std::vector<std::unique_ptr<Work>> free_;
 };
 
-// What `tokenizer_config.json` calls the end of a text; empty where there is none that can be read.
+// End-of-text token in `tokenizer_config.json`; empty if it has none that can be read.
 std::string configured_end_of_text(const std::string& path) {
   const fs::path file = fs::path(path).parent_path() / "tokenizer_config.json";
   if (!fs::is_regular_file(file)) return {};

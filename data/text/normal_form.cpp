@@ -28,8 +28,8 @@ const icu::Normalizer2& instance_of(NormalForm form, UErrorCode& error) {
   }
 }
 
-// The tokenizers library normalizes by the tables of Unicode 9: characters that came later stay where they
-// are, and nothing moves over them.
+// The tokenizers library normalizes with the tables of Unicode 9: newer characters are unchanged, and no
+// character moves across them.
 struct Normalizers {
   Normalizers() {
     UErrorCode error = U_ZERO_ERROR;

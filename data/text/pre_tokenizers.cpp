@@ -7,11 +7,11 @@
 namespace cleave::text {
 namespace {
 
-// GPT-2's expression, which ByteLevel brings along.
+// GPT-2's expression, the default of ByteLevel.
 constexpr std::string_view kByteLevelExpression =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-// Expressions of which it is known that a line end between a character and a letter is cut on both sides.
+// Expressions that always cut on both sides of a newline between a non-space character and a letter.
 constexpr std::array<std::string_view, 5> kCutAtLines = {
     kByteLevelExpression,
     // Llama 3, and cl100k
@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 5> kCutAtLines = {
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| "
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+"
     "|\\s+(?!\\S)|\\s+",
-    // Mistral's newer ones
+    // Newer Mistral models
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|[^\\r\\n\\p{L}"
     "\\p{N}]?"
     "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}| "

@@ -1,5 +1,5 @@
-// What cuts a text into pre-tokens, which merges do not cross: one expression after the other, each of which
-// cuts what the one before it left.
+// Cuts a text into pre-tokens, which merges do not cross: applies expressions in sequence, each to the pieces
+// of the previous one.
 #pragma once
 #include <optional>
 #include <string>
@@ -13,21 +13,21 @@ namespace cleave::text {
 class PreTokenizers {
  public:
   struct Cut {
-    std::optional<Expression> expression;  // none: nothing is cut
+    std::optional<Expression> expression;  // none: does not cut
     bool keep_matches = true, keep_between = true;
-    bool blank_before = false;  // a piece that does not begin with a blank gets one
+    bool blank_before = false;  // adds a blank to a piece that does not start with one
     bool at_lines = false;      // see Tokenizer::can_cut_at_lines
   };
-  // Cuts at matches of an expression as tokenizer.json has it. Error(data) that begins with `where`.
+  // Cuts at matches of an expression of tokenizer.json. Throws Error(data), which begins with `where`.
   static Cut at(std::string_view expression, const std::string& where);
-  // ByteLevel's own: GPT-2's expression, or nothing at all.
+  // Cut of ByteLevel: GPT-2's expression, or none.
   static Cut byte_level(bool has_expression, const std::string& where);
 
   void add(Cut cut) { cuts_.push_back(std::move(cut)); }
-  // Whether a text may be cut after a line end, as far as they go (Tokenizer::can_cut_at_lines).
+  // True if these cuts allow to cut a text after a line end (Tokenizer::can_cut_at_lines).
   bool cut_at_lines() const;
 
-  // What one thread needs while it cuts.
+  // State of one thread.
   class Work {
    public:
     explicit Work(const PreTokenizers& all);
@@ -37,7 +37,7 @@ class PreTokenizers {
     std::vector<std::optional<Expression::Matcher>> matchers_;  // by cut
     std::vector<std::string> with_blank_;
   };
-  // use(pre-token), in their order. A pre-token lasts until the next.
+  // Calls use(pre-token) in order. A pre-token is valid until the next one.
   template <class Use>
   void each(std::string_view text, Work& work, const Use& use) const {
     cut(0, text, work, use);

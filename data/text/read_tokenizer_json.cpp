@@ -144,7 +144,7 @@ class Reader {
     }
   }
 
-  // What a token is in decoded text.
+  // Stores the bytes of a token in decoded text.
   void name(int32_t id, const std::string& token) {
     const auto at = size_t(id);
     if (parts_.bytes.size() <= at) parts_.bytes.resize(at + 1), parts_.special.resize(at + 1);
@@ -203,7 +203,8 @@ class Reader {
     const json& added = member(root_, "added_tokens");
     if (added.is_null()) return;
     if (!added.is_array()) broken("\"added_tokens\" is not a list");
-    // The library numbers tokens that the model lacks on, whatever the file says.
+    // The library numbers tokens that the model does not have consecutively, and ignores their ids in the
+    // file.
     auto next = int64_t(ids_.size());
     for (const json& one : added) {
       AddedToken token;
@@ -226,7 +227,7 @@ class Reader {
     }
   }
 
-  // The ids of special tokens around a text, which messages call `where`.
+  // Reads the ids of special tokens around a text.
   void read_frame(const json& p, int depth) {
     if (p.is_null()) return;
     const std::string type = type_of(p);
@@ -272,12 +273,12 @@ class Reader {
   }
 
   const std::string& path_;
-  // A token takes bytes of the file, so that no id takes more memory than the file is large.
+  // Limits ids: each token takes bytes in the file, so an id cannot request more memory than the file's size.
   int64_t ids_end_;
   json root_;
   TokenizerParts parts_;
   ByteAlphabet alphabet_;
-  std::unordered_map<std::string, int32_t> ids_;  // of the model, then of added tokens, too
+  std::unordered_map<std::string, int32_t> ids_;  // of the model, later also of added tokens
   bool byte_level_ = false;
 };
 

@@ -1,4 +1,4 @@
-// What a tokenizer.json says, in the form that encoding needs.
+// Reads tokenizer.json into the form that encoding needs.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -20,13 +20,13 @@ struct TokenizerParts {
   std::vector<AddedToken> added;
   std::vector<std::string> bytes;      // by id
   std::vector<char> special;           // by id
-  std::vector<int32_t> before, after;  // the frame of a text
+  std::vector<int32_t> before, after;  // tokens around a text
   std::optional<int32_t> end_of_text;
   uint64_t digest = 0;
 };
 
-// Reads the text of a file that messages call `path`; `end_of_text`, where it is not empty, is tried after
-// the published names. Error(data) names what is wrong, or what is not built and what to do.
+// Reads the text of a file that messages call `path`; `end_of_text`, if not empty, is tried after the
+// published names. Throws Error(data), which names a fault or an unsupported feature, and a fix.
 TokenizerParts read_tokenizer_json(std::string_view text, const std::string& path,
                                    const std::string& end_of_text);
 

@@ -12,7 +12,7 @@
 namespace cleave::text {
 namespace {
 
-// Tokens by their weights: the likeliest first, of equals the one of the lower number.
+// Tokens by weight: the most likely first; ties in order of ids.
 class Candidates {
  public:
   explicit Candidates(std::vector<double> weights) : weights_(std::move(weights)), order_(weights_.size()) {
@@ -24,7 +24,7 @@ class Candidates {
     sort(0, size_t(count));
     order_.resize(size_t(count));
   }
-  // The fewest that have this share of all weights together; sorts few more than those.
+  // Keeps the smallest set of tokens with this share of all weights; sorts only a few more tokens than these.
   void leave_share(double share) {
     const double enough = share * sum();
     size_t count = 0, sorted = 0;
@@ -39,13 +39,12 @@ class Candidates {
     for (const int32_t t : order_) sum += weights_[size_t(t)];
     return sum;
   }
-  // The one in which the running sum of weights passes this part, in [0, 1), of all.
+  // Token at which the cumulative weight exceeds this fraction, in [0, 1), of the total.
   int32_t at(double part) const {
     double left = part * sum();
     int32_t found = order_[0];
     for (const int32_t t : order_) {
-      if (weights_[size_t(t)] == 0)
-        continue;  // not drawn where rounding leaves something behind the last, either
+      if (weights_[size_t(t)] == 0) continue;  // never drawn, even if rounding leaves a remainder
       found = t;
       if ((left -= weights_[size_t(t)]) < 0) break;
     }
@@ -53,7 +52,7 @@ class Candidates {
   }
 
  private:
-  // Those before `from` are the likeliest of all, in their order.
+  // Sorts positions [from, to); those before `from` are already the most likely ones in order.
   void sort(size_t from, size_t to) {
     const auto likelier = [&](int32_t a, int32_t b) {
       return std::pair(-weights_[size_t(a)], a) < std::pair(-weights_[size_t(b)], b);
@@ -72,7 +71,7 @@ int32_t next_token(std::span<const float> logits, std::span<const int32_t> befor
                    uint64_t index) {
   std::vector<double> scores(logits.begin(), logits.end());
   if (s.repetition_penalty != 1)
-    for (const int32_t id : before)  // once, however often it stood there
+    for (const int32_t id : before)  // once per token, not per occurrence
       scores[size_t(id)] = double(logits[size_t(id)]) *
                            (logits[size_t(id)] < 0 ? s.repetition_penalty : 1 / s.repetition_penalty);
   const auto best = std::max_element(scores.begin(), scores.end());

@@ -26,7 +26,7 @@ enum class PieceType : uint64_t {
 };
 enum class ModelType : uint64_t { unigram = 1, bpe = 2, word = 3, character = 4 };
 
-// The name of a field, for messages, which are only made when something is wrong.
+// Name of a field for messages, formatted only in case of an error.
 class Place {
  public:
   Place(const std::string& path, std::string field) : path_(path), field_(std::move(field)) {}
@@ -49,16 +49,16 @@ class Place {
 struct Field {
   enum Wire : uint8_t { number = 0, eight_bytes = 1, bytes = 2, four_bytes = 5 };
   uint64_t id = 0, wire = 0;
-  uint64_t value = 0;        // of numbers
-  std::string_view content;  // of all others
-  std::string_view whole;    // with its tag
+  uint64_t value = 0;        // of integers
+  std::string_view content;  // of all other types
+  std::string_view whole;    // including its tag
 
   void expect(Wire wanted, const Place& place, std::string_view part) const {
     place.check(wire == wanted, part, wire, int(wanted));
   }
 };
 
-// The fields of one protobuf message, in the file's order.
+// Fields of one protobuf message in file order.
 class Message {
  public:
   Message(std::string_view bytes, const Place& place) : bytes_(bytes), place_(place) {}
@@ -113,9 +113,9 @@ bool is_byte_name(std::string_view piece) {  // <0x0A>
          piece[5] == '>';
 }
 
-// A table of texts and their replacements: the bytes of a double-array trie in blocks of 256 units, and the
-// replacements, each with a zero byte behind it. The library follows a unit's offset and a leaf's value
-// wherever they lead.
+// A table of texts and replacements: the size of a double-array trie in bytes, the trie in blocks of 256
+// units, and the replacements, each with a terminating 0. The library follows the offset of a unit and the
+// value of a leaf without bounds checks.
 class Charsmap {
  public:
   Charsmap(std::string_view blob, const Place& place) : place_(place) {
@@ -149,7 +149,7 @@ class Charsmap {
     if (is_leaf(unit))
       return place_.check(value < texts_.size() && (value == 0 || texts_[value - 1] == '\0'), "trie", value,
                           "the start of a replacement");
-    // With all lower bytes, as the size is a multiple of a block.
+    // Holds for all lower bytes, because the size is a multiple of a block.
     const size_t children = i ^ (size_t(unit >> 10) << ((unit & 0x200) >> 6));
     place_.check(children < units_.size(), "trie", children, units_.size() - 1);
     if (unit & 0x100) place_.check(is_leaf(units_[children]), "trie", "a text without a replacement", "one");
@@ -243,7 +243,7 @@ class Model {
     const auto most = int64_t(pieces_) - 1;
     place_.check(pieces_ > 0, "pieces", 0, "a vocabulary");
     place_.check(unknown_ == 1, "pieces of type unknown", unknown_, 1);
-    // The library ends a piece at its first zero byte when it builds a trie of them.
+    // The library truncates a piece at its first zero byte when it builds a trie.
     place_.check(!zero_in_symbol_ && (type_ == ModelType::bpe || !zero_in_piece_), "pieces", "a zero byte",
                  "none");
     const Place place(path_, "trainer_spec");
@@ -255,7 +255,7 @@ class Model {
   Place place_;
   size_t pieces_ = 0, unknown_ = 0;
   bool zero_in_symbol_ = false, zero_in_piece_ = false;
-  ModelType type_ = ModelType::unigram;  // unless the file says otherwise
+  ModelType type_ = ModelType::unigram;  // default of the format
   std::vector<std::pair<const char*, int64_t>> ids_;
 };
 

@@ -18,7 +18,7 @@ namespace cleave::text {
 #ifdef CLEAVE_HAVE_SENTENCEPIECE
 namespace {
 
-constexpr std::string_view kBlank = "\xE2\x96\x81";  // stands for a blank in pieces
+constexpr std::string_view kBlank = "\xE2\x96\x81";  // represents a blank in pieces
 
 class SentencePieceTokenizer : public Tokenizer {
  public:
@@ -64,7 +64,7 @@ class SentencePieceTokenizer : public Tokenizer {
   std::string describe() const override {
     return fmt::format("SentencePiece, vocabulary {}", processor_.GetPieceSize());
   }
-  // Blanks at the ends of a text are not those inside of it.
+  // Blanks at the ends of a text are encoded differently from those inside.
   bool can_cut_at_lines() const override { return false; }
 
  private:

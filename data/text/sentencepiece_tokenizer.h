@@ -6,8 +6,8 @@
 
 namespace cleave::text {
 
-// A tokenizer.model, through the sentencepiece library. Error(data) where that cannot read it, or was not
-// there when this program was built.
+// Opens a tokenizer.model with the sentencepiece library. Throws Error(data) if the library cannot read it or
+// this build does not include the library.
 std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& path);
 
 }  // namespace cleave::text

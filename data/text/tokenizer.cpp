@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One byte, one token.
+// One token per byte.
 class ByteTokenizer : public Tokenizer {
  public:
   ByteTokenizer() : Tokenizer("byte") {

@@ -1,12 +1,11 @@
-// Text to token ids and back.
+// Converts text to token ids and back.
 //
 //   const auto tokenizer = open_tokenizer("model/tokenizer.json");
 //   const std::vector<int32_t> ids = tokenizer->encode("Some text");
 //
-// Ids are those of the tokenizers library (tokenizer.json) and of the sentencepiece library
-// (tokenizer.model). Both take text and not bytes; so a text that is not UTF-8 is read as Python's
-// bytes.decode("utf-8", errors="replace") reads it, with U+FFFD for what is no character. The
-// tokenizer "byte" takes bytes as they are.
+// Ids equal those of the tokenizers library (tokenizer.json) and of the sentencepiece library
+// (tokenizer.model). Both take text, not bytes; invalid UTF-8 is decoded like Python's bytes.decode("utf-8",
+// errors="replace"), with U+FFFD for invalid bytes. The tokenizer "byte" takes bytes unchanged.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -19,9 +18,9 @@
 namespace cleave::text {
 
 struct EncodeOptions {
-  // A special token that stands in the text is that token; otherwise its name is text like any other.
+  // Special tokens in the text become that token; otherwise their names are ordinary text.
   bool special_tokens = true;
-  // What the tokenizer's file puts before and after a text, such as a token of its beginning.
+  // Adds the tokens that the tokenizer's file puts before and after a text, such as a begin-of-text token.
   bool frame = false;
 };
 
@@ -29,31 +28,31 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Appends the ids of a text. Safe from several threads.
+  // Appends the ids of a text. Thread-safe.
   virtual void encode(std::string_view text, const EncodeOptions& options,
                       std::vector<int32_t>& out) const = 0;
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
 
-  // The bytes that a token stands for, inside of a text; none for an id that has no token.
+  // Bytes of a token inside of a text; empty for an id without a token.
   virtual std::string_view bytes_of(int32_t id) const = 0;
-  // Whether the token says something about the text and is no part of it.
+  // True if the token is metadata, not a part of the text.
   virtual bool is_special(int32_t id) const = 0;
-  // The same at the beginning of a text, where some leave out a blank that nobody wrote.
+  // Bytes of a token at the start of a text; some tokenizers omit a blank there that they added.
   virtual std::string_view first_bytes_of(int32_t id) const { return bytes_of(id); }
-  // The bytes of the tokens one after the other; without special tokens where `special` is false.
+  // Concatenation of the tokens' bytes, without special tokens if `special` is false.
   std::string decode(std::span<const int32_t> ids, bool special = true) const;
 
-  virtual int64_t vocab_size() const = 0;  // every id is below it
-  // What ends a document, where the tokenizer has such a token.
+  virtual int64_t vocab_size() const = 0;  // all ids are below it
+  // Token at the end of a document, if the tokenizer has one.
   virtual std::optional<int32_t> end_of_text() const = 0;
-  // Two tokenizers that give other ids have another digest.
+  // Differs between tokenizers that give different ids.
   virtual uint64_t digest() const = 0;
   virtual std::string describe() const = 0;  // "byte-level BPE, vocabulary 50257"
-  // A text may be cut after a line end that follows a character and comes before an ASCII letter: the parts
-  // have the ids of the whole.
+  // True if a text can be cut after a newline that follows a character other than white space and precedes an
+  // ASCII letter: the parts then have the ids of the whole.
   virtual bool can_cut_at_lines() const = 0;
 
-  const std::string& path() const { return path_; }  // "byte", or the file
+  const std::string& path() const { return path_; }  // "byte" or the file
 
  protected:
   explicit Tokenizer(std::string path) : path_(std::move(path)) {}
@@ -62,23 +61,22 @@ class Tokenizer {
   std::string path_;
 };
 
-// "byte", a tokenizer.json, a tokenizer.model of SentencePiece, or a folder with one of them (in this order).
-// Error(data) names the file, what in it is wrong or not built, and what to do; Error(usage) where there is
-// no such file.
+// Opens "byte", a tokenizer.json, a SentencePiece tokenizer.model, or a folder with one of them (in this
+// order). Throws Error(data), which names the file, a fault or an unsupported feature, and a fix;
+// Error(usage) if the file does not exist.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
-// The file that a tokenizer is read from: in a folder, the first of those that are there. Empty where there
-// is none.
+// Tokenizer file of a folder, the first that exists; empty if none.
 std::string tokenizer_file_in(const std::string& folder);
 
-// Text from ids that come one by one, in whole characters.
+// Decodes ids one by one into complete characters.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-  // What the token adds to the text; the bytes of a character that is not complete are kept for the next.
+  // Text that the token adds; keeps bytes of an incomplete character for the next call.
   std::string add(int32_t id);
-  // What is left at the end.
+  // Remaining bytes at the end.
   std::string finish();
 
  private:

@@ -5,12 +5,12 @@
 
 namespace cleave::text {
 
-// Bytes and words of a text that comes in parts. A word is a longest run of characters that are no white
-// space of Unicode.
+// Counts bytes and words of a text that arrives in parts. A word is a maximal run of characters other than
+// Unicode white space.
 class WordCount {
  public:
   void add(std::string_view bytes);
-  // The text ends here: what comes next is another word.
+  // Ends the text: the next character starts another word.
   void end_text();
 
   int64_t bytes() const { return bytes_; }
@@ -19,7 +19,7 @@ class WordCount {
  private:
   void take(std::string_view text);
 
-  std::string held_;  // a character that is not complete
+  std::string held_;  // incomplete character
   int64_t bytes_ = 0, words_ = 0;
   bool in_word_ = false;
 };

@@ -1,5 +1,4 @@
-// Saves behind the training: the bytes of a save that waits, whatever changes meanwhile, and what happens
-// when one goes wrong.
+// Background saves: same bytes as a blocking save while the state changes, and failures.
 #include "checkpoint/background_save.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kStateNumel = 5000;
 
-// What a rank trains: its part of two tensors, and memory for a copy of it.
+// Training state of a rank: its part of two tensors, and memory for a copy.
 class State {
  public:
   explicit State(const comm::Communicator& world)
@@ -53,8 +52,8 @@ class State {
   std::vector<float> values_, copy_;
 };
 
-// A shard or manifest without what differs between two saves of the same: the save's name, and the checksum
-// of the header that holds it.
+// Text of a shard or manifest without the parts that differ between two saves of the same state: the save's
+// name, and the checksum of the header that contains it.
 std::string text_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(in), {}};
@@ -64,7 +63,7 @@ std::string text_of(const fs::path& file) {
   return text;
 }
 
-TEST(BackgroundSave, WritesTheBytesOfASaveThatWaitsWhileTheStateChanges) {
+TEST(BackgroundSave, WritesTheBytesOfABlockingSaveWhileTheStateChanges) {
   for (const int ranks : {1, 2, 4}) {
     const Scratch waits, behind;
     comm::run_ranks(ranks, [&](comm::Communicator& world) {
@@ -96,7 +95,7 @@ TEST(BackgroundSave, WritesTheBytesOfASaveThatWaitsWhileTheStateChanges) {
   }
 }
 
-TEST(BackgroundSave, WaitsForTheOneBefore) {
+TEST(BackgroundSave, WaitsForThePreviousSave) {
   const Scratch scratch;
   slow_file_calls(scratch.folder().c_str(), 10);
   comm::run_ranks(2, [&](comm::Communicator& world) {
@@ -116,7 +115,7 @@ TEST(BackgroundSave, WaitsForTheOneBefore) {
   EXPECT_EQ(checkpoint::latest_checkpoint(scratch.folder()), "step3");
 }
 
-TEST(BackgroundSave, TellsEveryRankWhatWentWrongOnOne) {
+TEST(BackgroundSave, ReportsAnErrorOfOneRankOnAllRanks) {
   const Scratch scratch;
   std::ofstream(scratch.folder() / "file") << "x";
   comm::run_ranks(2, [&](comm::Communicator& world) {
@@ -128,10 +127,10 @@ TEST(BackgroundSave, TellsEveryRankWhatWentWrongOnOne) {
     expect_error(Exit::checkpoint, {"not saved, earlier checkpoints are unchanged", "file"},
                  [&] { save.finish(); });
     EXPECT_FALSE(save.failed());
-    save.finish();  // said once
+    save.finish();  // the error is thrown once
     save.begin(scratch.folder(), "a", state.records(), "{}", {});
     save.finish();
-    // A rank whose state cannot be read is found while it is copied.
+    // An error of a rank's read is found during the copy.
     std::vector<checkpoint::Record> broken = state.records();
     if (world.rank() == 1) broken[1].read = [](Range, Tensor) { fail(Exit::checkpoint, "the disk is gone"); };
     expect_error(Exit::checkpoint, {"the disk is gone"},
@@ -140,9 +139,9 @@ TEST(BackgroundSave, TellsEveryRankWhatWentWrongOnOne) {
   EXPECT_EQ(checkpoint::list_checkpoints(scratch.folder()), std::vector<std::string>{"a"});
 }
 
-// A run that ends with an exception does not wait for a slow disk, and its other ranks do not wait for it: it
-// takes less time than a save on a disk that is a tenth as slow, ten times over.
-TEST(BackgroundSave, IsGivenUpByARunThatEndsWithAnException) {
+// A run that ends with an exception does not wait for a slow disk, and neither do its other ranks. The test
+// compares with ten saves on a disk that is ten times as fast.
+TEST(BackgroundSave, IsCanceledIfTheRunThrows) {
   constexpr int kSlow = 1000, kTimes = 10;  // milliseconds a call
   for (const bool both : {true, false}) {
     const Scratch scratch;

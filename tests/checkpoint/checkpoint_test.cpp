@@ -1,4 +1,4 @@
-// Saving and reading records, without an engine.
+// Saves and reads records without an engine.
 #include "checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace cleave::testing {
 namespace {
 namespace fs = std::filesystem;
 
-// Each of `ranks` has some columns of w and a range of b; the first has all of c.
+// Each of `ranks` has columns of w and a range of b; the first has all of c.
 std::vector<checkpoint::Record> records_of(int rank, int ranks) {
   const Range mine = part(6, ranks, rank);
   std::vector<checkpoint::Record> out = {given("master", "w", {4, 6}, columns(4, 6, mine.begin, mine.end)),
@@ -38,7 +38,7 @@ void flip_bit(const fs::path& path, int64_t from_end) {
   file.put(byte);
 }
 
-TEST(Checkpoint, HasFilesOfTheModeThatTheProcessGivesNewOnes) {
+TEST(Checkpoint, CreatesFilesWithTheModeOfTheProcess) {
   for (const mode_t mask : {0002, 0027}) {
     const Scratch scratch;
     const mode_t before = ::umask(mask);
@@ -50,11 +50,11 @@ TEST(Checkpoint, HasFilesOfTheModeThatTheProcessGivesNewOnes) {
         EXPECT_EQ(mode_t(entry.status().permissions()), 0666 & ~mask) << entry.path();
         ++files;
       }
-    EXPECT_EQ(files, 4);  // of each rank one, the manifest, and latest
+    EXPECT_EQ(files, 4);  // one per rank, the manifest, and latest
   }
 }
 
-TEST(Checkpoint, GivesEveryElementToWhoeverWantsItHoweverItWasCut) {
+TEST(Checkpoint, LoadsEveryElementInAnyLayout) {
   for (int ranks : {1, 2, 3}) {
     const Scratch scratch;
     save(scratch.folder(), "a", ranks);
@@ -75,9 +75,9 @@ TEST(Checkpoint, GivesEveryElementToWhoeverWantsItHoweverItWasCut) {
   }
 }
 
-constexpr int64_t kPasses = int64_t{1} << 21;  // elements that pass through memory at a time
+constexpr int64_t kPasses = int64_t{1} << 21;  // elements in memory at a time
 
-TEST(Checkpoint, MovesRecordsThatAreLargerThanTheMemoryTheyPassThrough) {
+TEST(Checkpoint, MovesRecordsLargerThanThePieceBuffer) {
   const int64_t rows = 3, width = kPasses + 5;
   const Scratch scratch;
   comm::run_ranks(2, [&](comm::Communicator& world) {
@@ -92,8 +92,8 @@ TEST(Checkpoint, MovesRecordsThatAreLargerThanTheMemoryTheyPassThrough) {
     EXPECT_EQ(read(reader, "master", "w", {rows, width}, e), expected("w", e));
 }
 
-// Behind an odd number of floats, in pieces, and over the end of what passes through memory.
-TEST(Checkpoint, KeepsIntegersAsTheyAreBesideFloats) {
+// The integers follow an odd number of floats, and cross the end of a piece in memory.
+TEST(Checkpoint, KeepsIntegersExactlyAmongFloats) {
   const int64_t rows = 3, width = kPasses / 2 + 5;
   const Scratch scratch;
   comm::run_ranks(2, [&](comm::Communicator& world) {
@@ -120,7 +120,7 @@ TEST(Checkpoint, KeepsIntegersAsTheyAreBesideFloats) {
     for (const auto& [name, t] : file.tensors())
       EXPECT_EQ(file.offset(name) % size_of(t.dtype), 0) << name << " is not aligned";
   }
-  flip_bit(scratch.folder() / "a" / shard(1), 2 * 4 + 1);  // the counts' last byte, behind them two floats
+  flip_bit(scratch.folder() / "a" / shard(1), 2 * 4 + 1);  // last byte of the counts, before two floats
   const std::vector<std::string> faults = checkpoint::CheckpointReader(scratch.folder(), "a").faults(1);
   ASSERT_EQ(faults.size(), 1u);
   EXPECT_NE(faults[0].find("of layer_state/n["), faults[0].npos) << faults[0];
@@ -129,8 +129,8 @@ TEST(Checkpoint, KeepsIntegersAsTheyAreBesideFloats) {
   });
 }
 
-TEST(Checkpoint, FindsColumnsAcrossTheEndOfWhatPassesThroughMemory) {
-  // The end of the first piece that is read, a window and a block, cuts the second row's columns.
+TEST(Checkpoint, FindsColumnsAcrossTheEndOfAPiece) {
+  // The first piece that is read, a window and a block, ends inside the second row's columns.
   const int64_t rows = 3, width = kPasses / 2 + checkpoint::Manifest::kBlock - 9;
   const Scratch scratch;
   comm::run_ranks(1, [&](comm::Communicator& world) {
@@ -142,7 +142,7 @@ TEST(Checkpoint, FindsColumnsAcrossTheEndOfWhatPassesThroughMemory) {
             expected("w", wanted));
 }
 
-TEST(Checkpoint, GivesManyRecordsAtOnceAndNoneWhereOneIsNotStored) {
+TEST(Checkpoint, ReadsManyRecordsAtOnceOrNoneIfOneIsMissing) {
   const int64_t rows = 5, width = kPasses / 2 + 77;
   const Scratch scratch;
   comm::run_ranks(3, [&](comm::Communicator& world) {
@@ -175,7 +175,7 @@ TEST(Checkpoint, GivesManyRecordsAtOnceAndNoneWhereOneIsNotStored) {
   for (const std::vector<float>& g : got) EXPECT_EQ(g, std::vector<float>(g.size(), -1.0f));
 }
 
-TEST(Checkpoint, IsNotSavedWhenRecordsLeaveAnElementOutOrHaveItTwice) {
+TEST(Checkpoint, IsNotSavedIfAnElementIsMissingOrDuplicate) {
   const Scratch scratch;
   save(scratch.folder(), "before", 2);
   const auto refused = [&](std::vector<checkpoint::Elements> parts,
@@ -198,7 +198,7 @@ TEST(Checkpoint, IsNotSavedWhenRecordsLeaveAnElementOutOrHaveItTwice) {
   refused({{{0, 6}}, {{0, 6}}}, {"12 of 12", "element 0 more than once"});
 }
 
-TEST(Checkpoint, IsNotSavedByAnyRankWhenOneCannotGiveItsElements) {
+TEST(Checkpoint, IsNotSavedByAnyRankIfOneCannotReadItsElements) {
   const Scratch scratch;
   comm::run_ranks(2, [&](comm::Communicator& world) {
     checkpoint::Record mine = given("master", "w", {12}, {part(12, 2, world.rank())});
@@ -209,7 +209,7 @@ TEST(Checkpoint, IsNotSavedByAnyRankWhenOneCannotGiveItsElements) {
   EXPECT_TRUE(checkpoint::list_checkpoints(scratch.folder()).empty());
 }
 
-TEST(Checkpoint, IsReplacedByOneOfTheSameNameAndLatestIsTheLastSaved) {
+TEST(Checkpoint, IsReplacedByASaveOfTheSameNameAndLatestIsTheLastSaved) {
   const Scratch scratch;
   save(scratch.folder(), "a", 3);
   save(scratch.folder(), "b", 1);
@@ -220,7 +220,7 @@ TEST(Checkpoint, IsReplacedByOneOfTheSameNameAndLatestIsTheLastSaved) {
   EXPECT_EQ(checkpoint::CheckpointReader(scratch.folder(), "a").faults(1), std::vector<std::string>());
 }
 
-TEST(Checkpoint, NamesTheFolderOneLevelBelowOrAboveWhenItIsThere) {
+TEST(Checkpoint, NamesACheckpointFolderOneLevelBelowOrAbove) {
   const Scratch scratch;
   save(scratch.folder() / "run" / "checkpoints", "a", 1);
   expect_error(Exit::checkpoint,
@@ -230,7 +230,7 @@ TEST(Checkpoint, NamesTheFolderOneLevelBelowOrAboveWhenItIsThere) {
                [&] { checkpoint::latest_checkpoint(scratch.folder() / "run" / "checkpoints" / "a"); });
 }
 
-TEST(Checkpoint, SaysWhichAreThereWhenTheOneThatIsWantedIsNot) {
+TEST(Checkpoint, ListsExistingCheckpointsIfTheRequestedOneIsMissing) {
   const Scratch scratch;
   expect_error(Exit::checkpoint, {"the file 'latest'"},
                [&] { checkpoint::CheckpointReader(scratch.folder(), "latest"); });
@@ -244,7 +244,7 @@ TEST(Checkpoint, SaysWhichAreThereWhenTheOneThatIsWantedIsNot) {
                  [&] { checkpoint::CheckpointReader(scratch.folder(), name); });
 }
 
-TEST(Checkpoint, NamesATensorThatIsNotStoredOrHasAnotherShape) {
+TEST(Checkpoint, NamesATensorThatIsMissingOrHasAnotherShape) {
   const Scratch scratch;
   save(scratch.folder(), "a", 2);
   const checkpoint::CheckpointReader reader(scratch.folder(), "a");
@@ -269,7 +269,7 @@ TEST(Checkpoint, NamesATensorThatIsNotStoredOrHasAnotherShape) {
 TEST(Checkpoint, NamesTheTensorWithAFlippedBitAndReadsTheOthers) {
   const Scratch scratch;
   save(scratch.folder(), "a", 2);
-  flip_bit(scratch.folder() / "a" / shard(1), 1);  // the last element of what rank 1 saved: its part of bias
+  flip_bit(scratch.folder() / "a" / shard(1), 1);  // the last element of rank 1's shard: its part of bias
   const checkpoint::CheckpointReader reader(scratch.folder(), "a");
   reader.check_files();
   const checkpoint::Elements rest{{0, 3}}, all{{0, 5}}, w{{0, 24}};
@@ -283,8 +283,8 @@ TEST(Checkpoint, NamesTheTensorWithAFlippedBitAndReadsTheOthers) {
   for (const std::string_view word : words) EXPECT_NE(faults[0].find(word), std::string::npos) << faults[0];
 }
 
-// A slice costs the blocks that it lies in: a fault in another block is not seen, and one in its own is named
-// by its bytes.
+// Reading a slice reads only its blocks: a fault in another block is not detected; one in its own block is
+// named by its bytes.
 TEST(Checkpoint, ReadsOnlyTheBlocksOfASlice) {
   const Scratch scratch;
   constexpr int64_t kBlock = cleave::checkpoint::Manifest::kBlock, kNumel = 3 * kBlock + 5;
@@ -308,7 +308,7 @@ TEST(Checkpoint, ReadsOnlyTheBlocksOfASlice) {
   EXPECT_NE(reader.faults(1)[0].find(bytes), std::string::npos);
 }
 
-TEST(Checkpoint, HasTheSameDigestHoweverItWasCutAndAnotherWithAnyOtherValue) {
+TEST(Checkpoint, HasTheSameDigestInEveryLayoutAndAnotherForOtherValues) {
   const Scratch scratch;
   std::map<std::string, std::string> first;
   for (int ranks : {1, 2, 3}) {
@@ -335,7 +335,7 @@ TEST(Checkpoint, HasTheSameDigestHoweverItWasCutAndAnotherWithAnyOtherValue) {
             checkpoint::digests(checkpoint::CheckpointReader(scratch.folder(), "b"), 1, DType::bf16));
 }
 
-TEST(Checkpoint, KnowsShardsThatWereSwapped) {
+TEST(Checkpoint, DetectsSwappedShards) {
   const Scratch scratch;
   save(scratch.folder(), "a", 2);
   const fs::path a = scratch.folder() / "a";
@@ -349,11 +349,11 @@ TEST(Checkpoint, KnowsShardsThatWereSwapped) {
   expect_error(Exit::checkpoint, {"damaged"}, [&] { read(reader, "master", "w", {4, 6}, {{0, 24}}); });
 }
 
-TEST(Checkpoint, KnowsAShardWhoseTensorsHaveOtherSizes) {
+TEST(Checkpoint, DetectsAShardWithOtherTensorSizes) {
   const Scratch scratch;
   save(scratch.folder(), "a", 2);
   std::vector<float> zeros(24);
-  std::vector<checkpoint::NamedTensor> shorter;  // the second rank's, each an element shorter
+  std::vector<checkpoint::NamedTensor> shorter;  // the second rank's, each one element shorter
   for (const char* name : {"master/w[3:24:3/6]", "exp_avg/w[12:24]", "master/bias[3:5]"}) {
     const int64_t n = std::string(name) == "master/bias[3:5]" ? 1 : 11;
     shorter.push_back({name, {n}, Tensor(zeros.data(), DType::fp32, {n}, MemoryKind::host)});
@@ -366,7 +366,7 @@ TEST(Checkpoint, KnowsAShardWhoseTensorsHaveOtherSizes) {
   });
 }
 
-TEST(Checkpoint, KnowsAShardThatIsCutShortAnywhereOrGone) {
+TEST(Checkpoint, DetectsATruncatedOrMissingShard) {
   const Scratch scratch;
   save(scratch.folder(), "a", 2);
   const fs::path file = scratch.folder() / "a" / shard(1);
@@ -381,7 +381,7 @@ TEST(Checkpoint, KnowsAShardThatIsCutShortAnywhereOrGone) {
                [&] { checkpoint::CheckpointReader(scratch.folder(), "a").check_files(); });
 }
 
-TEST(Checkpoint, OfAFileInPlaceOfAFolderIsRefusedByName) {
+TEST(Checkpoint, NamesAFileInPlaceOfItsFolder) {
   const Scratch scratch;
   const fs::path file = scratch.folder() / "run";
   std::ofstream(file) << "text";

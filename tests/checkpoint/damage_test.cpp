@@ -1,4 +1,4 @@
-// Any byte of a checkpoint that is not what was written is noticed, wherever it is.
+// Any changed byte of a checkpoint is detected.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -11,7 +11,7 @@ namespace cleave::testing {
 namespace {
 namespace fs = std::filesystem;
 
-// Of 40 tensors over three ranks, by rows, by columns and whole.
+// Saves 40 tensors over three ranks, by rows, by columns and whole.
 void save_many(const fs::path& dir) {
   comm::run_ranks(3, [&](comm::Communicator& world) {
     std::vector<checkpoint::Record> mine;
@@ -29,7 +29,7 @@ void save_many(const fs::path& dir) {
   });
 }
 
-// Everything that is in it.
+// Loads every tensor.
 void load(const fs::path& dir) {
   const checkpoint::CheckpointReader reader(dir, "latest");
   for (const auto& [name, whole] : reader.manifest().tensors) {
@@ -53,12 +53,12 @@ TEST(Damage, OfAnyByteOfAnyFileIsNamedAndNeverLoaded) {
     const fs::path& file = files[below(files.size())];
     const std::string name = fs::relative(file, scratch.folder());
     const std::string text = scratch.read(name);
-    const size_t at = below(name == "latest" ? 1 : text.size());  // behind the name blanks may follow
+    const size_t at = below(name == "latest" ? 1 : text.size());  // blanks may follow the name
     std::string other = text;
     switch (i % 4) {
       case 0:
         other[at] = char(other[at] ^ (1 << below(8)));
-        break;  // a bit
+        break;  // one bit
       case 1:
         other[at] = char(other[at] + 1 + int(below(255)));
         break;  // any other byte
@@ -78,7 +78,7 @@ TEST(Damage, OfAnyByteOfAnyFileIsNamedAndNeverLoaded) {
   load(scratch.folder());
 }
 
-TEST(Damage, ByAFileOfAnotherSaveOfTheSameLayoutIsNoticed) {
+TEST(Damage, ByAFileOfAnotherSaveOfTheSameLayoutIsDetected) {
   const Scratch one, two;
   save_many(one.folder()), save_many(two.folder());
   for (const char* file : {"a/manifest.json", "a/shard-00000.safetensors", "a/shard-00002.safetensors"}) {

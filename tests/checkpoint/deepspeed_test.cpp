@@ -1,4 +1,4 @@
-// Folders that DeepSpeed wrote, against what DeepSpeed said is in them;
+// Reads DeepSpeed checkpoint folders, and compares with values that DeepSpeed reported;
 // tests/fixtures/make_deepspeed_checkpoints.py makes both.
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 fs::path folder_of(const std::string& name) { return fs::path(FIXTURES "/deepspeed") / name; }
 
-TEST(DeepSpeedCheckpoint, WeightsAndMomentsOfEveryStageAreWhatDeepSpeedSays) {
+TEST(DeepSpeedCheckpoint, WeightsAndMomentsOfEveryStageEqualDeepSpeed) {
   for (const std::string name : {"zero1_bf16", "zero2_bf16", "zero3_bf16", "zero2_fp32"}) {
     const checkpoint::SafetensorsFile expected(folder_of(name).string() + ".expected.safetensors");
     const checkpoint::DeepSpeedCheckpoint checkpoint(folder_of(name), "latest");
@@ -44,7 +44,7 @@ TEST(DeepSpeedCheckpoint, WeightsAndMomentsOfEveryStageAreWhatDeepSpeedSays) {
   }
 }
 
-TEST(DeepSpeedCheckpoint, TheLossScaleIsWhatDeepSpeedHas) {
+TEST(DeepSpeedCheckpoint, TheLossScaleEqualsDeepSpeed) {
   const auto found = [](const std::string& name) {
     return checkpoint::DeepSpeedCheckpoint(folder_of(name), "latest").loss_scale();
   };
@@ -87,7 +87,7 @@ checkpoint::WeightNames qwen2_names() {
   return names;
 }
 
-TEST(DeepSpeedCheckpoint, OfAPipelineHasWhatDeepSpeedSaysUnderPublishedNames) {
+TEST(DeepSpeedCheckpoint, OfAPipelineEqualsDeepSpeedUnderPublishedNames) {
   const checkpoint::SafetensorsFile expected(folder_of("pipe2_bf16").string() + ".expected.safetensors");
   checkpoint::DeepSpeedCheckpoint checkpoint(folder_of("pipe2_bf16"), "latest");
   ASSERT_TRUE(checkpoint.pipeline());
@@ -109,7 +109,7 @@ TEST(DeepSpeedCheckpoint, OfAPipelineHasWhatDeepSpeedSaysUnderPublishedNames) {
   EXPECT_EQ(compared, expected.tensors().size());
 }
 
-TEST(PipelineNames, AreFoundByLayerAndShapeOrRefusedByName) {
+TEST(PipelineNames, AreFoundByLayerAndShapeOrRejectedByName) {
   using Shapes = std::map<std::string, std::vector<int64_t>>;
   const checkpoint::WeightNames model{.tensors = {{"", {9, 4}, "model.embed.weight"},
                                                   {"", {4, 4}, "model.layers.0.up.weight", true},
@@ -117,7 +117,7 @@ TEST(PipelineNames, AreFoundByLayerAndShapeOrRefusedByName) {
                                                   {"", {4}, "model.norm.weight"},
                                                   {"", {9, 4}, "lm_head.weight"}}};
   const Shapes good{{"0.weight", {9, 4}},
-                    {"2.block.up.weight", {4, 4}},  // something without parameters stands before it
+                    {"2.block.up.weight", {4, 4}},  // a layer without parameters precedes it
                     {"10.block.up.weight", {4, 4}},
                     {"11.weight", {4}},
                     {"12.weight", {9, 4}}};
@@ -156,7 +156,7 @@ class DamagedDeepSpeed : public ::testing::Test {
   Scratch scratch_;
 };
 
-TEST_F(DamagedDeepSpeed, FilesThatAreMissingAreNamed) {
+TEST_F(DamagedDeepSpeed, MissingFilesAreNamed) {
   fs::path step = copy("zero2_bf16");
   fs::remove(step / "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt");
   expect({"global_step3", "3 ranks wrote it, but the file of rank 1",
@@ -174,7 +174,7 @@ TEST_F(DamagedDeepSpeed, FilesThatAreMissingAreNamed) {
   expect({"not the name of a checkpoint"}, "../x");
 }
 
-TEST_F(DamagedDeepSpeed, FilesOfOtherRanksAndCheckpointsAreRefused) {
+TEST_F(DamagedDeepSpeed, FilesOfOtherRanksAndCheckpointsAreRejected) {
   const auto put = [&](const fs::path& step, const std::string& from, int rank) {
     const std::string file = fmt::format("zero_pp_rank_{}_mp_rank_00_optim_states.pt", rank);
     fs::copy_file(folder_of(from) / "global_step3" / ("bf16_" + file), step / ("bf16_" + file),
@@ -188,7 +188,7 @@ TEST_F(DamagedDeepSpeed, FilesOfOtherRanksAndCheckpointsAreRefused) {
   expect({"bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt contains no fp32 weights"});
 }
 
-TEST_F(DamagedDeepSpeed, CutLayersAreRefusedByName) {
+TEST_F(DamagedDeepSpeed, DividedLayersAreRejectedByName) {
   fs::path step = copy("zero1_bf16");
   std::ofstream(step / "mp_rank_01_model_states.pt") << "x";
   expect({"tensor-parallel checkpoints are not supported"});
@@ -197,9 +197,8 @@ TEST_F(DamagedDeepSpeed, CutLayersAreRefusedByName) {
   expect({"tensor-parallel checkpoints are not supported"});
 }
 
-// Replaces the number 3 behind a key of the file's pickle by 2^62. The new pickle stands behind the other
-// files of the archive, and the table of contents, whose first entry is the pickle, without the records of
-// ZIP64 behind it.
+// Replaces the number 3 after a key of the file's pickle by 2^62. The new pickle is appended to the archive's
+// files. A table of contents without ZIP64 records follows; its first entry is the pickle.
 void make_huge(const fs::path& path, const std::string& key) {
   std::string file = InputFile(path.string(), Exit::internal).text();
   const auto at = [&](size_t place) {
@@ -222,14 +221,14 @@ void make_huge(const fs::path& path, const std::string& key) {
   std::ofstream(path, std::ios::binary) << file.substr(0, directory) << entry << pickle << table;
 }
 
-TEST_F(DamagedDeepSpeed, StepsThatNoTrainingTakesAreRefused) {
+TEST_F(DamagedDeepSpeed, ImpossibleStepCountsAreRejected) {
   make_huge(copy("zero1_fp16") / "mp_rank_00_model_states.pt", "global_steps");
   expect({"it skipped", "of 4611686018427387904 steps"});
   make_huge(copy("zero1_fp16") / "zero_pp_rank_0_mp_rank_00_optim_states.pt", "cur_iter");
   expect({"the loss scaler has an invalid value (got 4.61", "for cur_iter"});
 }
 
-TEST_F(DamagedDeepSpeed, StagesThatAreMissingAreNamed) {
+TEST_F(DamagedDeepSpeed, MissingStagesAreNamed) {
   fs::path step = copy("pipe2_bf16");
   fs::remove(step / "mp_rank_01_model_states.pt");
   expect({"mp_rank_01_model_states.pt is missing, and so is the file of stage 3"});

@@ -11,7 +11,7 @@
 namespace cleave::testing {
 namespace {
 
-// Ranges and runs at distances, of a tensor with 14 elements.
+// Ranges and strided runs of a tensor with 14 elements.
 std::vector<checkpoint::Elements> many_elements() {
   std::vector<checkpoint::Elements> all;
   for (int64_t begin : {0, 1, 4})
@@ -25,7 +25,7 @@ std::vector<checkpoint::Elements> many_elements() {
   return all;
 }
 
-TEST(EachOverlap, FindsWhatComparingElementByElementFinds) {
+TEST(EachOverlap, EqualsAComparisonElementByElement) {
   for (const checkpoint::Elements& wanted : many_elements())
     for (const checkpoint::Elements& stored : many_elements()) {
       const std::vector<int64_t> w = indices_of(wanted), s = indices_of(stored);
@@ -53,9 +53,8 @@ TEST(EachOnce, HoldsForRangesColumnsAndBothTogether) {
   EXPECT_NO_THROW(checkpoint::require_each_once(mixed, 12, "w"));
 }
 
-// Ranges and columns of a matrix whose width is not that of the distances, as ranks of many layouts save
-// them.
-TEST(EachOnce, SaysOfAnyPartsWhatCountingTheElementsSays) {
+// Ranges and columns of a matrix of another width than the strides, as ranks of many layouts save them.
+TEST(EachOnce, EqualsACountOfElements) {
   std::mt19937 random(5);
   const auto below = [&](int64_t n) { return int64_t(random() % uint64_t(n)); };
   int whole = 0;
@@ -99,7 +98,7 @@ TEST(EachOnce, TakesNoMoreMemoryForMoreRuns) {
                [&] { checkpoint::require_each_once(mixed, rows * 4, "w"); });
 }
 
-TEST(EachOnce, NamesAnElementThatIsMissingOrThereTwice) {
+TEST(EachOnce, NamesAMissingOrDuplicateElement) {
   const auto refused = [](std::vector<checkpoint::Elements> parts, std::string_view numbers,
                           std::string_view element) {
     expect_error(Exit::checkpoint, {numbers, "of w are stored", element},
@@ -116,7 +115,7 @@ TEST(EachOnce, NamesAnElementThatIsMissingOrThereTwice) {
           "element 10 not at all");
 }
 
-TEST(EachOnce, RefusesPartsThatNoTensorOfThatSizeHas) {
+TEST(EachOnce, RejectsPartsOutsideOfTheTensor) {
   const checkpoint::Elements bad[] = {{{0, 13}},        {{-1, 12}},      {{12, 0}},       {{5, 5}},
                                       {{0, 12}, 1, 0},  {{0, 12}, 0, 3}, {{0, 12}, 4, 3}, {{0, 12}, 2, 3},
                                       {{0, 10}, -1, 3}, {{0, 2}, 3, 5}};

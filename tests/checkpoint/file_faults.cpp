@@ -17,12 +17,12 @@
 namespace cleave::testing {
 namespace {
 
-std::string watched;  // empty: nothing is counted
+std::string watched;  // empty: no calls are counted
 int broken_call = 0;
 FileFault broken = FileFault::none;
 std::atomic<int> calls{0};
 std::array<std::atomic<bool>, 4096> open_below{};  // by file descriptor
-thread_local FileFault now = FileFault::none;      // of the call that is under way
+thread_local FileFault now = FileFault::none;      // of the current call
 int slower_ms = 0;
 std::string mounted;
 Mount kind = Mount::local;
@@ -30,7 +30,7 @@ int refusal = 0;
 
 bool is_below(const char* path) { return !watched.empty() && path && std::string(path).starts_with(watched); }
 
-// Before a call on a watched file: whether it fails.
+// Counts a call on a watched file; true if the call must fail.
 bool fails() {
   const int call = ++calls;
   now = call == broken_call ? broken : FileFault::none;
@@ -40,7 +40,7 @@ bool fails() {
   return now == FileFault::error || full;
 }
 
-// Behind it.
+// Runs after the call.
 template <class Result>
 Result passed(Result result) {
   if (now == FileFault::kill_late) kill(getpid(), SIGKILL);
@@ -57,7 +57,7 @@ bool is_mounted(const char* path) {
   return !mounted.empty() && path && std::string(path).starts_with(mounted);
 }
 
-// Says why a call fails that this mount does not have.
+// True, with errno set, if this mount does not support the call.
 bool refused(bool asked) {
   if (!asked || kind == Mount::local) return false;
   errno = refusal;
@@ -154,7 +154,7 @@ int symlink(const char* from, const char* to) {
   return refused(is_mounted(to)) ? -1 : int(syscall(SYS_symlink, from, to));
 }
 
-int lock_file(int fd, int operation) asm("flock");  // which is also the name of a type
+int lock_file(int fd, int operation) asm("flock");  // flock is also the name of a type
 int lock_file(int fd, int operation) {
   return refused(is_below(fd)) ? -1 : int(syscall(SYS_flock, fd, operation));
 }
@@ -182,7 +182,7 @@ int remove(const char* path) {
   }));
 }
 
-// Of folders that are removed with all that is in them: their files are named by descriptor.
+// Recursive removals name files by descriptor.
 int unlinkat(int folder, const char* path, int flags) {
   return int(change(!watched.empty(), [&] { return syscall(SYS_unlinkat, folder, path, flags); }));
 }

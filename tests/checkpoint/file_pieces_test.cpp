@@ -1,4 +1,4 @@
-// Files that are written behind the caller and read before it: the same bytes as by plain calls.
+// Background writes and read-ahead: the same bytes as plain calls.
 #include <gtest/gtest.h>
 
 #include <sys/mman.h>
@@ -23,7 +23,7 @@ std::string noise(size_t bytes) {
   return out;
 }
 
-// A file on a disk, and one in memory without a name: what passes by the page cache, and what cannot.
+// A file on disk, which can bypass the page cache, and an anonymous file in memory, which cannot.
 struct Files {
   explicit Files(const std::string& bytes = "")
       : on_disk(scratch.write("x", bytes)), memory(memfd_create("x", MFD_CLOEXEC)) {
@@ -36,7 +36,7 @@ struct Files {
   int memory;
 };
 
-TEST(OutputFile, HoldsWhatWasWrittenWhateverItsSizeAndTheSizesOfThePieces) {
+TEST(OutputFile, HoldsTheWrittenBytesForAllSizes) {
   const int64_t piece = checkpoint::OutputFile::kPiece;
   const Files files;
   for (const std::string& path : {files.on_disk, files.in_memory})
@@ -57,7 +57,7 @@ TEST(OutputFile, HoldsWhatWasWrittenWhateverItsSizeAndTheSizesOfThePieces) {
     }
 }
 
-TEST(OutputFile, NamesThePathThatCannotBeOpenedAndTheDiskThatIsFull) {
+TEST(OutputFile, NamesAPathThatCannotBeOpenedAndAFullDisk) {
   const Scratch scratch;
   expect_error(Exit::checkpoint, {"cannot open", "no/such"},
                [&] { checkpoint::OutputFile(scratch.path("no/such"), 1); });
@@ -72,7 +72,7 @@ TEST(OutputFile, NamesThePathThatCannotBeOpenedAndTheDiskThatIsFull) {
   }
 }
 
-TEST(ReadAhead, GivesEachPieceInItsOrder) {
+TEST(ReadAhead, GivesThePiecesInOrder) {
   const std::string a = noise(40'000'001), b = noise(5000);
   const Files as(a), bs(b);
   for (const bool on_disk : {true, false}) {
@@ -81,7 +81,7 @@ TEST(ReadAhead, GivesEachPieceInItsOrder) {
     std::vector<checkpoint::FilePiece> pieces = {
         {&files[0], 40'000'000, 1}, {&files[1], 0, 5000}, {&files[0], 0, 0}};
     std::mt19937 random(3);
-    for (int64_t at = 3; at < 39'000'000; at += pieces.back().bytes)  // many behind one another
+    for (int64_t at = 3; at < 39'000'000; at += pieces.back().bytes)  // many adjacent pieces
       pieces.push_back({&files[0], at, random() % 2 ? int64_t(random() % 300) : int64_t(random() % 1000000)});
     pieces.push_back({&files[0], 16, 12'000'000});
     pieces.push_back({&files[1], 4999, 1});
@@ -93,13 +93,13 @@ TEST(ReadAhead, GivesEachPieceInItsOrder) {
         const std::string& from = p.file == &files[0] ? a : b;
         ASSERT_EQ(int64_t(got.size()), p.bytes);
         ASSERT_EQ(std::memcmp(got.data(), from.data() + p.offset, size_t(p.bytes)), 0) << "piece " << n;
-        std::fill(got.begin(), got.end(), std::byte{0});  // the caller's own
+        std::fill(got.begin(), got.end(), std::byte{0});  // the caller may overwrite the bytes
       }
     }
   }
 }
 
-TEST(ReadAhead, NamesTheFileThatWasCutShortMeanwhile) {
+TEST(ReadAhead, NamesAFileThatWasTruncatedMeanwhile) {
   const Scratch scratch;
   scratch.write("x", noise(30'000'000));
   const InputFile file(scratch.path("x"), Exit::data);

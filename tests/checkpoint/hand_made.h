@@ -1,4 +1,4 @@
-// Records that are made by hand, of tensors whose elements tell where they belong.
+// Hand-made records of tensors with elements that encode their position.
 #pragma once
 #include <numeric>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace cleave::testing {
 
-// Indices of the elements, one by one.
+// Indices of all elements.
 inline std::vector<int64_t> indices_of(const checkpoint::Elements& e) {
   std::vector<int64_t> out;
   for (int64_t i = e.range.begin; i < e.range.end; ++i)
@@ -16,12 +16,12 @@ inline std::vector<int64_t> indices_of(const checkpoint::Elements& e) {
   return out;
 }
 
-// What element i of a tensor holds; floats hold these numbers exactly.
+// Value of element i of a tensor; exact in fp32.
 inline float value_of(const std::string& tensor, int64_t i) { return float(i) + 0.5f * float(tensor.size()); }
 
 using Shape2 = std::vector<int64_t>;
 
-// A record to be saved.
+// A record to save.
 inline checkpoint::Record given(const std::string& kind, const std::string& tensor, const Shape2& shape,
                                 const checkpoint::Elements& elements) {
   return {kind,
@@ -52,7 +52,7 @@ inline std::vector<float> expected(const std::string& tensor, const checkpoint::
   return out;
 }
 
-// Integers that no float holds, to be saved and as they are read.
+// Integers that fp32 cannot represent, to save and as read.
 inline int64_t count_of(int64_t i) { return (int64_t{1} << 60) + 3 * i; }
 inline checkpoint::Record given_counts(const std::string& tensor, const Shape2& shape,
                                        const checkpoint::Elements& elements) {

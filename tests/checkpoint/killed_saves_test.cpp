@@ -1,6 +1,5 @@
-// A save that is killed, or meets a full disk, at each of its calls that change a file: the newest checkpoint
-// that is complete loads, every time. Also of saves behind the training, and where folders or files are not
-// renamed.
+// Kills a save, or fills the disk, at each call that changes a file: the newest complete checkpoint always
+// loads. Also tests background saves, and mounts that cannot rename folders or files.
 #include <gtest/gtest.h>
 
 #include <signal.h>
@@ -22,9 +21,9 @@ using cleave::comm::test::Ended;
 
 constexpr int64_t kNumel = 1000;
 constexpr int64_t kLarge =
-    6 * checkpoint::OutputFile::kPiece / int64_t(sizeof(float)) + 5;  // is written by a thread
+    6 * checkpoint::OutputFile::kPiece / int64_t(sizeof(float)) + 5;  // a thread writes files of this size
 
-// A tensor over all ranks, whose elements have this value.
+// A tensor over all ranks, filled with this value.
 checkpoint::Record record_of(float value, int64_t numel, const comm::Communicator& world) {
   return {"master",
           "w",
@@ -39,7 +38,7 @@ void save(const fs::path& dir, const std::string& tag, float value, int64_t nume
   checkpoint::save_checkpoint(dir, tag, {record_of(value, numel, world)}, "{}", world);
 }
 
-// The same, written by a thread; what goes behind a save does so there.
+// Saves in the background; `written` runs on the writer thread.
 void save_behind(const fs::path& dir, const std::string& tag, float value, int64_t numel,
                  comm::Communicator& world, const checkpoint::BackgroundSave::Written& written) {
   std::vector<float> memory(static_cast<size_t>(numel));
@@ -51,7 +50,7 @@ void save_behind(const fs::path& dir, const std::string& tag, float value, int64
   background.finish();
 }
 
-// Its value, or -1 where it is none that can be used.
+// Value of a checkpoint, or -1 if it cannot be read.
 float value_in(const fs::path& dir, const std::string& tag) {
   try {
     const checkpoint::CheckpointReader reader(dir, tag);
@@ -66,14 +65,14 @@ float value_in(const fs::path& dir, const std::string& tag) {
 
 struct Attempt {
   int ranks, victim;
-  bool same_name;  // as the checkpoint before: it is replaced. Otherwise that one is removed behind the save
+  bool same_name;  // as the previous checkpoint, which is replaced; else it is removed after the save
   FileFault fault;
-  bool behind = false;  // the training
+  bool behind = false;  // background save
   Mount mount = Mount::local;
   int64_t numel = kNumel;
 };
 
-// What one rank does; notes in `beyond` that it came through with fewer calls than `nth`.
+// Saves on one rank; writes to `beyond` if the save has fewer calls than `nth`.
 void save_and_break(const fs::path& dir, const fs::path& beyond, const Attempt& a, int nth,
                     comm::Communicator& world) {
   const bool breaks = world.rank() == a.victim;
@@ -92,7 +91,7 @@ void save_and_break(const fs::path& dir, const fs::path& beyond, const Attempt& 
   if (breaks && file_calls() < nth) std::ofstream{beyond};
 }
 
-// Whether the victim's save has an `nth` call; expects what must hold behind it.
+// True if the victim's save has an `nth` call. Checks the folder afterwards.
 bool try_save(const Attempt& a, int nth) {
   const Scratch scratch, notes;
   const fs::path& dir = scratch.folder();
@@ -115,22 +114,22 @@ bool try_save(const Attempt& a, int nth) {
 
   float newest = 0;
   for (const std::string& tag : checkpoint::checkpoint_folders(dir)) {
-    if (!fs::exists(dir / tag / "manifest.json")) continue;  // passed over by whoever resumes
+    if (!fs::exists(dir / tag / "manifest.json")) continue;  // resume skips it
     const float value = value_in(dir, tag);
-    // Where no file is renamed, a manifest that is cut short shows in its checksum.
+    // If files cannot be renamed, the checksum reveals a truncated manifest.
     const bool cut = a.mount == Mount::renames_none && value == -1;
     EXPECT_TRUE(cut || value >= 1) << tag;
     newest = std::max(newest, value);
   }
   EXPECT_GE(newest, 1);
-  // None is passed over without a word: `latest` gives the newest, or nothing where it is being replaced.
+  // No checkpoint is skipped silently: `latest` gives the newest, or none during its replacement.
   const float pointed = value_in(dir, "latest");
   EXPECT_TRUE(pointed == newest || pointed == -1) << pointed << " of " << newest;
   const bool saved = std::all_of(ends.begin(), ends.end(), [](const Ended& e) { return e.exit == 0; });
   if (saved) {
     EXPECT_EQ(value_in(dir, "latest"), 2);
   }
-  // What is left does not disturb the next save.
+  // The remaining files do not disturb the next save.
   comm::run_ranks(1, [&](comm::Communicator& world) { save(dir, "three", 3, kNumel, world); });
   EXPECT_EQ(value_in(dir, "latest"), 3);
   return !through;

@@ -1,4 +1,4 @@
-// What a reader makes of a manifest that is damaged, incomplete or another program's.
+// Reads manifests that are damaged, incomplete or from another program.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -25,7 +25,7 @@ class Manifest : public ::testing::Test {
     });
     whole_ = json::parse(scratch_.read("a/manifest.json"));
   }
-  // As a writer would: with the checksum of the text, computed with zeros in its place, at its end.
+  // Writes a manifest like a writer: ends with the checksum of the text, computed with zeros in its place.
   void write(json manifest) const {
     if (manifest.is_object() && manifest.contains("xxh3")) manifest["xxh3"] = std::string(16, '0');
     std::string text = manifest.dump(1) + "\n";
@@ -40,7 +40,7 @@ class Manifest : public ::testing::Test {
     expect_error(Exit::checkpoint, words, [&] { open(); });
   }
   checkpoint::CheckpointReader open() const { return {scratch_.folder(), "a"}; }
-  // The record of a tensor that begins at this element.
+  // The record of a tensor that starts at this element.
   static json& record(json& manifest, const std::string& tensor, int64_t begin) {
     for (json& r : manifest["records"])
       if (r["tensor"] == tensor && r["range"][0] == begin) return r;
@@ -57,7 +57,7 @@ TEST_F(Manifest, OfThisFormatIsRead) {
   EXPECT_EQ(whole_["version"], 3);
 }
 
-TEST_F(Manifest, OfAnotherVersionOrFormatIsRefusedWithBoth) {
+TEST_F(Manifest, OfAnotherVersionOrFormatIsRejectedWithBoth) {
   for (const json& version : {json(0), json(5), json(-1), json("1"), json(1.0), json(true), json(nullptr)}) {
     json m = whole_;
     m["version"] = version;
@@ -68,8 +68,8 @@ TEST_F(Manifest, OfAnotherVersionOrFormatIsRefusedWithBoth) {
   refused(m, {"'other'", "expected 'cleave')"});
 }
 
-// Only a tensor that older programs cannot read makes a checkpoint one that they refuse.
-TEST_F(Manifest, IsOfVersion4WhereATensorIsOfIntegersAndOfVersion3Otherwise) {
+// Only tensors that older programs cannot read raise the version.
+TEST_F(Manifest, IsOfVersion4WithIntegerTensorsAndOfVersion3Otherwise) {
   const auto alone = comm::self_communicator();
   const auto saved = [&](bool counts) {
     std::vector<checkpoint::Record> records = {given("master", "bias", {5}, {{0, 5}})};
@@ -91,8 +91,8 @@ TEST_F(Manifest, IsOfVersion4WhereATensorIsOfIntegersAndOfVersion3Otherwise) {
   refused(m, {"\"dtype\"", "the value of its other parts"});
 }
 
-// Every part, missing or of each other type, is named.
-TEST_F(Manifest, WithoutAPartOrWithOneOfAnotherTypeIsRefusedByThatPart) {
+// Every part is named if it is missing or of another type.
+TEST_F(Manifest, WithAMissingPartOrAPartOfAnotherTypeIsRejectedByThatPart) {
   const json others[] = {
       nullptr,       true, -1, 1.5, 7, "text", json::array(), json::array({"a"}), json::array({1.5, 2}),
       json::object()};
@@ -113,7 +113,7 @@ TEST_F(Manifest, WithoutAPartOrWithOneOfAnotherTypeIsRefusedByThatPart) {
   for (const char* part : {"kind", "tensor", "shape", "range", "every", "file", "name", "xxh3"}) {
     json m = whole_;
     record(m, "w", 0).erase(part);
-    // Without gaps it is another record than the one that its name says.
+    // Without "every" the record does not match its name.
     refused(m, {std::string(part) == "every" ? "name" : fmt::format("\"{}\" is missing", part)});
     for (const json& other : others) {
       m = whole_;
@@ -130,7 +130,7 @@ TEST_F(Manifest, WithoutAPartOrWithOneOfAnotherTypeIsRefusedByThatPart) {
   refused(m, {"is missing in '5'"});
 }
 
-TEST_F(Manifest, ThatIsNotJsonIsShownWhereItBegins) {
+TEST_F(Manifest, ThatIsNotJsonIsQuoted) {
   for (const auto& [text, says] : {std::pair{"", "1:1: it is empty"},
                                    {"{\n", "2:1: it is not JSON"},
                                    {"[1]", "it is not a JSON object and starts with '[1]'"},
@@ -145,7 +145,7 @@ TEST_F(Manifest, ThatIsNotJsonIsShownWhereItBegins) {
   }
 }
 
-TEST_F(Manifest, ThatListsAnElementTwiceOrNotAtAllIsRefusedByThatElement) {
+TEST_F(Manifest, ThatListsAnElementTwiceOrNotAtAllIsRejectedByThatElement) {
   json m = whole_;
   for (size_t i = 0; i < m["records"].size(); ++i)
     if (m["records"][i] == record(m, "w", 2)) {
@@ -163,7 +163,7 @@ TEST_F(Manifest, ThatListsAnElementTwiceOrNotAtAllIsRefusedByThatElement) {
   refused(m, {", exceed master/bias, which has 4"});
 }
 
-TEST_F(Manifest, WithAnyOtherByteIsNotTheOneThatWasWritten) {
+TEST_F(Manifest, WithAnyOtherByteIsRejected) {
   const std::string text = scratch_.read("a/manifest.json");
   for (size_t at = 0; at < text.size(); ++at) {
     std::string other = text;
@@ -198,11 +198,11 @@ TEST_F(Manifest, OfVersions1And2HasAChecksumForAllOfARecord) {
     });
 }
 
-TEST_F(Manifest, WhosePartsContradictEachOtherIsRefused) {
+TEST_F(Manifest, WithContradictoryPartsIsRejected) {
   json m = whole_;
   record(m, "w", 0)["shape"] = {6, 4};
   refused(m, {"\"shape\"", "the value of its other parts"});
-  m = whole_;  // w's second piece says that it is the first
+  m = whole_;  // w's second piece claims to be the first
   record(m, "w", 2)["range"] = {0, 22};
   refused(m, {"\"name\"", "the name for the record's kind, tensor and elements"});
   m = whole_;
@@ -210,7 +210,7 @@ TEST_F(Manifest, WhosePartsContradictEachOtherIsRefused) {
   refused(m, {"\"name\""});
 }
 
-TEST_F(Manifest, WithImpossibleNumbersIsRefused) {
+TEST_F(Manifest, WithImpossibleNumbersIsRejected) {
   const auto with = [&](const char* part, json value, std::string_view name, std::string_view word) {
     json m = whole_;
     json& r = record(m, "bias", 0);
@@ -231,12 +231,12 @@ TEST_F(Manifest, WithImpossibleNumbersIsRefused) {
   with("xxh3", json::array(), "", " has the wrong number of checksums (got 0, expected 1");
   with("file", "../shard", "", "is not a valid shard name");
   with("shape", std::vector<int64_t>(33, 1), "", "at most 32 numbers");
-  json m = whole_;  // runs that no memory can list
+  json m = whole_;  // more runs than memory can list
   json& r = record(m, "bias", 0);
   r["shape"] = {(int64_t{1} << 60) + 1}, r["range"] = {0, (int64_t{1} << 60) + 1}, r["every"] = {1, 2};
   r["name"] = fmt::format("master/bias[0:{}:1/2]", (int64_t{1} << 60) + 1);
   refused(m, {"element 1 not at all"});
-  m = whole_;  // each of them is possible
+  m = whole_;  // each is valid alone
   for (const char* tensor : {"b1", "b2", "b3", "b4", "b5"}) {
     json big = record(m, "bias", 0);
     big["tensor"] = tensor, big["shape"] = {int64_t{1} << 59}, big["range"] = {0, int64_t{1} << 59};
@@ -248,7 +248,7 @@ TEST_F(Manifest, WithImpossibleNumbersIsRefused) {
   refused(m, {"its tensors have impossibly many bytes"});
 }
 
-TEST_F(Manifest, WithAnotherChecksumIsNotWhatTheShardHolds) {
+TEST_F(Manifest, WithAnotherChecksumDoesNotMatchTheShard) {
   json m = whole_;
   std::string sum = record(m, "bias", 0)["xxh3"][0];
   sum[3] = sum[3] == '0' ? '1' : '0';

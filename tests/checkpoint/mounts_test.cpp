@@ -1,5 +1,4 @@
-// Mounts of object stores, which refuse to rename folders or files, to link, to lock, to append and to write
-// again.
+// Mounts of object stores that cannot rename folders or files, link, lock, append or overwrite.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -36,7 +35,7 @@ float value_of_eight_in(const fs::path& dir, const std::string& tag) {
   return held[0];
 }
 
-TEST(Mounts, ThatRenameNothingHoldCheckpoints) {
+TEST(Mounts, WithoutRenamesHoldCheckpoints) {
   for (const Mount mount : {Mount::renames_files, Mount::renames_none})
     for (const int refusal : {EPERM, EACCES, ENOSYS, EOPNOTSUPP, EXDEV, EMFILE}) {
       const Scratch scratch;
@@ -50,8 +49,8 @@ TEST(Mounts, ThatRenameNothingHoldCheckpoints) {
         EXPECT_EQ(value_of_eight_in(dir, "latest"), float(n));
       }
       EXPECT_EQ(value_of_eight_in(dir, "step1"), 1);
-      // A checkpoint is never written over: the one in its place has another name, and is there before it
-      // goes.
+      // A checkpoint is never overwritten: its replacement has another name, and is complete before the old
+      // one is removed.
       for (int n = 3; n <= 5; ++n) {
         const checkpoint::SavedCheckpoint saved = save_eight(dir, "step2", float(n));
         EXPECT_EQ(saved.name, n % 2 ? "step2.2" : "step2");
@@ -59,7 +58,7 @@ TEST(Mounts, ThatRenameNothingHoldCheckpoints) {
         EXPECT_EQ(checkpoint::list_checkpoints(dir).size(), 2u);
       }
       checkpoint::remove_checkpoint(dir / "step1");
-      // What a killed save left in the place is replaced.
+      // A new save replaces the rest of a killed save.
       fs::create_directory(dir / "step6");
       std::ofstream(dir / "step6" / "shard-00007.safetensors") << "half";
       EXPECT_EQ(save_eight(dir, "step6", 6).name, "step6");
@@ -74,8 +73,8 @@ TEST(Mounts, ThatRenameNothingHoldCheckpoints) {
     }
 }
 
-// What a killed writer leaves where files are not renamed.
-TEST(Mounts, WithACutLatestNameTheCompleteCheckpoints) {
+// Files of a killed writer on a mount that cannot rename files.
+TEST(Mounts, WithATruncatedLatestNameTheCompleteCheckpoints) {
   const Scratch scratch;
   save_eight(scratch.folder(), "one", 1), save_eight(scratch.folder(), "two", 2);
   fs::remove(scratch.folder() / "two" / "manifest.json");
@@ -89,8 +88,8 @@ TEST(Mounts, WithACutLatestNameTheCompleteCheckpoints) {
                [&] { checkpoint::CheckpointReader(scratch.folder(), "latest"); });
 }
 
-// The lock of a run: one that is left behind is taken over, and one that is held shows that it is.
-TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
+// Lock of a run: a stale one is taken over, and a held one is reported.
+TEST(Mounts, WithoutRenamesHoldTheLockOfARun) {
   const Scratch scratch;
   const fs::path file = scratch.folder() / "run.lock";
   mount_files(scratch.folder().c_str(), Mount::renames_none, EPERM);
@@ -101,12 +100,12 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
     expect_error(Exit::usage, {"another job uses this folder ("}, [&] { app::RunLock(file, {}); });
     EXPECT_FALSE(lock.require_held());
     fs::remove(file);
-    EXPECT_TRUE(lock.require_held());  // made anew
+    EXPECT_TRUE(lock.require_held());  // created again
     EXPECT_EQ(scratch.read("run.lock"), mine);
   }
   EXPECT_FALSE(fs::exists(file));
   std::string said, dead = mine;
-  dead[dead.find("\"begin\":\"") + 9] = 'x';  // an earlier process of this number
+  dead[dead.find("\"begin\":\"") + 9] = 'x';  // an earlier process with the same PID
   scratch.write("run.lock", dead);
   {
     app::RunLock lock(file, {.say = [&](const std::string& text) { said += text; }});
@@ -117,7 +116,7 @@ TEST(Mounts, ThatRenameNothingHoldTheLockOfARun) {
     fs::remove(file);
   }
   {
-    // Of another host: alive as long as it writes.
+    // A lock of another host is held as long as that host writes.
     app::RunLock held(file, {.beat = std::chrono::milliseconds(30)});
     std::string elsewhere = scratch.read("run.lock");
     elsewhere[elsewhere.find("\"host_id\":\"") + 11] = '_';

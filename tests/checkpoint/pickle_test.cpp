@@ -1,5 +1,5 @@
-// Pickles that Python made (tests/fixtures/make_pickle_fixtures.py), files that torch made
-// (make_published_fixtures.py), and what nobody should make.
+// Pickles of Python (tests/fixtures/make_pickle_fixtures.py), files of torch (make_published_fixtures.py),
+// and malicious files.
 #include "checkpoint/pickle.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ std::vector<std::string> python_pickles() {
   return all;
 }
 
-TEST(Pickle, ValuesOfEveryProtocolAreThoseOfPython) {
+TEST(Pickle, ValuesOfEveryProtocolEqualPython) {
   int seen = 0;
   for (const std::string& line : python_pickles()) {
     const size_t a = line.find('\t'), b = line.find('\t', a + 1);
@@ -88,7 +88,7 @@ void refused(const std::string& bytes, std::string_view why) {
   expect_error(Exit::checkpoint, {"of the pickle", why}, [&] { checkpoint::Pickle(bytes_of(bytes), {}); });
 }
 
-TEST(Pickle, WhatWouldRunAProgramIsRefusedByName) {
+TEST(Pickle, CallsAreRejectedByName) {
   refused(
       "\x80\x02"
       "cposix\nsystem\nX\x02" +
@@ -135,7 +135,7 @@ TEST(Pickle, WhatWouldRunAProgramIsRefusedByName) {
       "the instruction 0x50");
 }
 
-TEST(Pickle, ObjectsOfNamedClassesMayStandInItWithTheirAttributes) {
+TEST(Pickle, AcceptsObjectsOfNamedClassesWithTheirAttributes) {
   const std::string bytes =
       "\x80\x02}(K\x01"
       "cdeepspeed.x\nScaler\n)\x81}K\x05K\x06sbK\x02K\x03u.";
@@ -145,7 +145,7 @@ TEST(Pickle, ObjectsOfNamedClassesMayStandInItWithTheirAttributes) {
   ASSERT_EQ(pickle.root().items.size(), 4u);
   EXPECT_EQ(pickle.root().items[1]->kind, Kind::object);
   EXPECT_EQ(pickle.root().items[1]->text, "deepspeed.x.Scaler");
-  EXPECT_EQ(pickle.root().items[1]->find("a"), nullptr) << "5 is no name";
+  EXPECT_EQ(pickle.root().items[1]->find("a"), nullptr) << "5 is not a name";
   EXPECT_EQ(pickle.root().items[3]->integer, 3);
   const std::string named =
       "\x80\x02"
@@ -157,7 +157,7 @@ TEST(Pickle, ObjectsOfNamedClassesMayStandInItWithTheirAttributes) {
   EXPECT_EQ(other.root().find("b"), nullptr);
 }
 
-TEST(Pickle, DamageIsRefused) {
+TEST(Pickle, DamageIsRejected) {
   refused("", "the data end too early");
   refused("\x80\x02", "the data end too early");
   refused("\x80\x01.", "protocol (got 1");
@@ -182,17 +182,17 @@ TEST(Pickle, DamageIsRefused) {
       "the data end too early");
 }
 
-// A list of the instruction many times.
+// A list of one instruction, repeated.
 std::string many(const std::string& instruction, size_t times) {
   std::string bytes = "\x80\x02](";
   for (size_t i = 0; i < times; ++i) bytes += instruction;
   return bytes + "e.";
 }
 
-TEST(Pickle, OfAFewBytesTakesLittleMemory) {
+TEST(Pickle, OfFewBytesTakesLittleMemory) {
   constexpr size_t kMany = 1 << 20;
   refused(many("]", kMany), "its values need more memory than 32 times its");
-  // One name of a storage, and that storage many times.
+  // One storage, referenced many times.
   const std::string zeros(3, '\0');
   const std::string storage = "(X\x07" + zeros + "storagectorch\nFloatStorage\nX\x64" + zeros +
                               std::string(100, 'k') + "NK\x01tq\x01";
@@ -204,7 +204,7 @@ TEST(Pickle, OfAFewBytesTakesLittleMemory) {
   }
 }
 
-// Errors are fine, and so are values; anything else is found by sanitizers.
+// Errors and values are fine; sanitizers find everything else.
 template <class Read>
 void fuzz(const std::string& good, int times, Read&& read) {
   const Philox random{7, hash_name("fuzz")};
@@ -234,7 +234,7 @@ void fuzz(const std::string& good, int times, Read&& read) {
   }
 }
 
-// Writing over a file may wait for the disk; a new one does not.
+// Overwriting a file may wait for the disk; writing a new one does not.
 std::string write_new(const Scratch& scratch, const std::string& bytes) {
   std::filesystem::remove(scratch.path("x.bin"));
   return scratch.write("x.bin", bytes);
@@ -251,7 +251,7 @@ TEST(TorchFile, AnyBytesAreTensorsOrAnErrorThatNamesTheFile) {
   const Scratch scratch;
   const std::string good = torch_file_of("llama_torch/pytorch_model.bin");
   ASSERT_GT(good.size(), 10000u);
-  // Where programs and tables are; among the weights every byte is good.
+  // Changes programs and tables only; every byte of the weights is valid.
   const size_t pickle = good.find("data.pkl"), storage = good.find("/data/0");
   ASSERT_LT(pickle, storage);
   fuzz(good.substr(0, storage), 1500, [&](const std::string& head) {
@@ -276,7 +276,7 @@ std::string end_record(uint16_t entries, uint32_t size, uint32_t begin) {
   return "PK\x05\x06" + little(uint32_t{0}) + little(entries) + little(entries) + little(size) +
          little(begin) + little(uint16_t{0});
 }
-// A ZIP archive of files that are not compressed.
+// A ZIP archive of uncompressed files.
 std::string zip(const std::vector<std::pair<std::string, std::string>>& files) {
   std::string out, table;
   for (const auto& [name, content] : files) {
@@ -289,7 +289,7 @@ std::string zip(const std::vector<std::pair<std::string, std::string>>& files) {
   return out + table + end_record(uint16_t(files.size()), uint32_t(table.size()), uint32_t(out.size()));
 }
 
-// {"w": a tensor of this shape}, with 4 numbers in its storage.
+// {"w": a tensor of this shape} with 4 numbers in its storage.
 std::string torch_file_with(const std::string& shape) {
   const std::string zeros(3, '\0');
   const auto text = [&](const std::string& t) { return "X" + std::string(1, char(t.size())) + zeros + t; };
@@ -299,7 +299,7 @@ std::string torch_file_with(const std::string& shape) {
   return zip({{"x/data.pkl", pickle}, {"x/data/0", std::string(16, '\0')}});
 }
 
-TEST(TorchFile, OfImpossibleSizesIsRefused) {
+TEST(TorchFile, OfImpossibleSizesIsRejected) {
   const Scratch scratch;
   const auto refused_file = [&](const std::string& bytes, std::string_view why) {
     expect_error(Exit::checkpoint, {"cannot be read as a torch.save file", why},
@@ -311,13 +311,13 @@ TEST(TorchFile, OfImpossibleSizesIsRefused) {
   for (int i = 0; i < 33; ++i) dims += "K\x01";
   refused_file(torch_file_with(dims + "t"), "'w' has an impossible shape");
   refused_file(torch_file_with("K\x05\x85"), "has more elements than the file");
-  // Its record of ZIP64 would begin before the file.
+  // Its ZIP64 record would start before the file.
   refused_file(
       "PK\x06\x07" + little(uint32_t{0}) + little(uint64_t{10}) + little(uint32_t{1}) + end_record(0, 0, 0),
       "points outside of the file");
 }
 
-TEST(TorchFile, CutShortAtAnyPlaceItIsRefused) {
+TEST(TorchFile, TruncatedAnywhereIsRejected) {
   const Scratch scratch;
   const std::string good = torch_file_of("llama_torch/pytorch_model.bin");
   for (size_t size = 0; size < good.size(); size += 97) {

@@ -1,4 +1,4 @@
-// Files that no save wrote stay, whatever name their folder has.
+// Removals keep files that no save wrote, in folders of any name.
 #include "checkpoint/removal.h"
 
 #include <gtest/gtest.h>
@@ -31,10 +31,10 @@ std::string state_of(const fs::path& dir, const std::string& tag) {
   return checkpoint::CheckpointReader(dir, tag).state();
 }
 
-TEST(Removal, OfASaveLeavesFoldersOfTheUserAlone) {
+TEST(Removal, OfASaveKeepsFoldersOfTheUser) {
   for (const std::string folder : {"data", ".tmp.data", ".tmp.trial.data", ".old.data"})
     for (const std::string name : {"thesis.txt", "shard-final.safetensors", "manifest.json"}) {
-      if (folder != "data" && name == "manifest.json") continue;  // what a killed save leaves looks like it
+      if (folder != "data" && name == "manifest.json") continue;  // looks like the rest of a killed save
       SCOPED_TRACE(folder + "/" + name);
       const Scratch scratch;
       fs::create_directories(scratch.folder() / folder);
@@ -49,7 +49,7 @@ TEST(Removal, OfASaveLeavesFoldersOfTheUserAlone) {
   EXPECT_EQ(scratch.read("data"), "a file");
 }
 
-TEST(Removal, OfACheckpointLeavesOtherFilesInItsFolder) {
+TEST(Removal, OfACheckpointKeepsOtherFilesInItsFolder) {
   const Scratch scratch;
   save(scratch.folder(), "a", "1");
   fs::create_directories(scratch.folder() / "a/plots");
@@ -64,7 +64,7 @@ TEST(Removal, OfACheckpointLeavesOtherFilesInItsFolder) {
   EXPECT_FALSE(fs::exists(scratch.folder() / "a/manifest.json"));
 }
 
-TEST(Removal, OfALinkLeavesWhatItLeadsTo) {
+TEST(Removal, OfALinkKeepsItsTarget) {
   const Scratch scratch, other;
   save(other.folder(), "a", "1");
   fs::create_directory_symlink(other.folder() / "a", scratch.folder() / "a");
@@ -82,7 +82,7 @@ TEST(Removal, OfALinkLeavesWhatItLeadsTo) {
   EXPECT_EQ(state_of(other.folder(), "a"), "1");
 }
 
-TEST(Removal, GoesByNames) {
+TEST(Removal, SelectsFilesByName) {
   for (const char* name : {"manifest.json", "manifest.json.tmp", "shard-00000.safetensors",
                            "shard-100000.safetensors", "shard-00001.json"})
     EXPECT_TRUE(checkpoint::is_checkpoint_file(name)) << name;

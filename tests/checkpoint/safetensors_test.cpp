@@ -9,7 +9,7 @@
 namespace cleave::testing {
 namespace {
 
-// A file of this header and as many zero bytes of tensors.
+// A file with this header and `bytes` zero bytes of tensors.
 std::string file_of(const std::string& header, size_t bytes) {
   const uint64_t length = header.size();
   std::string out(sizeof length, '\0');
@@ -17,7 +17,7 @@ std::string file_of(const std::string& header, size_t bytes) {
   return out + header + std::string(bytes, '\0');
 }
 
-TEST(Safetensors, GivesBackWhatWasWritten) {
+TEST(Safetensors, ReadsBackTheWrittenTensors) {
   const Scratch scratch;
   std::vector<float> a(6);
   std::vector<int32_t> b = {7, -8};
@@ -38,7 +38,7 @@ TEST(Safetensors, GivesBackWhatWasWritten) {
   EXPECT_EQ(again, b);
 }
 
-TEST(Safetensors, BytesThatBelongToNoTensorOrToTwoAreRefused) {
+TEST(Safetensors, BytesOfNoTensorOrOfTwoAreRejected) {
   const Scratch scratch;
   const auto refused = [&](const std::string& bytes, std::string_view word) {
     const std::string path = scratch.write("x", bytes);
@@ -74,7 +74,7 @@ TEST(Safetensors, BytesThatBelongToNoTensorOrToTwoAreRefused) {
           "hole or overlap at byte 8");
 }
 
-TEST(Safetensors, ReadingWhatIsNotThereIsRefused) {
+TEST(Safetensors, ReadingAMissingTensorIsRejected) {
   const Scratch scratch;
   const checkpoint::SafetensorsFile file(
       scratch.write("x", file_of(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8)));

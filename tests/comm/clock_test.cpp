@@ -1,4 +1,4 @@
-// Ranks whose clocks show different times.
+// Ranks with clocks that show different times.
 #include "comm/clock.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ double now() {
       .count();
 }
 
-TEST(Clock, OffsetIsOffByHalfTheRoundTripAtMost) {
+TEST(Clock, ErrorIsAtMostHalfTheRoundTrip) {
   run_ranks(4, [](Communicator& world) {
     const double shift = 1e9 * world.rank();
     const ClockOffset got = clock_offset(world, [&] { return now() + shift; });
@@ -25,11 +25,11 @@ TEST(Clock, OffsetIsOffByHalfTheRoundTripAtMost) {
   });
 }
 
-// A round that takes long on one way only tells a wrong offset, and does not count.
+// A delay in one direction makes the offset of a round wrong, and the round does not count.
 TEST(Clock, TheShortestRoundTripCounts) {
   run_ranks(2, [](Communicator& world) {
     int asked = 0;
-    double late = 0;  // of the second rank's clock, in this many of its readings
+    double late = 0;  // delay of the second rank's clock, for this many readings
     const ClockOffset got = clock_offset(world, [&] {
       if (world.rank() == 1 && ++asked % 2 == 0 && asked < 14) late += 1e6;  // between sending and receiving
       return now() + late;
@@ -42,7 +42,7 @@ TEST(Clock, TheShortestRoundTripCounts) {
   });
 }
 
-TEST(Clock, OfARankAloneIsItsOwn) {
+TEST(Clock, OfASingleRankHasNoOffset) {
   const auto alone = self_communicator();
   EXPECT_EQ(clock_offset(*alone, now).offset, 0);
 }

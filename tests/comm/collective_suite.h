@@ -1,5 +1,5 @@
-// The claims that every transport is held to. A test file includes this once and instantiates the two suites
-// for its transports.
+// Tests that every transport must pass. A test file includes this once and instantiates both suites for its
+// transports.
 #pragma once
 #include <tuple>
 
@@ -13,8 +13,8 @@ class TransportsAndTypes : public testing::TestWithParam<std::tuple<const test::
 TEST_P(TransportsAndTypes, ReduceInRankOrderAndGatherByRank) {
   test::expect_collectives(*std::get<0>(GetParam()), std::get<1>(GetParam()));
 }
-TEST_P(Transports, GiveTheSameBitsHoweverACallIsCut) { test::expect_cuts_change_nothing(*GetParam()); }
-TEST_P(Transports, MovePiecesOfShardsAndNothingElse) { test::expect_pieces_of_shards(*GetParam()); }
+TEST_P(Transports, GiveTheSameBitsForEveryCutOfACall) { test::expect_cuts_change_nothing(*GetParam()); }
+TEST_P(Transports, MoveOnlyTheRequestedPiecesOfShards) { test::expect_pieces_of_shards(*GetParam()); }
 TEST_P(Transports, TakeNoNaNForTheLargest) { test::expect_max_of_numbers(*GetParam()); }
 TEST_P(Transports, CountTheBytesTheySend) { test::expect_bytes_counted(*GetParam()); }
 TEST_P(Transports, SendWithoutWaitingForTheReceiver) { test::expect_point_to_point(*GetParam()); }

@@ -3,7 +3,7 @@
 namespace cleave::comm::test {
 namespace {
 
-// A value that depends on everything, whose sums are inexact in every float type.
+// A value that depends on both arguments; sums of it are inexact in every float type.
 double value(int rank, int64_t i) {
   return double((i * 7919 + rank * 104729) % 100'003) / 1e4 * ((i + rank) % 3 ? 1 : -0.37);
 }
@@ -60,7 +60,7 @@ T add_in_order(int ranks, int64_t i) {
   }
 }
 
-// In double precision, which holds every value of the suite but those of int64.
+// Computes in double precision, which holds all values of the suite except int64.
 template <class T>
 T largest(int ranks, int64_t i) {
   const auto number = [&](int r) {
@@ -125,7 +125,7 @@ Bytes expected_gather(DType dtype, int ranks, int64_t shard) {
 }
 
 Tensor view(Bytes& bytes, DType dtype) {
-  // data() of an empty vector may be null, and every tensor of a call should be defined.
+  // data() of an empty vector may be null, but every tensor of a call should have an address.
   static std::byte nothing;
   return {bytes.empty() ? &nothing : bytes.data(), dtype, {int64_t(bytes.size()) / size_of(dtype)}};
 }

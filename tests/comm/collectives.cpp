@@ -112,7 +112,7 @@ void expect_cuts_change_nothing(const Transport& transport) {
                   {});
 }
 
-// Pieces of shards, in any order, are the whole; what is outside a piece is left alone.
+// Pieces of shards in any order equal the whole; elements outside of a piece are unchanged.
 void expect_pieces_of_shards(const Transport& transport) {
   for (int size : transport.sizes)
     transport.run(size,
@@ -142,7 +142,7 @@ void expect_pieces_of_shards(const Transport& transport) {
                   {});
 }
 
-// One rank has a NaN at an element of its own, all have one at the last element.
+// Each rank has a NaN at another element, and all have one at the last element.
 void expect_max_of_numbers(const Transport& transport) {
   for (int size : transport.sizes)
     transport.run(size,
@@ -156,7 +156,7 @@ void expect_max_of_numbers(const Transport& transport) {
                     c.all_reduce(Tensor(x.data(), DType::fp32, {n + 1}), stream, {.by = Reduction::max});
                     stream.synchronize();
                     for (int i = 0; i < n; ++i) {
-                      // Even elements grow with the rank, odd ones fall; element i lacks rank i.
+                      // Even elements grow with the rank, odd ones fall; element i misses rank i.
                       const int largest = i % 2 ? (i == 0 ? 1 : 0) : (n - 1 == i ? n - 2 : n - 1);
                       const float want = n == 1 ? -10 : float(-10 + (i % 2 ? -largest : largest));
                       EXPECT_ON_RANK(x[size_t(i)] == want, "element {} is {}, wanted {}", i, x[size_t(i)],
@@ -182,7 +182,7 @@ void expect_bytes_counted(const Transport& transport) {
           Bytes exchanged(full.size());
           c.all_to_all(view(exchanged, DType::fp32), view(full, DType::fp32), stream, {.max_numel = 5});
           comm::CommBytes want;
-          // 2n + 1 elements are cut into parts of 3 while they last.
+          // 2n + 1 elements are cut into parts of 3; the last ones are shorter or empty.
           const int64_t part = std::clamp<int64_t>(2 * n + 1 - 3 * c.rank(), 0, 3);
           if (n > 1) {
             want[comm::Collective::all_gather] = (n - 1) * numel * 4;
@@ -207,7 +207,7 @@ void expect_point_to_point(const Transport& transport) {
                   [&](comm::Communicator& c) {
                     Stream stream;
                     const int next = (c.rank() + 1) % c.size(), before = (c.rank() + c.size() - 1) % c.size();
-                    // Everybody sends everything before anybody receives.
+                    // All ranks send everything before any receives.
                     std::vector<int64_t> sizes = {1, 0, 1000, transport.large_numel, 3};
                     for (int64_t numel : sizes) {
                       Bytes t = input(DType::bf16, c.rank(), numel, numel);
@@ -218,7 +218,7 @@ void expect_point_to_point(const Transport& transport) {
                       c.recv(view(t, DType::bf16), before, stream);
                       same(t, input(DType::bf16, before, numel, numel), "received");
                     }
-                    // One-forward-one-backward between neighbours: two channels, in opposite directions.
+                    // One-forward-one-backward between neighbors: two channels, in opposite directions.
                     for (int micro = 0; micro < 20; ++micro) {
                       Bytes activation = input(DType::fp32, micro, 5000),
                             gradient = input(DType::fp32, 1000 + micro, 5000);
@@ -245,7 +245,7 @@ void expect_splits(const Transport& transport) {
         size,
         [](comm::Communicator& c) {
           Stream stream;
-          // Odd and even ranks, the order turned round.
+          // Odd and even ranks, in reverse order.
           const int members = (c.size() + 1 - c.rank() % 2) / 2;
           auto half = c.split({c.rank() % 2, members - 1 - c.rank() / 2, members}, "half");
           EXPECT_ON_RANK(half->size() == members, "{} members, wanted {}", half->size(), members);
@@ -270,8 +270,8 @@ void expect_streams(const Transport& transport) {
   for (int size : transport.sizes)
     transport.run(size,
                   [](comm::Communicator& c) {
-                    // Two groups on two streams, and one group on both: calls of a group run in the order
-                    // they were made.
+                    // Two groups on two streams, and one group on both: calls of a group run in host call
+                    // order.
                     auto other = c.duplicate("other");
                     Stream a(Stream::Mode::worker), b(Stream::Mode::worker);
                     std::vector<Bytes> data;

@@ -1,5 +1,5 @@
-// One suite of collectives for every transport. A transport's test file says how to run a body on n ranks;
-// the suite compares with sums made here, in rank order, one element at a time.
+// Collective tests for every transport. A transport's test file provides a function that runs a body on n
+// ranks; the tests compare with sums in rank order, computed one element at a time.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace cleave::comm::test {
 
 using Body = std::function<void(comm::Communicator&)>;
-// Runs body on `size` ranks and rethrows, or otherwise reports to gtest, a failure of any of them.
+// Runs body on `size` ranks; rethrows a failure of any rank or reports it to gtest.
 using RunRanks = std::function<void(int size, const Body& body, const comm::CommOptions& options)>;
 
 struct Transport {
@@ -22,7 +22,7 @@ struct Transport {
   RunRanks run;
   std::vector<int> sizes;
   int64_t large_numel;      // several slots of the transport
-  bool slow_calls = false;  // each call takes long: make fewer
+  bool slow_calls = false;  // use fewer calls
 };
 
 void expect_collectives(const Transport& transport, DType dtype);
@@ -34,14 +34,14 @@ void expect_point_to_point(const Transport& transport);
 void expect_splits(const Transport& transport);
 void expect_streams(const Transport& transport);
 
-// Throws unless the condition holds: works in a forked rank too, where gtest's failures would be lost.
+// Throws unless the condition holds. Also works in a forked rank, which loses gtest failures.
 #define EXPECT_ON_RANK(condition, ...)                                                                 \
   do {                                                                                                 \
     if (!(condition))                                                                                  \
       throw std::runtime_error(fmt::format("{}:{}: ", __FILE__, __LINE__) + fmt::format(__VA_ARGS__)); \
   } while (0)
 
-// The message of the Error that `run` must throw.
+// Message of the Error that `run` must throw.
 template <class Run>
 std::string error_of(Run run, Exit exit) {
   try {

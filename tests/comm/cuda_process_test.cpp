@@ -1,5 +1,5 @@
-// Ranks as processes with GPUs, which they share when there are fewer: over what is chosen for them, over
-// CUDA IPC and through host memory. Only the children use CUDA, which does not survive a fork.
+// Ranks as processes with GPUs, shared if there are fewer: over the automatic transport, CUDA IPC and host
+// memory. Only the children use CUDA, which does not survive a fork.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -29,14 +29,14 @@ std::vector<std::string> routes() {
   return {};
 }
 
-// What a rank of a test has on its GPU.
+// GPU memory and stream of a test rank.
 class Rank {
  public:
   explicit Rank(Device device) : memory_({}, Memory::Mode::real, device), stream(device) {
     space_.lend_to(stream);
   }
   Device device() const { return memory_.device(); }
-  // Small whole numbers, so that sums are exact in any order.
+  // Small integers, so that sums are exact in any order.
   Tensor make(int64_t numel, int factor, int64_t first = 0) {
     buffers_.push_back(
         memory_.allocate(MemoryKind::device, Category::staging, DType::fp32, {numel}, "values"));
@@ -81,7 +81,7 @@ class CudaProcesses : public testing::TestWithParam<std::string> {
  protected:
   using Body = std::function<void(Communicator&, Rank&)>;
 
-  // The ranks' ends; skips the test where the children found no GPU.
+  // Results of the ranks; skips the test if the children found no GPU.
   static std::vector<Ended> run(int size, std::chrono::milliseconds timeout, const std::string& route,
                                 const Body& body, std::chrono::seconds limit = 300s) {
     const int port = test::free_port();
@@ -117,7 +117,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CudaProcesses);
 INSTANTIATE_TEST_SUITE_P(On, CudaProcesses, testing::ValuesIn(routes()),
                          [](const auto& p) { return p.param + "_cuda"; });
 
-TEST_P(CudaProcesses, MoveAndSumWhatIsOnTheirGpus) {
+TEST_P(CudaProcesses, MoveAndSumGpuTensors) {
   const int64_t shard = 100'003;
   const auto ends = run(3, 30s, GetParam(), [&](Communicator& world, Rank& me) {
     const int rank = world.rank();
@@ -149,10 +149,10 @@ TEST_P(CudaProcesses, MoveAndSumWhatIsOnTheirGpus) {
   for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;
 }
 
-// Sums that are inexact in every float type, from nothing up to several slots of a segment.
-TEST_P(CudaProcesses, GiveTheBitsOfTheCpusTransports) {
+// Sums that are inexact in every float type, from empty to several slots of a segment.
+TEST_P(CudaProcesses, GiveTheBitsOfCpuTransports) {
   for (const int size : {2, 3}) {
-    if (size > 2 && GetParam() == "auto") continue;  // NCCL adds more than two in an order of its own
+    if (size > 2 && GetParam() == "auto") continue;  // NCCL adds more than two in its own order
     const auto ends = run(size, 60s, GetParam(), [&](Communicator& world, Rank& me) {
       const int rank = world.rank();
       for (const DType t : {DType::fp32, DType::bf16, DType::fp16, DType::fp64, DType::int32, DType::int64})
@@ -191,7 +191,7 @@ TEST_P(CudaProcesses, GiveTheBitsOfTheCpusTransports) {
   }
 }
 
-// Two streams of a rank take turns in one group, whether they wait for each other or not.
+// Two streams of a rank alternate in one group, with and without waits between them.
 TEST_P(CudaProcesses, KeepTheOrderOfCallsAcrossStreams) {
   const auto ends = run(2, 30s, GetParam(), [&](Communicator& world, Rank& me) {
     Rank other(me.device());
@@ -213,7 +213,7 @@ TEST_P(CudaProcesses, KeepTheOrderOfCallsAcrossStreams) {
   for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;
 }
 
-// A larger one comes while the smaller ones before it are under way.
+// A larger message is sent while smaller ones are in flight.
 TEST_P(CudaProcesses, KeepTheOrderOfMessagesThatGrow) {
   const auto ends = run(2, 30s, GetParam(), [&](Communicator& world, Rank& me) {
     std::vector<Tensor> messages;
@@ -227,8 +227,8 @@ TEST_P(CudaProcesses, KeepTheOrderOfMessagesThatGrow) {
   for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;
 }
 
-// What the transport's allocator gave is lent while the calls run, and the group goes on when it was freed.
-TEST_P(CudaProcesses, UseWhatTheyAreLentUntilItIsTakenBack) {
+// Memory of the transport's allocator is registered during calls, and the group works after it is freed.
+TEST_P(CudaProcesses, UseRegisteredBuffersUntilTheyAreTakenBack) {
   setenv("CLEAVE_NCCL_REGISTER", "on", 1);
   const int64_t shard = 100'000;
   const auto ends = run(3, 30s, GetParam(), [&](Communicator& world, Rank& me) {
@@ -254,7 +254,7 @@ TEST_P(CudaProcesses, UseWhatTheyAreLentUntilItIsTakenBack) {
     }
     const Tensor x = me.make(shard, rank + 1);
     world.all_reduce(x, me.stream);
-    me.expect(x, Rank::numbers(shard, 6), "all_reduce behind the loan");
+    me.expect(x, Rank::numbers(shard, 6), "all_reduce after take_back");
   });
   unsetenv("CLEAVE_NCCL_REGISTER");
   if (no_gpu(ends)) GTEST_SKIP() << "no GPU";
@@ -266,7 +266,8 @@ TEST_P(CudaProcesses, SendWithoutWaitingAsAPipelineDoes) {
     const int64_t n = 50'000;
     const auto forward = world.duplicate("forward"), back = world.duplicate("back");
     const Tensor got = me.make(n, 0);
-    // One forward, one backward: each sends before it receives, which a channel without room would not end.
+    // One forward, one backward: each rank sends before it receives, which would hang without channel
+    // capacity.
     for (int micro = 0; micro < 8; ++micro) {
       const Tensor t = me.make(n, micro + 1 + world.rank());
       if (world.rank() == 0) {
@@ -284,8 +285,8 @@ TEST_P(CudaProcesses, SendWithoutWaitingAsAPipelineDoes) {
   for (const Ended& e : ends) EXPECT_EQ(e.exit, 0) << e.message;
 }
 
-// Nobody waits between them, so each may come to the channel while the one before is on its way, or leave it
-// before it was written.
+// No wait separates the messages: each may reach the channel while its predecessor is in flight, or leave it
+// before the predecessor was written.
 TEST_P(CudaProcesses, KeepMessagesApartThatFollowEachOther) {
   const auto ends = run(2, 30s, GetParam(), [&](Communicator& world, Rank& me) {
     constexpr int kMessages = 12;
@@ -323,7 +324,7 @@ TEST_P(CudaProcesses, EndTogetherWhenOneIsKilled) {
   EXPECT_EQ(ends[1].exit, -SIGKILL);
   EXPECT_EQ(ends[0].exit, int(Exit::rank_lost)) << ends[0].message;
   EXPECT_TRUE(test::has(ends[0].message, "rank 1")) << ends[0].message;
-  // Its deadlines of the start, of the call and of the end.
+  // Its deadlines at start, call and end.
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 3 * kTimeout);
 }
 
@@ -342,8 +343,8 @@ TEST_P(CudaProcesses, NameTheCallThatARankDoesNotJoin) {
     EXPECT_TRUE(test::has(ends[0].message, part)) << ends[0].message;
 }
 
-// The thread that launches is held up in CUDA then, with the lock that other calls of CUDA need.
-TEST_P(CudaProcesses, NameItAlsoWhereTheQueueOfTheStreamIsFull) {
+// The launching thread is blocked inside CUDA and holds the lock that other CUDA calls need.
+TEST_P(CudaProcesses, NameItAlsoIfTheStreamIsFull) {
   const auto ends = run(2, 4s, GetParam(), [&](Communicator& world, Rank& me) {
     const Tensor x = me.make(1000, 1), y = me.make(1000, 0);
     world.all_reduce(x, me.stream);

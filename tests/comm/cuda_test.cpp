@@ -1,4 +1,4 @@
-// CPU transports on the streams of a GPU, with more data than the pinned memory between them holds.
+// CPU transports on GPU streams, with more data than the pinned memory between them holds.
 #include <gtest/gtest.h>
 
 #include "comm/communicator.h"
@@ -59,10 +59,10 @@ std::vector<int64_t> numbers(int64_t numel, int64_t factor, int64_t first = 0) {
   return v;
 }
 
-// Elements of a shard: three ranks' are cut into two pieces.
+// Elements of a shard; shards of three ranks are cut into two pieces.
 constexpr int64_t kShard = kPinnedScratch / 8 / 3 + 1000;
 
-TEST_P(CudaCollectives, MoveAndSumWhatIsOnTheGpu) {
+TEST_P(CudaCollectives, MoveAndSumGpuTensors) {
   run_ranks(3, [&](Communicator& world) {
     Rank me(GetParam());
     const int64_t rank = world.rank(), whole = 3 * kShard;
@@ -92,11 +92,11 @@ TEST_P(CudaCollectives, MoveAndSumWhatIsOnTheGpu) {
   });
 }
 
-TEST_P(CudaCollectives, LeaveTheReasonBySynchronizeWhenARankIsGone) {
+TEST_P(CudaCollectives, ThrowTheReasonFromSynchronizeIfARankIsLost) {
   EXPECT_THROW(run_ranks(2,
                          [&](Communicator& world) {
-                           // Before it has memory: that goes back only when all streams of the context are
-                           // done, and those of rank 0 wait for the reason.
+                           // Fail before allocating: a free waits for all streams of the context, and those
+                           // of rank 0 wait for the reason.
                            if (world.rank() == 1) fail(Exit::data, "rank 1 ends early");
                            Rank me(GetParam());
                            const Tensor x = me.on_gpu(numbers(10, 1));
@@ -106,7 +106,7 @@ TEST_P(CudaCollectives, LeaveTheReasonBySynchronizeWhenARankIsGone) {
                Error);
 }
 
-// Notes which call of its kind each message is.
+// Records the call number of each message.
 class Numbering final : public DeviceGroup {
  public:
   explicit Numbering(std::vector<uint64_t>& numbers) : numbers_(numbers) {}
@@ -136,7 +136,7 @@ class NumberingTransport final : public DeviceTransport {
   std::vector<uint64_t>& numbers_;
 };
 
-// A report of one that is late says its number, which has to be the same at both ends.
+// The report of a late message contains its number, which must be equal at both ends.
 TEST_P(CudaCollectives, NumberMessagesByPairAndDirection) {
   run_ranks(3, [&](Communicator& world) {
     if (world.rank() != 1) return;

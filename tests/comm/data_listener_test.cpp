@@ -1,4 +1,4 @@
-// Who may connect to a rank for its data, and what happens to everybody else.
+// Callers of a rank's data listener: accepted ranks and rejected strangers.
 #include "comm/rendezvous/data_listener.h"
 
 #include <gtest/gtest.h>
@@ -30,14 +30,14 @@ int port_in(const std::string& where) {
   return r.number<int32_t>();
 }
 
-// The same with another secret.
+// The address with another secret.
 std::string with_a_guess(const std::string& where) {
   std::string guess = where;
   guess.back() = guess.back() == '0' ? '1' : '0';
   return guess;
 }
 
-// That a byte of one end arrives at the other.
+// Checks that a byte from one end arrives at the other.
 void expect_joined(Socket& a, Socket& b) {
   char got = 0;
   EXPECT_TRUE(a.send_all("x", soon()));
@@ -45,7 +45,7 @@ void expect_joined(Socket& a, Socket& b) {
   EXPECT_EQ(got, 'x');
 }
 
-TEST(DataListener, TakesTheRankThatShowsTheSecretAndNoStrangerBeforeIt) {
+TEST(DataListener, AcceptsTheRankWithTheSecretAndNoStrangerBeforeIt) {
   DataListener listener("127.0.0.1");
   const Alarm alarm;
   std::mt19937 random(1);
@@ -59,7 +59,7 @@ TEST(DataListener, TakesTheRankThatShowsTheSecretAndNoStrangerBeforeIt) {
     if (i % 3) s.send_all(garbage, soon());
     strangers.push_back(std::move(s));
   }
-  // Who guesses is hung up on, and goes on until its deadline.
+  // A caller that guesses is disconnected and retries until its deadline.
   std::string refused;
   std::thread guesser([&] {
     refused = error_of(
@@ -80,7 +80,7 @@ TEST(DataListener, TakesTheRankThatShowsTheSecretAndNoStrangerBeforeIt) {
       << refused;
 }
 
-TEST(DataListener, KeepsAConnectionForTheGroupThatItIsFor) {
+TEST(DataListener, KeepsAConnectionForItsGroup) {
   DataListener listener("127.0.0.1");
   const Alarm alarm;
   Socket later, now;
@@ -95,10 +95,10 @@ TEST(DataListener, KeepsAConnectionForTheGroupThatItIsFor) {
   expect_joined(later, second);
 }
 
-TEST(DataListener, IsCalledAgainUntilItIsThere) {
+TEST(DataListener, IsCalledRepeatedlyUntilItListens) {
   const Alarm alarm;
   std::string where;
-  { where = DataListener("127.0.0.1").where(); }  // and nobody listens there any more
+  { where = DataListener("127.0.0.1").where(); }  // no process listens there any more
   const std::string message =
       error_of([&] { connect_data(link_to(0), 1, where, alarm, Clock::now() + 200ms); }, Exit::rank_lost);
   EXPECT_TRUE(has(message, "Connection refused")) << message;

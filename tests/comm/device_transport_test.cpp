@@ -1,4 +1,4 @@
-// What a group does with its transport between GPUs before any GPU is asked.
+// A group's use of its transport between GPUs, without a GPU.
 #include "comm/device_group.h"
 
 #include <fstream>
@@ -13,12 +13,12 @@ namespace {
 
 using test::error_of, test::has;
 
-// Says what it was told, and meets unless it is to fail.
+// Records the calls of the transport; meets unless it should fail.
 struct Told {
   Exit meeting = Exit::ok;
   int met = 0;
   std::vector<size_t> lent = {};
-  std::vector<std::pair<int, int64_t>> opened = {};  // whom to, or whom from as a negative number
+  std::vector<std::pair<int, int64_t>> opened = {};  // peer (negative for receives) and bytes
 };
 
 class TalkingGroup final : public DeviceGroup {
@@ -68,7 +68,7 @@ int32_t sum_over(Communicator& ranks) {
   return sum;
 }
 
-TEST(DeviceTransport, ThatCannotMeetIsLeftOutWithItsReasonAndTheGroupGoesOn) {
+TEST(DeviceTransport, ThatCannotMeetIsSkippedWithItsReason) {
   run_ranks(2, [](Communicator& world) {
     Told told{.meeting = Exit::usage};
     EXPECT_EQ(world.transport()->try_to_use(std::make_shared<TalkingTransport>(told)), "world cannot meet");
@@ -78,12 +78,12 @@ TEST(DeviceTransport, ThatCannotMeetIsLeftOutWithItsReasonAndTheGroupGoesOn) {
     told.meeting = Exit::ok;
     EXPECT_EQ(world.transport()->try_to_use(std::make_shared<TalkingTransport>(told)), "");
     EXPECT_EQ(told.met, 1);
-    EXPECT_EQ(told.lent, std::vector<size_t>{1}) << "what was lent before the meeting";
+    EXPECT_EQ(told.lent, std::vector<size_t>{1}) << "buffers registered before the meeting";
     EXPECT_EQ(sum_over(world), 2) << "the host's memory keeps its own way";
   });
 }
 
-TEST(DeviceTransport, IsOpenedOnceByThoseWhomItConnects) {
+TEST(DeviceTransport, IsOpenedOnceByTheRanksThatItConnects) {
   run_ranks(3, [](Communicator& world) {
     Told told;
     TransportAccess& own = *world.transport();
@@ -100,7 +100,7 @@ TEST(DeviceTransport, IsOpenedOnceByThoseWhomItConnects) {
   });
 }
 
-TEST(DeviceTransport, ThatLosesARankInItsMeetingEndsTheJob) {
+TEST(DeviceTransport, ThatLosesARankDuringItsMeetingEndsTheJob) {
   run_ranks(2, [](Communicator& world) {
     Told told{.meeting = Exit::rank_lost};
     const std::string lost = error_of(
@@ -109,19 +109,19 @@ TEST(DeviceTransport, ThatLosesARankInItsMeetingEndsTheJob) {
   });
 }
 
-TEST(DeviceTransport, IsToldWhatIsLentAndWhenItIsTakenBack) {
+TEST(DeviceTransport, IsToldOfRegisteredBuffersUntilTheyAreTakenBack) {
   run_ranks(2, [](Communicator& world) {
     Told told;
     EXPECT_EQ(world.transport()->try_to_use(std::make_shared<TalkingTransport>(told)), "");
-    EXPECT_TRUE(told.lent.empty()) << "nothing was lent";
+    EXPECT_TRUE(told.lent.empty()) << "no buffers";
     world.transport()->lend({Tensor(), Tensor()});
     world.transport()->take_back();
     EXPECT_EQ(told.lent, (std::vector<size_t>{2, 0}));
   });
-  EXPECT_EQ(self_communicator()->transport(), nullptr) << "a rank alone has nobody to tell";
+  EXPECT_EQ(self_communicator()->transport(), nullptr) << "a single rank has no transport";
 }
 
-TEST(DeviceTransport, SaysWhereWhatIsLentComesFrom) {
+TEST(DeviceTransport, NamesItsAllocator) {
   run_ranks(2, [](Communicator& world) {
     Told told;
     EXPECT_EQ(world.transport()->allocator(), nullptr) << "no GPUs are connected";
@@ -131,7 +131,7 @@ TEST(DeviceTransport, SaysWhereWhatIsLentComesFrom) {
   });
 }
 
-TEST(DeviceTransport, IsReachedThroughACommunicatorAroundAnotherOne) {
+TEST(DeviceTransport, IsReachedThroughAWrappingCommunicator) {
   run_ranks(3, [](Communicator& world) {
     Told told;
     Trace trace;
@@ -147,7 +147,7 @@ TEST(DeviceTransport, IsReachedThroughACommunicatorAroundAnotherOne) {
   });
 }
 
-TEST(RankProcess, NumbersAHostByTheSameIdentityThatSaysWhoSharesMemory) {
+TEST(RankProcess, NumbersAHostByTheIdentityOfRanksThatShareMemory) {
   const RankProcess here = this_process("10.0.0.1");
   EXPECT_EQ(here.host_id, host_id());
   EXPECT_EQ(host_number(), int64_t(hash_name(here.host_id)));

@@ -1,4 +1,4 @@
-// Which way tensors take between GPUs, from what the ranks have.
+// Choice of the transport between GPUs from facts of the ranks.
 #include "comm/gpu_transport.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ GpuRoute route(std::vector<RankGpu> ranks, GpuTransport wanted = GpuTransport::a
   return gpu_route(ranks, wanted, {problem, ipc});
 }
 
-TEST(GpuRoute, IsNcclWhereEveryRankHasItAndItsOwnGpu) {
+TEST(GpuRoute, IsNcclIfEveryRankHasItAndASeparateGpu) {
   for (GpuTransport wanted : {GpuTransport::automatic, GpuTransport::nccl}) {
     const GpuRoute r = route({{11, kOld}, {13, kOld, 1}}, wanted);
     EXPECT_EQ(r.way, GpuTransport::nccl);
@@ -28,7 +28,7 @@ TEST(GpuRoute, IsNcclWhereEveryRankHasItAndItsOwnGpu) {
   }
 }
 
-TEST(GpuRoute, IsCudaIpcOnOneHostWhereNcclIsMissingAndSaysWhy) {
+TEST(GpuRoute, IsCudaIpcOnOneHostWithoutNcclAndStatesWhy) {
   const GpuRoute r = route({{11, kOld}, {13, 0}}, GpuTransport::automatic, "no such file");
   EXPECT_EQ(r.way, GpuTransport::ipc);
   EXPECT_TRUE(has(r.line, "CUDA IPC, sums in rank order") && has(r.line, "rank 1 has no NCCL: no such file"))
@@ -37,7 +37,7 @@ TEST(GpuRoute, IsCudaIpcOnOneHostWhereNcclIsMissingAndSaysWhy) {
   EXPECT_TRUE(has(route({{11, kNew}, {13, kNew}}, GpuTransport::ipc).line, "asked for"));
 }
 
-TEST(GpuRoute, GoesThroughTheHostWhereNeitherWorksAndSaysOnWhichRankAndWhy) {
+TEST(GpuRoute, IsTheHostIfNeitherWorksAndStatesTheRankAndWhy) {
   const GpuRoute r = route({{11, kOld, 1}, {13, 0, 2}}, GpuTransport::automatic, "no such file");
   EXPECT_EQ(r.way, GpuTransport::host);
   EXPECT_TRUE(has(r.line, "rank 1 has no NCCL: no such file") && has(r.line, "rank order") &&
@@ -50,7 +50,7 @@ TEST(GpuRoute, GoesThroughTheHostWhereNeitherWorksAndSaysOnWhichRankAndWhy) {
   EXPECT_EQ(route(std::vector<RankGpu>(64, {11, 0})).way, GpuTransport::ipc);
 }
 
-TEST(GpuRoute, RefusesAWayThatWasAskedForAndDoesNotWork) {
+TEST(GpuRoute, RejectsARequestedTransportThatDoesNotWork) {
   const std::string nccl = error_of(
       [] {
         route({{11, kOld}, {13, 0}}, GpuTransport::nccl, "no such file");
@@ -65,7 +65,7 @@ TEST(GpuRoute, RefusesAWayThatWasAskedForAndDoesNotWork) {
   EXPECT_TRUE(has(ipc, "different hosts") && has(ipc, "--gpu_transport nccl or host")) << ipc;
 }
 
-TEST(GpuRoute, LetsRanksShareAGpuOverNcclOnlyWhereItCan) {
+TEST(GpuRoute, LetsRanksShareAGpuOverNcclOnlyIfSupported) {
   EXPECT_EQ(route({{11, kOld}, {11, kOld}}).way, GpuTransport::ipc);
   EXPECT_TRUE(has(route({{11, kOld}, {11, kOld}}).line, "ranks 0 and 1 have the same GPU, which NCCL"));
   EXPECT_TRUE(route({{11, kNew}, {13, kNew}, {11, kNew}}).shared_gpus);
@@ -80,7 +80,7 @@ TEST(GpuRoute, LetsRanksShareAGpuOverNcclOnlyWhereItCan) {
   EXPECT_TRUE(has(refused, "ranks 1 and 2") && has(refused, "2.30")) << refused;
 }
 
-TEST(GpuRoute, RegistersBuffersWhereEveryRankAsksAndNcclCanAndSaysWhyNot) {
+TEST(GpuRoute, RegistersBuffersIfEveryRankAsksAndNcclCanAndStatesWhyNot) {
   const auto asking = [](int64_t version, bool second) {
     return route({{11, version, 0, true}, {13, version, 0, second}});
   };
@@ -99,7 +99,7 @@ TEST(GpuRoute, RegistersBuffersWhereEveryRankAsksAndNcclCanAndSaysWhyNot) {
   EXPECT_FALSE(route({{11, kOld, 0, true}, {13, kOld, 0, true}}, GpuTransport::ipc).registers);
 }
 
-TEST(GpuRoute, RefusesToMixCpuAndGpuAndVersions) {
+TEST(GpuRoute, RejectsMixedDevicesAndVersions) {
   const std::string mixed = error_of([] { route({{11, kOld}, {0, 0}}); }, Exit::usage);
   EXPECT_TRUE(has(mixed, "--device: rank 1 computes on the CPU and rank") && has(mixed, "rank 0 on a GPU"))
       << mixed;
@@ -107,7 +107,7 @@ TEST(GpuRoute, RefusesToMixCpuAndGpuAndVersions) {
   EXPECT_EQ(route({{11, 22809}, {13, 22803}}).way, GpuTransport::nccl) << "a patch level does not matter";
 }
 
-TEST(GpuRoute, IsTheHostsWhenAskedFor) {
+TEST(GpuRoute, IsTheHostOnRequest) {
   const GpuRoute r = route({{11, kNew}, {13, kNew}}, GpuTransport::host);
   EXPECT_EQ(r.way, GpuTransport::host);
   EXPECT_TRUE(has(r.line, "asked for")) << r.line;
@@ -124,7 +124,7 @@ TEST(GpuRoute, IsNoneOnTheCpu) {
     error_of([&] { connect_gpus(*alone, Device{}, wanted); }, Exit::usage);
 }
 
-TEST(GpuOfRank, GoesInTurnsOnlyWhereSharingIsAllowed) {
+TEST(GpuOfRank, IsRoundRobinOnlyIfSharingIsAllowed) {
   EXPECT_EQ(gpu_of_rank(4, 3, 4, false), Device::cuda(3));
   EXPECT_EQ(gpu_of_rank(1, 3, 4, true), Device::cuda(0));
   EXPECT_EQ(gpu_of_rank(2, 3, 4, true), Device::cuda(1));
@@ -141,7 +141,7 @@ TEST(GpuTransport, HasFourNames) {
   EXPECT_TRUE(has(error_of([] { parse_gpu_transport("mpi"); }, Exit::usage), "nccl"));
 }
 
-TEST(Nccl, SaysWhatItLacksOrItsVersionAndNeverBoth) {
+TEST(Nccl, HasEitherAProblemOrAVersion) {
   const NcclStatus status = nccl_status();
   EXPECT_NE(status.version == 0, status.problem.empty());
   EXPECT_EQ(nccl_version_text(22809), "2.28.9");

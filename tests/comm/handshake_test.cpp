@@ -1,5 +1,5 @@
-// What strangers do to the meeting of ranks: they listen first, guess, replay, pass calls on, or call so
-// often that nobody else comes through.
+// Attacks of strangers on the rendezvous: they listen first, guess, replay, forward calls, or call so often
+// that ranks could not connect.
 #include "comm/rendezvous/handshake.h"
 
 #include <gtest/gtest.h>
@@ -41,23 +41,23 @@ struct Pair {
   Socket caller, called;
 };
 
-// Everything that came to an end of a connection, until it said enough.
+// The next `bytes` bytes of a connection; empty if they do not arrive.
 std::string heard_by(Socket& socket, size_t bytes) {
   std::string text(bytes, 0);
   return socket.recv_all(text.data(), bytes, shortly()) ? text : std::string();
 }
 
-TEST(Handshake, GivesTheSecretToNobodyWhoListensFirst) {
+TEST(Handshake, GivesNoSecretToAStrangerThatListensFirst) {
   Pair pair;
   std::string heard;
-  std::thread stranger([&] {  // speaks the protocol, without the secret
+  std::thread stranger([&] {  // follows the protocol without the secret
     heard = heard_by(pair.called, kMagic.size() + kNonceBytes);
     pair.called.send_all(std::string(kMagic) + std::string(kNonceBytes, 'n'), shortly());
     uint32_t size = 0;
     pair.called.recv_all(&size, sizeof(size), shortly());
     const std::string frame = heard_by(pair.called, size);
     heard += frame;
-    // Returns the caller's own proof, which would hold if both directions had one label.
+    // Returns the caller's own proof, which would be valid if both directions had one label.
     pair.called.send_all(std::string(reinterpret_cast<const char*>(&size), sizeof(size)) + frame, shortly());
   });
   const Answer answer =
@@ -68,7 +68,7 @@ TEST(Handshake, GivesTheSecretToNobodyWhoListensFirst) {
   EXPECT_FALSE(has(heard, "the word of this job"));
 }
 
-TEST(Handshake, ProvesBothEndsAndWhatTheySay) {
+TEST(Handshake, ProvesBothEndsAndTheirTexts) {
   Greeting greeting(Purpose::store, kSecret);
   Pair pair;
   Answer answer;
@@ -89,7 +89,7 @@ TEST(Handshake, ProvesBothEndsAndWhatTheySay) {
   EXPECT_EQ(answer.text, "welcome");
 }
 
-TEST(Handshake, RefusesAWordThatWasChangedOnItsWay) {
+TEST(Handshake, RejectsATextThatWasChangedInTransit) {
   for (const bool change_hello : {true, false}) {
     Greeting greeting(Purpose::store, kSecret);
     Pair pair;
@@ -112,7 +112,7 @@ TEST(Handshake, RefusesAWordThatWasChangedOnItsWay) {
   }
 }
 
-TEST(Handshake, OfOneKindHoldsForNoOther) {
+TEST(Handshake, OfOneKindIsNotValidForAnother) {
   Served served;
   std::string why;
   Socket socket = connect_to("127.0.0.1", served.port, shortly(), why);
@@ -122,9 +122,9 @@ TEST(Handshake, OfOneKindHoldsForNoOther) {
   EXPECT_TRUE(served.join(hello_of(1)));
 }
 
-TEST(Handshake, DoesNotHoldWhenItIsReplayed) {
+TEST(Handshake, DoesNotHoldIfReplayed) {
   Served served;
-  // A stranger between a rank and rank 0 that records what the rank says.
+  // A stranger between a rank and rank 0 that records the rank's messages.
   Socket between = listen_on(0, "127.0.0.1");
   std::string why, recorded;
   std::thread recorder([&] {
@@ -144,7 +144,7 @@ TEST(Handshake, DoesNotHoldWhenItIsReplayed) {
     }
     heard_by(zero, sizeof(uint32_t));  // the refusal, so that rank 0 has judged the call
   });
-  // The rank called the stranger's port, so what is passed on joins nobody.
+  // The rank called the stranger's port, so the forwarded call is rejected.
   wire::Hello hello = hello_of(1);
   hello.port = port_of(between);
   Socket caller = connect_to("127.0.0.1", hello.port, shortly(), why);
@@ -156,7 +156,7 @@ TEST(Handshake, DoesNotHoldWhenItIsReplayed) {
   const auto refused = served.server.refusals();
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_TRUE(has(refused[0], "another process forwarded the call")) << refused[0];
-  // Nor does the record itself, to the byte.
+  // An exact replay of the record is also rejected.
   Socket again = connect_to("127.0.0.1", served.port, shortly(), why);
   again.send_all(recorded, shortly());
   heard_by(again, kMagic.size() + kNonceBytes);
@@ -165,13 +165,13 @@ TEST(Handshake, DoesNotHoldWhenItIsReplayed) {
   EXPECT_EQ(served.server.missing(), (std::vector<int>{0, 1}));
 }
 
-TEST(Reception, LetsARankInWhileStrangersCallAllTheTime) {
+TEST(Reception, AcceptsARankWhileStrangersCallConstantly) {
   rlimit before{}, few{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   Served served;
   few = before, few.rlim_cur = 200;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-  // From another process, which has descriptors of its own.
+  // Calls from another process, which has its own descriptors.
   const int port = served.port;
   std::vector<Child> strangers;
   for (int i = 0; i < 2; ++i)
@@ -217,7 +217,7 @@ struct Called {
   Reception reception;
 };
 
-TEST(Reception, KeepsAsManyCallersAsMayCallAtOnce) {
+TEST(Reception, KeepsTheExpectedNumberOfCallers) {
   for (const size_t expected : {1u, 100u}) {
     Called called(expected);
     const size_t most = std::max<size_t>(64, expected);
@@ -227,7 +227,7 @@ TEST(Reception, KeepsAsManyCallersAsMayCallAtOnce) {
       called.turn();
     }
     EXPECT_EQ(called.reception.waiting(), most);
-    // The oldest went, the others are still there.
+    // The oldest callers were dropped; the others remain.
     for (size_t i = 0; i < callers.size(); ++i) {
       char byte = 0;
       const bool gone = recv(callers[i].fd(), &byte, 1, MSG_DONTWAIT) == 0;
@@ -236,7 +236,7 @@ TEST(Reception, KeepsAsManyCallersAsMayCallAtOnce) {
   }
 }
 
-TEST(Reception, OutlivesTheLackOfDescriptors) {
+TEST(Reception, SurvivesALackOfDescriptors) {
   Called called(1);
   std::vector<Socket> callers, files;
   for (int i = 0; i < 10; ++i) callers.push_back(called.call());
@@ -248,7 +248,7 @@ TEST(Reception, OutlivesTheLackOfDescriptors) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   none = before, none.rlim_cur = 3;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  // Not one descriptor is left, whichever are closed: nobody new comes, and nothing ends.
+  // No descriptor is left, even if others close: no caller is accepted, and nothing fails.
   for (int i = 0; i < 3; ++i) called.turn();
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   std::vector<Guest> guests;

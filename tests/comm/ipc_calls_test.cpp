@@ -17,7 +17,7 @@ std::unique_ptr<IpcCalls> calls(std::initializer_list<Post> posts) {
   return out;
 }
 
-TEST(IpcCalls, RemembersTheLastOnes) {
+TEST(IpcCalls, KeepsTheLatestCalls) {
   const auto c = calls({kSum, kGather, kSum, kGather, kSum});
   EXPECT_FALSE(calls({})->call(uint64_t(-1)).has_value());
   EXPECT_EQ(c->made(), 5u);
@@ -27,7 +27,7 @@ TEST(IpcCalls, RemembersTheLastOnes) {
   for (const uint64_t n : {0, 1, 2, 6}) EXPECT_FALSE(c->call(n).has_value()) << n;
 }
 
-TEST(IpcCalls, TellDisagreementOfRanksThatAreNotEquallyFar) {
+TEST(IpcCalls, ReportDisagreementOfRanksAtDifferentCalls) {
   const auto same = [](const IpcCalls& a, const IpcCalls& b) { return disagreement(a, b, 4, 6); };
   EXPECT_EQ(same(*calls({}), *calls({})), "");
   EXPECT_EQ(same(*calls({kSum}), *calls({})), "");
@@ -45,7 +45,7 @@ TEST(IpcCalls, TellDisagreementOfRanksThatAreNotEquallyFar) {
     EXPECT_NE(ways.find(part), std::string::npos) << ways;
 }
 
-TEST(IpcCalls, NeverShowsHalfACall) {
+TEST(IpcCalls, NeverReturnsATornCall) {
   const auto c = calls({});
   std::thread writer([&] {
     for (int64_t n = 1; n <= 2'000'000; ++n) c->tell({Collective::broadcast, DType::fp32, int32_t(n), n});

@@ -1,4 +1,4 @@
-// Calls of comm/ipc/steps.h, taken step by step in host memory.
+// Executes calls of comm/ipc/steps.h step by step in host memory.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -17,8 +17,8 @@ struct SimulatedCall {
   DType dtype;
   Bytes in, want;
   Bytes out = {};
-  bool in_place = false;  // out is in
-  int64_t out_at = 0;     // where out begins in `in`, in place
+  bool in_place = false;  // `out` is `in`
+  int64_t out_at = 0;     // start of `out` within `in`, in place
   Reduction by = Reduction::sum;
 };
 
@@ -41,7 +41,7 @@ class SimulatedRanks {
     }
   }
 
-  // One step of rank r, unless it is done or waits.
+  // Executes one step of rank r; false if it has finished or must wait.
   bool advance(size_t r) {
     SimulatedRank& me = ranks_[r];
     while (!me.finished() && me.step == me.calls[me.call].steps.size()) ++me.call, me.step = 0;
@@ -97,7 +97,7 @@ class SimulatedRanks {
   std::vector<SimulatedRank> ranks_;
 };
 
-// What calls of all kinds should do, on every rank.
+// Calls of all kinds, with expected results on every rank.
 class SimulatedCalls {
  public:
   SimulatedCalls(int size, int64_t slot_bytes, int slots, uint32_t start = 0)
@@ -122,8 +122,8 @@ class SimulatedCalls {
         Bytes full = m.out;
         std::copy(m.in.begin(), m.in.end(), full.begin() + r * shard * size_of(t));
         std::copy(m.in.begin(), m.in.end(), m.want.begin() + r * shard * size_of(t));
-        // The planner's `in` is the shard: it lies inside of `out`, which this case writes as offsets from
-        // the shard.
+        // The planner's `in` is the shard. Here, it is a part of `out`, so the steps' offsets change
+        // accordingly.
         for (comm::IpcStep& s : m.steps) {
           if (s.kind == Kind::put || s.kind == Kind::move) s.from += r * shard * size_of(t);
         }

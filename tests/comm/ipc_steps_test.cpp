@@ -1,5 +1,5 @@
-// The steps of collectives through segments, taken in host memory: one at a time, by a scheduler that lets
-// ranks run ahead of each other in every way that their waits allow.
+// Steps of collectives through segments, executed in host memory one at a time. A scheduler lets ranks run
+// ahead of each other in every way that their waits allow.
 #include "comm/ipc/steps.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using test::Kind;
 using Ranks = test::SimulatedRanks;
 using Calls = test::SimulatedCalls;
 
-// Each rank in turn, as far as it can; from the last to the first when `backwards`.
+// Runs each rank in turn as far as possible; from last to first if `backwards`.
 bool run_greedily(Ranks ranks, bool backwards) {
   for (bool moved = true; moved;) {
     moved = false;
@@ -24,7 +24,7 @@ bool run_greedily(Ranks ranks, bool backwards) {
   return ranks.finished() && ranks.right();
 }
 
-// Ranks in any order, each for a burst of steps.
+// Runs ranks in random order, each for a burst of steps.
 bool run_at_random(Ranks ranks, unsigned seed) {
   std::mt19937 random(seed);
   for (int stuck = 0; stuck < 200;) {
@@ -59,7 +59,7 @@ void add_everything(Calls& calls, int size, DType t, int64_t numel) {
   calls.all_to_all(t, numel);
 }
 
-TEST(IpcPlan, GivesTheBitsOfTheOtherTransportsInEveryOrderOfItsSteps) {
+TEST(IpcPlan, GivesTheBitsOfOtherTransportsInEveryOrderOfSteps) {
   for (int size : {2, 3, 5})
     for (int slots : {1, 2})
       for (DType t : {DType::fp32, DType::fp16, DType::bf16, DType::fp64, DType::int64, DType::int32,
@@ -70,7 +70,7 @@ TEST(IpcPlan, GivesTheBitsOfTheOtherTransportsInEveryOrderOfItsSteps) {
       }
 }
 
-TEST(IpcPlan, AddsPartsOfLargeChunksAndPassesThemOn) {
+TEST(IpcPlan, AddsPartsOfLargeChunksAndForwardsThem) {
   for (int size : {2, 3, 4}) {
     Calls calls(size, 96 << 10, 2);
     for (DType t : {DType::fp32, DType::bf16}) calls.all_reduce(t, 60'001), calls.all_reduce(t, 5);
@@ -78,7 +78,7 @@ TEST(IpcPlan, AddsPartsOfLargeChunksAndPassesThemOn) {
   }
 }
 
-TEST(IpcPlan, HoldsWhenItsWordsWrap) {
+TEST(IpcPlan, WorksWhenWordsWrap) {
   Calls calls(3, 256, 2, 0xfffffff0u);
   for (int i = 0; i < 4; ++i) add_everything(calls, 3, DType::fp32, 101);
   EXPECT_TRUE(right_in_every_order(calls));
@@ -94,8 +94,8 @@ TEST(IpcPlan, CarriesMessagesOneAtATimeAndSendsTheFirstWithoutWaiting) {
   EXPECT_EQ(alone, 3) << "a wait that passes, a copy and a signal; the next waits for the receiver";
 }
 
-// Were a wait left out, some order of the steps would give other results or read beyond what is there: so the
-// orders above would notice it.
+// Without any single wait, some order of steps gives other results or reads invalid data, so the tests above
+// would detect it.
 TEST(IpcPlan, NeedsItsWaits) {
   const auto without = [](Kind kind, IpcWord word) {
     Calls calls(3, 256, 2);
@@ -118,7 +118,7 @@ TEST(IpcPlan, NeedsItsWaits) {
   EXPECT_FALSE(right_in_every_order(large));
 }
 
-TEST(IpcPlan, LetsEveryWaitPassWhenTheWordsAreReleased) {
+TEST(IpcPlan, ReleasesEveryWait) {
   Calls calls(3, 256, 2);
   add_everything(calls, 3, DType::fp32, 1001);
   uint32_t last = 0;
@@ -129,7 +129,7 @@ TEST(IpcPlan, LetsEveryWaitPassWhenTheWordsAreReleased) {
       EXPECT_TRUE(s.kind != Kind::wait || has_come_to(last + kIpcRelease, s.value));
 }
 
-TEST(IpcPlan, RefusesSlotsWithoutRoomForAllRanksOrForAMessage) {
+TEST(IpcPlan, RejectsSlotsTooSmallForAllRanksOrAMessage) {
   EXPECT_THROW(IpcStepBuilder(0, 3, 128, 2), Error);
   EXPECT_THROW(IpcStepBuilder(0, 2, 128, 1).send(129), Error);
 }

@@ -1,4 +1,4 @@
-// The store of a job: who may come in, what strangers do to it, and what a member may ask of it.
+// A job's store: joining, strangers, and limits of a member.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -15,14 +15,14 @@ using test::has;
 using test::hello_of;
 using test::Served;
 
-TEST(Hello, IsRefusedWithTheReason) {
+TEST(Hello, IsRejectedWithTheReason) {
   Served served(3);
   auto member = served.join(hello_of(1, 3));
   ASSERT_TRUE(member);
   wire::Hello other = hello_of(2, 3);
   const std::string stranger = served.refusal(other, "guess");
   EXPECT_TRUE(has(stranger, "token is wrong") && has(stranger, " has this port")) << stranger;
-  EXPECT_FALSE(has(stranger, "host-a") || has(stranger, "pid 100")) << stranger;  // of rank 0's own words
+  EXPECT_FALSE(has(stranger, "host-a") || has(stranger, "pid 100")) << stranger;  // no details of rank 0
   other = hello_of(2, 3);
   other.job_id = "yesterday";
   EXPECT_TRUE(has(served.refusal(other), "the port belongs to job 'test', not 'yesterday'"));
@@ -48,19 +48,19 @@ TEST(Hello, IsRefusedWithTheReason) {
   member->leave();
 }
 
-TEST(Hello, OfALaterAttemptIsAskedToComeAgain) {
+TEST(Hello, OfALaterAttemptIsToldToRetry) {
   Served served;
   wire::Hello next = hello_of(1);
   next.attempt = 1;
   EXPECT_FALSE(served.join(next));
-  next.job_id = "";  // unknown, agrees with any
+  next.job_id = "";  // unknown, matches any
   next.attempt = 0;
   auto store = served.join(next);
   ASSERT_TRUE(store);
   store->leave();
 }
 
-TEST(Strangers, DisturbNobody) {
+TEST(Strangers, DisturbNoMember) {
   Served served;
   auto zero = served.join(hello_of(0));
   std::mt19937 random(1);
@@ -94,7 +94,7 @@ TEST(Hello, CannotWriteLinesIntoTheOutputOfAJob) {
   for (const std::string& text : served.server.refusals()) EXPECT_FALSE(has(text, "\n")) << text;
 }
 
-TEST(KeyValueServer, DropsAMemberThatAsksForTooMuch) {
+TEST(KeyValueServer, DropsAMemberThatExceedsItsLimits) {
   const std::string large(400'000, 'x');
   const auto reason_after = [](const std::function<void(KeyValueClient&, const Alarm&)>& body) {
     Served served;
@@ -103,7 +103,7 @@ TEST(KeyValueServer, DropsAMemberThatAsksForTooMuch) {
     auto one = served.join(hello_of(1));
     try {
       body(*one, *alarm);
-    } catch (const Error&) {  // it was hung up on
+    } catch (const Error&) {  // it was disconnected
     }
     const auto until = Clock::now() + 10s;
     while (alarm->reason().empty() && Clock::now() < until) std::this_thread::sleep_for(5ms);
@@ -131,7 +131,7 @@ TEST(KeyValueServer, DropsAMemberThatAsksForTooMuch) {
             "rank 1 (pid 101 on host-a) waits for too many keys");
 }
 
-TEST(KeyValueServer, DropsAMemberThatReadsNoAnswers) {
+TEST(KeyValueServer, DropsAMemberThatDoesNotReadAnswers) {
   Served served;
   auto zero = served.join(hello_of(0));
   zero->set("large", std::string(400'000, 'x'));
@@ -168,7 +168,7 @@ TEST(KeyValueClient, SetsGetsAddsAndWaits) {
   one->leave();
 }
 
-TEST(KeyValueClient, RingsTheAlarmWhenAMemberHangsUp) {
+TEST(KeyValueClient, RingsTheAlarmIfAMemberDisconnects) {
   Served served;
   auto zero = served.join(hello_of(0));
   auto alarm_of_zero = served.alarm;

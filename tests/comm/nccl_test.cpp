@@ -1,5 +1,5 @@
-// NCCL with a group of one: that the library loads, its calls do what ours promise, and streams hear of a
-// group that is lost. Several ranks are in cuda_process_test.cpp.
+// NCCL with a group of one: the library loads, its calls keep our contract, and streams learn of a lost
+// group. cuda_process_test.cpp tests several ranks.
 #include "comm/nccl/nccl.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ std::vector<Device> nccl_gpus() {
   return {};
 }
 
-// Has nobody to talk to, and can be lost.
+// A group without other ranks that can be lost.
 class Alone final : public Group {
  public:
   Alone() : Group("alone", {0}, {std::chrono::seconds(20)}) {}
@@ -47,7 +47,7 @@ class Alone final : public Group {
   }
 
  private:
-  [[noreturn]] static void never() { fail(Exit::internal, "a group of one talks to nobody"); }
+  [[noreturn]] static void never() { fail(Exit::internal, "a group of one has no peer"); }
   mutable std::mutex mutex_;
   std::string reason_;
 };
@@ -115,7 +115,7 @@ TEST_P(NcclAlone, MovesWholeShardsAndPieces) {
   EXPECT_EQ(values(told), data);
 }
 
-TEST_P(NcclAlone, TellsItsStreamsAndLaterCallsWhyTheGroupIsLost) {
+TEST_P(NcclAlone, ReportsALostGroupToItsStreamsAndLaterCalls) {
   const Tensor x = on_gpu({1, 2, 3});
   gpus_->all_reduce(waiting(), x, *stream_);
   stream_->synchronize();

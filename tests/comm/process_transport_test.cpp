@@ -1,4 +1,4 @@
-// The shm and Gloo transports between real processes, and what the survivors of a failure do.
+// The shm and Gloo transports between real processes, and behavior after failures.
 #include <signal.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(, TransportsAndTypes,
 
 const TransportChoice kBoth[] = {TransportChoice::shm, TransportChoice::gloo};
 
-// Names of ours in /dev/shm; there must never be any.
+// Number of Cleave's names in /dev/shm; must always be 0.
 int names_in_dev_shm() {
   int names = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
@@ -60,7 +60,7 @@ int names_in_dev_shm() {
 }
 
 TEST(Processes, GetTheSameBitsFromEveryTransport) {
-  // A checksum of sums of inexact numbers, from four ranks on shm, Gloo and threads.
+  // Checksum of sums of inexact numbers, from four ranks on shm, Gloo and threads.
   const auto sum = [](Communicator& c) {
     std::vector<float> x(100'003);
     for (size_t i = 0; i < x.size(); ++i) x[i] = 1.0f / float(i % 977 + size_t(c.rank()) + 1);
@@ -95,8 +95,8 @@ TEST(Processes, BuildAMeshOfGroups) {
   }
 }
 
-// One rank may have all its connections, and drop the group, while others still make theirs.
-TEST(Processes, FormGroupsThatSomeDropAtOnce) {
+// A rank may have all its connections, and drop the group, while others still connect.
+TEST(Processes, FormGroupsThatSomeRanksDropAtOnce) {
   for (TransportChoice transport : kBoth) {
     auto children = start_ranks(4, over(transport), [](World& world) {
       Stream stream;
@@ -121,17 +121,17 @@ TEST(Processes, ReportTheMissingRankAtTheDeadline) {
     const Ended first = children[0].wait(), third = children[2].wait();
     EXPECT_EQ(first.exit, int(Exit::rank_lost));
     EXPECT_EQ(third.exit, int(Exit::rank_lost));
-    // Whoever is first reports; the other repeats the report or makes the same one.
+    // The first rank reports; the other repeats this report or makes an equal one.
     const std::string& report = has(first.message, "deadline") ? first.message : third.message;
     EXPECT_TRUE(has(report, "all_reduce of 1 int64 (loss), call 1 of group 'world'")) << report;
     EXPECT_TRUE(has(report, "missing: rank 1.")) << report;
   }
 }
 
-// Whoever finds it, also rank 0, which serves the rendezvous: nobody waits for the one that hangs once more.
-// Within two seconds on a machine with nothing else to do; twice the deadline would be later than what is
-// asserted.
-TEST(Processes, EndSoonAfterTheDeadlineWhicheverRankHangs) {
+// Any rank may find the hung one, including rank 0, which serves the rendezvous; no rank waits for it again.
+// Ranks end within two seconds of the deadline on an idle machine. Waiting twice would exceed the asserted
+// limit.
+TEST(Processes, EndSoonAfterTheDeadlineIfAnyRankHangs) {
   constexpr auto kDeadline = 5s;
   struct Job {
     std::vector<Child> ranks;
@@ -158,7 +158,7 @@ TEST(Processes, EndSoonAfterTheDeadlineWhicheverRankHangs) {
       if (r == job.hung) continue;
       const Ended e = job.ranks[r].wait();
       EXPECT_EQ(e.exit, int(Exit::rank_lost)) << e.message;
-      // Beside other work a rank that came late may be named as well.
+      // On a busy machine, a rank that arrived late may also be named.
       const std::string missing =
           e.message.substr(std::min(e.message.find("missing: rank"), e.message.size()));
       EXPECT_TRUE(has(missing.substr(0, missing.find('.')), std::to_string(job.hung)))
@@ -168,7 +168,7 @@ TEST(Processes, EndSoonAfterTheDeadlineWhicheverRankHangs) {
   }
 }
 
-TEST(Processes, NoticeAKilledRankLongBeforeTheDeadline) {
+TEST(Processes, DetectAKilledRankLongBeforeTheDeadline) {
   for (TransportChoice transport : kBoth) {
     auto children = start_ranks(4, over(transport, 60s), [](World& world) {
       Stream stream;
@@ -213,7 +213,7 @@ TEST(Processes, EndWhenRankZeroIsKilled) {
   }
 }
 
-TEST(Processes, HearWhyARankFailed) {
+TEST(Processes, LearnWhyARankFailed) {
   for (TransportChoice transport : kBoth) {
     auto children = start_ranks(3, over(transport, 60s), [](World& world) {
       Stream stream;
@@ -232,7 +232,7 @@ TEST(Processes, HearWhyARankFailed) {
   }
 }
 
-TEST(Processes, GiveUpWhenOneAborts) {
+TEST(Processes, EndWhenOneAborts) {
   for (TransportChoice transport : kBoth) {
     auto children = start_ranks(2, over(transport, 60s), [](World& world) {
       Stream stream;
@@ -248,7 +248,7 @@ TEST(Processes, GiveUpWhenOneAborts) {
   }
 }
 
-TEST(Processes, OnSharedMemoryAreToldThatTheyDisagree) {
+TEST(Processes, OnSharedMemoryReportADisagreement) {
   auto children = start_ranks(3, over(TransportChoice::shm), [](World& world) {
     Stream stream;
     float x[8] = {};
@@ -262,7 +262,7 @@ TEST(Processes, OnSharedMemoryAreToldThatTheyDisagree) {
   EXPECT_TRUE(reported);
 }
 
-TEST(Processes, OnGlooThatDisagreeMeetTheDeadline) {
+TEST(Processes, OnGlooReachTheDeadlineAfterADisagreement) {
   auto children = start_ranks(2, over(TransportChoice::gloo, 300ms), [](World& world) {
     Stream stream;
     float x[8] = {};
@@ -283,7 +283,7 @@ TEST(Processes, WaitForASlowRank) {
 }
 
 TEST(Processes, LeaveTheirLettersToTheReceiver) {
-  // The sender goes out of scope at once; the receiver comes later.
+  // The sender destroys its group at once; the receiver comes later.
   for (TransportChoice transport : kBoth) {
     auto children = start_ranks(2, over(transport), [](World& world) {
       Stream stream;

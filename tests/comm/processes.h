@@ -1,4 +1,4 @@
-// Ranks as real processes: forked children that meet over the rendezvous, the way a job does.
+// Ranks as real processes: forked children that connect through the rendezvous, as in a job.
 #pragma once
 #include <sys/types.h>
 
@@ -14,11 +14,11 @@ namespace cleave::comm::test {
 int free_port();
 
 struct Ended {
-  int exit = -1;        // what the body returned, or -signal
+  int exit = -1;        // result of the body, or -signal
   std::string message;  // of the exception, if one was thrown
 };
 
-// One child; its body's exception becomes the message, and its exit code that of an Error, 1 otherwise.
+// One child. An exception of its body becomes the message; the exit code is that of an Error, otherwise 1.
 class Child {
  public:
   explicit Child(const std::function<int()>& body);
@@ -35,7 +35,7 @@ class Child {
 
 comm::RankInfo rank_of(int rank, int world, int port);
 
-// Forks `size` children that connect with these options and run body.
+// Forks `size` children that connect with these options and run `body`.
 std::vector<Child> start_ranks(int size, const comm::ConnectOptions& options,
                                const std::function<void(comm::World&)>& body);
 std::vector<Ended> wait_all(std::vector<Child>& children);

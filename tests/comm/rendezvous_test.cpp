@@ -1,4 +1,4 @@
-// Who may join a job, and what happens to everybody else.
+// Ranks that may join a job, and rejected callers.
 #include "comm/rendezvous/rendezvous.h"
 
 #include <fcntl.h>
@@ -47,13 +47,13 @@ Child join(const RankInfo& info, const ConnectOptions& options = quick()) {
   });
 }
 
-TEST(Rendezvous, FindsWhereRanksRun) {
+TEST(Rendezvous, FindsTheHostsOfRanks) {
   const int port = test::free_port();
   std::vector<Child> children;
   for (int r = 0; r < 3; ++r)
     children.emplace_back([=] {
       RankInfo info = rank_of(r, 3, port);
-      info.local_rank = 7;  // wrong, and corrected by what the ranks see
+      info.local_rank = 7;  // wrong; the rendezvous corrects it
       const auto world = connect(info, quick());
       EXPECT_ON_RANK(world->info().local_rank == r && world->info().local_size == 3, "{}",
                      world->info().local_rank);
@@ -69,7 +69,7 @@ TEST(Rendezvous, FindsWhereRanksRun) {
 
 TEST(Rendezvous, NeedsNoPortForOneRank) {
   RankInfo info;
-  info.master_port = 1;  // not ours to take
+  info.master_port = 1;  // not available to this test
   const auto world = connect(info);
   EXPECT_EQ(world->communicator().size(), 1);
   EXPECT_EQ(world->transport(), "none, a single rank");
@@ -78,7 +78,7 @@ TEST(Rendezvous, NeedsNoPortForOneRank) {
   EXPECT_EQ(parse_transport("auto"), TransportChoice::automatic);
 }
 
-TEST(Rendezvous, NamesTheRanksThatDidNotCome) {
+TEST(Rendezvous, NamesMissingRanks) {
   const int port = test::free_port();
   ConnectOptions options = quick(600ms);
   options.report_every = 100ms;
@@ -92,7 +92,7 @@ TEST(Rendezvous, NamesTheRanksThatDidNotCome) {
   EXPECT_EQ(one.wait().exit, int(Exit::rank_lost));
 }
 
-TEST(Rendezvous, NamesTheAddressThatDoesNotAnswer) {
+TEST(Rendezvous, NamesAnAddressThatDoesNotAnswer) {
   const int port = test::free_port();
   ConnectOptions options = quick(200ms);
   std::string reported;
@@ -103,7 +103,7 @@ TEST(Rendezvous, NamesTheAddressThatDoesNotAnswer) {
   EXPECT_TRUE(has(reported, "cannot reach rank 0 at") && has(reported, "Connection refused")) << reported;
 }
 
-TEST(Rendezvous, NamesWhoHoldsThePort) {
+TEST(Rendezvous, NamesTheOwnerOfAPort) {
   const Socket dummy = listen_on(0);
   const std::string message =
       test::error_of([&] { connect(rank_of(0, 2, port_of(dummy)), quick()); }, Exit::usage);
@@ -113,7 +113,7 @@ TEST(Rendezvous, NamesWhoHoldsThePort) {
       << message;
 }
 
-TEST(Rendezvous, WaitsForAPortThatIsGivenBack) {
+TEST(Rendezvous, WaitsForAPortUntilItIsFree) {
   const int port = test::free_port();
   Child holder([=] {
     const Socket held = listen_on(port);
@@ -131,7 +131,7 @@ TEST(Rendezvous, WaitsForAPortThatIsGivenBack) {
   }
 }
 
-TEST(Rendezvous, LeavesThePortOfAnAgentAlone) {
+TEST(Rendezvous, DoesNotUseThePortOfAnAgent) {
   const Socket agent = listen_on(0);
   std::vector<Child> children;
   for (int r = 0; r < 2; ++r) {
@@ -146,7 +146,7 @@ TEST(Rendezvous, LeavesThePortOfAnAgentAlone) {
   }
 }
 
-TEST(Rendezvous, RefusesAnAttemptThatIsOver) {
+TEST(Rendezvous, RejectsAnEarlierAttempt) {
   const int port = test::free_port();
   RankInfo stale = rank_of(1, 2, port), now = rank_of(1, 2, port), zero = rank_of(0, 2, port);
   now.attempt = zero.attempt = 1;
@@ -159,7 +159,7 @@ TEST(Rendezvous, RefusesAnAttemptThatIsOver) {
   EXPECT_EQ(server.wait().exit, 0);
 }
 
-TEST(MeetingPoint, IsOneHostWhereNobodyElseCanCall) {
+TEST(MeetingPoint, IsOneHostIfOthersCannotCall) {
   const auto is = [](const char* master, const char* host, const char* address, bool on_one_host) {
     const MeetingPoint p = meeting_point(master);
     EXPECT_TRUE(p.host == host && p.address == address && p.on_one_host == on_one_host) << master;
@@ -173,7 +173,7 @@ TEST(MeetingPoint, IsOneHostWhereNobodyElseCanCall) {
   is("node-a", "node-a", "", false);
 }
 
-TEST(Rendezvous, ListensOnTheLoopbackAloneWhereTheMasterIsThere) {
+TEST(Rendezvous, ListensOnlyOnTheLoopbackOfALoopbackMaster) {
   const int port = test::free_port();
   const auto reached = [&](const char* address) {
     std::string why;
@@ -191,7 +191,7 @@ TEST(Rendezvous, ListensOnTheLoopbackAloneWhereTheMasterIsThere) {
   }
 }
 
-TEST(Rendezvous, OnOneHostAgreesOnASecretWhereNoneWasGiven) {
+TEST(Rendezvous, OnOneHostAgreesOnASecretIfNoneWasGiven) {
   const int port = test::free_port();
   RankInfo zero = rank_of(0, 2, port), one = rank_of(1, 2, port);
   zero.token = one.token = "";
@@ -229,8 +229,9 @@ TEST(MeetingPoint, TakesAnInheritedSocketThatListensOnThePort) {
   EXPECT_EQ(fcntl(fd, F_GETFD), FD_CLOEXEC);
 }
 
-// Also if another process took MASTER_PORT. A program that closed the socket listens at MASTER_PORT.
-TEST(Rendezvous, MeetsAtTheSocketThatTheLauncherListensOn) {
+// Works even if another process took MASTER_PORT. If a program closed the socket, rank 0 listens at
+// MASTER_PORT.
+TEST(Rendezvous, UsesTheSocketOfTheLauncher) {
   for (const bool inherits : {true, false}) {
     Socket taken = listen_on(0, "127.0.0.1"), launcher = listen_on(0, "127.0.0.1");
     const int port = port_of(taken);
@@ -252,7 +253,7 @@ TEST(Rendezvous, MeetsAtTheSocketThatTheLauncherListensOn) {
 TEST(Rendezvous, TakesNoSecretFromAnotherUserOnThisHost) {
   if (geteuid() != 0) GTEST_SKIP() << "a process of another user: needs root";
   const int port = test::free_port();
-  Child other([=]() -> int {  // whoever listens first under the name of root's door
+  Child other([=]() -> int {  // listens first under the name of root's door
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     const std::string text = fmt::format("cleave-0-{}", port);
@@ -276,7 +277,7 @@ TEST(Rendezvous, TakesNoSecretFromAnotherUserOnThisHost) {
   zero.token = "";
   EXPECT_TRUE(
       has(test::error_of([&] { connect(zero, quick(1500ms)); }, Exit::usage), "cannot listen on port"));
-  // The door of root's own rank 0 gives nothing to others.
+  // The door of root's own rank 0 gives nothing to other users.
   const int mine = test::free_port();
   SecretDoor door = SecretDoor::open(mine);
   ASSERT_TRUE(door);
@@ -298,7 +299,7 @@ TEST(Rendezvous, TakesNoSecretFromAnotherUserOnThisHost) {
   EXPECT_EQ(thief.wait().exit, 0);
 }
 
-TEST(Rendezvous, SaysThatNothingKeepsStrangersOutWhereTheRanksHaveNoSecret) {
+TEST(Rendezvous, WarnsIfNoSecretKeepsStrangersOut) {
   RankInfo zero = rank_of(0, 2, test::free_port());
   zero.token = "", zero.master_addr = "node-a";
   std::vector<std::string> said;
@@ -309,7 +310,7 @@ TEST(Rendezvous, SaysThatNothingKeepsStrangersOutWhereTheRanksHaveNoSecret) {
   EXPECT_TRUE(has(said[0], "warning: ") && has(said[0], "CLEAVE_TOKEN")) << said[0];
 }
 
-TEST(Rendezvous, NamesWhatIsMissingWhereNobodyIs) {
+TEST(Rendezvous, NamesTheMissingStepIfNoRankIsMissing) {
   const int port = test::free_port();
   ConnectOptions options = quick(1s);
   Child zero = join(rank_of(0, 2, port), options);
@@ -326,7 +327,7 @@ TEST(Rendezvous, NamesWhatIsMissingWhereNobodyIs) {
   EXPECT_TRUE(has(e.message, "all 2 ranks have arrived, but one has not confirmed 'process/1'")) << e.message;
 }
 
-TEST(DeadlineReport, NamesNoRankAsMissingWhereAllAreThere) {
+TEST(DeadlineReport, NamesNoMissingRankIfAllArePresent) {
   const std::string group = "world";
   const std::vector<int> ranks{0, 1};
   const Waiting w{group, ranks, 1, 7, "loss", {}};
@@ -335,8 +336,6 @@ TEST(DeadlineReport, NamesNoRankAsMissingWhereAllAreThere) {
   EXPECT_TRUE(has(all, "rank 1 waited 2.0 s") && has(all, "other operands")) << all;
   EXPECT_TRUE(has(one, "Present: rank 1; missing: rank 0.")) << one;
 }
-
-// A member that does what no rank does ends the job, with what it did, before it costs rank 0 much.
 
 }  // namespace
 }  // namespace cleave::comm

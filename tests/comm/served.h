@@ -1,4 +1,4 @@
-// A job's store on a free port, and a way to talk to it.
+// A job's store on a free port, and clients of it.
 #pragma once
 #include <gtest/gtest.h>
 

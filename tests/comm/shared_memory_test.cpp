@@ -1,4 +1,4 @@
-// Which descriptors of another process are taken for shared memory.
+// Descriptors of another process that are accepted as shared memory.
 #include "comm/shm/shared_memory.h"
 
 #include <fcntl.h>
@@ -29,7 +29,7 @@ Socket memory_named(const char* name, size_t bytes, int seals) {
   return memory;
 }
 
-TEST(SharedMemory, IsOneForBothAndHasOneSizeForEver) {
+TEST(SharedMemory, IsSharedAndHasAFixedSize) {
   const SharedMemory made = SharedMemory::create(kBytes);
   SharedMemory opened = SharedMemory::open(getpid(), made.fd(), kBytes);
   made.data()[kBytes - 1] = std::byte{7};
@@ -42,7 +42,7 @@ TEST(SharedMemory, IsOneForBothAndHasOneSizeForEver) {
   EXPECT_TRUE(!plain || (file.st_mode & 0111) == 0);
 }
 
-TEST(SharedMemory, IsNothingElseThatAPeerNames) {
+TEST(SharedMemory, RejectsOtherDescriptorsOfAPeer) {
   constexpr int kSize = F_SEAL_SHRINK | F_SEAL_GROW, kAll = kSize | F_SEAL_SEAL;
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::tmpfile(), std::fclose);
   ASSERT_EQ(ftruncate(fileno(file.get()), kBytes), 0);
@@ -66,7 +66,7 @@ TEST(SharedMemory, IsNothingElseThatAPeerNames) {
   EXPECT_TRUE(has(error_of([] { SharedMemory::open(getpid(), -1, kBytes); }, Exit::usage), "/fd/-1"));
 }
 
-TEST(FromPeer, EndsATextAtTheEndOfItsField) {
+TEST(FromPeer, LimitsATextToItsField) {
   const char whole[4] = {'a', 'b', 'c', 'd'}, part[4] = {'a', 0, 'c', 'd'};
   EXPECT_EQ(text_from_peer(whole), "abcd");
   EXPECT_EQ(text_from_peer(part), "a");

@@ -34,7 +34,7 @@ INSTANTIATE_TEST_SUITE_P(, TransportsAndTypes,
                                           testing::ValuesIn(test::kTypes)),
                          test::name_of_transport_and_type);
 
-TEST(RunRanks, GivesEachRankItsOwnNumber) {
+TEST(RunRanks, GivesEachRankItsNumber) {
   std::atomic<int> seen{0};
   run_ranks(5, [&](Communicator& world) {
     EXPECT_EQ(world.size(), 5);
@@ -44,7 +44,7 @@ TEST(RunRanks, GivesEachRankItsOwnNumber) {
   EXPECT_EQ(seen, 31);
 }
 
-TEST(RunRanks, RethrowsTheFirstFailureAndFreesTheOthers) {
+TEST(RunRanks, RethrowsTheFirstFailureAndReleasesTheOthers) {
   std::atomic<int> freed{0};
   const std::string message = error_of(
       [&] {
@@ -67,7 +67,7 @@ TEST(RunRanks, RethrowsTheFirstFailureAndFreesTheOthers) {
   EXPECT_EQ(freed, 3);
 }
 
-TEST(RunRanks, FreesRanksThatWaitInSubgroups) {
+TEST(RunRanks, ReleasesRanksThatWaitInSubgroups) {
   const std::string message = error_of(
       [&] {
         run_ranks(3, [&](Communicator& world) {
@@ -106,7 +106,7 @@ TEST(Deadline, NamesTheCallAndTheMissingRanks) {
   EXPECT_TRUE(has(message, "Present: ranks 0, 2; missing: rank 1.")) << message;
 }
 
-TEST(Deadline, HoldsForAReceive) {
+TEST(Deadline, AppliesToAReceive) {
   const std::string message = error_of(
       [] {
         run_ranks(2,
@@ -123,7 +123,7 @@ TEST(Deadline, HoldsForAReceive) {
   EXPECT_TRUE(has(message, "missing: rank 0")) << message;
 }
 
-TEST(Deadline, IsNotMissedByARankThatIsOnlySlow) {
+TEST(Deadline, IsNotMissedByASlowRank) {
   std::atomic<bool> came = false;
   std::atomic<int> behind = 0;
   run_ranks(2,
@@ -183,7 +183,7 @@ TEST(Disagreement, IsReportedBeforeDataMoves) {
   EXPECT_TRUE(has(message, "recv of 3") && has(message, "send of 4")) << message;
 }
 
-TEST(ReductionByMax, GoesThroughACommunicatorAroundAnotherOneAndIntoWhatIsPlanned) {
+TEST(ReductionByMax, PassesThroughAWrappingCommunicatorIntoThePlan) {
   run_ranks(3, [](Communicator& world) {
     Trace trace;
     Stream stream;
@@ -209,7 +209,7 @@ TEST(ReductionByMax, GoesThroughACommunicatorAroundAnotherOneAndIntoWhatIsPlanne
   EXPECT_EQ(posts[2].by, Reduction::sum);
 }
 
-TEST(Abort, FreesAWaitingRankWithTheReason) {
+TEST(Abort, ReleasesAWaitingRankWithTheReason) {
   run_ranks(
       2,
       [](Communicator& world) {
@@ -236,7 +236,7 @@ TEST(Abort, ReachesTheHostThroughTheStream) {
   });
 }
 
-TEST(Arguments, ThatDoNotFitAreRefused) {
+TEST(Arguments, ThatDoNotMatchAreRejected) {
   auto self = self_communicator();
   Stream stream;
   float x[8] = {};
@@ -266,7 +266,7 @@ TEST(Mesh, PutsTensorInnermost) {
   });
 }
 
-TEST(Mesh, RanksOfASequenceAreNeighboursAndRanksOfTheDataAxisAsWell) {
+TEST(Mesh, RanksOfASequenceAreAdjacentAndAreRanksOfTheDataAxis) {
   run_ranks(12, [](Communicator& world) {
     const Mesh mesh(world, {.pipe = 1, .data = 3, .sequence = 2, .tensor = 2});
     EXPECT_EQ(mesh.tensor->rank(), world.rank() % 2);
@@ -289,7 +289,7 @@ TEST(Mesh, PlacesAreTheCoordinatesOfTheGrid) {
       for (int t = 0; t < 2; ++t) EXPECT_EQ(shape.place(rank++), (MeshPlace{p, d, 0, t}));
 }
 
-TEST(Mesh, AnAxisOfAllRanksIsTheWorldAndOneOfOneRankCostsNothing) {
+TEST(Mesh, AnAxisOfAllRanksIsTheWorldAndAnAxisOfOneRankIsFree) {
   run_ranks(3, [](Communicator& world) {
     const Mesh mesh(world, {.pipe = 1, .data = 3, .tensor = 1});
     EXPECT_EQ(mesh.data, &world);
@@ -298,7 +298,7 @@ TEST(Mesh, AnAxisOfAllRanksIsTheWorldAndOneOfOneRankCostsNothing) {
   });
 }
 
-TEST(Mesh, NamesTheFactorsThatDoNotFit) {
+TEST(Mesh, NamesTheFactorsThatDoNotMatch) {
   const std::string message = error_of(
       [] { run_ranks(4, [](Communicator& world) { Mesh(world, {.pipe = 1, .data = 3, .tensor = 1}); }); },
       Exit::usage);

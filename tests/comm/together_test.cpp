@@ -8,7 +8,7 @@
 namespace cleave::comm {
 namespace {
 
-TEST(Together, WhatOneRankThrowsAllThrowAndNameIt) {
+TEST(Together, AnErrorOfOneRankIsThrownByAllWithItsRank) {
   std::atomic<int> thrown = 0;
   run_ranks(4, [&](Communicator& world) {
     together(world, Exit::usage, [] {});
@@ -23,12 +23,12 @@ TEST(Together, WhatOneRankThrowsAllThrowAndNameIt) {
                 world.rank() == 2 ? "corpus.txt: is empty" : "rank 2: corpus.txt: is empty");
       ++thrown;
     }
-    together(world, Exit::usage, [] {});  // the group goes on
+    together(world, Exit::usage, [] {});  // the group still works
   });
   EXPECT_EQ(thrown, 4);
 }
 
-TEST(Together, OtherExceptionsHaveTheCallersCodeAndALackOfMemoryItsOwn) {
+TEST(Together, OtherExceptionsHaveTheCallersCodeAndALackOfMemoryHasExitMemory) {
   run_ranks(2, [&](Communicator& world) {
     expect_error(Exit::checkpoint, {"a disk broke"}, [&] {
       together(world, Exit::checkpoint, [&] {
@@ -43,8 +43,8 @@ TEST(Together, OtherExceptionsHaveTheCallersCodeAndALackOfMemoryItsOwn) {
   });
 }
 
-// Rank 1 makes the same calls, and ends no text by a 0.
-TEST(Together, TextsOfABrokenRankEnd) {
+// Rank 1 makes the same calls, but its texts have no terminating 0.
+TEST(Together, TextsOfABrokenRankAreBounded) {
   const auto bytes_of = [](std::string& s) {
     return Tensor(s.data(), DType::uint8, {int64_t(s.size())}, MemoryKind::host);
   };
@@ -80,7 +80,7 @@ TEST(Together, TextsOfABrokenRankEnd) {
   });
 }
 
-TEST(Together, FactsThatAreAlikePassWithOneSmallMessage) {
+TEST(Together, EqualFactsPassWithOneSmallMessage) {
   run_ranks(3, [](Communicator& world) {
     require_alike(world, {{"--seed", "42"}, {"--epochs", ""}});
     EXPECT_EQ(world.bytes()[Collective::broadcast] + world.bytes()[Collective::all_gather], 0);
@@ -89,7 +89,7 @@ TEST(Together, FactsThatAreAlikePassWithOneSmallMessage) {
   require_alike(*self_communicator(), {{"--seed", "42"}});
 }
 
-TEST(Together, FactsThatDifferAreNamedAlikeOnAllRanks) {
+TEST(Together, DifferentFactsAreNamedEquallyOnAllRanks) {
   std::atomic<int> thrown = 0;
   run_ranks(5, [&](Communicator& world) {
     const int rank = world.rank();
@@ -120,7 +120,7 @@ TEST(Together, FactsThatDifferAreNamedAlikeOnAllRanks) {
   EXPECT_EQ(thrown, 5);
 }
 
-TEST(Together, AtMostEightFactsThatDifferAreNamed) {
+TEST(Together, AtMostEightDifferentFactsAreNamed) {
   run_ranks(2, [](Communicator& world) {
     Facts facts;
     for (int i = 0; i < 20; ++i) facts.emplace_back(fmt::format("name{}", i), std::to_string(world.rank()));

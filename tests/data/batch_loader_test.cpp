@@ -21,7 +21,7 @@ namespace {
 
 using Tokens = std::vector<int32_t>;
 
-// A file whose token i is i, so that a window names its place.
+// A file with token i = i, so that a window reveals its position.
 class Counting {
  public:
   explicit Counting(int32_t tokens) {
@@ -42,7 +42,7 @@ Tokens values(const Tensor& t) {
   return {s.begin(), s.end()};
 }
 
-// What micro-batch (step, micro) must hold, straight from the definition.
+// Expected contents of micro-batch (step, micro), from the definition.
 Tokens expected_input(const TokenBatchesOptions& o, const Sampler& sampler, int64_t step, int64_t micro) {
   Tokens out;
   for (int64_t row = 0; row < o.micro_batch; ++row) {
@@ -57,7 +57,7 @@ Tokens plus_one(Tokens tokens) {
   return tokens;
 }
 
-TEST(Windows, EveryTokenButTheFirstIsATargetOnce) {
+TEST(Windows, EveryTokenExceptTheFirstIsATargetOnce) {
   const Counting data(3 * 4 + 1);
   const Windows windows = windows_of(data.file(), 4);
   ASSERT_EQ(windows.size(), 3);
@@ -82,14 +82,14 @@ TEST(Windows, CountOnlyWholeOnes) {
   EXPECT_EQ(windows_of(two.file(), 1).size(), 1);
 }
 
-TEST(Windows, RefuseATextShorterThanOne) {
+TEST(Windows, RejectATextShorterThanOne) {
   const Counting data(4);
   expect_error(Exit::data, {data.file().path(), "has 4 tokens", "needs 5", "--seq_len 3"},
                [&] { windows_of(data.file(), 4); });
   expect_error(Exit::usage, {"--seq_len: must be at least 1 (got 0"}, [&] { windows_of(data.file(), 0); });
 }
 
-TEST(TokenBatches, HoldWhatTheSamplerSaysInOrderOnEveryRank) {
+TEST(TokenBatches, FollowTheSamplerOnEveryRank) {
   const Counting data(24 * 3 + 1);
   for (int rank = 0; rank < 2; ++rank) {
     const TokenBatchesOptions o{
@@ -160,7 +160,7 @@ TEST(TokenBatches, AResultStaysValidUntilTheNextCall) {
   }
 }
 
-TEST(TokenBatches, AnErrorOfTheWorkerReachesTheCallerAndOthersGoOn) {
+TEST(TokenBatches, AnErrorOfTheWorkerReachesTheCallerAndOtherStepsWork) {
   const Scratch scratch;
   const TokenFile file(scratch.write("a.txt",
                                      "aaaa\xff"
@@ -174,7 +174,7 @@ TEST(TokenBatches, AnErrorOfTheWorkerReachesTheCallerAndOthersGoOn) {
   EXPECT_EQ(values(batches.next(3, 0).input), (Tokens{'a', 'a'}));
 }
 
-TEST(TokenBatches, RefuseMoreRanksThanSamplesWithTheNumbers) {
+TEST(TokenBatches, RejectMoreRanksThanSamplesWithTheNumbers) {
   const Counting data(3 * 4 + 1);
   expect_error(Exit::data,
                {data.file().path(), "holds 3 samples of 4 tokens", "takes 8",
@@ -183,9 +183,9 @@ TEST(TokenBatches, RefuseMoreRanksThanSamplesWithTheNumbers) {
   expect_error(Exit::data, {"needs 21"}, [&] { TokenBatches(data.file(), {.seq_len = 20}); });
 }
 
-TEST(WindowPrefetch, ReadsEachMicroBatchOnceAndTheFollowingOneUnasked) {
+TEST(WindowPrefetch, ReadsEachMicroBatchOnceAndPrefetchesTheNext) {
   const Counting data(20 * 2 + 1);
-  std::vector<int64_t> asked;  // written by the worker, read after its end
+  std::vector<int64_t> asked;  // the worker writes it; read after the worker ends
   {
     const Windows windows = windows_of(data.file(), 2);
     WindowPrefetch prefetch({.seq_len = 2}, 1, [&](int64_t ordinal, int64_t, const SampleRow& to) {
@@ -198,20 +198,20 @@ TEST(WindowPrefetch, ReadsEachMicroBatchOnceAndTheFollowingOneUnasked) {
   EXPECT_EQ(asked, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
 }
 
-// Leaving waits for the micro-batch that the worker is on; what the worker uses lives as long.
+// The destructor waits for the current micro-batch of the worker, and the worker's data live until then.
 TEST(WindowPrefetch, CanBeLeftWhileTheWorkerIsBusy) {
   const Counting data(20 * 2 + 1);
   struct {
     std::promise<void> begun;
     std::atomic<bool> done = false, lived = false;
-  } next;  // the micro-batch that follows
+  } next;  // the next micro-batch
   {
     auto alive = std::make_shared<int>();
     const Windows windows = windows_of(data.file(), 2);
     auto fill = [&next, &windows, alive](int64_t ordinal, int64_t, const SampleRow& to) {
       windows.read(ordinal, to);
       if (ordinal == 0) return;
-      // Copies, because what is captured may be gone when it goes on.
+      // Copies the captures, which may be destroyed while it sleeps.
       auto& told = next;
       const std::weak_ptr<int> rows = alive;
       told.begun.set_value();
@@ -228,7 +228,7 @@ TEST(WindowPrefetch, CanBeLeftWhileTheWorkerIsBusy) {
   EXPECT_TRUE(next.lived);
 }
 
-TEST(TokenBatches, CanBeLeftAtAnyTime) {
+TEST(TokenBatches, CanBeDestroyedAtAnyTime) {
   const Counting data(500 * 64 + 1);
   const TokenBatchesOptions options{.seq_len = 64, .micro_batch = 100};
   for (int i = 0; i < 20; ++i) {
@@ -267,7 +267,7 @@ TEST(EvalBatches, CoverEveryTargetOnceOverAllRanksAndPadTheRest) {
     }
 }
 
-TEST(EvalBatches, CoverSeveralFilesOneAfterTheOther) {
+TEST(EvalBatches, CoverSeveralFilesInOrder) {
   const Counting a(3 * 2 + 1), b(4 * 2 + 2);
   std::vector<TokenFile> files;
   for (const Counting* data : {&a, &b}) files.emplace_back(data->file().path());
@@ -279,7 +279,7 @@ TEST(EvalBatches, CoverSeveralFilesOneAfterTheOther) {
   EXPECT_EQ(values(batches.next(3).targets), (Tokens{7, 8, 9, kIgnoredTarget}));
 }
 
-TEST(EvalBatches, OfATextShorterThanAWindowHaveItsTargets) {
+TEST(EvalBatches, OfATextShorterThanAWindowContainItsTargets) {
   const Counting data(3);
   EvalBatches batches(data.file(), {.seq_len = 8, .micro_batch = 1});
   ASSERT_EQ(batches.micros(), 1);

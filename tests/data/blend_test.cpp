@@ -12,7 +12,7 @@ namespace {
 
 std::vector<int64_t> shares(std::vector<double> weights) { return Blend::shares_of(weights); }
 
-TEST(Blend, SharesAreTheWeightsAsWholeNumbers) {
+TEST(Blend, SharesAreTheWeightsAsIntegers) {
   EXPECT_EQ(shares({1}), (std::vector<int64_t>{1}));
   EXPECT_EQ(shares({0.7, 0.3}), (std::vector<int64_t>{7, 3}));
   EXPECT_EQ(shares({2, 1, 1}), (std::vector<int64_t>{2, 1, 1}));
@@ -21,7 +21,7 @@ TEST(Blend, SharesAreTheWeightsAsWholeNumbers) {
   EXPECT_EQ(shares({4e9, 2e9}), (std::vector<int64_t>{2, 1}));
 }
 
-TEST(Blend, OtherWeightsAreTakenInMillionthsOfTheirSum) {
+TEST(Blend, OtherWeightsAreRoundedToMillionthsOfTheirSum) {
   const std::vector<double> weights{std::sqrt(2.0), 3.14159265358979, 1e-3};
   const std::vector<int64_t> got = shares(weights);
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0),
@@ -30,15 +30,15 @@ TEST(Blend, OtherWeightsAreTakenInMillionthsOfTheirSum) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(double(got[i]) / period, weights[i] / sum, 2e-6) << i;
 }
 
-TEST(Blend, RefusesWeightsThatAreNone) {
+TEST(Blend, RejectsInvalidWeights) {
   for (const double bad : {0.0, -1.0, std::nan(""), double(INFINITY)})
     expect_error(Exit::usage, {"above 0"}, [&] { shares({1, bad}); });
   expect_error(Exit::usage, {"is below a millionth of the sum"}, [&] { shares({1, 1e-7}); });
 }
 
-// By counting at every prefix: never a whole sample away from the shares, and every sample of a source once
-// and in its order.
-TEST(Blend, SharesHoldToLessThanOneSampleAtEveryPrefix) {
+// Counts at every prefix: always less than one sample away from the shares, with every sample of a source
+// once, in order.
+TEST(Blend, SharesAreExactToLessThanOneSampleAtEveryPrefix) {
   const std::vector<std::vector<int64_t>> cases{{1},
                                                 {1, 1},
                                                 {7, 3},
@@ -67,7 +67,7 @@ TEST(Blend, SharesHoldToLessThanOneSampleAtEveryPrefix) {
   }
 }
 
-// The example of docs/data.md; and a position that no loop comes to.
+// The example of docs/data.md, and a position that no loop could reach.
 TEST(Blend, TheOrderIsAFunctionOfThePosition) {
   const Blend blend({7, 3});
   std::string order;

@@ -23,7 +23,7 @@ std::string gzip(const Scratch& scratch, const std::string& name, const std::str
   return path;
 }
 
-TEST(Csv, ReadsPlainAndGzippedDigitsAlike) {
+TEST(Csv, ReadsPlainAndGzippedDigits) {
   const Scratch scratch;
   const std::string text = row(0, 3) + row(16, 9);
   const Digits plain = read_digits(scratch.write("d.csv", text));
@@ -68,7 +68,7 @@ TEST(Csv, NamesFileAndLineOfABadRow) {
   refuse(row(0, ""), {"column 65 is ''"});
 }
 
-TEST(Csv, SaysWhatIsWrongWithTheFile) {
+TEST(Csv, NamesTheFaultOfTheFile) {
   const Scratch scratch;
   const auto missing = scratch.path("none.csv");
   expect_error(Exit::data, {missing, "No such file"}, [&] { read_digits(missing); });

@@ -19,7 +19,7 @@ std::string from_hex(std::string_view hex) {
   return out;
 }
 
-// Documents [5, 6, 7] and [8, 9], written with the Python standard library after Megatron's description.
+// Documents [5, 6, 7] and [8, 9], written with the Python standard library from Megatron's description.
 const std::string kGoldenBin = from_hex("05000600070008000900");
 const std::string kGoldenIdx = from_hex(
     "4d4d4944494458000001000000000000000802000000000000000300000000000000030000000200000000000000000000000600"
@@ -35,7 +35,7 @@ void add(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// An index as the format's description has it, of sequences and of the sequences with which documents begin.
+// An index by the description of the format, from lengths of sequences and first sequences of documents.
 std::string index_of(uint8_t code, int64_t token_bytes, const std::vector<int32_t>& lengths,
                      const std::vector<int64_t>& documents) {
   std::string out("MMIDIDX\0\0", 9);
@@ -59,7 +59,7 @@ struct Golden {
   std::string bin = scratch.write("a.bin", kGoldenBin), idx = scratch.write("a.idx", kGoldenIdx);
 };
 
-TEST(IndexedFile, ReadsMegatronsBytes) {
+TEST(IndexedFile, ReadsTheBytesOfMegatron) {
   const Golden golden;
   for (const char* name : {"a", "a.bin", "a.idx"}) {
     const TokenFile file(golden.scratch.path(name));
@@ -76,13 +76,13 @@ TEST(IndexedFile, ReadsMegatronsBytes) {
   }
 }
 
-TEST(IndexedFile, WritesMegatronsBytes) {
+TEST(IndexedFile, WritesTheBytesOfMegatron) {
   const Scratch scratch;
   IndexedWriter writer(scratch.path("a"), 10);
   writer.append(std::vector<int32_t>{5, 6});
   writer.append(std::vector<int32_t>{7});
   writer.end_document();
-  writer.end_document();  // of nothing
+  writer.end_document();  // of an empty document
   writer.append(std::vector<int32_t>{8, 9});
   EXPECT_EQ(writer.documents(), 1);
   EXPECT_EQ(writer.tokens(), 5);
@@ -107,11 +107,11 @@ TEST(IndexedFile, AVocabularyOf65500NeedsInt32) {
   EXPECT_EQ(TokenFile(scratch.path("a")).vocab(), TokenFile::kUnknownVocab);
 }
 
-TEST(IndexedFile, AMaskIsABitAToken) {
+TEST(IndexedFile, AMaskHasOneBitPerToken) {
   const Scratch scratch;
   {
     IndexedWriter writer(scratch.path("a"), 100);
-    writer.append(std::vector<int32_t>{1, 2, 3});  // before there is a mask: ones
+    writer.append(std::vector<int32_t>{1, 2, 3});  // before the first mask: ones
     writer.end_document();
     writer.append(std::vector<int32_t>{4, 5, 6, 7, 8, 9}, std::vector<uint8_t>{0, 1, 0, 0, 1, 0});
     writer.append(std::vector<int32_t>{10, 11});
@@ -129,14 +129,14 @@ TEST(IndexedFile, AMaskIsABitAToken) {
   expect_error(Exit::data, {"a.mask", "byte 1", "more than 11"}, [&] { TokenFile(scratch.path("a")); });
   scratch.write("a.mask", "\x97");
   expect_error(Exit::data, {"a.mask", "1 bytes", "11 tokens", "2"}, [&] { TokenFile(scratch.path("a")); });
-  // One without a mask takes the mask of the one before away.
+  // A data set without a mask removes the mask of its predecessor.
   IndexedWriter writer(scratch.path("a"), 100);
   writer.append(std::vector<int32_t>{1});
   writer.finish();
   EXPECT_FALSE(TokenFile(scratch.path("a")).masked());
 }
 
-TEST(IndexedFile, WhatIsGivenUpLeavesNothingAndKeepsTheOld) {
+TEST(IndexedFile, AnUnfinishedWriterLeavesNothingAndKeepsTheOldFiles) {
   const Golden golden;
   {
     IndexedWriter writer(golden.scratch.path("a"), 1000);
@@ -156,12 +156,12 @@ TEST(IndexedFile, WhatIsGivenUpLeavesNothingAndKeepsTheOld) {
                [&] { IndexedWriter(golden.scratch.path("nowhere/c"), 1000); });
 }
 
-// Every code with every meaning that programs gave it; the .bin's size tells them apart.
-TEST(IndexedFile, TheSizeOfATokenTellsTypesOfOneCodeApart) {
+// Every code with each of its meanings in other programs; the size of .bin distinguishes them.
+TEST(IndexedFile, TheTokenSizeDistinguishesTypesOfOneCode) {
   struct Case {
     uint8_t code;
     int64_t bytes;
-    const char* name;  // or null: refused
+    const char* name;  // null: rejected
   };
   const Scratch scratch;
   for (const Case& c :
@@ -197,8 +197,8 @@ TEST(IndexedFile, NegativeIdsAreNamed) {
   }
 }
 
-// Documents of several sequences, of none, and one that its writer did not end.
-TEST(IndexedFile, DocumentsAreSequencesTogether) {
+// Documents of several sequences, of none, and one without an end.
+TEST(IndexedFile, DocumentsConsistOfSequences) {
   const Scratch scratch;
   scratch.write("a.bin", std::string(10, 'x'));
   scratch.write("a.idx", index_of(1, 1, {2, 3, 0, 4, 1}, {0, 0, 2, 3, 3, 4}));
@@ -269,8 +269,8 @@ TEST(IndexedFile, DamageIsNamedWithFileAndByte) {
   expect_error(Exit::data, {"a.bin: cannot be opened"}, [&] { TokenFile{golden.bin}; });
 }
 
-// Whatever bytes an index has, it is refused with words or can be read whole.
-TEST(IndexedFile, AnyBytesAreRefusedOrRead) {
+// Any bytes of an index cause an error with a message, or can be read completely.
+TEST(IndexedFile, AnyBytesAreRejectedOrRead) {
   const Golden golden;
   std::mt19937_64 random(7);
   int read = 0, refused = 0;

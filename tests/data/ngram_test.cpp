@@ -21,7 +21,7 @@ std::vector<uint8_t> random_bytes(size_t count, uint64_t seed) {
   return out;
 }
 
-// By hand. Order 1: 5 bytes, 3 kinds. Order 2: a is followed by b twice; b by a once and c once.
+// Calculated by hand. Order 1: 5 bytes, 3 kinds. Order 2: b follows a twice; a and c follow b once each.
 TEST(Ngram, MatchesTheFormulaOnATinyText) {
   const NgramModel model(bytes("ababc"), 2);
   double p[2];
@@ -33,15 +33,15 @@ TEST(Ngram, MatchesTheFormulaOnATinyText) {
   EXPECT_DOUBLE_EQ(p[1], (1 + 2 * unigram(2)) / (2 + 2));
   model.probabilities(bytes("b"), 'b', p);
   EXPECT_DOUBLE_EQ(p[1], (0 + 2 * unigram(2)) / (2 + 2));
-  model.probabilities(bytes("c"), 'a', p);  // c was never followed: the shorter order
+  model.probabilities(bytes("c"), 'a', p);  // c has no successor: uses the shorter order
   EXPECT_DOUBLE_EQ(p[1], unigram(2));
   model.probabilities(bytes(""), 'z', p);
   EXPECT_DOUBLE_EQ(p[0], unigram(0));
   EXPECT_DOUBLE_EQ(p[1], unigram(0));
 }
 
-// Training on n times the same byte: T = 1 for every context, so each order only adds certainty.
-TEST(Ngram, LossesOfAConstantTextAreTheClosedForm) {
+// After training on n equal bytes, T = 1 for every context, so each order only increases certainty.
+TEST(Ngram, LossesOfAConstantTextHaveAClosedForm) {
   const int n = 1000;
   const std::string text(size_t(n), 'a');
   const auto losses = ngram_losses(bytes(text), bytes("aaaaaa"), 3);
@@ -75,8 +75,9 @@ TEST(Ngram, NothingPredictsUniformBytes) {
   }
 }
 
-TEST(Ngram, LongerContextsPayOffWhereTheTextNeedsThem) {
-  // The byte after "aX" or "bX" is fixed by the byte before X: two bytes of context are needed and enough.
+TEST(Ngram, LongerContextsHelpIfTheTextNeedsThem) {
+  // The byte after "aX" or "bX" depends on the byte before X only: two bytes of context are necessary and
+  // sufficient.
   std::string text;
   for (uint64_t i = 0; i < 20000; ++i) text += Philox{.seed = 4}.word(i) & 1 ? "axp" : "bxq";
   const auto losses = ngram_losses(bytes(text), bytes(std::string_view(text).substr(0, 6000)), 5);
@@ -90,7 +91,7 @@ TEST(Ngram, IsDeterministic) {
   EXPECT_EQ(ngram_losses(train, validation), ngram_losses(train, validation));
 }
 
-TEST(Ngram, RefusesEmptyTexts) {
+TEST(Ngram, RejectsEmptyTexts) {
   expect_error(Exit::data, {"0 and 1 bytes"}, [] { ngram_losses({}, bytes("a")); });
   expect_error(Exit::data, {"1 and 0 bytes"}, [] { ngram_losses(bytes("a"), {}); });
   expect_error(Exit::internal, {"order 6"}, [] { NgramModel(bytes("a"), 6); });

@@ -38,7 +38,7 @@ TEST(Sampler, EveryEpochIsAPermutationForAnyNumberOfSamples) {
       EXPECT_EQ(sorted(epoch_of({.samples = samples, .seed = 9}, epoch)), counting(samples)) << samples;
 }
 
-TEST(Sampler, EveryEpochAndSeedIsAnotherPermutation) {
+TEST(Sampler, EveryEpochAndSeedHasAnotherPermutation) {
   std::set<std::vector<int64_t>> seen;
   for (uint64_t seed = 0; seed < 4; ++seed)
     for (int64_t epoch = 0; epoch < 4; ++epoch) seen.insert(epoch_of({.samples = 50, .seed = seed}, epoch));
@@ -46,9 +46,9 @@ TEST(Sampler, EveryEpochAndSeedIsAnotherPermutation) {
   EXPECT_EQ(seen.count(counting(50)), 0u);
 }
 
-// Each of 5 samples should stand at each of 5 places in a fifth of the epochs: mean 1000, standard
-// deviation 28.
-TEST(Sampler, PlacesAreUniformEvenForFewSamples) {
+// Each of 5 samples should be at each of 5 positions in a fifth of the epochs: mean 1000, standard deviation
+// 28.
+TEST(Sampler, PositionsAreUniformEvenForFewSamples) {
   std::map<std::pair<int64_t, int64_t>, int> counts;
   for (int64_t epoch = 0; epoch < 5000; ++epoch)
     for (int64_t place = 0; place < 5; ++place) ++counts[{place, permuted(place, 5, 1, epoch)}];
@@ -57,9 +57,9 @@ TEST(Sampler, PlacesAreUniformEvenForFewSamples) {
     EXPECT_NEAR(count, 1000, 5 * 28) << where.first << ", " << where.second;
 }
 
-// Neighbours of a shuffled epoch are unrelated: the correlation of n pairs has a standard deviation of
-// 1/sqrt(n).
-TEST(Sampler, NeighboursAreUncorrelated) {
+// Adjacent samples of a shuffled epoch are independent: the correlation of n pairs has a standard deviation
+// of 1/sqrt(n).
+TEST(Sampler, AdjacentSamplesAreUncorrelated) {
   const int64_t n = 10000;
   double sum = 0;
   for (int64_t i = 0; i + 1 < n; ++i) {
@@ -101,7 +101,7 @@ TEST(Sampler, TheLastIncompleteBatchCanBeDropped) {
   EXPECT_EQ(sampler.epoch(2), 1);
   const auto all = epoch_of(sampler, 0);
   EXPECT_EQ(std::set<int64_t>(all.begin(), all.end()).size(), 8u);
-  std::set<int64_t> seen;  // what is dropped differs between epochs
+  std::set<int64_t> seen;  // dropped samples differ between epochs
   for (int64_t epoch = 0; epoch < 20; ++epoch)
     for (int64_t s : epoch_of(sampler, epoch)) seen.insert(s);
   EXPECT_EQ(seen.size(), 10u);
@@ -121,7 +121,7 @@ TEST(Sampler, RanksAndMicroBatchesPartitionTheGlobalBatch) {
     }
 }
 
-// 4 samples a step, then 8, then 3: every position of an epoch is given out once, whichever batch it is in.
+// Batches of 4, then 8, then 3 samples: every position of an epoch occurs once in some batch.
 TEST(Sampler, ContinuesWithAnotherBatchAtTheNextSample) {
   Sampler sampler{.samples = 50, .seed = 5, .global_batch = 4};
   std::vector<int64_t> seen;
@@ -139,22 +139,22 @@ TEST(Sampler, ContinuesWithAnotherBatchAtTheNextSample) {
   for (size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], permuted(int64_t(i), 50, 5, 0)) << i;
 }
 
-// The epoch that a change of the batch falls into ends as every other: filled up, or with its rest dropped.
-TEST(Sampler, AnEpochWithTwoBatchesEndsAsOthersDo) {
+// An epoch with a change of the batch size ends like any other: filled up, or with its rest dropped.
+TEST(Sampler, AnEpochWithTwoBatchSizesEndsLikeOthers) {
   Sampler sampler{.samples = 10, .shuffle = false, .global_batch = 6, .first_step = 1, .first = {0, 4}};
   EXPECT_EQ(sampler.sample(1, 0), 4);
   EXPECT_EQ(sampler.position(2), (Position{1, 0}));
   sampler.global_batch = 4;
-  EXPECT_EQ(sampler.sample(2, 3), 1);  // filled from its beginning
+  EXPECT_EQ(sampler.sample(2, 3), 1);  // filled from its start
   EXPECT_EQ(sampler.position(3), (Position{1, 0}));
   EXPECT_EQ(sampler.position(6), (Position{2, 0}));
   sampler.drop_last = true;
   EXPECT_EQ(sampler.position(2), (Position{1, 0}));
-  sampler.first.sample = 90;  // other data, shorter
+  sampler.first.sample = 90;  // other, shorter data
   EXPECT_EQ(sampler.position(1), (Position{1, 0}));
 }
 
-// The same batch from a position on is what a training without a break has.
+// A resume with the same batch size equals an uninterrupted training.
 TEST(Sampler, AResumeWithTheSameBatchChangesNothing) {
   for (const bool drop_last : {false, true}) {
     const Sampler whole{.samples = 23, .seed = 9, .drop_last = drop_last, .global_batch = 5};
@@ -169,7 +169,7 @@ TEST(Sampler, AResumeWithTheSameBatchChangesNothing) {
   }
 }
 
-TEST(Sampler, RefusesBatchesThatCannotBeFilled) {
+TEST(Sampler, RejectsBatchesThatCannotBeFilled) {
   expect_error(Exit::data, {"no samples"}, [] { Sampler{.samples = 0}.check(); });
   expect_error(Exit::data, {"got 3", "at least 4", "train_batch_size"},
                [] { Sampler{.samples = 3, .drop_last = true, .global_batch = 4}.check(); });

@@ -15,7 +15,7 @@
 namespace cleave::data {
 namespace {
 
-// Documents whose token t of document d is 100 d + t, and a mask that hides multiples of 5 where asked.
+// Documents with token t of document d = 100 d + t, and optionally a mask that hides multiples of 5.
 struct Corpora {
   Scratch scratch;
   std::string listed(const std::string& name, const std::string& text) const {
@@ -52,9 +52,9 @@ Sample sample_of(const Samples& samples, int64_t index, int64_t seq_len, bool do
 constexpr int32_t kNone = kIgnoredTarget;
 using Row = std::vector<int32_t>;
 
-TEST(PackedDocuments, StayWholeWhereTheyFitAndAreCutWhereTheyAreLonger) {
+TEST(PackedDocuments, StayWholeIfTheyFitAndAreCutOtherwise) {
   const Corpora corpora;
-  // Of 3, 2, 1, 4, 12 and 3 tokens: 2, 1, 0, 3, 11 and 2 positions.
+  // Documents of 3, 2, 1, 4, 12 and 3 tokens have 2, 1, 0, 3, 11 and 2 positions.
   const TokenFile file(corpora.write("a", {3, 2, 1, 4, 12, 3}), {.vocab = 50000});
   const PackedDocuments packed(file, 5);
   ASSERT_EQ(packed.size(), 5);
@@ -72,9 +72,9 @@ TEST(PackedDocuments, StayWholeWhereTheyFitAndAreCutWhereTheyAreLonger) {
   }
 }
 
-// Many documents, so that samples are found from the middle of the file: every token but the first of each is
-// a target once, after the token before it, and samples are as full as the next piece allows.
-TEST(PackedDocuments, EveryTokenButTheFirstOfADocumentIsATargetOnce) {
+// Has many documents, so that samples are located from the middle of the file: every token except the first
+// of each document is a target once, after its predecessor, and samples are as full as the next piece allows.
+TEST(PackedDocuments, EveryTokenExceptTheFirstOfADocumentIsATargetOnce) {
   const Corpora corpora;
   std::mt19937 random(3);
   std::vector<int64_t> lengths(400);
@@ -99,13 +99,13 @@ TEST(PackedDocuments, EveryTokenButTheFirstOfADocumentIsATargetOnce) {
   }
 }
 
-TEST(PackedDocuments, RefuseDocumentsWithNothingToPredict) {
+TEST(PackedDocuments, RejectDocumentsWithoutTargets) {
   const Corpora corpora;
   const TokenFile file(corpora.write("a", {1, 1, 1}), {.vocab = 50000});
   expect_error(Exit::data, {"a.bin", "3 documents", "two tokens"}, [&] { PackedDocuments(file, 4); });
 }
 
-TEST(Windows, SayWhereDocumentsBeginOnlyWhenAsked) {
+TEST(Windows, MarkDocumentsOnlyOnRequest) {
   const Corpora corpora;
   const TokenFile file(corpora.write("a", {3, 1, 6, 3}), {.vocab = 50000});  // 13 tokens
   const auto windows = samples_of(file, {.seq_len = 4, .document_mask = true});
@@ -123,8 +123,8 @@ TEST(Windows, SayWhereDocumentsBeginOnlyWhenAsked) {
   EXPECT_EQ(plain.targets, (Row{1, 2, 100, 200}));
 }
 
-// Documents 0 to 6 and 100 to 104, in windows of 5: what is behind the last token is a document of its own.
-TEST(Windows, ALastOneIsFilledUpWithPaddingWithoutTargets) {
+// Documents 0 to 6 and 100 to 104 in windows of 5: padding after the last token is a separate document.
+TEST(Windows, TheLastOneIsPaddedWithoutTargets) {
   const Corpora corpora;
   const TokenFile file(corpora.write("a", {7, 5}), {.vocab = 50000});
   const auto samples = samples_of(file, {.seq_len = 5, .document_mask = true, .fill_last = true});
@@ -135,7 +135,7 @@ TEST(Windows, ALastOneIsFilledUpWithPaddingWithoutTargets) {
   EXPECT_EQ(last.documents, (Row{0, 1, 1, 1, 1}));
 }
 
-TEST(Windows, OfManyShortDocumentsHaveThemAll) {
+TEST(Windows, OfManyShortDocumentsMarkThemAll) {
   const Corpora corpora;
   const TokenFile file(corpora.write("a", std::vector<int64_t>(300, 1)), {.vocab = 50000});
   const Sample s = sample_of(*samples_of(file, {.seq_len = 299, .document_mask = true}), 0, 299);
@@ -145,7 +145,7 @@ TEST(Windows, OfManyShortDocumentsHaveThemAll) {
   }
 }
 
-TEST(Samples, MaskedTokensAreNoTargets) {
+TEST(Samples, MaskedTokensAreNotTargets) {
   const Corpora corpora;
   const TokenFile file(corpora.write("a", {7, 5}, true), {.vocab = 50000});  // hides 0, 5, 100
   EXPECT_EQ(sample_of(*samples_of(file, {.seq_len = 11}), 0, 11, false).targets,
@@ -153,14 +153,14 @@ TEST(Samples, MaskedTokensAreNoTargets) {
   EXPECT_EQ(sample_of(*samples_of(file, {.seq_len = 6, .pack = true}), 0, 6).targets,
             (Row{1, 2, 3, 4, kNone, 6}));
   TokenBatches batches(file, {.seq_len = 3, .micro_batch = 3, .shuffle = false});
-  EXPECT_EQ(batches.next(0, 0).valid_targets, 7);  // of 1 to 6 and 100 to 102, without 5 and 100
+  EXPECT_EQ(batches.next(0, 0).valid_targets, 7);  // targets 1 to 6 and 100 to 102, without 5 and 100
   EvalBatches evaluated(file, {.seq_len = 3, .micro_batch = 2});
   EXPECT_EQ(evaluated.next(0).valid_targets, 5);
   EXPECT_EQ(evaluated.next(1).valid_targets, 4)
-      << "101 to 104, of which the last two are in a window that is filled up";
+      << "101 to 104; the last two are in a padded window";
 }
 
-TEST(Samples, DataWithoutDocumentsAreRefusedByName) {
+TEST(Samples, DataWithoutDocumentsAreRejectedByName) {
   const Scratch scratch;
   const TokenFile text(scratch.write("a.txt", "0123456789"));
   expect_error(Exit::data, {"a.txt", "bytes", "--pack"},
@@ -195,7 +195,7 @@ struct Blended {
   }
 };
 
-TEST(BlendedBatches, AreTheSameForAnyNumberOfRanksAndFromAnyStep) {
+TEST(BlendedBatches, AreEqualForAnyNumberOfRanksAndFromAnyStep) {
   const Blended blended;
   EXPECT_EQ(blended.corpus.shares(), (std::vector<int64_t>{6, 3, 1}));
   TokenBatches all(blended.corpus.sources(), blended.options());
@@ -211,7 +211,7 @@ TEST(BlendedBatches, AreTheSameForAnyNumberOfRanksAndFromAnyStep) {
   }
 }
 
-TEST(BlendedBatches, GiveEachSourceItsShareAndShuffleItAnewInEachOfItsEpochs) {
+TEST(BlendedBatches, GiveEachSourceItsShareAndShuffleEachOfItsEpochs) {
   const Blended blended;
   TokenBatches batches(blended.corpus.sources(), blended.options());
   std::map<int, std::vector<int64_t>> given;
@@ -222,7 +222,7 @@ TEST(BlendedBatches, GiveEachSourceItsShareAndShuffleItAnewInEachOfItsEpochs) {
   EXPECT_EQ(given[0].size(), 240u);
   EXPECT_EQ(given[1].size(), 120u);
   EXPECT_EQ(given[2].size(), 40u);
-  // Source 1 has 37 tokens, 9 windows: each epoch has every one once, and no two are alike.
+  // Source 1 has 37 tokens, 9 windows: each epoch has every window once, and no two orders are equal.
   const auto epoch = [&](int64_t e) { return Row(given[1].begin() + 9 * e, given[1].begin() + 9 * (e + 1)); };
   std::set<Row> orders;
   for (int64_t e = 0; e < 13; ++e) {
@@ -233,7 +233,7 @@ TEST(BlendedBatches, GiveEachSourceItsShareAndShuffleItAnewInEachOfItsEpochs) {
   EXPECT_EQ(orders.size(), 13u);
 }
 
-TEST(BlendedBatches, SourcesOfOneSizeAreNotShuffledAlike) {
+TEST(BlendedBatches, SourcesOfEqualSizeAreShuffledDifferently) {
   const Corpora corpora;
   const DataSources corpus(fmt::format("1 {} 1 {}", corpora.write("a", {81}), corpora.write("b", {81})));
   TokenBatches batches(corpus.sources(), {.seq_len = 4, .micro_batch = 2, .seed = 1});
@@ -243,7 +243,7 @@ TEST(BlendedBatches, SourcesOfOneSizeAreNotShuffledAlike) {
   EXPECT_LT(same, 10);
 }
 
-TEST(DataSources, ReadsOneFileABlendAndAList) {
+TEST(DataSources, ReadOneFileABlendAndAList) {
   const Corpora corpora;
   const std::string a = corpora.write("a", {9}), b = corpora.write("b c", {8});
   corpora.scratch.write("0.5 x", "a text");
@@ -255,7 +255,7 @@ TEST(DataSources, ReadsOneFileABlendAndAList) {
   EXPECT_EQ(both.shares(), (std::vector<int64_t>{6, 1}));
   EXPECT_EQ(files_of_data(fmt::format("@{}", corpora.scratch.path("mix.txt"))),
             (std::vector<std::string>{a, b}));
-  // A folder, a pattern and a list of files have their sizes as weights: 18 and 16 bytes of tokens.
+  // The weights of files in a folder, a pattern and a list are their sizes: 18 and 16 bytes of tokens.
   EXPECT_EQ(files_of_data(corpora.scratch.path("[ab]*.bin")),
             (std::vector<std::string>{indexed_names(a).bin, indexed_names(b).bin}));
   EXPECT_EQ(DataSources(corpora.scratch.path("[ab]*.bin")).shares(), (std::vector<int64_t>{9, 8}));

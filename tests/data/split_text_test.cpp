@@ -64,12 +64,12 @@ TEST(SplitText, ATenthIsValidation) {
   EXPECT_NEAR(double(cut_out(text, split_text(text).validation).size()) / double(text.size()), 0.1, 0.005);
 }
 
-TEST(SplitText, ACutWithoutALineEndNearbyStaysInTheLine) {
+TEST(SplitText, ACutWithoutALineEndNearbyDoesNotMove) {
   const TextSplit split = split_text(std::string(200, 'x'));
   EXPECT_EQ(split.validation, (std::vector<Range>{{90, 100}, {190, 200}}));
 }
 
-TEST(SplitText, TinyTextsHaveBothPartsFromTwentyBytesOn) {
+TEST(SplitText, TextsHaveBothPartsFromTwentyBytesOn) {
   for (size_t size = 20; size < 60; ++size) {
     EXPECT_FALSE(split_text(std::string(size, 'x')).validation.empty()) << size;
     EXPECT_FALSE(split_text(std::string(size, '\n')).validation.empty()) << size;

@@ -52,7 +52,7 @@ TEST(TokenFile, ReadsTheBytesOfLlmc) {
       << file.describe();
 }
 
-TEST(TokenFile, TheTokenizersVocabularyTravelsInTheHeader) {
+TEST(TokenFile, TheVocabularyIsStoredInTheHeader) {
   const Scratch scratch;
   write_llmc(scratch.path("a.bin"), std::vector<int32_t>{255, 0}, 256);
   EXPECT_EQ(scratch.read("a.bin").substr(8, 8), little_endian(2, 4) + little_endian(256, 4));
@@ -99,8 +99,8 @@ TEST(TokenFile, ABinWithoutMagicIsHeaderlessUint16) {
   EXPECT_EQ(other.at(0), 2);
 }
 
-// The ids of a uint32 file are uint16 values with zeros or ones between them.
-TEST(TokenFile, TheWidthWithoutAHeaderIsTheOneThatFitsTheVocabulary) {
+// Ids of a uint32 file are uint16 values with zeros or ones between them.
+TEST(TokenFile, WithoutAHeaderTheWidthFollowsFromTheVocabulary) {
   const Scratch scratch;
   std::string narrow, wide;
   for (int i = 0; i < 3000; ++i) narrow += little_endian(uint64_t(i) * 17 % 50000, 2);
@@ -143,7 +143,7 @@ TEST(TokenFile, BytesOnRequestIgnoreNameAndMagic) {
   EXPECT_EQ(all_tokens(file), (std::vector<int32_t>{0x1f, 0x8b, 'z'}));
 }
 
-TEST(TokenFile, ReadingPastTheEndIsADefectOfTheProgram) {
+TEST(TokenFile, ReadingPastTheEndIsAnInternalError) {
   const Scratch scratch;
   const TokenFile file(scratch.write("a.txt", "abc"));
   int32_t out[4];
@@ -151,7 +151,7 @@ TEST(TokenFile, ReadingPastTheEndIsADefectOfTheProgram) {
   expect_error(Exit::internal, {"of 3"}, [&] { file.at(-1); });
 }
 
-TEST(TokenFile, AnIdAboveTheVocabularyIsNamedWithItsPlace) {
+TEST(TokenFile, AnIdAboveTheVocabularyIsNamedWithItsPosition) {
   const Scratch scratch;
   const auto path =
       scratch.write("a.bin", llmc(20240520, 1, 3, std::string_view("\x50\xc4\x51\xc4\x02\0", 6)));
@@ -163,7 +163,7 @@ TEST(TokenFile, AnIdAboveTheVocabularyIsNamedWithItsPlace) {
   });
 }
 
-TEST(TokenFile, TheModelsVocabularyReplacesTheFormats) {
+TEST(TokenFile, TheVocabularyOfTheModelOverridesTheFormat) {
   const Scratch scratch;
   const auto path = scratch.write("a.txt", "a\x80");
   expect_error(Exit::data, {"token 1 is 128"}, [&] { TokenFile(path, {.vocab = 128}).at(1); });
@@ -174,7 +174,7 @@ TEST(TokenFile, TheModelsVocabularyReplacesTheFormats) {
   expect_error(Exit::data, {"token 0 is 4294967280"}, [&] { TokenFile(huge).at(0); });
 }
 
-TEST(TokenFile, SaysWhatIsWrongWithThePath) {
+TEST(TokenFile, NamesTheFaultOfThePath) {
   const Scratch scratch;
   const auto missing = scratch.path("none.txt");
   expect_error(Exit::data, {missing, "No such file"}, [&] { TokenFile{missing}; });
@@ -183,7 +183,7 @@ TEST(TokenFile, SaysWhatIsWrongWithThePath) {
   expect_error(Exit::data, {"not a regular file"}, [] { TokenFile{"/dev/null"}; });
 }
 
-TEST(TokenFile, SaysHowATokenFileIsDamaged) {
+TEST(TokenFile, NamesTheDamageOfATokenFile) {
   const Scratch scratch;
   auto refuse = [&](std::string_view bytes, std::initializer_list<std::string_view> parts) {
     const auto path = scratch.write("a.bin", bytes);
@@ -204,7 +204,7 @@ TEST(TokenFile, SaysHowATokenFileIsDamaged) {
   refuse(std::string_view("MMIDIDX\0\0", 9), {"Megatron"});
 }
 
-// Each begins as the programs that write such files begin them.
+// Each file starts like those of real programs.
 TEST(TokenFile, RefusesByNameWhatIsNeitherTextNorTokens) {
   const Scratch scratch;
   using namespace std::literals;
@@ -250,7 +250,7 @@ TEST(TokenFile, RefusesByNameWhatIsNeitherTextNorTokens) {
                  [&] { TokenFile{scratch.write(c.name, c.bytes)}; });
 }
 
-TEST(TokenFile, TakesTextsThatBeginOddly) {
+TEST(TokenFile, TakesTextsWithUnusualStarts) {
   const Scratch scratch;
   for (const std::string_view text :
        {"{ a brace", "PART 1", "see the WEBPage", "an {\"aside\"}", "{\"said\" he\nand went", "GIF89",
@@ -259,7 +259,7 @@ TEST(TokenFile, TakesTextsThatBeginOddly) {
   EXPECT_EQ(TokenFile(scratch.write("a.jsonl", "{\"text\": \"abc\"}\n")).size(), 16);
 }
 
-TEST(TokenFile, RefusesWhatIsNotText) {
+TEST(TokenFile, RejectsBinaryFiles) {
   const Scratch scratch;
   expect_error(Exit::data, {"compressed with gzip", "gunzip"},
                [&] { TokenFile{scratch.write("a.txt.gz", "\x1f\x8b\x08")}; });
@@ -267,7 +267,7 @@ TEST(TokenFile, RefusesWhatIsNotText) {
                [&] { TokenFile(scratch.write("a.txt", "some text"), {.format = Format::llmc}); });
 }
 
-TEST(TokenFile, RefusesToWriteWhatCannotBeRead) {
+TEST(TokenFile, RejectsTokensThatCannotBeReadBack) {
   const Scratch scratch;
   const std::vector<int32_t> none, negative{1, -1}, one{1};
   expect_error(Exit::data, {"no tokens"}, [&] { write_llmc(scratch.path("a.bin"), none); });
@@ -279,7 +279,7 @@ TEST(TokenFile, RefusesToWriteWhatCannotBeRead) {
   EXPECT_FALSE(std::filesystem::exists(scratch.path("taken.partial")));
 }
 
-TEST(TokenFile, CutShortOrReplacedWhileOpenIsAnErrorAndNoSignal) {
+TEST(TokenFile, TruncatedOrReplacedWhileOpenIsAnErrorWithoutASignal) {
   const Scratch scratch;
   const auto path = scratch.write("a.txt", std::string(100'000, 'a'));
   const TokenFile file(path);
@@ -301,7 +301,7 @@ TEST(TokenFile, CutShortOrReplacedWhileOpenIsAnErrorAndNoSignal) {
   expect_error(Exit::data, {path, "no longer exists"}, [&] { third.require_unchanged(); });
 }
 
-TEST(TokenFile, CheckingAllFindsTheOneIdThatIsTooLarge) {
+TEST(TokenFile, CheckAllFindsASingleIdThatIsTooLarge) {
   const Scratch scratch;
   std::string bytes(300'000, '\1');
   bytes[2 * 140'001] = 9;

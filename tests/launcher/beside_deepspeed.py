@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""DeepSpeed's own launcher, asked what it would start: 200 generated command lines and hostfiles, and for each what every process would
-be given, as tests/app/beside_deepspeed_test.py compares it with ours. Nothing is started. Needs DeepSpeed (PyPI); run by hand:
+"""Asks DeepSpeed's launcher for the processes that it would start: 200 generated command lines and hostfiles, with environment and command
+of every process. tests/app/beside_deepspeed_test.py compares these with Cleave. Nothing is started. Needs DeepSpeed (PyPI); run by hand:
 
     python tests/launcher/beside_deepspeed.py tests/fixtures/deepspeed/launches.json
 """
@@ -123,7 +123,7 @@ def commands_of_hosts(cmd, runner_env):
 
 
 def asked(c, runner, launch):
-    """What DeepSpeed does with a case: the processes it would start, or its error."""
+    """Processes that DeepSpeed would start for a case, or its error."""
     from deepspeed.accelerator import get_accelerator
     calls = []
     env = {"PATH": os.environ["PATH"], "HOME": os.getcwd() + "/home", "DS_ACCELERATOR": "cpu", **c["env"]}

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A PyTorch script as users have it: DDP over Gloo, its place from the launcher. It prints the same losses under our launcher as under
-DeepSpeed's (needs torch, so it is run by hand; DeepSpeed's CPU accelerator takes the number of ranks from LOCAL_SIZE):
+"""A typical PyTorch script: DDP over Gloo with ranks from the launcher. It prints the same losses under Cleave's launcher as under
+DeepSpeed's. Run it by hand, because it needs torch; DeepSpeed's CPU accelerator reads the number of ranks from LOCAL_SIZE:
 
     build/release/bin/deepspeed --num_gpus 2 tests/launcher/ddp_losses.py
     DS_ACCELERATOR=cpu LOCAL_SIZE=2 VENV/bin/deepspeed --num_gpus 2 tests/launcher/ddp_losses.py

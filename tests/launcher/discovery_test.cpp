@@ -1,4 +1,4 @@
-// Every launcher from its variables alone.
+// Finds the rank of every launcher from its variables.
 #include "launcher/discovery.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ struct Row {
   TestDevice place;
   std::string master;
   int port;
-  std::string by;  // the beginning of launched_by
+  std::string by;  // start of launched_by
 };
 
 const Environment kTorch = {{"RANK", "5"},
@@ -237,7 +237,7 @@ const std::vector<Row>& rows() {
   return table;
 }
 
-TEST(Discovery, FindsThePlaceThatEveryLauncherGives) {
+TEST(Discovery, FindsThePlaceFromEveryLauncher) {
   for (const Row& row : rows()) {
     const comm::RankInfo info = discover_ranks(row.env).info;
     const TestDevice got{info.rank, info.world, info.local_rank, info.local_size, info.node_rank};
@@ -250,7 +250,7 @@ TEST(Discovery, FindsThePlaceThatEveryLauncherGives) {
   }
 }
 
-TEST(Discovery, KnowsTheJobTheAttemptAndWhetherThePortIsTaken) {
+TEST(Discovery, FindsTheJobTheAttemptAndWhetherThePortIsTaken) {
   comm::RankInfo info = discover_ranks(kTorch).info;
   EXPECT_EQ(info.job_id, "run");
   EXPECT_EQ(info.attempt, 2);
@@ -294,7 +294,7 @@ TEST(Discovery, WarnsInABatchScript) {
   EXPECT_TRUE(discover_ranks(kSlurm).warnings.empty());
 }
 
-TEST(Discovery, BelievesTheCommandLineFirst) {
+TEST(Discovery, PrefersTheCommandLine) {
   const comm::RankInfo info = discover_ranks(kTorch, {.rank = 1, .world = 3, .master = "host:1234"}).info;
   EXPECT_EQ(info.rank, 1);
   EXPECT_EQ(info.world, 3);
@@ -303,7 +303,7 @@ TEST(Discovery, BelievesTheCommandLineFirst) {
   EXPECT_EQ(discover_ranks({}, {.rank = 0, .world = 2, .master = "fe80::1"}).info.master_addr, "fe80::1");
 }
 
-TEST(Discovery, RefusesContradictionsAndNamesTheVariables) {
+TEST(Discovery, RejectsContradictionsAndNamesTheVariables) {
   struct Bad {
     const char* name;
     Environment env;
@@ -335,7 +335,7 @@ TEST(Discovery, RefusesContradictionsAndNamesTheVariables) {
       {"parameter server",
        {{"TF_CONFIG", R"({"cluster":{"worker":["a:1"],"ps":["b:1"]},"task":{"type":"ps","index":0}})"}},
        {"parameter_server_count", "'ps'"}},
-      {"TF_CONFIG is no JSON", {{"TF_CONFIG", "{"}}, {"TF_CONFIG"}},
+      {"TF_CONFIG is not JSON", {{"TF_CONFIG", "{"}}, {"TF_CONFIG"}},
       {"TF_CONFIG of another form",
        {{"TF_CONFIG", R"({"cluster":[1],"task":{"type":"worker","index":0}})"}},
        {"TF_CONFIG"}},

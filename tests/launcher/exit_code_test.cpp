@@ -1,4 +1,4 @@
-// What a program says and returns when an exception leaves a thread of its own, where no main() can catch it.
+// Message and exit code after an exception that leaves a thread; main() cannot catch it.
 #include "launcher/exit_code.h"
 
 #include <gtest/gtest.h>
@@ -20,14 +20,14 @@ void in_a_thread(void (*body)()) {
   });
 }
 
-TEST(ExitCodeDeathTest, OfAThreadThatGetsNoMemoryIsThatOfALackOfMemory) {
+TEST(ExitCodeDeathTest, OfAThreadWithoutMemoryIsExitMemory) {
   EXPECT_EXIT(in_a_thread([] { throw std::bad_alloc(); }), testing::ExitedWithCode(int(Exit::memory)),
               "^error: out of host memory\n$");
 }
 
-TEST(ExitCodeDeathTest, OfAnyOtherExceptionOfAThreadIsASignalAndItsWords) {
-  EXPECT_EXIT(in_a_thread([] { throw std::runtime_error("of its own"); }), testing::KilledBySignal(SIGABRT),
-              "error: of its own .in another thread");
+TEST(ExitCodeDeathTest, OfAnyOtherExceptionOfAThreadIsASignalWithItsMessage) {
+  EXPECT_EXIT(in_a_thread([] { throw std::runtime_error("its message"); }), testing::KilledBySignal(SIGABRT),
+              "error: its message .in another thread");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Hostfiles and what command lines take of them. Expected world infos are what DeepSpeed's launcher prints.
+// Hostfiles and host options of the command line. Expected world infos come from DeepSpeed's launcher.
 #include "launcher/hosts.h"
 
 #include <gtest/gtest.h>
@@ -18,13 +18,13 @@ std::string unselected(const HostFilter& filter) {
   return usage_error_of([&] { select_hosts(kThree, filter); });
 }
 
-TEST(Hostfile, HasAHostALineWithItsSlots) {
+TEST(Hostfile, HasOneHostPerLineWithItsSlots) {
   EXPECT_EQ(parsed("# ours\n\n b slots=2 max_slots=9\r\n\ta\tslots=1\n"), (Hosts{{"b", {0, 1}}, {"a", {0}}}));
   EXPECT_EQ(parsed("w-[08-10] slots=1\nx slots=1"),
             (Hosts{{"w-08", {0}}, {"w-09", {0}}, {"w-10", {0}}, {"x", {0}}}));
 }
 
-TEST(Hostfile, RefusesALineWithItsNumber) {
+TEST(Hostfile, RejectsALineWithItsNumber) {
   EXPECT_EQ(refused("a slots=1\n\na slots=2\n"), "hosts:3: duplicate host a, also in line 1");
   EXPECT_EQ(refused("w-2 slots=1\nw-[1-3] slots=2\n"), "hosts:2: duplicate host w-2, also in line 1");
   EXPECT_EQ(refused("a\n"),
@@ -40,7 +40,7 @@ TEST(Hostfile, RefusesALineWithItsNumber) {
             "hosts:1: malformed range (got 'w-[3-1]', expected a form such as worker-[01-04])");
 }
 
-TEST(Hostfile, TakesNoNameThatAShellOrAnOptionParserWouldTakeForMore) {
+TEST(Hostfile, RejectsNamesThatAreUnsafeInAShellOrOptionParser) {
   for (const char* name : {"-oProxyCommand=touch", "a;b", "$(touch,x)", "a`b`", "me@host", "a:22", "../x",
                            "a,b", "a'b", "a\\b", "[::1]", ".a"})
     EXPECT_NE(refused(std::string(name) + " slots=1").find("hosts:1: "), std::string::npos) << name;
@@ -50,7 +50,7 @@ TEST(Hostfile, TakesNoNameThatAShellOrAnOptionParserWouldTakeForMore) {
   EXPECT_FALSE(is_host_name(std::string(254, 'a')));
 }
 
-TEST(Hosts, AreIncludedAndExcludedInTheHostfilesOrder) {
+TEST(Hosts, AreIncludedAndExcludedInHostfileOrder) {
   EXPECT_EQ(select_hosts(kThree, {.include = "c:2,0,2@a"}), (Hosts{{"a", {0, 1, 2, 3}}, {"c", {0, 2}}}));
   EXPECT_EQ(select_hosts(kThree, {.exclude = "b@a:1,2"}), (Hosts{{"a", {0, 3}}, {"c", {0, 1, 2}}}));
   EXPECT_EQ(select_hosts(kThree, {.exclude = "b:0@b:1"}), (Hosts{kThree[0], kThree[2]}));
@@ -59,7 +59,7 @@ TEST(Hosts, AreIncludedAndExcludedInTheHostfilesOrder) {
   EXPECT_EQ(select_hosts(kThree, {}), kThree);
 }
 
-TEST(Hosts, ThatAreNotThereAreRefused) {
+TEST(Hosts, ThatAreUnknownAreRejected) {
   EXPECT_EQ(unselected({.include = "d"}), "--include d: unknown host d (expected one of a, b, c)");
   EXPECT_EQ(unselected({.include = "b:2"}), "--include b:2: b has no slot 2 (expected one of 0, 1)");
   EXPECT_EQ(unselected({.exclude = "b:7"}), "--exclude b:7: b has no slot 7 (expected one of 0, 1)");
@@ -77,7 +77,7 @@ TEST(Hosts, ThatAreNotThereAreRefused) {
   EXPECT_NE(unselected({.num_gpus = 0}).find("at least 1"), std::string::npos);
 }
 
-TEST(Hosts, NeedTheSlotsThatAFilterNames) {
+TEST(Hosts, NeedTheSlotsOfAFilter) {
   EXPECT_EQ(slots_named({}), 0);
   EXPECT_EQ(slots_named({.include = "localhost"}), 0);
   EXPECT_EQ(slots_named({.include = "localhost:0,1"}), 2);
@@ -86,7 +86,7 @@ TEST(Hosts, NeedTheSlotsThatAFilterNames) {
   EXPECT_THROW(slots_named({.include = "localhost:x"}), Error);
 }
 
-TEST(WorldInfo, IsDeepSpeeds) {
+TEST(WorldInfo, HasTheFormatOfDeepSpeed) {
   // python3 -c 'import base64, json; print(base64.urlsafe_b64encode(json.dumps({"a": [0, 1], "b-2":
   // [3]}).encode()).decode())'
   EXPECT_EQ(encode_world_info({{"a", {0, 1}}, {"b-2", {3}}}), "eyJhIjogWzAsIDFdLCAiYi0yIjogWzNdfQ==");

@@ -1,5 +1,4 @@
-// A program of one's own as the ranks of a job: this program starts itself, and run_job does what a main()
-// would.
+// A C++ program as the ranks of a job: this program starts itself, with run_job as its main().
 #include "launcher/job.h"
 
 #include <gtest/gtest.h>
@@ -88,7 +87,7 @@ const std::map<std::string, std::function<int(Job&)>> kBodies = {
        Job::catch_signals();
        comm::Communicator& ranks = job.connect();
        for (int step = 0; !job.any(Job::stop_requested()); ++step)
-         if (step == 3 && ranks.rank() == 0) raise(SIGTERM), raise(SIGTERM);  // the second is one passed on
+         if (step == 3 && ranks.rank() == 0) raise(SIGTERM), raise(SIGTERM);  // the second is forwarded
        return int(Exit::stopped);
      }},
 };
@@ -121,7 +120,7 @@ Ran run(int ranks, const std::string& task) {
   return ran;
 }
 
-TEST(Job, ConnectsItsRanksAndEndsWithTheCodeOfTheBody) {
+TEST(Job, ConnectsItsRanksAndReturnsTheCodeOfTheBody) {
   const Ran ran = run(3, "sum");
   EXPECT_EQ(ran.result.exits, (std::vector<int>{0, 0, 0})) << ran.result.message;
   for (const char* prefix : {"[0]", "[1]", "[2]"})
@@ -130,7 +129,7 @@ TEST(Job, ConnectsItsRanksAndEndsWithTheCodeOfTheBody) {
               1);
 }
 
-TEST(Job, SetsWhatCudaReadsWhenItStartsForOneRankAndForSeveral) {
+TEST(Job, SetsCudaVariablesForOneRankAndForSeveral) {
   for (int ranks : {1, 2}) {
     const Ran ran = run(ranks, "environment");
     for (int r = 0; r < ranks; ++r)
@@ -155,25 +154,25 @@ TEST(Job, TellsTheOtherRanksWhyOneFails) {
   EXPECT_TRUE(ran.has_error(") failed: the samples are used up\n")) << ran.errors.at(0);
 }
 
-TEST(Job, SaysOnceWhatAllRanksLeaveWith) {
+TEST(Job, PrintsTheErrorOfAllRanksOnce) {
   const Ran ran = run(3, "all fail together");
   EXPECT_EQ(ran.result.exits, std::vector<int>(3, int(Exit::data)));
   EXPECT_EQ(ran.errors, std::vector<std::string>{"[0] error: rank 2: no such file\n"});
 }
 
-TEST(Job, RefusesAConfigurationOnEveryRankAndNamesTheKey) {
+TEST(Job, RejectsAConfigurationOnEveryRankAndNamesTheKey) {
   const Ran ran = run(2, "a typing error");
   EXPECT_EQ(ran.result.exits, std::vector<int>(2, int(Exit::usage)));
   EXPECT_TRUE(ran.has_error("error: built-in:1:2: train_batch_sizes: unknown key")) << ran.errors.at(0);
 }
 
-TEST(Job, WaitsForOtherRanksAsLongAsTheConfigurationSays) {
+TEST(Job, WaitsForOtherRanksUntilTheConfiguredTimeout) {
   const Ran ran = run(2, "one is late");
   EXPECT_EQ(ran.result.exits.at(0), int(Exit::rank_lost));
   EXPECT_TRUE(ran.has_error("votes")) << ran.result.message;
 }
 
-TEST(Job, AsksEveryRankToStopWhenOneIsSignalled) {
+TEST(Job, AsksEveryRankToStopIfOneIsSignaled) {
   const Ran ran = run(2, "stops");
   EXPECT_EQ(ran.result.exits, std::vector<int>(2, int(Exit::stopped)));
 }
@@ -194,7 +193,7 @@ TEST(ExitCode, IsTheBodysOrThatOfWhatItThrows) {
   Said said = ended_with([]() -> int { throw Error(Exit::checkpoint, "no such checkpoint"); });
   EXPECT_EQ(said.code, 4);
   EXPECT_EQ(said.text, "error: no such checkpoint\n");
-  said = ended_with([]() -> int { throw Error(Exit::usage, ""); });  // another rank says it
+  said = ended_with([]() -> int { throw Error(Exit::usage, ""); });  // another rank prints it
   EXPECT_EQ(said.code, 2);
   EXPECT_EQ(said.text, "");
   said = ended_with([]() -> int { throw std::bad_alloc(); });
@@ -206,7 +205,7 @@ TEST(ExitCode, IsTheBodysOrThatOfWhatItThrows) {
   EXPECT_EQ(said.code, 3);
 }
 
-TEST(ExitCode, OfADefectIsOneAndSaysWhatToDo) {
+TEST(ExitCode, OfADefectIsOneWithAnAction) {
   Said said = ended_with([]() -> int { throw Error(Exit::internal, "rows do not match"); });
   EXPECT_EQ(said.code, 1);
   EXPECT_EQ(said.text, "error: rows do not match (tell the author)\n");

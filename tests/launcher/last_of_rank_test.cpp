@@ -1,4 +1,4 @@
-// A process that becomes a rank, with a child of its own, and what is left of them.
+// A process that becomes a rank, its child process, and the end of both.
 #include "launcher/last_of_rank.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace cleave::launcher {
 namespace {
 
-// Whether the last writer of a pipe is gone, within ten seconds.
+// True if the last writer of a pipe ends within ten seconds.
 bool ends(int read_end) {
   pollfd end = {read_end, POLLIN, 0};
   char byte;
@@ -19,7 +19,7 @@ bool ends(int read_end) {
 }
 
 struct Rank {
-  // The rank and its child hold the pipe's write end.
+  // The rank and its child hold the write end of the pipe.
   Rank() {
     EXPECT_EQ(pipe(held), 0);
     EXPECT_EQ(pipe(ready), 0);
@@ -51,13 +51,13 @@ struct Rank {
   pid_t launcher = -1, pid = -1;
 };
 
-TEST(LastOfRank, TakesItsChildrenAlongWhenItIsKilled) {
+TEST(LastOfRank, EndsItsChildrenWhenItIsKilled) {
   Rank rank;
   kill(rank.pid, SIGKILL);
   EXPECT_TRUE(ends(rank.held[0]));
 }
 
-TEST(LastOfRank, GoesWithTheLauncherThatStartedIt) {
+TEST(LastOfRank, EndsWithItsLauncher) {
   Rank rank;
   kill(rank.launcher, SIGKILL);
   EXPECT_TRUE(ends(rank.held[0]));

@@ -1,4 +1,4 @@
-// A launch plan, the words that it is handed over in, and the commands that reach other hosts.
+// Launch plans, their text form, and the commands that reach other hosts.
 #include "launcher/launch_plan.h"
 
 #include <gtest/gtest.h>
@@ -23,13 +23,14 @@ NodeStart common() {
   return node;
 }
 
-// Three ranks on the first host and two on the second, where a rank modulo the host's ranks is not its place.
+// Three ranks on the first host and two on the second: the rank modulo the host's ranks is not the local
+// rank.
 LaunchPlan unequal() {
   return make_plan({{"h-1", {0, 1, 3}}, {"h-2", {2, 5}}},
                    {.before = {"python", "-u", "a.py"}, .after = {"x y"}, .local_rank = true}, common());
 }
 
-TEST(LaunchPlan, CountsLocalRanksOnUnequalHostsFromTheirFirst) {
+TEST(LaunchPlan, CountsLocalRanksPerHostOnUnequalHosts) {
   const LaunchPlan plan = unequal();
   ASSERT_EQ(plan.nodes.size(), 2u);
   std::vector<std::array<int, 4>> places;
@@ -40,7 +41,7 @@ TEST(LaunchPlan, CountsLocalRanksOnUnequalHostsFromTheirFirst) {
   EXPECT_EQ(plan.nodes[1].ranks[1].command, (Words{"python", "-u", "a.py", "--local_rank=1", "x y"}));
 }
 
-TEST(LaunchPlan, SaysARanksPlaceInTorchsAndDeepSpeedsWords) {
+TEST(LaunchPlan, SetsTheVariablesOfTorchAndDeepSpeed) {
   const LaunchPlan plan = unequal();
   EXPECT_EQ(place_of(plan.nodes[1], plan.nodes[1].ranks[1], 6105),
             (std::map<std::string, std::string>{{"RANK", "4"},
@@ -62,7 +63,7 @@ TEST(LaunchPlan, SaysARanksPlaceInTorchsAndDeepSpeedsWords) {
                                                 {"WANDB_API_KEY", "hush"}}));
 }
 
-TEST(LaunchPlan, TravelsWhole) {
+TEST(LaunchPlan, IsReadBackUnchanged) {
   LaunchPlan plan = unequal();
   plan.nodes[0].binding = {Binding::How::asked, {1, 2, 4}};
   plan.nodes[0].log_folder = "logs", plan.nodes[0].attempt = 3;
@@ -98,7 +99,7 @@ TEST(LaunchPlan, SharesOutCores) {
         << text;
 }
 
-TEST(LaunchPlan, SaysTheNumaNodesOfARanksCores) {
+TEST(LaunchPlan, NamesTheNumaNodesOfARanksCores) {
   NodeStart node = unequal().nodes[0];
   node.binding = {Binding::How::asked, {0, 1, 2, 3, 4, 5}};
   const std::vector<NumaNode> numa = {{0, {0, 1, 2}}, {1, {3, 4, 5}}};
@@ -110,7 +111,7 @@ TEST(LaunchPlan, SaysTheNumaNodesOfARanksCores) {
   EXPECT_EQ(describe_cores({0, 1, 2, 8, 10, 11}, {{3, {8, 9}}}), "cores 0-2,8,10-11 of NUMA node 3");
 }
 
-TEST(Numa, IsReadAsTheKernelSaysIt) {
+TEST(Numa, IsReadFromTheKernel) {
   const Scratch scratch;
   const std::map<std::string, std::string> files = {
       {"node10", "4-5,7\n"}, {"node2", "0\n"}, {"node3", "\n"}, {"has_cpu", "2,10\n"}, {"node", "9\n"}};
@@ -127,7 +128,7 @@ TEST(Numa, IsReadAsTheKernelSaysIt) {
   EXPECT_TRUE(numa_of_machine(scratch.path("gone")).empty());
 }
 
-TEST(LaunchPlan, IsDescribedForPastingWithoutSecrets) {
+TEST(LaunchPlan, IsPrintedForPastingWithoutSecrets) {
   LaunchPlan plan = unequal();
   const std::string text = describe(plan, {0, 1, 2});
   EXPECT_NE(text.find("# h-2: ranks 3 to 4 of 5, slots 2,5\n"), std::string::npos) << text;
@@ -147,7 +148,7 @@ TEST(LaunchPlan, MasksSecretsInVariablesAndArguments) {
   EXPECT_EQ(describe(plan, {0, 1, 2}).find("hidden"), std::string::npos);
 }
 
-TEST(ShellWords, AreReadBackAsTheyWere) {
+TEST(ShellWords, AreReadBackUnchanged) {
   const Words words = {"",         "a b", "it's", "\"", "$HOME", "`x`",   "\\", "a\nb",
                        "\xc3\xa4", "-x",  "*",    "#",  "~",     "(;&|)", "a=b"};
   EXPECT_EQ(shell_words(shell_quoted(words), "these"), words);
@@ -247,7 +248,7 @@ TEST(RemoteCommands, StartALauncherOnAllHostsBySrun) {
   EXPECT_TRUE(c.environment.empty());
 }
 
-TEST(RemoteCommands, ShowNoSecretAndNoValueOfTheUsers) {
+TEST(RemoteCommands, ContainNoSecretAndNoUserValue) {
   const LaunchPlan plan =
       make_plan({{"h-1", {0}}, {"h-2", {0}}}, {.before = {"x", "their argument"}}, common());
   for (int kind = 0; kind < 7; ++kind)
@@ -257,7 +258,7 @@ TEST(RemoteCommands, ShowNoSecretAndNoValueOfTheUsers) {
           EXPECT_EQ(word.find(hidden), std::string::npos) << word;
 }
 
-TEST(RemoteCommands, RefuseWhatAVariableCannotHold) {
+TEST(RemoteCommands, RejectAJobTooLongForAVariable) {
   NodeStart large = common();
   large.environment["NCCL_X"] = std::string(200'000, 'x');
   const LaunchPlan plan = make_plan({{"h-1", {0}}, {"h-2", {0}}}, {.before = {"x"}}, large);
@@ -270,7 +271,7 @@ TEST(RemoteCommands, RefuseWhatAVariableCannotHold) {
             std::string::npos);
 }
 
-TEST(Forwarded, AreDeepSpeedsAndOurs) {
+TEST(Forwarded, AreVariablesOfDeepSpeedAndCleave) {
   EXPECT_EQ(forwarded_variables({{"NCCL_DEBUG", "INFO"},
                                  {"PYTHONPATH", "/p"},
                                  {"HOME", "/h"},
@@ -292,7 +293,7 @@ TEST(Forwarded, AreDeepSpeedsAndOurs) {
       (Environment{{"PYTHONPATH", "/w"}}));
 }
 
-TEST(Forwarded, ComeFromAFileToo) {
+TEST(Forwarded, AlsoComeFromAFile) {
   EXPECT_EQ(parse_environment_file("# mine\n\n A = b=c \nQ=\"x y\"\r\nE=\nD=$HOME", "f"),
             (Environment{{"A", "b=c"}, {"Q", "x y"}, {"E", ""}, {"D", "$HOME"}}));
   EXPECT_EQ(

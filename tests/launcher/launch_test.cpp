@@ -1,4 +1,4 @@
-// The launcher with real processes: shell one-liners as ranks, and this program itself as ranks that talk.
+// The launcher with real processes: shell one-liners as ranks, and this program as ranks that communicate.
 #include "launcher/launch.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ Ran run(const LaunchOptions& options) {
   return ran;
 }
 
-// Processes that carry `mark` in their environment or command line; every test marks its ranks.
+// Number of processes with `mark` in their environment or command line; every test marks its ranks.
 int processes_with(const std::string& mark) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
@@ -84,9 +84,9 @@ TEST(Launch, GivesEveryRankItsPlace) {
   EXPECT_EQ(ran.all(), "[0] 0 0 3 3 127.0.0.1 1\n[1] 1 1 3 3 127.0.0.1 1\n[2] 2 2 3 3 127.0.0.1 1\n");
 }
 
-TEST(Launch, GivesEveryRankItsPlaceInSlurmsWordsToo) {
+TEST(Launch, GivesEveryRankItsPlaceInSlurmVariables) {
   setenv("SLURM_STEP_ID", "0", 1);
-  setenv("SLURM_PROCID", "7", 1);  // of the task that is the launcher
+  setenv("SLURM_PROCID", "7", 1);  // of the launcher's task
   setenv("SLURM_NTASKS", "8", 1);
   const Ran ran = run(shell(2, "echo $SLURM_PROCID $SLURM_NTASKS ${SLURM_LOCALID:-none}"));
   for (const char* name : {"SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS"}) unsetenv(name);
@@ -140,12 +140,12 @@ TEST(Launch, ListensAtTheMasterPortOfSeveralHostsForThisProgramOnly) {
     const bool ours = program != std::string("/bin/sh");
     EXPECT_EQ(bool(ports.meeting), ours);
     EXPECT_EQ(bool(ports.reserved), !ours);
-    // Another process can listen at a port that is only reserved, as torch.distributed in a script does.
+    // Another process, such as a script's torch.distributed, can listen at a port that is only reserved.
     EXPECT_EQ(bool(comm::listen_on(ports.master_port, "127.0.0.1")), !ours);
   }
 }
 
-TEST(Launch, SharesOutTheCores) {
+TEST(Launch, DividesTheCores) {
   const int cores = int(std::thread::hardware_concurrency());
   if (cores < 2) GTEST_SKIP() << "one core";
   Ran ran = run(shell(2, "echo $OMP_NUM_THREADS; grep Cpus_allowed_list /proc/self/status"));
@@ -162,8 +162,8 @@ TEST(Launch, SharesOutTheCores) {
   EXPECT_EQ(ran.lines[0], "[0] 1\n");
 }
 
-// A script's own libraries may start CUDA before the engine could say it.
-TEST(Launch, LetsSeveralRanksLoadTheirKernelsBeforeTheyWaitForEachOther) {
+// A script's libraries may start CUDA before the engine can set the variable.
+TEST(Launch, MakesSeveralRanksLoadKernelsBeforeTheyWait) {
   const char* const set = getenv("CUDA_MODULE_LOADING");
   const std::optional<std::string> before = set ? std::optional<std::string>(set) : std::nullopt;
   unsetenv("CUDA_MODULE_LOADING");
@@ -189,7 +189,7 @@ TEST(Launch, PrefixesWholeLines) {
   EXPECT_TRUE(std::count(large.lines.begin(), large.lines.end(), "[0] 20000\n"));
 }
 
-TEST(Launch, ReturnsTheCodeOfTheRankThatFailed) {
+TEST(Launch, ReturnsTheCodeOfTheFailedRank) {
   Ran ran = run(shell(3, "[ $RANK = 1 ] && exit 5; sleep 0.1; exit 0"));
   EXPECT_EQ(ran.result.exit, 5);
   EXPECT_EQ(ran.result.cause, 1);
@@ -212,8 +212,8 @@ TEST(Launch, FindsTheCauseAmongTheExits) {
   EXPECT_EQ(cause_of({{1, 75}, {0, 6}, {2, 3}}), 2);
 }
 
-TEST(Launch, EndsTheOthersWhenOneFails) {
-  // The first ignores SIGTERM and leaves a child of its own behind.
+TEST(Launch, EndsOtherRanksWhenOneFails) {
+  // The first rank ignores SIGTERM and leaves a child process.
   LaunchOptions options = shell(2, "[ $RANK = 1 ] && exit 7; trap '' TERM; sleep 60 & sleep 60; sleep 60");
   options.environment["CLEAVE_TEST_MARK"] = "ends-the-others";
   const auto start = comm::Clock::now();
@@ -241,7 +241,7 @@ TEST(Launch, NamesAProgramThatDoesNotExist) {
   EXPECT_THROW(launch_local(LaunchOptions{}), Error);
 }
 
-// The launcher in a process of its own, which can be signalled.
+// The launcher in a separate process, which can be signaled.
 struct LaunchProcess {
   explicit LaunchProcess(const LaunchOptions& options) {
     pid = fork();
@@ -262,7 +262,7 @@ struct LaunchProcess {
   pid_t pid;
 };
 
-TEST(Launch, PassesSignalsOnOnce) {
+TEST(Launch, ForwardsSignalsOnce) {
   const std::string folder = testing::TempDir() + "/cleave_signals_" + std::to_string(getpid());
   std::filesystem::create_directories(folder);
   const auto count = [&](const std::string& suffix) {
@@ -293,7 +293,7 @@ TEST(Launch, KillsAtTheSecondInterrupt) {
   EXPECT_TRUE(within(2s, [] { return processes_with("second-interrupt") == 0; }));
 }
 
-TEST(Launch, TakesTheRanksAlongWhenItIsKilled) {
+TEST(Launch, EndsTheRanksWhenItIsKilled) {
   LaunchOptions options;
   options.ranks = 2;
   options.command = {"sleep", "60"};
@@ -305,7 +305,7 @@ TEST(Launch, TakesTheRanksAlongWhenItIsKilled) {
   EXPECT_TRUE(within(2s, [] { return processes_with("taken-along") == 0; }));
 }
 
-// This program as a rank: finds its place, connects, and works until somebody dies.
+// This program as a rank: finds its place, connects, and works until a rank dies.
 LaunchOptions talking(int ranks, const std::string& task) {
   LaunchOptions options;
   options.ranks = ranks;
@@ -340,16 +340,16 @@ TEST(RankOfLaunch, DISABLED_Runs) {
   if (env.count("CLEAVE_TEST_TASK")) _exit(exit);
 }
 
-TEST(Launch, RunsRanksThatTalkToEachOther) {
+TEST(Launch, RunsRanksThatCommunicate) {
   const Ran ran = run(talking(4, "sum"));
   EXPECT_EQ(ran.result.exit, 0) << ran.result.message;
   EXPECT_EQ(std::count(ran.lines.begin(), ran.lines.end(), "[2] sum 4 by cleave launch\n"), 1) << ran.all();
 }
 
-TEST(Launch, NamesTheKilledRankWhileTheOthersLeaveByThemselves) {
+TEST(Launch, NamesTheKilledRankWhileTheOthersLeave) {
   const auto start = comm::Clock::now();
   const Ran ran = run(talking(3, "die"));
-  EXPECT_LT(comm::Clock::now() - start, 8s);  // leave_grace is 10 s: nobody had to be asked
+  EXPECT_LT(comm::Clock::now() - start, 8s);  // leave_grace is 10 s: the ranks left without help
   EXPECT_EQ(ran.result.exit, 137);
   EXPECT_EQ(ran.result.cause, 1);
   EXPECT_EQ(ran.result.exits, (std::vector<int>{6, 137, 6}));

@@ -1,4 +1,4 @@
-// Lines in pieces, as they cross srun, which mixes those of several hosts.
+// Lines in pieces, as they pass through srun, which interleaves those of several hosts.
 #include "launcher/pieces.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ std::vector<std::string> lines_of(std::string text) {
   return lines;
 }
 
-TEST(Pieces, AreNoLongerThanTheyMayBeAndMakeTheWholeAgain) {
+TEST(Pieces, AreBoundedAndReassembled) {
   for (const size_t length : {0, 1, 994, 995, 996, 997, 1987, 1988, 1989, 65536}) {
     const std::string text(length, 'x');
     Pieces pieces;
@@ -32,7 +32,7 @@ TEST(Pieces, AreNoLongerThanTheyMayBeAndMakeTheWholeAgain) {
   }
 }
 
-TEST(Pieces, OfSeveralRanksMayComeMixed) {
+TEST(Pieces, OfSeveralRanksMayBeInterleaved) {
   Pieces pieces;
   EXPECT_FALSE(pieces.take(0, "a\x1d\n"));
   EXPECT_FALSE(pieces.take(1, "x\x1d\n"));
@@ -51,13 +51,13 @@ TEST(Pieces, AreNotMadeOfLinesWithoutARank) {
   EXPECT_EQ(rank_of_line("", 13).first, -1);
 }
 
-TEST(PassedSignals, TakesTheSameWishOfAClusterOnce) {
+TEST(PassedSignals, CountsTheSameRequestOfAClusterOnce) {
   const auto now = PassedSignals::Time() + std::chrono::hours(1);
   PassedSignals s;
   EXPECT_EQ(s.take(SIGUSR1, now), SIGUSR1);
   EXPECT_EQ(s.take(SIGUSR1, now), 0);
   EXPECT_EQ(s.take(SIGTERM, now), SIGTERM);
-  EXPECT_EQ(s.take(SIGTERM, now + kSameWish / 2), 0);  // to the launcher and, passed on, again
+  EXPECT_EQ(s.take(SIGTERM, now + kSameWish / 2), 0);  // sent to both, and forwarded
   EXPECT_EQ(s.take(SIGTERM, now + 2 * kSameWish), SIGKILL);
   PassedSignals person;
   EXPECT_EQ(person.take(SIGINT, now), SIGINT);

@@ -1,5 +1,4 @@
-// The secret that ranks share over a launcher's PMI-1, here a pretended one that speaks the protocol of
-// MPICH.
+// The shared secret of ranks over a launcher's PMI-1; a fake launcher follows the protocol of MPICH.
 #include "launcher/pmi.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +39,7 @@ struct Server {
     return text;
   }
   void say(int rank, const std::string& text) { ours[size_t(rank)].send_all(text, shortly()); }
-  // One step of all ranks: what each says, and the answer to it.
+  // One step of all ranks: the request of each, and the answer to it.
   void expect(const std::string& said, const std::string& answer, int first = 0, int last = kRanks) {
     for (int r = first; r < last; ++r) EXPECT_EQ(line(r), said) << r;
     for (int r = first; r < last; ++r) say(r, answer);
@@ -48,7 +47,7 @@ struct Server {
   std::array<comm::Socket, kRanks> ours, theirs;
 };
 
-TEST(Pmi, GivesAllRanksTheSecretThatTheFirstMade) {
+TEST(Pmi, GivesAllRanksTheSecretOfTheFirst) {
   Server server;
   std::array<std::string, kRanks> secrets, whys;
   std::vector<std::thread> ranks;
@@ -71,7 +70,7 @@ TEST(Pmi, GivesAllRanksTheSecretThatTheFirstMade) {
   for (int r = 0; r < kRanks; ++r) EXPECT_EQ(secrets[size_t(r)], secret) << whys[size_t(r)];
 }
 
-TEST(Pmi, SaysWhatItsLauncherDidNotAnswer) {
+TEST(Pmi, NamesTheRequestWithoutAnswer) {
   const auto why_after = [](const std::string& answer) {
     Server server;
     server.say(1, answer);
@@ -81,7 +80,7 @@ TEST(Pmi, SaysWhatItsLauncherDidNotAnswer) {
     return why;
   };
   EXPECT_EQ(why_after(""), "PMI: 'init' cannot be sent");
-  EXPECT_EQ(why_after("cmd=response_to_init"), "PMI: 'init' has no answer");  // its line does not end
+  EXPECT_EQ(why_after("cmd=response_to_init"), "PMI: 'init' has no answer");  // the line is incomplete
   EXPECT_EQ(why_after(std::string(100'000, 'x')), "PMI: 'init' has no answer");
   EXPECT_EQ(why_after("cmd=response_to_init rc=-1\n"),
             "PMI: 'init' has the answer 'cmd=response_to_init rc=-1'");

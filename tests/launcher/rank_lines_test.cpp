@@ -6,14 +6,14 @@
 namespace cleave::launcher {
 namespace {
 
-TEST(RankLines, AnErrorOfSeveralRanksIsPassedOnOnce) {
+TEST(RankLines, AnErrorOfSeveralRanksIsPrintedOnce) {
   RankLines lines(3);
   EXPECT_EQ(lines.take(1, "error: rank 1: no such file\n", true), "[1] error: rank 1: no such file\n");
   EXPECT_FALSE(lines.take(0, "error: rank 0: no such file\n", true));
   EXPECT_FALSE(lines.take(2, "error: no such file\n", true));
   EXPECT_TRUE(lines.take(2, "error: rank 2: another\n", true));
   EXPECT_TRUE(lines.take(0, "the same line\n", true));
-  EXPECT_TRUE(lines.take(1, "the same line\n", true));  // no error
+  EXPECT_TRUE(lines.take(1, "the same line\n", true));  // not an error
   EXPECT_TRUE(lines.take(0, "error: no such file\n", false));
 }
 
@@ -28,7 +28,7 @@ TEST(RankLines, TheIndentedLinesOfAnErrorBelongToIt) {
   EXPECT_TRUE(lines.take(1, "  indented\n", true));
 }
 
-TEST(RankLines, TheErrorOfARankIsKeptWhateverComesBehindIt) {
+TEST(RankLines, TheErrorOfARankIsKeptDespiteLaterLines) {
   RankLines lines(2);
   lines.take(1, "error: rank 1: the cause\n", true);
   for (int i = 0; i < 9; ++i) lines.take(1, "a table that explains it\n", true);
@@ -37,7 +37,7 @@ TEST(RankLines, TheErrorOfARankIsKeptWhateverComesBehindIt) {
   EXPECT_EQ(lines.error_of(0, 4), "");
 }
 
-TEST(RankLines, OfAProgramThatMarksNoErrorsTheLastLineCounts) {
+TEST(RankLines, WithoutMarkedErrorsTheLastLineCounts) {
   RankLines lines(2);
   lines.take(0, "Traceback:\n", true);
   lines.take(0, "ValueError: rank 7 of 2\n", true);
@@ -45,7 +45,7 @@ TEST(RankLines, OfAProgramThatMarksNoErrorsTheLastLineCounts) {
   EXPECT_EQ(lines.error_of(0, 1), "ValueError: rank 7 of 2");
 }
 
-TEST(RankLines, WhatARankSaidBeforeItWasKilledIsNotWhy) {
+TEST(RankLines, OutputBeforeAKillIsNotTheReason) {
   RankLines lines(2);
   lines.take(0, "text.txt: uses tokens of an earlier run\n", true);
   lines.take(1, "error: no space left\n", true);
@@ -56,8 +56,8 @@ TEST(RankLines, WhatARankSaidBeforeItWasKilledIsNotWhy) {
   EXPECT_EQ(lines.error_of(0, 128 + SIGABRT), "text.txt: uses tokens of an earlier run");
 }
 
-// All ranks agree on an error, which one of them says; another one may end first.
-TEST(RankLines, OfRanksThatEndedAlikeTheOneThatSaidWhyIsTheCause) {
+// All ranks have the same error, and one of them prints it; another one may end first.
+TEST(RankLines, AmongRanksWithEqualCodesTheOneWithAnErrorIsTheCause) {
   RankLines lines(3);
   lines.take(1, "a word\n", true);
   lines.take(2, "error: no space left\n", true);
@@ -77,7 +77,7 @@ TEST(RankLines, AnEarlyStopIsShownOnceAndKnown) {
   EXPECT_EQ(lines.take(2, line, true), std::nullopt);
 }
 
-TEST(RankLines, SayWhatToDoAboutAMissingModule) {
+TEST(RankLines, AdviseOnAMissingModule) {
   RankLines lines(2);
   lines.take(0, "ModuleNotFoundError: No module named 'cleave'\n", true);
   lines.take(1, "ModuleNotFoundError: No module named 'torch'\n", true);

@@ -1,4 +1,4 @@
-// What a launcher does that another launcher started.
+// Role of a launcher that another launcher started.
 #include "launcher/role.h"
 
 #include <gtest/gtest.h>
@@ -70,8 +70,8 @@ TEST(Role, FollowsFromTheEnvironment) {
        6105},
       {"torchrun",
        merged(kTorchSet, {{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"TORCHELASTIC_RUN_ID", "x"}}),
-       Kind::adopt, 1, 1, 0, "127.0.0.1", 6105},  // of all ranks, which are on this host
-      {"torchrun once on each node, whose agent has the port",
+       Kind::adopt, 1, 1, 0, "127.0.0.1", 6105},  // all ranks are on this host
+      {"torchrun once per node with an agent at the port",
        merged(kTorchSet, {{"LOCAL_WORLD_SIZE", "1"},
                           {"GROUP_RANK", "1"},
                           {"GROUP_WORLD_SIZE", "2"},
@@ -99,7 +99,7 @@ TEST(Role, FollowsFromTheEnvironment) {
   }
 }
 
-TEST(Role, WithContradictionsIsRefused) {
+TEST(Role, WithContradictionsIsRejected) {
   for (const Environment& env :
        {Environment{{"RANK", "0"}}, merged(kTorchSet, {{"RANK", "2"}}),
         merged(kTorchSet, {{"AZUREML_PROCESS_NAME", "rank_0"}}),
@@ -115,7 +115,7 @@ TEST(Role, WithContradictionsIsRefused) {
     EXPECT_THROW(role_of_launcher(env), Error);
 }
 
-TEST(Role, GivesAnAdoptedRankTorchsVariables) {
+TEST(Role, GivesAnAdoptedRankTorchVariables) {
   EXPECT_TRUE(adopted_environment(kTorchSet, {}).empty());
   const comm::RankInfo info{.rank = 3,
                             .world = 4,
@@ -140,7 +140,7 @@ TEST(Role, GivesAnAdoptedRankTorchsVariables) {
                          {"CLEAVE_JOB_ID", "j"}}));
 }
 
-TEST(Machine, CountsTheDevicesThatTheDriverMade) {
+TEST(Machine, CountsTheDeviceFilesOfTheDriver) {
   const std::filesystem::path folder = testing::TempDir() + "/cleave_devices_" + std::to_string(getpid());
   std::filesystem::create_directories(folder);
   for (const char* name : {"nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm", "null"})
@@ -152,7 +152,7 @@ TEST(Machine, CountsTheDevicesThatTheDriverMade) {
   EXPECT_THROW(select_hosts({{"localhost", slots_of_machine({}, 2, 3)}}, {.num_gpus = 3}), Error);
 }
 
-TEST(Machine, HasTheSlotsThatAreVisible) {
+TEST(Machine, HasSlotsOfTheVisibleGpus) {
   EXPECT_EQ(slots_of_machine({}, 3, -1), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(slots_of_machine({{"CUDA_VISIBLE_DEVICES", "5,2"}}, 8, 1), (std::vector<int>{5, 2}));
   EXPECT_TRUE(slots_of_machine({{"CUDA_VISIBLE_DEVICES", "GPU-8932f937"}}, 8, 1).empty());

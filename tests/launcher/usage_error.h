@@ -1,4 +1,4 @@
-// What a body that must be refused says.
+// Message of the usage error that a body must throw.
 #pragma once
 #include <gtest/gtest.h>
 

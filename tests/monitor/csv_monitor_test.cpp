@@ -9,7 +9,7 @@
 namespace cleave::monitor {
 namespace {
 
-TEST(CsvMonitor, HasDeepSpeedsFilesAndHeaders) {
+TEST(CsvMonitor, HasTheFilesAndHeadersOfDeepSpeed) {
   const Scratch scratch;
   CsvMonitor csv(scratch.path("out"), "job");
   EXPECT_FALSE(std::filesystem::exists(scratch.path("out")));

@@ -49,7 +49,7 @@ TEST(Metrics, AStepHasExactlyTheDocumentedFieldsInOrder) {
   EXPECT_FALSE(json::parse(to_json({})).contains("times_ms"));
 }
 
-TEST(Metrics, OfAStepWhosePhasesWereTimedAddTheirTimesEverywhere) {
+TEST(Metrics, OfATimedStepContainTheTimesOfPhases) {
   StepMetrics m;
   m.times_ms = {{"forward", 1.5}, {"gathers", 0.25}};
   EXPECT_EQ(json::parse(to_json(m))["times_ms"], json::parse(R"({"forward":1.5,"gathers":0.25})"));
@@ -59,7 +59,7 @@ TEST(Metrics, OfAStepWhosePhasesWereTimedAddTheirTimesEverywhere) {
   EXPECT_EQ(scalars.back().value, 0.25);
 }
 
-TEST(Metrics, ChoicesAreFoundAgainAmongOtherLinesTheLaterOnesCount) {
+TEST(Metrics, ChoicesAreReadFromOtherLinesAndLaterOnesCount) {
   const Scratch folder;
   const std::string path = folder.path("run.jsonl");
   {
@@ -73,7 +73,7 @@ TEST(Metrics, ChoicesAreFoundAgainAmongOtherLinesTheLaterOnesCount) {
   EXPECT_EQ(choices_in(path), (Map{{"product 1 x 2", "00ff"}, {"GELU", "apart"}}));
 }
 
-TEST(Metrics, WithoutChoicesAreRefusedByTheirPath) {
+TEST(Metrics, WithoutChoicesAreRejectedByTheirPath) {
   const Scratch folder;
   const std::string none = folder.path("none.jsonl"), empty = folder.path("empty.jsonl");
   MetricsFile(empty).start("{}");
@@ -86,7 +86,7 @@ TEST(Metrics, WithoutChoicesAreRefusedByTheirPath) {
     }
 }
 
-TEST(Metrics, AFloatLossSurvivesTheRoundTripBitForBit) {
+TEST(Metrics, AFloatLossIsReadBackBitForBit) {
   uint32_t bits = 1;
   for (int i = 0; i < 5000; ++i) {
     bits = bits * 1664525u + 1013904223u;
@@ -118,7 +118,7 @@ TEST(MetricsFile, BeginsWithTheStartAndEndsWithTheEnd) {
   EXPECT_EQ(lines[2], json::parse(R"({"event": "end", "memory_peak": {"weights": 5}})"));
 }
 
-TEST(MetricsFile, HasALineForEachEvaluationThatIsNoStep) {
+TEST(MetricsFile, HasALineForEachEvaluation) {
   const Scratch scratch;
   const std::string path = scratch.path("m.jsonl");
   MetricsFile file(path);
@@ -137,7 +137,7 @@ TEST(MetricsFile, HasALineForEachEvaluationThatIsNoStep) {
   EXPECT_EQ(lines[2]["validation_loss"], "nan");
 }
 
-TEST(Metrics, OfAnEvaluationAreDrawnByTheNameOfItsSet) {
+TEST(Metrics, OfAnEvaluationContainTheNameOfItsSet) {
   const auto drawn = [](const EvaluationMetrics& m) {
     std::vector<std::pair<std::string, double>> tags;
     for (const Scalar& s : scalars_of(m)) tags.emplace_back(s.tag, s.value);
@@ -149,7 +149,7 @@ TEST(Metrics, OfAnEvaluationAreDrawnByTheNameOfItsSet) {
             (Tags{{"Train/Samples/eval_loss_code", 2}, {"Train/Samples/eval_accuracy_code", 0.5}}));
 }
 
-TEST(MetricsFile, EveryLineIsThereAtOnce) {
+TEST(MetricsFile, EveryLineIsWrittenAtOnce) {
   const Scratch scratch;
   MetricsFile file(scratch.path("m.jsonl"));
   for (int64_t step = 1; step <= 3; ++step) {
@@ -174,7 +174,7 @@ TEST(MetricsFile, ReplacesOrAppends) {
   EXPECT_EQ(lines_of(scratch.read("fresh.jsonl")).size(), 1u);
 }
 
-TEST(MetricsFile, TakesAwayALineThatAKillLeftUnfinished) {
+TEST(MetricsFile, RemovesAnIncompleteLineOfAKilledRun) {
   const Scratch scratch;
   auto appended = [&](std::string_view before) {
     MetricsFile(scratch.write("m.jsonl", before), true).step({.step = 9});
@@ -209,14 +209,14 @@ TEST(MetricsFile, AFullDiskIsOneWarningThatNamesTheFile) {
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
 }
 
-TEST(MetricsFile, RefusesFieldsThatAreNoObject) {
+TEST(MetricsFile, RejectsFieldsThatAreNotAnObject) {
   const Scratch scratch;
   MetricsFile file(scratch.path("m.jsonl"));
   expect_error(Exit::internal, {"JSON object"}, [&] { file.start("[1]"); });
   expect_error(Exit::internal, {"JSON object"}, [&] { file.end("{"); });
 }
 
-TEST(Metrics, ScalarsHaveDeepSpeedsNames) {
+TEST(Metrics, ScalarsHaveTheNamesOfDeepSpeed) {
   const auto scalars = scalars_of({.loss = 2, .lr = 0.5, .loss_scale = 8});
   ASSERT_GE(scalars.size(), 3u);
   EXPECT_EQ(scalars[0].tag, "Train/Samples/train_loss");

@@ -1,5 +1,4 @@
-// Where a step's time goes, what collectives reach and what layers cost, added up from events whose times are
-// made by hand.
+// Sums of hand-made events: times of steps, bandwidths of collectives and costs of layers.
 #include <gtest/gtest.h>
 
 #include "monitor/comms_log.h"
@@ -29,7 +28,7 @@ struct Made {
 
 double at(const PhaseTimes& times, Phase phase) { return times[size_t(phase)]; }
 
-TEST(StepTimes, CountAnEventWithoutWhatIsNestedInItOnItsStream) {
+TEST(StepTimes, CountAnEventWithoutNestedEventsOnItsStream) {
   const Made make;
   StepTimes times;
   times.see(make("pipeline", "forward", 10, 30));
@@ -39,8 +38,7 @@ TEST(StepTimes, CountAnEventWithoutWhatIsNestedInItOnItsStream) {
   times.see(make("pipeline", "backward", 30, 70));
   times.see(make("recompute", "h.0", 31, 36));
   times.see(make("backward", "h.0", 36, 50));
-  times.see(
-      make.collective("reduce_scatter", 64, 2, 40, 60, true));  // beside the backward, on its own stream
+  times.see(make.collective("reduce_scatter", 64, 2, 40, 60, true));  // concurrent, on another stream
   times.see(make("step", "update", 70, 80));
   times.see(make("update", "h.0", 72, 74));
   times.see(make("disk", "read", 71, 75, true));
@@ -54,10 +52,10 @@ TEST(StepTimes, CountAnEventWithoutWhatIsNestedInItOnItsStream) {
   EXPECT_DOUBLE_EQ(at(got, Phase::offload), 4);
   EXPECT_DOUBLE_EQ(at(got, Phase::data), 1.5);
   EXPECT_DOUBLE_EQ(at(got, Phase::exchanges), 0);
-  EXPECT_DOUBLE_EQ(at(times.take(), Phase::forward), 0) << "what was taken is gone";
+  EXPECT_DOUBLE_EQ(at(times.take(), Phase::forward), 0) << "take() resets the sums";
 }
 
-TEST(StepTimes, TellTransfersAndStagedStateFromComputation) {
+TEST(StepTimes, DistinguishTransfersAndStagedStateFromComputation) {
   const Made make;
   StepTimes times;
   times.see(make("pipeline", "recv_activation", 0, 5));
@@ -81,8 +79,8 @@ TEST(StepTimes, ArePrintedAsMeansOfTheFirstRankWithTheSpreadOfAll) {
   EXPECT_EQ(format_times({7}, {a}, 1), "time (ms) | step: 7.00 | forward: 20.00");
 }
 
-// NCCL's definitions (its tests' PERFORMANCE.md): 1 GB over 4 ranks in 0.5 s.
-TEST(CommsLog, CountsBandwidthsAsTheFieldDoes) {
+// Definitions of NCCL (its tests' PERFORMANCE.md): 1 GB over 4 ranks in 0.5 s.
+TEST(CommsLog, ComputesBandwidthsByNcclDefinitions) {
   const double n = 4, gb = 1e9;
   for (const auto& [op, factor] : std::map<std::string, double>{{"all_reduce", 2 * (n - 1) / n},
                                                                 {"all_gather", (n - 1) / n},
@@ -96,10 +94,10 @@ TEST(CommsLog, CountsBandwidthsAsTheFieldDoes) {
   }
 }
 
-TEST(CommsLog, HasARowForEachCollectiveAndSize) {
+TEST(CommsLog, HasARowPerCollectiveAndSize) {
   const Made make;
   CommsLog log;
-  for (int call = 0; call < 10; ++call)  // one of ten is much slower, and left out of the mean
+  for (int call = 0; call < 10; ++call)  // one of ten is much slower and excluded from the mean
     EXPECT_TRUE(
         log.see(make.collective("all_reduce", 4'000'000, 2, 100 * call, 100 * call + (call ? 2 : 50))));
   EXPECT_TRUE(log.see(make.collective("all_gather", 1'000'000, 2, 0, 1)));
@@ -115,7 +113,7 @@ TEST(CommsLog, HasARowForEachCollectiveAndSize) {
       << table;
 }
 
-TEST(CommsLog, LogsOnlyTheOperationsThatAreAskedForAndTellsGroupsApartOnRequest) {
+TEST(CommsLog, LogsOnlyTheSelectedOperationsAndSeparatesGroupsOnRequest) {
   const Made make;
   CommsLog some({.ops = {"all_gather_into_tensor", "send"}});
   EXPECT_TRUE(some.see(make.collective("all_gather", 64, 2, 0, 1)));

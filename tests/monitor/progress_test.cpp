@@ -13,7 +13,7 @@
 namespace cleave::monitor {
 namespace {
 
-// A progress display whose clock the test turns and whose output it reads.
+// A progress display with a test clock and captured output.
 class Display {
  public:
   Display(int64_t total, bool is_terminal, int columns = 80, int64_t done = 0) : out_(std::tmpfile()) {
@@ -58,7 +58,7 @@ std::vector<std::string> split(const std::string& text, const std::string& by) {
   return parts;
 }
 
-TEST(Progress, ShowsTheEpochWhereItsLengthIsKnown) {
+TEST(Progress, ShowsTheEpochIfItsLengthIsKnown) {
   std::FILE* out = std::tmpfile();
   {
     Progress progress({.out = out, .total = 10, .steps_per_epoch = 4, .now = [] { return 0.0; }});
@@ -71,7 +71,7 @@ TEST(Progress, ShowsTheEpochWhereItsLengthIsKnown) {
   EXPECT_EQ(std::string(line).find("step 5/10  loss 2.5000  epoch 1.25  "), 0u) << line;
 }
 
-TEST(Progress, ALogHasTheFirstTheLastAndALineNowAndThen) {
+TEST(Progress, ALogHasTheFirstTheLastAndLinesAtIntervals) {
   Display display(100, false);
   for (int64_t step = 1; step <= 100; ++step) {
     display.now += 0.3;
@@ -79,7 +79,7 @@ TEST(Progress, ALogHasTheFirstTheLastAndALineNowAndThen) {
   }
   const auto lines = split(display.text(), "\n");
   ASSERT_EQ(lines.size(), 5u)
-      << display.text();  // 1, two of the 30 seconds, 100, and nothing after the last line end
+      << display.text();  // 1, two in the 30 seconds, 100, and nothing after the last newline
   EXPECT_EQ(lines[0], "step 1/100  loss 5.0000  1 k tokens/s  ETA 0:30");
   EXPECT_EQ(lines[1].rfind("step 35/100", 0), 0u) << lines[1];
   EXPECT_EQ(lines[2].rfind("step 69/100", 0), 0u) << lines[2];
@@ -107,7 +107,7 @@ TEST(Progress, ATerminalHasOneLineThatIsRedrawn) {
   EXPECT_EQ(text.find('\n'), text.size() - 1);
 }
 
-TEST(Progress, ATerminalIsNotRedrawnFasterThanEyesSee) {
+TEST(Progress, ATerminalHasALimitedRedrawRate) {
   Display display(1000, true);
   for (int64_t step = 1; step < 1000; ++step) {
     display.now += 0.001;
@@ -125,7 +125,7 @@ TEST(Progress, NeverFillsTheLastColumn) {
   }
 }
 
-TEST(Progress, MessagesStandAboveTheBar) {
+TEST(Progress, MessagesAppearAboveTheBar) {
   Display display(10, true);
   display->line("before");
   display.now += 1;
@@ -159,14 +159,14 @@ TEST(Progress, AnEarlyEndShowsTheLatestStepOnce) {
   display.destroy();
 }
 
-TEST(Progress, AResumedRunEstimatesFromItsOwnSteps) {
+TEST(Progress, AResumedRunEstimatesFromItsSteps) {
   Display display(100, false, 80, 90);
   display.now += 6;
-  display->step(92, 1, 1);  // 3 s a step, 8 left
+  display->step(92, 1, 1);  // 3 s per step, 8 left
   EXPECT_NE(display.text().find("ETA 0:24"), std::string::npos) << display.text();
 }
 
-// With 100 tokens a step both are of one and the same time a step.
+// At 100 tokens per step, both values imply the same time per step.
 TEST(Progress, RateAndTimeLeftAgreeBeforeDuringAndAfterAStall) {
   Display display(1000, true, 120);
   double rate = 0;
@@ -187,7 +187,7 @@ TEST(Progress, RateAndTimeLeftAgreeBeforeDuringAndAfterAStall) {
   EXPECT_EQ(rate, 200) << "the stall is past";
 }
 
-TEST(Progress, SaysWhatCannotBeKnown) {
+TEST(Progress, MarksUnknownValues) {
   Display display(0, true);
   display->step(0, std::nan(""), 0);
   EXPECT_NE(display.text().find("0/0  loss nan  ? tokens/s  ETA ?"), std::string::npos) << display.text();

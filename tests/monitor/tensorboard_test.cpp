@@ -32,14 +32,14 @@ TEST(TensorBoard, WritesTheGoldenBytes) {
             std::string(kVersionRecord).append(kScalarRecord));
 }
 
-TEST(TensorBoard, KnowsTheCheckValueOfCrc32c) {
+TEST(TensorBoard, HasTheCheckValueOfCrc32c) {
   EXPECT_EQ(crc32c("123456789"), 0xE3069283u);
   EXPECT_EQ(crc32c(""), 0u);
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);    // RFC 3720, B.4
   EXPECT_EQ(crc32c(std::string(32, '\xff')), 0x62A8AB43u);  // RFC 3720, B.4
 }
 
-// Walks the records and returns the events' bytes; a bad frame fails the test.
+// Reads the records and returns the bytes of the events; an invalid frame fails the test.
 std::vector<std::string> events_of(const std::string& file) {
   std::vector<std::string> events;
   for (size_t at = 0; at < file.size();) {
@@ -68,14 +68,14 @@ TEST(TensorBoard, StepsOfAnySizeAndLongTagsAreFramed) {
   board.scalar(std::string(300, 't'), std::nan(""), 1);
   const auto events = events_of(scratch.read("events.out.tfevents.1700000000.h.1.0"));
   ASSERT_EQ(events.size(), 5u);
-  EXPECT_EQ(hex(events[1].substr(9, 1)), "2a");      // step 0 is left out: the summary follows the time
+  EXPECT_EQ(hex(events[1].substr(9, 1)), "2a");      // step 0 is omitted: the summary follows the time
   EXPECT_EQ(hex(events[2].substr(9, 3)), "10ac02");  // 300 = 0b10'0101100
   EXPECT_EQ(hex(events[3].substr(9, 7)), "10808080808020");  // 2^40 = bit 5 of the sixth group of seven
   EXPECT_EQ(events[4].find(std::string(300, 't')),
             11u + 3 + 3 + 3);  // three nested lengths of two bytes each
 }
 
-TEST(TensorBoard, EveryRecordIsThereAtOnce) {
+TEST(TensorBoard, EveryRecordIsWrittenAtOnce) {
   const Scratch scratch;
   TensorBoard board(scratch.path("."));
   board.scalar("a", 1, 1);

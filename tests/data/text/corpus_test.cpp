@@ -42,7 +42,7 @@ Ids with_end(const Tokenizer& tokenizer, std::string_view text) {
   return ids;
 }
 
-// Larger than what one thread takes at a time, with few places to cut it at.
+// Larger than the piece of a thread, with few positions for a cut.
 std::string long_text() {
   std::string text;
   for (int64_t i = 0; text.size() < size_t{3} << 20; ++i) {
@@ -52,7 +52,7 @@ std::string long_text() {
   return text;
 }
 
-TEST(Corpus, ATextOfManyPiecesHasTheIdsOfTheWholeWithAnyNumberOfThreads) {
+TEST(Corpus, ATextOfManyPiecesHasTheIdsOfTheWholeForAnyNumberOfThreads) {
   const Scratch scratch;
   const std::string text = long_text(), path = scratch.write("a.txt", text);
   for (const char* name : {"tokenizer_gpt2.json", "tokenizer_llama3.json", "tokenizer_qwen2.json",
@@ -67,7 +67,7 @@ TEST(Corpus, ATextOfManyPiecesHasTheIdsOfTheWholeWithAnyNumberOfThreads) {
   }
 }
 
-TEST(Corpus, ATokenThatEndsATextInATextEndsADocument) {
+TEST(Corpus, AnEndOfTextTokenEndsADocument) {
   const Scratch scratch;
   const auto tokenizer = fixture_tokenizer("tokenizer_gpt2.json");
   const std::string path = scratch.write("a.txt", "first<|endoftext|>second\n<|endoftext|>");
@@ -75,7 +75,7 @@ TEST(Corpus, ATokenThatEndsATextInATextEndsADocument) {
   EXPECT_EQ(corpus.documents, (std::vector{with_end(*tokenizer, "first"), with_end(*tokenizer, "second\n")}));
 }
 
-TEST(Corpus, EachLineOfJsonIsADocumentInOrder) {
+TEST(Corpus, EachJsonLineIsADocumentInOrder) {
   const Scratch scratch;
   const auto tokenizer = fixture_tokenizer("tokenizer_qwen2.json");
   std::string file;
@@ -85,13 +85,13 @@ TEST(Corpus, EachLineOfJsonIsADocumentInOrder) {
     file += fmt::format("{{\"n\": {}, \"body\": \"{}\\u00e9\\n\"}}\n{}", i, text, i % 100 == 0 ? "\n" : "");
     wanted.push_back(with_end(*tokenizer, text + "\u00e9\n"));
   }
-  file.pop_back();  // the last line without its end
+  file.pop_back();  // the last line has no newline
   const std::string path = scratch.write("a.jsonl", file);
   for (const int threads : {1, 4})
     EXPECT_EQ(read_corpus(*tokenizer, {.path = path, .key = "body", .threads = threads}).documents, wanted);
 }
 
-TEST(Corpus, ALineThatIsNoDocumentIsNamed) {
+TEST(Corpus, ALineThatIsNotADocumentIsNamed) {
   const Scratch scratch;
   const auto tokenizer = fixture_tokenizer("tokenizer_gpt2.json");
   const auto read = [&](const std::string& lines) {
@@ -108,7 +108,7 @@ TEST(Corpus, ALineThatIsNoDocumentIsNamed) {
   expect_error(Exit::data, {"a.jsonl:1:1: expected a JSON object;"}, [&] { read("[1]\n"); });
 }
 
-TEST(Corpus, BytesHaveNoMarkOfAnEnd) {
+TEST(Corpus, BytesHaveNoEndOfTextToken) {
   const Scratch scratch;
   const auto tokenizer = open_tokenizer("byte");
   const Corpus corpus = read_corpus(*tokenizer, {.path = scratch.write("a.txt", "ab\xFF")});

@@ -1,4 +1,4 @@
-// Added tokens and normal forms alone: what the tokenizers library makes of the same texts.
+// Added tokens and normal forms alone, compared with results of the tokenizers library.
 #include <gtest/gtest.h>
 
 #include "data/text/added_tokens.h"
@@ -15,13 +15,13 @@ std::string cut(const std::vector<AddedToken>& tokens, std::string_view text) {
   return out;
 }
 
-TEST(AddedTokens, TheLeftmostIsTakenAndOfThoseTheLongest) {
+TEST(AddedTokens, TheLeftmostAndLongestIsTaken) {
   const std::vector<AddedToken> tokens = {{.id = 1, .content = "ab"}, {.id = 2, .content = "abcd"}};
   EXPECT_EQ(cut(tokens, "abcabcdxabababcd"), "1(c)2(x)112");
   EXPECT_EQ(cut(tokens, "aabc"), "(a)1(c)");
 }
 
-TEST(NormalForm, CharactersThatCameAfterUnicode9StayWhereTheyAre) {
+TEST(NormalForm, CharactersNewerThanUnicode9DoNotMove) {
   std::string scratch;
   const auto nfc = [&](std::string_view text) {
     return std::string(to_normal_form(NormalForm::nfc, text, scratch));

@@ -1,4 +1,4 @@
-// Closed forms: how often each token is drawn follows from the options' definitions.
+// Compares frequencies of drawn tokens with closed forms from the definitions of the options.
 #include "data/text/sampling.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kDraws = 20'000;
 
-// The shares of tokens over many draws.
+// Frequencies of tokens over many draws.
 std::vector<double> shares(const std::vector<float>& logits, const Sampling& s,
                            std::vector<int32_t> before = {}) {
   std::vector<double> out(logits.size());
@@ -23,7 +23,7 @@ std::vector<double> shares(const std::vector<float>& logits, const Sampling& s,
   return out;
 }
 
-// Within four standard deviations of a share of so many draws; exactly where it is 0 or 1.
+// Allows four standard deviations of a share after kDraws draws; exact for 0 and 1.
 void expect_shares(const std::vector<double>& got, const std::vector<double>& wanted) {
   for (size_t i = 0; i < wanted.size(); ++i)
     EXPECT_NEAR(got[i], wanted[i], 4 * std::sqrt(wanted[i] * (1 - wanted[i]) / kDraws)) << i;
@@ -39,27 +39,27 @@ TEST(Sampling, DrawsWithTheProbabilitiesOfTheLogits) {
   expect_shares(shares(logits_of({0.1, 0.6, 0.3}), {.temperature = 1}), {0.1, 0.6, 0.3});
 }
 
-TEST(Sampling, ATemperatureOfAHalfSquaresProbabilities) {
+TEST(Sampling, TemperatureOneHalfSquaresProbabilities) {
   const double sum = 0.01 + 0.36 + 0.09;
   expect_shares(shares(logits_of({0.1, 0.6, 0.3}), {.temperature = 0.5}),
                 {0.01 / sum, 0.36 / sum, 0.09 / sum});
 }
 
-TEST(Sampling, NoTemperatureTakesTheLikeliest) {
+TEST(Sampling, TemperatureZeroTakesTheMostLikely) {
   expect_shares(shares(logits_of({0.1, 0.3, 0.3, 0.2}), {.temperature = 0}), {0, 1, 0, 0});
 }
 
-TEST(Sampling, TopKLeavesTheLikeliest) {
+TEST(Sampling, TopKKeepsTheMostLikely) {
   expect_shares(shares(logits_of({0.1, 0.6, 0.3}), {.temperature = 1, .top_k = 2}), {0, 2.0 / 3, 1.0 / 3});
 }
 
-TEST(Sampling, TopPLeavesTheFewestThatHaveTheProbabilityTogether) {
+TEST(Sampling, TopPKeepsTheSmallestSetWithThatProbability) {
   const std::vector<float> logits = logits_of({0.15, 0.5, 0.05, 0.3});
   expect_shares(shares(logits, {.temperature = 1, .top_p = 0.4}), {0, 1, 0, 0});
   expect_shares(shares(logits, {.temperature = 1, .top_p = 0.7}), {0, 0.625, 0, 0.375});
   expect_shares(shares(logits, {.temperature = 1, .top_p = 0.9}), {0.15 / 0.95, 0.5 / 0.95, 0, 0.3 / 0.95});
   expect_shares(shares(logits, {.temperature = 1, .top_p = 0}), {0, 1, 0, 0});
-  // Of those that top_k left: 0.5 / 0.8 are 0.625.
+  // top_p of the tokens that top_k left: 0.5 / 0.8 is 0.625.
   expect_shares(shares(logits, {.temperature = 1, .top_k = 2, .top_p = 0.6}), {0, 1, 0, 0});
 }
 
@@ -74,13 +74,13 @@ TEST(Sampling, APenaltyDividesPositiveLogitsAndMultipliesOthersOnce) {
       << "the likeliest after the penalty";
 }
 
-TEST(Sampling, OfEqualsTheLowerNumbersAreTheLikeliest) {
+TEST(Sampling, TiesGoToLowerIds) {
   expect_shares(shares(std::vector<float>(9, 1.5f), {.temperature = 1, .top_k = 2}),
                 {0.5, 0.5, 0, 0, 0, 0, 0, 0, 0});
   expect_shares(shares(std::vector<float>(4, 1.5f), {.temperature = 1, .top_p = 0.49}), {0.5, 0.5, 0, 0});
 }
 
-TEST(Sampling, DrawsNothingFromLogitsThatAreNoNumbers) {
+TEST(Sampling, RejectsNonFiniteLogits) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
                   kInfinite = std::numeric_limits<float>::infinity();
   for (const double temperature : {0.0, 1.0})

@@ -1,5 +1,5 @@
-// A tokenizer.model that the sentencepiece library would follow out of its memory is refused before it sees
-// it, and what its trainer makes is read.
+// A tokenizer.model that would make the sentencepiece library read outside of its memory is rejected first; a
+// model from the library's trainer is read.
 #include <gtest/gtest.h>
 
 #ifdef CLEAVE_HAVE_SENTENCEPIECE_TRAINER
@@ -35,7 +35,7 @@ std::string piece(const std::string& text, float score = 0, uint64_t type = 1) {
   return bytes_field(1, bytes_field(1, text) + number(2 << 3 | 5) + little(score) + number_field(3, type));
 }
 
-// Replaces A by a: a trie of one block whose root has the children 1 to 255.
+// Replaces A by a: a trie of one block; its root has the children 1 to 255.
 struct Charsmap {
   std::vector<uint32_t> units = std::vector<uint32_t>(256);
   std::string texts = std::string("a\0", 2);
@@ -60,7 +60,7 @@ void refused(const std::string& model, std::initializer_list<std::string_view> w
   expect_error(Exit::data, words, [&] { checked_sentencepiece(model, "x.model"); });
 }
 
-TEST(SentencePieceFile, OfPiecesAndReplacementsIsRead) {
+TEST(SentencePieceFile, WithPiecesAndReplacementsIsRead) {
   const Scratch scratch;
   const auto tokenizer = open_sentencepiece(scratch.write("x.model", with(Charsmap())));
   EXPECT_EQ(tokenizer->vocab_size(), 2);
@@ -69,7 +69,7 @@ TEST(SentencePieceFile, OfPiecesAndReplacementsIsRead) {
   EXPECT_EQ(tokenizer->encode("a"), replaced);
 }
 
-TEST(SentencePieceFile, WithReplacementsThatLeadOutOfItIsRefused) {
+TEST(SentencePieceFile, WithReplacementsOutOfBoundsIsRejected) {
   const auto broken = [](auto&& change) {
     Charsmap map;
     change(map);
@@ -96,7 +96,7 @@ TEST(SentencePieceFile, WithReplacementsThatLeadOutOfItIsRefused) {
   refused(with(bytes_field(5, bytes_field(2, "abc"))), {"denormalizer_spec.precompiled_charsmap"});
 }
 
-TEST(SentencePieceFile, WithPiecesThatNoneHasIsRefused) {
+TEST(SentencePieceFile, WithInvalidPiecesIsRejected) {
   refused(with(piece("")), {"pieces[2].piece is wrong (got 0, expected 1 to 4096 bytes)"});
   refused(with(piece(std::string(100'000, 'a'))), {"pieces[2].piece is wrong (got 100000"});
   refused(with(piece("\xff")), {"pieces[2].piece is wrong", "expected UTF-8"});
@@ -117,7 +117,7 @@ TEST(SentencePieceFile, WithPiecesThatNoneHasIsRefused) {
   refused("", {"pieces is wrong (got 0"});
 }
 
-TEST(SentencePieceFile, WithFieldsThatNoneHasIsRefused) {
+TEST(SentencePieceFile, WithInvalidFieldsIsRejected) {
   refused(with(bytes_field(2, number_field(3, 9))),
           {"trainer_spec.model_type is wrong (got 9, expected 1 to 4)"});
   refused(with(bytes_field(2, number_field(41, 2))),
@@ -155,8 +155,8 @@ class Sentences : public sentencepiece::SentenceIterator {
   std::string text_ = "the first line";
 };
 
-// With the tables of replacements that T5's and Llama's tokenizers have.
-TEST(SentencePieceFile, OfTheLibrarysTrainerIsRead) {
+// With the replacement tables of the tokenizers of T5 and Llama.
+TEST(SentencePieceFile, FromTheTrainerOfTheLibraryIsRead) {
   const Scratch scratch;
   for (const char* options :
        {"--model_type=unigram --normalization_rule_name=nmt_nfkc --pad_id=0 --eos_id=1 --unk_id=2 "

@@ -1,5 +1,5 @@
-// Ids and texts are those of the tokenizers and sentencepiece libraries: fixtures by
-// tests/fixtures/make_tokenizer_fixtures.py.
+// Compares ids and texts with the tokenizers and sentencepiece libraries;
+// tests/fixtures/make_tokenizer_fixtures.py makes the fixtures.
 #include "data/text/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -71,20 +71,20 @@ TEST_P(JsonTokenizers, GiveTheIdsOfTheTokenizersLibrary) {
   for (const Sample& s : samples_) EXPECT_EQ(tokenizer_->encode(s.text), s.ids) << s.text;
 }
 
-TEST_P(JsonTokenizers, ReadSpecialTokensAsTextWhereThatIsAsked) {
+TEST_P(JsonTokenizers, ReadSpecialTokensAsTextOnRequest) {
   for (const Sample& s : samples_)
     EXPECT_EQ(tokenizer_->encode(s.text, {.special_tokens = false}), s.plain) << s.text;
 }
 
-TEST_P(JsonTokenizers, FrameATextWhereThatIsAsked) {
+TEST_P(JsonTokenizers, FrameATextOnRequest) {
   for (const Sample& s : samples_) EXPECT_EQ(tokenizer_->encode(s.text, {.frame = true}), s.framed) << s.text;
 }
 
-TEST_P(JsonTokenizers, DecodeAsTheLibraryDoes) {
+TEST_P(JsonTokenizers, DecodeLikeTheLibrary) {
   for (const Sample& s : samples_) EXPECT_EQ(valid(tokenizer_->decode(s.ids)), s.decoded) << s.text;
 }
 
-TEST_P(JsonTokenizers, StreamTheSameTextInWholeCharacters) {
+TEST_P(JsonTokenizers, StreamTheSameTextInCompleteCharacters) {
   for (const Sample& s : samples_) {
     StreamDecoder decoder(*tokenizer_);
     std::string text;
@@ -120,8 +120,8 @@ TEST_P(JsonTokenizers, PartsCutAtLinesHaveTheIdsOfTheWhole) {
   EXPECT_GT(cuts, 50);
 }
 
-TEST_P(JsonTokenizers, LongWordsTakeTheSameMergesAsShortOnes) {
-  // The ids of what is repeated do not depend on how often, once it is long; so both ways of merging agree.
+TEST_P(JsonTokenizers, LongWordsHaveTheSameMergesAsShortOnes) {
+  // The ids of a long repetition do not depend on its length, so both merge algorithms agree.
   for (const std::string word : {"ab", "the", "x", "aab", "tion"}) {
     std::string text;
     while (text.size() < 20'000) text += word;
@@ -152,7 +152,7 @@ TEST_P(SentencePieces, GiveTheIdsAndTextsOfTheSentencepieceLibrary) {
 INSTANTIATE_TEST_SUITE_P(, SentencePieces, testing::Values("bpe", "unigram"),
                          [](const auto& tested) { return std::string(tested.param); });
 
-TEST(ByteTokenizer, IsTheBytes) {
+TEST(ByteTokenizer, MapsBytesToThemselves) {
   const auto tokenizer = open_tokenizer("byte");
   EXPECT_EQ(tokenizer->encode("a\xFF\n"), (Ids{97, 255, 10}));
   EXPECT_EQ(tokenizer->decode(Ids{97, 255, 10}), "a\xFF\n");
@@ -160,13 +160,13 @@ TEST(ByteTokenizer, IsTheBytes) {
   EXPECT_FALSE(tokenizer->end_of_text().has_value());
 }
 
-TEST(Tokenizers, KnowWhatEndsADocument) {
+TEST(Tokenizers, HaveAnEndOfTextToken) {
   for (const char* name : {"gpt2", "llama3", "qwen2"})
     EXPECT_EQ(open_tokenizer(fixture(std::string("tokenizer_") + name + ".json"))->end_of_text(), 0);
   EXPECT_EQ(open_tokenizer(fixture("sentencepiece_bpe.model"))->end_of_text(), 2) << "</s>";
 }
 
-TEST(Tokenizers, AConfigurationBesideTheFileNamesTheEndOfATextOfOtherNames) {
+TEST(Tokenizers, TokenizerConfigNamesAnUnusualEndOfTextToken) {
   const Scratch scratch;
   json file = json::parse(text_of("tokenizer_gpt2.json"));
   file["added_tokens"][0]["content"] = "<stop>";
@@ -180,7 +180,7 @@ TEST(Tokenizers, AConfigurationBesideTheFileNamesTheEndOfATextOfOtherNames) {
   EXPECT_EQ(open_tokenizer(scratch.folder().string())->end_of_text(), id - 1) << "a folder with the file";
 }
 
-TEST(Tokenizers, ADigestTellsThemApartAndNotTheirLimits) {
+TEST(Tokenizers, DigestsDifferByVocabularyButNotByLimits) {
   json file = json::parse(text_of("tokenizer_gpt2.json"));
   const auto digest = [&] { return parse_json_tokenizer(file.dump(2), "x")->digest(); };
   const uint64_t before = open_tokenizer(fixture("tokenizer_gpt2.json"))->digest();
@@ -191,7 +191,7 @@ TEST(Tokenizers, ADigestTellsThemApartAndNotTheirLimits) {
   EXPECT_NE(digest(), before);
 }
 
-// What is refused, and the words of the message.
+// A rejected change, and texts of its message.
 struct Refused {
   const char* at;  // in the file
   const char* value;
@@ -244,7 +244,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"/added_tokens", "3", {"not a list"}}, Refused{"/model", "[1]", {"tokenizer.json"}}),
     [](const auto& tested) { return "case" + std::to_string(tested.index); });
 
-TEST(Tokenizers, FilesThatAreNoneAreNamed) {
+TEST(Tokenizers, OtherFilesAreRejectedByName) {
   const Scratch scratch;
   expect_error(Exit::usage, {"does not exist", "nowhere.json"}, [] { open_tokenizer("nowhere.json"); });
   expect_error(Exit::usage, {"neither a tokenizer.json nor a tokenizer.model"},
@@ -257,7 +257,7 @@ TEST(Tokenizers, FilesThatAreNoneAreNamed) {
   expect_error(Exit::data, {"deep.json:1:65: it nests deeper than 64"},
                [&] { open_tokenizer(scratch.write("deep.json", std::string(100'000, '['))); });
   expect_error(Exit::data, {"bad.model: the SentencePiece model is wrong", "tokenizer.json"},
-               [&] { open_tokenizer(scratch.write("bad.model", "this is no model")); });
+               [&] { open_tokenizer(scratch.write("bad.model", "not a model")); });
 }
 
 }  // namespace
