@@ -39,8 +39,7 @@ int slots_named(const HostFilter& filter);
 
 int ranks_of(const Hosts& hosts);
 
-// {"host": [slots]} as JSON in URL-safe base64, as DeepSpeed's launchers tell each other.
-std::string encode_world_info(const Hosts& hosts);
+// Decodes {"host": [slots]} as JSON in URL-safe base64, which DeepSpeed's launchers pass to each other.
 Hosts decode_world_info(const std::string& text);  // Error(usage) for anything else
 
 }  // namespace cleave::launcher

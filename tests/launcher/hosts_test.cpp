@@ -89,9 +89,9 @@ TEST(Hosts, NeedTheSlotsThatAFilterNames) {
 TEST(WorldInfo, IsDeepSpeeds) {
   // python3 -c 'import base64, json; print(base64.urlsafe_b64encode(json.dumps({"a": [0, 1], "b-2":
   // [3]}).encode()).decode())'
-  EXPECT_EQ(encode_world_info({{"a", {0, 1}}, {"b-2", {3}}}), "eyJhIjogWzAsIDFdLCAiYi0yIjogWzNdfQ==");
-  for (const Hosts& hosts : {kThree, Hosts{{"x", {7}}}})
-    EXPECT_EQ(decode_world_info(encode_world_info(hosts)), hosts);
+  EXPECT_EQ(decode_world_info("eyJhIjogWzAsIDFdLCAiYi0yIjogWzNdfQ=="), (Hosts{{"a", {0, 1}}, {"b-2", {3}}}));
+  EXPECT_EQ(decode_world_info("eyJhIjogWzAsIDEsIDIsIDNdLCAiYiI6IFswLCAxXSwgImMiOiBbMCwgMSwgMl19"), kThree);
+  EXPECT_EQ(decode_world_info("eyJ4IjogWzddfQ=="), (Hosts{{"x", {7}}}));
   for (const char* text : {"", "%%", "e30=", "eyJhIjogW119", "eyItYSI6IFswXX0="})
     EXPECT_NE(usage_error_of([&] { decode_world_info(text); }).find("--world_info"), std::string::npos)
         << text;
