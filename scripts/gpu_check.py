@@ -51,30 +51,20 @@ class Check:
     def run(self, name, limit, *command, env=None):
         """Runs a command, with its output in LOGS/name.log; the exit code, or None if the limit struck."""
         with open(self.path(f"{name}.log"), "w") as log:
-            process = subprocess.Popen(
-                [str(c) for c in command], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-                env={**os.environ, **(env or {})},
-            )  # fmt: skip
-            try:
-                return process.wait(max(0.1, limit))
-            except subprocess.TimeoutExpired:
-                gpu_suite.stacks(process, self.path(f"{name}.stacks"))
-                return None
-            finally:
-                gpu_suite.kill(process)
+            return gpu_suite.run([str(c) for c in command], limit, log, env, self.path(f"{name}.stacks"))
 
     def suite(self, name, limit, command, **more):
         """Runs a GoogleTest program case by case."""
-        more.setdefault("case_seconds", 20)
-        more.setdefault("start_seconds", 25)
-        for key in ("case_seconds", "start_seconds"):
-            more[key] *= self.pace
+        more |= {key: more.get(key, most) * self.pace for key, most in (("case_seconds", 20), ("start_seconds", 25))}
         return gpu_suite.Suite([str(c) for c in command], name, self.logs, limit, **more).main()
 
-    def log(self, name):
-        with contextlib.suppress(OSError), open(self.path(f"{name}.log"), errors="replace") as f:
+    def read(self, name):
+        with contextlib.suppress(OSError), open(self.path(name), errors="replace") as f:
             return f.read()
         return ""
+
+    def log(self, name):
+        return self.read(f"{name}.log")
 
     def write(self, name, value):
         with open(self.path(name), "w") as f:
