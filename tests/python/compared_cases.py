@@ -295,57 +295,55 @@ def two_engines_train_each_other(deepspeed: Any) -> dict[str, Any]:
     return {"steps": out, "weights": {**weights(deepspeed, maker), **weights(deepspeed, judge)}}
 
 
+def driven(deepspeed: Any, made: dict[str, Any], micros: int, one: Callable[[Any, plain.Batch, int], float]) -> dict[str, Any]:
+    """Steps of several micro-batches; `one` is a micro-batch's pass, which ends the step after the last one."""
+    model = fresh(models.Mlp)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=made)
+    out = []
+    for step in range(STEPS):
+        out.append(stated(engine, [one(engine, models.batch(step, micro, engine.global_rank), micro) for micro in range(micros)]))
+    return {"steps": out, "weights": weights(deepspeed, engine)}
+
+
 @case
 def a_boundary_set_by_hand_at_stage_1(deepspeed: Any) -> dict[str, Any]:
     """Accumulation as accelerate drives it: the number of micro-batches of a step is the script's."""
-    model = fresh(models.Mlp)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config(1, gradient_accumulation_steps=2))
-    out = []
-    for step in range(STEPS):
-        losses = []
-        for micro in range(2):
-            engine.set_gradient_accumulation_boundary(micro == 1)
-            value = models.loss(engine, models.batch(step, micro, engine.global_rank))
-            engine.backward(value)
-            if micro == 1:
-                engine.step()
-            losses.append(value.item())
-        out.append(stated(engine, losses))
-    return {"steps": out, "weights": weights(deepspeed, engine)}
+
+    def one(engine: Any, batch: plain.Batch, micro: int) -> float:
+        engine.set_gradient_accumulation_boundary(micro == 1)
+        value = models.loss(engine, batch)
+        engine.backward(value)
+        if micro == 1:
+            engine.step()
+        return value.item()
+
+    return driven(deepspeed, config(1, gradient_accumulation_steps=2), 2, one)
 
 
 @case
 def accumulates_in_no_sync_at_stage_1(deepspeed: Any) -> dict[str, Any]:
     """As a loop of torch's data parallelism: gradients are summed over ranks in the last pass alone."""
-    model = fresh(models.Mlp)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config(1))
-    out = []
-    for step in range(STEPS):
-        losses = []
-        for micro in range(3):
-            with engine.no_sync() if micro < 2 else contextlib.nullcontext():
-                value = models.loss(engine, models.batch(step, micro, engine.global_rank)) / 3
-                engine.backward(value)
-            losses.append(value.item())
-        engine.step()
-        out.append(stated(engine, losses))
-    return {"steps": out, "weights": weights(deepspeed, engine)}
+
+    def one(engine: Any, batch: plain.Batch, micro: int) -> float:
+        with engine.no_sync() if micro < 2 else contextlib.nullcontext():
+            value = models.loss(engine, batch) / 3
+            engine.backward(value)
+        if micro == 2:
+            engine.step()
+        return value.item()
+
+    return driven(deepspeed, config(1), 3, one)
 
 
 @case
 def losses_divided_by_the_script_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    model = fresh(models.Mlp)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config(2, gradient_accumulation_steps=2))
-    out = []
-    for step in range(STEPS):
-        losses = []
-        for micro in range(2):
-            value = models.loss(engine, models.batch(step, micro, engine.global_rank)) / 2
-            engine.backward(value, scale_wrt_gas=False)
-            engine.step()
-            losses.append(value.item())
-        out.append(stated(engine, losses))
-    return {"steps": out, "weights": weights(deepspeed, engine)}
+    def one(engine: Any, batch: plain.Batch, _: int) -> float:
+        value = models.loss(engine, batch) / 2
+        engine.backward(value, scale_wrt_gas=False)
+        engine.step()
+        return value.item()
+
+    return driven(deepspeed, config(2, gradient_accumulation_steps=2), 2, one)
 
 
 @case
