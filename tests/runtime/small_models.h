@@ -6,26 +6,19 @@
 #include "comm/communicator.h"
 #include "config_schema/ds_config.h"
 #include "core/philox.h"
-#include "kernels/elementwise.h"
 #include "model/classifier_head.h"
 #include "model/family.h"
 #include "model/mlp.h"
 #include "runtime/engine.h"
+#include "tests/runtime/identity.h"
 
 namespace cleave::testing {
 
 // Identity layer with an unused parameter.
-class Idle final : public model::Layer {
+class Idle final : public Identity {
  public:
   std::vector<UnitSpec> units() const override {
     return {{"idle", {{"idle.unused", {3}, {Init::Kind::normal, 1.0f}, true}}}};
-  }
-  model::TensorSpec output(const model::TensorSpec& in) const override { return in; }
-  void forward(const model::ForwardArgs& a) const override {
-    kernels::launch(kernels::Cast{.y = a.y, .x = a.x}, a.stream);
-  }
-  void backward(const model::BackwardArgs& a) const override {
-    if (a.dx.defined()) kernels::launch(kernels::Cast{.y = a.dx, .x = a.dy}, a.stream);
   }
 };
 
