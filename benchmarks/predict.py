@@ -1,9 +1,6 @@
 #!/usr/bin/env python3
 """Predicts the training rows of scripts/gpu_check.sh on one GPU from counted FLOPs and bytes and the rates below; docs/performance.md
-explains
-the formula. usage: predict.py [--gpu h200] [--gemm 0.80] [--attention 310 255] [--cudnn] [--bytes 3.6] [--separate] [--fp32_logits]
-[--logits_rows N]
-"""
+explains the formula. usage: predict.py [--gpu h200] [--cudnn] [--fp32_logits] [--logits_rows N]"""
 import argparse
 
 # FLOP/s of a large bf16 product of random values; TB/s of kernels that only move data.
@@ -38,11 +35,10 @@ def idle_share(rows, columns):
     return 1 - tiles / (-(-tiles // MULTIPROCESSORS) * MULTIPROCESSORS)
 
 
-def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=None, separate=False, step=None, logits=(2, None), gpu="h200"):
+def seconds_a_token(name, cudnn=False, step=None, logits=(2, None), gpu="h200"):
     """Returns the seconds of each kind of work per token in a step of `step` tokens, and the operations of its products. `logits` has the
     bytes per logit and the largest number of rows at a time."""
-    ceiling, usual_terabytes = GPUS[gpu]
-    terabytes = terabytes or usual_terabytes
+    ceiling, terabytes = GPUS[gpu]
     layers, d, heads, kv, mlp, vocab, tied, usual, _ = MODELS[name]
     gpt = name.startswith("gpt2")
     g = kv / heads
@@ -50,28 +46,24 @@ def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=None
     params = matrices + vocab * d * (1 if tied else 2)
     padded = -(-vocab // 128) * 128  # columns of the head's product
     products = 6 * (matrices + padded * d)
-    forward, backward = (x * T * d * layers for x in (2, 5))  # half of the square; the backward has five products
-    # Rows of `d` elements that kernels between the products read and write in a layer. As epilogues, GELU and its gradient still write and
-    # read the input of GELU.
-    if gpt:
-        gelu, bias = (8 + 12, 9) if separate else (4 + 4, 0)
-        rows = 2 + 4 + 3 + 4 + 2 + 4 + gelu + bias
-    else:
-        rows = 2 + 4 + 3 + 4 + 4 + 2 + 4 * (1 + g) + (1 + 2 * g if separate else 0) + 8 * mlp / d
+    forward, backward = (x * T * d * layers for x in (2, 5))  # half of the square, and the backward's five products
+    # Rows of `d` elements that kernels between the products read and write, in a layer.
+    # GELU and its gradient, which are epilogues of products, still write and read what GELU was applied to.
+    rows = 2 + 4 + 3 + 4 + 2 + 4 + (4 + 4 if gpt else 4 * (1 + g) + 8 * mlp / d)
     # The loss reads the logits, the second time from shared memory or the cache, and writes their gradient.
     size, most_rows = logits
     rows_at_a_time = rows_of_logits(step or usual, d, (size + 2 * (size > 2)) * padded, most_rows)
     moved = 2 * layers * d * rows / (terabytes * 1e12)
     clocks = padded * max(LOSS_INSTRUCTIONS / LANES_A_CLOCK, 2 / POWERS_A_CLOCK) / MULTIPROCESSORS
     loss = max((size + 2) * padded / (terabytes * 1e12), clocks / (ceiling / (2 * PRODUCTS_A_CLOCK * MULTIPROCESSORS)))
-    share = gemm * min(1, (0.7 + 0.3 * d / 1600))  # short inner dimensions use less of the tensor cores
-    # The head's three products of a chunk read its weights twice, read and write their gradient, write the logits and read their gradient
-    # twice. If this takes longer than the arithmetic, they wait for it.
+    share = 0.80 * min(1, (0.7 + 0.3 * d / 1600))  # short inner dimensions fill the tensor cores less
+    # The head's three products of a chunk read its weights twice, read and write their gradient, write the logits and read their
+    # gradient twice. If this takes longer than the arithmetic, they wait for it.
     waits = max(0, (8 * padded * d / rows_at_a_time + (size + 2 + 2) * padded) / (terabytes * 1e12) - 6 * padded * d / (ceiling * share))
     # The gradient of its input is [rows, d], with by far the fewest tiles of all products.
     idle = idle_share(rows_at_a_time, d)
     waits += 2 * padded * d / (ceiling * share) * idle / (1 - idle)
-    rates = attention or OWN[d // heads]
+    rates = OWN[d // heads]
     scores = forward / (rates[0] * 1e12) + backward / (rates[1] * 1e12)
     if cudnn:  # its deterministic backward writes and reads T x T elements of 2 bytes per head
         scores = forward / 484e12 + backward / 370e12 + layers * heads * T * 4 / (terabytes * 1e12)
@@ -81,18 +73,13 @@ def seconds_a_token(name, gemm=0.80, attention=None, cudnn=False, terabytes=None
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", choices=GPUS, default="h200")
-    parser.add_argument("--gemm", type=float, default=0.80, help="share of the limit for products of width 1600 and more")
-    parser.add_argument("--attention", type=float, nargs=2, help="TFLOP/s forward and backward, causal (default: OWN)")
     parser.add_argument("--cudnn", action="store_true", help="attention at cuDNN's 484 and 370 TFLOP/s, with the gradient of the scores through memory")
-    parser.add_argument("--bytes", type=float, help="TB/s of kernels that only move data (default: 2.6 and 3.6)")
-    parser.add_argument("--separate", action="store_true", help="GELU and bias gradients as separate kernels (CLEAVE_GPU_EPILOGUES=off)")
     parser.add_argument("--fp32_logits", action="store_true", help="fp32 logits and a separate gradient (cleave.logits_dtype)")
     parser.add_argument("--logits_rows", type=int, help="rows of logits at a time (cleave.logits_rows); default: as a GPU selects")
     args = parser.parse_args()
     print(f"{'model':14}{'products':>10}{'attention':>10}{'moves':>8}{'update':>8}{'us a token':>12}{'tokens/s':>10}{'goal':>9}{'of goal':>9}{'if all products':>17}")
     for name in MODELS:
-        times, products = seconds_a_token(name, args.gemm, args.attention, args.cudnn, args.bytes, args.separate,
-                                          logits=(4 if args.fp32_logits else 2, args.logits_rows), gpu=args.gpu)
+        times, products = seconds_a_token(name, args.cudnn, logits=(4 if args.fp32_logits else 2, args.logits_rows), gpu=args.gpu)
         total, goal = sum(times.values()), MODELS[name][-1]
         print(f"{name:14}" + "".join(f"{times[k] * 1e6:{w}.2f}" for k, w in zip(KINDS, (10, 10, 8, 8))) +
               f"{total * 1e6:12.2f}{1 / total:10,.0f}{goal:9,.0f}{1 / total / goal:9.2f}{GPUS[args.gpu][0] / products:17,.0f}")

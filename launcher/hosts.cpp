@@ -210,13 +210,6 @@ int ranks_of(const Hosts& hosts) {
                          [](int n, const Host& h) { return n + int(h.slots.size()); });
 }
 
-std::string encode_world_info(const Hosts& hosts) {
-  std::string json;
-  for (const Host& h : hosts)
-    json += fmt::format("{}\"{}\": [{}]", json.empty() ? "" : ", ", h.name, fmt::join(h.slots, ", "));
-  return config::encode_base64("{" + json + "}");
-}
-
 Hosts decode_world_info(const std::string& text) {
   const auto json = nlohmann::ordered_json::parse(config::decode_base64(text), nullptr, false);
   require(json.is_object() && !json.empty(), Exit::usage,

@@ -41,8 +41,7 @@ int slots_named(const HostFilter& filter);
 
 int ranks_of(const Hosts& hosts);
 
-// {"host": [slots]} as JSON in URL-safe base64, the format between DeepSpeed's launchers.
-std::string encode_world_info(const Hosts& hosts);
-Hosts decode_world_info(const std::string& text);  // throws Error(usage) for anything else
+// Decodes {"host": [slots]} as JSON in URL-safe base64, which DeepSpeed's launchers pass to each other.
+Hosts decode_world_info(const std::string& text);  // Error(usage) for anything else
 
 }  // namespace cleave::launcher

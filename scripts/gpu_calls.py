@@ -5,6 +5,9 @@ skipped, not reached), `note` and numbers for the table.
 from __future__ import annotations
 
 import array
+import collections
+import concurrent.futures
+import contextlib
 import glob
 import json
 import os
@@ -14,7 +17,6 @@ import shutil
 import statistics
 import struct
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,15 +64,11 @@ def last_lines(text, count=3):
     return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-count:])[-400:]
 
 
-def json_lines(path):
+def json_lines(text):
     found = []
-    if os.path.exists(path):
-        with open(path, errors="replace") as f:
-            for line in f:
-                try:
-                    found.append(json.loads(line))
-                except ValueError:
-                    continue
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
     return [x for x in found if isinstance(x, dict)]
 
 
@@ -110,7 +108,7 @@ def train(check, name, limit, model, config, steps, options=(), launcher=(), env
     with check.memory_watched(seen):
         status = check.run(name, limit, *command, env=env)
     wall = time.monotonic() - begun
-    lines = json_lines(check.path(f"{name}.jsonl"))
+    lines = json_lines(check.read(f"{name}.jsonl"))
     done = [x for x in lines if "loss" in x and "event" not in x]
     start = next((x for x in lines if x.get("event") == "start"), {})
     ranks = int(launcher[2]) if launcher else 1
@@ -180,13 +178,10 @@ def two_ranks(way, beside, like=None, tolerance=0.0):
 
 def of_suite(done):
     """A case's result from a suite's."""
-    cases, counts = done["cases"], {}
-    for c in cases.values():
-        counts[c["result"]] = counts.get(c["result"], 0) + 1
-    bad = counts.get("failed", 0) + counts.get("hung", 0) + len(done["problems"])
-    result = "failed" if bad else "not reached" if counts.get("not reached") else "passed" if counts.get("passed") else "skipped"
-    return {"result": result, "cases": cases, "problems": done["problems"],
-            "note": ", ".join(f"{n} {r}" for r, n in sorted(counts.items())) + "".join(f"; {p}" for p in done["problems"])}  # fmt: skip
+    counts = collections.Counter(c["result"] for c in done["cases"].values())
+    bad = counts["failed"] + counts["hung"] + len(done["problems"])
+    result = "failed" if bad else next((r for r in ("not reached", "passed") if counts[r]), "skipped")
+    return {**done, "result": result, "note": "; ".join([", ".join(f"{n} {r}" for r, n in sorted(counts.items())), *done["problems"]])}
 
 
 def run_suite(check, name, limit):
@@ -194,12 +189,8 @@ def run_suite(check, name, limit):
     return of_suite(check.suite(name, limit, [check.program(name)], filter="*/*cuda", first=FIRST.get(name, ("*",)), sanitizer=sanitizer(), case_seconds=seconds))
 
 
-def device_test(check, name, limit):
-    return run_suite(check, name, limit)
-
-
-def python_suite(check, limit, pattern):
-    """Part P: PyTorch scripts in the machine's own Python."""
+def python_suite(check, name, limit):
+    """PyTorch scripts in the machine's own Python."""
     root = os.path.join(check.programs, "..", "python")
     if not os.path.isdir(root):
         root = os.path.join(HERE, "python") + os.pathsep + os.path.join(HERE, "python", "deepspeed_name")
@@ -207,32 +198,19 @@ def python_suite(check, limit, pattern):
            "CLEAVE_LIBRARY": os.path.join(check.programs, "..", "lib", "libcleave_c.so"), "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false",
            "HF_HUB_OFFLINE": "1", "NCCL_SOCKET_IFNAME": "lo"}  # fmt: skip
     command = [os.environ.get("GPU_CHECK_PYTHON", sys.executable), os.path.join(HERE, "scripts", "gpu_python.py")]
-    name = "python" if pattern == "Python.*" else "python_speed"
+    pattern = "PythonSpeed.*" if name == "python_speed" else "Python.*"
     return of_suite(check.suite(name, limit, command, filter=pattern, env=env, start_seconds=30, case_seconds=45))
 
 
 def suites_and_python(check, name, limit):
-    """Runs kernels_test, runtime_test and the Python cases in parallel; more processes would slow each other down."""
-    done = {}
-
-    def lane(suite, run):
-        done[suite] = run()
-
-    lanes = {suite: lambda suite=suite: run_suite(check, suite, limit) for suite in ("kernels_test", "runtime_test")}
-    lanes["python"] = lambda: python_suite(check, limit, "Python.*")
-    threads = [threading.Thread(target=lane, args=item) for item in lanes.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    results = [done.get(suite, {"result": "failed", "note": "no result", "cases": {}, "problems": []}) for suite in lanes]
+    """Runs kernels_test, runtime_test and the Python cases at the same time; more processes would slow each other down."""
+    lanes = {"kernels_test": run_suite, "runtime_test": run_suite, "python": python_suite}
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        futures = {suite: pool.submit(run, check, suite, limit) for suite, run in lanes.items()}
+    done = {suite: of_suite({"cases": {}, "problems": [repr(f.exception())]}) if f.exception() else f.result() for suite, f in futures.items()}
     order = ("failed", "not reached", "passed", "skipped")
-    return {"result": min((r["result"] for r in results), key=order.index), "suites": dict(zip(lanes, results)),
-            "note": "; ".join(f"{suite}: {r['note']}" for suite, r in zip(lanes, results))}  # fmt: skip
-
-
-def python_speed(check, name, limit):
-    return python_suite(check, limit, "PythonSpeed.*")
+    return {"result": min((r["result"] for r in done.values()), key=order.index), "suites": done,
+            "note": "; ".join(f"{suite}: {r['note']}" for suite, r in done.items())}  # fmt: skip
 
 
 def sanitizer():
@@ -281,9 +259,9 @@ def vocabulary_of(model):
 
 
 def choices_of(check, model):
-    """Returns the metrics of a run of the same model, to replay its measured choices of products."""
-    path = check.path(f"{model}.jsonl")
-    return {"product_choices": path} if any(x.get("event") == "choices" for x in json_lines(path)) else {}
+    """Returns the metrics of a run of the same model; its measured product choices are replayed."""
+    name = f"{model}.jsonl"
+    return {"product_choices": check.path(name)} if any(x.get("event") == "choices" for x in json_lines(check.read(name))) else {}
 
 
 def row(model, sequences, micro, steps, fp8=None, zero=None):
@@ -312,13 +290,8 @@ def bench(check, name, limit):
     status = check.run("bench", limit, check.program("kernels_bench"), "--gpu_only", f"--limits={check.path('ceilings')}", "--benchmark_min_time=0.03",
                        f"--benchmark_out={check.path('bench.json')}", "--benchmark_out_format=json", f"--benchmark_filter=^cuda/{rows}")  # fmt: skip
     found = re.search(r"^cuda:0; limits: .*", check.log("bench"), re.M)
-    text = open(check.path("bench.json"), errors="replace").read() if os.path.exists(check.path("bench.json")) else ""
     kernels = []
-    for match in re.finditer(r"\{[^{}]*\}", text):
-        try:
-            b = json.loads(match[0])
-        except ValueError:
-            continue
+    for b in json_lines("\n".join(re.sub(r"\s+", " ", row) for row in re.findall(r"\{[^{}]*\}", check.read("bench.json")))):
         if "run_name" in b:
             unit = "TFLOP/s" if "TFLOP/s" in b else "TB/s"
             kernels.append({"name": b["name"].removeprefix("cuda/").removesuffix("/real_time"), "value": b.get(unit, 0), "unit": unit,
@@ -347,7 +320,7 @@ def peer(check, name, limit):
     """GPT-2 124M by PyTorch with torch.compile, on the same batches."""
     command = [sys.executable, os.path.join(HERE, "benchmarks", "torch_peer.py"), "--model", "gpt2", "--micro", 64, "--accumulation", 1, "--warmup", 3, "--steps", 8]
     status = check.run("peer", limit, *command)
-    found = next((x for x in json_lines(check.path("peer.log")) if "tokens_per_s" in x), None)
+    found = next((x for x in json_lines(check.log("peer")) if "tokens_per_s" in x), None)
     return {"result": result_of(status), "tokens_per_s": found["tokens_per_s"] if found else 0,
             "note": f"{found['tokens_per_s']:,.0f} tokens/s, {found['memory_gib']:.1f} GiB" if found else f"{ended(status)}: {last_lines(check.log('peer'))}"}  # fmt: skip
 
@@ -360,7 +333,7 @@ CALLS = {
         Case("report", report, "the GPU by name, versions of cuBLASLt, cuDNN and NCCL", 15),
         Case("lazy_loading", one_rank(loading="LAZY"), "10 steps; the default of one rank", 20),
         Case("eager_loading", one_rank(loading="EAGER", like="lazy_loading"), "the same bits; 220 MiB and 2 s more than lazy_loading", 20),
-        Case("device_test", device_test, "10 cases pass", 25),
+        Case("device_test", run_suite, "10 cases pass", 25),
         Case("optimizer_offload", one_rank(OFFLOAD["zero_optimization"], like="lazy_loading", tolerance=1e-3), "the same bits as lazy_loading", 15, 20),
         Case("parameter_offload", one_rank(ALL_ON_HOST, like="lazy_loading", tolerance=1e-3), "the same bits as lazy_loading", 15, 20),
         Case("host_offload", two_ranks("host", OFFLOAD), "10 steps", 20),
@@ -378,7 +351,7 @@ CALLS = {
         Case("gpt2_again", row("gpt2", 512, 64, 4), "within 1 % of gpt2, with its choices of products", 10, 20),
         Case("gpt2_third", row("gpt2", 512, 64, 4), "within 1 % of gpt2", 10, 20),
         Case("qwen2.5-1.5b", row("qwen2.5-1.5b", 256, 16, 3), "61,100 tokens/s on an H200", 33, 45),
-        Case("python_speed", python_speed, "native 524,000 tokens/s, engine above eager torch", 70, 100),
+        Case("python_speed", python_suite, "native 524,000 tokens/s, engine above eager torch", 70, 100),
         Case("qwen_fp8_delayed", row("qwen2.5-1.5b", 64, 16, 4, fp8="delayed"), "73,100 tokens/s on an H200", 13, 25),
         Case("qwen_fp8_row", row("qwen2.5-1.5b", 64, 16, 4, fp8="row"), "67,400 tokens/s on an H200", 13, 25),
         Case("bench", bench, "rates of the newest page in benchmarks/results", 18, 25),

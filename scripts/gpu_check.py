@@ -1,19 +1,26 @@
 #!/usr/bin/env python3
-"""Runs one call of scripts/gpu_check.sh: its cases in order, each within its limit, with every result on disk before the next one starts.
-scripts/gpu_calls.py lists the cases; scripts/gpu_table.py prints the results.
-
-usage: gpu_check.py PROGRAMS --first|--second [--only CASE]... [--list] [--earlier ARCHIVE]"""
+"""Proves the CUDA build on a machine with a GPU in two calls of at most 360 s and 280 s:
+  scripts/gpu_check.sh --first    right or wrong: test suites, ranks over each transport, PyTorch scripts, offload, memcheck
+  scripts/gpu_check.sh --second   how fast: training rows, FP8, kernels, PyTorch scripts and peers, profiles
+Needs the bundle of scripts/gpu_bundle.sh (or a CUDA build), cuBLAS of CUDA 13 in Python's nvidia packages or the toolkit, and python3; no
+network and no compiler. Cases (scripts/gpu_calls.py) run in order of their value; each has a limit, and after each one $OUT has an archive of
+all results. A table is printed last. An archive of the same call in gpu_bundle/ is resumed: cases that passed do not run again.
+Exit codes: 0 nothing failed, 1 something failed, 2 wrong arguments or nothing to run, 77 this machine has no GPU that works."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import glob
 import json
 import os
+import re
 import shutil
 import signal
+import site
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 import threading
@@ -24,6 +31,8 @@ import gpu_calls
 import gpu_suite
 import gpu_table
 
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUNDLE = f"{HERE}/gpu_bundle/cleave-gpu.tar.xz"
 NOT_REACHED = {"result": "not reached", "seconds": 0, "note": ""}
 
 
@@ -51,30 +60,20 @@ class Check:
     def run(self, name, limit, *command, env=None):
         """Runs a command, with its output in LOGS/name.log; the exit code, or None if the limit struck."""
         with open(self.path(f"{name}.log"), "w") as log:
-            process = subprocess.Popen(
-                [str(c) for c in command], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-                env={**os.environ, **(env or {})},
-            )  # fmt: skip
-            try:
-                return process.wait(max(0.1, limit))
-            except subprocess.TimeoutExpired:
-                gpu_suite.stacks(process, self.path(f"{name}.stacks"))
-                return None
-            finally:
-                gpu_suite.kill(process)
+            return gpu_suite.run([str(c) for c in command], limit, log, env, self.path(f"{name}.stacks"))
 
     def suite(self, name, limit, command, **more):
         """Runs a GoogleTest program case by case."""
-        more.setdefault("case_seconds", 20)
-        more.setdefault("start_seconds", 25)
-        for key in ("case_seconds", "start_seconds"):
-            more[key] *= self.pace
+        more |= {key: more.get(key, most) * self.pace for key, most in (("case_seconds", 20), ("start_seconds", 25))}
         return gpu_suite.Suite([str(c) for c in command], name, self.logs, limit, **more).main()
 
-    def log(self, name):
-        with contextlib.suppress(OSError), open(self.path(f"{name}.log"), errors="replace") as f:
+    def read(self, name):
+        with contextlib.suppress(OSError), open(self.path(name), errors="replace") as f:
             return f.read()
         return ""
+
+    def log(self, name):
+        return self.read(f"{name}.log")
 
     def write(self, name, value):
         with open(self.path(name), "w") as f:
@@ -161,15 +160,39 @@ class Check:
         return 1 if gpu_table.bad(self.results) else 0
 
 
+# ---- programs and libraries ----
+
+
+def find_programs(given, work):
+    """The folder of the programs: as given, next to this script in an unpacked bundle, from the bundle, from a build."""
+    if given or os.access(f"{HERE}/bin/cleave", os.X_OK):
+        return given or f"{HERE}/bin"
+    if not os.path.isfile(BUNDLE):
+        return f"{HERE}/build/cuda/bin"
+    if subprocess.run(["tar", "-xJf", BUNDLE, "-C", work], stderr=subprocess.DEVNULL, check=False).returncode:
+        with tarfile.open(BUNDLE) as tar:  # for machines without xz
+            tar.extractall(work)
+    return f"{work}/cleave-gpu/bin"
+
+
+def library_folders(programs):
+    """Folders of the bundle's libraries, and of CUDA's in Python's packages and in the toolkit."""
+    roots = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages(), site.getusersitepackages(), *sys.path]
+    wheels = [folder for root in roots if root for folder in sorted(glob.glob(f"{root}/nvidia/*/lib")) if glob.glob(f"{folder}/lib*.so*")]
+    toolkit = ("cuda*/lib64", "cuda*/lib", "cuda*/targets/x86_64-linux/lib", "nvidia/lib64")
+    return list(dict.fromkeys([f"{programs}/../lib", *wheels, *(folder for pattern in toolkit for folder in sorted(glob.glob(f"/usr/local/{pattern}")))]))
+
+
 def main():
-    parser = argparse.ArgumentParser(prog="gpu_check", usage="scripts/gpu_check.sh --first|--second [--only CASE]... [--list] [--earlier ARCHIVE]")
-    parser.add_argument("programs")
+    parser = argparse.ArgumentParser(prog="gpu_check", usage="scripts/gpu_check.sh --first|--second [--only CASE]... [--programs DIR] [--earlier ARCHIVE] [--list]",
+                                     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     calls = parser.add_mutually_exclusive_group(required=True)
     for call in gpu_calls.CALLS:
         calls.add_argument(f"--{call}", dest="call", action="store_const", const=call)
     parser.add_argument("--only", action="append", default=[], metavar="CASE")
-    parser.add_argument("--list", action="store_true", help="print the cases with their limits")
+    parser.add_argument("--programs", metavar="DIR")
     parser.add_argument("--earlier", metavar="ARCHIVE", help="archive of an earlier call; its passed cases do not run again")
+    parser.add_argument("--list", action="store_true", help="print the cases with their limits")
     args = parser.parse_args()
     names = [c.name for c in gpu_calls.CALLS[args.call]]
     for name in args.only:
@@ -182,9 +205,17 @@ def main():
     # A call that is stopped still brings back its results.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work:
-        check = Check(args.programs, args.call, work)
-        if args.earlier:
-            check.take_over(args.earlier)
+        programs = find_programs(args.programs, work)
+        if not os.access(f"{programs}/cleave", os.X_OK):
+            parser.error(f"no programs in {programs}: run scripts/gpu_bundle.sh where nvcc is and bring gpu_bundle/ along")
+        os.environ["LD_LIBRARY_PATH"] = ":".join([*library_folders(programs), os.environ.get("LD_LIBRARY_PATH", "")])
+        libraries = subprocess.run(["ldd", f"{programs}/cleave"], capture_output=True, text=True, check=False).stdout
+        if missing := sorted(set(re.findall(r"(\S+) => not found", libraries))):
+            parser.error(f"libraries not found: {' '.join(missing)} (cuBLAS of CUDA 13 comes with the toolkit or with pip's nvidia-cublas)")
+        check = Check(programs, args.call, work)
+        beside = os.path.join(os.path.dirname(BUNDLE), f"gpu_{args.call}.tar.gz")
+        if earlier := args.earlier or (beside if programs.startswith(work) and os.path.isfile(beside) else None):
+            check.take_over(earlier)
         try:
             return check.main(set(args.only))
         finally:

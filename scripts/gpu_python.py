@@ -13,8 +13,10 @@ import contextlib
 import fnmatch
 import functools
 import gc
+import itertools
 import json
 import os
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -184,22 +186,16 @@ def against_torch(kind: str, ds_config: dict[str, Any], close: float = CLOSE, co
 def environment() -> None:
     """Versions, and that the engine chooses the GPU."""
     torch, cleave = torch_and_engine()
-    found = {name: _version(name) for name in ("transformers", "peft", "accelerate", "pytorch_lightning", "deepspeed")}
+    import importlib.metadata
+
+    installed = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
+    found = {name: installed.get(name, "missing") for name in ("transformers", "peft", "accelerate", "pytorch-lightning", "deepspeed")}
     note(f"torch {torch.__version__}, CUDA {torch.version.cuda}; " + ", ".join(f"{k} {v}" for k, v in found.items()))
     from cleave import job
 
     device = job.current().facts()["device"]
     note(f"cleave {cleave.__version__} on {device}")
     assert device.startswith(DEVICE), f"the job's device is {device}"
-
-
-def _version(name: str) -> str:
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "missing"
 
 
 def _add(name: str, kind: str, ds_config: dict[str, Any], close: float = CLOSE, compare_weights: bool = True) -> None:
@@ -405,20 +401,16 @@ def main() -> int:
     if sys.argv[1:2] == ["--rank"]:
         one_rank(sys.argv[2], json.loads(sys.argv[3]))
         return 0
-    if "--gtest_list_tests" in sys.argv:
-        wanted = next((a.partition("=")[2] for a in sys.argv if a.startswith("--gtest_filter=")), "*")
-        names = fnmatch.filter(CASES, wanted)
-        for suite in dict.fromkeys(name.partition(".")[0] for name in names):
-            print(f"{suite}.", *(name.partition(".")[2] for name in names if name.startswith(f"{suite}.")), sep="\n  ")
-        return 0
-    options = []
+    options = sys.argv[1:]
     for argument in sys.argv[1:]:
         if argument.startswith("--gtest_flagfile="):
-            with open(argument.partition("=")[2]) as f:
-                options += f.read().split()
-        else:
-            options.append(argument)
-    names = next((o.partition("=")[2].split(":") for o in options if o.startswith("--gtest_filter=")), list(CASES))
+            options += pathlib.Path(argument.partition("=")[2]).read_text().split()
+    patterns = next((o.partition("=")[2] for o in options if o.startswith("--gtest_filter=")), "*").split(":")
+    names = [name for name in CASES if any(fnmatch.fnmatchcase(name, p) for p in patterns)]
+    if "--gtest_list_tests" in options:
+        for suite, of_suite in itertools.groupby(names, lambda name: name.partition(".")[0]):
+            print(f"{suite}.", *(name.partition(".")[2] for name in of_suite), sep="\n  ")
+        return 0
     for name in names:
         if not run(name) and "--gtest_fail_fast" in options:
             return 1

@@ -5,14 +5,18 @@ under compute-sanitizer's memcheck.
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import glob
+import itertools
 import json
 import os
+import queue
 import re
-import selectors
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -23,50 +27,44 @@ RESULTS = {"OK": "passed", "FAILED": "failed", "SKIPPED": "skipped"}
 
 def kill(process):
     """Kills the process and its children; abandons a process that the driver blocks."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(5)
+
+
+def run(command, seconds, log, env=None, stacks_of_hang=None):
+    """Runs a command with its output in an open file; the exit code, or None after the limit, with the stacks in a file if one is named."""
+    process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+                               env={**os.environ, **(env or {})})  # fmt: skip
+    try:
+        return process.wait(max(0.1, seconds))
     except subprocess.TimeoutExpired:
-        pass
+        if stacks_of_hang:
+            stacks(process, stacks_of_hang)
+        return None
+    finally:
+        kill(process)
 
 
 def stacks(process, log):
     """Appends the stacks of a hung process and its children to a log, before they are killed. Takes at most 10 s."""
-    group = [p for p in os.listdir("/proc") if p.isdigit() and _group_of(p) == process.pid]
+    group = [pid for pid in filter(str.isdigit, os.listdir("/proc")) if _read(f"/proc/{pid}/stat").rpartition(")")[2].split()[2:3] == [str(process.pid)]]
     with open(log, "a") as out:
         for pid in group:
             out.write(f"\nprocess {pid}: {_read(f'/proc/{pid}/cmdline')[:120]!r}\n")
-            for thread in sorted(os.listdir(f"/proc/{pid}/task")) if os.path.isdir(f"/proc/{pid}/task") else ():
-                at = f"/proc/{pid}/task/{thread}"
-                out.write(f"  {thread} {_read(at + '/comm').strip()}: {_read(at + '/wchan')} {_read(at + '/syscall').split(' ')[0].strip()}\n")
+            for at in sorted(glob.glob(f"/proc/{pid}/task/*")):
+                out.write(f"  {os.path.basename(at)} {_read(at + '/comm').strip()}: {_read(at + '/wchan')} {_read(at + '/syscall').split(' ')[0].strip()}\n")
         out.flush()
         debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
-        deadline = time.monotonic() + 10
         for pid in group[-2:] if debugger else ():
-            command = [debugger, "-batch", "-p", pid, "-ex", "thread apply all bt 16"]
-            attached = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
-            try:
-                attached.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                kill(attached)
+            run([debugger, "-batch", "-p", pid, "-ex", "thread apply all bt 16"], 5, out)
 
 
 def _read(path):
-    try:
-        with open(path, errors="replace") as f:
-            return f.read()
-    except OSError:
-        return ""
-
-
-def _group_of(pid):
-    try:
-        return os.getpgid(int(pid))
-    except OSError:
-        return -1
+    with contextlib.suppress(OSError), open(path, errors="replace") as f:
+        return f.read()
+    return ""
 
 
 @dataclass
@@ -133,46 +131,35 @@ class Suite:
         flags = self.path(".flags")
         with open(flags, "w") as f:
             f.write(f"--gtest_filter={':'.join(names)}\n--gtest_fail_fast\n--gtest_color=no\n")
-        process = subprocess.Popen(
-            [*self.command, f"--gtest_flagfile={flags}"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, env=self.environment,
-        )  # fmt: skip
-        watch = selectors.DefaultSelector()
-        watch.register(process.stdout, selectors.EVENT_READ)
-        os.set_blocking(process.stdout.fileno(), False)
-        current, said, begun, rest, settled, hung, failed = None, [], time.monotonic(), b"", 0, False, False
-        with open(self.path(".log"), "ab") as log:
+        process = subprocess.Popen([*self.command, f"--gtest_flagfile={flags}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                                   env=self.environment, text=True, errors="replace")  # fmt: skip
+        lines = queue.SimpleQueue()
+        threading.Thread(target=lambda: [lines.put(line) for line in itertools.chain(process.stdout, [None])], daemon=True).start()
+        current, said, begun, settled, hung, failed = None, [], time.monotonic(), 0, False, False
+        with open(self.path(".log"), "a") as log:
             while not failed:
                 limit = min(begun + (self.case_seconds if current or settled else self.start_seconds) - time.monotonic(), self.left())
-                if limit <= 0:
-                    hung = True
+                if hung := limit <= 0:
                     break
-                if not watch.select(limit):
+                try:
+                    line = lines.get(timeout=limit)
+                except queue.Empty:
                     continue
-                data = process.stdout.read()
-                if data is None:
-                    continue
-                if not data:
+                if line is None:
                     break
-                log.write(data)
-                *lines, rest = (rest + data).split(b"\n")
-                for line in (x.decode(errors="replace") for x in lines):
-                    found = re.match(r"\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^ ,]+)", line)
-                    if not found:
-                        said.append(line)
-                    elif found[1] == "RUN":
-                        current, said, begun = found[2], [], time.monotonic()
-                    elif current == found[2]:
-                        self.settle(current, RESULTS[found[1]], begun, said)
-                        settled, current, begun = settled + 1, None, time.monotonic()
-                        failed = found[1] == "FAILED"
-                        if failed:  # GoogleTest reports all later cases as skipped
-                            break
-        if failed:
-            kill(process)
-        if hung:
-            if self.left() > 10:
-                stacks(process, self.path(".log"))
+                log.write(line)
+                found = re.match(r"\[ +(RUN|OK|FAILED|SKIPPED) +\] ([^ ,\n]+)", line)
+                if not found:
+                    said.append(line.rstrip("\n"))
+                elif found[1] == "RUN":
+                    current, said, begun = found[2], [], time.monotonic()
+                elif current == found[2]:
+                    self.settle(current, RESULTS[found[1]], begun, said)
+                    settled, current, begun = settled + 1, None, time.monotonic()
+                    failed = found[1] == "FAILED"  # GoogleTest calls every later case skipped
+        if hung and self.left() > 10:
+            stacks(process, self.path(".log"))
+        if hung or failed:
             kill(process)
         try:
             status = process.wait(5)
@@ -194,14 +181,8 @@ class Suite:
         self.memchecks += 1
         log = self.path(f".memcheck_{self.memchecks}.log")
         with open(log, "w") as out:
-            process = subprocess.Popen(
-                [self.sanitizer, "--tool", "memcheck", "--error-exitcode", "9", *self.command, f"--gtest_filter={case}"],
-                stdout=out, stderr=subprocess.STDOUT, start_new_session=True, env=self.environment,
-            )  # fmt: skip
-            try:
-                process.wait(max(1, min(self.case_seconds, self.left())))
-            except subprocess.TimeoutExpired:
-                kill(process)
+            run([self.sanitizer, "--tool", "memcheck", "--error-exitcode", "9", *self.command, f"--gtest_filter={case}"],
+                max(1, min(self.case_seconds, self.left())), out, self.env)  # fmt: skip
         with open(log, errors="replace") as out:
             errors = [line.strip("= \n") for line in out if line.startswith("=========") and line.strip("= \n")]
         found = next((e for e in errors if re.match(r"Invalid|Misaligned|Uninit|Race|Program hit", e)), errors[-1] if errors else "no output")
@@ -225,10 +206,7 @@ class Suite:
         self.cases = {n: earlier.get(n, {"result": "not reached", "seconds": 0, "note": ""}) for n in names}
         self.save()
         left = [n for n in names if n not in earlier]
-        while left and self.left() > 1:
-            if self.run(left) == 0:
-                break
-            settled = ("passed", "skipped", "failed", "hung")
-            left = [n for n in left if self.cases[n]["result"] not in settled]
+        while left and self.left() > 1 and self.run(left):
+            left = [n for n in left if self.cases[n]["result"] == "not reached"]
         self.save()
         return {"cases": self.cases, "problems": self.problems}

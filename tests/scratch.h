@@ -40,6 +40,18 @@ class Scratch {
   std::filesystem::path folder_;
 };
 
+// The message of the Error that a body throws, with this exit code; empty if it throws none.
+template <class Body>
+std::string error_text(Exit exit, Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(int(error.exit()), int(exit)) << error.what();
+    return error.what();
+  }
+  return "";
+}
+
 // Expects an Error with this exit code whose message contains every one of the parts.
 template <class Body>
 void expect_error(Exit exit, std::initializer_list<std::string_view> parts, Body&& body) {

@@ -82,10 +82,4 @@ Scratch::~Scratch() {
   std::free(data_);
 }
 
-int64_t scratch_kept_bytes() {
-  Kept& k = kept();
-  const std::lock_guard lock(k.mutex);
-  return k.bytes;
-}
-
 }  // namespace cleave::kernels::cpu

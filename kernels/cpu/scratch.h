@@ -22,7 +22,4 @@ class Scratch {
   int64_t bytes_ = 0;
 };
 
-// Current bytes of kept blocks.
-int64_t scratch_kept_bytes();
-
 }  // namespace cleave::kernels::cpu

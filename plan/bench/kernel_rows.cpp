@@ -103,26 +103,22 @@ void add_attention(std::vector<KernelRow>& list, Device device, DType type) {
   for (const auto& [batch, seq, heads, dim] : device.is_cuda() ? on_gpu : on_cpu) {
     const int64_t width = heads * dim;
     const std::string suffix = fmt::format("/T{}/dim{}/{}", seq, dim, name_of(type));
+    const auto forward_of = [=](Operands& o) {
+      return kernels::AttentionForward{.y = o.make(type, {batch * seq, width}),
+                                       .lse = o.make(DType::fp32, {batch, heads, seq}),
+                                       .qkv = o.make(type, {batch * seq, 3 * width}),
+                                       .batch = batch,
+                                       .seq = seq,
+                                       .heads = heads,
+                                       .kv_heads = heads,
+                                       .head_dim = dim};
+    };
     add(list, type, "attention/forward" + suffix, [=](Operands& o) {
-      const kernels::AttentionForward op{.y = o.make(type, {batch * seq, width}),
-                                         .lse = o.make(DType::fp32, {batch, heads, seq}),
-                                         .qkv = o.make(type, {batch * seq, 3 * width}),
-                                         .batch = batch,
-                                         .seq = seq,
-                                         .heads = heads,
-                                         .kv_heads = heads,
-                                         .head_dim = dim};
+      const kernels::AttentionForward op = forward_of(o);
       return o.work(op, 0, op.flops());
     });
     const auto backward = [=](Operands& o) {
-      const kernels::AttentionForward forward{.y = o.make(type, {batch * seq, width}),
-                                              .lse = o.make(DType::fp32, {batch, heads, seq}),
-                                              .qkv = o.make(type, {batch * seq, 3 * width}),
-                                              .batch = batch,
-                                              .seq = seq,
-                                              .heads = heads,
-                                              .kv_heads = heads,
-                                              .head_dim = dim};
+      const kernels::AttentionForward forward = forward_of(o);
       kernels::launch(forward, o.stream());
       const kernels::AttentionBackward op{.dqkv = o.make(type, {batch * seq, 3 * width}),
                                           .dy = o.make(type, {batch * seq, width}),

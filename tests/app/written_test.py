@@ -1,30 +1,23 @@
 #!/usr/bin/env python3
 """Files of earlier versions are read: runs resume with the losses of an unbroken run (tests/fixtures/make_written_fixtures.py)."""
 import json
-import os
-import pathlib
 import shutil
 import sys
 import unittest
 
 from app_test import AppTest, ROOT
 
-WRITTEN = sorted(p for p in (ROOT / "tests" / "fixtures" / "written").iterdir() if p.is_dir())
+sys.path.insert(0, str(ROOT / "tests" / "fixtures"))
+from make_written_fixtures import VERSIONS, unpack  # noqa: E402
+
 RUNS = {"stage_2": 2, "fp16_stage_3": 2, "lora": 1, "words": 1}
 
 
 class Written(AppTest):
-    def copy(self, version):
-        """Copies a folder of fixtures, with new file times."""
-        at = self.dir / version.name
-        shutil.copytree(version, at)
-        for file in at.rglob("*"):
-            os.utime(file)
-        return at, json.loads((at / "expected.json").read_text())
-
     def test_runs_resume_in_any_layout(self):
-        for version in WRITTEN:
-            at, expected = self.copy(version)
+        for version in VERSIONS:
+            at = self.dir / version.name
+            expected = unpack(version, at)
             for name in RUNS:
                 for ranks in (1, 2):
                     with self.subTest(version=version.name, run=name, ranks=ranks):
@@ -44,8 +37,9 @@ class Written(AppTest):
                             self.assertAlmostEqual(step["loss"], want, delta=2e-3 if "fp16" in name else 1e-4)
 
     def test_checkpoints_are_complete_and_exports_start_a_training(self):
-        for version in WRITTEN:
-            at, expected = self.copy(version)
+        for version in VERSIONS:
+            at = self.dir / version.name
+            expected = unpack(version, at)
             for name in (*RUNS, "module", "native"):
                 self.assertIn("is complete: ", self.run_cleave("verify", at / name).stdout)
             self.assertEqual(self.run_cleave("digest", at / "stage_2").stdout.splitlines(), expected["digest"])

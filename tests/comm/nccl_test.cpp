@@ -9,6 +9,7 @@
 #include "core/build.h"
 #include "device/copy.h"
 #include "device/workspace.h"
+#include "tests/scratch.h"
 
 namespace cleave::comm {
 namespace {
@@ -123,13 +124,7 @@ TEST_P(NcclAlone, ReportsALostGroupToItsStreamsAndLaterCalls) {
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   for (auto call : {std::function<void()>([&] { stream_->synchronize(); }),
                     std::function<void()>([&] { gpus_->all_reduce(waiting(), x, *stream_); })})
-    try {
-      call();
-      FAIL() << "the loss went unheard";
-    } catch (const Error& e) {
-      EXPECT_EQ(e.exit(), Exit::rank_lost);
-      EXPECT_NE(std::string(e.what()).find("rank 5 is gone"), std::string::npos) << e.what();
-    }
+    expect_error(Exit::rank_lost, {"rank 5 is gone"}, [&] { call(); });
 }
 
 }  // namespace

@@ -11,19 +11,14 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {
 
 std::string refusal(const std::string& entry) {
   const char* const environment[] = {"PATH=/bin", entry.c_str(), nullptr};
-  try {
-    check_environment(environment);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
-    return e.what();
-  }
-  return "";
+  return error_text(Exit::usage, [&] { check_environment(environment); });
 }
 
 // A valid value for every form, and a value that is invalid for all forms except TEXT.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {
@@ -18,13 +19,7 @@ TEST(Units, ParseHumanReadableSizes) {
 
 TEST(Units, RejectInvalidSizes) {
   for (const char* bad : {"", "GiB", "-1", "1.5XB", "1e30", "nan", "inf", "12 apples", "1KiBB"}) {
-    try {
-      parse_bytes(bad, "--limit");
-      FAIL() << "'" << bad << "' was read as a size";
-    } catch (const Error& e) {
-      EXPECT_EQ(e.exit(), Exit::usage);
-      EXPECT_NE(std::string(e.what()).find("--limit"), std::string::npos);
-    }
+    expect_error(Exit::usage, {"--limit"}, [&] { parse_bytes(bad, "--limit"); });
   }
 }
 

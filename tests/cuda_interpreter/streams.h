@@ -80,7 +80,6 @@ struct Stream {
     size_t left;
   };
   std::unique_ptr<Run> graph;
-  std::shared_ptr<const Nodes> next_graph() const { return graphs.empty() ? nullptr : graphs.front(); }
   std::deque<std::shared_ptr<const Nodes>> graphs;  // of tasks that are graphs
 };
 

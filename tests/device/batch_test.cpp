@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {
@@ -43,12 +44,7 @@ TEST(Batch, RejectsValuesThatDoNotFitTheTargets) {
   for (const auto& make :
        {std::function([&] { batch_of(features, two); }), std::function([&] { batch_of(features, none); }),
         std::function([&] { batch_of(tokens, two); })}) {
-    try {
-      make();
-      FAIL() << "accepted";
-    } catch (const Error& e) {
-      EXPECT_EQ(e.exit(), Exit::data) << e.what();
-    }
+    expect_error(Exit::data, {}, [&] { make(); });
   }
 }
 

@@ -1,4 +1,5 @@
 #include "device/memory.h"
+#include "tests/scratch.h"
 
 #include <gtest/gtest.h>
 
@@ -48,14 +49,9 @@ TEST(Memory, DryRunCountsWithoutAllocating) {
 TEST(Memory, FailsBeyondALimitAndNamesTheLargestCategory) {
   Memory memory({.device_bytes = 1000, .host_bytes = 100});
   const Buffer a = memory.allocate(MemoryKind::device, Category::gradients, DType::uint8, {900}, "a");
-  try {
+  expect_error(Exit::memory, {"the second", "gradients", "grad_accum_dtype"}, [&] {
     memory.allocate(MemoryKind::device, Category::weights, DType::uint8, {101}, "the second");
-    FAIL() << "more than the limit was given";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::memory);
-    for (const char* part : {"the second", "gradients", "grad_accum_dtype"})
-      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
-  }
+  });
   EXPECT_EQ(memory.live().total(MemoryKind::device), 900);
   const Buffer pinned = memory.allocate(MemoryKind::pinned, Category::staging, DType::uint8, {60}, "pinned");
   EXPECT_THROW(memory.allocate(MemoryKind::host, Category::master, DType::uint8, {41}, "host"), Error);

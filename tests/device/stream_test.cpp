@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "tests/scratch.h"
 
 namespace cleave {
 namespace {
@@ -50,12 +51,7 @@ TEST(Stream, SynchronizeThrowsTheFirstErrorAndLaterTasksAreSkipped) {
   stream.enqueue([] { fail(Exit::data, "token out of range"); });
   stream.enqueue([&] { skipped = false; });
   stream.record().wait();  // fires after a failure
-  try {
-    stream.synchronize();
-    FAIL() << "the error was lost";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::data);
-  }
+  expect_error(Exit::data, {}, [&] { stream.synchronize(); });
   EXPECT_TRUE(skipped);
 }
 

@@ -8,19 +8,14 @@
 #include "kernels/rotary.h"
 #include "kernels/update.h"
 #include "tests/kernels/guarded.h"
+#include "tests/scratch.h"
 
 namespace cleave::kernels {
 namespace {
 
 template <class Op>
 std::string refusal(const Op& op) {
-  try {
-    op.check();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::internal);
-    return e.what();
-  }
-  return "";
+  return error_text(Exit::internal, [&] { op.check(); });
 }
 
 class Check : public testing::Test {

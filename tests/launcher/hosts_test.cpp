@@ -3,19 +3,19 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/launcher/usage_error.h"
+#include "tests/scratch.h"
 
 namespace cleave::launcher {
 namespace {
 
 Hosts parsed(const std::string& text) { return parse_hostfile(text, "hosts"); }
 std::string refused(const std::string& text) {
-  return usage_error_of([&] { parsed(text); });
+  return error_text(Exit::usage, [&] { parsed(text); });
 }
 
 const Hosts kThree = {{"a", {0, 1, 2, 3}}, {"b", {0, 1}}, {"c", {0, 1, 2}}};
 std::string unselected(const HostFilter& filter) {
-  return usage_error_of([&] { select_hosts(kThree, filter); });
+  return error_text(Exit::usage, [&] { select_hosts(kThree, filter); });
 }
 
 TEST(Hostfile, HasOneHostPerLineWithItsSlots) {
@@ -89,11 +89,12 @@ TEST(Hosts, NeedTheSlotsOfAFilter) {
 TEST(WorldInfo, HasTheFormatOfDeepSpeed) {
   // python3 -c 'import base64, json; print(base64.urlsafe_b64encode(json.dumps({"a": [0, 1], "b-2":
   // [3]}).encode()).decode())'
-  EXPECT_EQ(encode_world_info({{"a", {0, 1}}, {"b-2", {3}}}), "eyJhIjogWzAsIDFdLCAiYi0yIjogWzNdfQ==");
-  for (const Hosts& hosts : {kThree, Hosts{{"x", {7}}}})
-    EXPECT_EQ(decode_world_info(encode_world_info(hosts)), hosts);
+  EXPECT_EQ(decode_world_info("eyJhIjogWzAsIDFdLCAiYi0yIjogWzNdfQ=="), (Hosts{{"a", {0, 1}}, {"b-2", {3}}}));
+  EXPECT_EQ(decode_world_info("eyJhIjogWzAsIDEsIDIsIDNdLCAiYiI6IFswLCAxXSwgImMiOiBbMCwgMSwgMl19"), kThree);
+  EXPECT_EQ(decode_world_info("eyJ4IjogWzddfQ=="), (Hosts{{"x", {7}}}));
   for (const char* text : {"", "%%", "e30=", "eyJhIjogW119", "eyItYSI6IFswXX0="})
-    EXPECT_NE(usage_error_of([&] { decode_world_info(text); }).find("--world_info"), std::string::npos)
+    EXPECT_NE(error_text(Exit::usage, [&] { decode_world_info(text); }).find("--world_info"),
+              std::string::npos)
         << text;
 }
 

@@ -7,7 +7,6 @@
 #include "launcher/forwarded.h"
 #include "launcher/remote_commands.h"
 #include "launcher/shell_words.h"
-#include "tests/launcher/usage_error.h"
 #include "tests/scratch.h"
 
 namespace cleave::launcher {
@@ -71,11 +70,12 @@ TEST(LaunchPlan, IsReadBackUnchanged) {
   EXPECT_EQ(decode_nodes(encode(plan.nodes)), plan.nodes);
   std::string other = encode(plan.nodes);
   other.replace(other.find("\"version\":\"") + 11, 1, "9");
-  EXPECT_NE(usage_error_of([&] { decode_nodes(other); }).find("install the same version on all hosts"),
-            std::string::npos);
-  EXPECT_NE(usage_error_of([] { decode_nodes("{}"); }).find("no part of a job"), std::string::npos);
+  EXPECT_NE(
+      error_text(Exit::usage, [&] { decode_nodes(other); }).find("install the same version on all hosts"),
+      std::string::npos);
+  EXPECT_NE(error_text(Exit::usage, [] { decode_nodes("{}"); }).find("no part of a job"), std::string::npos);
   plan.nodes[0].ranks[0].command.push_back("\xff");
-  EXPECT_NE(usage_error_of([&] { encode(plan.nodes); }).find("not UTF-8"), std::string::npos);
+  EXPECT_NE(error_text(Exit::usage, [&] { encode(plan.nodes); }).find("not UTF-8"), std::string::npos);
 }
 
 TEST(LaunchPlan, SharesOutCores) {
@@ -84,18 +84,21 @@ TEST(LaunchPlan, SharesOutCores) {
   EXPECT_TRUE(cores_of(node, 0, {0, 1}).empty());
   node.binding = {Binding::How::asked, {1, 3, 5}};
   EXPECT_EQ(cores_of(node, 1, {0, 1, 2, 3, 4, 5}), std::vector<int>{3});
-  EXPECT_EQ(usage_error_of([&] {
-              cores_of(node, 1, {0, 1});
-            }),
+  EXPECT_EQ(error_text(Exit::usage,
+                       [&] {
+                         cores_of(node, 1, {0, 1});
+                       }),
             "--bind_core_list: core 3 is not available on h-1 (expected one of 0,1)");
   node.binding.cores = {1, 3};
-  EXPECT_EQ(usage_error_of([&] {
-              cores_of(node, 1, {0, 1});
-            }),
+  EXPECT_EQ(error_text(Exit::usage,
+                       [&] {
+                         cores_of(node, 1, {0, 1});
+                       }),
             "--bind_cores_to_rank: h-1 has too few cores (got 2 cores for 3 ranks, expected one each)");
   EXPECT_EQ(parse_core_list("0,2-4,7"), (std::vector<int>{0, 2, 3, 4, 7}));
   for (const char* text : {"", "a", "3-1", "1,1", "2,1", "1-3,2", "1,", "1;2", "-1", "1-"})
-    EXPECT_NE(usage_error_of([&] { parse_core_list(text); }).find("--bind_core_list"), std::string::npos)
+    EXPECT_NE(error_text(Exit::usage, [&] { parse_core_list(text); }).find("--bind_core_list"),
+              std::string::npos)
         << text;
 }
 
@@ -154,9 +157,9 @@ TEST(ShellWords, AreReadBackUnchanged) {
   EXPECT_EQ(shell_words(shell_quoted(words), "these"), words);
   EXPECT_EQ(shell_words("  -x \"a b\" 'c'd\\ e \"\\\"\\n\" '' ", "these"),
             (Words{"-x", "a b", "cd e", "\"\\n", ""}));
-  EXPECT_NE(
-      usage_error_of([] { shell_words("'a", "--launcher_args"); }).find("--launcher_args: unclosed quote:"),
-      std::string::npos);
+  EXPECT_NE(error_text(Exit::usage, [] { shell_words("'a", "--launcher_args"); })
+                .find("--launcher_args: unclosed quote:"),
+            std::string::npos);
 }
 
 RemoteCommand only(const LaunchPlan& plan, LauncherKind kind, Words args = {}, int port = 0) {
@@ -262,12 +265,11 @@ TEST(RemoteCommands, RejectAJobTooLongForAVariable) {
   NodeStart large = common();
   large.environment["NCCL_X"] = std::string(200'000, 'x');
   const LaunchPlan plan = make_plan({{"h-1", {0}}, {"h-2", {0}}}, {.before = {"x"}}, large);
-  EXPECT_NE(usage_error_of([&] {
-              only(plan, LauncherKind::openmpi);
-            }).find("bytes); use --launcher ssh, which supports any size"),
+  EXPECT_NE(error_text(Exit::usage, [&] { only(plan, LauncherKind::openmpi); })
+                .find("bytes); use --launcher ssh, which supports any size"),
             std::string::npos);
   EXPECT_EQ(parse_launcher("PDSH"), LauncherKind::pdsh);
-  EXPECT_NE(usage_error_of([] { parse_launcher("rsh"); }).find("expected one of ssh, pdsh, openmpi"),
+  EXPECT_NE(error_text(Exit::usage, [] { parse_launcher("rsh"); }).find("expected one of ssh, pdsh, openmpi"),
             std::string::npos);
 }
 
@@ -297,10 +299,11 @@ TEST(Forwarded, AlsoComeFromAFile) {
   EXPECT_EQ(parse_environment_file("# mine\n\n A = b=c \nQ=\"x y\"\r\nE=\nD=$HOME", "f"),
             (Environment{{"A", "b=c"}, {"Q", "x y"}, {"E", ""}, {"D", "$HOME"}}));
   EXPECT_EQ(
-      usage_error_of([] { parse_environment_file("A=1\nexport B\n", "/home/me/.deepspeed_env"); }),
+      error_text(Exit::usage, [] { parse_environment_file("A=1\nexport B\n", "/home/me/.deepspeed_env"); }),
       "/home/me/.deepspeed_env:2: 'export B' is not a variable (expected NAME=VALUE); correct the line");
   for (const char* line : {"=x", "1A=x", "A B=x", "A;B=x"})
-    EXPECT_NE(usage_error_of([&] { parse_environment_file(line, "f"); }).find("f:1: "), std::string::npos)
+    EXPECT_NE(error_text(Exit::usage, [&] { parse_environment_file(line, "f"); }).find("f:1: "),
+              std::string::npos)
         << line;
 }
 

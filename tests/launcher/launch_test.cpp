@@ -19,6 +19,7 @@
 #include "comm/rendezvous/socket.h"
 #include "launcher/discovery.h"
 #include "launcher/rank_ports.h"
+#include "tests/scratch.h"
 
 namespace cleave::launcher {
 namespace {
@@ -228,15 +229,8 @@ TEST(Launch, EndsOtherRanksWhenOneFails) {
 TEST(Launch, NamesAProgramThatDoesNotExist) {
   LaunchOptions options;
   options.command = {"./no-such-program"};
-  try {
-    launch_local(options);
-    ADD_FAILURE();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
-    EXPECT_NE(std::string(e.what()).find("./no-such-program: cannot be started: No such file"),
-              std::string::npos)
-        << e.what();
-  }
+  expect_error(Exit::usage, {"./no-such-program: cannot be started: No such file"},
+               [&] { launch_local(options); });
   EXPECT_THROW(launch_local(LaunchOptions{.ranks = 0, .command = {"true"}}), Error);
   EXPECT_THROW(launch_local(LaunchOptions{}), Error);
 }

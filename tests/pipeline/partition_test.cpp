@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/philox.h"
+#include "tests/scratch.h"
 
 namespace cleave::pipeline {
 namespace {
@@ -21,13 +22,8 @@ std::vector<int64_t> sizes(const std::vector<Range>& pieces) {
 }
 
 std::string refusal(const std::string& method, int pieces, size_t count = 5) {
-  try {
-    partition_layers(layers(std::vector<double>(count, 1)), {}, pieces, method);
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
-    return e.what();
-  }
-  return "accepted";
+  return error_text(Exit::usage,
+                    [&] { partition_layers(layers(std::vector<double>(count, 1)), {}, pieces, method); });
 }
 
 using Sizes = std::vector<int64_t>;

@@ -3,18 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "tests/scratch.h"
 
 namespace cleave::pipeline {
 namespace {
 
 std::string refusal(const std::string& text) {
-  try {
-    schedule_from_json(text, "s.json");
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
-    return e.what();
-  }
-  return "accepted";
+  return error_text(Exit::usage, [&] { schedule_from_json(text, "s.json"); });
 }
 
 TEST(ScheduleFile, RoundTripsEverySchedule) {

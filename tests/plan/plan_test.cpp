@@ -8,6 +8,7 @@
 #include "core/units.h"
 #include "tests/plan/planned.h"
 #include "tests/sampled.h"
+#include "tests/scratch.h"
 
 namespace cleave::testing {
 namespace {
@@ -308,13 +309,7 @@ TEST(Plan, RejectsJobsThatDoNotFitWithTheTable) {
   const plan::JobPlan plan = plan_for(c, 2, [] { return small_gpt(); });
   const int64_t need = plan.ranks[0].memory.total(MemoryKind::device);
   EXPECT_NO_THROW(plan.check_fits({.device_bytes = need}));
-  try {
-    plan.check_fits({.device_bytes = need - 1});
-    ADD_FAILURE() << "a plan of " << need << " bytes was let into " << need - 1;
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::memory);
-    EXPECT_NE(std::string(e.what()).find("optimizer_state"), std::string::npos) << e.what();
-  }
+  expect_error(Exit::memory, {"optimizer_state"}, [&] { plan.check_fits({.device_bytes = need - 1}); });
 }
 
 size_t count(const std::string& text, const std::string& what) {

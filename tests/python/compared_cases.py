@@ -45,6 +45,10 @@ def config(stage: int, **more: Any) -> dict[str, Any]:
     return made
 
 
+def offloaded(stage: int, *parts: str) -> dict[str, Any]:
+    return {"stage": stage, **{f"offload_{part}": {"device": "cpu"} for part in parts}}
+
+
 def stated(engine: Any, losses: list[float]) -> dict[str, Any]:
     """Returns the values that a script reads from an engine after a step."""
     norm = engine.get_global_grad_norm()
@@ -179,6 +183,11 @@ def fresh(kind: Any, *args: Any) -> nn.Module:
     return models.seeded(kind, 0, *args)
 
 
+def add(name: str, made: dict[str, Any], kind: Any, *args: Any, losses: Callable[[], Losses] = lambda: models.loss) -> None:
+    """Adds a case that trains one module by one ds_config."""
+    CASES[name] = lambda deepspeed: trained(deepspeed, fresh(kind, *args), made, loss=losses())
+
+
 # ---- the scripts ----
 
 # 16-bit scripts come first: DeepSpeed's stage 3 leaves a replaced linear function that rounds differently from torch's.
@@ -198,93 +207,25 @@ def spikes(at: set[int]) -> Losses:
     return loss
 
 
-@case
-def fp16_overflows_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Language), config(2, fp16={**FP16, "hysteresis": 1}), loss=spikes({1, 4}))
-
-
-@case
-def fp16_with_a_fixed_scale_at_stage_1(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(models.Mlp), config(1, fp16={"enabled": True, "loss_scale": 128}, gradient_clipping=0.5))
-
-
-@case
-def bf16_at_stage_1(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Language), config(1, bf16={"enabled": True}, gradient_accumulation_steps=2))
-
-
-@case
-def fp16_beside_a_buffer_in_fp32_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Rotated), config(2, fp16={"enabled": True, "loss_scale": 128}))
-
-
-@case
-def bf16_offloaded_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-    return trained(deepspeed, fresh(Language), config(2, bf16={"enabled": True}, zero_optimization=zero))
-
-
-@case
-def mlp_without_zero(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(models.Mlp), config(0))
-
-
-@case
-def clipped_without_zero(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(models.Mlp), config(0, gradient_clipping=0.05, gradient_accumulation_steps=2))
-
-
-@case
-def conv_net_by_sgd_at_stage_1(deepspeed: Any) -> dict[str, Any]:
-    sgd = {"type": "SGD", "params": {"lr": 5e-2, "momentum": 0.9, "weight_decay": 0.01}}
-    return trained(deepspeed, fresh(models.Conv), config(1, optimizer=sgd, zero_allow_untested_optimizer=True))
-
-
-@case
-def gpt_accumulates_4_micro_batches_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Language), config(2, gradient_accumulation_steps=4, gradient_clipping=0.5))
-
-
-@case
-def gpt_at_stage_3(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Language), config(3, gradient_accumulation_steps=2, gradient_clipping=0.3))
-
-
-@case
-def bert_warms_up_and_decays_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    params = {"warmup_min_lr": 0, "warmup_max_lr": 1e-2, "warmup_num_steps": 3, "total_num_steps": 6}
-    schedule = {"type": "WarmupDecayLR", "params": params}
-    return trained(deepspeed, fresh(Language, False), config(2, scheduler=schedule))
-
-
-@case
-def tied_at_stage_1(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Language, True, True), config(1))
-
-
-@case
-def tied_at_stage_3(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Language, True, True), config(3))
-
-
-@case
-def frozen_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Frozen), config(2))
-
-
-@case
-def frozen_at_stage_3(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Frozen), config(3))
-
-
-@case
-def unused_parameters_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Unused), config(2))
-
-
-@case
-def unused_parameters_at_stage_3(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Unused), config(3))
+add("fp16_overflows_at_stage_2", config(2, fp16={**FP16, "hysteresis": 1}), Language, losses=lambda: spikes({1, 4}))
+add("fp16_with_a_fixed_scale_at_stage_1", config(1, fp16={"enabled": True, "loss_scale": 128}, gradient_clipping=0.5), models.Mlp)
+add("bf16_at_stage_1", config(1, bf16={"enabled": True}, gradient_accumulation_steps=2), Language)
+add("fp16_beside_a_buffer_in_fp32_at_stage_2", config(2, fp16={"enabled": True, "loss_scale": 128}), Rotated)
+add("bf16_offloaded_at_stage_2", config(2, bf16={"enabled": True}, zero_optimization=offloaded(2, "optimizer")), Language)
+add("mlp_without_zero", config(0), models.Mlp)
+add("clipped_without_zero", config(0, gradient_clipping=0.05, gradient_accumulation_steps=2), models.Mlp)
+SGD = {"type": "SGD", "params": {"lr": 5e-2, "momentum": 0.9, "weight_decay": 0.01}}
+add("conv_net_by_sgd_at_stage_1", config(1, optimizer=SGD, zero_allow_untested_optimizer=True), models.Conv)
+add("gpt_accumulates_4_micro_batches_at_stage_2", config(2, gradient_accumulation_steps=4, gradient_clipping=0.5), Language)
+add("gpt_at_stage_3", config(3, gradient_accumulation_steps=2, gradient_clipping=0.3), Language)
+WARMUP = {"warmup_min_lr": 0, "warmup_max_lr": 1e-2, "warmup_num_steps": 3, "total_num_steps": 6}
+add("bert_warms_up_and_decays_at_stage_2", config(2, scheduler={"type": "WarmupDecayLR", "params": WARMUP}), Language, False)
+add("tied_at_stage_1", config(1), Language, True, True)
+add("tied_at_stage_3", config(3), Language, True, True)
+add("frozen_at_stage_2", config(2), Frozen)
+add("frozen_at_stage_3", config(3), Frozen)
+add("unused_parameters_at_stage_2", config(2), Unused)
+add("unused_parameters_at_stage_3", config(3), Unused)
 
 
 @case
@@ -304,52 +245,26 @@ def two_groups_and_a_schedule_of_torchs_at_stage_3(deepspeed: Any) -> dict[str, 
     return trained(deepspeed, model, without, optimizer=optimizer, lr_scheduler=schedule)
 
 
-@case
-def one_cycle_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    params = {"cycle_min_lr": 1e-3, "cycle_max_lr": 2e-2, "cycle_first_step_size": 2, "decay_step_size": 1, "decay_lr_rate": 0.5}
-    return trained(deepspeed, fresh(models.Mlp), config(2, scheduler={"type": "OneCycle", "params": params}))
-
-
-@case
-def decay_in_the_gradient_at_stage_1(deepspeed: Any) -> dict[str, Any]:
-    adam = {"type": "Adam", "params": {"lr": 1e-2, "eps": 1e-6, "weight_decay": 0.1, "adam_w_mode": False}}
-    return trained(deepspeed, fresh(models.Mlp), config(1, optimizer=adam))
-
-
-@case
-def adagrad_at_stage_1(deepspeed: Any) -> dict[str, Any]:
-    adagrad = {"type": "Adagrad", "params": {"lr": 2e-2, "weight_decay": 0.05}}
-    return trained(deepspeed, fresh(models.Mlp), config(1, optimizer=adagrad))
-
-
-@case
-def lion_with_its_state_offloaded_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    """Uses a module without dead units: at moment 0, DeepSpeed moves by the sign bit, and Cleave does not move (docs/numerics.md)."""
-    lion = {"type": "Lion", "params": {"lr": 1e-3, "betas": [0.9, 0.99], "weight_decay": 0.1}}
-    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-    return trained(deepspeed, fresh(Language), config(2, optimizer=lion, zero_optimization=zero))
-
-
-@case
-def optimizer_offloaded_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-    return trained(deepspeed, fresh(Language), config(2, zero_optimization=zero, gradient_accumulation_steps=2, gradient_clipping=0.4))
-
-
-@case
-def all_offloaded_at_stage_3(deepspeed: Any) -> dict[str, Any]:
-    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
-    return trained(deepspeed, fresh(Language), config(3, zero_optimization=zero))
-
-
-@case
-def predivided_without_zero(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(models.Mlp), config(0, gradient_predivide_factor=2.0, gradient_clipping=0.5))
-
-
-@case
-def prescaled_without_zero(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(models.Mlp), config(0, prescale_gradients=True))
+ONE_CYCLE = {"cycle_min_lr": 1e-3, "cycle_max_lr": 2e-2, "cycle_first_step_size": 2, "decay_step_size": 1, "decay_lr_rate": 0.5}
+add("one_cycle_at_stage_2", config(2, scheduler={"type": "OneCycle", "params": ONE_CYCLE}), models.Mlp)
+ADAM = {"lr": 1e-2, "eps": 1e-6, "weight_decay": 0.1, "adam_w_mode": False}
+add("decay_in_the_gradient_at_stage_1", config(1, optimizer={"type": "Adam", "params": ADAM}), models.Mlp)
+add("adagrad_at_stage_1", config(1, optimizer={"type": "Adagrad", "params": {"lr": 2e-2, "weight_decay": 0.05}}), models.Mlp)
+LION = {"lr": 1e-3, "betas": [0.9, 0.99], "weight_decay": 0.1}
+# A module without dead units: at moment 0, DeepSpeed moves by the sign bit, and Cleave does not move (docs/numerics.md).
+add(
+    "lion_with_its_state_offloaded_at_stage_2",
+    config(2, optimizer={"type": "Lion", "params": LION}, zero_optimization=offloaded(2, "optimizer")),
+    Language,
+)
+add(
+    "optimizer_offloaded_at_stage_2",
+    config(2, zero_optimization=offloaded(2, "optimizer"), gradient_accumulation_steps=2, gradient_clipping=0.4),
+    Language,
+)
+add("all_offloaded_at_stage_3", config(3, zero_optimization=offloaded(3, "optimizer", "param")), Language)
+add("predivided_without_zero", config(0, gradient_predivide_factor=2.0, gradient_clipping=0.5), models.Mlp)
+add("prescaled_without_zero", config(0, prescale_gradients=True), models.Mlp)
 
 
 @case
@@ -380,57 +295,55 @@ def two_engines_train_each_other(deepspeed: Any) -> dict[str, Any]:
     return {"steps": out, "weights": {**weights(deepspeed, maker), **weights(deepspeed, judge)}}
 
 
+def driven(deepspeed: Any, made: dict[str, Any], micros: int, one: Callable[[Any, plain.Batch, int], float]) -> dict[str, Any]:
+    """Steps of several micro-batches; `one` is a micro-batch's pass, which ends the step after the last one."""
+    model = fresh(models.Mlp)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=made)
+    out = []
+    for step in range(STEPS):
+        out.append(stated(engine, [one(engine, models.batch(step, micro, engine.global_rank), micro) for micro in range(micros)]))
+    return {"steps": out, "weights": weights(deepspeed, engine)}
+
+
 @case
 def a_boundary_set_by_hand_at_stage_1(deepspeed: Any) -> dict[str, Any]:
     """Accumulates as accelerate does: the script decides the number of micro-batches per step."""
-    model = fresh(models.Mlp)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config(1, gradient_accumulation_steps=2))
-    out = []
-    for step in range(STEPS):
-        losses = []
-        for micro in range(2):
-            engine.set_gradient_accumulation_boundary(micro == 1)
-            value = models.loss(engine, models.batch(step, micro, engine.global_rank))
-            engine.backward(value)
-            if micro == 1:
-                engine.step()
-            losses.append(value.item())
-        out.append(stated(engine, losses))
-    return {"steps": out, "weights": weights(deepspeed, engine)}
+
+    def one(engine: Any, batch: plain.Batch, micro: int) -> float:
+        engine.set_gradient_accumulation_boundary(micro == 1)
+        value = models.loss(engine, batch)
+        engine.backward(value)
+        if micro == 1:
+            engine.step()
+        return value.item()
+
+    return driven(deepspeed, config(1, gradient_accumulation_steps=2), 2, one)
 
 
 @case
 def accumulates_in_no_sync_at_stage_1(deepspeed: Any) -> dict[str, Any]:
     """Accumulates as in a torch loop with DistributedDataParallel: gradients are summed over ranks in the last pass only."""
-    model = fresh(models.Mlp)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config(1))
-    out = []
-    for step in range(STEPS):
-        losses = []
-        for micro in range(3):
-            with engine.no_sync() if micro < 2 else contextlib.nullcontext():
-                value = models.loss(engine, models.batch(step, micro, engine.global_rank)) / 3
-                engine.backward(value)
-            losses.append(value.item())
-        engine.step()
-        out.append(stated(engine, losses))
-    return {"steps": out, "weights": weights(deepspeed, engine)}
+
+    def one(engine: Any, batch: plain.Batch, micro: int) -> float:
+        with engine.no_sync() if micro < 2 else contextlib.nullcontext():
+            value = models.loss(engine, batch) / 3
+            engine.backward(value)
+        if micro == 2:
+            engine.step()
+        return value.item()
+
+    return driven(deepspeed, config(1), 3, one)
 
 
 @case
 def losses_divided_by_the_script_at_stage_2(deepspeed: Any) -> dict[str, Any]:
-    model = fresh(models.Mlp)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config(2, gradient_accumulation_steps=2))
-    out = []
-    for step in range(STEPS):
-        losses = []
-        for micro in range(2):
-            value = models.loss(engine, models.batch(step, micro, engine.global_rank)) / 2
-            engine.backward(value, scale_wrt_gas=False)
-            engine.step()
-            losses.append(value.item())
-        out.append(stated(engine, losses))
-    return {"steps": out, "weights": weights(deepspeed, engine)}
+    def one(engine: Any, batch: plain.Batch, _: int) -> float:
+        value = models.loss(engine, batch) / 2
+        engine.backward(value, scale_wrt_gas=False)
+        engine.step()
+        return value.item()
+
+    return driven(deepspeed, config(2, gradient_accumulation_steps=2), 2, one)
 
 
 @case
@@ -440,9 +353,7 @@ def built_sharded_at_stage_3(deepspeed: Any) -> dict[str, Any]:
     return trained(deepspeed, model, config(3))
 
 
-@case
-def activations_computed_again_at_stage_3(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(models.Blocks, "other"), config(3))
+add("activations_computed_again_at_stage_3", config(3), models.Blocks, "other")
 
 
 @case
@@ -478,15 +389,8 @@ def samples_of_a_loader_at_stage_1(deepspeed: Any) -> dict[str, Any]:
     return {"steps": out, "weights": weights(deepspeed, engine)}
 
 
-@case
-def fp16_overflows_with_hysteresis_at_stage_3(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Language), config(3, fp16={**FP16, "hysteresis": 2}), loss=spikes({0, 2, 3}))
-
-
-@case
-def bf16_at_stage_3(deepspeed: Any) -> dict[str, Any]:
-    return trained(deepspeed, fresh(Language), config(3, bf16={"enabled": True}))
-
+add("fp16_overflows_with_hysteresis_at_stage_3", config(3, fp16={**FP16, "hysteresis": 2}), Language, losses=lambda: spikes({0, 2, 3}))
+add("bf16_at_stage_3", config(3, bf16={"enabled": True}), Language)
 
 # ---- all scripts ----
 

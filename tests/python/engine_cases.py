@@ -41,6 +41,10 @@ def steps(engine: Any, count: int, first: int = 0, batch: Any = models.batch) ->
     return out
 
 
+def in_torch(module: torch.nn.Module, optimizer: torch.optim.Optimizer, ranks: int, steps: int, **more: Any) -> list[tuple[float, float]]:
+    return plain.train(module, optimizer, models.batch, models.loss, steps=steps, ranks=ranks, **{"micros": 2, "clipping": 0.5, **more})
+
+
 def digest(engine: Any) -> str:
     names = [name for name, _ in engine.module.named_parameters()]
     values = b"".join(engine.parameters_of(name).numpy().tobytes() for name in names)
@@ -61,7 +65,7 @@ def against_torch(kinds: list[Any]) -> dict[str, float]:
             got = steps(engine, 4)
             trained = [p for p in other.parameters() if p.requires_grad]
             optimizer = torch.optim.AdamW(trained, lr=1e-2, weight_decay=0.1)
-            want = plain.train(other, optimizer, models.batch, models.loss, steps=4, micros=2, ranks=engine.world_size, clipping=0.5)
+            want = in_torch(other, optimizer, engine.world_size, 4)
             out[f"{name}{args} stage {stage}"] = worst(got, want)
             engine.destroy()
     return out
@@ -100,19 +104,11 @@ def random_modules(seeds: list[int], folder: str) -> dict[str, float]:
         got = steps(engine, 4)
         kind = torch.optim.AdamW if made["optimizer"] is ADAMW else torch.optim.SGD
         optimizer = kind([p for p in other.parameters() if p.requires_grad], **made["optimizer"]["params"])
-        want = plain.train(
-            other,
-            optimizer,
-            models.batch,
-            models.loss,
-            steps=4,
-            micros=made["gradient_accumulation_steps"],
-            ranks=engine.world_size,
-            clipping=made["gradient_clipping"],
+        want = in_torch(
+            other, optimizer, engine.world_size, 4, micros=made["gradient_accumulation_steps"], clipping=made["gradient_clipping"]
         )
-        far = [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
         zero = made["zero_optimization"]
-        out[f"seed {seed}: {zero}, {made['gradient_accumulation_steps']} micro-batches"] = max(worst(got, want), *far)
+        out[f"seed {seed}: {zero}, {made['gradient_accumulation_steps']} micro-batches"] = max(worst(got, want), plain.apart(engine, other))
         engine.destroy()
     return out
 
@@ -199,20 +195,9 @@ def optimizer_objects(stage: int) -> dict[str, float]:
         got = steps(engine, 5)
         want_optimizer = kind(of(other), **values)
         want_schedule = torch.optim.lr_scheduler.StepLR(want_optimizer, 2, 0.5)
-        want = plain.train(
-            other,
-            want_optimizer,
-            models.batch,
-            models.loss,
-            steps=5,
-            micros=2,
-            ranks=engine.world_size,
-            clipping=0.5,
-            scheduler=want_schedule,
-        )
+        want = in_torch(other, want_optimizer, engine.world_size, 5, scheduler=want_schedule)
         assert engine.get_lr() == want_schedule.get_last_lr(), (engine.get_lr(), want_schedule.get_last_lr())
-        far = [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
-        out[key] = max(worst(got, want), *far)
+        out[key] = max(worst(got, want), plain.apart(engine, other))
         engine.destroy()
     return out
 
@@ -340,10 +325,7 @@ def own_backwards(stages: list[int]) -> dict[str, float]:
             for k in trained:
                 optimizers[k].step()
                 optimizers[k].zero_grad()
-        far = [
-            (engines[k].parameters_of(name) - p.detach()).abs().max().item() for k in trained for name, p in others[k].named_parameters()
-        ]
-        out[f"stage {stage}: {case}"] = max(far)
+        out[f"stage {stage}: {case}"] = max(plain.apart(engines[k], others[k]) for k in trained)
         for engine in engines:
             engine.destroy()
     return out
@@ -375,7 +357,7 @@ def added_backwards(stages: list[int]) -> dict[str, float]:
             optimizer.step()
             optimizer.zero_grad()
             far.append(abs(engine.get_global_grad_norm() - norm.item()))
-        far += [(engine.parameters_of(name) - p.detach()).abs().max().item() for name, p in other.named_parameters()]
+        far.append(plain.apart(engine, other))
         out[f"stage {stage}"] = max(far)
         engine.destroy()
     return out
@@ -395,7 +377,7 @@ def scaled_backwards(stage: int) -> dict[str, Any]:
                 engine.backward(loss)
             engine.step()
             out["norms"].append(engine.get_global_grad_norm())
-    out["unscaled"] = said_of(lambda: models.loss(engine, models.batch(0, 0, 0)).backward())
+    out["unscaled"] = plain.said_of(lambda: models.loss(engine, models.batch(0, 0, 0)).backward())
     engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0]
 
     def fails(gradient: torch.Tensor) -> None:
@@ -408,21 +390,13 @@ def scaled_backwards(stage: int) -> dict[str, Any]:
         loss.backward()
 
     other = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0]
-    out["another's"] = said_of(lambda: other.backward(_chained([engine, other], models.batch(0, 0, 0))))
+    out["another's"] = plain.said_of(lambda: other.backward(_chained([engine, other], models.batch(0, 0, 0))))
     engine, unscaled = (deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage))[0] for _ in range(2))
     models.loss(unscaled, models.batch(0, 0, 0)).backward()
-    out["taken back"] = said_of(unscaled.optimizer.zero_grad)
-    out["failed"] = said_of(backward)
-    out["after"] = said_of(backward)
+    out["taken back"] = plain.said_of(unscaled.optimizer.zero_grad)
+    out["failed"] = plain.said_of(backward)
+    out["after"] = plain.said_of(backward)
     return out
-
-
-def said_of(call: Any) -> str:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
 
 
 def autocast(stage: int) -> dict[str, float]:
@@ -467,8 +441,7 @@ def autocast_in_fp16(stage: int) -> dict[str, Any]:
         scaler.step(optimizer)
         scaler.update()
         seen["scales"].append(engine.optimizer.loss_scale), seen["want"].append(scaler.get_scale())
-        far = [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
-        seen["far"] = max(seen["far"], *far)
+        seen["far"] = max(seen["far"], plain.apart(engine, other))
     return seen | {"skipped": engine.skipped_steps}
 
 
@@ -481,7 +454,7 @@ def compiled(stages: list[int]) -> dict[str, float]:
         for part in [model] if whole else model.blocks:
             part.compile(backend="aot_eager")
         optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1)
-        want = plain.train(other, optimizer, models.batch, models.loss, steps=3, micros=2, ranks=engine.world_size, clipping=0.5)
+        want = in_torch(other, optimizer, engine.world_size, 3)
         out[f"whole {whole}, stage {stage}"] = worst(steps(engine, 3), want)
         engine.destroy()
     return out

@@ -11,6 +11,7 @@ from typing import Any
 
 import cleave as deepspeed
 import models
+import plain
 import torch
 
 
@@ -48,14 +49,6 @@ def waits(met: bool) -> None:
     _step(engine, 1)
 
 
-def _said(call: Any) -> str:
-    try:
-        call()
-    except deepspeed.CleaveError as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
-
-
 def survives(folder: str) -> dict[str, Any]:
     """One rank has no space for a save, and a checkpoint is truncated; training continues after each failure."""
     engine = _engine()
@@ -65,7 +58,7 @@ def survives(folder: str) -> dict[str, Any]:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     if engine.global_rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    no_space = _said(lambda: engine.save_checkpoint(folder, "no space"))
+    no_space = plain.said_of(lambda: engine.save_checkpoint(folder, "no space"))
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     engine._job.barrier()  # the first rank removes the files of all
     left = sorted(p.name for p in Path(folder).iterdir())
@@ -76,7 +69,7 @@ def survives(folder: str) -> dict[str, Any]:
         os.truncate(first, first.stat().st_size - 100)
     engine._job.barrier()
     before = _step(engine, 2)
-    cut = _said(lambda: engine.load_checkpoint(folder, "cut"))
+    cut = plain.said_of(lambda: engine.load_checkpoint(folder, "cut"))
     engine.load_checkpoint(folder, "whole")
     _step(engine, 1)
     return {"no space": no_space, "left": left, "cut": cut, "before": before, "again": _step(engine, 2)}

@@ -21,6 +21,24 @@ class Native(unittest.TestCase):
             for value, apart in far.items():
                 self.assertLess(apart, bound * (10 if value == "logits" else 1), f"{value} of {case}, {what}")
 
+    def expect_as_in_torch(self, stage: int, count: int, samples: int) -> None:
+        """Trains two steps of four samples by the Trainer: on one rank without a ds_config, and on `count` ranks with one."""
+        config = {
+            "zero_optimization": {"stage": stage},
+            "gradient_clipping": "auto",
+            "train_micro_batch_size_per_gpu": "auto",
+            "gradient_accumulation_steps": "auto",
+            "cleave": {"native": True, "sequence_length": 18},
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            [want] = ranks.answers(1, CASES, "by_the_trainer", folder, None, 2, samples)
+            got, *_ = ranks.answers(count, CASES, "by_the_trainer", folder, config, 2 // count, samples)
+        self.assertEqual(len(want["seen"]), 2)
+        for mine, its in zip(got["seen"], want["seen"], strict=True):
+            for a, b in zip(mine, its, strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-4)
+        self.assertAlmostEqual(got["sum"], want["sum"], delta=1e-5 * want["sum"])
+
     def test_losses_norms_and_weights_are_those_of_torch_at_every_stage(self) -> None:
         for count in (1, 2):
             for found in ranks.answers(count, CASES, "against_torch", [0, 1, 2, 3], {}):
@@ -54,21 +72,7 @@ class Native(unittest.TestCase):
                 self.assertLess(far, 1e-5, case)
 
     def test_the_trainer_trains_as_in_torch(self) -> None:
-        config = {
-            "zero_optimization": {"stage": 2},
-            "gradient_clipping": "auto",
-            "train_micro_batch_size_per_gpu": "auto",
-            "gradient_accumulation_steps": "auto",
-            "cleave": {"native": True, "sequence_length": 18},
-        }
-        with tempfile.TemporaryDirectory() as folder:
-            [want] = ranks.answers(1, CASES, "by_the_trainer", folder, None, 2)
-            [got, _] = ranks.answers(2, CASES, "by_the_trainer", folder, config, 1)
-        self.assertEqual(len(want["seen"]), 2)
-        for mine, its in zip(got["seen"], want["seen"], strict=True):
-            for a, b in zip(mine, its, strict=True):
-                self.assertAlmostEqual(a, b, delta=1e-4)
-        self.assertAlmostEqual(got["sum"], want["sum"], delta=1e-5 * want["sum"])
+        self.expect_as_in_torch(2, 2, 8)
 
     def test_a_step_may_end_before_its_last_micro_batch(self) -> None:
         for found in ranks.answers(2, CASES, "ends_early", [0, 1, 3]):
@@ -77,20 +81,7 @@ class Native(unittest.TestCase):
 
     def test_the_trainers_last_step_of_an_epoch_may_be_shorter(self) -> None:
         """Three micro-batches with two per step: the Trainer ends the second step after the third."""
-        config = {
-            "zero_optimization": {"stage": 1},
-            "gradient_clipping": "auto",
-            "train_micro_batch_size_per_gpu": "auto",
-            "gradient_accumulation_steps": "auto",
-            "cleave": {"native": True, "sequence_length": 18},
-        }
-        with tempfile.TemporaryDirectory() as folder:
-            [want], [got] = (ranks.answers(1, CASES, "by_the_trainer", folder, given, 2, 6) for given in (None, config))
-        self.assertEqual(len(want["seen"]), 2)
-        for mine, its in zip(got["seen"], want["seen"], strict=True):
-            for a, b in zip(mine, its, strict=True):
-                self.assertAlmostEqual(a, b, delta=1e-4)
-        self.assertAlmostEqual(got["sum"], want["sum"], delta=1e-5 * want["sum"])
+        self.expect_as_in_torch(1, 1, 6)
 
     def test_unsupported_models_and_options_are_errors(self) -> None:
         words = {

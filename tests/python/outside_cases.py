@@ -73,10 +73,8 @@ def against_torch(stages: dict[str, Any], which: list[str]) -> dict[str, float]:
         got = engine_cases.steps(engine, 5)
         memory = engine.memory()
         assert memory["live"] == memory["planned"], memory
-        losses = plain.train(
-            other, want, models.batch, models.loss, steps=5, micros=2, ranks=engine.world_size, clipping=0.5, scheduler=schedules[1]
-        )
-        far = [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
+        losses = engine_cases.in_torch(other, want, engine.world_size, 5, scheduler=schedules[1])
+        far = [plain.apart(engine, other)]
         for n, p in other.named_parameters():
             for state in (s for s in engine._native.facts()["kinds"] if s in want.state.get(p, {})):
                 far.append((engine.parameters_of(n, state) - want.state[p][state]).abs().max().item())

@@ -137,8 +137,7 @@ def reference(ranks: int, micros: int, steps: int, clipping: float) -> tuple[Pla
 
 def far(engine: Any, whole: Plain, got: list[Any], want: list[Any]) -> list[float]:
     """Returns the largest differences of losses and norms, and of weights."""
-    weights = [(engine.parameters_of(name) - p.detach()).abs().max().item() for name, p in whole.named_parameters()]
-    return [max(abs(a - b) for x, y in zip(got, want, strict=True) for a, b in zip(x, y, strict=True)), max(weights)]
+    return [max(abs(a - b) for x, y in zip(got, want, strict=True) for a, b in zip(x, y, strict=True)), plain.apart(engine, whole)]
 
 
 def against_torch(cases: list[Any]) -> dict[str, list[float]]:
@@ -254,14 +253,6 @@ def asked() -> dict[str, Any]:
     return out
 
 
-def said(call: Any) -> str:
-    try:
-        call()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
-
-
 def within_init() -> None:
     with deepspeed.zero.Init(config_dict_or_path=config(3)):
         module(2)
@@ -271,16 +262,16 @@ def mistakes() -> dict[str, str]:
     """Returns the errors for wrong uses."""
     engine = made(4, 0)
     out = {
-        "forward": said(lambda: engine(torch.zeros(1))),
-        "backward": said(lambda: engine.backward(torch.zeros(1))),
-        "step": said(engine.step),
-        "by parameter": said(lambda: engine.name_of(None)),
-        "layers": said(lambda: PipelineModule(layers()[:3], num_stages=4)),
-        "world": said(lambda: module(3)),
-        "method": said(lambda: module(2, partition_method="profile")),
-        "stages": said(lambda: made(2, 0, pipeline={"stages": 4})),
-        "init": said(within_init),
-        "schedule": said(lambda: made(2, 0, pipeline={"schedule": "zb-h1"})),
+        "forward": plain.said_of(lambda: engine(torch.zeros(1))),
+        "backward": plain.said_of(lambda: engine.backward(torch.zeros(1))),
+        "step": plain.said_of(engine.step),
+        "by parameter": plain.said_of(lambda: engine.name_of(None)),
+        "layers": plain.said_of(lambda: PipelineModule(layers()[:3], num_stages=4)),
+        "world": plain.said_of(lambda: module(3)),
+        "method": plain.said_of(lambda: module(2, partition_method="profile")),
+        "stages": plain.said_of(lambda: made(2, 0, pipeline={"stages": 4})),
+        "init": plain.said_of(within_init),
+        "schedule": plain.said_of(lambda: made(2, 0, pipeline={"schedule": "zb-h1"})),
     }
     engine.destroy()
     return out

@@ -44,6 +44,20 @@ def train(
     return out
 
 
+def apart(engine: Any, module: torch.nn.Module) -> float:
+    """The largest distance of an engine's parameters from a module's. Collective."""
+    return max((engine.parameters_of(name) - p.detach()).abs().max().item() for name, p in module.named_parameters())
+
+
+def said_of(call: Callable[[], Any]) -> str:
+    """The error of a call."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
 def first_step(
     module: torch.nn.Module, batches: Callable[[int, int, int], Batch], loss: Loss, *, micros: int, ranks: int
 ) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import cleave as deepspeed
 import models
 import plain
 import torch
-from engine_cases import config, digest, said_of, steps, worst
+from engine_cases import config, digest, in_torch, steps, worst
 
 
 def changed_within_steps(folder: str) -> dict[str, str]:
@@ -83,9 +83,9 @@ def checked() -> list[str]:
         with deepspeed.zero.GatheredParameters(parameter, modifier_rank=rank), torch.no_grad():
             parameter.add_(1)
 
-    said = [said_of(lambda: change(None)), said_of(lambda: change(0))]
+    said = [plain.said_of(lambda: change(None)), plain.said_of(lambda: change(0))]
     deepspeed.initialize(model=module, config=made)
-    return [*said, said_of(lambda: change(None)), said_of(lambda: change(0))]
+    return [*said, plain.said_of(lambda: change(None)), plain.said_of(lambda: change(0))]
 
 
 def built_sharded() -> dict[str, Any]:
@@ -106,16 +106,7 @@ def built_sharded() -> dict[str, Any]:
     with torch.no_grad():
         whole.norm.bias.fill_(0.25)
     engine = deepspeed.initialize(model=model, config=config(3))[0]
-    want = plain.train(
-        whole,
-        torch.optim.AdamW(whole.parameters(), lr=1e-2, weight_decay=0.1),
-        models.batch,
-        models.loss,
-        steps=3,
-        micros=2,
-        ranks=engine.world_size,
-        clipping=0.5,
-    )
+    want = in_torch(whole, torch.optim.AdamW(whole.parameters(), lr=1e-2, weight_decay=0.1), engine.world_size, 3)
     statuses.append({p.ds_status.name for p in model.parameters()})
     return {
         "statuses": [sorted(names) for names in statuses],
@@ -213,7 +204,7 @@ def changed_gradients(stages: list[int]) -> dict[str, float]:
                 engine.step()
                 far.append(engine.get_global_grad_norm() - norm)
             if form != "fp16":
-                far += [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
+                far.append(plain.apart(engine, other))
             out[f"{form} at stage {stage}"] = max(map(abs, far))
             engine.destroy()
     return out
@@ -267,9 +258,9 @@ def parts() -> dict[str, Any]:
     engine.step()
     out["norm"] = engine.get_global_grad_norm() / (0.5 * sum(p.ds_numel for p in trained) ** 0.5) - 1
     other = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2))[0]
-    out["stage"] = said_of(lambda: utils.safe_get_local_fp32_param(other.module.head.bias))
-    out["size"] = said_of(lambda: utils.safe_set_local_fp32_param(trained[0], torch.zeros(1)))
-    out["no engine"] = said_of(lambda: utils.safe_get_local_grad(torch.nn.Parameter(torch.zeros(1))))
+    out["stage"] = plain.said_of(lambda: utils.safe_get_local_fp32_param(other.module.head.bias))
+    out["size"] = plain.said_of(lambda: utils.safe_set_local_fp32_param(trained[0], torch.zeros(1)))
+    out["no engine"] = plain.said_of(lambda: utils.safe_get_local_grad(torch.nn.Parameter(torch.zeros(1))))
     return out
 
 
@@ -293,6 +284,6 @@ def changed_moments(stages: list[int]) -> dict[str, float]:
                 optimizer.state[its]["exp_avg"].copy_(moment)
                 got = deepspeed.utils.safe_get_full_optimizer_state(mine, optim_state_key="exp_avg")
                 assert torch.equal(got, moment), (stage, step)
-        out[f"stage {stage}"] = max((engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters())
+        out[f"stage {stage}"] = plain.apart(engine, other)
         engine.destroy()
     return out

@@ -11,7 +11,7 @@ import cleave as deepspeed
 import models
 import plain
 import torch
-from engine_cases import autocast, config, said_of, steps, worst
+from engine_cases import autocast, config, in_torch, steps, worst
 from states_cases import gradients
 
 
@@ -19,7 +19,7 @@ def refusals(mistakes: list[str], folder: str) -> dict[str, str]:
     """Returns the error of each mistake."""
     out = {}
     for which in mistakes:
-        out[which] = said_of(functools.partial(_mistake, which, folder))
+        out[which] = plain.said_of(functools.partial(_mistake, which, folder))
     return out
 
 
@@ -148,7 +148,7 @@ def surface(stages: list[int]) -> dict[str, dict[str, Any]]:
                 engine.step()
             got.append((engine.last_result.loss, engine.get_global_grad_norm()))
         optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.1)
-        want = plain.train(other, optimizer, models.batch, models.loss, steps=2, micros=3, ranks=engine.world_size, clipping=0.5)
+        want = in_torch(other, optimizer, engine.world_size, 2, micros=3)
         assert engine.global_samples == 2 * 3 * 4 * engine.world_size and not engine.is_compiled
         engine.compile(backend="eager")
         seen: dict[str, Any] = {"loaded": loaded, "far": worst(got, want), "compiled": engine.is_compiled}
@@ -230,8 +230,8 @@ def arguments(folder: str) -> dict[str, Any]:
     for name, value in {"mpu": object(), "mesh_param": (2, 1), "custom_load_fn": print}.items():
         given: Any = {name: value}
         start = functools.partial(deepspeed.initialize, model=models.seeded(models.Mlp), config=config(1), **given)
-        out[name] = said_of(start if name != "custom_load_fn" else lambda: engine.load_checkpoint(folder, custom_load_fn=print))
-    out["of a module"] = said_of(lambda: engine.load_module_state_dict({}, custom_load_fn=print))
+        out[name] = plain.said_of(start if name != "custom_load_fn" else lambda: engine.load_checkpoint(folder, custom_load_fn=print))
+    out["of a module"] = plain.said_of(lambda: engine.load_module_state_dict({}, custom_load_fn=print))
     loose = config(2, optimizer={"type": "RMSprop", "params": {"lr": 1e-3}}, zero_allow_untested_optimizer=1)
     out["loose"] = type(deepspeed.initialize(model=models.seeded(models.Mlp), config=loose)[1].optimizer).__name__
     return out
@@ -270,11 +270,10 @@ def usual_values() -> dict[str, Any]:
         engine, optimizer, *_ = deepspeed.initialize(model=model, config=config(1, optimizer={"type": name, "params": given}))
         steps(engine, 2)
         plain.train(other, kind(other.parameters(), **same), models.batch, models.loss, steps=2, micros=2, ranks=1, clipping=0.5)
-        far = [(engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters()]
         group = {
             key: value for key, value in optimizer.param_groups[0].items() if key in ("lr", "betas", "eps", "weight_decay", "momentum")
         }
-        out[name] = {"group": group, "far": max(far), "momentum": engine.get_mom()}
+        out[name] = {"group": group, "far": plain.apart(engine, other), "momentum": engine.get_mom()}
         engine.destroy()
     lion = {"type": "Lion", "params": {"betas": [0.8, 0.9]}}
     out["Lion"] = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(1, optimizer=lion))[0].get_mom()
@@ -307,6 +306,6 @@ def ends_early(stages: list[int]) -> dict[str, float]:
             optimizer.zero_grad()
         assert engine.managed_gradient_accumulation() == sets
         assert engine.global_steps == 3 and engine.global_samples == 4 * engine.world_size * 9
-        out[f"stage {stage}, {sets}"] = max((engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in other.named_parameters())
+        out[f"stage {stage}, {sets}"] = plain.apart(engine, other)
         engine.destroy()
     return out

@@ -6,6 +6,7 @@
 
 #include "tests/runtime/cut_models.h"
 #include "tests/runtime/homes.h"
+#include "tests/runtime/identity.h"
 #include "tests/runtime/low_rank.h"
 #include "tests/sampled.h"
 #include "zero/flat_layout.h"
@@ -245,19 +246,12 @@ TEST(Frozen, HoldTheirWorkingCopyAndNothingElse) {
 }
 
 // Two layers that share a frozen unit, and an unused frozen parameter cut by a tensor axis.
-class Holder final : public model::Layer {
+class Holder final : public Identity {
  public:
   explicit Holder(const tensor_parallel::TensorAxis& axis) : axis_(axis) {}
   std::vector<UnitSpec> units() const override {
     const ParamSpec p{"held.weight", {8, 5}, {Init::Kind::uniform, 1.0f}, true};
     return {{"held", {axis_.cut(p, 0), {"held.whole", {3}, {Init::Kind::ones}}}, true}};
-  }
-  model::TensorSpec output(const model::TensorSpec& in) const override { return in; }
-  void forward(const model::ForwardArgs& a) const override {
-    kernels::launch(kernels::Cast{.y = a.y, .x = a.x}, a.stream);
-  }
-  void backward(const model::BackwardArgs& a) const override {
-    if (a.dx.defined()) kernels::launch(kernels::Cast{.y = a.dx, .x = a.dy}, a.stream);
   }
 
  private:
@@ -473,14 +467,10 @@ TEST(FrozenByName, RefuseALayerThatKnowsNothingOfIt) {
 }
 
 // Writes the gradient of its frozen parameter anyway.
-class Careless final : public model::Layer {
+class Careless final : public Identity {
  public:
   std::vector<UnitSpec> units() const override {
     return {{"careless", {{"careless.weight", {4}, {}}}, true}};
-  }
-  model::TensorSpec output(const model::TensorSpec& in) const override { return in; }
-  void forward(const model::ForwardArgs& a) const override {
-    kernels::launch(kernels::Cast{.y = a.y, .x = a.x}, a.stream);
   }
   void backward(const model::BackwardArgs& a) const override { a.grads[0].accumulate(); }
 };

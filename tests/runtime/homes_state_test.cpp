@@ -5,6 +5,7 @@
 #include "offload/disk_file.h"
 #include "tests/runtime/homes.h"
 #include "tests/sampled.h"
+#include "tests/scratch.h"
 #include "zero/flat_layout.h"
 #include "zero/update_times.h"
 
@@ -128,14 +129,10 @@ TEST(Homes, MayBeInMemoryOnOneStageAndOnDiskOnAnother) {
 TEST(Homes, OnADiskThatIsNotThereAreRefusedByTheKey) {
   config::DsConfig c = with(config_for(1), {.parameters = true, .disk = true});
   c.zero.stage = 3, c.zero.offload_param.nvme_path = "/dev/null/below";
-  try {
+  expect_error(Exit::usage, {"offload_param.nvme_path"}, [&] {
     train_on(
         1, c, [] { return small_gpt(); }, 1);
-    ADD_FAILURE() << "a folder that cannot be made was accepted";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
-    EXPECT_NE(std::string(e.what()).find("offload_param.nvme_path"), std::string::npos) << e.what();
-  }
+  });
 }
 
 // Returns the only open file of this process in the folder.
@@ -159,14 +156,7 @@ TEST(Homes, OnADiskThatFailsEndTheStepByName) {
     engine.evaluate(source(tokens, c, 1, 0, 1), 1);
     std::filesystem::resize_file(descriptor_in(disk.folder()), 8192);
     auto expect_fault = [&](const std::function<void()>& work) {
-      try {
-        work();
-        ADD_FAILURE() << "read past the end of a file";
-      } catch (const Error& e) {
-        EXPECT_EQ(e.exit(), Exit::training);
-        for (const char* part : {"the parameters of rank 0", "reading at byte 8192"})
-          EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
-      }
+      expect_error(Exit::training, {"the parameters of rank 0", "reading at byte 8192"}, [&] { work(); });
     };
     expect_fault([&] { engine.evaluate(source(tokens, c, 1, 0, 1), 1); });
     expect_fault([&] { engine.train_batch(source(tokens, c, 1, 0, 1)); });
@@ -213,7 +203,8 @@ TEST(Homes, ParametersAloneOnADiskAreRefusedBySumOfTheRanks) {
     comm::run_ranks(ranks, [&](comm::Communicator& world) {
       expect_error(Exit::memory,
                    {"zero_optimization.offload_param.nvme_path", folder().folder().string(),
-                    fmt::format("the parameters of {} of the ranks and their other files there, but", ranks), "available"},
+                    fmt::format("the parameters of {} of the ranks and their other files there, but", ranks),
+                    "available"},
                    [&] {
                      runtime::Engine(c, model::make_mlp({{rows, columns, 2}}, DType::fp32), world, {});
                    });

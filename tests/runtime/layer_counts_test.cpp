@@ -3,6 +3,7 @@
 
 #include "model/check_gradients.h"
 #include "tests/runtime/count.h"
+#include "tests/runtime/identity.h"
 #include "tests/runtime/watched.h"
 #include "tests/scratch.h"
 
@@ -98,18 +99,10 @@ TEST(LayerCounts, AreReadOnlyAsTheirType) {
 }
 
 // Another layer with a state of the same name.
-class Other final : public model::Layer {
+class Other final : public Identity {
  public:
   explicit Other(model::LayerState state) : state_(std::move(state)) {}
-  std::vector<UnitSpec> units() const override { return {}; }
-  model::TensorSpec output(const model::TensorSpec& in) const override { return in; }
   std::vector<model::LayerState> states() const override { return {state_}; }
-  void forward(const model::ForwardArgs& a) const override {
-    kernels::launch(kernels::Cast{.y = a.y, .x = a.x}, a.stream);
-  }
-  void backward(const model::BackwardArgs& a) const override {
-    if (a.dx.defined()) kernels::launch(kernels::Cast{.y = a.dx, .x = a.dy}, a.stream);
-  }
 
  private:
   model::LayerState state_;

@@ -34,7 +34,7 @@ class Peft {
   runtime::ModelFactory model() const {
     const model::ModelConfig config =
         gpt2() ? model::model_config(model::kGpt2,
-                                     {.vocab = 61, .positions = 24, .width = 32, .layers = 2, .heads = 2})
+                                     {.vocab = 61, .positions = 24, .width = 16, .layers = 2, .heads = 2})
                : model::find_model(FIXTURES "/" + base_ + ".config.json");
     return [config, name = base_](const model::Axes& axes) {
       return model::make_model(config, DType::fp32, kLength, name, axes);

@@ -141,12 +141,7 @@ TEST(NearRanks, MoveCheckpointsToAndFromOtherLayouts) {
 }
 
 TEST(NearRanks, ThatDoNotDivideTheDataAxisAreRefused) {
-  try {
-    train_on(4, near_config(Kind::hybrid, 4, 3), gpt, 1);
-    ADD_FAILURE() << "groups of 3 in 4 ranks were accepted";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
-  }
+  expect_error(Exit::usage, {}, [&] { train_on(4, near_config(Kind::hybrid, 4, 3), gpt, 1); });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tests/runtime/small_models.h"
+#include "tests/scratch.h"
 
 namespace cleave::testing {
 namespace {
@@ -39,14 +40,8 @@ model::Model with_own_layer(bool at_once) {
 }
 
 std::string refusal(const config::DsConfig& c, model::Model model, Exit code) {
-  try {
-    const auto alone = comm::self_communicator();
-    runtime::Engine(c, std::move(model), *alone, {});
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), code);
-    return e.what();
-  }
-  return "";
+  const auto alone = comm::self_communicator();
+  return error_text(code, [&] { runtime::Engine(c, std::move(model), *alone, {}); });
 }
 
 TEST(OwnLayer, ThatTouchesElementsInADryPassGetsAnErrorWithTheAlternative) {

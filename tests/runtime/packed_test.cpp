@@ -2,6 +2,7 @@
 // weights of separate documents, in every layout.
 #include "tests/runtime/cut_models.h"
 #include "tests/sampled.h"
+#include "tests/scratch.h"
 
 namespace cleave::testing {
 namespace {
@@ -185,13 +186,8 @@ TEST(PackedBatches, BeginningsOfDocumentsAreChecked) {
     };
     train([](Batch&) {});
     const auto refused = [&](size_t at, int32_t value, std::string_view what) {
-      try {
-        train([&](Batch& b) { b.documents.as<int32_t>()[at] = value; });
-        ADD_FAILURE() << "accepted " << value << " at " << at;
-      } catch (const Error& e) {
-        EXPECT_EQ(e.exit(), Exit::data);
-        EXPECT_NE(std::string_view(e.what()).find(what), std::string_view::npos) << e.what();
-      }
+      expect_error(Exit::data, {what},
+                   [&] { train([&](Batch& b) { b.documents.as<int32_t>()[at] = value; }); });
     };
     refused(0, 1, "documents: wrong start at position 0 of sample 0");
     refused(9, 2, "documents: wrong start at position 1 of sample 1");

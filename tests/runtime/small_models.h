@@ -6,52 +6,50 @@
 #include "comm/communicator.h"
 #include "config_schema/ds_config.h"
 #include "core/philox.h"
-#include "kernels/elementwise.h"
 #include "model/classifier_head.h"
 #include "model/family.h"
 #include "model/mlp.h"
 #include "runtime/engine.h"
+#include "tests/runtime/identity.h"
 
 namespace cleave::testing {
 
 // Identity layer with an unused parameter.
-class Idle final : public model::Layer {
+class Idle final : public Identity {
  public:
   std::vector<UnitSpec> units() const override {
     return {{"idle", {{"idle.unused", {3}, {Init::Kind::normal, 1.0f}, true}}}};
-  }
-  model::TensorSpec output(const model::TensorSpec& in) const override { return in; }
-  void forward(const model::ForwardArgs& a) const override {
-    kernels::launch(kernels::Cast{.y = a.y, .x = a.x}, a.stream);
-  }
-  void backward(const model::BackwardArgs& a) const override {
-    if (a.dx.defined()) kernels::launch(kernels::Cast{.y = a.dx, .x = a.dy}, a.stream);
   }
 };
 
 inline constexpr int64_t kVocab = 29, kSeq = 7;
 
-inline model::Model small_gpt(DType dtype = DType::fp32, float dropout = 0) {
+inline model::Model gpt_with_idle(const char* name, int layers, DType dtype, float dropout) {
   model::Model m = model::make_model(model::kGpt2,
                                      {.vocab = kVocab,
                                       .positions = 11,
                                       .width = 12,
-                                      .layers = 2,
+                                      .layers = layers,
                                       .heads = 3,
                                       .dropout = dropout,
                                       .attention_dropout = dropout},
-                                     dtype, kSeq, "small");
-  m.layers.insert(m.layers.begin() + 2, std::make_unique<Idle>());
+                                     dtype, kSeq, name);
+  m.layers.insert(m.layers.begin() + layers / 2 + 1, std::make_unique<Idle>());
   return m;
 }
 
+inline model::Model small_gpt(DType dtype = DType::fp32, float dropout = 0) {
+  return gpt_with_idle("small", 2, dtype, dropout);
+}
+
 // Grouped heads wider than width / heads, biases on everything that can have them, and an untied head.
-inline model::Model small_llama(DType dtype = DType::fp32, const model::Family& family = model::kLlama) {
+inline model::Model small_llama(DType dtype = DType::fp32, const model::Family& family = model::kLlama,
+                                int layers = 2) {
   return model::make_model(family,
                            {.vocab = kVocab,
                             .positions = 11,
                             .width = 13,
-                            .layers = 2,
+                            .layers = layers,
                             .heads = 4,
                             .kv_heads = 2,
                             .head_dim = 6,
@@ -81,16 +79,7 @@ inline model::Model small_qwen2(DType dtype = DType::fp32) {
 
 // Enough layers for 4 stages of 2 chunks: embedding, blocks, Idle, final norm.
 inline model::Model deep_gpt(bool tied, DType dtype = DType::fp32, float dropout = 0) {
-  model::Model m = model::make_model(model::kGpt2,
-                                     {.vocab = kVocab,
-                                      .positions = 11,
-                                      .width = 12,
-                                      .layers = 5,
-                                      .heads = 3,
-                                      .dropout = dropout,
-                                      .attention_dropout = dropout},
-                                     dtype, kSeq, "deep");
-  m.layers.insert(m.layers.begin() + 3, std::make_unique<Idle>());
+  model::Model m = gpt_with_idle("deep", 5, dtype, dropout);
   if (!tied)
     m.head = std::make_unique<model::ClassifierHead>(model::ClassifierHead::Config{
         .unit = "lm_head", .weight = "lm_head.weight", .classes = kVocab, .width = 12});
@@ -98,21 +87,7 @@ inline model::Model deep_gpt(bool tied, DType dtype = DType::fp32, float dropout
 }
 
 // The same number of layers for small_llama().
-inline model::Model deep_llama(DType dtype = DType::fp32) {
-  return model::make_model(model::kLlama,
-                           {.vocab = kVocab,
-                            .positions = 11,
-                            .width = 13,
-                            .layers = 6,
-                            .heads = 4,
-                            .kv_heads = 2,
-                            .head_dim = 6,
-                            .mlp_width = 17,
-                            .qkv_bias = true,
-                            .output_bias = true,
-                            .init_scale = 0.1f},
-                           dtype, kSeq, "deep llama");
-}
+inline model::Model deep_llama(DType dtype = DType::fp32) { return small_llama(dtype, model::kLlama, 6); }
 
 inline config::DsConfig config_for(int ranks, int64_t micro_batch = 1, int64_t accumulation = 1) {
   config::DsConfig c;

@@ -4,6 +4,7 @@
 
 #include "tests/runtime/cut_models.h"
 #include "tests/sampled.h"
+#include "tests/scratch.h"
 
 namespace cleave::testing {
 namespace {
@@ -234,16 +235,12 @@ TEST(TensorRuns, RejectSizesThatDoNotDivideAndNameValidOnes) {
   EXPECT_NE(refusal({.tensor = 2}, 2, rows).find("2: tensor_parallel.sequence_parallel: 7 rows"),
             std::string::npos);
   EXPECT_EQ(refusal({.tensor = 2, .cut_rows = false}, 2, rows), "accepted");
-  try {
+  expect_error(Exit::usage, {"the layers of mlp are whole)"}, [&] {
     comm::run_ranks(2, [](comm::Communicator& world) {
       runtime::Engine engine(config_of({.tensor = 2}, 1), model::make_mlp({{4, 4, 2}}, DType::fp32), world,
                              {});
     });
-    ADD_FAILURE() << "whole layers over two ranks";
-  } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
-    EXPECT_NE(std::string(e.what()).find("the layers of mlp are whole)"), std::string::npos) << e.what();
-  }
+  });
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ class Oracle {
     const model::ModelConfig config =
         gpt2() ? model::model_config(model::kGpt2, {.vocab = 61,
                                                     .positions = 24,
-                                                    .width = 32,
+                                                    .width = 16,
                                                     .layers = 2,
                                                     .heads = 2,
                                                     .attention_dropout = name_ == "gpt2_dropout" ? 0.25f : 0})

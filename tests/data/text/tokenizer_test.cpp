@@ -45,8 +45,8 @@ struct Sample {
   std::string decoded;
 };
 
-std::vector<Sample> samples(const std::string& file, const std::string& name) {
-  const json all = json::parse(text_of(file));
+std::vector<Sample> samples(const std::string& name) {
+  const json all = json::parse(text_of("tokenizer_texts.json"));
   std::vector<Sample> out;
   for (size_t i = 0; i < all["texts"].size(); ++i) {
     const json& row = all[name][i];
@@ -63,7 +63,7 @@ class JsonTokenizers : public testing::TestWithParam<const char*> {
  protected:
   const std::string name_ = GetParam();
   const std::unique_ptr<Tokenizer> tokenizer_ = open_tokenizer(fixture("tokenizer_" + name_ + ".json"));
-  const std::vector<Sample> samples_ = samples("tokenizer_texts.json", name_);
+  const std::vector<Sample> samples_ = samples(name_);
 };
 
 TEST_P(JsonTokenizers, GiveTheIdsOfTheTokenizersLibrary) {
@@ -139,7 +139,7 @@ class SentencePieces : public testing::TestWithParam<const char*> {};
 
 TEST_P(SentencePieces, GiveTheIdsAndTextsOfTheSentencepieceLibrary) {
   const auto tokenizer = open_tokenizer(fixture(std::string("sentencepiece_") + GetParam() + ".model"));
-  for (const Sample& s : samples("sentencepiece_texts.json", GetParam())) {
+  for (const Sample& s : samples(GetParam())) {
     EXPECT_EQ(tokenizer->encode(s.text), s.ids) << s.text;
     EXPECT_EQ(valid(tokenizer->decode(s.ids)), s.decoded) << s.text;
     StreamDecoder decoder(*tokenizer);
