@@ -105,8 +105,10 @@ Batch TokenBatches::next(int64_t step, int64_t micro) {
 
 void TokenBatches::prepare(int64_t step) { prefetch_->get(step, step + 1); }
 
-int64_t TokenBatches::valid_targets(int64_t step) {
-  return prefetch_->get(step, step + 1).valid_in({0, options_.micro_batch * options_.accumulation});
+std::vector<Batch> TokenBatches::step(int64_t step) {
+  std::vector<Batch> batches;
+  for (int64_t micro = 0; micro < options_.accumulation; ++micro) batches.push_back(next(step, micro));
+  return batches;
 }
 
 namespace {

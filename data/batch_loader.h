@@ -44,8 +44,8 @@ class TokenBatches {
 
   // Waits for the data of a step, counted from 0, and throws errors of reading them.
   void prepare(int64_t step);
-  // Valid targets of all micro-batches of a step on this rank. Waits and throws like prepare().
-  int64_t valid_targets(int64_t step);
+  // All micro-batches of a step; valid until a call with another step. Waits and throws like prepare().
+  std::vector<Batch> step(int64_t step);
   // Accepts any 0-based (step, micro); sequential access is prefetched. The result is valid until a call with
   // another step. Throws errors of reading for every micro-batch of the step. Calls must not overlap.
   Batch next(int64_t step, int64_t micro);
@@ -55,7 +55,7 @@ class TokenBatches {
   // size.
   Position position(int64_t step) const;
   Position position(int64_t step, int64_t global_batch) const;
-  // Continues a training at a position; call before prepare(), valid_targets() and next().
+  // Continues a training at a position; call before prepare(), step() and next().
   void continue_at(int64_t step, Position position);
   // Source and sample at `position`, in [0, global batch), of the 0-based step.
   Blend::SourceSample place(int64_t step, int64_t position) const;

@@ -1,8 +1,7 @@
 // Input of a step: micro-batches in host memory, from a loader of data/ or from the user.
 #pragma once
 #include <functional>
-#include <optional>
-#include <type_traits>
+#include <span>
 
 #include "device/tensor.h"
 
@@ -29,25 +28,9 @@ struct Batch {
   Position position = {};  // the engine sets seed and step
 };
 
-// Micro-batches of this rank in one step.
-class BatchSource {
- public:
-  // Calls next(micro) once per micro-batch, in order, with micro from 0. The memory of a batch must stay
-  // valid until the next call.
-  template <class Next>
-  requires std::is_invocable_r_v<Batch, Next&, int> BatchSource(Next next) : next_(std::move(next)) {}
-  // With a known sum of valid_targets over the micro-batches. If it is unknown, training requests all
-  // micro-batches before it computes the first, and keeps copies.
-  BatchSource(std::function<Batch(int micro)> next, int64_t valid_targets)
-      : next_(std::move(next)), valid_targets_(valid_targets) {}
-
-  Batch operator()(int micro) const { return next_(micro); }
-  std::optional<int64_t> valid_targets() const { return valid_targets_; }
-
- private:
-  std::function<Batch(int micro)> next_;
-  std::optional<int64_t> valid_targets_;
-};
+// Gives the micro-batches of this rank in one step or evaluation: called once per micro-batch, in order, with
+// micro from 0. The memory of a batch must stay valid until the next call.
+using BatchSource = std::function<Batch(int micro)>;
 
 // Makes a batch of read-only values that the caller owns. The number of tokens must be a multiple of the
 // number of targets (1: a target per token; more: a label per sequence). Throws Error(data) otherwise.

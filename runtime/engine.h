@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,9 @@ class Engine : public EngineBase {
   // Collective; the result is equal on every rank. Throws Error(data), before any change, if no target of any
   // micro-batch has a loss. Throws Error(training) if the loss is not finite in fp32 or bf16, or if the loss
   // scale overflows at its minimum; the state is then the one before the step if state_is_whole().
+  // `begins` is called with each micro-batch before its computation. The form with a source requests all
+  // micro-batches first and keeps copies.
+  StepResult train_batch(std::span<const Batch> batches, const std::function<void(int micro)>& begins = {});
   StepResult train_batch(const BatchSource& data);
   // The same step for micro-batches that arrive one by one, with unknown numbers of targets: begin_step,
   // train_micro_batch gradient_accumulation_steps times, finish_step. Micro-batches have equal weight,
@@ -128,7 +132,7 @@ class Engine : public EngineBase {
   // Cost of each layer of the whole model in one micro-batch; the head is last. With axes that cut layers or
   // sequences, a rank does its share of it.
   const std::vector<pipeline::LayerCost>& layer_costs() const;
-  double flops_per_sample() const;  // forward and backward of the whole model, without recomputation
+  double flops_per_sample() const;        // forward and backward of the whole model, without recomputation
   pipeline::Simulation timeline() const;  // recorded schedule of one step, in units of work
   int64_t frame_bytes() const;            // activation bytes per micro-batch in flight on this rank
 

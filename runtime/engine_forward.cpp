@@ -4,6 +4,7 @@
 
 #include "device/copy.h"
 #include "runtime/engine_state.h"
+#include "runtime/step_batches.h"
 
 namespace cleave::runtime {
 namespace {
@@ -71,15 +72,11 @@ Evaluation Engine::evaluate(const BatchSource& data, int micros, const std::func
     if (stop && stop()) return {};
     pipeline::ScheduleShape shape = s.pipeline.evaluation.shape;
     shape.micros = std::min(most, micros - begin);
+    const StepBatches batches(data, shape.micros, begin);
+    if (s.reports_loss() && s.settings.place.sequence == 0)
+      for (const Batch& batch : batches.all()) valid += double(batch.valid_targets);
     const Work work{.train = false,
-                    .batch =
-                        [&](int micro) {
-                          const Batch batch = data(begin + micro);
-                          if (s.reports_loss() && s.settings.place.sequence == 0)
-                            valid += double(batch.valid_targets);
-                          return batch;
-                        },
-                    .scale = {},
+                    .batches = {batches.all().begin(), batches.all().end()},
                     .losses = s.layers().losses,
                     .hits = s.layers().hits};
     s.layers().clear_side_losses();
@@ -107,7 +104,7 @@ std::vector<float> Engine::predict(const Batch& batch, std::optional<Range> want
   std::vector<float> every;
   const LogitsOfRanks logits(s.ranks.mesh(), *s.ranks.mesh().sequence, local.size(), head, every);
   s.make_room_for_logits(local.size() * head.columns());
-  s.run_logits({.train = false, .batch = [&](int) { return batch; }, .scale = {}}, logits.mine(), local);
+  s.run_logits({.train = false, .batches = {batch}}, logits.mine(), local);
   logits.gather(s.streams->comm());
   if (logits.are_whole()) return every;
   std::vector<float> out(size_t(result.size() * head.classes()));
@@ -167,8 +164,8 @@ std::vector<float> Engine::extend(const std::vector<TextPart>& parts) {
   for (const PassOfTexts& pass : by_sharer[size_t(mesh.data->rank())]) {
     const Batch batch = batch_of(pass.rows.tokens, pass.rows.tokens);
     const Range to = Range{0, pass.wanted.size()}.shifted(done);
-    s.run_logits({.train = false, .batch = [&](int) { return batch; }, .scale = {}, .texts = &pass.rows},
-                 logits.mine().rows(to), pass.wanted);
+    s.run_logits({.train = false, .batches = {batch}, .texts = &pass.rows}, logits.mine().rows(to),
+                 pass.wanted);
     done = to.end;
   }
   logits.gather(s.streams->comm());

@@ -6,7 +6,6 @@
 #include "runtime/stage/executor.h"
 #include "runtime/stage/pipeline_cut.h"
 #include "runtime/step/engine_core.h"
-#include "runtime/step_batches.h"
 
 namespace cleave::runtime {
 
@@ -66,11 +65,9 @@ struct Engine::State : EngineCore {
 
   // Returns the mean number of targets per micro-batch of the step over all ranks. Throws Error(data) on
   // every rank if no micro-batch has a target.
-  double mean_targets(const StepBatches& batches);
-  // Returns the work of a step; its arguments must outlive it. divisors: divisor of the loss sum of each
-  // micro-batch. `alike`: each divisor is set to the micro-batch's own number of targets when the batch is
-  // made.
-  Work micro_batches(const BatchSource& next, std::vector<double>& divisors, bool alike);
+  double mean_targets(std::span<const Batch> batches);
+  // Returns the work of the step that has begun. divisors: divisor of the loss sum of each micro-batch.
+  Work work_of(std::span<const Batch> batches, const std::vector<double>& divisors);
   // Returns the loss from the terms of the ranks that share the samples of a micro-batch.
   double loss_of_place(const std::vector<double>& terms);
   // True if this rank's losses count: on the last stage, once per tensor axis.

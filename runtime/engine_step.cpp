@@ -1,10 +1,12 @@
 // Step of a layer engine: micro-batches and their losses.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <span>
 
 #include "runtime/engine_state.h"
+#include "runtime/step_batches.h"
 
 namespace cleave::runtime {
 
@@ -18,14 +20,22 @@ double divisor_of_mean(int64_t targets) {
 }  // namespace
 
 StepResult Engine::train_batch(const BatchSource& data) {
+  return train_batch(StepBatches(data, int(state().settings.micros)).all());
+}
+
+StepResult Engine::train_batch(std::span<const Batch> batches, const std::function<void(int)>& begins) {
   State& s = state();
-  const StepBatches batches(data, int(s.settings.micros));
-  std::vector<double> divisors(size_t(s.settings.micros), s.mean_targets(batches));
+  CHECK(int64_t(batches.size()) == s.settings.micros, "a step of {} micro-batches, got {}", s.settings.micros,
+        batches.size());
+  std::vector<double> divisors(batches.size(), s.mean_targets(batches));
+  if (s.settings.loss_average == config::LossAverage::micro_batches)
+    std::ranges::transform(batches, divisors.begin(),
+                           [](const Batch& batch) { return divisor_of_mean(batch.valid_targets); });
   s.begin_step();
+  Work work = s.work_of(batches, divisors);
+  work.begins = begins;
   const pipeline::Schedule& schedule = s.pipeline.schedule;
-  s.trainer().run(schedule.ranks[size_t(s.settings.place.pipe)], schedule.shape,
-                  s.micro_batches([&](int micro) { return batches.next(micro); }, divisors,
-                                  s.settings.loss_average == config::LossAverage::micro_batches));
+  s.trainer().run(schedule.ranks[size_t(s.settings.place.pipe)], schedule.shape, work);
   s.layers().fetch_losses();
   return s.finish_step([&] { return s.mean_over_ranks(s.losses(divisors, {0, s.settings.micros})); });
 }
@@ -58,12 +68,12 @@ double Engine::train_micro_batch(const Batch& batch, double items) {
   require(micro < s.settings.micros, Exit::usage,
           "gradient_accumulation_steps: too many micro-batches in a step (expected {})", s.settings.micros);
   divisors.emplace_back();
-  Batch placed = batch;
-  placed.position.first_sample = (micro * s.settings.mesh.data + s.settings.place.data) * samples_per_micro();
+  divisors.back() = items > 0 ? items / parts : divisor_of_mean(batch.valid_targets);
+  std::vector<Batch> placed(divisors.size(), batch);  // the earlier ones are computed already
+  placed.back().position.first_sample =
+      (micro * s.settings.mesh.data + s.settings.place.data) * samples_per_micro();
   const pipeline::Schedule& schedule = s.pipeline.schedule;
-  if (items > 0) divisors.back() = items / parts;
-  s.trainer().run(schedule.ranks[0], schedule.shape,
-                  s.micro_batches([&](int) { return placed; }, divisors, items == 0), micro);
+  s.trainer().run(schedule.ranks[0], schedule.shape, s.work_of(placed, divisors), micro);
   s.layers().fetch_losses();
   s.streams->compute.synchronize();
   const std::vector<double> its = s.losses(divisors, Range{0, 1}.shifted(micro));
@@ -113,8 +123,7 @@ double Engine::loss_of(const Batch& batch) {
   pipeline::ScheduleShape shape = s.pipeline.evaluation.shape;
   shape.micros = 1;
   s.layers().clear_side_losses();
-  s.run_forward(
-      shape, {.train = false, .batch = [&](int) { return batch; }, .scale = {}, .losses = s.layers().losses});
+  s.run_forward(shape, {.train = false, .batches = {batch}, .losses = s.layers().losses});
   s.layers().fetch_losses();
   s.streams->compute.synchronize();
   const double loss = s.loss_of_place(s.losses({divisor_of_mean(batch.valid_targets)}, {0, 1}));
@@ -145,9 +154,11 @@ void Engine::State::agree_on_use(const Begun& step) {
           used * step.shares, uses * step.shares);
 }
 
-double Engine::State::mean_targets(const StepBatches& batches) {
+double Engine::State::mean_targets(std::span<const Batch> batches) {
   const MeshPlace& p = settings.place;  // ranks at the same place on the data axis have the same samples
-  int64_t all = p.pipe + p.sequence + p.tensor == 0 ? batches.valid_targets() : 0;
+  int64_t all = 0;
+  if (p.pipe + p.sequence + p.tensor == 0)
+    for (const Batch& batch : batches) all += batch.valid_targets;
   ranks.all_reduce_on_host(Tensor(&all, DType::int64, {1}, MemoryKind::host), "targets of the step");
   if (settings.dry) return 1;
   require(all > 0, Exit::data,
@@ -157,17 +168,12 @@ double Engine::State::mean_targets(const StepBatches& batches) {
   return double(all) / (double(settings.micros) * settings.mesh.data);
 }
 
-Work Engine::State::micro_batches(const BatchSource& next, std::vector<double>& divisors, bool alike) {
-  return {.batch =
-              [this, next, &divisors, alike](int micro) {
-                Batch batch = next(micro);
-                batch.position.seed = options.seed, batch.position.step = at.step;
-                if (alike) divisors[size_t(micro)] = divisor_of_mean(batch.valid_targets);
-                return batch;
-              },
-          .scale = [factor = result.loss_scale * settings.average.before,
-                    &divisors](int micro) { return float(factor / divisors[size_t(micro)]); },
-          .losses = layers().losses};
+Work Engine::State::work_of(std::span<const Batch> batches, const std::vector<double>& divisors) {
+  Work work{.batches = {batches.begin(), batches.end()}, .losses = layers().losses};
+  for (Batch& batch : work.batches) batch.position.seed = options.seed, batch.position.step = at.step;
+  const double factor = result.loss_scale * settings.average.before;
+  for (const double divisor : divisors) work.scales.push_back(float(factor / divisor));
+  return work;
 }
 
 std::vector<double> Engine::State::losses(const std::vector<double>& divisors, Range micros) const {

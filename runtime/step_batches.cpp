@@ -2,25 +2,13 @@
 
 namespace cleave::runtime {
 
-StepBatches::StepBatches(const BatchSource& source, int micros) : source_(source) {
-  if (source.valid_targets()) {
-    valid_targets_ = *source.valid_targets();
-    return;
-  }
+StepBatches::StepBatches(const BatchSource& source, int micros, int first) {
   for (int micro = 0; micro < micros; ++micro) {
-    const Batch batch = source(micro);
-    valid_targets_ += batch.valid_targets;
-    if (micros == 1)
-      kept_.push_back(batch);
-    else
-      keep(batch);
+    Batch batch = source(first + micro);
+    if (micros > 1)
+      for (Tensor* t : {&batch.input, &batch.targets, &batch.documents}) *t = copy_of(*t);
+    kept_.push_back(batch);
   }
-}
-
-void StepBatches::keep(const Batch& batch) {
-  Batch copy = batch;
-  for (Tensor* t : {&copy.input, &copy.targets, &copy.documents}) *t = copy_of(*t);
-  kept_.push_back(copy);
 }
 
 Tensor StepBatches::copy_of(const Tensor& t) {

@@ -1,5 +1,6 @@
-// Micro-batches of one step. Their number of targets is known before the first one is computed.
+// Micro-batches of a source, with copies of their memory.
 #pragma once
+#include <span>
 #include <vector>
 
 #include "device/batch.h"
@@ -8,20 +9,14 @@ namespace cleave::runtime {
 
 class StepBatches {
  public:
-  // Requests all `micros` micro-batches at once and keeps copies, unless the source gives the number of
-  // targets or there is only one micro-batch. The source must outlive this object.
-  StepBatches(const BatchSource& source, int micros);
+  // Requests micro-batches `first` to `first + micros`, and copies them unless there is only one.
+  StepBatches(const BatchSource& source, int micros, int first = 0);
 
-  int64_t valid_targets() const { return valid_targets_; }  // over all micro-batches
-  // Returns the next batch; call once per micro-batch, in order. Valid until the next call.
-  Batch next(int micro) const { return kept_.empty() ? source_(micro) : kept_[size_t(micro)]; }
+  std::span<const Batch> all() const { return kept_; }
 
  private:
-  void keep(const Batch& batch);
   Tensor copy_of(const Tensor& t);  // undefined if t is undefined
 
-  const BatchSource& source_;
-  int64_t valid_targets_ = 0;
   std::vector<Batch> kept_;
   std::vector<std::vector<char>> memory_;
 };

@@ -10,29 +10,28 @@ void TrainingSteps::take() {
   auto said = begin;
   const int64_t index = run_.engine.step();
   run_.profile.begin_step(run_.engine);
-  const BatchSource source(
-      [&](int micro) {
-        // A step of a large model may take minutes; a line shows that it is running.
-        if (const auto now = Clock::now(); now - said > std::chrono::seconds(10)) {
-          said = now;
-          run_.watch.report().line(fmt::format("step {}: micro-batch {} of {} starts, {:.0f} s so far",
-                                               index + 1, micro + 1,
-                                               run_.engine.config().gradient_accumulation_steps,
-                                               std::chrono::duration<double>(now - begin).count()));
-        }
-        return run_.profile.timed(monitor::Phase::data, [&] { return run_.batches.next(index, micro); });
-      },
-      run_.batches.valid_targets(index));
+  const std::vector<Batch> batches =
+      run_.profile.timed(monitor::Phase::data, [&] { return run_.batches.step(index); });
+  // A step of a large model may take minutes; a line shows that it is running.
+  const auto begins = [&](int micro) {
+    const auto now = Clock::now();
+    if (now - said <= std::chrono::seconds(10)) return;
+    said = now;
+    run_.watch.report().line(fmt::format("step {}: micro-batch {} of {} starts, {:.0f} s so far", index + 1,
+                                         micro + 1, batches.size(),
+                                         std::chrono::duration<double>(now - begin).count()));
+  };
   const comm::CommBytes before = run_.engine.comm_bytes();
-  const runtime::StepResult r = train_or_save(source);
+  const runtime::StepResult r = train_or_save(batches, begins);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const comm::CommBytes sent = run_.engine.comm_bytes() - before;
   run_.watch.report().step(run_.engine, r, {seconds, sent, run_.profile.end_step(run_.engine, seconds)});
 }
 
-runtime::StepResult TrainingSteps::train_or_save(const BatchSource& data) {
+runtime::StepResult TrainingSteps::train_or_save(std::span<const Batch> batches,
+                                                 const std::function<void(int)>& begins) {
   try {
-    return run_.engine.train_batch(data);
+    return run_.engine.train_batch(batches, begins);
   } catch (const Error& e) {
     const int64_t at = run_.engine.step();
     const std::string before = saving_.said(fmt::format("the state before step {}", at + 1));

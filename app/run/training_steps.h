@@ -1,4 +1,4 @@
-// TrainingSteps of a run and their reports.
+// Steps of a run, with their reports.
 #pragma once
 #include "app/run/run_parts.h"
 #include "app/run/saving.h"
@@ -14,7 +14,7 @@ class TrainingSteps {
   void take();
 
  private:
-  runtime::StepResult train_or_save(const BatchSource& data);
+  runtime::StepResult train_or_save(std::span<const Batch> batches, const std::function<void(int)>& begins);
 
   RunParts& run_;
   Saving& saving_;

@@ -50,8 +50,9 @@ void Executor::graph(pipeline::Op op, const Turn& turn, const std::function<void
 }
 
 void Executor::load(int micro, const Work& work) {
+  if (work.begins) work.begins(micro);
   stage_.wait_until_loaded();
-  stage_.load(micro, work.batch(micro), compute_);
+  stage_.load(micro, work.batches[size_t(micro)], compute_);
 }
 
 void Executor::forward(const Turn& turn, const Work& work) {
@@ -70,7 +71,7 @@ void Executor::forward(const Turn& turn, const Work& work) {
 
 void Executor::backward(const Turn& turn, const Work& work) {
   compute_.wait(gradient_sent_);  // the previous gradient has left the buffer that this backward writes
-  const float scale = work.scale(turn.micro);
+  const float scale = work.scales[size_t(turn.micro)];
   const Tensor loss = work.losses.slice({turn.micro, turn.micro + 1});
   if (graphs_)
     graph(pipeline::Op::backward, turn, [&] { stage_.backward(turn, scale, loss, compute_); });
@@ -123,9 +124,10 @@ void Executor::run(const pipeline::InstructionList& list, const pipeline::Schedu
         break;
       case pipeline::Op::backward_weight:
         if (graphs_)
-          graph(op, turns[n], [&] { stage_.backward_weight(turns[n], work.scale(micro), compute_); });
+          graph(op, turns[n],
+                [&] { stage_.backward_weight(turns[n], work.scales[size_t(micro)], compute_); });
         else
-          stage_.backward_weight(turns[n], work.scale(micro), compute_);
+          stage_.backward_weight(turns[n], work.scales[size_t(micro)], compute_);
         break;
     }
   }

@@ -3,6 +3,7 @@
 #pragma once
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "device/batch.h"
@@ -19,10 +20,11 @@ struct PipeLinks {
 
 struct Work {
   bool train = true;
-  BatchSource batch;                      // called once per micro-batch, in order, on every rank
-  std::function<float(int micro)> scale;  // training: scale of the micro-batch's loss, called after its batch
-  Tensor losses = {};                     // fp64, one per micro-batch; written on the last rank
-  Tensor hits = {};                       // like losses, without training
+  std::vector<Batch> batches;                  // one per micro-batch, the same on every rank of the pipe
+  std::vector<float> scales = {};              // training: scale of each micro-batch's loss
+  std::function<void(int micro)> begins = {};  // called before a micro-batch is loaded, if set
+  Tensor losses = {};                          // fp64, one per micro-batch; written on the last rank
+  Tensor hits = {};                            // like losses, without training
   // Inference: logits of these rows of the only micro-batch, written on the last rank (Stage::head).
   Tensor logits = {};
   Range rows = {};
