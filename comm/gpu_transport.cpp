@@ -9,7 +9,7 @@
 #include "comm/rendezvous/rank_process.h"
 #include "core/environment.h"
 #include "core/philox.h"
-#include "device/cuda/memory.h"
+#include "device/cuda/cuda_memory.h"
 
 namespace cleave::comm {
 namespace {

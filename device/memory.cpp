@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "core/units.h"
-#include "device/cuda/memory.h"
+#include "device/cuda/cuda_memory.h"
 
 namespace cleave {
 namespace {

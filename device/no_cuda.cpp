@@ -1,5 +1,5 @@
 // A build without the CUDA backend.
-#include "device/cuda/memory.h"
+#include "device/cuda/cuda_memory.h"
 #include "device/graphs.h"
 #include "device/loading.h"
 #include "device/queue.h"

@@ -34,14 +34,14 @@ void check_halves(const char* op, const char* name, const Tensor& wide, const Te
 
 void GatedForward::check() const {
   const char* op = "GatedForward";
-  Operand(op, "y", y).is_float().rank(2).apart_from("x", x);
+  Operand(op, "y", y).is_float().rank(2).no_overlap_with("x", x);
   check_halves(op, "x", x, y);
 }
 CLEAVE_LAUNCH(GatedForward)
 
 void GatedBackward::check() const {
   const char* op = "GatedBackward";
-  Operand(op, "dy", dy).is_float().rank(2).apart_from("dx", dx);
+  Operand(op, "dy", dy).is_float().rank(2).no_overlap_with("dx", dx);
   check_halves(op, "x", x, dy);
   check_halves(op, "dx", dx, dy);
 }
@@ -93,7 +93,7 @@ void Scale::check() const {
 CLEAVE_LAUNCH(Scale)
 
 void CopyRuns::check() const {
-  Operand("CopyRuns", "y", y).is(x.dtype()).apart_from("x", x);
+  Operand("CopyRuns", "y", y).is(x.dtype()).no_overlap_with("x", x);
   Operand("CopyRuns", "x", x);
   CHECK(width >= 0 && outer.count >= 0 && inner.count >= 0, "CopyRuns: {} x {} runs of {}", outer.count,
         inner.count, width);
@@ -175,7 +175,7 @@ CLEAVE_LAUNCH(EmbeddingBackward)
 void DocumentPositions::check() const {
   const char* op = "DocumentPositions";
   Operand(op, "documents", documents).is(DType::int32).rank(2);
-  Operand(op, "positions", positions).is(DType::int32).rank(2).apart_from("documents", documents);
+  Operand(op, "positions", positions).is(DType::int32).rank(2).no_overlap_with("documents", documents);
   Operand(op, "positions", positions).has({documents.dim(0), positions.dim(1)});
   CHECK(first >= 0 && first + positions.dim(1) <= documents.dim(1),
         "{}: positions [{}, {}) of sequences of {}", op, first, first + positions.dim(1), documents.dim(1));
@@ -188,7 +188,7 @@ void CrossEntropy::check() const {
   Operand(op, "losses", losses).is(DType::fp32).numel(logits.dim(0));
   Operand(op, "targets", targets).is(DType::int32).numel(logits.dim(0));
   if (dlogits.defined())
-    Operand(op, "dlogits", dlogits).is_float().has(logits.shape()).apart_from("logits", logits);
+    Operand(op, "dlogits", dlogits).is_float().has(logits.shape()).no_overlap_with("logits", logits);
   if (hits.defined()) Operand(op, "hits", hits).is(DType::fp32).numel(logits.dim(0));
   CHECK(vocab > 0 && vocab <= logits.dim(1), "{}: vocab {} must be in [1, {}], the columns of logits", op,
         vocab, logits.dim(1));
@@ -214,7 +214,7 @@ void CrossEntropyPart::check() const {
   Operand(op, "stats", stats).is(DType::fp32).rank(3);
   Operand(op, "stats", stats).has({stats.dim(0), logits.dim(0), 3});
   if (dlogits.defined())
-    Operand(op, "dlogits", dlogits).is_float().has(logits.shape()).apart_from("logits", logits);
+    Operand(op, "dlogits", dlogits).is_float().has(logits.shape()).no_overlap_with("logits", logits);
   if (hits.defined()) Operand(op, "hits", hits).is(DType::fp32).numel(logits.dim(0));
   CHECK(vocab >= 0 && vocab <= logits.dim(1) && first >= 0 && first + vocab <= all_vocab,
         "{}: tokens {} to {} of {} do not fit {} columns", op, first, first + vocab, all_vocab,

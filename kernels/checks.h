@@ -52,7 +52,7 @@ class Operand {
     return *this;
   }
   // Checks that the tensors share no byte.
-  const Operand& apart_from(const char* other_name, const Tensor& other) const {
+  const Operand& no_overlap_with(const char* other_name, const Tensor& other) const {
     const auto* a = static_cast<const std::byte*>(tensor_.raw());
     const auto* b = static_cast<const std::byte*>(other.raw());
     CHECK(!a || !b || a + tensor_.bytes() <= b || b + other.bytes() <= a, "{}: {} must not overlap {}", op_,

@@ -13,7 +13,7 @@ void Matmul::check() const {
   const char* op = "Matmul";
   Operand(op, "a", a).is_float().rank(2);
   Operand(op, "b", b).is_float().rank(2);
-  Operand(op, "c", c).is_float().rank(2).apart_from("a", a).apart_from("b", b);
+  Operand(op, "c", c).is_float().rank(2).no_overlap_with("a", a).no_overlap_with("b", b);
   const int64_t inner = k();
   Operand(op, "a", a).has(transpose_a ? Shape{inner, m()} : Shape{m(), inner});
   Operand(op, "b", b).has(transpose_b ? Shape{n(), inner} : Shape{inner, n()});
@@ -34,37 +34,46 @@ void DenseActivation::check() const {
   activation().check();
   Operand("DenseActivation", "y", y)
       .has(hidden.shape())
-      .apart_from("hidden", hidden)
-      .apart_from("x", x)
-      .apart_from("weight", weight);
+      .no_overlap_with("hidden", hidden)
+      .no_overlap_with("x", x)
+      .no_overlap_with("weight", weight);
 }
 CLEAVE_LAUNCH(DenseActivation)
 
 void DenseActivationGradient::check() const {
   product().check();
   activation().check();
-  Operand("DenseActivationGradient", "dhidden", dhidden).has(hidden.shape()).apart_from("hidden", hidden);
+  Operand("DenseActivationGradient", "dhidden", dhidden)
+      .has(hidden.shape())
+      .no_overlap_with("hidden", hidden);
 }
 CLEAVE_LAUNCH(DenseActivationGradient)
 
 void DenseGated::check() const {
   product().check();
   activation().check();
-  Operand("DenseGated", "y", y).apart_from("hidden", hidden).apart_from("x", x).apart_from("weight", weight);
+  Operand("DenseGated", "y", y)
+      .no_overlap_with("hidden", hidden)
+      .no_overlap_with("x", x)
+      .no_overlap_with("weight", weight);
 }
 CLEAVE_LAUNCH(DenseGated)
 
 void DenseGatedGradient::check() const {
   product().check();
   activation().check();
-  Operand("DenseGatedGradient", "dhidden", dhidden).apart_from("hidden", hidden).apart_from("dy", dy);
+  Operand("DenseGatedGradient", "dhidden", dhidden)
+      .no_overlap_with("hidden", hidden)
+      .no_overlap_with("dy", dy);
 }
 CLEAVE_LAUNCH(DenseGatedGradient)
 
 void DenseWeightGradient::check() const {
   product().check();
   bias_gradient().check();
-  Operand("DenseWeightGradient", "dbias", dbias).apart_from("dweight", dweight).apart_from("dy", dy);
+  Operand("DenseWeightGradient", "dbias", dbias)
+      .no_overlap_with("dweight", dweight)
+      .no_overlap_with("dy", dy);
 }
 CLEAVE_LAUNCH(DenseWeightGradient)
 
@@ -179,7 +188,7 @@ void check_attention(const char* name, const AttentionForward& op) {
 void AttentionForward::check() const {
   const char* op = "AttentionForward";
   check_attention(op, *this);
-  Operand(op, "y", y).apart_from("qkv", qkv);
+  Operand(op, "y", y).no_overlap_with("qkv", qkv);
 }
 CLEAVE_LAUNCH(AttentionForward)
 
@@ -187,7 +196,7 @@ void AttentionBackward::check() const {
   const char* op = "AttentionBackward";
   check_attention(op, forward);
   const Tensor& qkv = forward.qkv;
-  Operand(op, "dqkv", dqkv).is(qkv.dtype()).has(qkv.shape()).apart_from("qkv", qkv);
+  Operand(op, "dqkv", dqkv).is(qkv.dtype()).has(qkv.shape()).no_overlap_with("qkv", qkv);
   Operand(op, "dy", dy).is(qkv.dtype()).has(forward.y.shape());
 }
 CLEAVE_LAUNCH(AttentionBackward)
@@ -197,7 +206,7 @@ namespace {
 void check_kept(const char* op, const Tensor& keys, const Tensor& values, const Tensor& qkv, int64_t heads,
                 const TextRows& rows) {
   Operand(op, "keys", keys).is_float().rank(4);
-  Operand(op, "values", values).is(keys.dtype()).has(keys.shape()).apart_from("keys", keys);
+  Operand(op, "values", values).is(keys.dtype()).has(keys.shape()).no_overlap_with("keys", keys);
   check_heads(op, heads, keys.dim(1), keys.dim(3));
   Operand(op, "qkv", qkv).is(keys.dtype()).rank(2);
   Operand(op, "qkv", qkv).has({qkv.dim(0), (heads + 2 * keys.dim(1)) * keys.dim(3)});
@@ -210,8 +219,8 @@ void check_kept(const char* op, const Tensor& keys, const Tensor& values, const 
 void WriteKvCache::check() const {
   const char* op = "WriteKvCache";
   check_kept(op, keys, values, qkv, heads, rows);
-  Operand(op, "keys", keys).apart_from("qkv", qkv);
-  Operand(op, "values", values).apart_from("qkv", qkv);
+  Operand(op, "keys", keys).no_overlap_with("qkv", qkv);
+  Operand(op, "values", values).no_overlap_with("qkv", qkv);
 }
 CLEAVE_LAUNCH(WriteKvCache)
 
@@ -221,7 +230,10 @@ void KvCacheAttention::check() const {
   CHECK(window >= 0, "{}: a window of {} positions; it must be positive, or 0 for none", op, window);
   check_cap(op, cap);
   Operand(op, "y", y).is(qkv.dtype()).has({qkv.dim(0), heads * keys.dim(3)});
-  Operand(op, "y", y).apart_from("qkv", qkv).apart_from("keys", keys).apart_from("values", values);
+  Operand(op, "y", y)
+      .no_overlap_with("qkv", qkv)
+      .no_overlap_with("keys", keys)
+      .no_overlap_with("values", values);
 }
 CLEAVE_LAUNCH(KvCacheAttention)
 

@@ -33,15 +33,15 @@ AttentionHalf::Share AttentionHalf::share_of(const Config& c, const tensor_paral
   const int64_t ranks = axis.size();
   Share share{.heads = axis.mine(c.heads, "heads").size(), .kv_heads = c.kv_heads / ranks};
   if (c.kv_heads % ranks == 0) return share;
-  const bool apart = c.qkv.size() > 1;
-  if (ranks % c.kv_heads != 0 || !apart) {
+  const bool separate = c.qkv.size() > 1;
+  if (ranks % c.kv_heads != 0 || !separate) {
     std::vector<int64_t> sizes;
     for (int64_t n = 1; n <= c.heads; ++n)
-      if (c.heads % n == 0 && (c.kv_heads % n == 0 || (apart && n % c.kv_heads == 0))) sizes.push_back(n);
+      if (c.heads % n == 0 && (c.kv_heads % n == 0 || (separate && n % c.kv_heads == 0))) sizes.push_back(n);
     fail(Exit::usage,
          "tensor_parallel.autotp_size: {} key/value heads of {} heads are not divisible by {} ranks{} "
          "(expected {})",
-         c.kv_heads, c.heads, ranks, apart ? "" : ", because they share one parameter with the queries",
+         c.kv_heads, c.heads, ranks, separate ? "" : ", because they share one parameter with the queries",
          fmt::join(sizes, ", "));
   }
   share.kv_heads = 1;

@@ -70,13 +70,13 @@ void ClassifierHead::run(const HeadArgs& a) const {
   c_.axis.gather(all_x, a.x, a.stream, "the head's input");
   const int64_t rows = all_x.dim(0), columns = part_.size;
   const DType type = a.x.dtype();
-  const bool apart = a.logits.type != type;  // the gradient is separate from the logits
+  const bool separate = a.logits.type != type;  // the gradient is separate from the logits
   // An evaluation uses the chunks of training, because they share its scratch.
   const int64_t chunk =
-      a.logits.rows_of(rows, columns * (size_of(a.logits.type) + (apart ? size_of(type) : 0)), c_.width);
+      a.logits.rows_of(rows, columns * (size_of(a.logits.type) + (separate ? size_of(type) : 0)), c_.width);
   const Linear linear{c_.width, columns, weight_.in(a.params)};
   const Tensor buffer = a.scratch.take(a.logits.type, {chunk, columns});
-  const Tensor gradient = apart && train ? a.scratch.take(type, {chunk, columns}) : buffer;
+  const Tensor gradient = separate && train ? a.scratch.take(type, {chunk, columns}) : buffer;
   const Tensor stats =
       c_.axis.size() > 1 ? a.scratch.take(DType::fp32, {c_.axis.size() * chunk * 3}) : Tensor();
   Event summed;  // overlaps the last chunk's product with x

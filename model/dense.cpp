@@ -171,7 +171,8 @@ bool Dense::trains(std::span<ParamGradient> grads) const {
   return false;
 }
 
-void Dense::add_apart(Member which, std::span<ParamGradient> grads, Tensor gradient, Stream& stream) const {
+void Dense::add_separately(Member which, std::span<ParamGradient> grads, Tensor gradient,
+                           Stream& stream) const {
   int64_t row = 0;
   for (const Part& p : parts_) {
     ParamGradient* slot = (p.*which).in(grads);
@@ -210,8 +211,8 @@ void Dense::add_own(const Linear::OutputGradient& dy, Tensor x, const BackwardAr
   if (weights[0].wanted()) dweight = {a.scratch.take(DType::fp32, {out_, in_}), &written[0]};
   if (of_bias) dbias = {a.scratch.take(DType::fp32, {out_}), &written[1]};
   add(dweight, of_bias ? &dbias : nullptr);
-  if (weights[0].wanted()) add_apart(&Part::weight, a.grads, dweight.tensor, a.stream);
-  if (of_bias) add_apart(&Part::bias, a.grads, dbias.tensor, a.stream);
+  if (weights[0].wanted()) add_separately(&Part::weight, a.grads, dweight.tensor, a.stream);
+  if (of_bias) add_separately(&Part::bias, a.grads, dbias.tensor, a.stream);
 }
 
 void Dense::add_adapters(Tensor dinner, Tensor dy, Tensor x, const BackwardArgs& a) const {
@@ -225,18 +226,18 @@ void Dense::add_adapters(Tensor dinner, Tensor dy, Tensor x, const BackwardArgs&
   bool written = false;
   ParamGradient all{a.scratch.take(DType::fp32, {out_, ranks_}), &written};
   second.backward_weight(dy, inner, all, nullptr, a.stream);
-  const Tensor apart = a.scratch.take(DType::fp32, {out_, size_.rank});
+  const Tensor separate = a.scratch.take(DType::fp32, {out_, size_.rank});
   int64_t at = 0;
   each_adapter([&](const Part& p, int64_t row, int64_t column) {
     const int64_t rows = outputs(p);
-    kernels::launch(kernels::CopyRuns{.y = apart.rows({at, at + rows}),
+    kernels::launch(kernels::CopyRuns{.y = separate.rows({at, at + rows}),
                                       .x = all.tensor.slice({row * ranks_ + column, (row + rows) * ranks_}),
                                       .width = size_.rank,
                                       .outer = {.count = rows, .y = size_.rank, .x = ranks_}},
                     a.stream);
     at += rows;
   });
-  add_apart(&Part::b, a.grads, apart, a.stream);
+  add_separately(&Part::b, a.grads, separate, a.stream);
 }
 
 void Dense::backward_weight(const Linear& bound, const Linear::OutputGradient& dy, Tensor x,

@@ -56,7 +56,7 @@ class Dense {
   Tensor together(Member which, std::span<const Tensor> params, Arena& scratch, Stream& stream) const;
   std::vector<ParamGradient> gradients(Member which, std::span<ParamGradient> grads) const;
   // `gradient` stacks all parts with the parameter by rows, as together() does.
-  void add_apart(Member which, std::span<ParamGradient> grads, Tensor gradient, Stream& stream) const;
+  void add_separately(Member which, std::span<ParamGradient> grads, Tensor gradient, Stream& stream) const;
   // Adds to the gradients of weights and biases, or of the adapters.
   void add_own(const Linear::OutputGradient& dy, Tensor x, const BackwardArgs& args) const;
   void add_adapters(Tensor dinner, Tensor dy, Tensor x, const BackwardArgs& args) const;

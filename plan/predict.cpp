@@ -101,22 +101,23 @@ Wire wire_of(const RankPlan& rank, const config::DsConfig& config, const DeviceM
     (overlap && t.group.axis == Axis::data ? wire.hidden : wire.exposed) += seconds;
   }
   // In each micro-batch, off-device parameters arrive for the forward and the backward, and gradients leave.
-  auto away = [&](Category c) {
+  auto offloaded = [&](Category c) {
     return double(rank.memory.at(MemoryKind::pinned, c) + rank.memory.at(MemoryKind::host, c));
   };
   const double read = 2 * double(rank.memory.at(MemoryKind::disk, Category::weights)) / d.disk;
-  const double moved = (2 * away(Category::weights) + away(Category::gradients)) / d.host_link;
+  const double moved = (2 * offloaded(Category::weights) + offloaded(Category::gradients)) / d.host_link;
   (overlap ? wire.hidden : wire.exposed) += double(config.gradient_accumulation_steps) * (moved + read);
   return wire;
 }
 
 // Time of offloaded state on the configured side, or on the faster one. The host's kernels read and write it
 // in host memory; the link transfers the same amount each way at the same time.
-struct AwayUpdate {
+struct OffloadedUpdate {
   double seconds = 0;
   bool streams = false;
 };
-AwayUpdate away_update(const zero::UpdateBytes& bytes, config::OffloadUpdate where, const DeviceModel& d) {
+OffloadedUpdate offloaded_update(const zero::UpdateBytes& bytes, config::OffloadUpdate where,
+                                 const DeviceModel& d) {
   const zero::UpdateTimes t = zero::update_times(
       bytes, {.host = d.host_memory / 2, .to_device = d.host_link, .to_host = d.host_link});
   const bool streams = where == config::OffloadUpdate::device ||
@@ -125,11 +126,11 @@ AwayUpdate away_update(const zero::UpdateBytes& bytes, config::OffloadUpdate whe
 }
 
 // The optimizer reads and writes its state once; on disk this overlaps the update.
-double update_of(const MemoryTable& memory, double away, const DeviceModel& d) {
+double update_of(const MemoryTable& memory, double offloaded, const DeviceModel& d) {
   auto state = [&](MemoryKind k) {
     return double(memory.at(k, Category::master) + memory.at(k, Category::optimizer_state));
   };
-  return 2 * state(MemoryKind::device) / d.memory + std::max(away, 2 * state(MemoryKind::disk) / d.disk);
+  return 2 * state(MemoryKind::device) / d.memory + std::max(offloaded, 2 * state(MemoryKind::disk) / d.disk);
 }
 
 }  // namespace
@@ -147,9 +148,9 @@ StepTime predict(const config::DsConfig& config, const JobPlan& plan, const Devi
     const Wire wire = wire_of(r, config, device);
     // Communication kernels and products share the device, so only a part of the computation hides them.
     time.exchange = std::max(time.exchange, wire.exposed + std::max(0.0, wire.hidden - 0.8 * time.compute));
-    const AwayUpdate away = away_update(r.update, config.offload_update, device);
-    time.update = std::max(time.update, update_of(r.memory, away.seconds, device));
-    time.streams = time.streams || away.streams;
+    const OffloadedUpdate offloaded = offloaded_update(r.update, config.offload_update, device);
+    time.update = std::max(time.update, update_of(r.memory, offloaded.seconds, device));
+    time.streams = time.streams || offloaded.streams;
   }
   return time;
 }

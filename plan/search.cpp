@@ -261,14 +261,14 @@ namespace {
 // From lowest cost to largest saving; the first that fits is the fastest of them.
 std::vector<Json> memory_savings() {
   auto sharded = [](int stage) { return joined(zero("stage", stage), zero("overlap_comm", true)); };
-  const Json away = joined(sharded(3), parameters_in_memory());
+  const Json offloaded = joined(sharded(3), parameters_in_memory());
   return {sharded(1),
           sharded(2),
           sharded(3),
           joined(sharded(2), optimizer_in_memory()),
           joined(sharded(3), optimizer_in_memory()),
-          joined(away, optimizer_in_memory()),
-          joined(away, optimizer_on_disk())};
+          joined(offloaded, optimizer_in_memory()),
+          joined(offloaded, optimizer_on_disk())};
 }
 constexpr size_t kOnDevice = 3;  // the first ones move nothing off the device
 

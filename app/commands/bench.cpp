@@ -13,10 +13,10 @@
 #include "core/version.h"
 #include "device/team.h"
 #include "kernels/matmul_ways.h"
+#include "plan/bench/bench_report.h"
 #include "plan/bench/kernel_rows.h"
 #include "plan/bench/limits.h"
 #include "plan/bench/machine_rows.h"
-#include "plan/bench/report.h"
 #include "plan/bench/rounds.h"
 
 namespace cleave::app {

@@ -14,7 +14,7 @@
 #include "app/planner.h"
 #include "core/error.h"
 #include "core/units.h"
-#include "plan/bench/report.h"
+#include "plan/bench/bench_report.h"
 #include "plan/machine_memory.h"
 #include "plan/measured_cpu.h"
 

@@ -221,7 +221,7 @@ bool among(std::string_view words, std::string_view word) {
 // An option as typed: its name in this program's spelling, and its value if it has one.
 struct Typed {
   std::string name, value;
-  bool joined = false, apart = false;  // name=value; value is the next word
+  bool joined = false, separate = false;  // name=value; value is the next word
 };
 
 Typed typed_at(const Arguments& all, size_t i) {
@@ -229,8 +229,8 @@ Typed typed_at(const Arguments& all, size_t i) {
   const size_t equals = std::min(all[i].find('='), all[i].size());
   t.name = all[i].substr(2, equals - 2), t.joined = equals < all[i].size();
   std::replace(t.name.begin(), t.name.end(), '-', '_');
-  t.apart = !t.joined && i + 1 < all.size() && !all[i + 1].starts_with("--");
-  t.value = t.joined ? all[i].substr(equals + 1) : t.apart ? all[i + 1] : "true";
+  t.separate = !t.joined && i + 1 < all.size() && !all[i + 1].starts_with("--");
+  t.value = t.joined ? all[i].substr(equals + 1) : t.separate ? all[i + 1] : "true";
   return t;
 }
 
@@ -270,7 +270,7 @@ OwnArguments own_arguments(const Arguments& all) {
     if (row->kind == Kind::nothing)
       own.notes.push_back(fmt::format("--{} has no effect: {}", row->name, row->says));
     if (row->kind == Kind::refused) require_asks_for_nothing(*row, t);
-    i += size_t(t.apart);
+    i += size_t(t.separate);
   }
   return own;
 }

@@ -6,8 +6,8 @@
 #include "app/run/evaluations.h"
 #include "app/run/run_facts.h"
 #include "app/run/saving.h"
-#include "app/run/steps.h"
 #include "app/run/train_paths.h"
+#include "app/run/training_steps.h"
 #include "app/tokenizer_files.h"
 
 namespace cleave::app {
@@ -55,7 +55,7 @@ class Loop {
   Saving saving_{run_};
   Ending ending_{run_, saving_};
   Evaluations evaluations_{run_, ending_};
-  Steps steps_{run_, saving_};
+  TrainingSteps steps_{run_, saving_};
 };
 
 }  // namespace

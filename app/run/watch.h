@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "app/run/report.h"
 #include "app/run/run_options.h"
+#include "app/run/run_report.h"
 #include "comm/communicator.h"
 #include "device/trace.h"
 #include "launcher/job.h"
@@ -27,7 +27,7 @@ class Watch {
   // Prints a line for the user on the first rank, above the progress bar.
   void say(const std::string& text);
 
-  Report& report() { return *report_; }
+  RunReport& report() { return *report_; }
   Trace* trace() { return trace_.get(); }  // null without a trace
   // Returns the communicator of all ranks; the trace records its calls.
   comm::Communicator& world() { return traced_ ? *traced_ : job_.world(); }
@@ -36,7 +36,7 @@ class Watch {
   const RunOptions& wanted_;
   const config::ReadResult& config_;
   launcher::Job& job_;
-  std::optional<Report> report_;
+  std::optional<RunReport> report_;
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<comm::Communicator> traced_;
 };

@@ -1,6 +1,6 @@
 // Link of ranks with GPUs that read each other's segments: all ranks of a group, or a sender and a receiver.
-// Enqueues the steps of comm/ipc/steps.h on a stream; the host never waits. A call's deadline starts when the
-// GPU reaches it, and the report names the missing ranks.
+// Enqueues the steps of comm/ipc/collective_steps.h on a stream; the host never waits. A call's deadline
+// starts when the GPU reaches it, and the report names the missing ranks.
 #pragma once
 #include "comm/cuda/flights.h"
 #include "comm/cuda/watched_group.h"

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "comm/ipc/calls.h"
-#include "comm/ipc/steps.h"
+#include "comm/ipc/collective_steps.h"
 #include "comm/shm/shared_memory.h"
 
 namespace cleave::comm {

@@ -28,8 +28,9 @@ class NcclLink final : public WatchedLink {
   // Enqueues the NCCL calls of `body` on `stream`. Throws Error(rank_lost) if the link was aborted.
   void enqueue(const Waiting& w, cudaStream_t stream, const Body& body);
 
-  // Registers exactly this memory (comm/nccl/memory.h), so that NCCL can access it in place if its transports
-  // support that. On failure, prints one line to stderr and returns false; a part may then be registered.
+  // Registers exactly this memory (comm/nccl/nccl_memory.h), so that NCCL can access it in place if its
+  // transports support that. On failure, prints one line to stderr and returns false; a part may then be
+  // registered.
   bool use_in_place(std::span<const Tensor> buffers);
 
   // Waits up to a few seconds until enqueued work is done; does not wait if the link or the group was

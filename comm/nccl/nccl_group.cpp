@@ -3,7 +3,7 @@
 #include <map>
 
 #include "comm/nccl/channel.h"
-#include "comm/nccl/memory.h"
+#include "comm/nccl/nccl_memory.h"
 #include "device/cuda/check.h"
 
 namespace cleave::comm {

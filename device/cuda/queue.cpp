@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "device/cuda/check.h"
-#include "device/cuda/memory.h"
+#include "device/cuda/cuda_memory.h"
 #include "device/cuda/words.h"
 #include "device/failed_work.h"
 

@@ -14,20 +14,23 @@ namespace {
 void check_block(const char* op, const Tensor& floats, const Tensor& codes, const Tensor& scales,
                  int64_t block) {
   CHECK(block > 0, "{}: blocks of {} elements", op, block);
-  Operand(op, "codes", codes).is(DType::uint8).numel(floats.numel()).apart_from("scales", scales);
+  Operand(op, "codes", codes).is(DType::uint8).numel(floats.numel()).no_overlap_with("scales", scales);
   Operand(op, "scales", scales).is(DType::fp32).numel(ceil_div(floats.numel(), block));
 }
 
 }  // namespace
 
 void ToBlockInt8::check() const {
-  Operand("ToBlockInt8", "x", x).is_float().apart_from("codes", codes).apart_from("scales", scales);
+  Operand("ToBlockInt8", "x", x).is_float().no_overlap_with("codes", codes).no_overlap_with("scales", scales);
   check_block("ToBlockInt8", x, codes, scales, block);
 }
 CLEAVE_LAUNCH(ToBlockInt8)
 
 void FromBlockInt8::check() const {
-  Operand("FromBlockInt8", "y", y).is_float().apart_from("codes", codes).apart_from("scales", scales);
+  Operand("FromBlockInt8", "y", y)
+      .is_float()
+      .no_overlap_with("codes", codes)
+      .no_overlap_with("scales", scales);
   check_block("FromBlockInt8", y, codes, scales, block);
 }
 CLEAVE_LAUNCH(FromBlockInt8)

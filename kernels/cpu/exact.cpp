@@ -19,7 +19,7 @@ CLEAVE_LAUNCH(RoundToGrid)
 
 void FromGrid::check() const {
   Operand("FromGrid", "x", x).is(DType::int64);
-  Operand("FromGrid", "y", y).is(DType::fp32).numel(x.numel()).apart_from("x", x);
+  Operand("FromGrid", "y", y).is(DType::fp32).numel(x.numel()).no_overlap_with("x", x);
 }
 CLEAVE_LAUNCH(FromGrid)
 

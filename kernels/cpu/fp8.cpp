@@ -29,7 +29,7 @@ void check_codes(const char* op, const char* name, const Tensor& codes) {
 
 void ToFp8::check() const {
   check_codes("ToFp8", "codes", codes);
-  Operand("ToFp8", "x", x).is_float().rank(2).apart_from("codes", codes);
+  Operand("ToFp8", "x", x).is_float().rank(2).no_overlap_with("codes", codes);
   const int64_t rows = x.dim(transposed ? 1 : 0), terms = x.dim(transposed ? 0 : 1);
   CHECK(codes.dim(0) == rows && codes.dim(1) == round_up(terms, kFp8Terms),
         "ToFp8: codes are {} for {} rows of {} elements", text_of(codes.shape()), rows, terms);
@@ -44,7 +44,11 @@ CLEAVE_LAUNCH(ToFp8)
 void Fp8Matmul::check() const {
   check_codes("Fp8Matmul", "a", a);
   check_codes("Fp8Matmul", "b", b);
-  Operand("Fp8Matmul", "c", c).is_float().has({a.dim(0), b.dim(0)}).apart_from("a", a).apart_from("b", b);
+  Operand("Fp8Matmul", "c", c)
+      .is_float()
+      .has({a.dim(0), b.dim(0)})
+      .no_overlap_with("a", a)
+      .no_overlap_with("b", b);
   CHECK(a.dim(1) == b.dim(1), "Fp8Matmul: sums of {} and of {} terms", a.dim(1), b.dim(1));
   CHECK(a.dtype() == DType::fp8_e4m3 || b.dtype() == DType::fp8_e4m3, "Fp8Matmul: both operands are E5M2");
   const bool of_rows = a_scales.numel() != 1 || b_scales.numel() != 1;
@@ -57,7 +61,7 @@ void Fp8Matmul::check() const {
 CLEAVE_LAUNCH(Fp8Matmul)
 
 void PushFp8History::check() const {
-  Operand("PushFp8History", "history", history).is(DType::fp32).rank(2).apart_from("seen", seen);
+  Operand("PushFp8History", "history", history).is(DType::fp32).rank(2).no_overlap_with("seen", seen);
   Operand("PushFp8History", "seen", seen).is(DType::fp32).has(history.shape());
 }
 CLEAVE_LAUNCH(PushFp8History)

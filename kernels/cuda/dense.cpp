@@ -26,11 +26,11 @@ bool sixteen_bits(DType t) { return t == DType::bf16 || t == DType::fp16; }
 bool some_work(const Matmul& product) { return product.m() * product.n() * product.k() > 0; }
 
 template <class Op>
-void run_apart(const Op& op, Stream& stream) {
+void run_separately(const Op& op, Stream& stream) {
   launch(op.product(), stream);
   launch(op.activation(), stream);
 }
-void run_apart(const DenseWeightGradient& op, Stream& stream) {
+void run_separately(const DenseWeightGradient& op, Stream& stream) {
   launch(op.product(), stream);
   launch(op.bias_gradient(), stream);
 }
@@ -77,9 +77,9 @@ bool faster_together(const Op& op, const char* what, std::vector<Tensor> added_t
     const Untouched untouched(queue, std::move(added_to));
     if (!untouched.fits()) return choices.keep(name, kUnmeasured) == kUnmeasured;
     const float together = milliseconds_of(queue, [&] { return run_together(op, stream); });
-    const float apart = milliseconds_of(queue, [&] { return run_apart(op, stream), true; });
+    const float separate = milliseconds_of(queue, [&] { return run_separately(op, stream), true; });
     untouched.restore();
-    chosen = choices.keep(name, together < apart ? "together" : "apart");
+    chosen = choices.keep(name, together < separate ? "together" : "apart");
   }
   return chosen ? *chosen == "together" || *chosen == kUnmeasured : else_together;
 }
@@ -95,14 +95,14 @@ Verdict trial_of_layer(const char* f, int64_t wide, DType type, bool bias, Strea
   Op op;
   op.x = space.random(type, {kRows, kIn}), op.weight = space.random(type, {wide * kOut, kIn}, 0.1f);
   if (bias) op.bias = space.random(type, {wide * kOut});
-  Op apart = op;
-  for (Op* one : {&op, &apart})
+  Op separate = op;
+  for (Op* one : {&op, &separate})
     one->y = space.take(type, {kRows, kOut}), one->hidden = space.take(type, {kRows, wide * kOut});
   if (!run_together(op, stream)) return kNoKernel;
-  run_apart(apart, stream);
+  run_separately(separate, stream);
   const Verdict hidden =
-      difference("the product in front of it", op.hidden, apart.hidden, kDenseBound, stream);
-  return hidden.empty() ? difference(f, op.y, apart.y, kDenseBound, stream) : hidden;
+      difference("the product in front of it", op.hidden, separate.hidden, kDenseBound, stream);
+  return hidden.empty() ? difference(f, op.y, separate.y, kDenseBound, stream) : hidden;
 }
 
 // Trial of the gradient through f; its result is `wide` times as wide as the product.
@@ -114,11 +114,11 @@ Verdict trial_of_gradient(const char* f, int64_t wide, DType type, Stream& strea
   op.dy = space.random(type, {kRows, kIn}), op.weight = space.random(type, {kIn, kOut}, 0.1f);
   op.hidden = space.random(type, {kRows, wide * kOut});
   if constexpr (std::is_same_v<Op, DenseGatedGradient>) op.dactive = space.take(type, {kRows, kOut});
-  Op apart = op;
-  for (Op* one : {&op, &apart}) one->dhidden = space.take(type, {kRows, wide * kOut});
+  Op separate = op;
+  for (Op* one : {&op, &separate}) one->dhidden = space.take(type, {kRows, wide * kOut});
   if (!run_together(op, stream)) return kNoKernel;
-  run_apart(apart, stream);
-  return difference(f, op.dhidden, apart.dhidden, kDenseBound, stream);
+  run_separately(separate, stream);
+  return difference(f, op.dhidden, separate.dhidden, kDenseBound, stream);
 }
 
 Verdict trial_of_weight_gradient(const DenseWeightGradient& like, Stream& stream) {
@@ -130,17 +130,18 @@ Verdict trial_of_weight_gradient(const DenseWeightGradient& like, Stream& stream
                          .x = space.random(like.x.dtype(), {kRows, kIn}, 0.5f),
                          .accumulate_weight = like.accumulate_weight,
                          .accumulate_bias = like.accumulate_bias};
-  DenseWeightGradient apart = op;
-  for (DenseWeightGradient* one : {&op, &apart}) {
+  DenseWeightGradient separate = op;
+  for (DenseWeightGradient* one : {&op, &separate}) {
     one->dweight = space.take(like.dweight.dtype(), {kOut, kIn});
     one->dbias = space.take(like.dbias.dtype(), {kOut});
     launch(Fill{.y = one->dweight, .value = 1}, stream);
     launch(Fill{.y = one->dbias, .value = 2}, stream);
   }
   if (!run_together(op, stream)) return kNoKernel;
-  run_apart(apart, stream);
-  const Verdict weight = difference("the weight's gradient", op.dweight, apart.dweight, kDenseBound, stream);
-  return weight.empty() ? difference("the bias's gradient", op.dbias, apart.dbias, kDenseBound, stream)
+  run_separately(separate, stream);
+  const Verdict weight =
+      difference("the weight's gradient", op.dweight, separate.dweight, kDenseBound, stream);
+  return weight.empty() ? difference("the bias's gradient", op.dbias, separate.dbias, kDenseBound, stream)
                         : weight;
 }
 
@@ -155,7 +156,7 @@ void run(const DenseActivation& op, Stream& stream) {
              stream, [&] { return trial_of_layer<DenseActivation>("GELU", 1, type, bias, stream); }) &&
       faster_together(op, "GELU", {}, stream) && run_together(op, stream))
     return;
-  run_apart(op, stream);
+  run_separately(op, stream);
 }
 
 void run(const DenseActivationGradient& op, Stream& stream) {
@@ -167,7 +168,7 @@ void run(const DenseActivationGradient& op, Stream& stream) {
              [&] { return trial_of_gradient<DenseActivationGradient>(what, 1, type, stream); }) &&
       faster_together(op, what, {}, stream) && run_together(op, stream))
     return;
-  run_apart(op, stream);
+  run_separately(op, stream);
 }
 
 // Only if measured to be faster, because the cost of a product in a cuDNN-generated kernel is unknown.
@@ -180,7 +181,7 @@ void run(const DenseGated& op, Stream& stream) {
              [&] { return trial_of_layer<DenseGated>("SwiGLU", 2, type, false, stream); }) &&
       faster_together(op, "SwiGLU", {}, stream, false) && run_together(op, stream))
     return;
-  run_apart(op, stream);
+  run_separately(op, stream);
 }
 
 void run(const DenseGatedGradient& op, Stream& stream) {
@@ -193,7 +194,7 @@ void run(const DenseGatedGradient& op, Stream& stream) {
              [&] { return trial_of_gradient<DenseGatedGradient>(what, 2, type, stream); }) &&
       faster_together(op, what, {}, stream, false) && run_together(op, stream))
     return;
-  run_apart(op, stream);
+  run_separately(op, stream);
 }
 
 void run(const DenseWeightGradient& op, Stream& stream) {
@@ -208,7 +209,7 @@ void run(const DenseWeightGradient& op, Stream& stream) {
     if (op.accumulate_bias) added_to.push_back(op.dbias);
     if (faster_together(op, "bias gradient", std::move(added_to), stream) && run_together(op, stream)) return;
   }
-  run_apart(op, stream);
+  run_separately(op, stream);
 }
 
 }  // namespace cleave::kernels::gpu

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/bench/report.h"
+#include "plan/bench/bench_report.h"
 
 namespace cleave::bench {
 

@@ -23,9 +23,9 @@ struct Recompute {
     return interval == 0 || layer == layers || layer % interval == 0;
   }
   // Returns true if kept inputs inside a chunk are whole on the device only while they are needed.
-  bool away() const { return to_host || partition; }
-  bool away_at(int layer, int layers) const {
-    return away() && again() && layer < layers && keeps(layer, layers);
+  bool moves_inputs() const { return to_host || partition; }
+  bool moves_input_at(int layer, int layers) const {
+    return moves_inputs() && again() && layer < layers && keeps(layer, layers);
   }
   int groups(int layers) const { return again() ? int((layers + interval - 1) / interval) : 1; }
   bool in_last_group(int layer, int layers) const {

@@ -40,7 +40,7 @@ Stage::Stage(const model::Model& model, StageShape shape, zero::PlannedVisits& v
       passes_(layers_, visits),
       states_(layers_),
       frames_(layers_),
-      away_inputs_(layers_.shape().recompute.partition ? AwayInputs(axis) : AwayInputs()) {
+      stored_inputs_(layers_.shape().recompute.partition ? StoredInputs(axis) : StoredInputs()) {
   require(!(layers_.shape().recompute.partition && model.cuts_boundaries), Exit::usage,
           "activation_checkpointing.partition_activations: the ranks of {} have different layer inputs, so "
           "partitioning does not apply; remove the key",
@@ -93,9 +93,9 @@ Tensor Stage::take_output(Frame& f, int l, Run run) {
     return f.inputs[size_t(l) + 1] = passing(f.chunk, l + 1, f.rows);
   const bool kept = shape().recompute.keeps(l + 1, layers_.layers(f.chunk));
   if (kept && run.again) return scratch_.take(out.dtype, out.shape);
-  if (layers_.away(f.chunk, l + 1))
+  if (layers_.moves_input(f.chunk, l + 1))
     return f.inputs[size_t(l) + 1] =
-               away_inputs_.block((l + 1) / int(shape().recompute.interval), out.dtype, out.shape);
+               stored_inputs_.block((l + 1) / int(shape().recompute.interval), out.dtype, out.shape);
   Arena& arena = kept ? f.keep : run.again || run.alive ? frames_.until_backward(f) : frames_.group();
   return f.inputs[size_t(l) + 1] = arena.take(out.dtype, out.shape);
 }
@@ -105,9 +105,9 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
   const Recompute& recompute = shape().recompute;
   if (recompute.again() && recompute.keeps(l, layers_.layers(f.chunk))) frames_.group().release(0);
   const int64_t scratch = scratch_.mark();
-  const bool leaves = !run.again && layers_.away(f.chunk, l + 1);
+  const bool leaves = !run.again && layers_.moves_input(f.chunk, l + 1);
   const int next = leaves ? (l + 1) / int(recompute.interval) : 0;  // index of the group with input y
-  if (leaves) away_inputs_.wait_until_left(next, stream);
+  if (leaves) stored_inputs_.wait_until_left(next, stream);
   const Tensor y = take_output(f, l, run);
   const bool dropped = !shape().trains || (recompute.again() && !run.again && !run.alive);
   Arena& keep = dropped ? frames_.group() : frames_.until_backward(f);
@@ -135,8 +135,8 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
     fail_in_layer("the forward", f, l, e);
   }
   if (leaves && run.train) {
-    f.inputs_home[size_t(next)] = f.home.take(y.dtype(), {away_inputs_.numel_at_home(y.numel())});
-    away_inputs_.send(next, f.inputs_home[size_t(next)], y, stream);
+    f.inputs_home[size_t(next)] = f.home.take(y.dtype(), {stored_inputs_.numel_at_home(y.numel())});
+    stored_inputs_.send(next, f.inputs_home[size_t(next)], y, stream);
   }
   if (dropped) keep.release(kept);
   scratch_.release(scratch);
@@ -153,7 +153,7 @@ Tensor Stage::side_loss(const Frame& f, int l) const {
 }
 
 void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
-  if (!shape().recompute.away()) return;
+  if (!shape().recompute.moves_inputs()) return;
   const int interval = int(std::min<int64_t>(shape().recompute.interval, layers_.layers(f.chunk)));
   const int group = int(ceil_div(l + 1, interval)) - 1;
   while (f.fetched > std::max(1, group - 1)) {
@@ -161,11 +161,11 @@ void Stage::bring_inputs(Frame& f, int l, Stream& stream) {
     const model::TensorSpec& x = layers_.boundary(f.chunk, g * interval);
     // The weight part needs it as well.
     f.inputs[size_t(g * interval)] = shape().split_backward ? frames_.until_backward(f).take(x.dtype, x.shape)
-                                                            : away_inputs_.block(g, x.dtype, x.shape);
-    away_inputs_.fetch(g, f.inputs[size_t(g * interval)], f.inputs_home[size_t(g)], stream);
+                                                            : stored_inputs_.block(g, x.dtype, x.shape);
+    stored_inputs_.fetch(g, f.inputs[size_t(g * interval)], f.inputs_home[size_t(g)], stream);
   }
-  away_inputs_.wait_until_back(group, stream);
-  if (group > 0 && group < f.gathered) away_inputs_.gather(f.inputs[size_t(group * interval)], stream);
+  stored_inputs_.wait_until_back(group, stream);
+  if (group > 0 && group < f.gathered) stored_inputs_.gather(f.inputs[size_t(group * interval)], stream);
   f.gathered = std::min(f.gathered, group);
 }
 

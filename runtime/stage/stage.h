@@ -2,10 +2,10 @@
 // activations from frames, in the order of its passes. The only class that combines layers and ZeRO; it is
 // independent of communicators.
 #pragma once
-#include "runtime/stage/away_inputs.h"
 #include "runtime/stage/frames.h"
 #include "runtime/stage/layer_states.h"
 #include "runtime/stage/passes.h"
+#include "runtime/stage/stored_inputs.h"
 
 namespace cleave::runtime {
 
@@ -20,7 +20,7 @@ class Stage {
   // Call after the visits are committed. Allocates activations, sized by a dry run of every layer, and on a
   // GPU copies the model's constants in the order of `stream`.
   void allocate(Memory& memory, Stream& stream);
-  void show_in(Trace& trace) { trace_ = &trace, away_inputs_.show_in(trace); }
+  void show_in(Trace& trace) { trace_ = &trace, stored_inputs_.show_in(trace); }
 
   // Sets the destination of the layers' side losses, fp64: a row for each layer of the model with a side
   // loss, a column for each micro-batch. Call before allocate(). The reader has to clear them.
@@ -133,7 +133,7 @@ class Stage {
   std::vector<Tensor> constants_;  // on the layers' device
   std::vector<Position> positions_;
   Arena scratch_;
-  AwayInputs away_inputs_;
+  StoredInputs stored_inputs_;
   Event loaded_;
   int64_t passing_bytes_ = 0, block_bytes_ = 0;  // of one of passing_; of the largest off-device input
   int visit_ = 0;                                // index in the current pass

@@ -39,12 +39,14 @@ class StageLayers {
   bool begins_model(int chunk, int l) const { return shape_.first && chunk == 0 && l == 0; }
   bool splits(int chunk, int l) const { return shape_.split_backward && layer(chunk, l).splits_backward(); }
   // Returns true if the layer's input is inside the chunk and is offloaded or partitioned.
-  bool away(int chunk, int l) const { return l > 0 && shape_.recompute.away_at(l, layers(chunk)); }
+  bool moves_input(int chunk, int l) const {
+    return l > 0 && shape_.recompute.moves_input_at(l, layers(chunk));
+  }
   int groups(int chunk) const { return shape_.recompute.groups(layers(chunk)); }
   // Returns true if the last group's activations may be kept from its forward for a backward that follows
   // directly. False for a split backward with off-device inputs: its weight part would need the group's
   // input.
-  bool may_stay() const { return !(shape_.split_backward && shape_.recompute.away()); }
+  bool may_stay() const { return !(shape_.split_backward && shape_.recompute.moves_inputs()); }
 
  private:
   const model::Model& model_;

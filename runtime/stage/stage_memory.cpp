@@ -73,7 +73,7 @@ void Stage::allocate(Memory& memory, Stream& stream) {
   measure();
   frames_.allocate(memory);
   if (shape().texts > 0) allocate_texts(memory);
-  if (block_bytes_ > 0) away_inputs_.allocate(memory, block_bytes_);
+  if (block_bytes_ > 0) stored_inputs_.allocate(memory, block_bytes_);
   auto bytes = [&](int64_t n, const char* name) {
     return memory.allocate(device, Category::activations, DType::uint8, {n}, name);
   };
@@ -109,7 +109,7 @@ void Stage::measure(int chunk, Stream& discard) {
   for (int l = 0; l < layers_.layers(chunk); ++l) {
     forward_layer(dry, l, dry_params(layers_.layer(chunk, l).units(), model().dtype), {}, {}, discard);
     const model::TensorSpec& y = layers_.boundary(chunk, l + 1);
-    if (layers_.away(chunk, l + 1))
+    if (layers_.moves_input(chunk, l + 1))
       block_bytes_ = std::max(block_bytes_, round_up(y.shape.numel() * size_of(y.dtype), 64));
   }
   const int inner = shape().trains ? 0 : 1;  // the gradients of the ends are in frames, not in passing_

@@ -73,6 +73,7 @@ class Refused(RunTest):
                      [*train, "--metrics", link], [*train, "--metrics", config], [*train, "--trace", hard],
                      [*train, "--output", new, "--metrics", new], [*train, "--metrics", new, "--trace", new],
                      [*train, "--output", new, "--metrics", new / "latest"],
+                     [*train, "--output", new, "--export", new],
                      [*train, "--eval_data", hard, "--metrics", hard]):
             r = self.run_cleave(*args, code=2)
             self.assertTrue("same" in r.stderr, r.stderr)

@@ -1,9 +1,9 @@
-// Executes calls of comm/ipc/steps.h step by step in host memory.
+// Executes calls of comm/ipc/collective_steps.h step by step in host memory.
 #pragma once
 #include <algorithm>
 #include <cstring>
 
-#include "comm/ipc/steps.h"
+#include "comm/ipc/collective_steps.h"
 #include "comm/reduce.h"
 #include "tests/comm/collective_values.h"
 

@@ -1,6 +1,6 @@
 // Steps of collectives through segments, executed in host memory one at a time. A scheduler lets ranks run
 // ahead of each other in every way that their waits allow.
-#include "comm/ipc/steps.h"
+#include "comm/ipc/collective_steps.h"
 
 #include <algorithm>
 #include <random>

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "plan/bench/report.h"
+#include "plan/bench/bench_report.h"
 #include "plan/bench/rounds.h"
 
 namespace cleave::bench {

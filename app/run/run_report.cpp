@@ -1,4 +1,4 @@
-#include "app/run/report.h"
+#include "app/run/run_report.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ int columns_of_terminal() {
 
 }  // namespace
 
-struct Report::Sinks {
+struct RunReport::Sinks {
   Sinks(const RunOptions& o, const config::ReadResult& c) : options(o), config(c), epoch(o.epoch) {}
 
   // Writes to TensorBoard and CSV files, by the number of trained samples.
@@ -62,7 +62,7 @@ struct Report::Sinks {
   int64_t first_step = 0;
 };
 
-Report::Report(bool first, const RunOptions& options, const config::ReadResult& config) {
+RunReport::RunReport(bool first, const RunOptions& options, const config::ReadResult& config) {
   if (!first) return;
   sinks_ = std::make_unique<Sinks>(options, config);
   const config::TensorBoardConfig& board = config.config.tensorboard;
@@ -74,17 +74,17 @@ Report::Report(bool first, const RunOptions& options, const config::ReadResult& 
   if (csv.enabled) sinks_->csv.emplace(csv.output_path, csv.job_name);
 }
 
-Report::~Report() = default;
+RunReport::~RunReport() = default;
 
-void Report::measure_peak(Device device, DType type) {
+void RunReport::measure_peak(Device device, DType type) {
   if (sinks_) sinks_->peak = matmul_flops_per_s(device, type);
 }
 
-void Report::count_epochs(const EpochLength& epoch) {
+void RunReport::count_epochs(const EpochLength& epoch) {
   if (sinks_) sinks_->epoch = epoch;
 }
 
-void Report::start(const runtime::Engine& engine, const StartFacts& facts) {
+void RunReport::start(const runtime::Engine& engine, const StartFacts& facts) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
   s.ranks = engine.mesh().size(), s.first_step = engine.step();
@@ -121,7 +121,7 @@ void Report::start(const runtime::Engine& engine, const StartFacts& facts) {
   s.metrics->start(start.dump());
 }
 
-void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, const StepCost& cost) {
+void RunReport::step(const runtime::Engine& engine, const runtime::StepResult& r, const StepCost& cost) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
   s.loss = r.loss, ++s.steps, s.step_seconds += cost.seconds;
@@ -157,7 +157,7 @@ void Report::step(const runtime::Engine& engine, const runtime::StepResult& r, c
   s.draw(monitor::scalars_of(m), r.step);
 }
 
-void Report::evaluation(int64_t step, const std::string& data, const runtime::Evaluation& result) {
+void RunReport::evaluation(int64_t step, const std::string& data, const runtime::Evaluation& result) {
   if (!sinks_) return;
   const monitor::EvaluationMetrics m{.step = step,
                                      .epoch = sinks_->epoch.epochs(step),
@@ -171,12 +171,12 @@ void Report::evaluation(int64_t step, const std::string& data, const runtime::Ev
   sinks_->draw(monitor::scalars_of(m), step);
 }
 
-void Report::line(const std::string& text) {
+void RunReport::line(const std::string& text) {
   if (!sinks_) return;
   print(printable(text));
 }
 
-void Report::print(const std::string& text) {
+void RunReport::print(const std::string& text) {
   if (sinks_->progress) {
     sinks_->progress->line(text);
   } else {
@@ -185,7 +185,7 @@ void Report::print(const std::string& text) {
   }
 }
 
-void Report::named(const std::vector<config::NamedValue>& lines) {
+void RunReport::named(const std::vector<config::NamedValue>& lines) {
   const char* no_color = std::getenv("NO_COLOR");
   const bool bold = sinks_->terminal && (!no_color || !*no_color);
   for (const config::NamedValue& l : lines) {
@@ -195,7 +195,7 @@ void Report::named(const std::vector<config::NamedValue>& lines) {
   }
 }
 
-void Report::end(const runtime::Engine& engine, const Best& best, bool stopped, bool has_tokenizer) {
+void RunReport::end(const runtime::Engine& engine, const Best& best, bool stopped, bool has_tokenizer) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
   if (s.progress) s.progress->finish();

@@ -1,4 +1,4 @@
-#include "plan/bench/report.h"
+#include "plan/bench/bench_report.h"
 
 #include <fmt/format.h>
 

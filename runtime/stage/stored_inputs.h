@@ -11,11 +11,11 @@
 
 namespace cleave::runtime {
 
-class AwayInputs {
+class StoredInputs {
  public:
-  AwayInputs() = default;  // the home holds the whole input
+  StoredInputs() = default;  // the home holds the whole input
   // Each rank of the axis keeps its equal part in the home.
-  explicit AwayInputs(const tensor_parallel::TensorAxis& axis) : axis_(axis) {}
+  explicit StoredInputs(const tensor_parallel::TensorAxis& axis) : axis_(axis) {}
 
   // Allocates the two blocks of `block_bytes` bytes each.
   void allocate(Memory& memory, int64_t block_bytes);

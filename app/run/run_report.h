@@ -23,10 +23,10 @@ struct StepCost {
   std::optional<monitor::PhaseTimes> times;  // if the configuration asks for them
 };
 
-class Report {
+class RunReport {
  public:
-  Report(bool first, const RunOptions& options, const config::ReadResult& config);
-  ~Report();
+  RunReport(bool first, const RunOptions& options, const config::ReadResult& config);
+  ~RunReport();
 
   // Call before start() and before the engine allocates: the measured product needs memory.
   void measure_peak(Device device, DType type);

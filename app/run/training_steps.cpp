@@ -1,10 +1,10 @@
-#include "app/run/steps.h"
+#include "app/run/training_steps.h"
 
 #include <chrono>
 
 namespace cleave::app {
 
-void Steps::take() {
+void TrainingSteps::take() {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   auto said = begin;
@@ -30,7 +30,7 @@ void Steps::take() {
   run_.watch.report().step(run_.engine, r, {seconds, sent, run_.profile.end_step(run_.engine, seconds)});
 }
 
-runtime::StepResult Steps::train_or_save(const BatchSource& data) {
+runtime::StepResult TrainingSteps::train_or_save(const BatchSource& data) {
   try {
     return run_.engine.train_batch(data);
   } catch (const Error& e) {

@@ -1,11 +1,11 @@
-#include "comm/nccl/memory.h"
+#include "comm/nccl/nccl_memory.h"
 
 #include <atomic>
 #include <cstdio>
 
 #include "comm/nccl/library.h"
 #include "device/cuda/check.h"
-#include "device/cuda/memory.h"
+#include "device/cuda/cuda_memory.h"
 
 namespace cleave::comm {
 namespace {

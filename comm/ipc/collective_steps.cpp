@@ -1,4 +1,4 @@
-#include "comm/ipc/steps.h"
+#include "comm/ipc/collective_steps.h"
 
 namespace cleave::comm {
 namespace {

@@ -1,4 +1,4 @@
-#include "device/cuda/memory.h"
+#include "device/cuda/cuda_memory.h"
 
 #include <cuda.h>
 

@@ -1,13 +1,13 @@
-// Steps of a run and their reports.
+// TrainingSteps of a run and their reports.
 #pragma once
 #include "app/run/run_parts.h"
 #include "app/run/saving.h"
 
 namespace cleave::app {
 
-class Steps {
+class TrainingSteps {
  public:
-  Steps(RunParts& run, Saving& saving) : run_(run), saving_(saving) {}
+  TrainingSteps(RunParts& run, Saving& saving) : run_(run), saving_(saving) {}
 
   // Takes one step. Collective. If a step fails, all ranks save the state before it; then
   // Error(data) names its samples, Error(training) the cause.
