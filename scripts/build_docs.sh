@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the documentation site for offline use, build/site/index.html, and fails on broken links.
-#   scripts/build_docs.sh [FOLDER]      needs the program (build/release/bin/cleave, or CLEAVE=PROGRAM) for the reference pages
+#   scripts/build_docs.sh [FOLDER]      needs the program (build/release/bin/cleave, or CLEAVE=PROGRAM) and Doxygen for the
+#                                       reference pages
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,4 +13,7 @@ if ! cmp -s $packages.txt $venv/wanted; then
     $venv/bin/pip install --quiet --disable-pip-version-check -r $packages.in
   cp $packages.txt $venv/wanted
 fi
-DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=true $venv/bin/mkdocs build -q --site-dir "$(realpath -m "${1:-build/site}")"
+python3 scripts/cpp_reference.py build/cpp_reference
+# Warnings and errors only.
+DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=true $venv/bin/mkdocs build --site-dir "$(realpath -m "${1:-build/site}")" 2>&1 |
+  { grep -vE '^(INFO|  - |$)' >&2 || true; }

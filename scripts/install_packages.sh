@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the missing Debian packages for a part of the project.
-#   scripts/install_packages.sh build|test|python|example...
+#   scripts/install_packages.sh build|test|python|example|docs...
 # Works as root or with sudo. Without a network it succeeds if nothing is missing.
 set -euo pipefail
 
@@ -13,6 +13,7 @@ tests=(libgtest-dev libbenchmark-dev python3 python3-numpy python3-xxhash python
 [ -z "${CI:-}" ] || tests+=(iproute2 openssh-client openssh-server pdsh slurm-wlm munge)
 python=(python3-venv)
 example=(bible-kjv bible-kjv-text)
+docs=(python3-venv doxygen)
 
 wanted=()
 for part in "$@"; do
@@ -21,7 +22,8 @@ for part in "$@"; do
     test) wanted+=("${tests[@]}") ;;
     python) wanted+=("${python[@]}") ;;
     example) wanted+=("${example[@]}") ;;
-    *) echo "error: unknown part '$part'; use build, test, python or example" >&2; exit 2 ;;
+    docs) wanted+=("${docs[@]}") ;;
+    *) echo "error: unknown part '$part'; use build, test, python, example or docs" >&2; exit 2 ;;
   esac
 done
 

@@ -28,7 +28,7 @@ bad() { failed=$((failed + 1)); failures+=("$1"); }
 skip() { skipped=$((skipped + 1)); reasons+=("$1"); echo "skipped: $1"; }
 
 section "packages"
-./scripts/install_packages.sh build test python example || exit 1
+./scripts/install_packages.sh build test python example docs || exit 1
 # torch is large and installs during the build. CLEAVE_TORCH_PYTHON names a Python that has it.
 if [ -z "${CLEAVE_TORCH_PYTHON:-}" ]; then
   mkdir -p build

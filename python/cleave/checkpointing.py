@@ -50,6 +50,7 @@ def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
 
 
 non_reentrant_checkpoint = checkpoint
+"""The same as `checkpoint`."""
 
 
 def get_cuda_rng_tracker() -> Any:

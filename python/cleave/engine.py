@@ -23,9 +23,15 @@ class DeepSpeedEngine(SavedModule):
     """
 
     gradient_clipping = _says("gradient_clipping")
+    """Returns the largest gradient norm of the ds_config, 0 without clipping."""
     zero_optimization_stage = _says("zero_optimization.stage")
+    """Returns the ZeRO stage."""
     zero_gather_16bit_weights_on_model_save = _says("zero_optimization.stage3_gather_16bit_weights_on_model_save")
-    fp16_enabled, bfloat16_enabled = _says("fp16.enabled"), _says("bf16.enabled")
+    """Returns the value of this key of the ds_config."""
+    fp16_enabled = _says("fp16.enabled")
+    """Returns True if the ds_config enables fp16."""
+    bfloat16_enabled = _says("bf16.enabled")
+    """Returns True if the ds_config enables bf16."""
 
     def zero_optimization(self) -> bool:
         """Returns True if the ZeRO stage is above 0."""

@@ -93,6 +93,7 @@ class DeepSpeedCPULion(_HyperparametersOnly):
 
 
 FusedLion = DeepSpeedCPULion
+"""The same as `DeepSpeedCPULion`."""
 
 
 def _adam(o: Any, g: dict[str, Any], decoupled: bool) -> dict[str, Any]:

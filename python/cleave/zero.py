@@ -177,3 +177,4 @@ def register_external_parameter(module: torch.nn.Module, parameter: torch.nn.Par
 
 
 unregister_external_parameter = register_external_parameter
+"""Has no effect."""

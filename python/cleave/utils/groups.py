@@ -15,10 +15,13 @@ def _of_data(what: str, without: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: getattr(mpu, f"get_data_parallel_{what}")() if mpu else without()
 
 
-# Data-parallel ranks: their number, the index of this rank, and torch's group.
 get_data_parallel_world_size = _of_data("world_size", get_world_size)
+"""Returns the number of data-parallel ranks."""
 get_data_parallel_rank = _of_data("rank", _job.rank)
+"""Returns the index of this rank among the data-parallel ranks."""
 get_data_parallel_group = _of_data("group", lambda: _dist.group.WORLD)
-# Tensor and sequence parallelism: always one rank.
+"""Returns torch's group of the data-parallel ranks."""
 get_model_parallel_world_size = get_tensor_model_parallel_world_size = get_sequence_parallel_world_size = lambda: 1
+"""Returns 1: a PyTorch module has no tensor or sequence parallelism."""
 get_model_parallel_rank = get_tensor_model_parallel_rank = get_sequence_parallel_rank = lambda: 0
+"""Returns 0."""

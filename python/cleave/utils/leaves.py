@@ -36,6 +36,7 @@ def set_z3_leaf_modules(
 
 
 unset_z3_leaf_modules = functools.partial(set_z3_leaf_modules, raise_if_not_found=False, flag=False)
+"""Removes the marks from the modules of the given classes, and returns these modules."""
 
 
 def set_z3_leaf_module(model: torch.nn.Module, flag: bool) -> None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable
 
 logger = logging.getLogger("DeepSpeed")
+"""The logger."""
 
 
 def log_dist(message: str, ranks: Iterable[int] | None = None, level: int = logging.INFO) -> None:

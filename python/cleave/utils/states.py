@@ -1,5 +1,8 @@
 """Parameters, gradients and optimizer state: the whole tensor, or a rank's part at stage 3.
 
+`safe_get_...` functions have the argument `param`, `safe_set_...` functions `param` and `value`; those of optimizer states also have
+`optim_state_key`. Getters return None for frozen parameters. The parts of all ranks have equal sizes; the last is padded with zeros.
+
 The functions are collective, except `clone_tensors_for_torch_save`. Values are fp32 in host memory.
 """
 
@@ -35,8 +38,7 @@ def _whole(engine: Any, parameter: Any, part: torch.Tensor) -> torch.Tensor:
 
 
 def _reads(kind: str, part: bool) -> Callable[..., torch.Tensor | None]:
-    """Returns a function that reads a state: fp32 in host memory, None for frozen parameters. Parts have equal sizes; the last is padded
-    with zeros."""
+    """Returns a function that reads a state."""
 
     def read(param: torch.nn.Parameter, optim_state_key: str = kind) -> torch.Tensor | None:
         engine = _engine_of(param, part)
@@ -59,15 +61,31 @@ def _writes(kind: str, part: bool) -> Callable[..., None]:
     return write
 
 
-safe_get_full_fp32_param, safe_get_local_fp32_param = _reads("master", False), _reads("master", True)
-safe_set_full_fp32_param, safe_set_local_fp32_param = _writes("master", False), _writes("master", True)
-# Optimizer state by its name in checkpoints, such as exp_avg.
-safe_get_full_optimizer_state, safe_get_local_optimizer_state = _reads("", False), _reads("", True)
-safe_set_full_optimizer_state, safe_set_local_optimizer_state = _writes("", False), _writes("", True)
-# Gradient of the step's loss, averaged and without the loss scale, between the last backward and engine.step(); otherwise None. Norm,
-# clipping and update use a gradient that was set.
-safe_get_full_grad, safe_get_local_grad = _reads("gradient", False), _reads("gradient", True)
-safe_set_full_grad, safe_set_local_grad = _writes("gradient", False), _writes("gradient", True)
+safe_get_full_fp32_param = _reads("master", False)
+"""Returns the value of a parameter."""
+safe_get_local_fp32_param = _reads("master", True)
+"""Returns this rank's part of the value at stage 3."""
+safe_set_full_fp32_param = _writes("master", False)
+"""Overwrites the value of a parameter."""
+safe_set_local_fp32_param = _writes("master", True)
+"""Overwrites this rank's part of the value at stage 3."""
+safe_get_full_optimizer_state = _reads("", False)
+"""Returns an optimizer state by its name in checkpoints, such as exp_avg."""
+safe_get_local_optimizer_state = _reads("", True)
+"""Returns this rank's part of an optimizer state at stage 3."""
+safe_set_full_optimizer_state = _writes("", False)
+"""Overwrites an optimizer state by its name in checkpoints."""
+safe_set_local_optimizer_state = _writes("", True)
+"""Overwrites this rank's part of an optimizer state at stage 3."""
+safe_get_full_grad = _reads("gradient", False)
+"""Returns the gradient of the step's loss, averaged and without the loss scale, between the last backward and `engine.step()`; otherwise
+None."""
+safe_get_local_grad = _reads("gradient", True)
+"""Returns this rank's part of the gradient at stage 3."""
+safe_set_full_grad = _writes("gradient", False)
+"""Overwrites the gradient between the last backward and `engine.step()`. Norm, clipping and update use it."""
+safe_set_local_grad = _writes("gradient", True)
+"""Overwrites this rank's part of the gradient at stage 3."""
 
 
 def safe_update_full_grad_vectorized(param_list: Iterable[torch.nn.Parameter], update_func: Callable[..., torch.Tensor]) -> None:

@@ -388,7 +388,7 @@ TEST_F(CInterface, SavesAndLoads) {
   put("b", {0, 0});
   char* loaded = nullptr;
   ASSERT_EQ(cleave_load_checkpoint(engine_, folder.c_str(), "latest", 1, &loaded), 0) << cleave_error();
-  EXPECT_EQ(taken(loaded), R"({"client":{"mine":5},"path":")" + folder + R"(/here"})");
+  EXPECT_EQ(taken(loaded), R"({"changed":[],"client":{"mine":5},"path":")" + folder + R"(/here"})");
   EXPECT_EQ(get("b", 2), (std::vector<float>{1.5, 2}));
   EXPECT_EQ(cleave_load_checkpoint(engine_, folder.c_str(), "gone", 1, &loaded), 4);
   EXPECT_NE(std::string(cleave_error()).find("gone"), std::string::npos) << cleave_error();
