@@ -24,13 +24,22 @@ constexpr std::string_view kType =
     R"(bf16.enabled and fp16.enabled choose the model's type; write {"bf16": {"enabled": true}}, or fp16)";
 constexpr std::string_view kApex = "an Apex argument that neither DeepSpeed nor Cleave reads; remove it";
 constexpr std::string_view kFsdp = R"(ZeRO stage 3 does the same; write {"zero_optimization": {"stage": 3}})";
+constexpr std::string_view kSharding =
+    "FULL_SHARD is zero_optimization.stage 3, SHARD_GRAD_OP stage 2, HYBRID_SHARD stage 3 with "
+    "zero_optimization.mics_shard_size";
+constexpr std::string_view kStage1 =
+    R"(ZeRO stage 1 does the same; write {"zero_optimization": {"stage": 1}})";
+constexpr std::string_view kSequence =
+    "Megatron's cut of norms and dropout over the tensor ranks is automatic with "
+    "tensor_parallel.autotp_size; "
+    R"(DeepSpeed-Ulysses is {"sequence_parallel_size": N})";
 constexpr std::string_view kContext =
     R"(ring attention is not supported; write {"sequence_parallel_size": N} to split every sequence over N ranks)";
 constexpr std::string_view kData = "the remaining ranks are data parallel; remove it";
 constexpr std::string_view kExperts = "no mixture-of-experts models; remove it";
 constexpr std::string_view kSchedule =
-    R"(write {"scheduler": {"type": "WarmupDecayLR"}} for linear, "WarmupCosineLR" for cosine, "WarmupLR" for a )"
-    "constant rate after the warm-up";
+    R"(write {"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}} for linear, )"
+    R"("WarmupCosineLR" for cosine, "WarmupLR" without total_num_steps for a constant rate after the warm-up)";
 constexpr std::string_view kOptimizer =
     R"(write {"optimizer": {"type": "AdamW"}} for adamw_torch and its variants, or another optimizer.type)";
 constexpr std::string_view kShare =
@@ -155,8 +164,8 @@ constexpr Meant kMeant[] = {
     {"", "recompute_granularity", "activation_checkpointing.interval", {}, asking},
     {"", "recompute_method", "activation_checkpointing.interval", {}, asking},
     {"", "recompute_num_layers", "activation_checkpointing.interval", {}, asking},
-    {"", "sequence_parallel", "sequence_parallel_size", {}, above_one},
-    {"", "sharding_strategy", "", kFsdp, asking},
+    {"", "sequence_parallel", "", kSequence, above_one},
+    {"", "sharding_strategy", "", kSharding, asking},
     {"", "sp_size", "sequence_parallel_size", {}, above_one},
     {"", "tensor_model_parallel_size", "tensor_parallel.autotp_size", {}, above_one},
     {"", "tensor_parallel_degree", "tensor_parallel.autotp_size", {}, above_one},
@@ -172,7 +181,7 @@ constexpr Meant kMeant[] = {
     {"", "ulysses_sequence_parallel_size", "sequence_parallel_size", {}, above_one},
     {"", "ulysses_size", "sequence_parallel_size", {}, above_one},
     {"", "use_bf16", "bf16.enabled", {}, asking},
-    {"", "use_distributed_optimizer", "zero_optimization.stage", {}, asking},
+    {"", "use_distributed_optimizer", "", kStage1, asking},
     {"", "use_fp16", "fp16.enabled", {}, asking},
     {"", "use_gradient_checkpointing", "activation_checkpointing.interval", {}, asking},
     {"", "use_half", "fp16.enabled", {}, asking},
@@ -185,6 +194,7 @@ constexpr Meant kMeant[] = {
     {"", "zero", "zero_optimization.stage", {}, asking},
     {"", "zero2", "zero_optimization.stage", {}, asking},
     {"", "zero3", "zero_optimization.stage", {}, asking},
+    {"", "zero3_save_16bit_model", "zero_optimization.stage3_gather_16bit_weights_on_model_save", {}, asking},
     {"", "zero_allow_untrained", "zero_allow_untested_optimizer"},
     {"", "zero_stage", "zero_optimization.stage"},
     {"activation_checkpointing", "enabled", "",

@@ -141,7 +141,10 @@ void resolve_scheduler(Reading& r) {
   const auto required = [&](const char* name) {
     const std::string path = fmt::format("scheduler.params.{}", name);
     if (const Given* g = r.entry(path); !g || (g->value->kind == JsonValue::Kind::null))
-      r.error_at("scheduler.type", fmt::format("{} needs {}", s.type, path));
+      r.error_at("scheduler.type", fmt::format("{} needs {}{}", s.type, path,
+                                               std::string_view(name) == "total_num_steps"
+                                                   ? R"(; set it to a number, or to "auto" for --steps)"
+                                                   : ""));
   };
   if (s.type == SchedulerType::constant && r.entry("scheduler.params"))
     r.error_at("scheduler.params", "has no scheduler.type; set the type, or remove the section");

@@ -67,8 +67,8 @@ struct Become {
     if (b.holds_stops)
       for (const int s : kStops) sigaddset(&held, s);
     sigprocmask(SIG_SETMASK, &held, nullptr);
-    signal(SIGPIPE, SIG_DFL);
-    signal(SIGXFSZ, SIG_DFL);
+    // A shell lets its background jobs ignore SIGINT and SIGQUIT, and a program would inherit that.
+    for (const int s : {SIGPIPE, SIGXFSZ, SIGINT, SIGQUIT, SIGTERM}) signal(s, SIG_DFL);
     execvpe(b.argv[0], b.argv, b.environment);
   }
   const int error = errno;

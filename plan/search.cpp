@@ -245,7 +245,8 @@ std::string format_changes(const Candidate& given, const Changes& changes) {
                        both(t, {MemoryKind::disk}, "disk"));
   };
   if (!changes.fitting.empty()) {
-    std::string out = "changes that make it fit (set these keys in the ds_config; each line was planned):";
+    std::string out =
+        "changes that make it fit (merge these keys into the ds_config; each line was planned):";
     for (const Candidate& t : changes.fitting) out += line(t);
     return out;
   }

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Installs missing Debian packages, builds, and trains a small GPT on the King James text with two ranks, ZeRO-2 and the
 # optimizer state in host memory.
+#   scripts/quickstart.sh      STEPS=N: optimizer steps instead of 3000; an interrupted quickstart starts again
 set -euo pipefail
 cd "$(dirname "$0")/.."
+[ $# -eq 0 ] || { echo "usage: [STEPS=N] scripts/quickstart.sh" >&2; exit 2; }
 
 ./scripts/install_packages.sh build example
 echo "build: configuring and compiling (some minutes the first time)"

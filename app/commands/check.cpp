@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "app/add_options.h"
@@ -69,9 +70,13 @@ nlohmann::json as_json(const config::Note& note) {
           {"status", note.status}, {"meaning", note.meaning},       {"where", note.where}};
 }
 
-void list_every_key(bool as_array) {
+// Returns false if no key is, or ends with, `name`; empty: all keys.
+bool list_keys(bool as_array, const std::string& name = "") {
   nlohmann::json keys = nlohmann::json::array();
+  bool found = false;
   for (const config::KeyRow& row : config::list_keys()) {
+    if (!name.empty() && row.path != name && !row.path.ends_with("." + name)) continue;
+    found = true;
     if (as_array)
       keys.push_back({{"key", row.path},
                       {"type", row.type},
@@ -86,7 +91,8 @@ void list_every_key(bool as_array) {
           row.honoured_by.empty() || row.honoured_by == "both" ? "" : (" by " + row.honoured_by).c_str(),
           row.meaning.c_str());
   }
-  if (as_array) std::printf("%s\n", keys.dump(2).c_str());
+  if (as_array && found) std::printf("%s\n", keys.dump(2).c_str());
+  return found;
 }
 
 const config::ReadOptions kReading{
@@ -121,19 +127,21 @@ int run_check(const Arguments& arguments) {
 
 int run_explain(const Arguments& arguments) {
   CLI::App app(
-      "Prints value, origin and effect of each key of a ds_config.\nExample: cleave explain --world_size 8 "
-      "ds_config.json --json",
+      "Prints value, origin and effect of each key of a ds_config, or the meaning of one key.\nExamples: "
+      "cleave "
+      "explain --world_size 8 ds_config.json --json; cleave explain overlap_comm",
       "explain");
   std::string file;
   config::ReadOptions options = kReading;
   bool as_array = false, every = false;
-  app.add_option("file", file, "ds_config file");
+  app.add_option("file", file, "ds_config file, or a key");
   add_reading(app, options);
   app.add_flag("--json", as_array, "print a JSON array with one object per key");
   app.add_flag("--keys", every, "list all supported keys instead of the keys of a file");
   if (!parse(app, arguments)) return 0;
-  if (every) return list_every_key(as_array), 0;
-  require(!file.empty(), Exit::usage, "explain: nothing to explain; give a ds_config file, or --keys");
+  if (every) return list_keys(as_array), 0;
+  require(!file.empty(), Exit::usage, "explain: nothing to explain; give a ds_config file, a key, or --keys");
+  if (std::error_code none; !std::filesystem::exists(file, none) && list_keys(as_array, file)) return 0;
   const config::ReadResult r = config::read_ds_config_file(file, options);
   say_problems(r);
   if (!r.ok()) return int(Exit::usage);

@@ -58,6 +58,15 @@ class Loop {
   TrainingSteps steps_{run_, saving_};
 };
 
+// Returns the schedule's keys that "auto" or an option sets.
+std::vector<std::string> set_by_steps(const config::ReadResult& config) {
+  std::vector<std::string> keys;
+  for (const config::Note& n : config.notes)
+    if (n.path.starts_with("scheduler.params.") && n.origin != "user" && n.origin != "default")
+      keys.push_back(n.path);
+  return keys;
+}
+
 }  // namespace
 
 Run::Run(const RunOptions& wanted, launcher::Job& job, const config::ReadResult& config, RunData data)
@@ -74,6 +83,7 @@ Run::Run(const RunOptions& wanted, launcher::Job& job, const config::ReadResult&
                .resume = wanted.resume,
                .keep = keep_rule(wanted, config.config),
                .strict = wanted.strict,
+               .follows_steps = set_by_steps(config),
                .reset_optimizer = wanted.reset_optimizer,
                .reset_adapters = wanted.reset_adapters},
               job, [this](const std::string& text) { watch_.say(text); }) {

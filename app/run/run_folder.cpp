@@ -1,5 +1,7 @@
 #include "app/run/run_folder.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -142,13 +144,17 @@ void RunFolder::compare(const std::string& client, const json& facts, std::vecto
   const json saved = json::parse(client, nullptr, false);
   if (!saved.is_object()) return;
   std::ranges::move(changes_of_facts(saved, facts), std::back_inserter(changes));
-  std::string all;
-  for (const std::string& c : changes) {
-    say_("warning: " + c);
-    all += (all.empty() ? "" : "; ") + c;
-  }
+  // A longer training moves the end of an automatic schedule, as its user asked.
+  std::erase_if(changes, [&](const std::string& c) {
+    const bool follows = std::ranges::any_of(
+        options_.follows_steps, [&](const std::string& path) { return c.starts_with(path + " "); });
+    if (follows) say_(c);
+    return follows;
+  });
   require(changes.empty() || !options_.strict, Exit::checkpoint,
-          "--strict: {} was trained with other settings: {}", options_.dir, all);
+          "--strict: {} was trained with other settings: {}; restore them, or leave out --strict",
+          options_.dir, fmt::join(changes, "; "));
+  for (const std::string& c : changes) say_("warning: " + c);
 }
 
 // Continues the resumed run, which may remove its earlier checkpoints.

@@ -20,10 +20,11 @@
 namespace cleave::app {
 
 struct RunFolderOptions {
-  std::string dir;              // empty: no saves and no resume
-  std::string resume = "auto";  // auto, required, never, or the name of a checkpoint
-  KeepRule keep;                // for checkpoints of this run
-  bool strict = false;          // changed facts are errors
+  std::string dir;                              // empty: no saves and no resume
+  std::string resume = "auto";                  // auto, required, never, or the name of a checkpoint
+  KeepRule keep;                                // for checkpoints of this run
+  bool strict = false;                          // changed facts are errors
+  std::vector<std::string> follows_steps = {};  // keys of the ds_config that --steps sets
   bool reset_optimizer = false;
   bool reset_adapters = false;  // drop adapters that this run does not have
 };

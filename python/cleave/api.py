@@ -98,7 +98,7 @@ def initialize(
         RankLost: a rank ended, or did not arrive before the deadline.
     """
     if model is None:
-        raise UsageError("initialize: model is missing; pass one")
+        raise UsageError("initialize: model is missing; pass it by name, model=..., because the first position is args, as in DeepSpeed")
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
             raise NotBuilt(f"{name}: not supported; use cleave train for tensor and sequence parallelism")

@@ -189,7 +189,10 @@ class Commands(AppTest):
         keys = {key["key"]: key for key in json.loads(self.run_cleave("explain", "--keys", "--json").stdout)}
         self.assertEqual((keys["zero_optimization.stage"]["default"], keys["zero_optimization.stage"]["status"]), (0, "honoured"))
         self.assertIn("\nzero_optimization.stage (an integer from 0 to 3, default 0): ", self.run_cleave("explain", "--keys").stdout)
-        self.assertIn("give a ds_config file, or --keys", self.run_cleave("explain", code=2).stderr)
+        for name in ("overlap_comm", "zero_optimization.overlap_comm"):
+            self.assertTrue(self.run_cleave("explain", name).stdout.startswith("zero_optimization.overlap_comm ("))
+        self.assertIn("No such file", self.run_cleave("explain", "overlap_com", code=2).stderr)
+        self.assertIn("give a ds_config file, a key, or --keys", self.run_cleave("explain", code=2).stderr)
         for file, text in {"deepspeed/runtime/precision_config.py": "class DeepSpeedFP16Config:\n    enabled: bool = False\n    brand_new: int = 1\n",
                            "deepspeed/runtime/constants.py": "NEWER = 'newer'\nNEWER_DEFAULT = 1\n",
                            "transformers/training_args.py": "class TrainingArguments:\n    learning_rate: float = 1\n    newest_option: int = 1\n"}.items():

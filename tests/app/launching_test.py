@@ -169,6 +169,17 @@ class Launching(AppTest):
     def several(self, *args, **kwargs):
         return self.deepspeed("-H", self.hosts, "--master_addr", "127.0.0.1", *args, **kwargs)
 
+    def test_a_job_in_the_background_of_a_shell_takes_sigint(self):
+        """A shell without job control lets its background jobs ignore SIGINT; ranks must not inherit that."""
+        script = self.dir / "waits.py"
+        script.write_text("import time\nprint('here', flush=True)\ntime.sleep(300)\n")
+        shell = f"trap '' INT; exec {shlex.quote(CLEAVE)} launch -n 1 -- {sys.executable} {shlex.quote(str(script))}"
+        with subprocess.Popen(["bash", "-c", shell], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
+            self.assertIn("here", job.stdout.readline())
+            job.send_signal(signal.SIGINT)
+            said = job.communicate(timeout=60)[0]
+        self.assertEqual(job.returncode, 130, said)
+
     def test_a_rank_that_is_stopped_before_the_ranks_meet_ends_the_job_without_waiting_for_saves(self):
         """Rank 1 begins with a stop pending. The others leave within the time for a failure, far below the 60 s for saving."""
         command = [CLEAVE, "train", "--deepspeed_config", str(self.config()), "--model", "tiny", "--data", str(self.text), "--seq_len", "8",

@@ -173,8 +173,21 @@ class ResumeCheck(AppTest):
             config = self.config(**{**base, **change})
             self.assertIn(f"warning: {said}" if said.startswith(("g", "bf16", "optimizer")) else said,
                           self.goes_on(out=self.copy(), ranks=1, steps=2, config=config))
-            self.assertIn(said, self.goes_on("--strict", out=self.copy(), ranks=1, steps=2, config=config, code=4))
+            refused = self.goes_on("--strict", out=self.copy(), ranks=1, steps=2, config=config, code=4)
+            self.assertEqual(refused.count(said), 1, refused)
+            self.assertIn("; restore them, or leave out --strict", refused)
             shutil.rmtree(self.dir / "copy")
+        # A longer training moves the end of an automatic schedule; this is no other setting.
+        auto = {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_num_steps": 1}}
+        longer = self.config(**base, scheduler=auto)
+        shutil.rmtree(self.out)
+        self.train("--output", self.out, ranks=1, steps=2, config=longer)
+        said = self.goes_on("--strict", out=self.copy(), ranks=1, steps=3, config=longer)
+        self.assertIn("scheduler.params.total_num_steps is 3 now and was 2 in the checkpoint", said)
+        self.assertNotIn("warning: scheduler", said)
+        shutil.rmtree(self.dir / "copy")
+        shutil.rmtree(self.out)
+        self.train("--output", self.out, ranks=1, steps=1, config=self.config(**base))
         layout = self.config(**base, zero_optimization={"stage": 3}, gradient_accumulation_steps=1)
         self.assertNotIn("in the checkpoint; ", self.goes_on("--strict", out=self.copy(), ranks=1, steps=2, config=layout))
 

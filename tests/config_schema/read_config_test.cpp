@@ -312,7 +312,8 @@ TEST(ReadConfig, SchedulesCheckTheirRequiredKeys) {
   EXPECT_EQ(problems_of(R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1}})"),
             "error: f:2:15: scheduler.type: OneCycle needs scheduler.params.cycle_max_lr\n");
   EXPECT_EQ(problems_of(R"("scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 3.5}})"),
-            "error: f:2:15: scheduler.type: WarmupDecayLR needs scheduler.params.total_num_steps\n"
+            "error: f:2:15: scheduler.type: WarmupDecayLR needs scheduler.params.total_num_steps; set it to "
+            "a number, or to \"auto\" for --steps\n"
             "error: f:2:71: scheduler.params.warmup_num_steps: expected an integer of at least 0, got 3.5\n");
   EXPECT_EQ(
       problems_of(

@@ -84,6 +84,10 @@ TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessDisabled)
   expect_error(R"("warmup_ratio": 0.1)", "is a number of steps; set it, or pass --warmup_ratio");
   expect_error(R"("optim": "adamw_torch")", "write {\"optimizer\": {\"type\": \"AdamW\"}}");
   expect_error(R"("dtype": "bf16")", "write {\"bf16\": {\"enabled\": true}}");
+  expect_error(R"("sharding_strategy": "SHARD_GRAD_OP")", "SHARD_GRAD_OP stage 2");
+  expect_error(R"("use_distributed_optimizer": true)", "{\"stage\": 1}");
+  expect_error(R"("sequence_parallel": true)", "automatic with tensor_parallel.autotp_size");
+  expect_error(R"("zero3_save_16bit_model": true)", "stage3_gather_16bit_weights_on_model_save");
   expect_error(R"("params_dtype": "bfloat16")", "write {\"bf16\": {\"enabled\": true}}");
   expect_error(R"("half": true)", "did you mean fp16.enabled?");
   expect_error(R"("recompute": true)", "did you mean activation_checkpointing.interval?");
