@@ -127,7 +127,7 @@ int run_check(const Arguments& arguments) {
 
 int run_explain(const Arguments& arguments) {
   CLI::App app(
-      "Prints value, origin and effect of each key of a ds_config, or the meaning of one key.\nExamples: "
+      "Prints value, origin and effect of each key of a ds_config, or the meaning of one key.\nExample: "
       "cleave "
       "explain --world_size 8 ds_config.json --json; cleave explain overlap_comm",
       "explain");
