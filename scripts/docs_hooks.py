@@ -115,13 +115,13 @@ def keys_page():
     sections = {"Top level": []}
     for row in json.loads(run("explain", "--keys", "--json")):
         section, _, key = row["key"].rpartition(".")
-        cells = [f"`{key}`", row["type"], f"`{json.dumps(row['default'])}`", row["status"], row["honoured_by"], row["meaning"]]
+        cells = [f"`{key}`", row["meaning"], row["honoured_by"] or row["status"], f"`{json.dumps(row['default'])}`", row["type"]]
         sections.setdefault(section or "Top level", []).append(
             "| " + " | ".join(html.escape(cell, quote=False).replace("|", "\\|") for cell in cells) + " |"
         )
-    lines = ["# ds_config keys", "", "All keys that Cleave reads, as `cleave explain --keys` prints them. `*` stands for any name."]
+    lines = ["# ds_config keys", "", "All keys that Cleave reads, as `cleave explain --keys` prints them: `cleave train`, scripts or both act on a key, or nothing does, for the reason given. `*` stands for any name."]
     for section, rows in sections.items():
-        lines += ["", f"## {section}", "", "| key | type | default | status | honoured by | meaning |", "|---|---|---|---|---|---|", *rows]
+        lines += ["", f"## {section}", "", "| key | meaning | honoured by | default | type |", "|---|---|---|---|---|", *rows]
     return "\n".join(lines) + "\n"
 
 
