@@ -79,7 +79,7 @@ TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessDisabled)
   expect_error(R"("zero": {"stage": 3})", "did you mean \"zero_optimization\"?");
   expect_error(R"("offload_optimizer_device": "cpu")",
                "did you mean zero_optimization.offload_optimizer.device?");
-  expect_error(R"("lr_scheduler_type": "linear")", "\"WarmupDecayLR\"}} for linear");
+  expect_error(R"("lr_scheduler_type": "linear")", "\"total_num_steps\": \"auto\"}}} for linear");
   expect_error(R"("warmup_steps": 100)", "did you mean scheduler.params.warmup_num_steps?");
   expect_error(R"("warmup_ratio": 0.1)", "is a number of steps; set it, or pass --warmup_ratio");
   expect_error(R"("optim": "adamw_torch")", "write {\"optimizer\": {\"type\": \"AdamW\"}}");
