@@ -17,7 +17,7 @@ MODELS = {
     "qwen2.5-3b": (36, 2048, 16, 2, 11008, 151936, True, 16384, 30.9e3),
     "qwen2.5-7b": (28, 3584, 28, 4, 18944, 152064, False, 16384, 13.85e3)}
 KINDS = ("products", "attention", "moves", "update")
-TILE, MULTIPROCESSORS = (128, 256), 132  # of a bf16 product; H100 and H200
+TILE, MULTIPROCESSORS = (128, 256), 132  # tile of a bf16 product; H100 and H200
 # Per multiprocessor and clock: bf16 multiply-adds, instruction lanes and powers of two. The loss in bf16 takes LOSS_INSTRUCTIONS
 # instructions per logit (cuobjdump, sm_90) and two powers.
 PRODUCTS_A_CLOCK, LANES_A_CLOCK, POWERS_A_CLOCK, LOSS_INSTRUCTIONS = 2048, 128, 16, 15

@@ -29,7 +29,7 @@ Contents contents_of(const fs::path& folder) {
       c.manifest = true;
     else if (name.extension() == ".safetensors")
       c.shards = true;
-    else if (name != "file")  // of the trial rename of a folder
+    else if (name != "file")  // left by the trial rename of a folder
       c.unfinished = true;
   }
   return c;

@@ -405,7 +405,7 @@ class Pickle::Machine {
       case Makes::parameter:
         if (a.empty() || a[0]->kind != Kind::tensor) refuse("a parameter has no tensor");
         return push(a[0]);
-      case Makes::typed:  // of a class with attributes: maker, class, and arguments of the maker
+      case Makes::typed:  // object with attributes: maker, class, and arguments of the maker
         if (a.size() < 3 || a[0]->text != "torch._utils._rebuild_tensor_v2" || a[2]->kind != Kind::list)
           refuse("a tensor of another class has an unexpected form");
         return tensor(a[2]->items);

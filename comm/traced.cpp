@@ -68,7 +68,7 @@ class TracedCommunicator final : public Communicator {
   }
 
   Communicator& ranks_;
-  std::unique_ptr<Communicator> own_;  // of a split: owns ranks_
+  std::unique_ptr<Communicator> own_;  // owns ranks_ after a split
   Trace& trace_;
 };
 

@@ -37,7 +37,7 @@ std::vector<std::string> unusual(const ReadResult& result);
 std::vector<std::pair<std::string, std::string>> compared_values(DsConfig config);
 
 // Effective values, as JSON by key, that decide what a training computes in any layout: batch, optimizer,
-// schedule, clipping, precision, average, decay, frozen parameters and adapters. Keys without an effect in
+// schedule, clipping, precision, average, decay, and frozen parameters. Keys without an effect in
 // this configuration are absent. A checkpoint keeps them.
 using TrainingValues = std::map<std::string, std::string>;
 TrainingValues training_values(DsConfig config);

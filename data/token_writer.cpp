@@ -20,7 +20,8 @@ TokenWriter::TokenWriter(std::string path, int64_t vocab, bool narrow)
           path_, vocab);
   file_ = std::fopen(partial_.c_str(), "wb");
   if (!file_) broken();
-  const std::array<char, llmc::kHeaderBytes> unknown{};  // placeholder until all tokens are counted
+  const std::array<char, llmc::kHeaderBytes>
+      unknown{};  // finish() writes the header, when all tokens are counted
   write(unknown.data(), unknown.size());
 }
 

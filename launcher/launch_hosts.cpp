@@ -26,12 +26,12 @@ namespace {
 
 // Connection to one host, or to all of them.
 struct Way {
-  std::string name;  // of the host or the launcher
+  std::string name;  // host, or launcher of all hosts
   std::vector<int> ranks;
   ChildProcess process;
   std::string unsent;
   bool told = false;       // its part of the job is sent
-  std::string last_error;  // of the launcher or ssh, not of a rank
+  std::string last_error;  // from the launcher or ssh, not from a rank
   bool ended = false;
   int exit = 0;
   int cause = -1;       // reported by the launcher there

@@ -108,7 +108,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   Side here_, host_, device_;               // their streams are destroyed first: they finish enqueued work
   Side* away_ = nullptr;                    // side for state off the device, if it is not `here_`
 
-  std::optional<optim::StepArgs> ahead_;  // of the current step
+  std::optional<optim::StepArgs> ahead_;  // arguments of the current step
   std::vector<bool> late_;
   Stream* compute_ = nullptr;
   std::vector<int> expected_, updated_;  // units in order; updated_ is the part already updated

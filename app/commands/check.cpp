@@ -127,9 +127,8 @@ int run_check(const Arguments& arguments) {
 
 int run_explain(const Arguments& arguments) {
   CLI::App app(
-      "Prints value, origin and effect of each key of a ds_config, or the meaning of one key.\nExample: "
-      "cleave "
-      "explain --world_size 8 ds_config.json --json; cleave explain overlap_comm",
+      "Prints value, origin and effect of each key of a ds_config, or the meaning of one key.\n"
+      "Example: cleave explain --world_size 8 ds_config.json --json; cleave explain overlap_comm",
       "explain");
   std::string file;
   config::ReadOptions options = kReading;

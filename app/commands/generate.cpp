@@ -94,7 +94,7 @@ class Text {
   const text::Tokenizer& tokenizer_;
   const std::vector<int32_t>& ends_;
   const GenerateOptions& o_;
-  uint64_t number_;  // of the prompt: draws do not depend on other prompts
+  uint64_t number_;  // the prompt's index: draws do not depend on other prompts
   std::vector<int32_t> tokens_;
   text::StreamDecoder decoder_;
   std::string shown_, added_;  // continuation of the prompt

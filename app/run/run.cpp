@@ -58,11 +58,15 @@ class Loop {
   TrainingSteps steps_{run_, saving_};
 };
 
-// Returns the schedule's keys that "auto" or an option sets.
-std::vector<std::string> set_by_steps(const config::ReadResult& config) {
+// Returns the schedule's keys that follow from --steps: the end, unless the file has it, and a warm-up that
+// is a share of the steps.
+std::vector<std::string> set_by_steps(const config::ReadResult& config, const config::AutoValues& values) {
+  const std::optional<double> warmup = values.warmup_steps;
+  const bool share = warmup.value_or(0) == 0 ? values.warmup_ratio.value_or(0) > 0 : *warmup < 1;
   std::vector<std::string> keys;
   for (const config::Note& n : config.notes)
-    if (n.path.starts_with("scheduler.params.") && n.origin != "user" && n.origin != "default")
+    if (n.origin != "user" && (n.path == "scheduler.params.total_num_steps" ||
+                               (share && n.path == "scheduler.params.warmup_num_steps")))
       keys.push_back(n.path);
   return keys;
 }
@@ -83,7 +87,7 @@ Run::Run(const RunOptions& wanted, launcher::Job& job, const config::ReadResult&
                .resume = wanted.resume,
                .keep = keep_rule(wanted, config.config),
                .strict = wanted.strict,
-               .follows_steps = set_by_steps(config),
+               .follows_steps = set_by_steps(config, wanted.values),
                .reset_optimizer = wanted.reset_optimizer,
                .reset_adapters = wanted.reset_adapters},
               job, [this](const std::string& text) { watch_.say(text); }) {

@@ -28,7 +28,7 @@ std::string found_in_path(const std::string& name) {
 }
 
 std::string python(const LaunchRequest& request) {
-  if (!request.venv_script.empty()) return "python";  // of the virtual environment
+  if (!request.venv_script.empty()) return "python";  // the one of the virtual environment
   for (const char* name : {"python", "python3"})
     if (const std::string file = found_in_path(name); !file.empty()) return file;
   fail(Exit::usage,

@@ -278,7 +278,7 @@ class Reader {
   json root_;
   TokenizerParts parts_;
   ByteAlphabet alphabet_;
-  std::unordered_map<std::string, int32_t> ids_;  // of the model, later also of added tokens
+  std::unordered_map<std::string, int32_t> ids_;  // model tokens, later also added tokens
   bool byte_level_ = false;
 };
 

@@ -149,7 +149,7 @@ struct Made {
   std::string name;
   std::vector<std::vector<UnitSpec>> stages;  // one stage only, for an engine
   runtime::UnitOptions options;
-  std::optional<runtime::TwinModel> twin;  // of a model that the engine computes
+  std::optional<runtime::TwinModel> twin;  // set if the engine computes the model
 };
 
 // Returns the inputs of an engine that must be equal on all ranks. Parameters of a pipeline belong
@@ -188,7 +188,7 @@ Json json_of(const MemoryTable& table) {
   return out;
 }
 
-constexpr std::string_view kGradient = "gradient";  // of the current step
+constexpr std::string_view kGradient = "gradient";  // valid within a step
 
 // Returns the number of a state that an update keeps, by its name.
 int kind_of(cleave_engine& e, const char* name) {
@@ -288,7 +288,8 @@ int cleave_engine_make(cleave_job* job, const char* config, const char* config_n
     comm::require_alike(j.connected(), capi::facts_of(made, units, *options));
     if (made.config.pipeline.stages == 1) {
       const comm::RankInfo& me = j.job.info();
-      // Every rank checks its own host, with the plan of one rank, so that the cost does not grow with the job.
+      // Every rank checks its own host, with the plan of one rank, so that the cost does not grow with the
+      // job.
       plan::require_machine_fit(made.plan(me.world, plan::PlanRanks::of_stages), me.rank - me.local_rank,
                                 me.local_size, !j.job.device().is_cuda());
     }

@@ -22,7 +22,7 @@ struct cleave_engine {
                                                   std::span<const cleave::optim::Rates> rates) = 0;
   virtual std::map<std::string, std::vector<int64_t>> shapes() = 0;  // of all parameters
   virtual int64_t unforeseen() const { return 0; }
-  virtual int64_t vocabulary() const { return 0; }  // of a model that the engine computes
+  virtual int64_t vocabulary() const { return 0; }  // 0 unless the engine computes the model
   virtual void take_first(int unit, cleave::Tensor value) = 0;
 
   // Location of parameters (cleave_acquire).

@@ -16,7 +16,7 @@ struct Line {
 
 TEST(KeptCheckpoints, AreTheNewestTheMultiplesTheBestAndNoOther) {
   const Line table[] = {
-      // Nothing is removed if all are kept, or if there are no more than the limit.
+      // Keeps every checkpoint without a limit, and up to the limit.
       {{5, 10, 15}, 15, -1, {0, 0}, {}},
       {{5, 10, 15}, 15, -1, {0, 10}, {}},
       {{5, 10, 15}, 15, -1, {3, 0}, {}},

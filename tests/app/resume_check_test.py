@@ -177,7 +177,7 @@ class ResumeCheck(AppTest):
             self.assertEqual(refused.count(said), 1, refused)
             self.assertIn("; restore them, or leave out --strict", refused)
             shutil.rmtree(self.dir / "copy")
-        # A longer training moves the end of an automatic schedule; this is no other setting.
+        # A longer training moves the end of an automatic schedule, which --strict allows.
         auto = {"type": "WarmupDecayLR", "params": {"total_num_steps": "auto", "warmup_num_steps": 1}}
         longer = self.config(**base, scheduler=auto)
         shutil.rmtree(self.out)
@@ -185,6 +185,13 @@ class ResumeCheck(AppTest):
         said = self.goes_on("--strict", out=self.copy(), ranks=1, steps=3, config=longer)
         self.assertIn("scheduler.params.total_num_steps is 3 now and was 2 in the checkpoint", said)
         self.assertNotIn("warning: scheduler", said)
+        auto["params"]["warmup_num_steps"] = "auto"
+        shutil.rmtree(self.dir / "copy")
+        shutil.rmtree(self.out)
+        warm = self.config(**base, scheduler=auto)
+        self.train("--output", self.out, "--warmup_steps", 1, ranks=1, steps=2, config=warm)
+        said = self.goes_on("--strict", "--warmup_steps", 2, out=self.copy(), ranks=1, steps=3, config=warm, code=4)
+        self.assertIn("scheduler.params.warmup_num_steps is 2 now and was 1", said)
         shutil.rmtree(self.dir / "copy")
         shutil.rmtree(self.out)
         self.train("--output", self.out, ranks=1, steps=1, config=self.config(**base))

@@ -107,6 +107,8 @@ def with_other_settings(saved: str) -> list[list[str]]:
         else:
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 engine.load_checkpoint(saved)
+            if engine.optimizer.param_groups[0]["lr"] != adam["params"]["lr"]:
+                raise AssertionError("the checkpoint's learning rate is not in the groups")
             said.append([line for line in out.getvalue().splitlines() if line.startswith("warning: ")])
         engine.destroy()
     return said
