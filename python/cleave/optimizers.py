@@ -5,7 +5,9 @@ A `torch.optim` optimizer that a script passes selects the engine's kernel and i
 """
 
 import inspect
-from collections.abc import Callable
+import json
+import types
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -175,9 +177,21 @@ def check_groups(groups: list[dict[str, Any]]) -> None:
                 )
 
 
-def _rates(group: dict[str, Any]) -> native.Rates:
+def _rates(group: dict[str, Any], begin: bool = False) -> native.Rates:
+    """Returns the rates of a group. begin: with the learning rate before a schedule changed it."""
     betas = group.get("betas") or (-1.0, -1.0)
-    return native.Rates(float(group["lr"]), float(betas[0]), float(betas[1]), float(group.get("weight_decay", 0.0)))
+    lr = group.get("initial_lr", group["lr"]) if begin else group["lr"]
+    return native.Rates(float(lr), float(betas[0]), float(betas[1]), float(group.get("weight_decay", 0.0)))
+
+
+def _only_the_engine_steps(optimizer: torch.optim.Optimizer, closure: Any = None) -> None:
+    raise StepOrderError(
+        f"{type(optimizer).__name__}.step(): only the engine can update its parameters; call engine.step(), and leave out GradScaler "
+        "(section fp16 scales the loss)"
+    )
+
+
+_only_the_engine_steps._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # torch's schedules need not wrap it
 
 
 class EngineOptimizer(torch.optim.Optimizer):
@@ -188,9 +202,43 @@ class EngineOptimizer(torch.optim.Optimizer):
         self.outside = outside  # updates in torch if the engine has no kernel
         self.overflow = False
         self.scale_now: Callable[[], float] = lambda: 1.0
-        super().__init__(inner.param_groups, dict(inner.defaults))  # same dictionaries: changes are visible in both
-        self._began = [_rates(group) for group in self.param_groups]
-        self.numbers = native.rate_groups(self._began, self._began)[0]  # number of the rates of each group
+        super().__init__(inner.param_groups, dict(inner.defaults))
+        self.param_groups = inner.param_groups  # same list: changes are visible in both
+        inner.step = types.MethodType(_only_the_engine_steps, inner)  # type: ignore[method-assign]
+        self._apart = False  # groups that began with equal rates have different ones now
+        self._number_groups()
+
+    def _number_groups(self) -> None:
+        self._began = [_rates(group, begin=True) for group in self.param_groups]
+        merged = native.rate_groups(self._began, self._began)[0]
+        self.numbers = list(range(len(merged))) if self._apart else merged  # number of the rates of each group
+
+    def trained(self) -> dict[torch.nn.Parameter, tuple[int, bool]]:
+        """Returns the number of the rates of each parameter that requires a gradient, and whether it decays."""
+        return {
+            p: (number, bool(group.get("weight_decay", 0.0)))
+            for number, group in zip(self.numbers, self.param_groups, strict=True)
+            for p in group["params"]
+            if p.requires_grad
+        }
+
+    def regrouped(self) -> bool:
+        """Numbers the groups again if one was added, begins to decay, or departed from another with the same first rates."""
+        now = [_rates(group) for group in self.param_groups]
+        begins_to_decay = any(began.weight_decay <= 0 < rates.weight_decay for began, rates in zip(self._began, now, strict=False))
+        rates = {(number, r.lr, r.momentum, r.beta2) for number, r in zip(self.numbers, now, strict=False)}
+        departs = not self._apart and len(rates) > len(set(self.numbers))
+        self._apart = self._apart or departs
+        if changed := departs or begins_to_decay or len(self._began) != len(now):
+            self._number_groups()
+        return changed
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group, which trains from the next step on."""
+        if "numbers" in vars(self):
+            self.optimizer.add_param_group(param_group)
+        else:
+            super().add_param_group(param_group)
 
     @property
     def loss_scale(self) -> float:
@@ -225,7 +273,8 @@ class EngineOptimizer(torch.optim.Optimizer):
         if self.outside:
             return [native.Rates(float(self.param_groups[0]["lr"]))] * len(set(self.numbers))
         check_groups(self.param_groups)
-        return native.rate_groups(self._began, [_rates(group) for group in self.param_groups])[1]
+        now = [_rates(group) for group in self.param_groups]
+        return now if self._apart else native.rate_groups(self._began, now)[1]
 
 
 class Declared:
@@ -242,6 +291,7 @@ class Declared:
             rates: schedule of the script.
         """
         self.module: torch.nn.Module = module
+        config = _in_types_of(module, config, job)
         self.autocast = config.autocast()
         self.outside: OutsideOptimizer | None = None
         parameters = list(parameters) if parameters is not None else [p for p in module.parameters() if p.requires_grad]
@@ -259,13 +309,23 @@ class Declared:
             given = _of_config(self.config, parameters)
             check_groups(given.param_groups)
         self.optimizer = EngineOptimizer(given, self.outside) if given is not None else None
-        groups = zip(self.optimizer.param_groups, self.optimizer.numbers, strict=True) if self.optimizer else ()
-        trained = [(p, g, number) for g, number in groups for p in g["params"] if p.requires_grad]
-        decays = {id(p) for p, g, _ in trained if g.get("weight_decay", 0.0)}
-        self.units = ModuleUnits(module, {id(p): number for p, _, number in trained}, decays)
+        self.declare()
+
+    def declare(self, also: Iterable[torch.nn.Parameter] = ()) -> None:
+        """Builds the units of the parameters that the optimizer trains now. also: parameters that are trained, but frozen at the moment."""
+        numbers = dict(self.optimizer.trained()) if self.optimizer else {}
+        for p in also:
+            numbers.setdefault(p, next((n, bool(g.get("weight_decay"))) for n, g in self._groups() if any(p is q for q in g["params"])))
+        decays = {id(p) for p, (_, decay) in numbers.items() if decay}
+        self.units = ModuleUnits(self.module, {id(p): number for p, (number, _) in numbers.items()}, decays, numbers)
+        if self.units.outside and isinstance(self.module, PipelineModule):
+            raise UsageError("optimizer: a parameter belongs to no layer of the PipelineModule; make it a parameter of a layer")
         # True if a step takes its rates from the groups in addition to the engine's schedule.
         own = self.outside is not None or "scheduler" not in self.config.given
         self.brings_rates = self.optimizer is not None and (own or len(set(self.optimizer.numbers)) > 1)
+
+    def _groups(self) -> Iterable[tuple[int, dict[str, Any]]]:
+        return zip(self.optimizer.numbers, self.optimizer.param_groups, strict=True) if self.optimizer else ()
 
     def of_engine(self) -> tuple[str, str, str, list[dict[str, Any]]]:
         """Returns the arguments of cleave_engine_make and of a plan."""
@@ -274,7 +334,31 @@ class Declared:
     def options(self) -> dict[str, Any]:
         """Returns the options of an engine and its plan, except those of this rank."""
         given = {"rates_given": self.brings_rates, "scales_loss": self.autocast == "fp16", "inference": self.optimizer is None}
-        return {"seed": 42, "model_config": self.config.computed(self.module), **given}
+        sizes = [(name, p.numel() * p.element_size()) for name, p in self.units.bytes.items()]
+        kept = json.dumps(sizes).encode() if sizes else None
+        return {"seed": 42, "model_config": self.config.computed(self.module), "bytes": kept, **given}
+
+
+def _in_types_of(module: torch.nn.Module, config: Configuration, job: native.Job | None) -> Configuration:
+    """Returns a configuration that trains a module with 16-bit parameters in their type if no section selects one.
+
+    Raises:
+        NotBuilt: a parameter is fp64.
+    """
+    types = {p.dtype: name for name, p in module.named_parameters() if p.is_floating_point()}
+    if torch.float64 in types:
+        raise NotBuilt(f"{types[torch.float64]}: float64 is not supported; call model.float() before initialize()")
+    half = [(name, dtype) for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)) if dtype in types]
+    if not half or config.precision() != "fp32" or config.autocast():
+        return config
+    if len(types) == 1:
+        said = f'note: {half[0][0]}: all parameters have this type, so the model is trained in it with fp32 masters; set "{half[0][0]}": '
+        said, config = said + '{"enabled": true}', config.with_sections(**{half[0][0]: {**config.section(half[0][0]), "enabled": True}})
+    else:
+        said = f"warning: {types[half[0][1]]}: is {half[0][0]}, others are not, so all are trained as fp32; set bf16 or fp16 to choose a type"
+    if job is not None and job.facts()["rank"] == 0:
+        print(said, flush=True)
+    return config
 
 
 def _of_config(config: Configuration, parameters: list[Any]) -> torch.optim.Optimizer:

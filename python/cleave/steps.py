@@ -2,15 +2,18 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from . import job as jobs
+from . import native
 from .configuration import Configuration
-from .errors import StepOrderError, UsageError
+from .errors import NotBuilt, StepOrderError, UsageError
+from .gradients import ShownGradients
 from .held import HeldModule
 from .optimizers import Declared
 from .residency import TORCH_TYPES
@@ -23,6 +26,9 @@ class SteppedModule(HeldModule):
     _asked = False  # inside backward() of any engine
     _scaled: float | None = None  # factor of scale() of any engine, until the backward of that loss
     _loss: torch.Tensor | None = None  # loss that scale() of this engine multiplied
+    _why_fixed = ""  # reason why trained parameters cannot change after initialize()
+    _trains: Collection[torch.nn.Parameter] = ()  # parameters with optimizer state
+    _paused: list[str] | None = None  # names of those that are frozen
 
     def __init__(
         self, config: Configuration, model: torch.nn.Module, optimizer: Any = None, model_parameters: Any = None, lr_scheduler: Any = None
@@ -30,10 +36,12 @@ class SteppedModule(HeldModule):
         declared = Declared(config, model, jobs.current(), optimizer, model_parameters, lr_scheduler)
         super().__init__(declared)
         self.optimizer, self._brings_rates = declared.optimizer, declared.brings_rates
+        self._show_gradients()
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
         dtype = declared.autocast
         self._autocast = torch.autocast(self.device.type, TORCH_TYPES[dtype]) if dtype else contextlib.nullcontext()
         if self.optimizer is not None:
+            self._trains = self.optimizer.trained().keys()
             self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
             self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
         self.lr_scheduler = self._scheduler(lr_scheduler)
@@ -50,12 +58,57 @@ class SteppedModule(HeldModule):
     def _value(self, path: str) -> Any:
         return self._configuration.values[path]
 
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> Any:
+        raise UsageError("DistributedDataParallel: the engine already sums gradients over the ranks; use the engine without it")
+
+    def _why_hidden(self) -> str:
+        """Returns the reason why parameters cannot show gradients, or an empty string."""
+        stage = self._value("zero_optimization.stage")
+        return f"a rank has only a part of the gradient at ZeRO stage {stage}" if stage > 1 else ""
+
+    def _show_gradients(self) -> None:
+        key = {"on": True, "off": False}.get(self._value("cleave.visible_gradients"))
+        self._shown = ShownGradients(self._job, self._native, self._units, key, self._why_hidden())
+
+    def next_rates(self) -> native.Rates:
+        """Returns the rates of the next step by the schedule of the ds_config."""
+        return self._native.next_rates()
+
+    # ---- what is trained ----
+
+    def _follow_growth(self) -> None:
+        """Trains parameters that were unfrozen, or added to the optimizer, since the last step. Collective if there are any."""
+        if self.optimizer is None or self._in_step:
+            return
+        regrouped, trained = self.optimizer.regrouped(), self.optimizer.trained()
+        if not regrouped and trained.keys() <= self._trains:
+            return
+        if self._why_fixed:
+            raise NotBuilt(f"requires_grad, add_param_group: trained parameters cannot change {self._why_fixed}; set them before initialize()")
+        paused = [slot.parameter for slot in self._units.slots() if slot.trains and slot.parameter not in trained]
+        self._shown.close()
+        self._renew(paused)
+        self._brings_rates, self._trains = self._declared.brings_rates, {**trained, **dict.fromkeys(paused)}.keys()
+        self._paused = None
+        self._show_gradients()
+
+    def _pause_frozen(self) -> None:
+        """Excludes trained parameters from the update that are frozen now and got no gradient in this step."""
+        arrived = self._residency.arrived
+        paused = [s.name for s in self._units.slots() if s.trains and not s.parameter.requires_grad and s.name not in arrived]
+        if paused != (self._paused or []):
+            if self._why_fixed:
+                raise NotBuilt(f"requires_grad: parameters cannot be frozen {self._why_fixed}; freeze them before initialize()")
+            self._native.pause(json.dumps(paused))
+        self._paused = paused
+
     def _scheduler(self, given: Any) -> Any:
         if self.optimizer is None:
             return None
         if given is None:
             section = self.config.get("scheduler")
-            return kind_of(section).of_engine(self._native, self.optimizer, section.get("params") or {}) if section else None
+            return kind_of(section).of_engine(self, self.optimizer, section.get("params") or {}) if section else None
         return given(self.optimizer.optimizer) if callable(given) and not hasattr(given, "step") else given
 
     def _require_training(self, what: str) -> None:
@@ -157,6 +210,8 @@ class SteppedModule(HeldModule):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Calls the module. Gradients that reach the outputs go to the engine. Collective at stage 3."""
+        if torch.is_grad_enabled():
+            self._follow_growth()
         with self._autocast:
             output = self._residency.forward(lambda: self.module(*inputs, **kwargs))
         tensors = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.grad_fn is not None]
@@ -191,10 +246,14 @@ class SteppedModule(HeldModule):
             SteppedModule._scaled = None
             if counts:
                 self._has_gradients = self._own = True
+                self._shown.gave(last)
                 self._losses.append(loss if self._loss is None else self._loss)
                 self._loss = None
 
-        self._residency.begin_backward(counts and self._is_last(), factor)
+        last = counts and self._is_last()
+        if last:
+            self._pause_frozen()
+        self._residency.begin_backward(last, factor)
         torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _is_last(self) -> bool:
@@ -226,11 +285,14 @@ class SteppedModule(HeldModule):
         times = 1 if scale_wrt_gas else self.gradient_accumulation_steps()
         seed = torch.full_like(loss, self._native.scale() * times)
         SteppedModule._asked = True
+        if last := self._is_last():
+            self._pause_frozen()
         try:
-            self._residency.backward(lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), self._is_last())
+            self._residency.backward(lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), last)
         finally:
             SteppedModule._asked = False
         self._has_gradients = True
+        self._shown.gave(last)
         self._losses.append(loss.detach() * times)
         return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
 
@@ -281,7 +343,8 @@ class SteppedModule(HeldModule):
         """Called after each update."""
 
     def _require_used(self, arrived: set[str]) -> None:
-        unused = [slot.name for slot in self._units.slots() if slot.trains and slot.name not in arrived]
+        slots = [slot for slot in self._units.slots() if slot.trains and slot.parameter.requires_grad]
+        unused = [slot.name for slot in slots if slot.name not in arrived]
         if arrived and unused and self._configuration.values.get("zero_optimization.ignore_unused_parameters") is False:
             raise UsageError(f"{', '.join(unused)}: got no gradient; set zero_optimization.ignore_unused_parameters to true to allow this")
         arrived.clear()
@@ -289,10 +352,14 @@ class SteppedModule(HeldModule):
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
         assert self.optimizer is not None
         self._require_used(self._residency.arrived)
+        self._shown.end_step()
+        if self._paused is None or not self._shown.is_complete():
+            self._pause_frozen()
         rates = self.optimizer.rates() if self._brings_rates else []
         self._in_step = False
         losses = torch.stack([loss.float().reshape(()) for loss in self._losses]).tolist() if self._losses else []
         result = self._native.finish_step(losses, rates)
+        self._shown.ended()
         self._norm = float("inf") if result.skipped else result.grad_norm
         self.optimizer.updated(bool(result.skipped))
         self._applied = not result.skipped
