@@ -13,7 +13,7 @@ from . import native
 from .errors import StepOrderError
 from .units import ModuleUnits
 
-OWN = torch.Tensor.grad
+OWN: Any = torch.Tensor.grad
 """Descriptor of the gradient that autograd accumulates."""
 _READS = "call deepspeed.utils.safe_get_full_grad(parameter)"
 
@@ -21,22 +21,23 @@ _READS = "call deepspeed.utils.safe_get_full_grad(parameter)"
 class Trained(torch.nn.Parameter):
     """A trained parameter of an engine."""
 
-    @property  # type: ignore[override]
+    @property
     def grad(self) -> torch.Tensor | None:
         shown = self.__dict__.get("_shown")
-        return OWN.__get__(self) if shown is None else shown.read(self)  # type: ignore[no-any-return, attr-defined]
+        gradient: torch.Tensor | None = OWN.__get__(self) if shown is None else shown.read(self)
+        return gradient
 
     @grad.setter
     def grad(self, value: torch.Tensor | None) -> None:
         shown = self.__dict__.get("_shown")
         if shown is None or not shown.write(self, value):
-            OWN.__set__(self, value)  # type: ignore[attr-defined]
+            OWN.__set__(self, value)
 
     @grad.deleter
     def grad(self) -> None:
         self.grad = None
 
-    def __repr__(self) -> str:
+    def __repr__(self) -> str:  # type: ignore[override]
         return f"Parameter containing:\n{self.detach().requires_grad_(self.requires_grad)!r}"
 
 
@@ -45,7 +46,7 @@ class _At(enum.Enum):
 
 
 class ShownGradients:
-    """Gradients of one engine. A script that reads none in its first step gives up `parameter.grad`, so that updates can overlap backwards."""
+    """Gradients of one engine. If a script reads none in its first step, later reads are errors, so that updates can overlap backwards."""
 
     def __init__(self, job: native.Job, engine: native.NativeEngine, units: ModuleUnits, key: bool | None, hidden: str) -> None:
         """Attaches to the trained parameters.
@@ -74,7 +75,7 @@ class ShownGradients:
 
     def read(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
         """Returns the gradient as `parameter.grad`. The first read of a step waits until all ranks read or step."""
-        own: torch.Tensor | None = OWN.__get__(parameter)  # type: ignore[attr-defined]
+        own: torch.Tensor | None = OWN.__get__(parameter)
         if self._at is _At.none or own is not None or not parameter.requires_grad:
             return own
         if self._at is _At.complete and self._watches:
@@ -140,5 +141,5 @@ class ShownGradients:
         for slot in self._units.slots():
             slot.parameter.__dict__.pop("_shown", None)
             if type(slot.parameter) is Trained:
-                slot.parameter.__class__ = torch.nn.Parameter
+                slot.parameter.__class__ = torch.nn.Parameter  # type: ignore[assignment]
         self._views.clear()

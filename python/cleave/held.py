@@ -10,8 +10,8 @@ import torch
 
 from . import job as jobs
 from . import native
+from .declared import Declared
 from .errors import NotBuilt, UsageError
-from .optimizers import Declared
 from .residency import TORCH_TYPES, Residency
 from .sharded import joined, part_of, shard_of, value_of
 from .units import Slot

@@ -296,8 +296,8 @@ class Residency:
                 slot.parameter.requires_grad_(trains)
 
     def _on_gradient(self, slot: Slot, parameter: torch.Tensor) -> None:
-        gradient = OWN.__get__(parameter)  # type: ignore[attr-defined]
-        OWN.__set__(parameter, None)  # type: ignore[attr-defined]
+        gradient = OWN.__get__(parameter)
+        OWN.__set__(parameter, None)
         if gradient is None:
             return
         if not self.in_backward:

@@ -94,7 +94,11 @@ class Saved:
         facts = self._native.facts()
         self.path = path_from_json(facts["path"])
         self.beside = beside(facts["client"] or {}, self.path)
-        self.shapes = {name: torch.Size(self.beside.shapes.get(name, shape)) for name, shape in facts["tensors"].items() if name not in self.beside.outside}
+        self.shapes = {
+            name: torch.Size(self.beside.shapes.get(name, shape))
+            for name, shape in facts["tensors"].items()
+            if name not in self.beside.outside
+        }
         self.shared = {**dict(facts["tied"]), **self.beside.shared}
 
     def read(self, name: str, kind: str = "master") -> torch.Tensor:

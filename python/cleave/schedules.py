@@ -48,8 +48,8 @@ class Schedule:
         self.show()
 
     @classmethod
-    def of_engine(cls, engine: native.NativeEngine, optimizer: torch.optim.Optimizer, given: dict[str, Any]) -> "Schedule":
-        """Returns a schedule that shows the rates of an engine, which follows it by itself."""
+    def of_engine(cls, engine: Any, optimizer: torch.optim.Optimizer, given: dict[str, Any]) -> "Schedule":
+        """Returns a schedule that shows `next_rates()` of an engine, which follows it by itself."""
         made = cls.__new__(cls)
         made._begin(optimizer, lambda updates, group: engine.next_rates(), given)
         return made

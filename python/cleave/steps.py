@@ -2,49 +2,28 @@
 
 import contextlib
 import functools
-import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import job as jobs
-from . import native
 from .configuration import Configuration
-from .errors import NotBuilt, StepOrderError, UsageError
-from .gradients import ShownGradients
-from .held import HeldModule
-from .optimizers import Declared
-from .residency import TORCH_TYPES
-from .schedules import kind_of
+from .errors import StepOrderError, UsageError
+from .trained import TrainedModule
 
 
-class SteppedModule(HeldModule):
+class SteppedModule(TrainedModule):
     """An engine with training steps."""
 
     _asked = False  # inside backward() of any engine
     _scaled: float | None = None  # factor of scale() of any engine, until the backward of that loss
     _loss: torch.Tensor | None = None  # loss that scale() of this engine multiplied
-    _why_fixed = ""  # reason why trained parameters cannot change after initialize()
-    _trains: Collection[torch.nn.Parameter] = ()  # parameters with optimizer state
-    _paused: list[str] | None = None  # names of those that are frozen
 
     def __init__(
         self, config: Configuration, model: torch.nn.Module, optimizer: Any = None, model_parameters: Any = None, lr_scheduler: Any = None
     ) -> None:
-        declared = Declared(config, model, jobs.current(), optimizer, model_parameters, lr_scheduler)
-        super().__init__(declared)
-        self.optimizer, self._brings_rates = declared.optimizer, declared.brings_rates
-        self._show_gradients()
-        self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
-        dtype = declared.autocast
-        self._autocast = torch.autocast(self.device.type, TORCH_TYPES[dtype]) if dtype else contextlib.nullcontext()
-        if self.optimizer is not None:
-            self._trains = self.optimizer.trained().keys()
-            self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
-            self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
-        self.lr_scheduler = self._scheduler(lr_scheduler)
+        super().__init__(config, model, optimizer, model_parameters, lr_scheduler)
         self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
         self._boundary: bool | None = None  # set by the script; None: counted
         self._unsynced = False
@@ -54,66 +33,6 @@ class SteppedModule(HeldModule):
         self._micro_batch = int(self._value("train_micro_batch_size_per_gpu"))
         self._micro_batches = int(self._value("gradient_accumulation_steps"))
         self._managed = config.given.get("managed_gradient_accumulation") is not False  # False: each step() is a boundary
-
-    def _value(self, path: str) -> Any:
-        return self._configuration.values[path]
-
-    @property
-    def _ddp_params_and_buffers_to_ignore(self) -> Any:
-        raise UsageError("DistributedDataParallel: the engine already sums gradients over the ranks; use the engine without it")
-
-    def _why_hidden(self) -> str:
-        """Returns the reason why parameters cannot show gradients, or an empty string."""
-        stage = self._value("zero_optimization.stage")
-        return f"a rank has only a part of the gradient at ZeRO stage {stage}" if stage > 1 else ""
-
-    def _show_gradients(self) -> None:
-        key = {"on": True, "off": False}.get(self._value("cleave.visible_gradients"))
-        self._shown = ShownGradients(self._job, self._native, self._units, key, self._why_hidden())
-
-    def next_rates(self) -> native.Rates:
-        """Returns the rates of the next step by the schedule of the ds_config."""
-        return self._native.next_rates()
-
-    # ---- what is trained ----
-
-    def _follow_growth(self) -> None:
-        """Trains parameters that were unfrozen, or added to the optimizer, since the last step. Collective if there are any."""
-        if self.optimizer is None or self._in_step:
-            return
-        regrouped, trained = self.optimizer.regrouped(), self.optimizer.trained()
-        if not regrouped and trained.keys() <= self._trains:
-            return
-        if self._why_fixed:
-            raise NotBuilt(f"requires_grad, add_param_group: trained parameters cannot change {self._why_fixed}; set them before initialize()")
-        paused = [slot.parameter for slot in self._units.slots() if slot.trains and slot.parameter not in trained]
-        self._shown.close()
-        self._renew(paused)
-        self._brings_rates, self._trains = self._declared.brings_rates, {**trained, **dict.fromkeys(paused)}.keys()
-        self._paused = None
-        self._show_gradients()
-
-    def _pause_frozen(self) -> None:
-        """Excludes trained parameters from the update that are frozen now and got no gradient in this step."""
-        arrived = self._residency.arrived
-        paused = [s.name for s in self._units.slots() if s.trains and not s.parameter.requires_grad and s.name not in arrived]
-        if paused != (self._paused or []):
-            if self._why_fixed:
-                raise NotBuilt(f"requires_grad: parameters cannot be frozen {self._why_fixed}; freeze them before initialize()")
-            self._native.pause(json.dumps(paused))
-        self._paused = paused
-
-    def _scheduler(self, given: Any) -> Any:
-        if self.optimizer is None:
-            return None
-        if given is None:
-            section = self.config.get("scheduler")
-            return kind_of(section).of_engine(self, self.optimizer, section.get("params") or {}) if section else None
-        return given(self.optimizer.optimizer) if callable(given) and not hasattr(given, "step") else given
-
-    def _require_training(self, what: str) -> None:
-        if self.optimizer is None:
-            raise StepOrderError(f"{what}: this engine has no optimizer; give initialize() one, or a section `optimizer` in the ds_config")
 
     def _require_loss(self, what: str, loss: Any) -> None:
         self._require_training(what)

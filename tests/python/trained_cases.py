@@ -1,5 +1,7 @@
-"""Cases of trained_test.py for ranks: parameters that are trained outside of the module, frozen and unfrozen, or not floating-point numbers,
-and their visible gradients. Each returns JSON."""
+"""Cases of trained_test.py for ranks: parameters outside of the module, frozen and unfrozen, and of other types; visible gradients.
+
+Each returns JSON.
+"""
 
 from __future__ import annotations
 
@@ -191,6 +193,34 @@ def frozen_and_resumed(folder: str) -> dict[str, float]:
     return out
 
 
+def frozen_in_16_bits(folder: str) -> dict[str, list[bool]]:
+    """Freezes one parameter of a layer in bf16, with optimizer state in every home; returns which of weights and masters stayed."""
+    out = {}
+    homes: list[dict[str, Any]] = [{}, {"device": "cpu"}, {"device": "nvme", "nvme_path": folder}]
+    for stage, home, kind in itertools.product((1, 2, 3), homes, ("AdamW", "Lamb")):
+        if home.get("device") == "nvme" and stage < 3:
+            continue
+        made = config(stage, bf16={"enabled": True}, optimizer={"type": kind, "params": {"lr": 1e-2}})
+        made["zero_optimization"] |= {"offload_optimizer": home} if home else {}
+        engine, *_ = deepspeed.initialize(model=(module := models.seeded(models.Mlp)), model_parameters=module.parameters(), config=made)
+
+        def values(engine: Any = engine) -> list[torch.Tensor]:
+            with deepspeed.zero.GatheredParameters(list(engine.module.head.parameters())):
+                shown = [p.detach().clone() for p in engine.module.head.parameters()]
+            return [*shown, *(engine.parameters_of(name) for name in ("head.weight", "head.bias"))]
+
+        for step in range(4):
+            module.head.weight.requires_grad_(step != 2)
+            before = values()
+            x, y = models.batch(step, 0, engine.global_rank)
+            engine.backward(nn.functional.cross_entropy(engine(x.bfloat16()).float(), y))
+            engine.step()
+            if step == 2:
+                out[f"{kind} stage {stage} {home.get('device')}"] = [torch.equal(a, b) for a, b in zip(before, values(), strict=True)]
+        engine.destroy()
+    return out
+
+
 def groups_change() -> dict[str, float]:
     """Adds a group in mid-training, lets groups with equal first rates depart, and begins to decay."""
     out = {}
@@ -268,6 +298,12 @@ def read_on_one_rank() -> dict[str, Any]:
     return {"apart": pair.apart(), "norms": got, "after": pair.engine.module.head.weight.grad is None}
 
 
+def read_between(pair: Pair, step: int) -> str:
+    """Returns the error of reading a gradient between backward and step."""
+    weight = pair.engine.module.head.weight
+    return str(pair.step(step, between=lambda module: "" if module is pair.plain else plain.said_of(lambda: weight.grad))[0])
+
+
 def gradients_not_shown() -> dict[str, str]:
     """Returns the errors of reads that cannot work."""
     out = {}
@@ -278,16 +314,12 @@ def gradients_not_shown() -> dict[str, str]:
         ("exact sums", 0, {"cleave": {"exact_sums": True}}),
     ):
         pair = Pair(lambda: models.seeded(models.Mlp), stage, **more)
-        weight = pair.engine.module.head.weight
-        said = []
-        pair.step(0, between=lambda module: module is pair.plain or said.append(plain.said_of(lambda: weight.grad)))  # type: ignore[func-returns-value]
-        out[name] = said[0]
-        out[f"{name}, later"] = str(weight.grad)
+        out[name] = read_between(pair, 0)
+        out[f"{name}, later"] = str(pair.engine.module.head.weight.grad)
         pair.engine.destroy()
     pair = Pair(lambda: models.seeded(models.Mlp), 0)
-    weight = pair.engine.module.head.weight
     pair.step(0)
-    pair.step(1, between=lambda module: module is pair.plain or out.update(unread=plain.said_of(lambda: weight.grad)))  # type: ignore[func-returns-value]
+    out["unread"] = read_between(pair, 1)
     pair = Pair(lambda: models.seeded(models.Mlp), 0, gradient_accumulation_steps=2)
     weight = pair.engine.module.head.weight
     pair.engine.backward(models.loss(pair.engine, models.batch(0, 0, 0)))
@@ -300,8 +332,14 @@ def shown_by_key() -> float:
     """Reads gradients in a later step only, with updates that would overlap the backward."""
     optimizer = {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1, "eps": 1e-6}}
     module, reference = models.seeded(models.Mlp), models.seeded(models.Mlp)
-    made = config(0, optimizer=optimizer, scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 2, "warmup_max_lr": 1e-2, "warmup_min_lr": 5e-3}})
-    engine, *_ = deepspeed.initialize(model=module, model_parameters=module.parameters(), config=made | {"cleave": {"visible_gradients": "on"}})
+    made = config(
+        0,
+        optimizer=optimizer,
+        scheduler={"type": "WarmupLR", "params": {"warmup_num_steps": 2, "warmup_max_lr": 1e-2, "warmup_min_lr": 5e-3}},
+    )
+    engine, *_ = deepspeed.initialize(
+        model=module, model_parameters=module.parameters(), config=made | {"cleave": {"visible_gradients": "on"}}
+    )
     theirs = adamw(reference.parameters())
     for step in range(3):
         engine.backward(models.loss(engine, models.batch(step, 0, engine.global_rank)))

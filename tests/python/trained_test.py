@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""What an engine trains: parameters outside of the module, frozen, unfrozen and added in mid-training, or of other types; their gradients as
-scripts see them. Expected values come from the same loop in torch alone."""
+"""Parameters outside of the module, of other types, frozen, unfrozen and added in mid-training, and gradients as scripts see them.
+
+Expected values come from the same loop in torch alone.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +37,13 @@ class Trained(unittest.TestCase):
     def test_parameters_frozen_and_unfrozen_at_random_end_as_in_torch(self) -> None:
         for name, far in on_two("frozen_in_turns", list(range(12))).items():
             self.assertLess(far, CLOSE, name)
+
+    def test_a_frozen_parameter_keeps_its_bits_in_every_home(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            got = on_two("frozen_in_16_bits", folder)
+        self.assertEqual(len(got), 14)
+        for name, (weight, bias, master_of_weight, master_of_bias) in got.items():
+            self.assertEqual((weight, master_of_weight, bias or master_of_bias), (True, True, False), name)
 
     def test_the_updates_that_a_frozen_layer_missed_survive_a_checkpoint(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
