@@ -20,7 +20,7 @@ LANGUAGES = {"```sh", "```text", "```json", "```python", "```cpp"}
 
 # Beginnings of commands that another test runs: its file, and the text there that runs it.
 SUITE, EXAMPLES, WHEEL = "scripts/test.sh", "scripts/test_examples.sh", "scripts/test_wheel.sh"
-CLUSTERS, LAUNCHING, PYTHON = "tests/app/cluster_examples_test.py", "tests/app/launching_test.py", "tests/python/examples_test.py"
+CLUSTERS, HOSTS, PYTHON = "tests/app/cluster_examples_test.py", "tests/app/other_hosts_test.py", "tests/python/examples_test.py"
 ELSEWHERE = {
     "./scripts/quickstart.sh": (EXAMPLES, "./scripts/quickstart.sh"),
     "./scripts/test.sh": (".ci/run", "./scripts/test.sh"),
@@ -65,10 +65,10 @@ ELSEWHERE = {
     "cleave train --resume required": ("tests/python/checkpoint_test.py", '"--resume", "required"'),
     "cleave export DIR OUT --adapter": ("tests/app/lora_test.py", '"--adapter"'),
     # On several hosts, or started by SLURM.
-    "deepspeed -H hosts train.py": (LAUNCHING, '"-H", self.hosts'),
-    "mpirun -n 8 deepspeed train.py": (LAUNCHING, '["mpirun", "-n", 2, *more, DEEPSPEED'),
-    "mpirun ... cleave launch --rank": (LAUNCHING, '"--launcher", kind'),
-    "ssh HOST 'exec cleave launch --node'": (LAUNCHING, 'self.several("train.py"'),
+    "deepspeed -H hosts train.py": (HOSTS, '"-H", self.hosts'),
+    "mpirun -n 8 deepspeed train.py": (HOSTS, '["mpirun", "-n", 2, *more, DEEPSPEED'),
+    "mpirun ... cleave launch --rank": (HOSTS, '"--launcher", kind'),
+    "ssh HOST 'exec cleave launch --node'": (HOSTS, 'self.several("train.py"'),
     "srun --ntasks-per-node 1 deepspeed train.py": ("tests/multinode/slurm_test.py", "--ntasks-per-node"),
     "srun --mpi=pmi2": ("tests/launcher/pmi_test.cpp", "PMI_FD"),
 }
