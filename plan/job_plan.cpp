@@ -85,8 +85,8 @@ void JobPlan::add(RankPlan rank) {
     known->ranks.insert(known->ranks.end(), rank.ranks.begin(), rank.ranks.end());
 }
 
-void JobPlan::check_fits(const MemoryLimits& limits) const {
-  for (const RankPlan& r : ranks) cleave::check_fits(r.memory, limits);
+void JobPlan::check_fits(const MemoryLimits& limits, bool with_table) const {
+  for (const RankPlan& r : ranks) cleave::check_fits(r.memory, limits, with_table);
 }
 
 CallProof prove_calls(int world, const EngineMaker& make) {

@@ -56,8 +56,8 @@ struct JobPlan {
   // Adds a tried rank, merged with ranks of its stage with equal needs.
   void add(RankPlan rank);
 
-  // Throws Error(memory) with the table if a rank needs more than the limits.
-  void check_fits(const MemoryLimits& limits) const;
+  // Throws Error(memory) if a rank needs more than the limits; see cleave::check_fits.
+  void check_fits(const MemoryLimits& limits, bool with_table = true) const;
 };
 
 // Makes the engine of one rank as in the job, over this communicator and with these options.
