@@ -33,6 +33,7 @@ struct RankPlan {
   zero::UpdateBytes update;        // of optimizer state off the device
   std::vector<kernels::Work> work = {};  // kernels that the first rank launches in one step
   int64_t frame_bytes = 0;               // part of `memory`: activations of one micro-batch in flight
+  int64_t gathers = 0, reductions = 0;   // calls of one step over the data axis
 
   int64_t sent_total() const;
   int64_t sent_between_nodes() const;
