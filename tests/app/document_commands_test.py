@@ -194,6 +194,17 @@ class DocumentCommands(AppTest):
         self.assertEqual({*NOT_RUN, *ELSEWHERE} - elsewhere, set(), "no page has these commands")
         self.assertEqual(set(FILLED) - in_text, set(), "no page has these commands")
 
+    def test_shown_scripts_can_be_started(self):
+        """A script in a command is executable, and so is every script with a first line that names its interpreter."""
+        words = {command.split()[0] for page in PAGES for block in blocks(page, "sh") for command in commands(block)}
+        words |= {command.split()[0] for page in PAGES for command in inline_commands(page)}
+        shown = {ROOT / word for word in words if re.fullmatch(r"(?:\./)?(?:scripts|examples|benchmarks|tests)/\S+", word)}
+        self.assertGreater(len(shown), 15)
+        for folder in ("scripts", "benchmarks", "examples", "tests/cuda_interpreter"):
+            files = [path for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".sh"}]
+            shown |= {path for path in files if path.read_text().startswith("#!")}
+        self.assertEqual({str(path) for path in shown if not (os.access(path, os.X_OK) and path.read_text().startswith("#!"))}, set())
+
     def test_the_named_tests_run_the_commands(self):
         runners = "".join((ROOT / name).read_text() for name in (SUITE, ".ci/run", EXAMPLES))
         for begin, (file, text) in ELSEWHERE.items():
