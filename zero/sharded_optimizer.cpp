@@ -113,6 +113,7 @@ UpdateBytes ShardedOptimizer::update_bytes() const {
   for (const StateHome::Tile& tile : state_.tiles()) {
     if (tile.home == MemoryKind::device) continue;
     const int64_t n = tile.range.size(), state = n * state_.kinds() * size_of(DType::fp32);
+    bytes.disk_tiles += int64_t(tile.home == MemoryKind::disk);
     bytes.state += state, bytes.read += (whole_ ? 2 : 1) * state, bytes.written += state;
     const Tensor gradient = store_.gradient_slice(tile.unit), weights = store_.weights_slice(tile.unit);
     auto on_device = [](const Tensor& t) { return t.memory() == MemoryKind::device; };

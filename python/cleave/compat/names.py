@@ -16,6 +16,7 @@ MODULES: dict[str, dict[str, str]] = {
         **_of("errors", "CleaveError UsageError OutOfMemory CheckpointError TrainingError RankLost NotBuilt StepOrderError"),
         "init_inference": "!inference engines are not supported; use cleave generate, or initialize() without an optimizer",
         "tp_model_init": "!tensor parallelism of PyTorch modules is not supported; use cleave train with one of its models",
+        "Accelerator": "!Accelerator is not supported; use accelerate.Accelerator(deepspeed_plugin=...), or initialize()",
         "OnDevice": "!OnDevice is not supported; use torch.device(...) as a context",
         "DeepSpeedTransformerLayer": "!DeepSpeedTransformerLayer is not supported; use torch.nn.TransformerEncoderLayer",
         "moe": "!expert parallelism is not supported; a mixture of experts trains as any other module, with whole experts",
