@@ -270,10 +270,10 @@ class SteppedModule(TrainedModule):
 
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
         assert self.optimizer is not None
-        self._require_used(self._residency.arrived)
         self._shown.end_step()
-        if self._paused is None or not self._shown.is_complete():
+        if not self._shown.is_complete():  # no backward was the last one: the script ends the step by itself
             self._pause_frozen()
+        self._require_used(self._residency.arrived)
         rates = self.optimizer.rates() if self._brings_rates else []
         self._in_step = False
         losses = torch.stack([loss.float().reshape(()) for loss in self._losses]).tolist() if self._losses else []
