@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from . import job as jobs
 from .configuration import configuration_of
 from .errors import UsageError
-from .sharded import Writes, shard_of, share_out
+from .sharded import Reads, hidden_in, share_out, used
 
 
 @contextlib.contextmanager
@@ -42,7 +43,8 @@ def GatheredParameters(  # noqa: N802
 
 @contextlib.contextmanager
 def _before_an_engine(parameters: list[torch.nn.Parameter], modifier_rank: int | None) -> Iterator[None]:
-    shards = [(p, shard) for p in dict.fromkeys(parameters) if (shard := shard_of(p)) is not None]
+    _reads.hide(parameters)
+    shards = [(p, shard) for p in dict.fromkeys(parameters) if (shard := hidden_in(p)) is not None]
     for parameter, shard in shards:
         shard.show(parameter)
     try:
@@ -58,8 +60,9 @@ def _before_an_engine(parameters: list[torch.nn.Parameter], modifier_rank: int |
 class Init(contextlib.AbstractContextManager["Init"]):
     """Context that shards parameters over the ranks as soon as their module is built, with the values of rank 0. Collective.
 
-    A rank holds at most its part of the model and one whole module. The parts are in host memory, in the type of the parameters, until
-    `initialize` takes them over. Contexts may be nested.
+    Constructors may read, copy and change parameters of modules inside them; the use of a sharded parameter is collective. A rank holds
+    at most its part of the model, one whole module, and 256 MiB of parameters that a constructor used. The parts are in host memory, in
+    the type of the parameters, until `initialize` takes them over. Contexts may be nested.
 
     Args:
         module: an existing module to shard.
@@ -109,20 +112,25 @@ class Init(contextlib.AbstractContextManager["Init"]):
             Init._depth += 1
             if Init._depth == 1:
                 _watch_classes()
-                self._writes = Writes()
-                self._writes.__enter__()  # type: ignore[no-untyped-call]
+                _reads.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         if self.enabled:
             Init._depth -= 1
             if Init._depth == 0:
-                self._writes.__exit__(*error)  # type: ignore[no-untyped-call]
                 _leave_classes()
+                _reads.__exit__(*error)  # type: ignore[no-untyped-call]
+                if error[0] is None:  # the other ranks may not have the error
+                    _reads.hide(list(_reads.whole))
+                _reads.whole.clear()
+                used.clear()
 
 
+_reads = Reads()
 _under_way: list[int] = []  # ids of modules with a running constructor
-_watched: list[tuple[Any, Any]] = []  # classes and their original constructors
+_built: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # modules with shared-out parameters
+_watched: list[tuple[Any, str, Any]] = []  # classes and their original functions
 
 
 def _shares_out(init: Callable[..., None]) -> Callable[..., None]:
@@ -132,11 +140,16 @@ def _shares_out(init: Callable[..., None]) -> Callable[..., None]:
             init(self, *args, **kwargs)
             return
         _under_way.append(id(self))
+        before = set(_reads.whole)
         try:
             init(self, *args, **kwargs)
         finally:
             _under_way.remove(id(self))
-        share_out(self, Init._checks)
+        _built.add(self)
+        for module in self.modules():  # a constructor may give new parameters to modules inside it
+            if module in _built:
+                share_out(module, Init._checks)
+        _reads.hide([p for p in _reads.whole if p not in before])
 
     return wrapped
 
@@ -148,15 +161,16 @@ def _classes(kind: type) -> Iterator[type]:
         yield from _classes(below)
 
 
-def _watch_class(kind: Any) -> None:
-    if "__init__" in vars(kind):
-        _watched.append((kind, kind.__init__))
-        kind.__init__ = _shares_out(kind.__init__)
+def _watch_class(kind: Any, name: str = "__init__") -> None:
+    if name in vars(kind):
+        _watched.append((kind, name, vars(kind)[name]))
+        setattr(kind, name, _shares_out(vars(kind)[name]))
 
 
 def _watch_classes() -> None:
     for kind in set(_classes(torch.nn.Module)):
         _watch_class(kind)
+    _watch_class(torch.nn.Module, "__setstate__")  # of copies
 
     def watch(cls: Any, **kwargs: Any) -> None:
         super(torch.nn.Module, cls).__init_subclass__(**kwargs)
@@ -166,8 +180,8 @@ def _watch_classes() -> None:
 
 
 def _leave_classes() -> None:
-    for kind, init in _watched:
-        kind.__init__ = init
+    for kind, name, function in _watched:
+        setattr(kind, name, function)
     _watched.clear()
     del torch.nn.Module.__init_subclass__
 

@@ -1,0 +1,137 @@
+"""Cases of init_test.py for ranks: constructors that use the parameters of modules inside them, in zero.Init; each returns JSON."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import cleave as deepspeed
+import models
+import torch
+from cleave import sharded
+from engine_cases import config, in_torch, steps, worst
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+
+WIDTH = models.WIDTH
+
+
+class Net(nn.Module):
+    """Layers with one in the middle that `kind` makes of modules or changes."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(8, WIDTH), nn.Linear(WIDTH, models.CLASSES)
+        self.middle = KINDS[kind](self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.middle(self.first(x))))
+
+
+def _linear(change: Callable[[nn.Linear], Any]) -> Callable[[nn.Module], nn.Module]:
+    def made(net: nn.Module) -> nn.Module:
+        layer = nn.Linear(WIDTH, WIDTH)
+        with torch.no_grad():
+            return change(layer) or layer  # type: ignore[no-any-return]
+
+    return made
+
+
+def _encoder(net: nn.Module) -> nn.Module:
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 3, 24, dropout=0.0, batch_first=True), 3, enable_nested_tensor=False)
+
+
+class Derived(nn.Module):
+    """Parameters and buffers of other parameters, directly and by a state_dict."""
+
+    scale: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.b.load_state_dict({name: 2 * value for name, value in self.a.state_dict().items()})
+        self.bias = nn.Parameter(torch.stack([self.a.bias, self.b.bias]).mean(0).detach())
+        self.weight = nn.Parameter(self.a.weight * 2)
+        self.register_buffer("scale", self.a.weight.detach().std())
+        self.c.weight.data = self.a.weight.data.t().contiguous()
+        view = self.c.weight.data[:2]
+        self.norm = nn.LayerNorm(WIDTH)
+        view.mul_(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.c(self.b(self.a(x)))) @ self.weight + self.bias * self.scale
+
+
+def _wider(layer: nn.Linear) -> nn.Module:
+    layer.weight.data = torch.cat([layer.weight.data, layer.weight.data * 0.5])
+    layer.bias.data = layer.bias.data.repeat(2)
+    return nn.Sequential(layer, nn.Linear(2 * WIDTH, WIDTH))
+
+
+KINDS: dict[str, Callable[[Any], nn.Module]] = {
+    "encoder": _encoder,
+    "derived": lambda net: Derived(),
+    "wider": _linear(_wider),
+    "copy": _linear(lambda layer: nn.Sequential(layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)))),
+    "copy of a copy": _linear(lambda layer: copy.deepcopy(nn.Sequential(copy.deepcopy(layer), layer))),
+    "rows": _linear(lambda layer: layer.weight[1].fill_(0.25).isnan().any() or None),
+    "index": _linear(lambda layer: layer.weight.__setitem__(0, 0.5)),
+    "same memory": _linear(lambda layer: setattr(layer, "weight", nn.Parameter(nn.Linear(WIDTH, WIDTH).weight))),
+    "apply": _linear(lambda layer: layer.apply(lambda m: nn.init.orthogonal_(m.weight))),
+    "old weight_norm": _linear(nn.utils.weight_norm),
+    "weight_norm": _linear(parametrizations.weight_norm),
+    "orthogonal": _linear(parametrizations.orthogonal),
+    "pruned": _linear(lambda layer: prune.l1_unstructured(layer, "weight", amount=0.3)),
+    "old spectral_norm": _linear(nn.utils.spectral_norm),
+    "spectral_norm": _linear(parametrizations.spectral_norm),
+}
+UNTRAINED = ("old spectral_norm", "spectral_norm")  # each forward changes a buffer
+
+
+def constructed() -> dict[str, Any]:
+    """Returns by kind the names that differ from those outside of zero.Init, whole parameters, and the difference of losses."""
+    out = {}
+    for kind in KINDS:
+        want = models.seeded(Net, 0, kind)
+        with deepspeed.zero.Init(config_dict_or_path=config(3)):
+            net = models.seeded(Net, int(os.environ["RANK"]), kind)
+        whole = [name for name, p in net.named_parameters() if p.ds_status.name != "NOT_AVAILABLE"]
+        with deepspeed.zero.GatheredParameters(net):
+            have = dict(net.named_parameters())
+            other = [name for name, p in want.named_parameters() if not torch.equal(p, have.pop(name))]
+            shapes = [name for name, p in net.named_parameters() if p.ds_shape != p.shape or p.ds_numel != p.numel()]
+        engine, far = deepspeed.initialize(model=net, config=config(3))[0], 0.0
+        buffers = dict(net.named_buffers())
+        other += [name for name, b in want.named_buffers() if not torch.equal(b, buffers[name])]
+        if kind not in UNTRAINED:
+            expected = in_torch(want, torch.optim.AdamW(want.parameters(), lr=1e-2, weight_decay=0.1), engine.world_size, 2)
+            far = worst(steps(engine, 2, 0), expected)
+        out[kind] = {"other": other, "more": list(have), "whole": whole, "shapes": shapes, "far": far}
+    return out
+
+
+class Stack(nn.Module):
+    """Copies of a layer; remembers how many parameters are whole after each copy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first, self.layers, self.counts = _encoder(self), nn.ModuleList(), list[int]()
+        for _ in range(4):
+            self.layers.append(copy.deepcopy(first))
+            self.counts.append(sum(p.ds_status.name == "AVAILABLE" for m in (first, self) for p in m.parameters()))
+
+
+def room() -> dict[str, Any]:
+    """Returns counts of whole parameters in a constructor, with room for few, and the effects of a read and a write after a constructor."""
+    sharded.Reads.ROOM = 4 * 24 * WIDTH
+    with deepspeed.zero.Init(config_dict_or_path=config(3)):
+        counts = Stack().counts
+        layer = nn.Linear(WIDTH, WIDTH)
+        before = bool(layer.weight.isfinite().all())
+        layer.weight.data.zero_()
+    with deepspeed.zero.GatheredParameters(layer):
+        after = float(layer.weight.abs().sum())
+    return {"counts": counts, "before": before, "after": after}
