@@ -5,7 +5,7 @@ A `torch.optim` optimizer that a script passes selects the engine's kernel and i
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from .configuration import Configuration
 from .errors import NotBuilt, StepOrderError, UsageError
 from .layers import PipelineModule
 from .outside import OutsideOptimizer
+from .schedules import differs, kind_of
 from .units import ModuleUnits
 
 
@@ -180,16 +181,22 @@ def _rates(group: dict[str, Any]) -> native.Rates:
     return native.Rates(float(group["lr"]), float(betas[0]), float(betas[1]), float(group.get("weight_decay", 0.0)))
 
 
+def _first_rates(group: dict[str, Any]) -> native.Rates:
+    """Returns the rates of a group without the factor of a torch schedule."""
+    return _rates({**group, "lr": group.get("initial_lr", group["lr"])})
+
+
 class EngineOptimizer(torch.optim.Optimizer):
     """The optimizer that `initialize` returns: its groups can be read and changed, and `engine.step` updates."""
 
-    def __init__(self, inner: torch.optim.Optimizer, outside: OutsideOptimizer | None) -> None:
+    def __init__(self, inner: torch.optim.Optimizer, outside: OutsideOptimizer | None, began: list[native.Rates]) -> None:
+        """began: rates of the groups; groups with equal ones share them."""
         self.optimizer = inner  # the script's, or one of the class of the ds_config; shares its groups
         self.outside = outside  # updates in torch if the engine has no kernel
         self.overflow = False
         self.scale_now: Callable[[], float] = lambda: 1.0
         super().__init__(inner.param_groups, dict(inner.defaults))  # same dictionaries: changes are visible in both
-        self._began = [_rates(group) for group in self.param_groups]
+        self._began = began
         self.numbers = native.rate_groups(self._began, self._began)[0]  # number of the rates of each group
 
     @property
@@ -249,7 +256,10 @@ class Declared:
         if given is not None:
             section, self.outside = section_and_outside(given, config)
             config = config.with_sections(optimizer=section)
-        ours = ["torch_autocast"] + ["scheduler"] * (rates is not None)
+        scheduler = config.section("scheduler") if rates is None and not config.native() else {}
+        groups = parameters if given is None else given.param_groups
+        scheduler = scheduler if differs(scheduler, groups, given is not None) else {}
+        ours = ["torch_autocast"] + ["scheduler"] * (rates is not None or bool(scheduler))
         if not config.native() and not isinstance(module, PipelineModule):
             ours.append("managed_gradient_accumulation")
         self.config: Configuration = config.with_sections(**dict.fromkeys(ours))
@@ -258,14 +268,27 @@ class Declared:
         if given is None and "optimizer" in config.given:
             given = _of_config(self.config, parameters)
             check_groups(given.param_groups)
-        self.optimizer = EngineOptimizer(given, self.outside) if given is not None else None
-        groups = zip(self.optimizer.param_groups, self.optimizer.numbers, strict=True) if self.optimizer else ()
-        trained = [(p, g, number) for g, number in groups for p in g["params"] if p.requires_grad]
+        self.optimizer, self.schedule = None, None
+        if given is not None:
+            began = [_first_rates(group) for group in given.param_groups]
+            self.schedule = self._schedule(given, rates, scheduler)
+            if of_groups := getattr(self.schedule, "of_groups", None):
+                for first, its in zip(began, of_groups, strict=True):
+                    first.lr = of_groups.index(its)
+            self.optimizer = EngineOptimizer(given, self.outside, began)
+        numbered = zip(self.optimizer.param_groups, self.optimizer.numbers, strict=True) if self.optimizer else ()
+        trained = [(p, g, number) for g, number in numbered for p in g["params"] if p.requires_grad]
         decays = {id(p) for p, g, _ in trained if g.get("weight_decay", 0.0)}
         self.units = ModuleUnits(module, {id(p): number for p, _, number in trained}, decays)
         # True if a step takes its rates from the groups in addition to the engine's schedule.
         own = self.outside is not None or "scheduler" not in self.config.given
         self.brings_rates = self.optimizer is not None and (own or len(set(self.optimizer.numbers)) > 1)
+
+    def _schedule(self, optimizer: torch.optim.Optimizer, given: Any, section: Mapping[str, Any]) -> Any:
+        """Returns the script's schedule, or that of a ds_config with a rate per group. None: the engine has it, or there is none."""
+        if section:
+            return kind_of(section)(optimizer, **section.get("params", {}))
+        return given(optimizer) if callable(given) and not hasattr(given, "step") else given
 
     def of_engine(self) -> tuple[str, str, str, list[dict[str, Any]]]:
         """Returns the arguments of cleave_engine_make and of a plan."""

@@ -36,7 +36,7 @@ class SteppedModule(HeldModule):
         if self.optimizer is not None:
             self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
             self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
-        self.lr_scheduler = self._scheduler(lr_scheduler)
+        self.lr_scheduler = declared.schedule or self._schedule_of_engine()
         self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
         self._boundary: bool | None = None  # set by the script; None: counted
         self._unsynced = False
@@ -50,13 +50,10 @@ class SteppedModule(HeldModule):
     def _value(self, path: str) -> Any:
         return self._configuration.values[path]
 
-    def _scheduler(self, given: Any) -> Any:
-        if self.optimizer is None:
+    def _schedule_of_engine(self) -> Any:
+        if self.optimizer is None or not (section := self._configuration.given.get("scheduler")):
             return None
-        if given is None:
-            section = self.config.get("scheduler")
-            return kind_of(section).of_engine(self._native, self.optimizer, section.get("params") or {}) if section else None
-        return given(self.optimizer.optimizer) if callable(given) and not hasattr(given, "step") else given
+        return kind_of(section).of_engine(self._native, self.optimizer, section.get("params") or {})
 
     def _require_training(self, what: str) -> None:
         if self.optimizer is None:
