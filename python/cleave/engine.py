@@ -1,11 +1,13 @@
 """The engine that `initialize` returns: a module with forward, backward and step, as in DeepSpeed."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from .checkpoints import SavedModule
+from .compat.helpers import ThroughputTimer
 from .errors import NotBuilt
 from .residency import TORCH_TYPES
 from .utils.loading import DeepSpeedDataLoader
@@ -100,6 +102,11 @@ class DeepSpeedEngine(SavedModule):
             num_workers=num_local_io_workers or 0,
             pin_memory=pin_memory and self.device.type == "cuda",
         )
+
+    @functools.cached_property
+    def tput_timer(self) -> ThroughputTimer:
+        """Counts for scripts that print them."""
+        return ThroughputTimer(self)
 
     is_compiled = False
 

@@ -189,6 +189,9 @@ def _first_rates(group: dict[str, Any]) -> native.Rates:
 class EngineOptimizer(torch.optim.Optimizer):
     """The optimizer that `initialize` returns: its groups can be read and changed, and `engine.step` updates."""
 
+    offload_states: Callable[..., None]  # of the engine
+    reload_states: Callable[..., None]
+
     def __init__(self, inner: torch.optim.Optimizer, outside: OutsideOptimizer | None, began: list[native.Rates]) -> None:
         """began: rates of the groups; groups with equal ones share them."""
         self.optimizer = inner  # the script's, or one of the class of the ds_config; shares its groups

@@ -227,4 +227,4 @@ class PipelineEngine(DeepSpeedEngine):
             "ranks, or save_checkpoint"
         )
 
-    name_of = _take_over = _zero3_consolidated_16bit_state_dict = _by_name
+    name_of = _take_over = _zero3_consolidated_16bit_state_dict = _consolidated_16bit_state_dict = _by_name

@@ -36,6 +36,7 @@ class SteppedModule(HeldModule):
         if self.optimizer is not None:
             self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
             self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
+            self.optimizer.offload_states, self.optimizer.reload_states = self.offload_states, self.reload_states
         self.lr_scheduler = declared.schedule or self._schedule_of_engine()
         self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
         self._boundary: bool | None = None  # set by the script; None: counted

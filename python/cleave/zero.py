@@ -12,6 +12,7 @@ from . import job as jobs
 from .configuration import configuration_of
 from .errors import UsageError
 from .sharded import Reads, hidden_in, share_out, used
+from .tiling import TiledLinear, TiledLinearReturnBias  # noqa: F401
 
 
 @contextlib.contextmanager
@@ -184,6 +185,24 @@ def _leave_classes() -> None:
         setattr(kind, name, function)
     _watched.clear()
     del torch.nn.Module.__init_subclass__
+
+
+@contextlib.contextmanager
+def OnDevice(dtype: torch.dtype, device: Any = "meta", enabled: bool = True) -> Iterator[None]:  # noqa: N802
+    """Context that creates parameters and buffers on a device, with a default type.
+
+    Args:
+        dtype: type of new floating-point tensors.
+        device: device of new tensors; "meta" gives them no memory.
+        enabled: False makes the context empty.
+    """
+    before = torch.get_default_dtype()
+    with torch.device(device) if enabled else contextlib.nullcontext():
+        torch.set_default_dtype(dtype if enabled else before)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
 
 
 def register_external_parameter(module: torch.nn.Module, parameter: torch.nn.Parameter) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import cleave as deepspeed
 import models
+import plain
 import torch
 from cleave import sharded
 from engine_cases import config, in_torch, steps, worst
@@ -71,6 +72,11 @@ def _wider(layer: nn.Linear) -> nn.Module:
     return nn.Sequential(layer, nn.Linear(2 * WIDTH, WIDTH))
 
 
+def _tiled(layer: nn.Linear) -> nn.Module:
+    torch.manual_seed(1)  # other ranks have other numbers
+    return deepspeed.zero.TiledLinear(WIDTH, WIDTH, in_splits=5, out_splits=2, init_linear=layer)
+
+
 KINDS: dict[str, Callable[[Any], nn.Module]] = {
     "encoder": _encoder,
     "derived": lambda net: Derived(),
@@ -81,6 +87,7 @@ KINDS: dict[str, Callable[[Any], nn.Module]] = {
     "index": _linear(lambda layer: layer.weight.__setitem__(0, 0.5)),
     "same memory": _linear(lambda layer: setattr(layer, "weight", nn.Parameter(nn.Linear(WIDTH, WIDTH).weight))),
     "apply": _linear(lambda layer: layer.apply(lambda m: nn.init.orthogonal_(m.weight))),
+    "tiled": _linear(_tiled),
     "old weight_norm": _linear(nn.utils.weight_norm),
     "weight_norm": _linear(parametrizations.weight_norm),
     "orthogonal": _linear(parametrizations.orthogonal),
@@ -135,3 +142,45 @@ def room() -> dict[str, Any]:
     with deepspeed.zero.GatheredParameters(layer):
         after = float(layer.weight.abs().sum())
     return {"counts": counts, "before": before, "after": after}
+
+
+def tiles() -> dict[str, Any]:
+    """Returns differences of tiled layers from whole ones, sizes of tiles, and the errors of wrong arguments."""
+    whole, x = nn.Linear(7, 5), torch.randn(3, 4, 7)
+    tiled = deepspeed.zero.TiledLinear(7, 5, in_splits=3, out_splits=2, init_linear=whole)
+    parts = deepspeed.zero.TiledLinear(7, 5, in_splits=3, out_splits=2, init_linear=whole, input_is_already_split=True)
+    parts.combine_out_splits = False
+    outputs = parts(list(x.tensor_split(tiled.in_parts[1:-1], dim=-1)))
+
+    class Apart(nn.Linear):
+        def forward(self, value: torch.Tensor) -> Any:
+            return value @ self.weight.t(), self.bias
+
+    apart, bias = deepspeed.zero.TiledLinearReturnBias(7, 5, in_splits=3, out_splits=2, linear_cls=Apart, init_linear=whole)(x)
+    tiled(x).sum().backward()
+    whole(x).sum().backward()
+    rows = [torch.cat([tile.weight.grad for tile in row], dim=1) for row in tiled.linears]
+    far = [tiled(x) - whole(x), torch.cat(outputs, dim=-1) - whole(x), apart + bias - whole(x), torch.cat(rows) - whole.weight.grad]
+    return {
+        "far": max(difference.abs().max().item() for difference in far),
+        "sizes": [[list(tile.weight.shape) for tile in row] for row in tiled.linears],
+        "splits": plain.said_of(lambda: deepspeed.zero.TiledLinear(2, 2, in_splits=3)),
+        "parts": plain.said_of(lambda: parts([x])),
+        "layer": plain.said_of(lambda: tiled.copy_params_from(nn.Linear(7, 5, bias=False))),
+    }
+
+
+def names_of_an_engine() -> list[Any]:
+    """Returns the results of what examples call on an engine, beside steps."""
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(3))[0]
+    steps(engine, 1)
+    kinds = deepspeed.runtime.zero.offload_config
+    before = engine.parameters_of("head.weight")
+    for owner in (engine, engine.optimizer):
+        owner.offload_states(include=[kinds.OffloadStateTypeEnum.optim_states], device=kinds.OffloadDeviceEnum.cpu, non_blocking=True)
+        owner.reload_states()
+    engine.empty_partition_cache()
+    engine.tput_timer.update_epoch_count()
+    state = engine._consolidated_16bit_state_dict()
+    counts = [engine.tput_timer.epoch_count, engine.tput_timer.global_step_count, engine.tput_timer.batch_size]
+    return [*counts, bool(torch.equal(before, engine.parameters_of("head.weight"))), None if state is None else len(state)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import unittest
 
+import models
 import ranks
 
 CASES = "init_cases"
@@ -24,6 +25,18 @@ class Init(unittest.TestCase):
             self.assertLess(max(seen["counts"]), 12, "of 36 in each copy")
             self.assertTrue(seen["before"], "a read between constructors")
             self.assertEqual(seen["after"], 0, "a write between constructors")
+
+    def test_tiles_are_a_linear_layer(self) -> None:
+        seen = ranks.answers(1, CASES, "tiles")[0]
+        self.assertLess(seen["far"], 1e-5)
+        self.assertEqual(seen["sizes"], [[[rows, columns] for columns in (3, 2, 2)] for rows in (3, 2)])
+        self.assertEqual(seen["splits"], "UsageError: TiledLinear: wrong in_splits (got 3, expected 1 to 2)")
+        self.assertEqual(seen["parts"], "UsageError: TiledLinear: wrong input (got 1 parts, expected 3)")
+        self.assertIn("the layer to copy differs (got [5, 7] and bias False, expected [5, 7] and bias True)", seen["layer"])
+
+    def test_an_engine_has_what_examples_call(self) -> None:
+        names = len([*models.Mlp().state_dict()])
+        self.assertEqual(ranks.answers(2, CASES, "names_of_an_engine"), [[1, 1, 16, True, names], [1, 1, 16, True, None]])
 
 
 if __name__ == "__main__":
