@@ -1,8 +1,10 @@
 """Training steps of a module in an engine: gradients, accumulation and updates."""
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -15,6 +17,16 @@ from .held import HeldModule
 from .optimizers import Declared
 from .residency import TORCH_TYPES
 from .schedules import kind_of
+
+
+def tensors_in(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
+    """Yields the tensors in an output: in containers that torch knows, dataclasses, and other objects with attributes."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif depth and not isinstance(leaf, type | torch.nn.Module | ModuleType):
+            names = [f.name for f in dataclasses.fields(leaf)] if dataclasses.is_dataclass(leaf) else getattr(leaf, "__dict__", ())
+            yield from tensors_in([getattr(leaf, name, None) for name in names], depth - 1) if names else ()
 
 
 class SteppedModule(HeldModule):
@@ -157,7 +169,7 @@ class SteppedModule(HeldModule):
         """Calls the module. Gradients that reach the outputs go to the engine. Collective at stage 3."""
         with self._autocast:
             output = self._residency.forward(lambda: self.module(*inputs, **kwargs))
-        tensors = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+        tensors = [t for t in tensors_in(output) if t.grad_fn is not None]
         loss = tensors[0].detach() if tensors and tensors[0].numel() == 1 else torch.tensor(float("nan"))
         for tensor in tensors:
             tensor.register_hook(functools.partial(self._reached, loss))
@@ -192,7 +204,7 @@ class SteppedModule(HeldModule):
                 self._losses.append(loss if self._loss is None else self._loss)
                 self._loss = None
 
-        self._residency.begin_backward(counts and self._is_last(), factor)
+        self._residency.begin_backward(counts and self._is_last(), factor, counts)
         torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _is_last(self) -> bool:
@@ -314,7 +326,7 @@ class SteppedModule(HeldModule):
         """Has no effect: `backward` and `step` sum gradients."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Has no effect: each step begins without gradients.
+        """Drops gradients of the losses of other engines. Each step begins without gradients of its own.
 
         Raises:
             StepOrderError: after a backward that the script called itself; the engine cannot discard its gradients.
@@ -323,3 +335,5 @@ class SteppedModule(HeldModule):
             raise StepOrderError(
                 "zero_grad: called between loss.backward() and engine.step(), which cannot discard gradients; call engine.step() first"
             )
+        for slot in self._units.slots():
+            slot.parameter.grad = None
