@@ -45,6 +45,8 @@ class SteppedModule(HeldModule):
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
         dtype = declared.autocast
         self._autocast = torch.autocast(self.device.type, TORCH_TYPES[dtype]) if dtype else contextlib.nullcontext()
+        if dtype and self._precision != "fp32" and self.global_rank == 0:
+            print("warning: torch_autocast: bf16 rounds the parameters, also for operations in fp32; remove bf16 to keep them in fp32")
         if self.optimizer is not None:
             self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
             self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]

@@ -62,12 +62,12 @@ def split_params_into_different_moe_groups_for_optimizer(param_groups: Any, max_
 
 
 def has_moe_layers(m: torch.nn.Module) -> tuple[bool, int]:
-    """Returns (False, 0): there are no layers with parallel experts."""
+    """Returns (False, 0): parallel experts are not supported."""
     return False, 0
 
 
 def is_moe_param(param: torch.Tensor) -> bool:
-    """Returns False: there are no parallel experts."""
+    """Returns False: parallel experts are not supported."""
     return False
 
 
