@@ -32,7 +32,7 @@ def chain_of(node):
 
 
 def names_of(tree):
-    found, local = set(), {}  # local: what a name of the file stands for
+    found, local = set(), {}  # local: the full name of each name in the file
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").split(".")[0] == PACKAGE:
             for alias in node.names:

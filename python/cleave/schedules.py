@@ -126,7 +126,7 @@ def differs(section: Mapping[str, Any], groups: list[Any], chosen: bool) -> bool
     Args:
         section: the section, or an empty one.
         groups: parameter groups, or parameters.
-        chosen: True if the groups belong to an optimizer, whose first rate the engine has.
+        chosen: True if the groups belong to an optimizer; the engine has its first rate.
     """
     rates = {float(group["lr"]) if isinstance(group, dict) and "lr" in group else None for group in groups}
     params = section.get("params")

@@ -88,7 +88,7 @@ def hidden_in(what: Any) -> Shard | None:
 
 
 class Reads(TorchFunctionMode):
-    """Context in which sharded parameters have their values when a constructor reads or writes them. Collective.
+    """Context that gives sharded parameters their values when a constructor reads or writes them. Collective.
 
     A parameter stays whole until the constructor that used it ends, or until later ones need the room.
     """

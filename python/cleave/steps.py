@@ -328,7 +328,7 @@ class SteppedModule(HeldModule):
         """Has no effect: `backward` and `step` sum gradients."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops gradients of the losses of other engines. Each step begins without gradients of its own.
+        """Drops gradients that losses of other engines left. Each step begins without gradients.
 
         Raises:
             StepOrderError: after a backward that the script called itself; the engine cannot discard its gradients.

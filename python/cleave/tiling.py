@@ -14,7 +14,7 @@ def _ends(items: int, parts: int) -> list[int]:
 
 
 class TiledLinear(torch.nn.Module):
-    """A `torch.nn.Linear` whose weight is cut into tiles, each a module of its own."""
+    """A `torch.nn.Linear` with a weight in tiles; each tile is a module."""
 
     def __init__(
         self,

@@ -171,7 +171,7 @@ def tiles() -> dict[str, Any]:
 
 
 def names_of_an_engine() -> list[Any]:
-    """Returns the results of what examples call on an engine, beside steps."""
+    """Returns the results of calls that examples make on an engine, except steps."""
     engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(3))[0]
     steps(engine, 1)
     kinds = deepspeed.runtime.zero.offload_config

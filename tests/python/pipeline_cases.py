@@ -343,7 +343,7 @@ class Doubled(nn.Module):
 
 
 def in_place() -> dict[str, Any]:
-    """Trains four stages whose first layers work in place, with evaluations between steps; returns the difference from a plain loop."""
+    """Trains four stages with first layers that work in place, with evaluations between steps; returns the difference from a plain loop."""
     deepspeed.runtime.utils.set_random_seed(SEED)
     every = [nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True), nn.Linear(WIDTH, WIDTH), lambda x: (x, x.detach().sin()), Doubled()]
     every += [nn.Linear(WIDTH, WIDTH), nn.LeakyReLU(0.1, inplace=True), nn.Linear(WIDTH, 3)]

@@ -105,7 +105,7 @@ class Pipelines(unittest.TestCase):
 
     def test_layers_that_work_in_place_may_be_the_first_of_a_stage(self) -> None:
         for seen in ranks.answers(4, CASES, "in_place"):
-            self.assertEqual(seen["starts"], [1, 4, 6], "layers that change what the stage received")
+            self.assertEqual(seen["starts"], [1, 4, 6], "layers that change received tensors")
             self.assertLess(seen["losses"], 1e-5)
             self.assertLess(seen["weights"], 1e-5)
 

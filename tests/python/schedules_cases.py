@@ -54,7 +54,7 @@ def trained(cases: list[dict[str, Any]], stage: int, folder: str) -> list[dict[s
 
 
 def divided(kind: str) -> list[list[float]]:
-    """Returns the rates of groups before each step with a schedule of the script, a function or an object, whose first rates are equal."""
+    """Returns the rates of groups before each step with a schedule of the script, a function or an object, and equal first rates."""
     module = models.seeded(models.Mlp)
     optimizer = torch.optim.AdamW(_groups(module, [1e-2, 1e-3]))
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Learning-rate schedules of parameter groups, against traces of DeepSpeed's (tests/fixtures/make_deepspeed_fixtures.py)."""
+"""Learning-rate schedules of parameter groups, against traces of DeepSpeed (tests/fixtures/make_deepspeed_fixtures.py)."""
 
 from __future__ import annotations
 
