@@ -10,6 +10,7 @@ from .checkpoints import SavedModule
 from .compat.helpers import ThroughputTimer
 from .errors import NotBuilt
 from .residency import TORCH_TYPES
+from .utils import groups
 from .utils.loading import DeepSpeedDataLoader
 
 
@@ -34,6 +35,20 @@ class DeepSpeedEngine(SavedModule):
     """Returns True if the ds_config enables fp16."""
     bfloat16_enabled = _says("bf16.enabled")
     """Returns True if the ds_config enables bf16."""
+
+    steps_per_print = _says("steps_per_print")
+    """Returns the value of this key of the ds_config."""
+    wall_clock_breakdown = _says("wall_clock_breakdown")
+    """Returns the value of this key of the ds_config."""
+
+    def optimizer_name(self) -> str | None:
+        """Returns the type of the ds_config's optimizer in lower case."""
+        return str(name).lower() if (name := self._configuration.section("optimizer").get("type")) else None
+
+    @property
+    def data_parallel_group(self) -> Any:
+        """torch's group of the data-parallel ranks."""
+        return groups.get_data_parallel_group()
 
     def zero_optimization(self) -> bool:
         """Returns True if the ZeRO stage is above 0."""

@@ -172,15 +172,28 @@ def tiles() -> dict[str, Any]:
 
 def names_of_an_engine() -> list[Any]:
     """Returns the results of calls that examples make on an engine, except steps."""
-    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(3))[0]
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(3, steps_per_print=7))[0]
     steps(engine, 1)
     kinds = deepspeed.runtime.zero.offload_config
     before = engine.parameters_of("head.weight")
     for owner in (engine, engine.optimizer):
         owner.offload_states(include=[kinds.OffloadStateTypeEnum.optim_states], device=kinds.OffloadDeviceEnum.cpu, non_blocking=True)
         owner.reload_states()
+    assert [engine.steps_per_print(), engine.wall_clock_breakdown(), engine.optimizer_name()] == [7, False, "adamw"]
+    assert engine.data_parallel_group.size() == 2
     engine.empty_partition_cache()
     engine.tput_timer.update_epoch_count()
     state = engine._consolidated_16bit_state_dict()
     counts = [engine.tput_timer.epoch_count, engine.tput_timer.global_step_count, engine.tput_timer.batch_size]
     return [*counts, bool(torch.equal(before, engine.parameters_of("head.weight"))), None if state is None else len(state)]
+
+
+def leaves() -> list[str]:
+    """Returns the names of modules that a ds_config marks as leaves."""
+    made = config(3)
+    made["zero_optimization"]["leaf_module"] = {"classes": "GELU", "names": ["layers.3", "nowhere"], "name_suffixes": ["ead"]}
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=made)[0]
+    marked = deepspeed.utils.get_z3_leaf_modules(engine.module)
+    names = [name for name, module in engine.module.named_modules() if module in marked]
+    print("marked", names)
+    return names

@@ -38,6 +38,11 @@ class Init(unittest.TestCase):
         names = len([*models.Mlp().state_dict()])
         self.assertEqual(ranks.answers(2, CASES, "names_of_an_engine"), [[1, 1, 16, True, names], [1, 1, 16, True, None]])
 
+    def test_a_configuration_marks_leaf_modules(self) -> None:
+        ended = ranks.run(1, CASES, "leaves")
+        self.assertIn("marked ['layers.1', 'layers.3', 'head']", ended.output)
+        self.assertIn("warning: zero_optimization.leaf_module: Mlp contains no nowhere\n", ended.output)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)
