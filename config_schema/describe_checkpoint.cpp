@@ -38,7 +38,8 @@ void describe_checkpoint(Keys& k, CheckpointConfig& c) {
               "every save goes to disk; set --save_interval and --save_minutes");
   k.no_effect("enable_nebula_load", "b=true", "--resume decides whether a checkpoint is loaded");
   k.refused("nebula_load_path", "s?=null", "checkpoints are loaded from --output");
-  k.refused("persistent_storage_path", "s?=null", "checkpoints are written to --output");
+  k.warned("persistent_storage_path", "s?=null",
+           "checkpoints are written to --output, or to the folder of engine.save_checkpoint");
 }
 
 }  // namespace cleave::config

@@ -2,6 +2,7 @@
 
 import argparse
 import datetime
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from .errors import NotBuilt, UsageError
 from .families import FamilyEngine
 from .layers import PipelineModule
 from .pipeline import PipelineEngine
+from .utils.leaves import mark_configured
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
 
@@ -116,6 +118,10 @@ def initialize(
         raise UsageError(f"pipeline.stages: got {stages} for a {type(model).__name__}; pass a PipelineModule, or set 1")
     kind: Any = FamilyEngine if configuration.native() else PipelineEngine if isinstance(model, PipelineModule) else DeepSpeedEngine
     engine: DeepSpeedEngine = kind(configuration, model, optimizer, model_parameters, lr_scheduler)
+    leaves = configuration.section("zero_optimization").get("leaf_module")
+    missing = mark_configured(model, leaves) if isinstance(leaves, Mapping) else []
+    if missing and jobs.rank() == 0:
+        print(f"warning: zero_optimization.leaf_module: {type(model).__name__} contains no {', '.join(missing)}")
     if training_data is not None:
         engine.training_dataloader = engine.deepspeed_io(training_data, collate_fn=collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler

@@ -5,6 +5,7 @@ from typing import Any
 import torch.distributed as _dist
 from torch.distributed import is_initialized  # noqa: F401
 
+from . import compat
 from . import job as _job
 from .api import init_distributed  # noqa: F401
 
@@ -14,7 +15,16 @@ def get_local_rank() -> int:
     return int(_job.current().facts()["local_rank"])
 
 
+def has_all_gather_into_tensor() -> bool:
+    """Returns True."""
+    return True
+
+
+allgather_fn = _dist.all_gather_into_tensor
+"""Same as `torch.distributed.all_gather_into_tensor`."""
+
+
 def __getattr__(name: str) -> Any:
     if hasattr(_dist, name):
         return getattr(_dist, name)
-    raise AttributeError(f"cleave.comm: has no {name}, and neither has torch.distributed")
+    return compat.name_of("comm", name)

@@ -64,8 +64,8 @@ class Configuration:
             )
         if self.native():
             raise UsageError("torch_autocast: has no effect with cleave.native, where the engine computes the model; use bf16 or fp16")
-        if (other := self.precision()) != "fp32":
-            raise NotBuilt(f"torch_autocast: cannot be combined with {other}, because it needs fp32 parameters; remove one of the two")
+        if (other := self.precision()) != "fp32" and [other, found] != ["bf16", "bf16"]:
+            raise NotBuilt(f"torch_autocast: {found} cannot be combined with {other} parameters; remove one of the two")
         return found
 
     def precision(self) -> str:

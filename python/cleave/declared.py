@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,8 +11,18 @@ from . import native
 from .configuration import Configuration
 from .errors import NotBuilt, UsageError
 from .layers import PipelineModule
-from .optimizers import TORCHS_OWN, DeepSpeedCPUAdagrad, EngineOptimizer, FusedAdam, FusedLion, check_groups, section_and_outside
+from .optimizers import (
+    TORCHS_OWN,
+    DeepSpeedCPUAdagrad,
+    EngineOptimizer,
+    FusedAdam,
+    FusedLion,
+    check_groups,
+    first_rates,
+    section_and_outside,
+)
 from .outside import OutsideOptimizer
+from .schedules import differs, kind_of
 from .units import ModuleUnits
 
 
@@ -38,7 +48,10 @@ class Declared:
         if given is not None:
             section, self.outside = section_and_outside(given, config)
             config = config.with_sections(optimizer=section)
-        ours = ["torch_autocast"] + ["scheduler"] * (rates is not None)
+        scheduler = config.section("scheduler") if rates is None and not config.native() else {}
+        groups = parameters if given is None else given.param_groups
+        scheduler = scheduler if differs(scheduler, groups, given is not None) else {}
+        ours = ["torch_autocast"] + ["scheduler"] * (rates is not None or bool(scheduler))
         if not config.native() and not isinstance(module, PipelineModule):
             ours.append("managed_gradient_accumulation")
         self.config: Configuration = config.with_sections(**dict.fromkeys(ours))
@@ -47,7 +60,15 @@ class Declared:
         if given is None and "optimizer" in config.given:
             given = _of_config(self.config, parameters)
             check_groups(given.param_groups)
-        self.optimizer = EngineOptimizer(given, self.outside) if given is not None else None
+        self.optimizer, self.schedule = None, None
+        if given is not None:
+            began = [first_rates(group) for group in given.param_groups]
+            self.schedule = self._schedule(given, rates, scheduler)
+            if of_groups := getattr(self.schedule, "of_groups", None):
+                for first, its in zip(began, of_groups, strict=True):
+                    first.lr = of_groups.index(its)
+            self.optimizer = EngineOptimizer(given, self.outside, began)
+        self._groups = len(self.optimizer.param_groups) if self.optimizer else 0
         self.declare()
 
     def declare(self, also: Iterable[torch.nn.Parameter] = ()) -> None:
@@ -60,11 +81,18 @@ class Declared:
         if self.units.outside and isinstance(self.module, PipelineModule):
             raise UsageError("optimizer: a parameter belongs to no layer of the PipelineModule; make it a parameter of a layer")
         # True if a step takes its rates from the groups in addition to the engine's schedule.
-        own = self.outside is not None or "scheduler" not in self.config.given
+        grown = self.optimizer is not None and len(self.optimizer.param_groups) > self._groups
+        own = self.outside is not None or "scheduler" not in self.config.given or grown
         self.brings_rates = self.optimizer is not None and (own or len(set(self.optimizer.numbers)) > 1)
 
     def _groups(self) -> Iterable[tuple[int, dict[str, Any]]]:
         return zip(self.optimizer.numbers, self.optimizer.param_groups, strict=True) if self.optimizer else ()
+
+    def _schedule(self, optimizer: torch.optim.Optimizer, given: Any, section: Mapping[str, Any]) -> Any:
+        """Returns the script's schedule, or that of a ds_config with a rate per group. None: the engine has it, or there is none."""
+        if section:
+            return kind_of(section)(optimizer, **section.get("params", {}))
+        return given(optimizer) if callable(given) and not hasattr(given, "step") else given
 
     def of_engine(self) -> tuple[str, str, str, list[dict[str, Any]]]:
         """Returns the arguments of cleave_engine_make and of a plan."""

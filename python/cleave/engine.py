@@ -1,13 +1,16 @@
 """The engine that `initialize` returns: a module with forward, backward and step, as in DeepSpeed."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 from .checkpoints import SavedModule
+from .compat.helpers import ThroughputTimer
 from .errors import NotBuilt
 from .residency import TORCH_TYPES
+from .utils import groups
 from .utils.loading import DeepSpeedDataLoader
 
 
@@ -32,6 +35,20 @@ class DeepSpeedEngine(SavedModule):
     """Returns True if the ds_config enables fp16."""
     bfloat16_enabled = _says("bf16.enabled")
     """Returns True if the ds_config enables bf16."""
+
+    steps_per_print = _says("steps_per_print")
+    """Returns the value of this key of the ds_config."""
+    wall_clock_breakdown = _says("wall_clock_breakdown")
+    """Returns the value of this key of the ds_config."""
+
+    def optimizer_name(self) -> str | None:
+        """Returns the type of the ds_config's optimizer in lower case."""
+        return str(name).lower() if (name := self._configuration.section("optimizer").get("type")) else None
+
+    @property
+    def data_parallel_group(self) -> Any:
+        """torch's group of the data-parallel ranks."""
+        return groups.get_data_parallel_group()
 
     def zero_optimization(self) -> bool:
         """Returns True if the ZeRO stage is above 0."""
@@ -100,6 +117,11 @@ class DeepSpeedEngine(SavedModule):
             num_workers=num_local_io_workers or 0,
             pin_memory=pin_memory and self.device.type == "cuda",
         )
+
+    @functools.cached_property
+    def tput_timer(self) -> ThroughputTimer:
+        """Counts for scripts that print them."""
+        return ThroughputTimer(self)
 
     is_compiled = False
 

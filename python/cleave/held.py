@@ -272,6 +272,8 @@ class HeldModule(torch.nn.Module):
         state = self.module_state_dict(keep_vars=True, exclude_frozen_parameters=exclude_frozen_parameters)
         return {name: whole.get(id(value), value.detach().to("cpu")) for name, value in state.items()}
 
+    _consolidated_16bit_state_dict = _zero3_consolidated_16bit_state_dict
+
     def save_16bit_model(self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False) -> bool:
         """Writes whole weights in the type of the model from the first rank with `torch.save`, and returns True. Collective.
 
@@ -286,11 +288,30 @@ class HeldModule(torch.nn.Module):
 
     save_fp16_model = save_16bit_model
 
-    def offload_states(self, *args: Any, **kwargs: Any) -> None:
-        """Raises NotBuilt; the ds_config decides where state is stored."""
-        raise NotBuilt("offload_states: not supported; set zero_optimization.offload_optimizer and offload_param")
+    def offload_states(self, include: Any = None, device: Any = "cpu", pin_memory: bool = True, non_blocking: bool = False) -> None:
+        """Accepted for scripts that free the GPU for a while: the state stays where the ds_config stores it, and the first rank warns once.
 
-    reload_states = offload_states
+        To keep it in host memory, set zero_optimization.offload_optimizer and offload_param.
+
+        Args:
+            include: accepted.
+            device: "cpu" or "none"; others are errors.
+            pin_memory: accepted.
+            non_blocking: accepted.
+        """
+        if (place := getattr(device, "value", device)) not in ("cpu", "none"):
+            raise UsageError(f"offload_states: wrong device (got {place}, expected cpu)")
+        if self.device.type == "cuda" and self.global_rank == 0 and not self._says_offload:
+            print(
+                "warning: offload_states: GPU memory is not freed; set zero_optimization.offload_optimizer to keep state in host memory",
+                flush=True,
+            )
+        self._says_offload = True
+
+    _says_offload = False
+
+    def reload_states(self, non_blocking: bool = False) -> None:
+        """Has no effect (`offload_states`)."""
 
     def empty_partition_cache(self) -> None:
         """Has no effect: gathered parameters use planned memory that the engine keeps."""

@@ -173,11 +173,9 @@ def check_groups(groups: list[dict[str, Any]]) -> None:
                 )
 
 
-def _rates(group: dict[str, Any], begin: bool = False) -> native.Rates:
-    """Returns the rates of a group. begin: with the learning rate before a schedule changed it."""
+def _rates(group: dict[str, Any]) -> native.Rates:
     betas = group.get("betas") or (-1.0, -1.0)
-    lr = group.get("initial_lr", group["lr"]) if begin else group["lr"]
-    return native.Rates(float(lr), float(betas[0]), float(betas[1]), float(group.get("weight_decay", 0.0)))
+    return native.Rates(float(group["lr"]), float(betas[0]), float(betas[1]), float(group.get("weight_decay", 0.0)))
 
 
 def _only_the_engine_steps(optimizer: torch.optim.Optimizer, closure: Any = None) -> None:
@@ -190,10 +188,19 @@ def _only_the_engine_steps(optimizer: torch.optim.Optimizer, closure: Any = None
 _only_the_engine_steps._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # torch's schedules need not wrap it
 
 
+def first_rates(group: dict[str, Any]) -> native.Rates:
+    """Returns the rates of a group without the factor of a torch schedule."""
+    return _rates({**group, "lr": group.get("initial_lr", group["lr"])})
+
+
 class EngineOptimizer(torch.optim.Optimizer):
     """The optimizer that `initialize` returns: its groups can be read and changed, and `engine.step` updates."""
 
-    def __init__(self, inner: torch.optim.Optimizer, outside: OutsideOptimizer | None) -> None:
+    offload_states: Callable[..., None]  # of the engine
+    reload_states: Callable[..., None]
+
+    def __init__(self, inner: torch.optim.Optimizer, outside: OutsideOptimizer | None, began: list[native.Rates]) -> None:
+        """began: rates of the groups; groups with equal ones share them."""
         self.optimizer = inner  # the script's, or one of the class of the ds_config; shares its groups
         self.outside = outside  # updates in torch if the engine has no kernel
         self.overflow = False
@@ -201,11 +208,11 @@ class EngineOptimizer(torch.optim.Optimizer):
         super().__init__(inner.param_groups, dict(inner.defaults))
         self.param_groups = inner.param_groups  # same list: changes are visible in both
         inner.step = types.MethodType(_only_the_engine_steps, inner)  # type: ignore[method-assign]
+        self._began = began
         self._apart = False  # groups that began with equal rates have different ones now
         self._number_groups()
 
     def _number_groups(self) -> None:
-        self._began = [_rates(group, begin=True) for group in self.param_groups]
         merged = native.rate_groups(self._began, self._began)[0]
         self.numbers = list(range(len(merged))) if self._apart else merged  # number of the rates of each group
 
@@ -226,6 +233,9 @@ class EngineOptimizer(torch.optim.Optimizer):
         departs = not self._apart and len(rates) > len(set(self.numbers))
         self._apart = self._apart or departs
         if changed := departs or begins_to_decay or len(self._began) != len(now):
+            for began, r in zip(self._began, now, strict=False):
+                began.weight_decay = max(began.weight_decay, r.weight_decay)
+            self._began += map(first_rates, self.param_groups[len(self._began) :])
             self._number_groups()
         return changed
 

@@ -24,6 +24,12 @@ def _trained(value: Any) -> list[torch.Tensor]:
     return [t for t in _as_tuple(value) if t.requires_grad and t.is_floating_point()]
 
 
+def _changeable(value: Any) -> Any:
+    """Returns received activations as tensors that the first layer may change in place."""
+    several = tuple(t.clone() if t.requires_grad else t for t in _as_tuple(value))
+    return several if isinstance(value, tuple) else several[0]
+
+
 class _Walk:
     """One step or evaluation: each instruction calls the method of its name with (micro-batch, chunk)."""
 
@@ -45,7 +51,7 @@ class _Walk:
         last = engine.is_last_stage() and chunk == engine.module.virtual_stages - 1
         given, labels = engine.next_batch(self.data) if first or last else (None, None)
         with torch.set_grad_enabled(self.trains):
-            output = DeepSpeedEngine.forward(engine, given if first else self.inputs[at], chunk)
+            output = DeepSpeedEngine.forward(engine, given if first else _changeable(self.inputs[at]), chunk)
             self.outputs[at] = self.loss_fn(output, labels) if last and self.loss_fn else output
         if not self.trains:
             self.inputs.pop(at, None)
@@ -229,4 +235,4 @@ class PipelineEngine(DeepSpeedEngine):
             "ranks, or save_checkpoint"
         )
 
-    name_of = _take_over = _zero3_consolidated_16bit_state_dict = _by_name
+    name_of = _take_over = _zero3_consolidated_16bit_state_dict = _consolidated_16bit_state_dict = _by_name

@@ -6,9 +6,10 @@ gathered weights: it saves their position, and the unit is gathered again when t
 """
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -47,6 +48,8 @@ class _Watched(dict[str, Any]):
 
 class Residency:
     """Moves the parameters of a module between the engine and torch."""
+
+    training: ClassVar[weakref.WeakSet["Residency"]] = weakref.WeakSet()  # those in a backward that gives gradients to their engine
 
     def __init__(self, module: torch.nn.Module, engine: native.NativeEngine, units: ModuleUnits, dtype: str, device: torch.device) -> None:
         """Makes the parameters show the engine's memory, which already has their values. Collective."""
@@ -156,6 +159,7 @@ class Residency:
         except BaseException as error:
             self._broken = self._broken or f"{where} failed with {type(error).__name__}: {error}"
             self._in_pass = self.in_backward = False
+            self.training.discard(self)
             if self._saved_hooks is not None:
                 hooks, self._saved_hooks = self._saved_hooks, None
                 hooks.__exit__(None, None, None)
@@ -274,6 +278,8 @@ class Residency:
 
     def _weight(self, slot: Slot, size: torch.Size, stride: tuple[int, ...], offset: Any) -> torch.Tensor:
         if not self.in_backward and not self._users[slot.unit]:
+            self._begin_within_another()
+        if not self.in_backward and not self._users[slot.unit]:
             raise StepOrderError(
                 f"{slot.name}: this rank has only a part of it, because the backward does not start at an output of the engine; "
                 "call the engine, not its module, or engine.backward(loss)"
@@ -284,6 +290,12 @@ class Residency:
         if (size, stride, offset) == (whole.shape, whole.stride(), 0):
             return whole
         return whole.detach().as_strided(size, stride, offset)
+
+    def _begin_within_another(self) -> None:
+        """Begins a backward without gradients for this engine, if the backward of another engine reached this module."""
+        if any(other is not self for other in self.training):
+            self.begin_backward(False, trains=False)
+            torch.autograd.Variable._execution_engine.queue_callback(self.end_backward)
 
     # ---- gradients ----
 
@@ -296,6 +308,8 @@ class Residency:
                 slot.parameter.requires_grad_(trains)
 
     def _on_gradient(self, slot: Slot, parameter: torch.Tensor) -> None:
+        if self not in self.training and self.training:
+            return  # the backward of another engine: the script may drop the gradient, as by module.zero_grad()
         gradient = OWN.__get__(parameter)
         OWN.__set__(parameter, None)
         if gradient is None:
@@ -328,17 +342,26 @@ class Residency:
             run()
             self.end_backward()
 
-    def begin_backward(self, last: bool, factor: float = 1.0) -> None:
-        """Begins a backward that ends with `end_backward`. factor: multiplied with its gradients. Collective."""
+    def begin_backward(self, last: bool, factor: float = 1.0, trains: bool = True) -> None:
+        """Begins a backward that ends with `end_backward`. Collective.
+
+        Args:
+            last: last backward of the step.
+            factor: multiplied with its gradients.
+            trains: False leaves the gradients in the parameters.
+        """
         self._require_whole()
         if self._in_pass:
             raise StepOrderError("backward: called inside a forward or GatheredParameters; call it afterwards")
         self.engine.begin_pass(self._kind(None) if self.part else _BACKWARD, last)
         self._in_pass = self.in_backward = True
         self._factor = factor
+        if trains:
+            self.training.add(self)
 
     def end_backward(self) -> None:
         self._in_pass = self.in_backward = False
+        self.training.discard(self)
         for u in range(len(self.units.units)):
             if self._arrived[u]:
                 self._give(u)

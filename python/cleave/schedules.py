@@ -1,7 +1,7 @@
 """Learning-rate schedules of a ds_config as scripts hold or create them; the engine computes their rates."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR = VALID_L
 class Schedule:
     """Rates of an optimizer's groups as a function of the number of updates."""
 
+    of_groups: list[tuple[str, float]]  # section and own rate of each group; missing if the engine computes one rate for all
+
     def __init__(self, optimizer: Any, *args: Any, last_batch_iteration: int = -1, **kwargs: Any) -> None:
         """Sets the first rates.
 
@@ -39,12 +41,13 @@ class Schedule:
         if unknown := [name for name in kwargs if name not in names]:
             raise UsageError(f"{type(self).__name__}: unknown arguments {', '.join(unknown)} (expected some of {', '.join(names)})")
         given.update(kwargs)
-        self._begin(optimizer, _rates_of(type(self).__name__, given, optimizer.param_groups), given, last)
+        self.of_groups = _of_groups(type(self).__name__, given, optimizer.param_groups)
+        self._begin(optimizer, lambda updates, group: native.schedule_rates(*self.of_groups[group], updates), given, last)
 
     def _begin(self, optimizer: Any, rates: Callable[[int, int], native.Rates], given: dict[str, Any], last: int = -1) -> None:
         self.__dict__.update(given)  # arguments are attributes
         self.optimizer, self._rates, self.last_batch_iteration = optimizer, rates, last
-        self._first = float(optimizer.param_groups[0]["lr"])
+        self._first, self._groups = float(optimizer.param_groups[0]["lr"]), len(optimizer.param_groups)
         self.show()
 
     @classmethod
@@ -55,7 +58,7 @@ class Schedule:
         return made
 
     def show(self) -> None:
-        for number, group in enumerate(self.optimizer.param_groups):
+        for number, group in enumerate(self.optimizer.param_groups[: self._groups]):  # groups added later keep their rates
             rates = self._rates(self.last_batch_iteration + 1, number)
             group["lr"] = group["lr"].fill_(rates.lr) if isinstance(group["lr"], torch.Tensor) else rates.lr
             if rates.momentum >= 0 and "betas" in group:
@@ -93,25 +96,39 @@ class Schedule:
         self.follow(state["last_batch_iteration"] + 1)
 
 
-def _rates_of(name: str, given: dict[str, Any], groups: list[dict[str, Any]]) -> Callable[[int, int], native.Rates]:
-    """Returns a function from the number of updates and the index of a group to its rates."""
-    own = [float(group["lr"]) for group in groups]
+def _listed(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _of_groups(name: str, given: dict[str, Any], groups: list[dict[str, Any]]) -> list[tuple[str, float]]:
+    """Returns the section `scheduler` and the own rate of each group."""
     for key, value in given.items():
-        if isinstance(value, list | tuple) and len(value) != len(groups):
+        if _listed(value) and len(value) != len(groups):
             raise UsageError(
                 f"{name}: {key} has the wrong length (got {len(value)} values, expected {len(groups)}, one per parameter group)"
             )
-    sections = [
-        json.dumps({"type": name, "params": {key: value[g] if isinstance(value, list | tuple) else value for key, value in given.items()}})
-        for g in range(len(groups))
-    ]
-    return lambda updates, group: native.schedule_rates(sections[group], own[group], updates)
+    each = [{key: value[g] if _listed(value) else value for key, value in given.items()} for g in range(len(groups))]
+    return [(json.dumps({"type": name, "params": params}), float(g["lr"])) for params, g in zip(each, groups, strict=True)]
 
 
 _KINDS: dict[str, type[Schedule]] = {name: type(name, (Schedule,), {"__doc__": f"DeepSpeed's {name}."}) for name in VALID_LR_SCHEDULES}
 LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, WarmupCosineLR = _KINDS.values()
 
 
-def kind_of(section: dict[str, Any]) -> type[Schedule]:
+def kind_of(section: Mapping[str, Any]) -> type[Schedule]:
     """Returns the class of a section `scheduler`. Clients identify a schedule by its class name."""
     return _KINDS.get(str(section.get("type", "")), Schedule)
+
+
+def differs(section: Mapping[str, Any], groups: list[Any], chosen: bool) -> bool:
+    """Returns True if a section `scheduler` of a ds_config gives groups other rates than the engine's schedule, which has one rate.
+
+    Args:
+        section: the section, or an empty one.
+        groups: parameter groups, or parameters.
+        chosen: True if the groups belong to an optimizer; the engine has its first rate.
+    """
+    rates = {float(group["lr"]) if isinstance(group, dict) and "lr" in group else None for group in groups}
+    params = section.get("params")
+    lists = isinstance(params, Mapping) and any(map(_listed, params.values()))
+    return section.get("type") in _KINDS and (lists or (len(rates) > 1 if chosen else rates != {None}))

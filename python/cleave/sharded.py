@@ -1,12 +1,15 @@
 """Parameters sharded over the ranks before there is an engine; each rank keeps its part in host memory."""
 
+import re
+import weakref
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from . import job as jobs
-from .errors import UsageError
 from .units import ZeroParamStatus, describe
 
 
@@ -31,7 +34,12 @@ class Shard:
     def __init__(self, parameter: torch.nn.Parameter) -> None:
         """Takes the values of rank 0 and leaves the parameter without values. Collective."""
         describe(parameter)
+        self.renew(parameter)
+
+    def renew(self, parameter: Any) -> None:
+        """Takes the shape, the type and the values that a parameter has on rank 0, and hides the values. Collective."""
         self.shape, self.dtype = parameter.shape, parameter.dtype
+        parameter.ds_shape, parameter.ds_numel = self.shape, self.shape.numel()
         self.keep(parameter.detach(), 0)
         self.hide(parameter)
 
@@ -47,50 +55,83 @@ class Shard:
 
     def show(self, parameter: torch.nn.Parameter) -> None:
         """Gives the parameter its values. Collective."""
-        _hidden.pop(parameter.data_ptr(), None)
+        _hidden.pop(self._nothing.data_ptr(), None)
         parameter.data = self.gather()
         parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
 
     def hide(self, parameter: torch.nn.Parameter) -> None:
         """Gives the parameter its whole shape, with NaN as values."""
-        parameter.data = torch.tensor(float("nan"), dtype=self.dtype).expand(self.shape)
+        self._nothing = torch.tensor(float("nan"), dtype=self.dtype)
+        parameter.data = self._nothing.expand(self.shape)
         parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
-        _hidden[parameter.data_ptr()] = self
+        _hidden[self._nothing.data_ptr()] = self
+
+    def __reduce__(self) -> Any:
+        """Pickles None: a pickled parameter is whole."""
+        return type(None), ()
 
     def forget(self, parameter: torch.nn.Parameter) -> None:
         """Ends the sharding of a parameter; another owner has its values."""
-        _hidden.pop(parameter.data_ptr(), None)
+        _hidden.pop(self._nothing.data_ptr(), None)
         parameter.ds_shard = None  # type: ignore[attr-defined]
 
 
-_hidden: dict[int, Shard] = {}  # by the address that hidden parameters show
+used: list[Shard] = []  # of an Init, also those of freed parameters, which others may be made of
+_hidden: weakref.WeakValueDictionary[int, Shard] = weakref.WeakValueDictionary()  # by the address that hidden parameters show
 
 
-class Writes(TorchFunctionMode):
-    """Context that lets constructors write to sharded parameters of submodules, as `nn.init` does. Collective."""
+def hidden_in(what: Any) -> Shard | None:
+    """Returns the shard of a parameter without values, or of the parameter that it was made of."""
+    if type(what) is not torch.nn.Parameter and shard_of(what) is None:
+        return None
+    return _hidden.get(what.data_ptr()) if what.layout == torch.strided else None
 
-    _NO_WRITES = frozenset({"requires_grad_", "detach_", "share_memory_"})
+
+class Reads(TorchFunctionMode):
+    """Context that gives sharded parameters their values when a constructor reads or writes them. Collective.
+
+    A parameter stays whole until the constructor that used it ends, or until later ones need the room.
+    """
+
+    ROOM = 1 << 28  # bytes of whole parameters
+    # Functions and attributes that need no values.
+    _NO_VALUES = frozenset(
+        re.findall(
+            r"\w+",
+            "shape dtype device layout requires_grad grad grad_fn is_leaf ndim names is_cuda is_cpu is_meta is_sparse is_quantized "
+            "retains_grad _version __repr__ __format__ __hash__ __len__ size dim numel nelement element_size stride is_floating_point "
+            "is_complex is_contiguous data_ptr get_device requires_grad_ detach_ share_memory_ register_hook "
+            "register_post_accumulate_grad_hook",
+        )
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole: dict[torch.nn.Parameter, None] = {}  # in the order of their reads
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name.endswith("_") and not name.endswith("__") and name not in self._NO_WRITES:
-            to = args[0] if args else kwargs.get("tensor")  # keyword of nn.init functions
-            shard = _hidden.get(to.data_ptr()) if isinstance(to, torch.Tensor) else None
-            if shard is not None:
-                self._write(shard, to, func, args[1:], {k: v for k, v in kwargs.items() if k != "tensor"})
-                return to
-        return func(*args, **kwargs)
+        if (func.__self__.__name__ if name in ("__get__", "__set__") else name) not in self._NO_VALUES:
+            self._show([leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.nn.Parameter)])
+        return func(*args, **(kwargs or {}))
 
-    def _write(self, shard: Shard, to: torch.Tensor, func: Any, args: Any, kwargs: Any) -> None:
-        if to.shape != shard.shape:
-            raise UsageError(
-                f"{func.__name__}: not supported on a part of a parameter (zero.Init has sharded it); gather it first: "
-                "with zero.GatheredParameters(parameter, modifier_rank=0)"
-            )
-        whole = shard.gather()
-        func(whole, *args, **kwargs)
-        shard.keep(whole, 0)
+    def _show(self, parameters: list[torch.nn.Parameter]) -> None:
+        shown = [(p, shard) for p in dict.fromkeys(parameters) if (shard := hidden_in(p)) is not None]
+        for parameter, shard in shown:
+            shard.show(parameter)
+            if shard_of(parameter) is not None:
+                self.whole[parameter] = None
+        if shown:
+            self.hide([p for p in self.whole if all(p is not q for q in parameters)], self.ROOM)
+
+    def hide(self, parameters: list[torch.nn.Parameter], room: int = 0) -> None:
+        """Shards whole parameters again, with the values of rank 0, until all whole ones fit into `room` bytes. Collective."""
+        for parameter in parameters:
+            if sum(p.nbytes for p in self.whole) <= room:
+                return
+            if parameter in self.whole and (shard := shard_of(parameter)) is not None:
+                shard.renew(parameter)
+            self.whole.pop(parameter, None)
 
 
 def shard_of(parameter: Any) -> Shard | None:
@@ -101,14 +142,19 @@ def shard_of(parameter: Any) -> Shard | None:
 def share_out(module: torch.nn.Module, checks: bool) -> None:
     """Shards the direct parameters of a module. Collective."""
     for parameter in module.parameters(recurse=False):
-        if shard_of(parameter) is None and parameter.is_floating_point() and parameter.numel() and parameter.device.type != "meta":
+        if shard_of(parameter) is not None or is_lazy(parameter):
+            continue
+        if parameter.is_floating_point() and parameter.numel() and parameter.device.type != "meta":
+            if (shard := hidden_in(parameter)) is not None:
+                parameter.data = shard.gather()
             parameter.ds_shard, parameter.ds_enable_sanity_checks = Shard(parameter), checks  # type: ignore[attr-defined]
+            used.append(parameter.ds_shard)  # type: ignore[attr-defined]
 
 
 def value_of(parameter: torch.nn.Parameter) -> torch.Tensor:
     """Returns the whole value of a parameter. Collective."""
     shard = shard_of(parameter)
-    return parameter.detach() if shard is None else shard.gather()
+    return parameter.detach() if shard is None or hidden_in(parameter) is None else shard.gather()
 
 
 # DeepSpeed's zero.Init replaces constructors of tensors, and transformers resets this one meanwhile. Cleave leaves them unchanged.

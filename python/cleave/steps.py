@@ -1,8 +1,10 @@
 """Training steps of a module in an engine: gradients, accumulation and updates."""
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -10,7 +12,18 @@ from torch.utils._pytree import tree_leaves
 
 from .configuration import Configuration
 from .errors import StepOrderError, UsageError
+from .gradients import OWN
 from .trained import TrainedModule
+
+
+def tensors_in(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
+    """Yields the tensors in an output: in containers that torch knows, dataclasses, and other objects with attributes."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif depth and not isinstance(leaf, type | torch.nn.Module | ModuleType):
+            names = [f.name for f in dataclasses.fields(leaf)] if dataclasses.is_dataclass(leaf) else getattr(leaf, "__dict__", ())
+            yield from tensors_in([getattr(leaf, name, None) for name in names], depth - 1) if names else ()
 
 
 class SteppedModule(TrainedModule):
@@ -133,7 +146,7 @@ class SteppedModule(TrainedModule):
             self._follow_growth()
         with self._autocast:
             output = self._residency.forward(lambda: self.module(*inputs, **kwargs))
-        tensors = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+        tensors = [t for t in tensors_in(output) if t.grad_fn is not None]
         loss = tensors[0].detach() if tensors and tensors[0].numel() == 1 else torch.tensor(float("nan"))
         for tensor in tensors:
             tensor.register_hook(functools.partial(self._reached, loss))
@@ -172,7 +185,7 @@ class SteppedModule(TrainedModule):
         last = counts and self._is_last()
         if last:
             self._pause_frozen()
-        self._residency.begin_backward(last, factor)
+        self._residency.begin_backward(last, factor, counts)
         torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _is_last(self) -> bool:
@@ -302,7 +315,7 @@ class SteppedModule(TrainedModule):
         """Has no effect: `backward` and `step` sum gradients."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Has no effect: each step begins without gradients.
+        """Drops gradients that losses of other engines left. Each step begins without gradients.
 
         Raises:
             StepOrderError: after a backward that the script called itself; the engine cannot discard its gradients.
@@ -311,3 +324,5 @@ class SteppedModule(TrainedModule):
             raise StepOrderError(
                 "zero_grad: called between loss.backward() and engine.step(), which cannot discard gradients; call engine.step() first"
             )
+        for slot in self._units.slots():
+            OWN.__set__(slot.parameter, None)

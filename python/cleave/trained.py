@@ -34,11 +34,14 @@ class TrainedModule(HeldModule):
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
         dtype = declared.autocast
         self._autocast = torch.autocast(self.device.type, TORCH_TYPES[dtype]) if dtype else contextlib.nullcontext()
+        if dtype and self._precision != "fp32" and self.global_rank == 0:
+            print("warning: torch_autocast: bf16 rounds the parameters, also for operations in fp32; remove bf16 to keep them in fp32")
         if self.optimizer is not None:
             self._trains = self.optimizer.trained().keys()
             self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
             self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
-        self.lr_scheduler = self._scheduler(lr_scheduler)
+            self.optimizer.offload_states, self.optimizer.reload_states = self.offload_states, self.reload_states
+        self.lr_scheduler = declared.schedule or self._schedule_of_engine()
 
     def _value(self, path: str) -> Any:
         return self._configuration.values[path]
@@ -94,10 +97,7 @@ class TrainedModule(HeldModule):
             self._native.pause(json.dumps(paused))
         self._paused = paused
 
-    def _scheduler(self, given: Any) -> Any:
-        if self.optimizer is None:
+    def _schedule_of_engine(self) -> Any:
+        if self.optimizer is None or not (section := self._configuration.given.get("scheduler")):
             return None
-        if given is None:
-            section = self.config.get("scheduler")
-            return kind_of(section).of_engine(self, self.optimizer, section.get("params") or {}) if section else None
-        return given(self.optimizer.optimizer) if callable(given) and not hasattr(given, "step") else given
+        return kind_of(section).of_engine(self, self.optimizer, section.get("params") or {})

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from . import job as jobs
 from .configuration import configuration_of
 from .errors import UsageError
-from .sharded import Writes, shard_of, share_out
+from .sharded import Reads, hidden_in, share_out, used
+from .tiling import TiledLinear, TiledLinearReturnBias  # noqa: F401
 
 
 @contextlib.contextmanager
@@ -37,12 +39,13 @@ def GatheredParameters(  # noqa: N802
         checked = [(p, p._version) for p in listed if modifier_rank is None and getattr(p, "ds_enable_sanity_checks", False)]
         yield
         if any(p._version != version for p, version in checked):
-            raise UsageError("GatheredParameters: an in-place change is lost without modifier_rank; set it to the rank of the change")
+            raise UsageError("GatheredParameters: an in-place modification is lost without modifier_rank; set it to the rank of the change")
 
 
 @contextlib.contextmanager
 def _before_an_engine(parameters: list[torch.nn.Parameter], modifier_rank: int | None) -> Iterator[None]:
-    shards = [(p, shard) for p in dict.fromkeys(parameters) if (shard := shard_of(p)) is not None]
+    _reads.hide(parameters)
+    shards = [(p, shard) for p in dict.fromkeys(parameters) if (shard := hidden_in(p)) is not None]
     for parameter, shard in shards:
         shard.show(parameter)
     try:
@@ -58,8 +61,9 @@ def _before_an_engine(parameters: list[torch.nn.Parameter], modifier_rank: int |
 class Init(contextlib.AbstractContextManager["Init"]):
     """Context that shards parameters over the ranks as soon as their module is built, with the values of rank 0. Collective.
 
-    A rank holds at most its part of the model and one whole module. The parts are in host memory, in the type of the parameters, until
-    `initialize` takes them over. Contexts may be nested.
+    Constructors may read, copy and change parameters of modules inside them; the use of a sharded parameter is collective. A rank holds
+    at most its part of the model, one whole module, and 256 MiB of parameters that a constructor used. The parts are in host memory, in
+    the type of the parameters, until `initialize` takes them over. Contexts may be nested.
 
     Args:
         module: an existing module to shard.
@@ -109,20 +113,25 @@ class Init(contextlib.AbstractContextManager["Init"]):
             Init._depth += 1
             if Init._depth == 1:
                 _watch_classes()
-                self._writes = Writes()
-                self._writes.__enter__()  # type: ignore[no-untyped-call]
+                _reads.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         if self.enabled:
             Init._depth -= 1
             if Init._depth == 0:
-                self._writes.__exit__(*error)  # type: ignore[no-untyped-call]
                 _leave_classes()
+                _reads.__exit__(*error)  # type: ignore[no-untyped-call]
+                if error[0] is None:  # the other ranks may not have the error
+                    _reads.hide(list(_reads.whole))
+                _reads.whole.clear()
+                used.clear()
 
 
+_reads = Reads()
 _under_way: list[int] = []  # ids of modules with a running constructor
-_watched: list[tuple[Any, Any]] = []  # classes and their original constructors
+_built: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()  # modules with shared-out parameters
+_watched: list[tuple[Any, str, Any]] = []  # classes and their original functions
 
 
 def _shares_out(init: Callable[..., None]) -> Callable[..., None]:
@@ -132,11 +141,16 @@ def _shares_out(init: Callable[..., None]) -> Callable[..., None]:
             init(self, *args, **kwargs)
             return
         _under_way.append(id(self))
+        before = set(_reads.whole)
         try:
             init(self, *args, **kwargs)
         finally:
             _under_way.remove(id(self))
-        share_out(self, Init._checks)
+        _built.add(self)
+        for module in self.modules():  # a constructor may give new parameters to modules inside it
+            if module in _built:
+                share_out(module, Init._checks)
+        _reads.hide([p for p in _reads.whole if p not in before])
 
     return wrapped
 
@@ -148,15 +162,16 @@ def _classes(kind: type) -> Iterator[type]:
         yield from _classes(below)
 
 
-def _watch_class(kind: Any) -> None:
-    if "__init__" in vars(kind):
-        _watched.append((kind, kind.__init__))
-        kind.__init__ = _shares_out(kind.__init__)
+def _watch_class(kind: Any, name: str = "__init__") -> None:
+    if name in vars(kind):
+        _watched.append((kind, name, vars(kind)[name]))
+        setattr(kind, name, _shares_out(vars(kind)[name]))
 
 
 def _watch_classes() -> None:
     for kind in set(_classes(torch.nn.Module)):
         _watch_class(kind)
+    _watch_class(torch.nn.Module, "__setstate__")  # of copies
 
     def watch(cls: Any, **kwargs: Any) -> None:
         super(torch.nn.Module, cls).__init_subclass__(**kwargs)
@@ -166,10 +181,28 @@ def _watch_classes() -> None:
 
 
 def _leave_classes() -> None:
-    for kind, init in _watched:
-        kind.__init__ = init
+    for kind, name, function in _watched:
+        setattr(kind, name, function)
     _watched.clear()
     del torch.nn.Module.__init_subclass__
+
+
+@contextlib.contextmanager
+def OnDevice(dtype: torch.dtype, device: Any = "meta", enabled: bool = True) -> Iterator[None]:  # noqa: N802
+    """Context that creates parameters and buffers on a device, with a default type.
+
+    Args:
+        dtype: type of new floating-point tensors.
+        device: device of new tensors; "meta" gives them no memory.
+        enabled: False makes the context empty.
+    """
+    before = torch.get_default_dtype()
+    with torch.device(device) if enabled else contextlib.nullcontext():
+        torch.set_default_dtype(dtype if enabled else before)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
 
 
 def register_external_parameter(module: torch.nn.Module, parameter: torch.nn.Parameter) -> None:

@@ -77,6 +77,15 @@ class Engine(unittest.TestCase):
         for case, far in ranks.answers(2, CASES, "compiled", [1, 3])[0].items():
             self.assertLess(far, 1e-5, case)
 
+    def test_autocast_of_bf16_parameters_is_that_of_torch(self) -> None:
+        for stage in (0, 3):
+            for seen in ranks.answers(2, CASES, "autocast_of_bf16", stage):
+                self.assertEqual(seen[0], seen[1])
+                self.assertNotEqual(seen[0], seen[2], "without autocast")
+        ended = ranks.run(1, CASES, "autocast_of_bf16", 2)
+        self.assertIn("warning: torch_autocast: bf16 rounds the parameters, also for operations in fp32", ended.output)
+        self.assertRegex(ended.output, r"norm \d")
+
     def test_autocast_in_fp16_scales_the_loss_as_torch_does(self) -> None:
         for stage in (0, 2):
             seen = ranks.answers(2, CASES, "autocast_in_fp16", stage)[0]

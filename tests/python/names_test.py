@@ -38,6 +38,15 @@ parts = deepspeed.__version_major__, deepspeed.__version_minor__, deepspeed.__ve
 assert ".".join(map(str, parts)) == deepspeed.__version__
 assert deepspeed.__git_hash__ is None and deepspeed.__git_branch__ is None
 """
+# Of deepspeed.accelerator.DeepSpeedAccelerator in 0.19.8, without builders of kernels and registration of memory.
+MEMBERS = """is_synchronized_device use_host_timers resolves_data_dependency handles_memory_backpressure device_name device set_device
+current_device current_device_name device_count synchronize random set_rng_state get_rng_state manual_seed manual_seed_all initial_seed
+default_generator Stream stream current_stream default_stream Event empty_cache memory_allocated max_memory_allocated
+reset_max_memory_allocated memory_cached max_memory_cached reset_max_memory_cached memory_stats reset_peak_memory_stats memory_reserved
+max_memory_reserved total_memory available_memory is_bf16_supported is_fp16_supported is_fp64_supported supported_dtypes is_available
+range_push range_pop lazy_call communication_backend_name is_triton_supported prefer_triton_grouped_mm is_current_stream_capturing
+create_graph capture_to_graph replay_graph BFloat16Tensor ByteTensor DoubleTensor FloatTensor HalfTensor IntTensor LongTensor
+pin_memory_alignment pin_memory is_pinned unpin_memory on_accelerator export_envs visible_devices_envs get_compile_backend _name"""
 
 
 def _value(key: str, text: str) -> Any:
@@ -63,16 +72,85 @@ class Names(unittest.TestCase):
             for name, row in rows.items():
                 with self.subTest(f"{module}.{name}"):
                     found = importlib.import_module(f"cleave.{module}".rstrip("."))
+                    value = getattr(found, name)
                     if row.startswith("!"):
-                        self.assertRaisesRegex(cleave.NotBuilt, "not supported", getattr, found, name)
+                        self.assertRaisesRegex(cleave.NotBuilt, "not supported; ", value)
                     else:
-                        self.assertIsNotNone(getattr(found, name))
+                        self.assertIsNotNone(value)
 
-    def test_unsupported_names_are_errors_with_a_replacement(self) -> None:
+    def test_unsupported_names_are_errors_with_a_replacement_when_they_are_used(self) -> None:
         for name in (name for name, row in MODULES[""].items() if row.startswith("!")):
-            with self.assertRaises(cleave.NotBuilt) as raised:
-                getattr(cleave, name)
-            self.assertRegex(str(raised.exception), "not supported; ")
+            value = getattr(cleave, name)
+            self.assertNotIsInstance(torch.nn.Linear(1, 1), value)
+            for use in (value, lambda value=value: value.from_config, type("Below", (value,), {})):
+                with self.assertRaises(cleave.NotBuilt) as raised:
+                    use()
+                self.assertRegex(str(raised.exception), f"cleave.{name}: .* not supported; ")
+
+    def test_names_that_examples_and_libraries_import_are_found(self) -> None:
+        lines = (pathlib.Path(__file__).resolve().parents[1] / "fixtures/deepspeed_names.txt").read_text().splitlines()[1:]
+        self.assertGreater(len(lines), 150)
+        for line in lines:
+            module, _, name = line.partition(" ")
+            with self.subTest(line):
+                found: Any = importlib.import_module("deepspeed")
+                at = ["deepspeed"]
+                for part in [*module.split(".")[1:], *filter(None, [name])]:
+                    at.append(part)
+                    if "_why" in vars(found):  # not supported
+                        break
+                    found = getattr(found, part) if hasattr(found, part) else importlib.import_module(".".join(at))
+
+    def test_the_accelerator_has_deepspeeds_members(self) -> None:
+        accelerator = cleave.get_accelerator()
+        for name in MEMBERS.split():
+            with self.subTest(name):
+                self.assertTrue(hasattr(accelerator, name))
+        with accelerator.device(0):
+            accelerator.manual_seed_all(3)
+            first = torch.rand(3, device=accelerator.current_device_name())
+            accelerator.set_rng_state(accelerator.get_rng_state())
+            accelerator.manual_seed(3)
+            self.assertTrue(torch.equal(first, torch.rand(3, device=accelerator.current_device_name())))
+        tensor = accelerator.FloatTensor([1, 2])
+        self.assertTrue(accelerator.on_accelerator(tensor))
+        self.assertGreater(accelerator.total_memory(), accelerator.available_memory())
+        self.assertLessEqual(accelerator.memory_allocated(), accelerator.max_memory_allocated())
+        accelerator.synchronize()
+        accelerator.empty_cache()
+        self.assertIn(torch.bfloat16, accelerator.supported_dtypes())
+
+    def test_helpers_do_what_deepspeeds_do(self) -> None:
+        net = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(2, 3)))
+        helper = importlib.import_module("cleave.compression.helper")
+        self.assertEqual(helper.recursive_getattr(net, "0.0.weight").shape, (3, 2))
+        helper.recursive_setattr(net, "0.0", torch.nn.Linear(2, 5))
+        helper.recursive_setattr(net, "1", torch.nn.Identity())
+        self.assertEqual([helper.recursive_getattr(net, "0.0").out_features, len(net)], [5, 2])
+        groups = importlib.import_module("cleave.moe.utils").split_params_into_different_moe_groups_for_optimizer
+        for given in ({"params": [1], "name": "all"}, ({"params": [1]}, {"params": [2]})):
+            self.assertEqual(groups(given), list(given) if isinstance(given, tuple) else [given])
+        cleave.runtime.utils.set_random_seed(2**40)
+        first = torch.rand(2)
+        torch.manual_seed(2**40)
+        self.assertTrue(torch.equal(first, torch.rand(2)))
+        kinds = cleave.runtime.zero.offload_config.OffloadStateTypeEnum
+        self.assertEqual([kinds.optim_states, kinds("lp_grads")], ["optim_states", kinds.lp_grads])
+
+    def test_a_configuration_is_an_object(self) -> None:
+        given = {"train_batch_size": 8, "gradient_accumulation_steps": 2, "fp16": {"enabled": True}}
+        names = ["train_micro_batch_size_per_gpu", "train_batch_size", "fp16_enabled", "zero_enabled", "optimizer_name"]
+        script = f"import cleave; c = cleave.DeepSpeedConfig({given}); print(*[getattr(c, name) for name in {names}])"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        self.assertEqual(done.stdout, "4 8 True False None\n", done.stderr)
+
+    def test_on_device_creates_modules_there(self) -> None:
+        with cleave.OnDevice(dtype=torch.float16, device="meta"):
+            layer = torch.nn.Linear(2, 3)
+        self.assertEqual([layer.weight.dtype, layer.weight.device.type], [torch.float16, "meta"])
+        with cleave.OnDevice(dtype=torch.float16, device="meta", enabled=False):
+            layer = torch.nn.Linear(2, 3)
+        self.assertEqual([layer.weight.dtype, layer.weight.device.type], [torch.float32, "cpu"])
 
     def test_schedules_that_scripts_make_have_deepspeeds_rates(self) -> None:
         lines = (pathlib.Path(__file__).resolve().parents[1] / "fixtures/lr_schedules.txt").read_text().splitlines()[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from typing import Any
@@ -330,6 +331,52 @@ def other_kinds() -> dict[str, Any]:
     out["given"] = [*losses, engine.eval_batch().item()]
     kept = engine._beside(None)
     out["beside"] = [sorted(kept.buffers), kept.frozen]
+    engine.destroy()
+    return out
+
+
+class Doubled(nn.Module):
+    """Changes the first tensor of a tuple in place."""
+
+    def forward(self, x: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        return x[0].mul_(2) + x[1]
+
+
+def in_place() -> dict[str, Any]:
+    """Trains four stages with first layers that work in place, with evaluations between steps; returns the difference from a plain loop."""
+    deepspeed.runtime.utils.set_random_seed(SEED)
+    every = [nn.Linear(WIDTH, WIDTH), nn.ReLU(inplace=True), nn.Linear(WIDTH, WIDTH), lambda x: (x, x.detach().sin()), Doubled()]
+    every += [nn.Linear(WIDTH, WIDTH), nn.LeakyReLU(0.1, inplace=True), nn.Linear(WIDTH, 3)]
+    whole = Plain(copy.deepcopy(every))
+    for number, function in enumerate(whole.functions):
+        whole.add_module(str(number), function) if isinstance(function, nn.Module) else None
+    of = PipelineModule(every, num_stages=4, loss_fn=F.cross_entropy, partition_method="1,3,2,2")
+    engine = deepspeed.initialize(model=of, model_parameters=of.parameters(), config=config(1))[0]
+    out = {"starts": [of.parts[stage] for stage in range(1, 4)], "losses": 0.0}
+    optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-2, weight_decay=0.1)
+
+    def samples(step: int, micro: int, rank: int) -> plain.Batch:
+        draw = torch.Generator().manual_seed(10 * step + micro)
+        return torch.randn(3, WIDTH, generator=draw), torch.randint(0, 3, (3,), generator=draw)
+
+    for step in range(3):
+        data = [samples(step, micro, 0) for micro in range(3)]
+        with torch.no_grad():
+            want = sum(F.cross_entropy(whole(x), y).item() for x, y in data) / 3
+        out["losses"] = max(
+            out["losses"], abs(engine.eval_batch(iter(data)).item() - want), abs(engine.train_batch(iter(data)).item() - want)
+        )
+        plain.train(
+            whole,
+            optimizer,
+            lambda _, micro, rank, step=step: samples(step, micro, rank),
+            lambda module, sample: F.cross_entropy(module(sample[0]), sample[1]),
+            steps=1,
+            micros=3,
+            ranks=1,
+            clipping=0.5,
+        )
+    out["weights"] = plain.apart(engine, whole)
     engine.destroy()
     return out
 

@@ -103,6 +103,12 @@ class Pipelines(unittest.TestCase):
         self.assertNotEqual(ended.code, 0)
         self.assertIn("data: wrong batch (got no more batches, expected (inputs, labels), 3 per step)", ended.output)
 
+    def test_layers_that_work_in_place_may_be_the_first_of_a_stage(self) -> None:
+        for seen in ranks.answers(4, CASES, "in_place"):
+            self.assertEqual(seen["starts"], [1, 4, 6], "layers that change received tensors")
+            self.assertLess(seen["losses"], 1e-5)
+            self.assertLess(seen["weights"], 1e-5)
+
     def test_half_precision_loaders_buffers_and_lengths_that_change(self) -> None:
         loss, norm = self.every[0]["resumed"]["2"]["losses"][0][0], 0.0
         for answer in (rank["other"] for rank in self.every):

@@ -26,7 +26,7 @@ class Surface(unittest.TestCase):
                 self.assertIn("UsageError: load_module_state_dict: wrong names (missing blocks.0", seen["missing"])
                 self.assertIn("embed.weight has the wrong shape (got [1], expected [5, 12])", seen["shape"])
                 self.assertIn("expected a multiple of 8", seen["batch"])
-                self.assertIn("NotBuilt: offload_states: not supported; set zero_optimization.offload_optimizer", seen["offload"])
+                self.assertIn("UsageError: offload_states: wrong device (got nvme, expected cpu)", seen["offload"])
                 self.assertIn("between the last backward of a step and its update", seen["early"])
                 self.assertRegex(seen["tags"], "tag differs between ranks .this rank: of rank [01]")
                 self.assertIn("head.bias may be updated already", seen["ahead"])

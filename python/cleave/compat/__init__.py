@@ -11,17 +11,30 @@ from ..errors import NotBuilt
 from .names import MODULES, SUBMODULES
 
 
+class _Unsupported(type):
+    """An unsupported name: it can be imported, and a call or an attribute of it raises NotBuilt."""
+
+    _why = ""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise NotBuilt(cls._why)
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotBuilt(cls._why)
+
+
 def name_of(below: str, name: str) -> Any:
     """Returns the object of a name in a module of the table.
 
     Raises:
-        NotBuilt: the name is not supported.
         AttributeError: the name is unknown.
     """
     of = f"cleave.{below}".rstrip(".")
     row = MODULES[below].get(name, "")
     if row.startswith("!"):
-        raise NotBuilt(f"{of}.{name}: {row[1:]}")
+        return _Unsupported(name, (), {"__module__": of, "__doc__": f"Not supported: {row[1:]}.", "_why": f"{of}.{name}: {row[1:]}"})
     if row:
         module, _, attribute = row.partition(":")
         return getattr(importlib.import_module(f"cleave.{module}"), attribute)
@@ -48,5 +61,6 @@ def install() -> None:
     """Makes the table's modules importable, except those that are files."""
     package = Path(__file__).parents[1]
     for below in MODULES:
-        if not (package / below).exists():
+        path = package / below.replace(".", "/")
+        if not path.exists() and not path.with_name(f"{path.name}.py").exists():
             sys.modules.setdefault(f"cleave.{below}", _Names(below))

@@ -1,7 +1,8 @@
 """Leaf modules of ZeRO-3. Ranks may use units in different orders here, so the marks have no effect."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -42,6 +43,27 @@ unset_z3_leaf_modules = functools.partial(set_z3_leaf_modules, raise_if_not_foun
 def set_z3_leaf_module(model: torch.nn.Module, flag: bool) -> None:
     """Marks a module, or with flag=False removes the mark."""
     setattr(model, _MARK, flag)
+
+
+def mark_configured(model: torch.nn.Module, section: Mapping[str, Any]) -> list[str]:
+    """Marks the modules of a section `zero_optimization.leaf_module` and returns the entries that match none.
+
+    Args:
+        model: the module.
+        section: lists (or single strings) `classes`, `names` and `name_suffixes`.
+    """
+    tests: dict[str, Any] = {"names": lambda name, entry: name == entry, "name_suffixes": str.endswith}
+    missing = []
+    for kind in ("classes", *tests):
+        for entry in [entries] if isinstance(entries := section.get(kind) or [], str) else entries:
+            if kind == "classes":
+                found = set_z3_leaf_modules(model, [entry], raise_if_not_found=False)
+            else:
+                found = [module for name, module in model.named_modules() if tests[kind](name, entry)]
+            for module in found:
+                set_z3_leaf_module(module, True)
+            missing += [] if found else [entry]
+    return missing
 
 
 def get_z3_leaf_modules(model: torch.nn.Module) -> list[torch.nn.Module]:

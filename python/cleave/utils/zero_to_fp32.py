@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .. import native
+from .. import compat, native
 from ..errors import CleaveError
 from ..saved import Saved
 
@@ -121,6 +121,10 @@ def _write(path: Path, state: dict[str, torch.Tensor], safe: bool) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def __getattr__(name: str) -> Any:
+    return compat.name_of("utils.zero_to_fp32", name)
 
 
 def main(arguments: list[str] | None = None) -> None:
