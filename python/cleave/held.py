@@ -75,6 +75,12 @@ class HeldModule(torch.nn.Module):
                 self._native.take_first(-1, held.data_ptr(), held.numel() * held.element_size())
                 buffer.data.copy_(held)
 
+    def __reduce__(self) -> Any:
+        raise UsageError(
+            "engine: cannot be copied or pickled, nor can a parameter that refers to it; use copy.deepcopy(engine.module), "
+            "torch.save(engine.module.state_dict(), FILE) or engine.save_16bit_model"
+        )
+
     @property
     def config(self) -> dict[str, Any]:
         """The ds_config as the script passed it."""
@@ -141,6 +147,7 @@ class HeldModule(torch.nn.Module):
             after = [slot.parameter.detach().to("cpu", torch.float32, copy=True) for slot in slots] if modifies else []
             changed = [b is not None and not torch.equal(b, slot.parameter) for b, slot in zip(before, slots, strict=True)]
         if modifier_rank is not None:
+            self._residency.show_again()
             self._take_over(slots, after, changed, modifier_rank)
 
     def _take_over(self, slots: list[Slot], after: list[torch.Tensor], changed: list[bool], root: int) -> None:

@@ -183,6 +183,8 @@ def _rates(group: dict[str, Any]) -> native.Rates:
 class EngineOptimizer(torch.optim.Optimizer):
     """The optimizer that `initialize` returns: its groups can be read and changed, and `engine.step` updates."""
 
+    parameter_offload: Any  # hooks of the module (residency.ParameterOffload); only at ZeRO stage 3
+
     def __init__(self, inner: torch.optim.Optimizer, outside: OutsideOptimizer | None) -> None:
         self.optimizer = inner  # the script's, or one of the class of the ds_config; shares its groups
         self.outside = outside  # updates in torch if the engine has no kernel

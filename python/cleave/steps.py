@@ -32,10 +32,16 @@ class SteppedModule(HeldModule):
         self.optimizer, self._brings_rates = declared.optimizer, declared.brings_rates
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
         dtype = declared.autocast
-        self._autocast = torch.autocast(self.device.type, TORCH_TYPES[dtype]) if dtype else contextlib.nullcontext()
+        self._autocast = (
+            torch.autocast(self.device.type, TORCH_TYPES[dtype], cache_enabled=not self._residency.any_gathers)
+            if dtype
+            else contextlib.nullcontext()
+        )
         if self.optimizer is not None:
             self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
             self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
+            if self._value("zero_optimization.stage") == 3:
+                self.optimizer.parameter_offload = self._residency.offload
         self.lr_scheduler = self._scheduler(lr_scheduler)
         self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
         self._boundary: bool | None = None  # set by the script; None: counted
@@ -194,7 +200,7 @@ class SteppedModule(HeldModule):
                 self._losses.append(loss if self._loss is None else self._loss)
                 self._loss = None
 
-        self._residency.begin_backward(counts and self._is_last(), factor)
+        self._residency.begin_backward(counts and self._is_last(), factor, counts, torch.is_grad_enabled())
         torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _is_last(self) -> bool:
@@ -288,6 +294,7 @@ class SteppedModule(HeldModule):
 
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
         assert self.optimizer is not None
+        self._residency.require_views()
         self._require_used(self._residency.arrived)
         rates = self.optimizer.rates() if self._brings_rates else []
         self._in_step = False
@@ -316,7 +323,7 @@ class SteppedModule(HeldModule):
         """Has no effect: `backward` and `step` sum gradients."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Has no effect: each step begins without gradients.
+        """Removes gradients of parameters that the engine does not train. Each step begins without gradients of the others.
 
         Raises:
             StepOrderError: after a backward that the script called itself; the engine cannot discard its gradients.
@@ -325,3 +332,4 @@ class SteppedModule(HeldModule):
             raise StepOrderError(
                 "zero_grad: called between loss.backward() and engine.step(), which cannot discard gradients; call engine.step() first"
             )
+        self._residency.forget_gradients()

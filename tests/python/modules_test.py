@@ -1,0 +1,64 @@
+"""Modules and losses of any kind train as in torch, at stage 3 as at the others."""
+
+import tempfile
+import unittest
+
+import ranks
+
+CASES = "modules_cases"
+
+
+class Modules(unittest.TestCase):
+    def test_modules_and_losses_of_any_kind_train_as_in_torch(self) -> None:
+        for count in (2, 3):
+            for far_by_case in ranks.answers(count, CASES, "against_torch"):
+                self.assertEqual(len(far_by_case), 4 * 13)
+                for case, far in far_by_case.items():
+                    self.assertLess(far, 1e-6, f"{case} on {count} ranks")
+
+    def test_replaced_data_is_taken_inside_gathered_parameters_and_an_error_elsewhere(self) -> None:
+        for stage in (0, 1, 2, 3):
+            for seen in ranks.answers(2, CASES, "replaced", stage):
+                self.assertLess(seen["far"], 1e-6, f"stage {stage}")
+                if stage < 3:
+                    self.assertRegex(seen["later"], "layers.0.weight: its data was replaced")
+
+    def test_an_evaluation_in_inference_mode_may_come_first(self) -> None:
+        want = ranks.answers(1, CASES, "evaluated_first_in_torch")[0]
+        for got in ranks.answers(2, CASES, "evaluated_first"):
+            for a, b in zip(got, want, strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-6)
+
+    def test_graphs_are_freed_without_a_backward_and_after_one_that_keeps_them(self) -> None:
+        self.assertEqual(ranks.answers(2, CASES, "graphs_left"), [[0, 0]] * 2)
+
+    def test_training_continues_after_an_exception_that_all_ranks_catch(self) -> None:
+        for direct in (False, True):
+            for seen in ranks.answers(2, CASES, "failed_forwards", direct):
+                self.assertEqual(seen["said"], ["ValueError: sample: too long"] * 3)
+                self.assertLess(seen["far"], 1e-6)
+
+    def test_clients_remove_the_hooks_and_add_them_again(self) -> None:
+        for seen in ranks.answers(2, CASES, "without_hooks"):
+            self.assertLess(seen["far"], 1e-6)
+            self.assertTrue(seen["hidden"] and seen["hooks"], seen)
+
+    def test_copies_of_a_module_have_its_values_and_no_engine(self) -> None:
+        for stage in (0, 2, 3):
+            with tempfile.TemporaryDirectory() as folder:
+                for seen in ranks.answers(2, CASES, "copied", stage, folder):
+                    self.assertTrue(seen["equal"] and seen["plain"], f"stage {stage}: {seen}")
+                    self.assertRegex(seen["engine"], "UsageError: engine: cannot be copied or pickled")
+                    self.assertRegex(seen["copy"], "copy or save the module inside zero.GatheredParameters" if stage == 3 else "nothing")
+                    self.assertRegex(seen["save"], "UsageError: .*GatheredParameters|UsageError: engine: cannot be copied")
+
+    def test_parameters_outside_the_optimizer_keep_no_gradients(self) -> None:
+        for stage, left in ((0, 8), (2, 8), (3, 0)):
+            self.assertEqual(ranks.answers(2, CASES, "gradients_left", stage), [[left, 0]] * 2)
+
+    def test_autocast_keeps_no_copies_of_gathered_weights(self) -> None:
+        self.assertEqual(ranks.answers(2, CASES, "casts_left"), [0, 0])
+
+
+if __name__ == "__main__":
+    unittest.main()
