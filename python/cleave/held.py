@@ -40,7 +40,8 @@ class HeldModule(torch.nn.Module):
             states=outside.kinds if outside else (),
             **declared.options(),
         )
-        jobs.engines.append(self._native)
+        if any(self._configuration.values.get(key) for key in ("checkpoint.async", "checkpoint.writer.decoupled", "nebula.enabled")):
+            jobs.engines.append(self._native)
         groups.mpu = None
         about = self._native.facts()
         self.dp_world_size, self._data_rank = int(about["mesh"]["data"]), int(about["place"]["data"])
@@ -245,7 +246,12 @@ class HeldModule(torch.nn.Module):
         """Has no effect: gathered parameters use planned memory that the engine keeps."""
 
     def destroy(self) -> None:
-        """Frees the memory of the engine. Parameters that are whole on this rank keep their values; others lose them."""
+        """Frees the memory of the engine. Parameters that are whole on this rank keep their values; others lose them.
+
+        Tensors that share memory with a parameter, such as those of an earlier `state_dict`, keep the memory until they are freed.
+        """
         self._residency.close()
         self._native.finish_save()
         self._native.free()
+        if self._native in jobs.engines:
+            jobs.engines.remove(self._native)

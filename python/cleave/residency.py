@@ -7,6 +7,7 @@ module code.
 """
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -446,7 +447,7 @@ class Residency:
     def _watch_gradients(self) -> None:
         for slot in self.units.slots():
             if slot.trains:
-                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, slot)))
+                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(_of_slot(self, slot)))
             elif self.gathers[slot.unit] and slot.parameter.requires_grad:
                 self._handles.append(slot.parameter.register_post_accumulate_grad_hook(_forget_gradient))
 
@@ -530,6 +531,17 @@ class Residency:
             if not self.gathers[slot.unit]:
                 slot.parameter.data = slot.parameter.data.clone()
         self._views.clear()
+
+
+def _of_slot(residency: Residency, slot: Slot) -> Callable[[torch.Tensor], None]:
+    """Returns the hook of a parameter. Torch hides hooks from the garbage collector, so it keeps neither alive."""
+    residency_now, slot_now = weakref.ref(residency), weakref.ref(slot)
+
+    def arrive(parameter: torch.Tensor) -> None:
+        if (to := residency_now()) is not None and (its_slot := slot_now()) is not None:
+            to._on_gradient(its_slot, parameter)
+
+    return arrive
 
 
 def _forget_gradient(parameter: torch.Tensor) -> None:

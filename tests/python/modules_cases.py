@@ -424,3 +424,24 @@ def casts_left() -> int:
     engine.backward(loss)
     engine.step()
     return len(kept)
+
+
+def aliases(stage: int) -> dict[str, Any]:
+    """Returns whether tensors that share memory with parameters keep their values after destroy() and after the engine is gone, and
+    whether an engine is freed without destroy()."""
+    kept = []
+    for destroys in (True, False):
+        module = models.seeded(Chain)
+        engine = _made(module, stage)
+        state, want = module.state_dict(), {name: value.clone() for name, value in module.state_dict().items()}
+        if destroys:
+            engine.destroy()
+            x = [torch.full((WIDTH, WIDTH), 7.0) for _ in range(200)]  # takes the memory that was freed
+            del x
+        gone = weakref.ref(engine._native)
+        del engine, module
+        gc.collect()
+        x = [torch.full((WIDTH, WIDTH), 7.0) for _ in range(200)]
+        kept.append(all(torch.equal(value, want[name]) for name, value in state.items()))
+        del x
+    return {"kept": kept, "freed": gone() is None}

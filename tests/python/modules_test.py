@@ -59,6 +59,10 @@ class Modules(unittest.TestCase):
     def test_autocast_keeps_no_copies_of_gathered_weights(self) -> None:
         self.assertEqual(ranks.answers(2, CASES, "casts_left"), [0, 0])
 
+    def test_aliases_of_parameters_outlive_the_engine_which_is_freed_without_destroy(self) -> None:
+        for stage in (0, 2):
+            self.assertEqual(ranks.answers(2, CASES, "aliases", stage), [{"kept": [True, True], "freed": True}] * 2)
+
 
 if __name__ == "__main__":
     unittest.main()
