@@ -161,6 +161,7 @@ def section_and_outside(optimizer: torch.optim.Optimizer, config: Configuration)
         return {"type": kind, "params": {"lr": float(first["lr"])}}, OutsideOptimizer(optimizer, stage)
 
 
+_GIVES = 4  # most gradients of a unit per micro-batch with exact sums: a script may call several backwards
 _OF_A_GROUP = ("lr", "betas", "weight_decay")  # values that may differ between the groups in a step
 
 
@@ -275,7 +276,12 @@ class Declared:
 
     def options(self) -> dict[str, Any]:
         """Returns the options of an engine and its plan, except those of this rank."""
-        given = {"rates_given": self.brings_rates, "scales_loss": self.autocast == "fp16", "inference": self.optimizer is None}
+        given = {
+            "gives": _GIVES,
+            "rates_given": self.brings_rates,
+            "scales_loss": self.autocast == "fp16",
+            "inference": self.optimizer is None,
+        }
         return {"seed": 42, "model_config": self.config.computed(self.module), **given}
 
 

@@ -273,6 +273,11 @@ class Residency:
         except BaseException as error:
             if self.any_gathers and not self.in_backward and (self._lent or isinstance(error, CleaveError)):
                 self._break("a forward", error)
+            if self.any_gathers and isinstance(error, RuntimeError) and "support saved tensor hooks" in str(error):
+                raise UsageError(
+                    "torch.func: derivatives (grad, vjp, jacrev, hessian) do not run in a forward at ZeRO stage 3; use "
+                    "torch.autograd.grad(..., create_graph=True), or stage 2"
+                ) from error
             raise
 
     def _watch_parameters(self) -> None:
@@ -334,12 +339,13 @@ class Residency:
 
     def _begin_forward(self, root: torch.nn.Module) -> None:
         self._require_whole()
+        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        hooks.__enter__()
+        self._saved_hooks = hooks
         self._own_pass = not self._in_pass  # otherwise inside GatheredParameters
         if self._own_pass:
             self.engine.begin_pass(self._kind(root), False)
             self._in_pass = True
-        self._saved_hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
-        self._saved_hooks.__enter__()
 
     def _end_forward(self) -> None:
         hooks, self._saved_hooks = self._saved_hooks, None

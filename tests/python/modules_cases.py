@@ -445,3 +445,34 @@ def aliases(stage: int) -> dict[str, Any]:
         kept.append(all(torch.equal(value, want[name]) for name, value in state.items()))
         del x
     return {"kept": kept, "freed": gone() is None}
+
+
+def several_backwards(backwards: int) -> Any:
+    """Calls several backwards per micro-batch with exact sums; returns the distance from torch."""
+    module, alone = (models.seeded(Chain) for _ in range(2))
+    engine = deepspeed.initialize(model=module, config={**_config(2), "cleave": {"exact_sums": True}})[0]
+    optimizer = torch.optim.SGD(alone.parameters(), 0.1)
+    for step in range(2):
+        for k in range(backwards):
+            engine.backward(_mean(engine, module, _sample(step, engine.global_rank) * k, True))
+            for rank in range(engine.world_size):
+                (_mean(alone, alone, _sample(step, rank) * k, False) / engine.world_size).backward()
+        engine.step()
+        optimizer.step()
+        optimizer.zero_grad()
+    return plain.apart(engine, alone)
+
+
+def too_many_backwards() -> str:
+    return plain.said_of(lambda: several_backwards(5))
+
+
+class Jacobian(Chain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x + torch.func.vmap(torch.func.jacrev(lambda v: v.pow(2).sum()))(x))
+
+
+def functional(stage: int) -> str:
+    """Returns the error of a module that calls torch.func."""
+    engine = _made(models.seeded(Jacobian), stage)
+    return plain.said_of(lambda: engine(_sample(0, 0)))

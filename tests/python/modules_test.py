@@ -63,6 +63,17 @@ class Modules(unittest.TestCase):
         for stage in (0, 2):
             self.assertEqual(ranks.answers(2, CASES, "aliases", stage), [{"kept": [True, True], "freed": True}] * 2)
 
+    def test_exact_sums_take_several_backwards_per_micro_batch(self) -> None:
+        for far in ranks.answers(2, CASES, "several_backwards", 3):
+            self.assertLess(far, 1e-6)
+        for said in ranks.answers(2, CASES, "too_many_backwards"):
+            self.assertRegex(said, "UsageError: cleave.exact_sums: .* too many gradients in a step .*add losses before their backward")
+
+    def test_derivatives_of_torch_func_name_what_to_use_at_stage_3(self) -> None:
+        self.assertEqual(ranks.answers(2, CASES, "functional", 2), ["nothing"] * 2)
+        for said in ranks.answers(2, CASES, "functional", 3):
+            self.assertRegex(said, r"UsageError: torch.func: .*use torch.autograd.grad\(")
+
 
 if __name__ == "__main__":
     unittest.main()
