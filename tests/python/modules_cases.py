@@ -6,6 +6,7 @@ import contextlib
 import copy
 import gc
 import io
+import random
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-WIDTH = 8
+WIDTH, RATE = 8, 0.05
 Loss = Callable[
     [Any, nn.Module, torch.Tensor, bool], torch.Tensor
 ]  # called with an engine or a module, the module, x, and True for an engine
@@ -100,8 +101,16 @@ class Saved(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         status = getattr(weight, "ds_status", None)
         with deepspeed.zero.GatheredParameters([weight] if status is not None and status.name != "AVAILABLE" else []):
-            assert isinstance(weight, nn.Parameter)
             return gradient @ weight, gradient.t() @ x
+
+
+class SavedParameter(Saved):
+    """Needs the parameter itself."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        assert isinstance(ctx.saved_tensors[1], nn.Parameter)
+        return Saved.backward(ctx, gradient)
 
 
 class Custom(Chain):
@@ -206,7 +215,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], Loss, int]] = {
     "forward inside GatheredParameters": (Chain, _inside, SMALL),
     "caught exception of a layer": (Catching, _mean, SMALL),
     "weight as attribute of a function": (lambda: Custom(Kept), _mean, MIDDLE),
-    "weight saved by a function": (lambda: Custom(Saved), _mean, MIDDLE),
+    "weight saved by a function": (lambda: Custom(SavedParameter), _mean, MIDDLE),
     "penalty through checkpointed blocks with frozen ones": (lambda: models.Blocks("non-reentrant"), _penalty, LARGE),
     "wrappers, empty parameters and unused outputs": (Wrapped, _mean, SMALL),
     "number of calls by sample": (Uneven, _mean, SMALL),
@@ -219,7 +228,7 @@ def _config(stage: int, **zero: Any) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": 4,
         "gradient_clipping": 0.0,
-        "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+        "optimizer": {"type": "SGD", "params": {"lr": RATE}},
         "zero_optimization": {"stage": stage, **zero},
     }
 
@@ -233,10 +242,10 @@ def _sample(step: int, rank: int) -> torch.Tensor:
 
 
 def _far(made: Callable[[], nn.Module], loss_of: Loss, stage: int, **zero: Any) -> float:
-    """Returns the largest difference of weights and norms of 3 steps from a loop in torch alone."""
+    """Returns the largest difference of weights and norms of 3 steps from a loop in torch alone, relative above 1."""
     module, alone = (models.seeded(made) for _ in range(2))
     engine = _made(module, stage, **zero)
-    optimizer = torch.optim.SGD([p for p in alone.parameters() if p.requires_grad], 0.1)
+    optimizer = torch.optim.SGD([p for p in alone.parameters() if p.requires_grad], RATE)
     far = 0.0
     for step in range(3):
         engine.backward(loss_of(engine, engine.module, _sample(step, engine.global_rank), True))
@@ -246,7 +255,7 @@ def _far(made: Callable[[], nn.Module], loss_of: Loss, stage: int, **zero: Any) 
             (loss_of(alone, alone, _sample(step, rank), False) / engine.world_size).backward()
         norm = torch.nn.utils.get_total_norm([p.grad for p in alone.parameters() if p.grad is not None])
         optimizer.step()
-        far = max(far, abs(engine.get_global_grad_norm() - norm.item()))
+        far = max(far, abs(engine.get_global_grad_norm() - norm.item()) / max(1.0, norm.item()))
     names = {name for name, p in alone.named_parameters() if p.numel()}
     far = max(far, *((engine.parameters_of(n) - p.detach()).abs().max().item() for n, p in alone.named_parameters() if n in names))
     engine.destroy()
@@ -265,7 +274,7 @@ def against_torch() -> dict[str, float]:
 def replaced(stage: int) -> dict[str, Any]:
     """Replaces the data of a parameter inside GatheredParameters on all ranks, as scripts write it, and later outside."""
     module, alone = (models.seeded(Chain) for _ in range(2))
-    engine, optimizer = _made(module, stage), torch.optim.SGD(alone.parameters(), 0.1)
+    engine, optimizer = _made(module, stage), torch.optim.SGD(alone.parameters(), RATE)
     far = 0.0
     for step in range(4):
         if step == 1:
@@ -304,7 +313,7 @@ def evaluated_first() -> list[float]:
 
 def evaluated_first_in_torch() -> list[float]:
     module = models.seeded(Chain)
-    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    optimizer = torch.optim.SGD(module.parameters(), RATE)
     out = []
     for step in range(3):
         loss = _mean(module, module, _sample(step, 0), False)
@@ -345,7 +354,7 @@ def graphs_left() -> list[int]:
 def failed_forwards(direct: bool) -> dict[str, Any]:
     """An exception after the layers on all ranks, which the script catches, and training afterwards."""
     module, alone = (models.seeded(Failing) for _ in range(2))
-    engine, optimizer = _made(module), torch.optim.SGD(alone.parameters(), 0.1)
+    engine, optimizer = _made(module), torch.optim.SGD(alone.parameters(), RATE)
     said = []
     for step in range(3):
         module.fails = True
@@ -362,7 +371,7 @@ def failed_forwards(direct: bool) -> dict[str, Any]:
 def without_hooks() -> dict[str, Any]:
     """Removes the hooks for generation and adds them again, as clients do."""
     module, alone = (models.seeded(Chain) for _ in range(2))
-    engine, optimizer = _made(module), torch.optim.SGD(alone.parameters(), 0.1)
+    engine, optimizer = _made(module), torch.optim.SGD(alone.parameters(), RATE)
     offload, x = engine.optimizer.parameter_offload, _sample(0, 0)
     far = 0.0
     for step in range(2):
@@ -451,7 +460,7 @@ def several_backwards(backwards: int) -> Any:
     """Calls several backwards per micro-batch with exact sums; returns the distance from torch."""
     module, alone = (models.seeded(Chain) for _ in range(2))
     engine = deepspeed.initialize(model=module, config={**_config(2), "cleave": {"exact_sums": True}})[0]
-    optimizer = torch.optim.SGD(alone.parameters(), 0.1)
+    optimizer = torch.optim.SGD(alone.parameters(), RATE)
     for step in range(2):
         for k in range(backwards):
             engine.backward(_mean(engine, module, _sample(step, engine.global_rank) * k, True))
@@ -476,3 +485,120 @@ def functional(stage: int) -> str:
     """Returns the error of a module that calls torch.func."""
     engine = _made(models.seeded(Jacobian), stage)
     return plain.said_of(lambda: engine(_sample(0, 0)))
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer with a trained product of low rank, as LoRA adapters are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.a, self.b = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2, bias=False), nn.Linear(2, WIDTH, bias=False)
+        self.base.requires_grad_(False)
+        self.merges = False
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self._modules["base"], name)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.merges:
+            return F.linear(x, self.weight + self.b.weight @ self.a.weight, self.bias)
+        return self.base(x) + self.b(self.a(x))
+
+
+class OfFunction(nn.Module):
+    def __init__(self, function: type[torch.autograd.Function]) -> None:
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(torch.randn(WIDTH, WIDTH) / 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function.apply(x, self.weight)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class OfList(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(torch.randn(WIDTH, WIDTH) / 3), nn.Parameter(torch.randn(0, WIDTH))])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x, self.weights[1]]) @ self.weights[0]
+
+
+class Drawn(nn.Module):
+    """A random graph of layers, adapters, wrappers and functions that are used in random ways."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        draw = random.Random(seed)
+        kinds: list[Callable[[], nn.Module]] = [
+            lambda: nn.Linear(WIDTH, WIDTH, bias=draw.random() < 0.7),
+            lambda: nn.LayerNorm(WIDTH),
+            lambda: nn.utils.parametrizations.weight_norm(nn.Linear(WIDTH, WIDTH)),
+            lambda: nn.Sequential(nn.Linear(WIDTH, 5), nn.Tanh(), nn.Linear(5, WIDTH)),
+            Adapted,
+            lambda: Wrapper(nn.Linear(WIDTH, WIDTH)),
+            lambda: OfFunction(Kept),
+            lambda: OfFunction(Saved),
+            OfList,
+        ]
+        self.layers = nn.ModuleList([draw.choice(kinds)() for _ in range(draw.randint(2, 6))])
+        for layer in self.layers:
+            if isinstance(layer, Adapted):
+                layer.merges = draw.random() < 0.5
+            elif draw.random() < 0.15:
+                layer.requires_grad_(False)
+        linear = [layer for layer in self.layers if type(layer) is nn.Linear]
+        for layer in linear[1:]:
+            if draw.random() < 0.3:
+                layer.weight = linear[0].weight
+        ways = ["call", "call", "call", "read", "again", "reentrant", "gated", "dummy", "caught", "forces"]
+        self.order = [(draw.randrange(len(self.layers)), draw.choice(ways), draw.randrange(WIDTH)) for _ in range(draw.randint(2, 8))]
+        self.twice = any(isinstance(layer, OfFunction) for layer in self.layers)  # such functions cannot be differentiated twice
+        self.head = nn.Linear(WIDTH, 1)
+
+    def _forces(self, layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            given = x if x.requires_grad else x.detach().requires_grad_(True)
+            return torch.autograd.grad(torch.tanh(layer(given)).sum(), given, create_graph=True)[0]
+
+    def _used(self, layer: nn.Module, way: str, gate: int, x: torch.Tensor) -> torch.Tensor:
+        if way == "read" and isinstance(layer, nn.Linear | Wrapper | Adapted):
+            return F.linear(x, layer.weight, layer.bias)
+        if way in ("again", "reentrant"):
+            return checkpoint(layer, x, use_reentrant=way == "reentrant")  # type: ignore[no-any-return]
+        if way == "gated" and x[0, gate] > 0:
+            return x
+        if way == "dummy":
+            layer(x)
+            return x
+        if way == "caught":
+            with contextlib.suppress(RuntimeError):
+                return layer(x[:, :3]) @ x.t()  # type: ignore[no-any-return]
+        if way == "forces" and not self.twice:
+            return self._forces(layer, x)
+        return layer(x)  # type: ignore[no-any-return]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, way, gate in self.order:
+            x = 0.5 * x + torch.tanh(0.3 * self._used(self.layers[number], way, gate, x))
+        return self.head(x)
+
+
+def drawn(first: int, last: int) -> dict[str, float]:
+    """Returns, by seed, loss and placement, how far an engine is from torch for random modules."""
+    out = {}
+    for seed in range(first, last):
+        draw = random.Random(-seed)
+        module = Drawn(seed)
+        once = module.twice or any(way == "reentrant" for _, way, _ in module.order)
+        loss_of = draw.choice([_mean, _inside] if once else [_mean, _inside, _twice, _penalty, _kept_graph])
+        zero: dict[str, Any] = {"stage": draw.choice([0, 1, 2, 3, 3, 3, 3])}
+        if zero["stage"] == 3:
+            zero |= {
+                "stage3_param_persistence_threshold": draw.choice([0, 0, 10]),
+                "stage3_max_live_parameters": draw.choice([800, 1500, 10**9]),
+            }
+        out[f"seed {seed}, {loss_of.__name__}, {zero}"] = _far(lambda seed=seed: Drawn(seed), loss_of, **zero)
+    return out

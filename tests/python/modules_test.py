@@ -16,6 +16,13 @@ class Modules(unittest.TestCase):
                 for case, far in far_by_case.items():
                     self.assertLess(far, 1e-6, f"{case} on {count} ranks")
 
+    def test_200_random_modules_with_wrappers_and_functions_train_as_in_torch(self) -> None:
+        for count, first, last in ((2, 0, 120), (3, 120, 200)):
+            for far_by_case in ranks.answers(count, CASES, "drawn", first, last):
+                self.assertEqual(len(far_by_case), last - first)
+                for case, far in far_by_case.items():
+                    self.assertLess(far, 1e-6, f"{case} on {count} ranks")
+
     def test_replaced_data_is_taken_inside_gathered_parameters_and_an_error_elsewhere(self) -> None:
         for stage in (0, 1, 2, 3):
             for seen in ranks.answers(2, CASES, "replaced", stage):
