@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from . import functions, native
 from .errors import CleaveError, StepOrderError, UsageError
@@ -95,6 +96,7 @@ class Residency:
         self._hidden = {slot: self._nothing.expand(slot.shape) for slot in units.slots()}
         self._views: dict[tuple[int, int], list[torch.Tensor]] = {}
         self._copied: set[int] = set()  # units with copies as parameters
+        self._pool: set[int] = set()  # addresses of gathered memory where parameters have been
         self._at: dict[int, Slot] = {}  # gathered parameters by address
         self._shown: list[list[int]] = [[] for _ in range(count)]  # addresses of each unit in `_at`
         self._lent: list[list[int]] = []  # per running module, outermost first: units taken for it
@@ -128,6 +130,8 @@ class Residency:
                 self._show(u)
                 self.engine.release(u)
         self.engine.end_pass()
+        views = [(slot, view) for (u, _), views in self._views.items() for slot, view in zip(self.units.units[u].slots, views, strict=True)]
+        self._staying = [(slot, view, slot.parameter.data_ptr, view.data_ptr()) for slot, view in views]
 
     def _take_away(self, slot: Slot) -> None:
         slot.parameter.data = self._hidden[slot]
@@ -145,6 +149,8 @@ class Residency:
                     torch.from_dlpack(self.engine.dlpack(address, self.dtype, tuple(slot.shape)))
                     for address, slot in zip(addresses, unit.slots, strict=True)
                 ]
+            if self.gathers[u]:
+                self._pool.update(addresses)
         if copied:
             with torch.inference_mode(False):
                 views = [view.clone() for view in views]
@@ -169,13 +175,9 @@ class Residency:
             self.engine.release(u)
         self._copied.discard(u)
 
-    def _replaced(self) -> Iterator[tuple[Slot, torch.Tensor]]:
-        """Yields parameters that stay on this rank and whose data a script replaced, with the views that belong there."""
-        for (u, _), views in self._views.items():
-            if not self.gathers[u]:
-                for slot, view in zip(self.units.units[u].slots, views, strict=True):
-                    if slot.parameter.data_ptr() != view.data_ptr():
-                        yield slot, view
+    def _replaced(self) -> list[tuple[Slot, torch.Tensor]]:
+        """Returns parameters that stay on this rank and whose data a script replaced, with the views that belong there."""
+        return [(slot, view) for slot, view, address_of, address in self._staying if address_of() != address]
 
     def show_again(self) -> None:
         """Makes parameters whose data a script replaced views of the engine's memory again."""
@@ -311,15 +313,37 @@ class Residency:
         self._take(u, torch._C._current_graph_task_id() >= 0)
         self._lent[-1].append(u)
 
-    def _after(self, used: list[int], frozen: list[int], module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _after(self, used: list[int], frozen: list[int], module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         if self.in_backward or not self._lent:
             if frozen and self.in_backward and torch.is_grad_enabled():
                 self._let_go_behind(args, kwargs, frozen)
-            return
-        for u in self._lent.pop():
-            self._drop(u)
+            return None
+        taken, replaced = self._lent.pop(), None
+        returned = self._units_in(output) if taken else ()
+        if returned and not self._lent:
+            replaced, returned = tree_map(self._copy_of_weight, output), ()
+        for u in taken:
+            if u in returned:
+                self._lent[-1].append(u)
+            else:
+                self._drop(u)
         if not self._lent:
             self._end_forward()
+        return replaced
+
+    def _units_in(self, output: Any) -> set[int]:
+        """Returns the units whose gathered parameters an output shows, as of a module that returns its weight or a view of it."""
+        leaves = (output,) if isinstance(output, torch.Tensor) else tree_leaves(output)
+        return {slot.unit for leaf in leaves if isinstance(leaf, torch.Tensor) and (slot := self._slot_at(leaf)) is not None}
+
+    def _copy_of_weight(self, value: Any) -> Any:
+        return value.clone() if isinstance(value, torch.Tensor) and self._slot_at(value) is not None else value
+
+    def _slot_at(self, tensor: torch.Tensor) -> Slot | None:
+        """Returns the gathered parameter whose memory a tensor shows."""
+        if not self._at or tensor.layout != torch.strided:
+            return None
+        return self._at.get(tensor.untyped_storage().data_ptr())
 
     def read(self, parameter: torch.nn.Parameter) -> None:
         """Makes a parameter that is read within a call whole until the call ends."""
@@ -359,7 +383,7 @@ class Residency:
 
     def _pack(self, tensor: torch.Tensor) -> Any:
         if self._at:
-            slot = self._at.get(tensor.untyped_storage().data_ptr())
+            slot = self._slot_at(tensor)
             if slot is None and tensor.dtype != self.torch_dtype and tensor.requires_grad:
                 slot = self._cast_from(tensor)
             if slot is not None:
@@ -433,7 +457,7 @@ class Residency:
 
     def parameter_at(self, tensor: torch.Tensor) -> torch.nn.Parameter | None:
         """Returns the gathered parameter whose whole values a tensor shows."""
-        slot = self._at.get(tensor.untyped_storage().data_ptr()) if self._at else None
+        slot = self._slot_at(tensor)
         if slot is None or tensor.shape != slot.shape or tensor.stride() != slot.parameter.stride() or tensor.dtype != slot.parameter.dtype:
             return None
         return slot.parameter
@@ -447,6 +471,11 @@ class Residency:
                 slot = self.units.of_parameter.get(id(value))
                 if slot is not None and self.gathers[slot.unit] and (self.in_backward or self._lent):
                     self._take_for_backward(slot)
+            elif isinstance(value, torch.Tensor) and value.layout == torch.strided and value.untyped_storage().data_ptr() in self._pool:
+                raise UsageError(
+                    f"autograd function: keeps a view of a gathered parameter (shape {list(value.shape)}) as an attribute of ctx, whose "
+                    "values are gone; pass it to ctx.save_for_backward, or keep the parameter itself"
+                )
 
     # ---- gradients ----
 
@@ -537,6 +566,7 @@ class Residency:
             if not self.gathers[slot.unit]:
                 slot.parameter.data = slot.parameter.data.clone()
         self._views.clear()
+        self._staying.clear()
 
 
 def _of_slot(residency: Residency, slot: Slot) -> Callable[[torch.Tensor], None]:

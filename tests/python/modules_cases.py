@@ -88,6 +88,16 @@ class Kept(torch.autograd.Function):
         return gradient @ ctx.weights[0], gradient.t() @ x
 
 
+class KeptView(Kept):
+    """Keeps a view of the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.weights = [weight[:]]
+        return x @ weight.t()
+
+
 class Saved(torch.autograd.Function):
     """Gathers the saved weight again unless it is available."""
 
@@ -169,6 +179,41 @@ class Uneven(Chain):
         return super().forward(x)
 
 
+class Positions(nn.Module):
+    """Returns a view of its parameter, as position embeddings do, or the parameter itself."""
+
+    def __init__(self, whole: bool = False) -> None:
+        super().__init__()
+        self.table, self.whole = nn.Parameter(torch.randn(6, WIDTH)), whole
+
+    def forward(self, count: int) -> torch.Tensor | dict[str, torch.Tensor]:
+        return {"table": self.table} if self.whole else self.table[:count]
+
+
+class Returning(Chain):
+    """Uses weights that submodules return, after other modules ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.some, self.all = Positions(), Positions(True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        some, table = self.some(4), self.all(0)["table"]
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return self.head(x * some) + (x @ table.t()).mean(1, keepdim=True)
+
+
+class Graph(Chain):
+    """Multiplies with a sparse matrix."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        edges = torch.eye(len(x)).roll(1, 0).to_sparse()
+        for layer in self.layers:
+            x = torch.tanh(torch.sparse.mm(edges, layer(x)))
+        return self.head(x)
+
+
 def _mean(call: Any, module: nn.Module, x: torch.Tensor, gathers: bool) -> torch.Tensor:
     return call(x).pow(2).mean()
 
@@ -219,6 +264,9 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], Loss, int]] = {
     "penalty through checkpointed blocks with frozen ones": (lambda: models.Blocks("non-reentrant"), _penalty, LARGE),
     "wrappers, empty parameters and unused outputs": (Wrapped, _mean, SMALL),
     "number of calls by sample": (Uneven, _mean, SMALL),
+    "sparse matrix": (Graph, _mean, SMALL),
+    "weight that the module returns": (lambda: Positions(True), lambda call, module, x, _: (x @ call(0)["table"].t()).mean(), SMALL),
+    "weights that submodules return": (Returning, _mean, MIDDLE),
 }
 
 
@@ -602,3 +650,10 @@ def drawn(first: int, last: int) -> dict[str, float]:
             }
         out[f"seed {seed}, {loss_of.__name__}, {zero}"] = _far(lambda seed=seed: Drawn(seed), loss_of, **zero)
     return out
+
+
+def view_in_context(stage: int) -> str:
+    """Returns the error of the backward of a function that keeps a view of its weight."""
+    engine = _made(models.seeded(lambda: Custom(KeptView)), stage)
+    loss = _mean(engine, engine.module, _sample(0, 0), True)
+    return plain.said_of(lambda: engine.backward(loss))

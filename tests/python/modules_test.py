@@ -12,7 +12,7 @@ class Modules(unittest.TestCase):
     def test_modules_and_losses_of_any_kind_train_as_in_torch(self) -> None:
         for count in (2, 3):
             for far_by_case in ranks.answers(count, CASES, "against_torch"):
-                self.assertEqual(len(far_by_case), 4 * 13)
+                self.assertEqual(len(far_by_case), 4 * 16)
                 for case, far in far_by_case.items():
                     self.assertLess(far, 1e-6, f"{case} on {count} ranks")
 
@@ -75,6 +75,11 @@ class Modules(unittest.TestCase):
             self.assertLess(far, 1e-6)
         for said in ranks.answers(2, CASES, "too_many_backwards"):
             self.assertRegex(said, "UsageError: cleave.exact_sums: .* too many gradients in a step .*add losses before their backward")
+
+    def test_a_function_that_keeps_a_view_of_a_gathered_weight_is_an_error(self) -> None:
+        self.assertEqual(ranks.answers(2, CASES, "view_in_context", 2), ["nothing"] * 2)
+        for said in ranks.answers(2, CASES, "view_in_context", 3):
+            self.assertRegex(said, "UsageError: autograd function: keeps a view .*; pass it to ctx.save_for_backward")
 
     def test_derivatives_of_torch_func_name_what_to_use_at_stage_3(self) -> None:
         self.assertEqual(ranks.answers(2, CASES, "functional", 2), ["nothing"] * 2)
