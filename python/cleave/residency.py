@@ -499,6 +499,8 @@ class Residency:
         if not self.in_backward:
             past = f"{slot.name}: got a gradient before a backward reached an output of the engine"
             raise StepOrderError(f"{past}; call the engine, not its module, or engine.backward(loss)")
+        if not self._trains:
+            raise StepOrderError(f"{slot.name}: got a gradient from backward(inputs=...); leave inputs out, or call torch.autograd.grad")
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         if self._factor != 1:

@@ -657,3 +657,10 @@ def view_in_context(stage: int) -> str:
     engine = _made(models.seeded(lambda: Custom(KeptView)), stage)
     loss = _mean(engine, engine.module, _sample(0, 0), True)
     return plain.said_of(lambda: engine.backward(loss))
+
+
+def backward_of_inputs() -> str:
+    """Returns the error of a backward that names the parameters to accumulate into."""
+    engine = _made(models.seeded(Chain))
+    loss = _mean(engine, engine.module, _sample(0, 0), True)
+    return plain.said_of(lambda: loss.backward(inputs=list(engine.module.head.parameters())))

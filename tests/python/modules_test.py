@@ -81,6 +81,10 @@ class Modules(unittest.TestCase):
         for said in ranks.answers(2, CASES, "view_in_context", 3):
             self.assertRegex(said, "UsageError: autograd function: keeps a view .*; pass it to ctx.save_for_backward")
 
+    def test_a_backward_into_named_parameters_is_an_error(self) -> None:
+        for said in ranks.answers(2, CASES, "backward_of_inputs"):
+            self.assertRegex(said, r"StepOrderError: head.*: got a gradient from backward\(inputs=...\); leave inputs out")
+
     def test_derivatives_of_torch_func_name_what_to_use_at_stage_3(self) -> None:
         self.assertEqual(ranks.answers(2, CASES, "functional", 2), ["nothing"] * 2)
         for said in ranks.answers(2, CASES, "functional", 3):
