@@ -473,8 +473,8 @@ class Residency:
                     self._take_for_backward(slot)
             elif isinstance(value, torch.Tensor) and value.layout == torch.strided and value.untyped_storage().data_ptr() in self._pool:
                 raise UsageError(
-                    f"autograd function: keeps a view of a gathered parameter (shape {list(value.shape)}) as an attribute of ctx, whose "
-                    "values are gone; pass it to ctx.save_for_backward, or keep the parameter itself"
+                    f"autograd function: an attribute of ctx is a view of a gathered parameter (shape {list(value.shape)}), which has "
+                    "lost its values; pass it to ctx.save_for_backward, or keep the parameter itself"
                 )
 
     # ---- gradients ----
