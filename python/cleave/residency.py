@@ -282,6 +282,11 @@ class Residency:
                 ) from error
             raise
 
+    def leave_to_torch(self) -> None:
+        """Keeps torch.compile from tracing the transfers of parameters, which it cannot compile."""
+        for name in ("_show", "_hide", "_begin_forward", "_end_forward"):
+            setattr(self, name, torch.compiler.disable(getattr(self, name)))
+
     def _watch_parameters(self) -> None:
         for submodule in self.module.modules():
             if any(self.gathers[u] for u in self.units.used_by(submodule)):
