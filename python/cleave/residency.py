@@ -100,7 +100,7 @@ class Residency:
         self._at: dict[int, Slot] = {}  # gathered parameters by address
         self._shown: list[list[int]] = [[] for _ in range(count)]  # addresses of each unit in `_at`
         self._lent: list[list[int]] = []  # per running module, outermost first: units taken for it
-        self._of_nodes: list[tuple[int, int, list[int]]] = []  # per running backward task, outermost first: node, units taken for it
+        self._of_nodes: list[list[Any]] = []  # per running backward task, outermost first: node, units taken for it
         self._in_pass = self._own_pass = self.in_backward = False
         self._trains = True  # the backward gives gradients to the engine
         self._creates_graph = False  # the backward can be differentiated again
@@ -353,11 +353,11 @@ class Residency:
     def read(self, parameter: torch.nn.Parameter) -> None:
         """Makes a parameter that is read within a call whole until the call ends."""
         slot = self.units.of_parameter.get(id(parameter))
-        if slot is None or not self.gathers[slot.unit] or self._users[slot.unit] > 0:
+        if slot is None or not self.gathers[slot.unit] or (self._users[slot.unit] > 0 and not self._of_nodes):
             return
-        if self.in_backward:
+        if self.in_backward:  # nodes leave their units earlier
             self._hold(slot.unit)
-        elif self._lent:
+        elif self._lent and slot.unit not in self._lent[-1]:
             self._lend(slot.unit)
 
     def _let_go_behind(self, args: Any, kwargs: Any, frozen: list[int]) -> None:
@@ -444,14 +444,26 @@ class Residency:
     def _take_for_node(self, u: int, node: int) -> None:
         """Takes a unit until another node of the same backward needs one."""
         task = torch._C._current_graph_task_id()
-        while self._of_nodes and (self._of_nodes[-1][0] > task or (self._of_nodes[-1][0] == task and self._of_nodes[-1][1] != node)):
+        while self._of_nodes and self._of_nodes[-1][0] > task:  # ended by an exception
             self._leave_nodes(len(self._of_nodes) - 1)
         if not self._of_nodes or self._of_nodes[-1][0] != task:
-            self._of_nodes.append((task, node, []))
-        taken = self._of_nodes[-1][2]
-        if u not in taken:
+            torch.autograd.Variable._execution_engine.queue_callback(partial(self._leave_task, task))
+            self._of_nodes.append([task, node, []])
+        running = self._of_nodes[-1]
+        taken = running[2]
+        if running[1] != node:
+            running[1], running[2] = node, [u] if u in taken else []
+            for other in taken:
+                if other != u:
+                    self._drop(other)
+        if u not in running[2]:
             self._take(u, self._creates_graph)
-            taken.append(u)
+            running[2].append(u)
+
+    def _leave_task(self, task: int) -> None:
+        """Called at the end of a backward."""
+        if self._of_nodes and self._of_nodes[-1][0] >= task:
+            self._leave_nodes(len(self._of_nodes) - 1)
 
     def _leave_nodes(self, first: int) -> None:
         while len(self._of_nodes) > first:

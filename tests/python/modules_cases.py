@@ -204,6 +204,18 @@ class Returning(Chain):
         return self.head(x * some) + (x @ table.t()).mean(1, keepdim=True)
 
 
+class ReadBetween(Chain):
+    """Reads a weight of a submodule after one gradient in the forward, and uses it after another."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(True)
+            first = torch.autograd.grad(super().forward(x).sum(), x, create_graph=True)[0]
+            weight = self.layers[0].weight
+            second = torch.autograd.grad(self.layers[1](first).tanh().sum(), first, create_graph=True)[0]
+        return self.head(second @ weight)
+
+
 class Graph(Chain):
     """Multiplies with a sparse matrix."""
 
@@ -264,6 +276,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], Loss, int]] = {
     "penalty through checkpointed blocks with frozen ones": (lambda: models.Blocks("non-reentrant"), _penalty, LARGE),
     "wrappers, empty parameters and unused outputs": (Wrapped, _mean, SMALL),
     "number of calls by sample": (Uneven, _mean, SMALL),
+    "weight read between gradients": (ReadBetween, _mean, MIDDLE),
     "sparse matrix": (Graph, _mean, SMALL),
     "weight that the module returns": (lambda: Positions(True), lambda call, module, x, _: (x @ call(0)["table"].t()).mean(), SMALL),
     "weights that submodules return": (Returning, _mean, MIDDLE),
