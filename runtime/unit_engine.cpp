@@ -286,8 +286,11 @@ std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
           "backward: the gradient of this step was already read, which completes it; read it after the last "
           "backward");
   int& gives = s.gives[size_t(s.known(unit))];
-  CHECK(s.rank->store.gradient_form().takes_any_number() || gives < s.most_gives,
-        "{} is given more often than {} times a step", s.held(unit).name, s.most_gives);
+  require(
+      s.rank->store.gradient_form().takes_any_number() || gives < s.most_gives, Exit::usage,
+      "cleave.exact_sums: {} has too many gradients in a step (expected at most {}, {} per micro-batch); add "
+      "losses before their backward, or accumulate over more micro-batches",
+      s.held(unit).name, s.most_gives, s.most_gives / int(s.settings.micros));
   ++gives;
   return s.recorded().gradients(unit);
 }

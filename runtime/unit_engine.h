@@ -110,7 +110,7 @@ class UnitEngine : public EngineBase {
   std::vector<Tensor> acquire(int unit);
   void release(int unit);
   // Returns the destinations of the unit's gradients until give. The writer adds if GradientSlot::written is
-  // true, and sets the flag. Slots of a frozen unit are empty. Throws Error(internal) for more gives than
+  // true, and sets the flag. Slots of a frozen unit are empty. Throws Error(usage) for more gives than
   // UnitOptions allows, if sums are exact.
   std::vector<zero::GradientSlot> gradients(int unit);
   void give(int unit);

@@ -6,7 +6,7 @@
  * Functions that return int return 0 or an exit code of core/error.h; cleave_error() then states
  * the problem, the expected value and the action. All ranks call a collective function, in the same
  * order. One thread at a time calls the functions of an engine. The memory of an engine is valid
- * until cleave_engine_free. */
+ * until cleave_engine_free and the deleters of all its tensors (cleave_dlpack). */
 #pragma once
 #include <stdint.h>
 
@@ -314,8 +314,8 @@ CLEAVE_C int cleave_checkpoint_read_bytes(cleave_checkpoint* checkpoint, const c
 
 /* ---- engine memory as tensors of another library ---- */
 
-/* Returns a DLManagedTensor (dlpack.h, version 0) over device or host memory, which must outlive
- * it. Its deleter frees only the structure. */
+/* Returns a DLManagedTensor (dlpack.h, version 0) over device or host memory of the engine. Until
+ * its deleter is called, the memory of the engine is not freed. */
 CLEAVE_C int cleave_dlpack(cleave_engine* engine, void* data, int32_t dtype, const int64_t* shape,
                            int32_t dims, int32_t on_host, void** managed);
 

@@ -1,6 +1,6 @@
 #include "python/capi/dlpack.h"
 
-#include <memory>
+#include <utility>
 #include <vector>
 
 namespace cleave::capi {
@@ -8,17 +8,19 @@ namespace {
 
 struct Owned {
   DLManagedTensor managed;
+  std::shared_ptr<const void> owner;
   std::vector<int64_t> shape, strides;
 };
 
 }  // namespace
 
-DLManagedTensor* managed_tensor(void* data, DType type, const int64_t* shape, int dims, Device device,
-                                bool turned) {
+DLManagedTensor* managed_tensor(std::shared_ptr<const void> owner, void* data, DType type,
+                                const int64_t* shape, int dims, Device device, bool turned) {
   CHECK(is_float(type) || type == DType::uint8,
         "tensor for another library: unsupported type (got {}, expected a float type or uint8)",
         name_of(type));
   auto owned = std::make_unique<Owned>();
+  owned->owner = std::move(owner);
   owned->shape.assign(shape, shape + dims);
   if (turned) {
     CHECK(dims == 2, "transposed tensor: must be a matrix (got {} dimensions)", dims);

@@ -2,6 +2,7 @@
 // (https://dmlc.github.io/dlpack/latest/c_api.html). Only CPU and CUDA tensors are used.
 #pragma once
 #include <cstdint>
+#include <memory>
 
 #include "device/device.h"
 #include "device/tensor.h"
@@ -30,9 +31,9 @@ struct DLManagedTensor {
   void (*deleter)(DLManagedTensor* self);
 };
 
-// Makes a tensor of a float type over memory that outlives it. The consumer calls its deleter.
+// Makes a tensor of a float type that shares `owner` of the memory. The consumer calls its deleter.
 // turned: the matrix is stored in column-major order.
-DLManagedTensor* managed_tensor(void* data, DType type, const int64_t* shape, int dims, Device device,
-                                bool turned);
+DLManagedTensor* managed_tensor(std::shared_ptr<const void> owner, void* data, DType type,
+                                const int64_t* shape, int dims, Device device, bool turned);
 
 }  // namespace cleave::capi

@@ -2,9 +2,12 @@
 #include "python/capi/engine.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "comm/together.h"
 #include "config_schema/summary.h"
@@ -298,7 +301,14 @@ int cleave_engine_make(cleave_job* job, const char* config, const char* config_n
       plan::require_machine_fit(made.plan(me.world, plan::PlanRanks::of_stages), me.rank - me.local_rank,
                                 me.local_size, !j.job.device().is_cuda());
     }
-    given(engine, "engine") = made.engine(j.connected()).release();
+    // A forked child must not end the parent's engine.
+    const std::shared_ptr<cleave_engine> e(made.engine(j.connected()).release(),
+                                           [owner = getpid()](cleave_engine* last) {
+                                             if (getpid() == owner) delete last;
+                                           });
+    j.engines.push_back(e);
+    e->handle = e;
+    given(engine, "engine") = e.get();
     if (made.config.save_on_stop) launcher::Job::catch_signals();
   });
 }
@@ -320,7 +330,9 @@ int cleave_plan(const char* config, const char* config_name, const char* model, 
   });
 }
 
-void cleave_engine_free(cleave_engine* engine) { delete engine; }
+void cleave_engine_free(cleave_engine* engine) {
+  if (engine) const std::shared_ptr<cleave_engine> last = std::move(engine->handle);
+}
 
 int cleave_engine_facts(cleave_engine* engine, char** facts) {
   return call([&] { given(facts, "facts") = handed_over(capi::facts_of(given(engine, "engine"))); });
@@ -391,7 +403,7 @@ int cleave_dlpack(cleave_engine* engine, void* data, int32_t dtype, const int64_
   return call([&] {
     cleave_engine& e = given(engine, "engine");
     given(managed, "managed") =
-        capi::managed_tensor(&given(static_cast<char*>(data), "data"), DType(dtype), shape, dims,
-                             on_host ? Device{} : e.base().device(), e.lies_turned(data));
+        capi::managed_tensor(e.shared_from_this(), &given(static_cast<char*>(data), "data"), DType(dtype),
+                             shape, dims, on_host ? Device{} : e.base().device(), e.lies_turned(data));
   });
 }

@@ -2,6 +2,7 @@
 // model itself.
 #pragma once
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,7 +13,9 @@
 #include "zero/gradient_shards.h"
 
 // Common interface of both. Parameters have the names and shapes of the caller's declaration.
-struct cleave_engine {
+struct cleave_engine : std::enable_shared_from_this<cleave_engine> {
+  std::shared_ptr<cleave_engine> handle;  // of the caller, until cleave_engine_free
+
   virtual ~cleave_engine() = default;
   virtual cleave::runtime::EngineBase& base() = 0;
 

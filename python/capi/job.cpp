@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <vector>
 
 #include "core/json.h"
 #include "python/capi/call.h"
 #include "python/capi/cleave_c.h"
+#include "python/capi/engine.h"
 
 namespace cleave::capi {
 namespace {
@@ -89,6 +92,10 @@ int cleave_job_connect(cleave_job* job, double timeout_s) {
 int cleave_job_close(cleave_job* job, const char* reason, int32_t exit_code) {
   return call([&] {
     const std::unique_ptr<cleave_job> j(&given(job, "job"));
+    // Engines need the job, so those that are left stay until the process ends.
+    static std::vector<std::shared_ptr<cleave_engine>>& left =
+        *new std::vector<std::shared_ptr<cleave_engine>>;
+    for (const std::weak_ptr<cleave_engine>& e : j->engines) left.push_back(e.lock());
     if (j->world) j->job.end(reason ? reason : "", exit_code);
   });
 }

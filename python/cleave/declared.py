@@ -25,6 +25,8 @@ from .outside import OutsideOptimizer
 from .schedules import differs, kind_of
 from .units import ModuleUnits
 
+_GIVES = 4  # most gradients of a unit per micro-batch with exact sums: a script may call several backwards
+
 
 class Declared:
     """Training of a module as declared to the engine: units, optimizer and configuration. The script's optimizer and schedule take
@@ -100,7 +102,12 @@ class Declared:
 
     def options(self) -> dict[str, Any]:
         """Returns the options of an engine and its plan, except those of this rank."""
-        given = {"rates_given": self.brings_rates, "scales_loss": self.autocast == "fp16", "inference": self.optimizer is None}
+        given = {
+            "gives": _GIVES,
+            "rates_given": self.brings_rates,
+            "scales_loss": self.autocast == "fp16",
+            "inference": self.optimizer is None,
+        }
         sizes = [(name, p.numel() * p.element_size()) for name, p in self.units.bytes.items()]
         kept = json.dumps(sizes).encode() if sizes else None
         return {"seed": 42, "model_config": self.config.computed(self.module), "bytes": kept, **given}

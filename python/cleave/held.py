@@ -52,7 +52,8 @@ class HeldModule(torch.nn.Module):
             states=outside.kinds if outside else (),
             **declared.options(),
         )
-        jobs.engines.append(self._native)
+        if any(self._configuration.values.get(key) for key in ("checkpoint.async", "checkpoint.writer.decoupled", "nebula.enabled")):
+            jobs.engines.append(self._native)
         about = self._native.facts()
         self.dp_world_size, self._data_rank = int(about["mesh"]["data"]), int(about["place"]["data"])
         self._shapes = {name: torch.Size(shape) for name, shape in about["parameters"].items()}  # of the whole model
@@ -116,8 +117,7 @@ class HeldModule(torch.nn.Module):
         named = {slot.parameter: parts[slot.name] for slot in self._units.slots()}
         held = {name: parameter.detach().to("cpu", copy=True) for name, parameter in self._units.bytes.items()}
         self._residency.close(keeps=False)
-        jobs.engines.remove(self._native)
-        self._native.free()
+        self._free()
         self._declared.declare(also)
         self._make()
         for name, parameter in self._units.bytes.items():
@@ -132,6 +132,12 @@ class HeldModule(torch.nn.Module):
         fresh = [slot.name for slot in self._units.slots() if slot.trains and len(named.get(slot.parameter, {})) < len(kinds)]
         self._native.set_position(position, json.dumps(fresh))
         self._attach()
+
+    def __reduce__(self) -> Any:
+        raise UsageError(
+            "engine: cannot be copied or pickled, nor can a parameter that refers to it; use copy.deepcopy(engine.module), "
+            "torch.save(engine.module.state_dict(), FILE) or engine.save_16bit_model"
+        )
 
     @property
     def config(self) -> dict[str, Any]:
@@ -199,6 +205,7 @@ class HeldModule(torch.nn.Module):
             after = [slot.parameter.detach().to("cpu", torch.float32, copy=True) for slot in slots] if modifies else []
             changed = [b is not None and not torch.equal(b, slot.parameter) for b, slot in zip(before, slots, strict=True)]
         if modifier_rank is not None:
+            self._residency.show_again()
             self._take_over(slots, after, changed, modifier_rank)
 
     def _take_over(self, slots: list[Slot], after: list[torch.Tensor], changed: list[bool], root: int) -> None:
@@ -317,7 +324,15 @@ class HeldModule(torch.nn.Module):
         """Has no effect: gathered parameters use planned memory that the engine keeps."""
 
     def destroy(self) -> None:
-        """Frees the memory of the engine. Parameters that are whole on this rank keep their values; others lose them."""
+        """Frees the memory of the engine. Parameters that are whole on this rank keep their values; others lose them.
+
+        Tensors that share memory with a parameter, such as those of an earlier `state_dict`, keep the memory until they are freed.
+        """
         self._residency.close()
         self._native.finish_save()
+        self._free()
+
+    def _free(self) -> None:
         self._native.free()
+        if self._native in jobs.engines:
+            jobs.engines.remove(self._native)

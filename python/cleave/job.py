@@ -38,7 +38,7 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
     return _job
 
 
-# Engines in creation order, which is the same on all ranks. A job that ends without failure first finishes their background saves.
+# Engines with background saves in creation order, which is the same on all ranks. A job that ends without failure first finishes these.
 engines: list[native.NativeEngine] = []
 planned: tuple[int, int] | None = None  # while a plan creates a module: the rank and world size to plan for
 

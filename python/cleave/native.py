@@ -254,6 +254,9 @@ class NativeEngine(_Handle):
         texts = map(os.fsencode, (config, name, model, json.dumps(units)))
         _check(self._lib.cleave_engine_make(job.handle, *texts, byref(given), byref(self._handle)))
 
+    def __del__(self) -> None:
+        self.free()
+
     def free(self) -> None:
         if self._handle:
             handle, self._handle = self._handle, c_void_p()
@@ -307,7 +310,7 @@ class NativeEngine(_Handle):
             _check(self._lib.cleave_finish_save(self._handle))
 
     def dlpack(self, address: int, dtype: int, shape: Sequence[int], on_host: bool = False) -> Any:
-        """Returns a DLPack capsule over the engine's memory. Its tensor must not outlive the engine."""
+        """Returns a DLPack capsule over the engine's memory, which is not freed before its tensors."""
         managed = c_void_p()
         dims = (c_int64 * max(1, len(shape)))(*shape)
         _check(self._lib.cleave_dlpack(self.handle, c_void_p(address), dtype, dims, len(shape), int(on_host), byref(managed)))

@@ -198,6 +198,7 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     offload_states: Callable[..., None]  # of the engine
     reload_states: Callable[..., None]
+    parameter_offload: Any  # hooks of the module (residency.ParameterOffload); only at ZeRO stage 3
 
     def __init__(self, inner: torch.optim.Optimizer, outside: OutsideOptimizer | None, began: list[native.Rates]) -> None:
         """began: rates of the groups; groups with equal ones share them."""

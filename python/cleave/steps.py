@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_leaves
 
 from .configuration import Configuration
 from .errors import StepOrderError, UsageError
-from .gradients import OWN
 from .trained import TrainedModule
 
 
@@ -185,7 +184,7 @@ class SteppedModule(TrainedModule):
         last = counts and self._is_last()
         if last:
             self._pause_frozen()
-        self._residency.begin_backward(last, factor, counts)
+        self._residency.begin_backward(last, factor, counts, torch.is_grad_enabled())
         torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _is_last(self) -> bool:
@@ -283,6 +282,7 @@ class SteppedModule(TrainedModule):
 
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
         assert self.optimizer is not None
+        self._residency.require_views()
         self._shown.end_step()
         if not self._shown.is_complete():  # no backward was the last one: the script ends the step by itself
             self._pause_frozen()
@@ -315,7 +315,7 @@ class SteppedModule(TrainedModule):
         """Has no effect: `backward` and `step` sum gradients."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drops gradients that losses of other engines left. Each step begins without gradients.
+        """Removes gradients that losses of other engines left, and those of parameters that the engine does not train.
 
         Raises:
             StepOrderError: after a backward that the script called itself; the engine cannot discard its gradients.
@@ -324,5 +324,4 @@ class SteppedModule(TrainedModule):
             raise StepOrderError(
                 "zero_grad: called between loss.backward() and engine.step(), which cannot discard gradients; call engine.step() first"
             )
-        for slot in self._units.slots():
-            OWN.__set__(slot.parameter, None)
+        self._residency.forget_gradients()

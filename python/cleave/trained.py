@@ -33,7 +33,11 @@ class TrainedModule(HeldModule):
         self._show_gradients()
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
         dtype = declared.autocast
-        self._autocast = torch.autocast(self.device.type, TORCH_TYPES[dtype]) if dtype else contextlib.nullcontext()
+        self._autocast = (
+            torch.autocast(self.device.type, TORCH_TYPES[dtype], cache_enabled=not self._residency.any_gathers)
+            if dtype
+            else contextlib.nullcontext()
+        )
         if dtype and self._precision != "fp32" and self.global_rank == 0:
             print("warning: torch_autocast: bf16 rounds the parameters, also for operations in fp32; remove bf16 to keep them in fp32")
         if self.optimizer is not None:
@@ -60,6 +64,8 @@ class TrainedModule(HeldModule):
         return f"a rank has only a part of the gradient at ZeRO stage {stage}" if stage > 1 else ""
 
     def _show_gradients(self) -> None:
+        if self.optimizer is not None and self._value("zero_optimization.stage") == 3:
+            self.optimizer.parameter_offload = self._residency.offload
         key = {"on": True, "off": False}.get(self._value("cleave.visible_gradients"))
         self._shown = ShownGradients(self._job, self._native, self._units, key, self._why_hidden())
 

@@ -145,7 +145,8 @@ _ids = itertools.count()
 
 
 def describe(parameter: torch.nn.Parameter) -> None:
-    """Sets the attributes of ZeRO parameters in DeepSpeed: ds_id, ds_shape, ds_numel and ds_status."""
+    """Sets the attributes of ZeRO parameters in DeepSpeed: ds_id, ds_shape, ds_numel, ds_status and ds_active_sub_modules."""
     p: Any = parameter
     if not hasattr(p, "ds_id"):
         p.ds_id, p.ds_shape, p.ds_numel, p.ds_status = next(_ids), p.shape, p.numel(), ZeroParamStatus.AVAILABLE
+        p.ds_active_sub_modules = set()  # always empty: the engine counts uses by unit

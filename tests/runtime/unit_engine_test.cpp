@@ -306,7 +306,8 @@ TEST(UnitEngine, RejectsInvalidConfigurationsAndCallOrders) {
   engine.begin_pass(0, true);
   expect_error(Exit::internal, {"unit 99 of"}, [&] { engine.acquire(99); });
   for (int i = 0; i < kGives; ++i) engine.gradients(0), engine.give(0);
-  expect_error(Exit::internal, {"more often than 2 times a step"}, [&] { engine.gradients(0); });
+  expect_error(Exit::usage, {"cleave.exact_sums", "expected at most 2, 2 per micro-batch"},
+               [&] { engine.gradients(0); });
   expect_error(Exit::internal, {"a pass has not ended"}, [&] { engine.finish_step({}); });
 }
 
