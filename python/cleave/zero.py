@@ -39,7 +39,7 @@ def GatheredParameters(  # noqa: N802
         checked = [(p, p._version) for p in listed if modifier_rank is None and getattr(p, "ds_enable_sanity_checks", False)]
         yield
         if any(p._version != version for p, version in checked):
-            raise UsageError("GatheredParameters: an in-place change is lost without modifier_rank; set it to the rank of the change")
+            raise UsageError("GatheredParameters: an in-place modification is lost without modifier_rank; set it to the rank of the change")
 
 
 @contextlib.contextmanager

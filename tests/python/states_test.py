@@ -24,7 +24,7 @@ class States(unittest.TestCase):
                 self.assertEqual(seen["lost"], [], "a script on a CPU gets copies")
 
     def test_sanity_checks_find_a_change_that_is_lost(self) -> None:
-        lost = "UsageError: GatheredParameters: an in-place change is lost without modifier_rank; set it to the rank of the change"
+        lost = "UsageError: GatheredParameters: an in-place modification is lost without modifier_rank; set it to the rank of the change"
         self.assertEqual(ranks.answers(2, CASES, "checked"), [[lost, "nothing"] * 2] * 2)
 
     def test_an_engine_takes_the_memory_of_a_module_with_its_values(self) -> None:
