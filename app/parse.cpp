@@ -6,7 +6,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <system_error>
 
+#include "app/other_options.h"
 #include "config_schema/nearest_key.h"
 #include "core/error.h"
 #include "core/secrets.h"
@@ -33,10 +35,24 @@ CLI::Validator validator(const std::string& wanted, Fits fits) {
 }
 
 template <class T>
-bool read(const std::string& text, T& value) {
+std::errc read(const std::string& text, T& value) {
   const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
   const auto r = std::from_chars(begin, text.data() + text.size(), value);
-  return r.ec == std::errc{} && r.ptr == text.data() + text.size();
+  return r.ec == std::errc{} && r.ptr != text.data() + text.size() ? std::errc::invalid_argument : r.ec;
+}
+
+// An open range names its limit only to values above it.
+template <class T>
+CLI::Validator integer_of(T least, T most, bool open) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        T value = 0;
+        const std::errc error = read(text, value);
+        if (error == std::errc{} && value >= least && value <= most) return std::string();
+        const bool below_limit = open && (error != std::errc::result_out_of_range || text.starts_with('-'));
+        return fmt::format("expected {}, got {}", range("an integer", least, most, below_limit), text);
+      },
+      "");
 }
 
 // Returns the subcommands and options that are valid at the parser's position.
@@ -53,6 +69,14 @@ std::vector<std::string> known_to(const CLI::App& app, bool options) {
   return names;
 }
 
+// Returns the equivalent of another program's option, or the nearest known word.
+std::string suggestion(const CLI::App& app, const std::string& word, bool option) {
+  const std::vector<std::string> known = known_to(app, option);
+  const std::string name = word.substr(0, word.find('='));
+  const std::string equivalent = option ? equivalent_of(name, known) : "";
+  return equivalent.empty() ? did_you_mean(name, known) : equivalent;
+}
+
 // Lists unknown words in the order typed; values of unknown options are not listed separately.
 void refuse_unknown(const CLI::App& app) {
   const std::vector<std::string> left = app.remaining(true);
@@ -64,8 +88,7 @@ void refuse_unknown(const CLI::App& app) {
     option_before = option_before || option;
     text += fmt::format("{}{} {}{}", text.empty() ? "" : "\n  ",
                         option ? "unknown option" : "unexpected argument",
-                        without_secrets(std::vector{word}).front(),
-                        did_you_mean(word.substr(0, word.find('=')), known_to(app, option)));
+                        without_secrets(std::vector{word}).front(), suggestion(app, word, option));
   }
   if (!text.empty()) fail(Exit::usage, "{}\n  {} --help lists the options", text, app.get_name());
 }
@@ -101,19 +124,14 @@ std::string said(const CLI::ParseError& e) {
 
 }  // namespace
 
-CLI::Validator integer(int64_t least, int64_t most) {
-  const std::string wanted = range("an integer", least, most, most == kNoLimit);
-  return validator(wanted, [=](const std::string& text) {
-    int64_t value = 0;
-    if (uint64_t seed = 0; least >= 0 && most == kNoLimit && read(text, seed)) return seed >= uint64_t(least);
-    return read(text, value) && value >= least && value <= most;
-  });
-}
+CLI::Validator integer(int64_t least, int64_t most) { return integer_of(least, most, most == kNoLimit); }
+
+CLI::Validator seed() { return integer_of(uint64_t{0}, std::numeric_limits<uint64_t>::max(), true); }
 
 CLI::Validator number(double least, double most) {
   return validator(range("a number", least, most, std::isinf(most)), [=](const std::string& text) {
     double value = 0;
-    return read(text, value) && std::isfinite(value) && value >= least && value <= most;
+    return read(text, value) == std::errc{} && std::isfinite(value) && value >= least && value <= most;
   });
 }
 

@@ -18,6 +18,7 @@ bool parse(CLI::App& app, Arguments arguments);
 // Returns a validator with a readable description: "an integer of at least 1", "a number from 0 to
 // 1", "one of auto, on and off". Other values, including NaN, are errors; values are never clamped.
 CLI::Validator integer(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
+CLI::Validator seed();  // all values of uint64_t
 CLI::Validator number(double least, double most = std::numeric_limits<double>::infinity());
 CLI::Validator one_of(std::vector<std::string> words);
 

@@ -44,9 +44,10 @@ plan::TryConfig Planner::candidates() const {
   };
 }
 
-void Planner::require_fit(const plan::Candidate& candidate, const MemoryLimits& limits) const {
+void Planner::require_fit(const plan::Candidate& candidate, const MemoryLimits& limits,
+                          bool with_table) const {
   try {
-    candidate.plan.check_fits(limits);
+    candidate.plan.check_fits(limits, with_table);
   } catch (const Error& e) {
     if (e.exit() != Exit::memory) throw;
     fail(Exit::memory, "{}\n{}", e.what(),

@@ -19,9 +19,10 @@ class Planner {
   plan::TryConfig candidates() const;
   plan::EngineMaker maker(const config::DsConfig& config) const;  // the configuration must outlive it
 
-  // Error(memory) with the table of a rank that does not fit, and configuration changes that would
-  // fit.
-  void require_fit(const plan::Candidate& candidate, const MemoryLimits& limits) const;
+  // Error(memory) with the table of a rank that does not fit, unless it is printed already, and
+  // configuration changes that would fit.
+  void require_fit(const plan::Candidate& candidate, const MemoryLimits& limits,
+                   bool with_table = true) const;
 
  private:
   model::ModelConfig shape_;

@@ -30,7 +30,7 @@ const json& member(const json& object, const char* name) {
 
 std::string text_of(const json& object, const char* name) {
   const json& value = member(object, name);
-  if (!value.is_string()) refuse(name, value, "a text");
+  if (!value.is_string()) refuse(name, value, "a string");
   return value;
 }
 

@@ -1,8 +1,9 @@
 #include "config_schema/batch_sizes.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 namespace cleave::config {
@@ -78,11 +79,33 @@ std::string nearest_sets(const BatchSizes& given, int64_t ranks) {
     if (below > 0) add(below, unit / ranks, below / unit);
     if (below < *given.train && unit < INT64_MAX - below)
       add(below + unit, unit / ranks, (below + unit) / unit);
+    if (below == 0 && unit > ranks && *given.train >= ranks) same_train(*given.train / ranks * ranks);
     if (*given.train % ranks == 0) same_train(*given.train);
   }
   std::string text;
   for (const std::string& s : sets) text += (text.empty() ? "" : ", ") + s;
   return text;
+}
+
+// Returns up to four numbers of ranks near `ranks` that divide the given train_batch_size.
+std::string ranks_that_fit(const BatchSizes& given, int64_t ranks) {
+  constexpr size_t kMost = 4;
+  const auto unit = product(given.micro.value_or(1), given.accumulation.value_or(1), 1);
+  if (!given.train || !unit || *unit <= 0 || *given.train % *unit != 0) return "";
+  const int64_t most = *given.train / *unit;
+  std::vector<int64_t> fit;
+  for (int64_t d = 1; d <= most / d && d <= 1'000'000; ++d) {
+    if (most % d != 0) continue;
+    fit.push_back(d);
+    if (d != most / d) fit.push_back(most / d);
+  }
+  if (given.micro && given.accumulation) fit = {most};
+  std::sort(fit.begin(), fit.end(), [&](int64_t a, int64_t b) {
+    return std::abs(a - ranks) != std::abs(b - ranks) ? std::abs(a - ranks) < std::abs(b - ranks) : a < b;
+  });
+  fit.resize(std::min(fit.size(), kMost));
+  std::sort(fit.begin(), fit.end());
+  return fit.empty() ? "" : fmt::format("; data-parallel ranks that fit: {}", fmt::join(fit, ", "));
 }
 
 }  // namespace
@@ -102,7 +125,7 @@ SolvedBatch solve_batch(const BatchSizes& given, int64_t ranks, const std::strin
   const std::string sets = nearest_sets(given, ranks);
   solved.error = mismatch(given, ranks, origin) +
                  (sets.empty() ? "" : "; nearest valid values, as train = micro * accumulation * ranks: ") +
-                 sets;
+                 sets + ranks_that_fit(given, ranks);
   return solved;
 }
 

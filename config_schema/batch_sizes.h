@@ -15,7 +15,7 @@ struct BatchSizes {
 
 struct SolvedBatch {
   BatchSizes sizes;   // all three, if error is empty
-  std::string error;  // values, data-parallel size and the nearest valid sizes
+  std::string error;  // values, data-parallel size, the nearest valid sizes and numbers of ranks
 };
 
 // `origin` names the source of the data-parallel size; may be empty.

@@ -40,6 +40,12 @@ void describe_own(Keys& k, DsConfig& c) {
       "save_on_stop", &c.save_on_stop,
       "a PyTorch script that receives SIGTERM, SIGINT or SIGUSR1 finishes its step, saves to the folder of "
       "the last save_checkpoint call, and exits with code 75; cleave train always does this");
+  k.honoured(
+       "visible_gradients", &c.visible_gradients,
+       "parameter.grad of a script shows the gradient between the last backward of a step and its update, "
+       "which then waits for all gradients: on, off, or auto (if the script reads one in its first step)")
+      .only_in(Front::scripts)
+      .inert_if(c.zero.stage > 1, fmt::format("zero_optimization.stage is {}", c.zero.stage));
   k.honoured("loss_average", &c.loss_average,
              "average of a step's loss: targets (all targets with a loss have equal weight) or micro_batches "
              "(mean of the micro-batch means, as in DeepSpeed; a micro-batch without targets counts as 0)");

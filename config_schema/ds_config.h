@@ -170,8 +170,9 @@ struct DsConfig {
   std::optional<Precision> communication_data_type;  // absent: the storage type of gradients
   std::optional<Precision> grad_accum_dtype;         // absent: the model's type
   bool dataloader_drop_last = false;
-  int64_t comm_timeout_s = 600;  // key "cleave": {"comm_timeout_s": ...}
-  bool save_on_stop = false;     // scripts: save when a stop is requested
+  int64_t comm_timeout_s = 600;                  // key "cleave": {"comm_timeout_s": ...}
+  bool save_on_stop = false;                     // scripts: save when a stop is requested
+  Switch visible_gradients = Switch::automatic;  // scripts: parameter.grad; auto: if read in the first step
   LossAverage loss_average = LossAverage::targets;
   bool native = false;          // scripts: the engine computes the model
   int64_t sequence_length = 0;  // scripts: length of samples; 0: all positions of the model

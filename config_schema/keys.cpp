@@ -86,7 +86,7 @@ std::string_view name_of(Front front) {
 }
 
 std::string_view name_of(Type type) {
-  constexpr std::string_view names[] = {"true or false", "an integer", "a number", "a text",
+  constexpr std::string_view names[] = {"true or false", "an integer", "a number", "a string",
                                         "a list",        "an object",  "any value"};
   return names[size_t(type)];
 }

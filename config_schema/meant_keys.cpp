@@ -23,7 +23,13 @@ constexpr std::string_view kOldThreads =
 constexpr std::string_view kType =
     R"(bf16.enabled and fp16.enabled choose the model's type; write {"bf16": {"enabled": true}}, or fp16)";
 constexpr std::string_view kApex = "an Apex argument that neither DeepSpeed nor Cleave reads; remove it";
-constexpr std::string_view kFsdp = R"(ZeRO stage 3 does the same; write {"zero_optimization": {"stage": 3}})";
+constexpr std::string_view kFsdp =
+    R"(ZeRO stage 3 does the same; write {"zero_optimization": {"stage": 3}}; for CPU offload set )"
+    R"(zero_optimization.offload_param.device and zero_optimization.offload_optimizer.device to "cpu")";
+constexpr std::string_view kDistributed =
+    "Cleave always trains with a ds_config; FSDP is zero_optimization.stage 3, and Megatron-LM is "
+    "tensor_parallel.autotp_size and pipeline.stages; remove it";
+constexpr std::string_view kRanks = "the launcher sets the number of ranks: cleave launch -n N";
 constexpr std::string_view kSharding =
     "FULL_SHARD is zero_optimization.stage 3, SHARD_GRAD_OP stage 2, HYBRID_SHARD stage 3 with "
     "zero_optimization.mics_shard_size";
@@ -79,6 +85,7 @@ constexpr Meant kMeant[] = {
     {"", "cpu_offload", "", kOffload, asking},
     {"", "data_parallel", "", kData, above_one},
     {"", "device_train_batch_size", "train_micro_batch_size_per_gpu"},
+    {"", "distributed_type", "", kDistributed, asking},
     {"", "dp_degree", "", kData, above_one},
     {"", "dp_size", "", kData, above_one},
     {"", "dtype", "", kType, asking},
@@ -133,7 +140,10 @@ constexpr Meant kMeant[] = {
     {"", "mp_size", "tensor_parallel.autotp_size", {}, above_one},
     {"", "num_epochs", "", kLength, warning},
     {"", "num_experts", "", kExperts, above_one},
+    {"", "num_gpus", "", kRanks, warning},
+    {"", "num_machines", "", kRanks, warning},
     {"", "num_pipeline_stages", "pipeline.stages", {}, above_one},
+    {"", "num_processes", "", kRanks, warning},
     {"", "num_train_epochs", "", kLength, warning},
     {"", "num_warmup_steps", "scheduler.params.warmup_num_steps", {}, asking},
     {"", "offload", "", kOffload},
@@ -315,6 +325,9 @@ bool asks_for_nothing(const Meant& row, const JsonValue& v) {
   if (row.when == always || row.when == warning) return false;
   if (row.says == kType && v.kind == Kind::text)
     return is_one_of({"", "no", "fp32", "float32", "torch.float32", "float"}, v.text);
+  if (row.says == kDistributed && v.kind == Kind::text &&
+      is_one_of({"deepspeed", "multi_gpu", "multi_cpu"}, v.text))
+    return true;
   return asks_for_nothing(v) || (row.when == above_one && v.kind == Kind::number && v.number == 1);
 }
 

@@ -50,7 +50,7 @@ std::string describe_value(const JsonValue& v) {
     case JsonValue::Kind::number:
       return v.text.size() > 40 ? v.text.substr(0, 40) + "..." : v.text;
     case JsonValue::Kind::text:
-      return quote(v.text) + " (a text)";
+      return quote(v.text) + " (a string)";
     case JsonValue::Kind::list:
       return fmt::format("a list of {}", v.items.size());
     case JsonValue::Kind::object:

@@ -89,7 +89,8 @@ struct UnitSpec {
   // sharded, gathered, moved and saved like other units. A partly trained layer declares its frozen
   // parameters as a separate unit.
   bool frozen = false;
-  int group = 0;  // selects the rates of its updates if a step has several groups (optim::StepArgs)
+  bool whole = false;  // parameters stay whole on the device of every rank, at every stage
+  int group = 0;       // selects the rates of its updates if a step has several groups (optim::StepArgs)
 };
 
 }  // namespace cleave

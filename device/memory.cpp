@@ -115,9 +115,9 @@ std::string advice(const MemoryTable& table, MemoryKind kind) {
 }
 
 [[noreturn]] void refuse(const MemoryTable& table, MemoryKind kind, int64_t total, int64_t limit,
-                         const std::string& what) {
+                         const std::string& what, bool with_table = true) {
   fail(Exit::memory, "{}: {} of {} memory needed, {} allowed\n{}{}", what, format_bytes(total), name_of(kind),
-       format_bytes(limit), format(table), advice(table, kind));
+       format_bytes(limit), with_table ? format(table) : "", advice(table, kind));
 }
 
 }  // namespace
@@ -159,13 +159,13 @@ std::string format(const MemoryTable& planned, const MemoryTable* now) {
   return out;
 }
 
-void check_fits(const MemoryTable& planned, const MemoryLimits& limits) {
+void check_fits(const MemoryTable& planned, const MemoryLimits& limits, bool with_table) {
   if (const int64_t device = planned.total(MemoryKind::device); device > limits.device_bytes)
-    refuse(planned, MemoryKind::device, device, limits.device_bytes, "the plan does not fit");
+    refuse(planned, MemoryKind::device, device, limits.device_bytes, "the plan does not fit", with_table);
   if (const int64_t host = host_total(planned); host > limits.host_bytes) {
     const bool pinned = planned.total(MemoryKind::pinned) > planned.total(MemoryKind::host);
     refuse(planned, pinned ? MemoryKind::pinned : MemoryKind::host, host, limits.host_bytes,
-           "the plan does not fit");
+           "the plan does not fit", with_table);
   }
 }
 

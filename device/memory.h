@@ -109,9 +109,9 @@ class Memory {
   intptr_t next_ = kNoMemory;  // next address of a dry buffer
 };
 
-// Throws Error(memory) if `planned` exceeds `limits`, with the category table and the config keys that shrink
-// the largest category.
-void check_fits(const MemoryTable& planned, const MemoryLimits& limits);
+// Throws Error(memory) if `planned` exceeds `limits`, with the category table (unless it is printed already)
+// and the config keys that shrink the largest category.
+void check_fits(const MemoryTable& planned, const MemoryLimits& limits, bool with_table = true);
 
 // Owns memory; move-only. Converts to a tensor of all elements.
 class Buffer {

@@ -45,7 +45,7 @@ class Fields {
   std::string word(const char* name, const char* otherwise) const {
     if (!has(name)) return otherwise;
     if (object_[name].is_string()) return object_[name];
-    return wrong(name, "a text"), otherwise;
+    return wrong(name, "a string"), otherwise;
   }
   // Rejects every value but `wanted`; an absent field counts as `otherwise`.
   void only(const char* name, const nlohmann::json& wanted, const nlohmann::json& otherwise) const {
@@ -60,7 +60,7 @@ class Fields {
     const nlohmann::json& list = object_[name];
     if (list.is_array() && std::all_of(list.begin(), list.end(), is_text))
       return list.get<std::vector<std::string>>();
-    return wrong(name, "a list of texts"), std::vector<std::string>();
+    return wrong(name, "a list of strings"), std::vector<std::string>();
   }
   // Rejects texts of a list that differ from `wanted`; an absent list is allowed.
   void only_words(const char* name, const char* wanted) const {

@@ -88,7 +88,7 @@ Schedule schedule_from_json(const std::string& text, const std::string& where) {
           where, text.size(), s.shape.micros, s.shape.chunks);
   for (int r = 0; r < s.shape.stages; ++r) {
     const nlohmann::json& line = file["ranks"][size_t(r)];
-    require(line.is_string(), Exit::usage, "{}: rank {} must be a text such as \"F0 B0\"", where, r);
+    require(line.is_string(), Exit::usage, "{}: rank {} must be a string such as \"F0 B0\"", where, r);
     std::istringstream words(line.get<std::string>());
     InstructionList list;
     for (std::string word; words >> word;) list.push_back(parse_word(word, where));

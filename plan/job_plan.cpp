@@ -1,10 +1,16 @@
 #include "plan/job_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <string>
 
 #include "comm/planned.h"
 #include "config_schema/ds_config.h"
+#include "core/axis.h"
+#include "core/mesh_shape.h"
 #include "model/layer.h"
 #include "plan/match_calls.h"
 
@@ -85,8 +91,8 @@ void JobPlan::add(RankPlan rank) {
     known->ranks.insert(known->ranks.end(), rank.ranks.begin(), rank.ranks.end());
 }
 
-void JobPlan::check_fits(const MemoryLimits& limits) const {
-  for (const RankPlan& r : ranks) cleave::check_fits(r.memory, limits);
+void JobPlan::check_fits(const MemoryLimits& limits, bool with_table) const {
+  for (const RankPlan& r : ranks) cleave::check_fits(r.memory, limits, with_table);
 }
 
 CallProof prove_calls(int world, const EngineMaker& make) {
@@ -104,13 +110,48 @@ CallProof prove_calls(int world, const EngineMaker& make) {
   return {world, log.calls()};
 }
 
+namespace {
+
+// Counts the calls of a rank over the data axis.
+class DataCalls {
+ public:
+  void add(const comm::PlannedGroup& group, const comm::Post& post) {
+    count(all_, post);
+    if (group.path.find(in_data_) != std::string::npos) count(inside_, post);
+  }
+  // An axis with all ranks uses the world's communicator (comm/mesh.h).
+  void write(const MeshShape& mesh, RankPlan& plan) const {
+    const Calls& data = mesh.data == mesh.size() ? all_ : inside_;
+    plan.gathers = data.gathers, plan.reductions = data.reductions;
+  }
+
+ private:
+  struct Calls {
+    int64_t gathers = 0, reductions = 0;
+  };
+  static void count(Calls& calls, const comm::Post& post) {
+    using enum comm::Collective;
+    calls.gathers += int64_t(post.op == all_gather);
+    calls.reductions += int64_t(post.op == reduce_scatter || post.op == all_reduce);
+  }
+
+  const std::string in_data_ = fmt::format("/{}:", name_of(RankGroup{Axis::data}));
+  Calls all_, inside_;
+};
+
+}  // namespace
+
 JobPlan plan_job(const config::DsConfig& config, int world, const EngineMaker& make, PlanRanks which,
                  int ranks_per_node) {
   JobPlan plan;
   const int near = std::max(1, config.zero.near_ranks());
   std::vector<int> order = {0};
   for (size_t i = 0; i < order.size(); ++i) {
-    const auto ranks = comm::planned_communicator(order[i], world);
+    std::optional<DataCalls> calls;
+    const auto ranks = comm::planned_communicator(
+        order[i], world, [&](const comm::PlannedGroup& group, const comm::Post& post) {
+          if (calls) calls->add(group, post);
+        });
     const auto engine = make(*ranks, {.dry = true});
     if (i == 0) {
       plan.mesh = engine->mesh();
@@ -132,7 +173,9 @@ JobPlan plan_job(const config::DsConfig& config, int world, const EngineMaker& m
     const Batch batch = shapes_of(engine->model(), engine->samples_per_micro());
     const auto before = engine->comm_bytes_by_group();
     const kernels::Tally tally;
+    calls.emplace();
     engine->train_batch([&](int) { return batch; });
+    calls->write(plan.mesh, mine);
     mine.work = tally.work();
     mine.memory = engine->memory_planned();
     const auto after = engine->comm_bytes_by_group();

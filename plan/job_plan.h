@@ -33,6 +33,7 @@ struct RankPlan {
   zero::UpdateBytes update;        // of optimizer state off the device
   std::vector<kernels::Work> work = {};  // kernels that the first rank launches in one step
   int64_t frame_bytes = 0;               // part of `memory`: activations of one micro-batch in flight
+  int64_t gathers = 0, reductions = 0;   // calls of one step over the data axis
 
   int64_t sent_total() const;
   int64_t sent_between_nodes() const;
@@ -56,8 +57,8 @@ struct JobPlan {
   // Adds a tried rank, merged with ranks of its stage with equal needs.
   void add(RankPlan rank);
 
-  // Throws Error(memory) with the table if a rank needs more than the limits.
-  void check_fits(const MemoryLimits& limits) const;
+  // Throws Error(memory) if a rank needs more than the limits; see cleave::check_fits.
+  void check_fits(const MemoryLimits& limits, bool with_table = true) const;
 };
 
 // Makes the engine of one rank as in the job, over this communicator and with these options.

@@ -251,10 +251,10 @@ std::string format_changes(const Candidate& given, const Changes& changes) {
     return out;
   }
   constexpr std::string_view kNone = "no change of the ds_config was found that makes it fit";
-  if (!changes.smallest) return fmt::format("{}; use more ranks, or a smaller model", kNone);
-  return fmt::format(
-      "{}; the smallest layout found does not fit either:{}\nuse more ranks, or a smaller model", kNone,
-      line(*changes.smallest));
+  constexpr std::string_view kElse = "use more ranks, a shorter --seq_len, or a smaller model";
+  if (!changes.smallest) return fmt::format("{}; {}", kNone, kElse);
+  return fmt::format("{}; the smallest layout found does not fit either:{}\n{}", kNone,
+                     line(*changes.smallest), kElse);
 }
 
 namespace {

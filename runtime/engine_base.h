@@ -39,6 +39,13 @@ namespace cleave::runtime {
 struct EngineCore;
 class SavedTraining;  // runtime/saved_training.h
 
+// Parts of a checkpoint to load in addition to the weights. Other parts stay unchanged.
+struct Load {
+  bool optimizer = true;  // state, and the number of its updates
+  bool schedule = true;   // position of the learning-rate schedule
+  bool steps = true;      // steps taken and the loss scale; without it, the other two must be false
+};
+
 class EngineBase {
  public:
   // Returns false after a step that threw when part of the state was already updated. Only possible if the
@@ -66,17 +73,14 @@ class EngineBase {
   // Restores weights, optimizer state, schedule position and loss scale; returns the `client` text of the
   // save. Any number of ranks and any stage may load. If one rank fails, every rank throws Error(checkpoint);
   // already restored state stays, and another checkpoint may be loaded. Collective.
-  enum class Load {
-    all,           // Error(checkpoint) names optimizer state that is missing from the checkpoint
-    no_optimizer,  // resets the optimizer: initial state and 0 updates
-  };
+  // Throws Error(checkpoint) with the name of optimizer state that is missing from the checkpoint, if `what`
+  // contains it.
   // An imported checkpoint keeps the current seed, and the current loss scale if it has none. A weights-only
   // import always resets the optimizer.
-  std::string load_checkpoint(const std::string& dir, const std::string& tag = "latest",
-                              Load what = Load::all);
+  std::string load_checkpoint(const std::string& dir, const std::string& tag = "latest", Load what = {});
   // Loads a training that the caller opens on every rank, under this engine's parameter names. If open()
   // throws on one rank, every rank throws.
-  std::string load_checkpoint(const std::function<SavedTraining()>& open, Load what = Load::all);
+  std::string load_checkpoint(const std::function<SavedTraining()>& open, Load what = {});
   // Returns one sentence for each training setting of this configuration that differs from the checkpoint
   // loaded last (config::training_values).
   const std::vector<std::string>& changed_settings() const;
@@ -97,7 +101,9 @@ class EngineBase {
   int64_t step() const;             // steps taken, including skipped ones
   int64_t skipped() const;          // skipped steps
   optim::Rates next_rates() const;  // scheduled rates of the next step
-  double loss_scale() const;        // loss scale of the next step
+  // Replaces the scheduled learning rate of the next update only.
+  void set_next_lr(double lr);
+  double loss_scale() const;  // loss scale of the next step
   const config::DsConfig& config() const;
   Device device() const;                      // device of this rank
   int64_t params() const;                     // number of elements of the whole model

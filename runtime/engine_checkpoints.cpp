@@ -54,7 +54,7 @@ void EngineBase::save_checkpoint(const std::string& dir, const std::string& tag,
   require_one_tag(s, dir, tag);
   const std::vector<checkpoint::Record> records = records_to_save(*s.rank, *s.computes, s.streams->compute);
   const std::string state =
-      to_json(s.at, s.scaler.state(), s.options.seed, client, config::training_values(s.config));
+      to_json(s.position(), s.scaler.state(), s.options.seed, client, config::training_values(s.config));
   if (s.background) return s.background->begin(dir, tag, records, state, written);
   const checkpoint::SavedCheckpoint saved =
       cleave::checkpoint::save_checkpoint(dir, tag, records, state, s.ranks.world());
@@ -73,7 +73,7 @@ std::string EngineBase::load_checkpoint(const std::string& dir, const std::strin
 
 std::string EngineBase::load_checkpoint(const std::function<SavedTraining()>& open, Load what) {
   EngineCore& s = core();
-  bool reset = what == Load::no_optimizer;
+  bool reset = !what.optimizer;
   std::vector<std::string> kinds = s.rank->saved->kinds();
   Restored restored;
   comm::together(s.ranks.world(), Exit::checkpoint, [&] {
@@ -92,11 +92,19 @@ std::string EngineBase::load_checkpoint(const std::function<SavedTraining()>& op
         records.push_back(std::move(r));
     saved.read(records);
   });
-  s.at = restored.at;
   s.changed = config::differing_values(restored.settings, config::training_values(s.config));
-  if (reset) s.at.optimizer_begin = s.at.applied;
-  if (!restored.imported) s.options.seed = restored.seed;
-  if (s.settings.scales_loss && restored.scaler) s.scaler.restore(*restored.scaler);
+  if (what.steps) {
+    const TrainingState before = s.position();
+    TrainingState to = std::move(restored.at);
+    if (reset) {
+      to.optimizer_begin = to.applied - (before.applied - before.optimizer_begin);
+      to.missed = before.missed;
+    }
+    if (!what.schedule) to.schedule_begin = to.applied - (before.applied - before.schedule_begin);
+    s.set_position(to);
+    if (!restored.imported) s.options.seed = restored.seed;
+    if (s.settings.scales_loss && restored.scaler) s.scaler.restore(*restored.scaler);
+  }
   s.rank->saved->publish_masters(s.streams->compute);
   s.streams->synchronize();
   return restored.client;

@@ -20,7 +20,8 @@ bool EngineBase::state_is_whole() const { return core().whole; }
 bool EngineBase::optimizer_is_new() const { return core().at.applied == core().at.optimizer_begin; }
 int64_t EngineBase::step() const { return core().at.step; }
 int64_t EngineBase::skipped() const { return core().at.skipped; }
-optim::Rates EngineBase::next_rates() const { return core().settings.schedule.at(core().at.applied); }
+optim::Rates EngineBase::next_rates() const { return core().next_rates(); }
+void EngineBase::set_next_lr(double lr) { core().next_lr = lr; }
 double EngineBase::loss_scale() const { return core().scaler.scale(); }
 const config::DsConfig& EngineBase::config() const { return core().config; }
 Device EngineBase::device() const { return core().settings.device; }

@@ -3,11 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/deepspeed_checkpoint.h"
 #include "checkpoint/manifest.h"
 #include "core/printable.h"
+#include "core/range.h"
 #include "model/config_json.h"
 #include "runtime/weight_names.h"
 
@@ -243,6 +245,27 @@ void SavedTraining::read_whole(const std::string& kind, const std::string& tenso
                      {},
                      [&](Range at, Tensor from) {
                        std::copy_n(from.as<float>(), from.numel(), to.data() + at.begin); }};
+  read({&whole, 1});
+}
+
+void SavedTraining::read_bytes(const std::string& tensor, std::span<std::byte> to) const {
+  constexpr auto kWord = int64_t(sizeof(int64_t));
+  require(has("bytes", tensor), Exit::checkpoint, "{}: {} is missing", path().string(), tensor);
+  const std::vector<int64_t>& shape = tensors("bytes").at(tensor).shape;
+  const int64_t words = checkpoint::numel_of(shape), size = int64_t(to.size());
+  require(words == ceil_div(size, kWord), Exit::checkpoint,
+          "{}: {} has the wrong size (got {} bytes, expected {})", path().string(), tensor, words * kWord,
+          round_up(size, kWord));
+  const Record whole{.kind = "bytes",
+                     .tensor = tensor,
+                     .shape = shape,
+                     .elements = {{0, words}},
+                     .write =
+                         [&](Range at, Tensor from) {
+                           const int64_t begin = at.begin * kWord, end = std::min(size, at.end * kWord);
+                           std::memcpy(to.data() + begin, from.raw(), size_t(end - begin));
+                         },
+                     .dtype = DType::int64};
   read({&whole, 1});
 }
 

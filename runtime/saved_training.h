@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +60,8 @@ class SavedTraining {
   void read(std::span<const checkpoint::Record> records) const;
   // Reads a whole tensor; `to` must have its number of elements.
   void read_whole(const std::string& kind, const std::string& tensor, std::span<float> to) const;
+  // Reads a tensor of UnitOptions::bytes; `to` must have its size.
+  void read_bytes(const std::string& tensor, std::span<std::byte> to) const;
 
  private:
   using Record = checkpoint::Record;

@@ -4,6 +4,9 @@
 #include <map>
 #include <numeric>
 
+#include "core/range.h"
+#include "device/copy.h"
+#include "kernels/elementwise.h"
 #include "runtime/stage/pipeline_cut.h"
 #include "runtime/step/engine_core.h"
 #include "runtime/units_of_stages.h"
@@ -20,16 +23,52 @@ int64_t bucket_numel(const zero::StoreOptions& options, const Memory& memory) {
 }
 
 struct OutsideComputation : Computation {
-  OutsideComputation(const Ranks& ranks, RankState& rank, Streams& streams, Memory& memory)
-      : recorded(memory, rank.store, *ranks.mesh().data,
+  OutsideComputation(const Ranks& ranks, RankState& rank, const UnitOptions& options, Streams& streams,
+                     Memory& memory)
+      : speaks(ranks.mesh().data->rank() == 0),
+        compute(streams.compute),
+        recorded(memory, rank.store, *ranks.mesh().data,
                  {.gathered_numel = rank.store.options().live_numel,
                   .bucket_numel = bucket_numel(rank.store.options(), memory)},
                  streams.compute, streams.comm()) {
     recorded.commit();
+    for (const auto& [name, size] : options.bytes) {
+      const int64_t words = ceil_div(size, kWord);
+      bytes.push_back(
+          {name, size, memory.allocate(MemoryKind::device, Category::weights, DType::int64, {words}, name)});
+      kernels::launch(kernels::Fill{.y = bytes.back().words}, compute);
+    }
   }
   zero::Visits& visits() override { return recorded; }
 
+  // Checkpoints store 64-bit words; the last one is padded with zeros.
+  std::vector<checkpoint::Record> records(Whose whose) override {
+    std::vector<checkpoint::Record> out;
+    if (whose == Whose::spoken_for && !speaks) return out;
+    for (const Bytes& b : bytes) {
+      const Tensor words = b.words;
+      const auto move = [this](Tensor to, Tensor from) { copy(to, from, compute), compute.synchronize(); };
+      out.push_back({.kind = "bytes",
+                     .tensor = b.name,
+                     .shape = {words.numel()},
+                     .elements = {{0, words.numel()}},
+                     .read = [=](Range r, Tensor to) { move(to, words.slice(r)); },
+                     .write = [=](Range r, Tensor from) { move(words.slice(r), from); },
+                     .dtype = DType::int64});
+    }
+    return out;
+  }
+
+  struct Bytes {
+    std::string name;
+    int64_t size;
+    Buffer words;
+  };
+  static constexpr int64_t kWord = sizeof(int64_t);
+  const bool speaks;  // saves them for all data-parallel ranks
+  Stream& compute;
   zero::RecordedVisits recorded;
+  std::vector<Bytes> bytes;
 };
 
 }  // namespace
@@ -37,7 +76,8 @@ struct OutsideComputation : Computation {
 struct UnitEngine::State : EngineCore {
   State(const config::DsConfig& c, const std::string& model, const std::vector<UnitSpec>& those,
         comm::Communicator& world, const UnitOptions& o)
-      : EngineCore(c, world, o.engine), most_gives(o.gives * int(settings.micros)) {
+      : EngineCore(c, world, o.engine), its_options(o), most_gives(o.gives * int(settings.micros)) {
+    may_pause = true;
     settings.norm_first = settings.norm_first || o.update;
     if (o.update) {
       settings.outside = o.update;
@@ -78,7 +118,7 @@ struct UnitEngine::State : EngineCore {
   ~State() override { background.reset(), streams.reset(); }
 
   std::unique_ptr<Computation> computation(RankState& of, Streams& on, Memory& in) const override {
-    return std::make_unique<OutsideComputation>(ranks, of, on, in);
+    return std::make_unique<OutsideComputation>(ranks, of, its_options, on, in);
   }
   zero::RecordedVisits& recorded() const { return static_cast<OutsideComputation&>(*computes).recorded; }
   int known(int unit) const {
@@ -105,6 +145,7 @@ struct UnitEngine::State : EngineCore {
     if (!summed) recorded().finish_gradients();
   }
 
+  const UnitOptions its_options;
   int most_gives;
   int groups = 1;
   double of_each_micro = 1;  // number of configured micro-batches that one of this step represents
@@ -208,6 +249,13 @@ bool UnitEngine::gathers(int unit) const {
   return state().rank->store.weights().unit(state().known(unit)).sharding.gathers();
 }
 
+Tensor UnitEngine::whole_bytes(int index) const {
+  const auto& all = static_cast<OutsideComputation&>(*state().computes).bytes;
+  CHECK(0 <= index && index < int(all.size()), "bytes {} of {}", index, all.size());
+  const OutsideComputation::Bytes& its = all[size_t(index)];
+  return Tensor(its.words.tensor().raw(), DType::uint8, {its.size}, MemoryKind::device);
+}
+
 void UnitEngine::begin_pass(int kind, bool last) {
   State& s = state();
   CHECK(!s.in_pass, "begin_pass: the pass before has not ended");
@@ -263,6 +311,43 @@ std::vector<float> UnitEngine::gradient(const std::string& name) {
 void UnitEngine::write_gradient(const std::string& name, std::span<const float> whole) {
   finish_gradients(name);
   state().write_whole_gradient(name, whole);
+}
+
+void UnitEngine::wait_with_updates(bool waits) {
+  CHECK(!state().in_step, "wait_with_updates: called inside a step");
+  state().waits = waits;
+}
+
+void UnitEngine::show_gradients() {
+  finish_gradients("all parameters");
+  state().show_gradients();
+}
+
+std::vector<Tensor> UnitEngine::shown_gradients(int unit) {
+  State& s = state();
+  CHECK(s.shown, "shown_gradients: show_gradients was not called in this step");
+  const zero::GradientShards& gradients = s.rank->store.gradients();
+  const zero::StoredUnit& stored = gradients.unit(s.known(unit));
+  std::vector<Tensor> out;
+  for (int p = 0; gradients.trains(unit) && p < stored.layout.params(); ++p)
+    out.push_back(stored.view(p, gradients.whole(unit)));
+  return out;
+}
+
+void UnitEngine::pause(std::span<const std::string> names) {
+  CHECK(!state().in_pass, "pause: called inside a pass");
+  state().EngineCore::pause(names);
+}
+
+std::string UnitEngine::position() {
+  synchronize();
+  return to_json(state().EngineCore::position(), state().scaler.state(), state().options.seed, "{}");
+}
+
+void UnitEngine::set_position(const std::string& position, std::span<const std::string> fresh) {
+  const Restored to = from_json(position, "the position of a training");
+  state().EngineCore::set_position(to.at, fresh);
+  if (state().settings.scales_loss && to.scaler) state().scaler.restore(*to.scaler);
 }
 
 StepResult UnitEngine::finish_step(std::span<const double> losses, std::span<const optim::Rates> rates) {

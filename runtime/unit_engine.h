@@ -23,6 +23,9 @@
 #pragma once
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "core/param_spec.h"
 #include "device/tensor.h"
@@ -44,6 +47,9 @@ struct UnitOptions {
   // Replaces the configuration's optimizer. Updates state in its home, or on the host if that is not the
   // device. No update runs before finish_step.
   std::optional<optim::OutsideUpdate> update = {};
+  // Tensors that are neither trained nor sharded: names and sizes in bytes. The engine stores them on the
+  // device of each rank, and in checkpoints (UnitEngine::whole_bytes).
+  std::vector<std::pair<std::string, int64_t>> bytes = {};
   // Units that each stage of a pipeline declares, for planned ranks, which cannot exchange them.
   std::vector<std::vector<UnitSpec>> stages = {};
 };
@@ -92,6 +98,8 @@ class UnitEngine : public EngineBase {
   // Returns true if the unit's parameters are not on the device between uses. Other parameters keep the
   // address that acquire returns, with the values of the last step.
   bool gathers(int unit) const;
+  // Returns the memory of a tensor of UnitOptions::bytes, as uint8; zero at first.
+  Tensor whole_bytes(int index) const;
   // Begins a pass. `kind` is a small number that selects the record for prefetching. `last`: gradient() may
   // be called after this pass. A pass without gradients may run outside a step. end_pass is collective;
   // between the two, every rank may visit different units in any order, or none.
@@ -116,6 +124,24 @@ class UnitEngine : public EngineBase {
   // the same values. Also throws Error(usage) if updates do not wait for all gradients, because this one may
   // be applied already. Collective.
   void write_gradient(const std::string& name, std::span<const float> whole);
+  // Makes updates of the next steps wait for finish_step, also if they need not know the norm first.
+  void wait_with_updates(bool waits);
+  // Gives every rank the whole gradients at the same point: averaged, without the loss scale, before
+  // clipping. Norm, clipping and update use changes of them. Throws Error(usage) at stages 2 and 3, and for
+  // sums that are not floating-point numbers in memory. Call only if updates wait. Collective.
+  void show_gradients();
+  // Returns the gradients of a unit after that, until finish_step; empty for a frozen unit.
+  std::vector<Tensor> shown_gradients(int unit);
+  // Makes updates leave these parameters and their optimizer state unchanged, as if they were frozen; their
+  // bias correction counts no update. Replaces the previous list. Call outside of passes, and not after the
+  // last pass of a step has begun; the same names on all ranks of a stage.
+  void pause(std::span<const std::string> names);
+  // Returns the position of the training (steps, loss scale, missed updates) for another engine with the same
+  // parameters, which then needs the states (parameter, write_parameter). `fresh`: trained parameters whose
+  // optimizer state begins there. Collective.
+  std::string position();
+  void set_position(const std::string& position, std::span<const std::string> fresh);
+
   // losses: mean loss of each of this rank's micro-batches; the result has the average over all ranks. If
   // their number differs from the configuration, their mean counts for each configured micro-batch. rates:
   // required with EngineOptions::rates_given, otherwise not allowed; one per UnitSpec::group. Error(usage)

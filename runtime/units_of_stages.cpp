@@ -14,7 +14,11 @@ using Json = nlohmann::json;
 Json json_of(const UnitSpec& unit) {
   Json params = Json::array();
   for (const ParamSpec& p : unit.params) params.push_back({p.name, p.shape, p.decay});
-  return {{"name", unit.name}, {"params", params}, {"frozen", unit.frozen}, {"group", unit.group}};
+  return {{"name", unit.name},
+          {"params", params},
+          {"frozen", unit.frozen},
+          {"whole", unit.whole},
+          {"group", unit.group}};
 }
 
 Json json_of(const std::vector<UnitSpec>& units) {
@@ -24,7 +28,11 @@ Json json_of(const std::vector<UnitSpec>& units) {
 }
 
 UnitSpec unit_of(const Json& told) {
-  UnitSpec unit{.name = told["name"], .params = {}, .frozen = told["frozen"], .group = told["group"]};
+  UnitSpec unit{.name = told["name"],
+                .params = {},
+                .frozen = told["frozen"],
+                .whole = told["whole"],
+                .group = told["group"]};
   for (const Json& p : told["params"])
     unit.params.push_back({.name = p[0], .shape = p[1], .init = {}, .decay = p[2]});
   return unit;
@@ -68,7 +76,7 @@ std::vector<Told> together(const std::string& model, const std::vector<std::stri
       }
       Told& told = all[known->second];
       require(told.holders.back() < stage, Exit::usage, "{}: duplicate unit {}", model, known->first);
-      for (const char* key : {"params", "frozen", "group"})
+      for (const char* key : {"params", "frozen", "whole", "group"})
         require(told.unit[key] == unit[key], Exit::usage,
                 "pipeline: stages {} and {} of {} share {}, but their {} differ ({}, {}); make them equal",
                 told.holders.back(), stage, model, known->first, key, told.unit[key].dump(),

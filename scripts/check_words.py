@@ -50,6 +50,7 @@ RULES = [(re.compile(pattern, re.IGNORECASE), advice) for pattern, advice in (
     (r"\bwithout a word\b|\bfor the others' sake\b|\bat the latest\b", "say what happens"),
     (r"\bby how much\b|\bhow many .{1,30}\b(?:is|are) to\b", "the amount; the number of"),
     (r"\bwhat (?:a|an|the|each|every|this|that|it|they|all|is|was|has|had|no|others|users?|ranks?)\b", "name the thing: a noun as subject or object"),
+    (r"\b(?:expected|got|wanted|must be) a text\b(?! with)", "a string, as a type"),
     (r"\b(?:of|for|to|in|from) which\b|\bwhose\b", "a second sentence, or a noun compound"),
 )]
 QUESTION = re.compile(r"\bwhat\b[^.!;]*\?", re.IGNORECASE)

@@ -10,11 +10,15 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import xml.etree.ElementTree
 
 from mkdocs.structure.files import File
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "tests/app"))
+from honoured_rows import how_tested  # noqa: E402
+
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[\w-]+)?\))")
 
 # Pages of the Python reference: file name, title, text, names, and the files in python/cleave that links to the page may name.
@@ -116,12 +120,20 @@ def keys_page():
     for row in json.loads(run("explain", "--keys", "--json")):
         section, _, key = row["key"].rpartition(".")
         cells = [f"`{key}`", row["meaning"], row["honoured_by"] or row["status"], f"`{json.dumps(row['default'])}`", row["type"]]
+        cells.append(how_tested(row["key"]))
         sections.setdefault(section or "Top level", []).append(
             "| " + " | ".join(html.escape(cell, quote=False).replace("|", "\\|") for cell in cells) + " |"
         )
-    lines = ["# ds_config keys", "", "All keys that Cleave reads, as `cleave explain --keys` prints them: `cleave train`, scripts or both act on a key, or nothing does, for the reason given. `*` stands for any name."]
+    lines = [
+        "# ds_config keys",
+        "",
+        "All keys that Cleave reads, as `cleave explain --keys` prints them: `cleave train`, scripts or both act on a key, or nothing "
+        "does, for the reason given. `*` stands for any name. The last column names the output that differs between two jobs with these "
+        "values of the key, or the folder of its test (`tests/app/honoured_test.py`). `tests/config_schema/status_test.cpp` tests "
+        "unsupported keys and keys without effect.",
+    ]
     for section, rows in sections.items():
-        lines += ["", f"## {section}", "", "| key | meaning | honoured by | default | type |", "|---|---|---|---|---|", *rows]
+        lines += ["", f"## {section}", "", "| key | meaning | honoured by | default | type | test |", "|---|---|---|---|---|---|", *rows]
     return "\n".join(lines) + "\n"
 
 

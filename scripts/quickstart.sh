@@ -23,7 +23,9 @@ mkdir -p "$out"
 train=(launch -n 2 -- train --deepspeed_config examples/train_gpt/ds_config.json --model tiny
   --data "$out/train.txt" --eval_data "$out/validation.txt" --seq_len 64 --output "$out/checkpoints"
   --metrics "$out/metrics.jsonl" --seed 1)
-"$cleave" "${train[@]}" --steps "${STEPS:-3000}" --eval_interval 1500 --ngrams --resume never
+train_now=("${train[@]}" --steps "${STEPS:-3000}" --eval_interval 1500 --ngrams --resume never)
+echo "command: $cleave ${train_now[*]}"
+"$cleave" "${train_now[@]}"
 
 echo
 echo "A sample from the model:"

@@ -69,4 +69,7 @@ echo "-- resume_anywhere: four ranks, a kill, one rank, three ranks"
 STEPS=60 ./examples/resume_anywhere/run.sh "$work/resume" | tail -16
 
 echo "-- the quickstart, shortened"
-STEPS=3 ./scripts/quickstart.sh | tail -25
+STEPS=3 ./scripts/quickstart.sh | tee "$work/quickstart" | tail -25
+next=$(sed -n 's/^  \(.*--resume auto\) .*/\1/p' "$work/quickstart")
+bash -c "$next" | tee "$work/resumed"
+grep -q 'after step 6' "$work/resumed" || { echo "error: the printed command did not resume: $next" >&2; exit 1; }

@@ -125,4 +125,13 @@ Tensor GradientShards::slice(int index) const {
   return unit.gradients.tensor().slice(Range{0, n}.shifted(unit.of->sharding.reduce_each_step->rank() * n));
 }
 
+Tensor GradientShards::gather(int index) {
+  Unit& unit = units_[size_t(index)];
+  const Tensor whole = unit.gradients.tensor();
+  comm::Communicator& ranks = *unit.of->sharding.reduce_each_step;
+  if (whole.numel() > 0 && ranks.size() > 1)
+    ranks.all_gather(whole, slice(index), comm_, {.what = "whole gradients"});
+  return whole;
+}
+
 }  // namespace cleave::zero

@@ -66,7 +66,12 @@ class GradientShards {
   // Completes the sum over the data ranks. No gradient of the unit may follow in this step.
   void finish(int unit);
 
-  Tensor slice(int unit) const;  // at home; empty for a frozen unit
+  Tensor slice(int unit) const;                                            // at home; empty for a frozen unit
+  Tensor whole(int unit) const { return units_[size_t(unit)].gradients; }  // at home, with this rank's shards
+  // After finish: gathers the sums of all slices into the memory of the unit's gradient on every rank, and
+  // returns it. slice() stays a part of it. Only for floating-point gradients that are not sharded between
+  // the visits of a step (stages 0 and 1). Runs on comm. Collective.
+  Tensor gather(int unit);
 
  private:
   struct Unit {

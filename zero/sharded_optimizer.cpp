@@ -8,6 +8,10 @@
 namespace cleave::zero {
 namespace {
 
+void cast_to_copy(const optim::UpdateSlice& piece, Range, Stream& stream) {
+  kernels::launch(kernels::Cast{.y = piece.copy, .x = piece.param}, stream);
+}
+
 // Cuts `numel` elements into pieces if `cut` is set, or returns one range.
 std::vector<Range> pieces(int64_t numel, bool cut) {
   std::vector<Range> all;
@@ -38,6 +42,7 @@ ShardedOptimizer::ShardedOptimizer(Memory& memory, ParameterStore& store,
       frozen_(frozen_units(store)),
       frozen_weights_(memory, store, frozen_),
       homes_(memory) {
+  for (int u = 0; u < store.units(); ++u) history_.emplace_back(size_t(store.layout(u).params()));
   if (store.units() > 0) add_sides(memory, placement);
   for (Side* side : {&host_, &device_})
     side->worked.resize(size_t(store.units())), side->done.resize(size_t(store.units()));
@@ -108,6 +113,7 @@ UpdateBytes ShardedOptimizer::update_bytes() const {
   for (const StateHome::Tile& tile : state_.tiles()) {
     if (tile.home == MemoryKind::device) continue;
     const int64_t n = tile.range.size(), state = n * state_.kinds() * size_of(DType::fp32);
+    bytes.disk_tiles += int64_t(tile.home == MemoryKind::disk);
     bytes.state += state, bytes.read += (whole_ ? 2 : 1) * state, bytes.written += state;
     const Tensor gradient = store_.gradient_slice(tile.unit), weights = store_.weights_slice(tile.unit);
     auto on_device = [](const Tensor& t) { return t.memory() == MemoryKind::device; };
@@ -252,17 +258,21 @@ std::vector<ShardedOptimizer::KernelRange> ShardedOptimizer::kernel_ranges(int u
   const FlatLayout& layout = store_.layout(unit);
   const Range mine = store_.slice(unit);
   std::vector<KernelRange> ranges;
+  const std::vector<Updates>& history = history_[size_t(unit)];
   const bool by_parameter = optimizer_->by_parameter();
-  if (!by_parameter)
+  const bool apart = by_parameter || std::any_of(history.begin(), history.end(),
+                                                 [](const Updates& u) { return u.paused || u.missed > 0; });
+  if (!apart)
     for (const FlatLayout::DecayRange& group : layout.decay_ranges(mine))
       ranges.push_back({group.range, group.decay});
-  for (int p = 0; by_parameter && p < layout.params(); ++p)
-    ranges.push_back({intersect(layout.range(p), mine).shifted(-mine.begin), layout.decays(p), p});
+  for (int p = 0; apart && p < layout.params(); ++p)
+    ranges.push_back({intersect(layout.range(p), mine).shifted(-mine.begin), layout.decays(p),
+                      by_parameter ? p : -1, history[size_t(p)]});
   return ranges;
 }
 
 void ShardedOptimizer::visit(int unit, bool update, const optim::StepArgs& of_all, Stream& compute) {
-  const optim::StepArgs args = of_all.of(store_.layout(unit).group());
+  const optim::StepArgs of_unit = of_all.of(store_.layout(unit).group());
   const std::vector<KernelRange> ranges = kernel_ranges(unit);
   state_.visit(unit, [&](const StateHome::Tile& tile, const State& state, const Event& ready) {
     // Staged updates have their own streams in the trace; other updates off the device get a separate track.
@@ -274,9 +284,15 @@ void ShardedOptimizer::visit(int unit, bool update, const optim::StepArgs& of_al
       if (r.empty()) continue;
       optim::UpdateSlice slice{
           .param = state[0].slice(here), .grad = {}, .copy = {}, .state = {}, .decay = part.decay};
+      if (update && state_.separate(tile)) slice.copy = store_.next_weights_slice(unit).slice(r);
+      if (part.history.paused) {
+        if (slice.copy.defined()) done = run(unit, slice, cast_to_copy, ready, compute);
+        continue;
+      }
+      optim::StepArgs args = of_unit;
+      args.step -= part.history.missed;
       for (int s = 1; s < state_.kinds(); ++s) slice.state[size_t(s - 1)] = state[size_t(s)].slice(here);
       if (!update || !whole_) slice.grad = store_.gradient_slice(unit).slice(r);
-      if (update && state_.separate(tile)) slice.copy = store_.next_weights_slice(unit).slice(r);
       if (update && whole_) slice.squares = whole_->sums(unit, part.param);
       if (part.param >= 0) {
         const int64_t first = store_.slice(unit).begin - store_.layout(unit).range(part.param).begin;
@@ -338,6 +354,8 @@ void ShardedOptimizer::finish_step(const optim::StepArgs& args) {
   }
   state_.end_walk();
   store_.wait_for_weights();
+  for (std::vector<Updates>& unit : history_)
+    for (Updates& parameter : unit) parameter.missed += parameter.paused;
 }
 
 // Walk before the update: moments, and the sums over whole parameters.

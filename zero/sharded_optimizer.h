@@ -47,8 +47,17 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   void begin_step(const std::optional<optim::StepArgs>& ahead, std::vector<bool> late, Stream& compute);
   void expect(std::span<const int> units) override;
   void complete(int unit) override;
-  // Updates the remaining units and publishes all. args.step counts applied updates from 1.
+  // Updates the remaining units and publishes all. args.step counts applied updates from 1; a parameter that
+  // missed some has a smaller step.
   void finish_step(const optim::StepArgs& args);
+
+  // Update history of a parameter. A paused one keeps values and states, and misses each update.
+  struct Updates {
+    bool paused = false;
+    int64_t missed = 0;
+  };
+  // By unit and parameter. Change it between steps, or before the first update of a step can run.
+  Updates& updates(int unit, int parameter) { return history_[size_t(unit)][size_t(parameter)]; }
 
   std::vector<std::string> kinds() const override;
   void read(int unit, int kind, Range range, Tensor to, Stream& compute) override;
@@ -72,6 +81,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
     Range range;
     bool decay;
     int param = -1;
+    Updates history = {};
   };
   std::vector<KernelRange> kernel_ranges(int unit) const;
   // Place of the kernels: compute, or a staged update with operands in transit.
@@ -108,7 +118,8 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   Side here_, host_, device_;               // their streams are destroyed first: they finish enqueued work
   Side* away_ = nullptr;                    // side for state off the device, if it is not `here_`
 
-  std::optional<optim::StepArgs> ahead_;  // arguments of the current step
+  std::vector<std::vector<Updates>> history_;  // by unit and parameter
+  std::optional<optim::StepArgs> ahead_;       // arguments of the current step
   std::vector<bool> late_;
   Stream* compute_ = nullptr;
   std::vector<int> expected_, updated_;  // units in order; updated_ is the part already updated

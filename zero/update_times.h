@@ -13,6 +13,7 @@ struct UpdateBytes {
   int64_t read = 0, written = 0;                      // of state, over all walks of a step
   int64_t gradients_here = 0, gradients_at_home = 0;  // on the device, in host memory
   int64_t weights_here = 0, weights_at_home = 0;      // separate working copies; on disk: at home
+  int64_t disk_tiles = 0;                             // tiles of state on disk
 };
 
 // Bytes per second: state updated by host kernels, and link to and from the device with both directions

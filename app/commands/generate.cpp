@@ -211,7 +211,7 @@ void add_sampling(CLI::App& app, text::Sampling& sampling) {
                  "values above 1 make tokens of the text so far less likely")
       ->capture_default_str()
       ->check(number(1e-3));
-  app.add_option("--seed", sampling.seed, "seed of the sampling")->capture_default_str()->check(integer(0));
+  app.add_option("--seed", sampling.seed, "seed of the sampling")->capture_default_str()->check(seed());
 }
 
 }  // namespace

@@ -134,8 +134,8 @@ int print_suggestion(const plan::Candidate& candidate, const MemoryLimits& limit
   const std::optional<plan::Suggestion> found =
       plan::suggest(candidate, limits, device, announced(planner.candidates()));
   require(found.has_value(), Exit::memory,
-          "--suggest: no layout of this model on {} ranks fits in {} of device memory; use more ranks, or "
-          "devices with more memory",
+          "--suggest: no layout of this model on {} ranks fits in {} of device memory; use more ranks, a "
+          "shorter --seq_len, or devices with more memory",
           candidate.plan.mesh.size(), format_bytes(limits.device_bytes));
   std::fprintf(stderr, "%d layouts were planned; this is the best of %d that fit:\n%s%s", found->tried,
                found->fitting, plan::format_gain(candidate, *found, limits, device).c_str(),
@@ -252,7 +252,7 @@ int run_plan(const Arguments& arguments) {
     std::fprintf(stderr, "simulated %d ranks: their %lld calls match\n", proof.ranks,
                  static_cast<long long>(proof.calls));
   }
-  planner.require_fit(candidate, limits);
+  planner.require_fit(candidate, limits, o.json);  // otherwise the plan above has the table
   if (o.here > 0) plan::require_machine_fit(candidate.plan, 0, int(o.here), true);
   return 0;
 }

@@ -82,7 +82,7 @@ void add_begin_options(CLI::App& app, RunOptions& o) {
       ->check(CLI::IsMember({"auto", "random"}));
   app.add_option("--seed", o.seed, "seed of initial weights, dropout and sample order")
       ->capture_default_str()
-      ->check(integer(0));
+      ->check(seed());
 }
 
 void add_saving_options(CLI::App& app, RunOptions& o) {

@@ -36,7 +36,9 @@ constexpr std::string_view kEval = "evaluation computes the mean loss and the ac
 constexpr std::string_view kTpu = "Cleave has no such backend; --device selects cpu or cuda";
 constexpr std::string_view kOneTask = "samples are tokens, and the next token is the label";
 constexpr std::string_view kShards =
-    "set zero_optimization.stage 3 in the ds_config to shard parameters, gradients and state";
+    "set zero_optimization.stage 3 in the ds_config to shard parameters, gradients and state; for CPU "
+    "offload "
+    "set zero_optimization.offload_param.device and zero_optimization.offload_optimizer.device";
 
 constexpr std::string_view kRecomputed =
     "set \"activation_checkpointing\": {\"interval\": 1} in the ds_config";

@@ -14,7 +14,7 @@
 
 namespace cleave::app {
 
-void BeforeRun::check_plan(const Planner& planner, const model::ModelConfig& model, const RunData& data) {
+void BeforeRun::check_plan(const Planner& planner, const RunData& data) {
   const comm::RankInfo& me = job_.info();
   paths_of(wanted_, config_, me.world).require_distinct();
   if (!config_.product_choices.empty())
@@ -23,14 +23,13 @@ void BeforeRun::check_plan(const Planner& planner, const model::ModelConfig& mod
   data.batches(config_, place);
   for (size_t set = 0; set < data.evaluation().size(); ++set) data.eval_batches(set, config_, place);
   if (!wanted_.export_to.empty()) require_free(wanted_.export_to);
-  if (job_.first())
-    for (const std::string& w : warnings_of_many_calls(
-             config_, model::make_model(model, DType::fp32, wanted_.model.seq_len, wanted_.model.model),
-             place.ranks))
-      std::fprintf(stderr, "warning: %s\n", w.c_str());
   const plan::Candidate candidate = planner.plan(read_.text, config_);
+  const plan::RankPlan& mine = plan::plan_of_rank(candidate.plan, me.rank);
+  if (job_.first())
+    for (const std::string& w : warnings_of_many_calls(config_.zero, mine))
+      std::fprintf(stderr, "warning: %s\n", w.c_str());
   planner.require_fit(candidate, memory_limits(wanted_.ranks));
-  device_bytes_ = plan::plan_of_rank(candidate.plan, me.rank).memory.total(MemoryKind::device);
+  device_bytes_ = mine.memory.total(MemoryKind::device);
   plan::require_machine_fit(candidate.plan, me.rank - me.local_rank, me.local_size, !job_.device().is_cuda());
   constexpr int kProved = 16;  // ranks
   if (job_.first() && me.world > 1 && me.world <= kProved)

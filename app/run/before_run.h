@@ -16,7 +16,7 @@ class BeforeRun {
   // overwrite an input, Error(data) if data are too short, Error(memory) if the plan of the whole
   // job exceeds the limits or the memory of this machine. For small jobs, also proves that the
   // calls of all ranks match.
-  void check_plan(const Planner& planner, const model::ModelConfig& model, const RunData& data);
+  void check_plan(const Planner& planner, const RunData& data);
 
   // Checks by each rank, with a common result: every rank has the memory and can write its files,
   // no other job uses the folder, and the evaluation data have no invalid token. Opens report and

@@ -4,13 +4,12 @@
 #include <vector>
 
 #include "config_schema/ds_config.h"
-#include "model/layer.h"
+#include "plan/job_plan.h"
 
 namespace cleave::app {
 
-// Returns a sentence, with the count, for each key of the configuration that makes a rank exceed
-// 10,000 calls per step. `model` is the whole model; `data_ranks` share its parameters.
-std::vector<std::string> warnings_of_many_calls(const config::DsConfig& config, const model::Model& model,
-                                                int data_ranks);
+// Returns a sentence, with the count, for each key of the configuration that makes this rank exceed
+// 10,000 calls per step.
+std::vector<std::string> warnings_of_many_calls(const config::ZeroConfig& zero, const plan::RankPlan& rank);
 
 }  // namespace cleave::app

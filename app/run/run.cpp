@@ -102,7 +102,7 @@ Run::Run(const RunOptions& wanted, launcher::Job& job, const config::ReadResult&
 void Run::check_plan(const config::ReadOptions& reading) {
   const comm::RankInfo& me = job_.info();
   const Planner planner(model_, wanted_.model, me.world, reading, me.local_size, job_.device());
-  before_.check_plan(planner, model_, data_);
+  before_.check_plan(planner, data_);
 }
 
 Exit Run::train() {

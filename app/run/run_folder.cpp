@@ -77,9 +77,8 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
     if (tag.empty()) return false;
     std::string client;
     try {
-      client = engine.load_checkpoint(
-          [&] { return saved_training(tag, facts, engine.model().prefix); },
-          options_.reset_optimizer ? runtime::Engine::Load::no_optimizer : runtime::Engine::Load::all);
+      client = engine.load_checkpoint([&] { return saved_training(tag, facts, engine.model().prefix); },
+                                      {.optimizer = !options_.reset_optimizer});
     } catch (const Error& e) {
       if (e.exit() != Exit::checkpoint) throw;
       const bool pass_over = job_.first() && i + 1 < candidates.size() && is_damaged(tag);

@@ -141,7 +141,7 @@ class Encoder {
             kWanted);
     for (const char* chat : {"messages", "conversations", "conversation"})
       require(object.contains(options_.key) || !object.contains(chat), Exit::data,
-              "{}:{}: is a chat under the key '{}' (expected a text under {}); write each chat as one text "
+              "{}:{}: is a chat under the key '{}' (expected a string under {}); write each chat as one text "
               "with the template of the model (tokenizer.apply_chat_template(chat, tokenize=False)), under a "
               "key for texts",
               options_.path, number, chat, in_quotes(options_.key));

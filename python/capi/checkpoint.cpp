@@ -56,6 +56,14 @@ int cleave_checkpoint_read(cleave_checkpoint* checkpoint, const char* kind, cons
   });
 }
 
+int cleave_checkpoint_read_bytes(cleave_checkpoint* checkpoint, const char* tensor, int64_t bytes,
+                                 void* value) {
+  return call([&] {
+    std::byte* to = &given(static_cast<std::byte*>(value), "value");
+    given(checkpoint, "checkpoint").saved.read_bytes(&given(tensor, "tensor"), {to, size_t(bytes)});
+  });
+}
+
 int cleave_file_of_each(const int64_t* bytes, int32_t count, const char* most, int32_t* files) {
   return call([&] {
     const int64_t room = parse_bytes(&given(most, "most"), "max_shard_size");

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; callers must compare it with cleave_c_version(). */
-#define CLEAVE_C_VERSION 9
+#define CLEAVE_C_VERSION 10
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* message of this thread's last failed call */
@@ -107,15 +107,18 @@ typedef struct {
    * then declare the parameters of the caller's model, which must be those of the family. Null: the
    * caller computes. */
   const char* model_config;
+  /* JSON list of [name, bytes]: tensors that are neither trained nor sharded (cleave_bytes). The engine
+   * stores them on the device of each rank, and in checkpoints. Null: none. */
+  const char* bytes;
 } cleave_engine_options;
 
 /* Creates an engine. Units are parameters that are gathered, reduced, moved and saved together.
  * Collective.
  *
  * units: JSON list of objects with name, frozen, group (number of the rates for its updates, from
- * 0; used if cleave_finish_step receives rates of several groups) and parameters, each [name,
- * shape, decay, type]: name and shape in the whole model, weight decay, and optionally the caller's
- * type. Shapes with more than four dims keep the first three and the product of the others. With
+ * 0; used if cleave_finish_step receives rates of several groups), optionally whole (parameters stay
+ * whole on every rank at every stage), and parameters, each [name, shape, decay, type]: name and
+ * shape in the whole model, weight decay, and optionally the caller's type. Shapes with more than four dims keep the first three and the product of the others. With
  * pipeline.stages, each rank declares the units of its layers; stages that declare the same unit
  * share it.
  *
@@ -163,6 +166,26 @@ CLEAVE_C int cleave_take_first(cleave_engine* engine, int32_t unit, void* data, 
  * acquire, release and the gradient functions. micros: number of micro-batches that this step
  * averages; 0: as configured, which is required for a model that the engine computes. */
 CLEAVE_C int cleave_begin_step(cleave_engine* engine, int32_t micros);
+/* Returns the address of a tensor of cleave_engine_options::bytes; its bytes begin as zero. */
+CLEAVE_C int cleave_bytes(cleave_engine* engine, int32_t index, void** data);
+/* Makes updates of the next steps wait for cleave_finish_step, also if they need not know the norm
+ * of all gradients first. */
+CLEAVE_C int cleave_wait_with_updates(cleave_engine* engine, int32_t waits);
+/* Between the last pass of a step and cleave_finish_step, if updates wait: gives every rank the
+ * whole gradients, averaged, unscaled and before clipping. Norm, clipping and update use changes of
+ * them. Error usage (2) at stages 2 and 3. Collective. */
+CLEAVE_C int cleave_show_gradients(cleave_engine* engine);
+/* After that, returns the addresses of a unit's gradients on the rank's device, and their type; they
+ * are null for a frozen unit. pointers: one per parameter. */
+CLEAVE_C int cleave_shown_gradients(cleave_engine* engine, int32_t unit, void** pointers, int32_t* dtype);
+/* Makes updates leave these parameters and their state unchanged, as if they were frozen, and no
+ * others. names: JSON list of strings, equal on all ranks of a stage. */
+CLEAVE_C int cleave_pause(cleave_engine* engine, const char* names);
+/* Returns the position of a training as JSON; cleave_set_position continues there with another
+ * engine of the same parameters, after cleave_put_state. fresh: JSON list of the trained parameters
+ * whose optimizer state begins there. Collective. */
+CLEAVE_C int cleave_position(cleave_engine* engine, char** position);
+CLEAVE_C int cleave_set_position(cleave_engine* engine, const char* position, const char* fresh);
 /* Returns the factor to multiply a micro-batch's mean loss with before the backward. */
 CLEAVE_C int cleave_scale(cleave_engine* engine, double* scale);
 /* Returns 1 if the parameters of a unit move between uses. Others stay at the addresses of the
@@ -224,6 +247,8 @@ CLEAVE_C int cleave_rate_groups(const cleave_rates* began, const cleave_rates* n
                                 int32_t* numbers, cleave_rates* merged);
 /* Returns the rates of the configuration's schedule for the next step. */
 CLEAVE_C int cleave_next_rates(cleave_engine* engine, cleave_rates* rates);
+/* Replaces the scheduled learning rate of the next update only. */
+CLEAVE_C int cleave_set_next_lr(cleave_engine* engine, double lr);
 
 /* Returns the rates of a schedule after a number of updates. scheduler: section of a ds_config as
  * JSON; lr: the optimizer's own rate. Needs no engine. */
@@ -253,12 +278,17 @@ CLEAVE_C int cleave_receive_shape(cleave_engine* engine, int32_t chunk, char** s
 /* Save and load checkpoints (runtime/engine_base.h), including those of cleave train, which have
  * the parameter names of transformers, and of DeepSpeed. client: JSON text of the caller. loaded:
  * JSON object with the path and client of the checkpoint, and "changed": one sentence for each training
- * setting that differs from this engine. Collective. */
+ * setting that differs from this engine. parts: sum of CLEAVE_LOAD_ values, in addition to the weights:
+ * optimizer state, position of the learning-rate schedule, number of steps and loss scale (required by
+ * the other two). Other parts stay unchanged. Collective. */
+#define CLEAVE_LOAD_OPTIMIZER 1
+#define CLEAVE_LOAD_SCHEDULE 2
+#define CLEAVE_LOAD_STEPS 4
 CLEAVE_C int cleave_save_checkpoint(cleave_engine* engine, const char* folder, const char* tag,
                                     const char* client);
 CLEAVE_C int cleave_finish_save(cleave_engine* engine);
 CLEAVE_C int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char* tag,
-                                    int32_t with_optimizer, char** loaded);
+                                    int32_t parts, char** loaded);
 
 /* ---- reading checkpoints ---- */
 
@@ -278,6 +308,9 @@ CLEAVE_C int cleave_file_of_each(const int64_t* bytes, int32_t count, const char
 /* Reads a whole tensor of a kind in fp32; count: its number of elements. */
 CLEAVE_C int cleave_checkpoint_read(cleave_checkpoint* checkpoint, const char* kind, const char* tensor,
                                     int64_t count, float* value);
+/* Reads a tensor of cleave_engine_options::bytes; bytes: its size. */
+CLEAVE_C int cleave_checkpoint_read_bytes(cleave_checkpoint* checkpoint, const char* tensor, int64_t bytes,
+                                          void* value);
 
 /* ---- engine memory as tensors of another library ---- */
 

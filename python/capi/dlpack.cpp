@@ -15,7 +15,8 @@ struct Owned {
 
 DLManagedTensor* managed_tensor(void* data, DType type, const int64_t* shape, int dims, Device device,
                                 bool turned) {
-  CHECK(is_float(type), "tensor for another library: unsupported type (got {}, expected a float type)",
+  CHECK(is_float(type) || type == DType::uint8,
+        "tensor for another library: unsupported type (got {}, expected a float type or uint8)",
         name_of(type));
   auto owned = std::make_unique<Owned>();
   owned->shape.assign(shape, shape + dims);
@@ -24,7 +25,8 @@ DLManagedTensor* managed_tensor(void* data, DType type, const int64_t* shape, in
     owned->strides = {1, shape[0]};
   }
   const DLDevice where = device.is_cuda() ? DLDevice{2, device.index} : DLDevice{1, 0};
-  const DLDataType element{uint8_t(type == DType::bf16 ? 4 : 2), uint8_t(8 * size_of(type)), 1};
+  const uint8_t code = type == DType::bf16 ? 4 : type == DType::uint8 ? 1 : 2;
+  const DLDataType element{code, uint8_t(8 * size_of(type)), 1};
   owned->managed = {.tensor = {.data = data,
                                .device = where,
                                .dims = dims,

@@ -48,6 +48,7 @@ std::vector<UnitSpec> units_of(const Json& given) {
   for (const Json& unit : given) {
     UnitSpec& spec = out.emplace_back();
     spec.name = unit.at("name"), spec.frozen = unit.at("frozen"), spec.group = unit.at("group");
+    spec.whole = unit.value("whole", false);
     for (const Json& p : unit.at("parameters")) spec.params.push_back(spec_of(p));
   }
   return out;
@@ -104,6 +105,9 @@ runtime::UnitOptions options_of(const cleave_engine_options& o, Device device) {
   if (o.host_bytes > 0) options.engine.limits.host_bytes = o.host_bytes;
   if (o.has_stream) options.engine.cuda_stream = o.stream;
   if (o.update) options.update = update_of(o, device);
+  if (o.bytes)
+    options.bytes = parse_json(o.bytes, "the bytes of a model", Exit::usage)
+                        .get<std::vector<std::pair<std::string, int64_t>>>();
   return options;
 }
 
@@ -160,7 +164,8 @@ comm::Facts facts_of(const Made& made, const char* units, const cleave_engine_op
                        {"the seed", number(o.seed)},
                        {"the optimizer's states",
                         o.update ? fmt::format("{}", fmt::join(made.options.update->states, ", ")) : ""},
-                       {"the model's config", o.model_config ? o.model_config : ""}};
+                       {"the model's config", o.model_config ? o.model_config : ""},
+                       {"parameters that are not floating-point numbers", o.bytes ? o.bytes : ""}};
   for (const auto& [name, value] : {std::pair{"rates_given", o.rates_given},
                                     {"inference", o.inference},
                                     {"scales_loss", o.scales_loss},
@@ -360,9 +365,8 @@ int cleave_finish_save(cleave_engine* engine) {
   return call([&] { given(engine, "engine").base().finish_save(); });
 }
 
-int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char* tag, int32_t with_optimizer,
+int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char* tag, int32_t parts,
                            char** loaded) {
-  using Load = runtime::EngineBase::Load;
   return call([&] {
     cleave_engine& e = given(engine, "engine");
     std::string path;
@@ -372,7 +376,9 @@ int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char
       return saved;
     };
     const std::string client =
-        e.base().load_checkpoint(open, with_optimizer ? Load::all : Load::no_optimizer);
+        e.base().load_checkpoint(open, {.optimizer = (parts & CLEAVE_LOAD_OPTIMIZER) != 0,
+                                        .schedule = (parts & CLEAVE_LOAD_SCHEDULE) != 0,
+                                        .steps = (parts & CLEAVE_LOAD_STEPS) != 0});
     given(loaded, "loaded") = handed_over(capi::Json{{"path", path_in_json(path)},
                                                      {"changed", e.base().changed_settings()},
                                                      {"client", parse_json(client, path, Exit::checkpoint)}}

@@ -1,5 +1,8 @@
 // Steps of an engine that the caller drives.
+#include <nlohmann/json.hpp>
+
 #include "config_schema/read_config.h"
+#include "core/json.h"
 #include "kernels/elementwise.h"
 #include "optim/rate_groups.h"
 #include "optim/schedule.h"
@@ -58,12 +61,50 @@ std::vector<optim::Rates> from_c(const cleave_rates* rates, int count) {
   return out;
 }
 
+std::vector<std::string> names_of(const char* list) {
+  return parse_json(&given(list, "names"), "the names of parameters", Exit::usage)
+      .get<std::vector<std::string>>();
+}
+
 cleave_rates in_c(const optim::Rates& r) { return {r.lr, r.momentum, r.beta2, r.weight_decay}; }
 
 }  // namespace
 
 int cleave_begin_step(cleave_engine* engine, int32_t micros) {
   return call([&] { given(engine, "engine").begin_step(micros); });
+}
+
+int cleave_bytes(cleave_engine* engine, int32_t index, void** data) {
+  return call([&] { given(data, "data") = engine_of(engine).whole_bytes(index).raw(); });
+}
+
+int cleave_wait_with_updates(cleave_engine* engine, int32_t waits) {
+  return call([&] { engine_of(engine).wait_with_updates(waits != 0); });
+}
+
+int cleave_show_gradients(cleave_engine* engine) {
+  return call([&] { engine_of(engine).show_gradients(); });
+}
+
+int cleave_shown_gradients(cleave_engine* engine, int32_t unit, void** pointers, int32_t* dtype) {
+  return call([&] {
+    const std::vector<Tensor> gradients = engine_of(engine).shown_gradients(unit);
+    void** to = &given(pointers, "pointers");
+    for (const Tensor& gradient : gradients) *to++ = gradient.raw();
+    given(dtype, "dtype") = gradients.empty() ? 0 : int32_t(gradients.front().dtype());
+  });
+}
+
+int cleave_pause(cleave_engine* engine, const char* names) {
+  return call([&] { engine_of(engine).pause(names_of(names)); });
+}
+
+int cleave_position(cleave_engine* engine, char** position) {
+  return call([&] { given(position, "position") = capi::handed_over(engine_of(engine).position()); });
+}
+
+int cleave_set_position(cleave_engine* engine, const char* position, const char* fresh) {
+  return call([&] { engine_of(engine).set_position(&given(position, "position"), names_of(fresh)); });
 }
 
 int cleave_scale(cleave_engine* engine, double* scale) {
@@ -137,6 +178,10 @@ int cleave_schedule_rates(const char* scheduler, double lr, int64_t updates, cle
     require(read.ok(), Exit::usage, "{}: has errors:\n{}", scheduler, config::format(read.problems));
     given(rates, "rates") = in_c(optim::LrSchedule(read.config.scheduler, lr).at(updates));
   });
+}
+
+int cleave_set_next_lr(cleave_engine* engine, double lr) {
+  return call([&] { given(engine, "engine").base().set_next_lr(lr); });
 }
 
 int cleave_next_rates(cleave_engine* engine, cleave_rates* rates) {

@@ -16,6 +16,8 @@ from .layers import PipelineModule
 from .pipeline import PipelineEngine
 from .utils.leaves import mark_configured
 
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule")
+
 
 def init_distributed(
     dist_backend: str | None = None,
@@ -104,6 +106,9 @@ def initialize(
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
             raise NotBuilt(f"{name}: not supported; use cleave train for tensor and sequence parallelism")
+    kinds = [kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("torch.")]
+    if wrapper := next((name for name in kinds if name in _WRAPPERS), None):
+        raise UsageError(f"model: got a {wrapper}, which sums gradients as the engine does; pass the module in it")
     configuration = chosen(args, config, config_params)
     wait = configuration.section("cleave").get("comm_timeout_s")
     jobs.current(*([float(wait)] if isinstance(wait, int) and wait > 0 else []))

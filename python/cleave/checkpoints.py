@@ -12,6 +12,8 @@ from .schedules import Schedule
 from .steps import SteppedModule
 from .utils.loading import DeepSpeedDataLoader
 
+_OPTIMIZER, _SCHEDULE, _STEPS = 1, 2, 4  # parts to load (CLEAVE_LOAD_ in cleave_c.h)
+
 
 class SavedModule(SteppedModule):
     """An engine with steps and checkpoints."""
@@ -58,10 +60,12 @@ class SavedModule(SteppedModule):
             optimizer=self.optimizer.state_dict() if self.optimizer else None,
             loader=self.training_dataloader.state_dict(begun) if isinstance(self.training_dataloader, DeepSpeedDataLoader) else None,
             buffers={name: b.detach().to("cpu") for name, b in self.module.named_buffers() if b.numel() and name in named},
-            counters={"global_samples": self.global_samples, "micro_steps": self.micro_steps - begun},
+            counters={"global_samples": self.global_samples},
             shared=self._units.other_names(self.module),
             frozen=[slot.name for slot in slots if not slot.trains],
             shapes={slot.name: list(slot.shape) for slot in slots if not 1 <= len(slot.shape) <= 4},
+            outside=self._units.outside,
+            bytes={name: (p.dtype, p.shape) for name, p in self._units.bytes.items()},
         )
 
     def save_checkpoint(
@@ -120,20 +124,21 @@ class SavedModule(SteppedModule):
         load_lr_scheduler_states: bool = True,
         load_module_only: bool = False,
         custom_load_fn: Any = None,
-    ) -> tuple[str | None, dict[str, Any]]:
+    ) -> tuple[str | None, dict[str, Any] | None]:
         """Restores a checkpoint of Cleave or DeepSpeed, saved with any ZeRO stage and number of ranks. Collective.
 
         Args:
             load_dir: folder of checkpoints.
             tag: name of the checkpoint (default: the one in the file `latest`).
             load_module_strict: accepted; all parameters must match.
-            load_optimizer_states: False starts with a new optimizer state.
-            load_lr_scheduler_states: False leaves the schedule as it is.
-            load_module_only: True loads weights and buffers only.
+            load_optimizer_states: False leaves the optimizer state and the rates of the groups as they are.
+            load_lr_scheduler_states: False leaves the schedule as it is. It sets the rates after the first step; that step uses those of
+                the groups.
+            load_module_only: True loads weights and buffers only; the number of steps also stays.
             custom_load_fn: not supported.
 
         Returns:
-            The path of the checkpoint and its client state; (None, {}) if `tag` is None and the file `latest` is missing.
+            The path of the checkpoint and its client state; (None, None) if `tag` is None and the file `latest` is missing.
 
         Raises:
             CheckpointError: the checkpoint is missing, damaged or of another model.
@@ -146,9 +151,11 @@ class SavedModule(SteppedModule):
         if tag is None and not os.path.exists(os.path.join(folder, "latest")):
             if self.global_rank == 0:
                 print(f"warning: {folder}: the file 'latest' is missing, so no checkpoint was loaded; select one with tag")
-            return None, {}
+            return None, None
+        self._follow_growth()
         with_optimizer = load_optimizer_states and not load_module_only
-        loaded = json.loads(self._native.asked("load_checkpoint", folder, tag or "latest", with_optimizer))
+        parts = 0 if load_module_only else _STEPS + _OPTIMIZER * load_optimizer_states + _SCHEDULE * load_lr_scheduler_states
+        loaded = json.loads(self._native.asked("load_checkpoint", folder, tag or "latest", parts))
         path = path_from_json(loaded["path"])
         kept = beside(loaded["client"], path)
         if not load_module_only:
@@ -171,11 +178,15 @@ class SavedModule(SteppedModule):
         facts = self._native.facts()
         self.global_steps, self.skipped_steps = int(facts["step"]), int(facts["skipped"])
         self.global_samples = kept.counters.get("global_samples", self.global_steps * self.train_batch_size())
-        self.micro_steps = kept.counters.get("micro_steps", self.global_steps * self.gradient_accumulation_steps())
+        self.micro_steps = self.global_steps * self.gradient_accumulation_steps()
+        first = self.optimizer.param_groups[0]["lr"] if self.optimizer else 0.0
         if isinstance(self.training_dataloader, DeepSpeedDataLoader) and kept.loader:
             self.training_dataloader.load_state_dict(kept.loader)
         if with_optimizer and self.optimizer and kept.optimizer:
             self.optimizer.load_state_dict(kept.optimizer)
+            first = self.optimizer.param_groups[0]["lr"]
+        if with_optimizer != with_scheduler and not self._brings_rates:
+            self._native.set_next_lr(float(first))
         if with_scheduler and isinstance(self.lr_scheduler, Schedule):
             self.lr_scheduler.follow(self.global_steps - self.skipped_steps)
         elif with_scheduler and self.lr_scheduler is not None and kept.scheduler is not None:

@@ -19,6 +19,10 @@ class FamilyEngine(DeepSpeedEngine):
     """The engine of a causal language model of transformers."""
 
     _waits = False  # for the backward of a loss
+    _why_fixed = "with cleave.native"
+
+    def _why_hidden(self) -> str:
+        return "the engine computes the model (cleave.native)"
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: Any = None, labels: Any = None, num_items_in_batch: Any = None, **others: Any
@@ -58,6 +62,7 @@ class FamilyEngine(DeepSpeedEngine):
 
     def _train(self, samples: native.Samples) -> Any:
         self._require_training("a call in training")
+        self._follow_growth()
         if samples.labels is None:
             raise UsageError("cleave.native: labels are missing in training; give them, or call under torch.no_grad() for logits")
         if self._waits:

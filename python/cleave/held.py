@@ -1,6 +1,7 @@
 """A module with its parameters in an engine: transfer of the parameters, and reads and writes of whole parameters at any ZeRO stage."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,10 +10,10 @@ import torch
 
 from . import job as jobs
 from . import native
+from .declared import Declared
 from .errors import NotBuilt, UsageError
-from .optimizers import Declared
 from .residency import TORCH_TYPES, Residency
-from .sharded import shard_of, value_of
+from .sharded import joined, part_of, shard_of, value_of
 from .units import Slot
 from .utils import groups
 
@@ -29,8 +30,19 @@ class HeldModule(torch.nn.Module):
         self.world_size, self.mp_world_size = int(facts["world"]), 1
         self.device = torch.device(facts["device"])
         self.module, self._configuration, self._precision = declared.module, declared.config, declared.config.precision()
-        self._units, self._outside = units, outside = declared.units, declared.outside
+        self._declared, self._outside = declared, declared.outside
         self._move_buffers()
+        self._make()
+        groups.mpu = None
+        self._hand_over(self._units.slots())
+        self._native.publish()
+        self._take_buffers()
+        self._attach()
+
+    def _make(self) -> None:
+        """Makes the native engine of the declared units. Collective."""
+        declared, outside = self._declared, self._outside
+        self._units = units = declared.units
         self._native: native.NativeEngine = native.NativeEngine(
             self._job,
             *declared.of_engine(),
@@ -41,15 +53,16 @@ class HeldModule(torch.nn.Module):
             **declared.options(),
         )
         jobs.engines.append(self._native)
-        groups.mpu = None
         about = self._native.facts()
         self.dp_world_size, self._data_rank = int(about["mesh"]["data"]), int(about["place"]["data"])
         self._shapes = {name: torch.Size(shape) for name, shape in about["parameters"].items()}  # of the whole model
         self._shapes.update({slot.name: slot.shape for slot in units.slots()})
-        self._hand_over()
-        self._residency = Residency(self.module, self._native, units, self._precision, self.device)
+
+    def _attach(self) -> None:
+        """Makes the parameters show the native engine's memory. Collective."""
+        self._residency = Residency(self.module, self._native, self._units, self._precision, self.device)
         checks = self._configuration.values.get("zero_optimization.enable_sanity_checks") and self._residency.any_gathers
-        for slot in units.slots():
+        for slot in self._units.slots():
             slot.parameter.ds_engine, slot.parameter.ds_enable_sanity_checks = self, checks  # type: ignore[attr-defined]
 
     def _move_buffers(self) -> None:
@@ -59,21 +72,66 @@ class HeldModule(torch.nn.Module):
             for name, buffer in submodule.named_buffers(recurse=False):
                 submodule._buffers[name] = buffer.to(self.device, dtype if buffer.is_floating_point() else None)
 
-    def _hand_over(self) -> None:
+    def _hand_over(self, slots: list[Slot]) -> None:
         """Copies each parameter from the first rank that has it, and frees the original before the next one. Collective."""
-        for slot in self._units.slots():
+        for slot in slots:
             whole = value_of(slot.parameter).to("cpu", torch.float32).contiguous()
             self._native.take_first(slot.unit, whole.data_ptr(), whole.numel() * 4)
             self._put(slot.name, whole)
             if shard := shard_of(slot.parameter):
                 shard.forget(slot.parameter)
             slot.parameter.data = whole.new_full((), float("nan")).expand(slot.shape)
-        self._native.publish()
-        for buffer in self.module.buffers():
+
+    def _take_buffers(self) -> None:
+        """Gives buffers, and parameters that are not floating-point numbers, the values of the first rank. Collective."""
+        self._show_bytes()
+        for buffer in (*self.module.buffers(), *self._units.bytes.values()):
             held = buffer.detach().to("cpu").contiguous()
             if held.numel():
                 self._native.take_first(-1, held.data_ptr(), held.numel() * held.element_size())
                 buffer.data.copy_(held)
+
+    def _show_bytes(self) -> None:
+        """Moves parameters that are not floating-point numbers to memory of the native engine, which saves them."""
+        for index, parameter in enumerate(self._units.bytes.values()):
+            size = parameter.numel() * parameter.element_size()
+            memory = self._native.dlpack(self._native.bytes_at(index), native.DTYPES["uint8"], (size,))
+            to = torch.from_dlpack(memory).view(parameter.dtype).view(parameter.shape)
+            parameter.data = to.copy_(parameter)
+
+    def _renew(self, also: list[torch.nn.Parameter]) -> None:
+        """Replaces the native engine by one that trains the parameters which the optimizer trains now. Collective.
+
+        States wait in host memory meanwhile, in equal parts on the ranks.
+
+        Args:
+            also: parameters that stay trained although they are frozen at the moment.
+        """
+        self._native.finish_save()
+        position, kinds = self._native.asked("position"), self._native.facts()["kinds"]
+        parts: dict[str, dict[str, torch.Tensor]] = {}
+        for slot in self._units.slots():
+            whole = {kind: self.parameters_of(slot.name, kind) for kind in (kinds if slot.trains else kinds[:1])}
+            parts[slot.name] = {kind: part_of(value, self.global_rank, self.world_size) for kind, value in whole.items()}
+        named = {slot.parameter: parts[slot.name] for slot in self._units.slots()}
+        held = {name: parameter.detach().to("cpu", copy=True) for name, parameter in self._units.bytes.items()}
+        self._residency.close(keeps=False)
+        jobs.engines.remove(self._native)
+        self._native.free()
+        self._declared.declare(also)
+        self._make()
+        for name, parameter in self._units.bytes.items():
+            parameter.data = held[name]
+        self._show_bytes()
+        for slot in self._units.slots():
+            for kind, part in named.get(slot.parameter, {}).items():
+                self._put(slot.name, joined(part, slot.shape, range(self.world_size)), kind)
+            if slot.parameter not in named:
+                self._hand_over([slot])
+        self._native.publish()
+        fresh = [slot.name for slot in self._units.slots() if slot.trains and len(named.get(slot.parameter, {})) < len(kinds)]
+        self._native.set_position(position, json.dumps(fresh))
+        self._attach()
 
     @property
     def config(self) -> dict[str, Any]:
@@ -198,7 +256,7 @@ class HeldModule(torch.nn.Module):
         self._load_buffers(given)
 
     def _load_buffers(self, given: Mapping[str, torch.Tensor]) -> None:
-        for name, buffer in self.module.named_buffers():
+        for name, buffer in (*self.module.named_buffers(), *self._units.bytes.items()):
             if name in given:
                 buffer.data.copy_(given[name])
 

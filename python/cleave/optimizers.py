@@ -4,8 +4,8 @@ A `torch.optim` optimizer that a script passes selects the engine's kernel and i
 `param_groups`.
 """
 
-import inspect
-from collections.abc import Callable, Mapping
+import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,10 +13,7 @@ import torch
 from . import native
 from .configuration import Configuration
 from .errors import NotBuilt, StepOrderError, UsageError
-from .layers import PipelineModule
 from .outside import OutsideOptimizer
-from .schedules import differs, kind_of
-from .units import ModuleUnits
 
 
 class _HyperparametersOnly(torch.optim.Optimizer):
@@ -181,7 +178,17 @@ def _rates(group: dict[str, Any]) -> native.Rates:
     return native.Rates(float(group["lr"]), float(betas[0]), float(betas[1]), float(group.get("weight_decay", 0.0)))
 
 
-def _first_rates(group: dict[str, Any]) -> native.Rates:
+def _only_the_engine_steps(optimizer: torch.optim.Optimizer, closure: Any = None) -> None:
+    raise StepOrderError(
+        f"{type(optimizer).__name__}.step(): only the engine can update its parameters; call engine.step(), and leave out GradScaler "
+        "(section fp16 scales the loss)"
+    )
+
+
+_only_the_engine_steps._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # torch's schedules need not wrap it
+
+
+def first_rates(group: dict[str, Any]) -> native.Rates:
     """Returns the rates of a group without the factor of a torch schedule."""
     return _rates({**group, "lr": group.get("initial_lr", group["lr"])})
 
@@ -198,9 +205,46 @@ class EngineOptimizer(torch.optim.Optimizer):
         self.outside = outside  # updates in torch if the engine has no kernel
         self.overflow = False
         self.scale_now: Callable[[], float] = lambda: 1.0
-        super().__init__(inner.param_groups, dict(inner.defaults))  # same dictionaries: changes are visible in both
+        super().__init__(inner.param_groups, dict(inner.defaults))
+        self.param_groups = inner.param_groups  # same list: changes are visible in both
+        inner.step = types.MethodType(_only_the_engine_steps, inner)  # type: ignore[method-assign]
         self._began = began
-        self.numbers = native.rate_groups(self._began, self._began)[0]  # number of the rates of each group
+        self._apart = False  # groups that began with equal rates have different ones now
+        self._number_groups()
+
+    def _number_groups(self) -> None:
+        merged = native.rate_groups(self._began, self._began)[0]
+        self.numbers = list(range(len(merged))) if self._apart else merged  # number of the rates of each group
+
+    def trained(self) -> dict[torch.nn.Parameter, tuple[int, bool]]:
+        """Returns the number of the rates of each parameter that requires a gradient, and whether it decays."""
+        return {
+            p: (number, bool(group.get("weight_decay", 0.0)))
+            for number, group in zip(self.numbers, self.param_groups, strict=True)
+            for p in group["params"]
+            if p.requires_grad
+        }
+
+    def regrouped(self) -> bool:
+        """Numbers the groups again if one was added, begins to decay, or departed from another with the same first rates."""
+        now = [_rates(group) for group in self.param_groups]
+        begins_to_decay = any(began.weight_decay <= 0 < rates.weight_decay for began, rates in zip(self._began, now, strict=False))
+        rates = {(number, r.lr, r.momentum, r.beta2) for number, r in zip(self.numbers, now, strict=False)}
+        departs = not self._apart and len(rates) > len(set(self.numbers))
+        self._apart = self._apart or departs
+        if changed := departs or begins_to_decay or len(self._began) != len(now):
+            for began, r in zip(self._began, now, strict=False):
+                began.weight_decay = max(began.weight_decay, r.weight_decay)
+            self._began += map(first_rates, self.param_groups[len(self._began) :])
+            self._number_groups()
+        return changed
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group, which trains from the next step on."""
+        if "numbers" in vars(self):
+            self.optimizer.add_param_group(param_group)
+        else:
+            super().add_param_group(param_group)
 
     @property
     def loss_scale(self) -> float:
@@ -235,96 +279,5 @@ class EngineOptimizer(torch.optim.Optimizer):
         if self.outside:
             return [native.Rates(float(self.param_groups[0]["lr"]))] * len(set(self.numbers))
         check_groups(self.param_groups)
-        return native.rate_groups(self._began, [_rates(group) for group in self.param_groups])[1]
-
-
-class Declared:
-    """Training of a module as declared to the engine: units, optimizer and configuration. The script's optimizer and schedule take
-    precedence."""
-
-    def __init__(
-        self, config: Configuration, module: Any, job: native.Job | None, optimizer: Any = None, parameters: Any = None, rates: Any = None
-    ) -> None:
-        """Reads the declaration.
-
-        Args:
-            job: validates the configuration; None skips this.
-            rates: schedule of the script.
-        """
-        self.module: torch.nn.Module = module
-        self.autocast = config.autocast()
-        self.outside: OutsideOptimizer | None = None
-        parameters = list(parameters) if parameters is not None else [p for p in module.parameters() if p.requires_grad]
-        given = _given(config, optimizer, parameters)
-        if given is not None:
-            section, self.outside = section_and_outside(given, config)
-            config = config.with_sections(optimizer=section)
-        scheduler = config.section("scheduler") if rates is None and not config.native() else {}
-        groups = parameters if given is None else given.param_groups
-        scheduler = scheduler if differs(scheduler, groups, given is not None) else {}
-        ours = ["torch_autocast"] + ["scheduler"] * (rates is not None or bool(scheduler))
-        if not config.native() and not isinstance(module, PipelineModule):
-            ours.append("managed_gradient_accumulation")
-        self.config: Configuration = config.with_sections(**dict.fromkeys(ours))
-        if job is not None:
-            self.config.read(job)
-        if given is None and "optimizer" in config.given:
-            given = _of_config(self.config, parameters)
-            check_groups(given.param_groups)
-        self.optimizer, self.schedule = None, None
-        if given is not None:
-            began = [_first_rates(group) for group in given.param_groups]
-            self.schedule = self._schedule(given, rates, scheduler)
-            if of_groups := getattr(self.schedule, "of_groups", None):
-                for first, its in zip(began, of_groups, strict=True):
-                    first.lr = of_groups.index(its)
-            self.optimizer = EngineOptimizer(given, self.outside, began)
-        numbered = zip(self.optimizer.param_groups, self.optimizer.numbers, strict=True) if self.optimizer else ()
-        trained = [(p, g, number) for g, number in numbered for p in g["params"] if p.requires_grad]
-        decays = {id(p) for p, g, _ in trained if g.get("weight_decay", 0.0)}
-        self.units = ModuleUnits(module, {id(p): number for p, _, number in trained}, decays)
-        # True if a step takes its rates from the groups in addition to the engine's schedule.
-        own = self.outside is not None or "scheduler" not in self.config.given
-        self.brings_rates = self.optimizer is not None and (own or len(set(self.optimizer.numbers)) > 1)
-
-    def _schedule(self, optimizer: torch.optim.Optimizer, given: Any, section: Mapping[str, Any]) -> Any:
-        """Returns the script's schedule, or that of a ds_config with a rate per group. None: the engine has it, or there is none."""
-        if section:
-            return kind_of(section)(optimizer, **section.get("params", {}))
-        return given(optimizer) if callable(given) and not hasattr(given, "step") else given
-
-    def of_engine(self) -> tuple[str, str, str, list[dict[str, Any]]]:
-        """Returns the arguments of cleave_engine_make and of a plan."""
-        return self.config.text, self.config.name, type(self.module).__name__, self.units.declared()
-
-    def options(self) -> dict[str, Any]:
-        """Returns the options of an engine and its plan, except those of this rank."""
-        given = {"rates_given": self.brings_rates, "scales_loss": self.autocast == "fp16", "inference": self.optimizer is None}
-        return {"seed": 42, "model_config": self.config.computed(self.module), **given}
-
-
-def _of_config(config: Configuration, parameters: list[Any]) -> torch.optim.Optimizer:
-    """Returns an optimizer of the class that DeepSpeed creates for the section, with the engine's effective values."""
-    section = config.given["optimizer"]
-    name, given = str(section.get("type")).lower(), dict(section.get("params") or {})
-    if given.get("torch_adam") and (name == "adamw" or given.get("adam_w_mode", True)):
-        given.setdefault("weight_decay", 0.01)  # default of torch.optim.AdamW
-    kind: Any = {"sgd": torch.optim.SGD, "adagrad": DeepSpeedCPUAdagrad, "lion": FusedLion}.get(name, FusedAdam)
-    values = {key: config.values.get(f"optimizer.params.{key}", given.get(key, "auto")) for key in inspect.signature(kind).parameters}
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if value not in (None, "auto")}
-    return kind(parameters, **values)  # type: ignore[no-any-return]
-
-
-def _given(config: Configuration, optimizer: Any, parameters: list[Any]) -> torch.optim.Optimizer | None:
-    section = config.section("optimizer")
-    if optimizer is None and section.get("type") in TORCHS_OWN:
-        try:
-            return getattr(torch.optim, section["type"])(parameters, **section.get("params", {}))  # type: ignore[no-any-return]
-        except TypeError as error:
-            raise NotBuilt(f"optimizer.params: not accepted by torch.optim.{section['type']}: {error}") from None
-    made = optimizer(parameters) if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer) else optimizer
-    if made is None or isinstance(made, torch.optim.Optimizer):
-        return made
-    raise UsageError(
-        f"optimizer: wrong type (got {type(optimizer).__name__}, expected a torch.optim.Optimizer or a callable that returns one)"
-    )
+        now = [_rates(group) for group in self.param_groups]
+        return now if self._apart else native.rate_groups(self._began, now)[1]

@@ -114,6 +114,7 @@ class PipelineEngine(DeepSpeedEngine):
     """
 
     module: PipelineModule
+    _why_fixed = "in a pipeline"
 
     def __init__(self, config: Configuration, model: PipelineModule, *others: Any) -> None:
         super().__init__(model.configured(config), model, *others)
@@ -175,6 +176,7 @@ class PipelineEngine(DeepSpeedEngine):
             UsageError: the data ended, or are not pairs.
         """
         self._require_training("train_batch")
+        self._follow_growth()
         self._begin_step()
         _Walk(self, self.micro_batches, data_iter, self.module.loss_fn, trains=True)
         self._update({})

@@ -14,9 +14,9 @@ import torch
 from . import job as jobs
 from . import native
 from .configuration import configuration_of
+from .declared import Declared
 from .errors import CleaveError, UsageError
 from .layers import PipelineModule
-from .optimizers import Declared
 from .residency import TORCH_TYPES
 
 

@@ -15,6 +15,7 @@ import torch
 
 from . import native
 from .errors import StepOrderError
+from .gradients import OWN
 from .units import ModuleUnits, Slot, ZeroParamStatus, describe
 
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -301,12 +302,16 @@ class Residency:
     def _watch_gradients(self) -> None:
         for slot in self.units.slots():
             if slot.trains:
+                trains = slot.parameter.requires_grad
+                slot.parameter.requires_grad_(True)  # torch registers no hook on a parameter that is frozen at the moment
                 self._handles.append(slot.parameter.register_post_accumulate_grad_hook(partial(self._on_gradient, slot)))
+                slot.parameter.requires_grad_(trains)
 
     def _on_gradient(self, slot: Slot, parameter: torch.Tensor) -> None:
         if self not in self.training and self.training:
             return  # the backward of another engine: the script may drop the gradient, as by module.zero_grad()
-        gradient, parameter.grad = parameter.grad, None
+        gradient = OWN.__get__(parameter)
+        OWN.__set__(parameter, None)
         if gradient is None:
             return
         if not self.in_backward:
@@ -363,8 +368,8 @@ class Residency:
             self._let_go(u)
         self.engine.end_pass()
 
-    def close(self) -> None:
-        """Detaches the parameters from the engine. Parameters that are whole on this rank keep their values; others lose them."""
+    def close(self, keeps: bool = True) -> None:
+        """Detaches the parameters from the engine. keeps: those that are whole on this rank keep their values; others lose them."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -373,5 +378,5 @@ class Residency:
                 submodule._parameters = dict(submodule._parameters)
         for slot in self.units.slots():
             if not self.gathers[slot.unit]:
-                slot.parameter.data = slot.parameter.data.clone()
+                slot.parameter.data = slot.parameter.data.clone() if keeps else self._nothing.expand(slot.shape)
         self._views.clear()

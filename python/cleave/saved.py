@@ -38,6 +38,8 @@ class Beside:
     shared: dict[str, str] = field(default_factory=dict)  # first name of a parameter by its other names
     frozen: list[str] = field(default_factory=list)
     shapes: dict[str, list[int]] = field(default_factory=dict)  # of parameters with another shape in the engine
+    outside: list[str] = field(default_factory=list)  # parameters that only the optimizer has
+    bytes: dict[str, tuple[torch.dtype, torch.Size]] = field(default_factory=dict)  # parameters that are not floating-point numbers
 
     def packed(self) -> dict[str, str]:
         """Returns the values for the engine's checkpoint.
@@ -45,7 +47,7 @@ class Beside:
         Raises:
             UsageError: a value cannot be saved.
         """
-        return {"python": to_text(vars(self))}
+        return {"python": to_text({key: value for key, value in vars(self).items() if value})}
 
 
 def beside(client: dict[str, Any], path: str) -> Beside:
@@ -75,7 +77,11 @@ def _of_deepspeed(folder: Path) -> Beside:
         client_state={key: value for key, value in state.items() if key not in _ITS_OWN.split()},
         scheduler=state.get("lr_scheduler"),
         counters={"global_samples": int(state["global_samples"])} if "global_samples" in state else {},
-        buffers={name: module[name].clone() for name in state.get("buffer_names") or [] if name in module},
+        buffers={
+            name: value.clone()
+            for name, value in module.items()
+            if name in (state.get("buffer_names") or []) or not value.is_floating_point()
+        },
         shared=dict(state.get("shared_params") or {}),
     )
 
@@ -88,7 +94,11 @@ class Saved:
         facts = self._native.facts()
         self.path = path_from_json(facts["path"])
         self.beside = beside(facts["client"] or {}, self.path)
-        self.shapes = {name: torch.Size(self.beside.shapes.get(name, shape)) for name, shape in facts["tensors"].items()}
+        self.shapes = {
+            name: torch.Size(self.beside.shapes.get(name, shape))
+            for name, shape in facts["tensors"].items()
+            if name not in self.beside.outside
+        }
         self.shared = {**dict(facts["tied"]), **self.beside.shared}
 
     def read(self, name: str, kind: str = "master") -> torch.Tensor:
@@ -96,3 +106,11 @@ class Saved:
         whole = torch.empty(self.shapes[name], dtype=torch.float32)
         self._native.read(kind, name, whole.numel(), whole.data_ptr())
         return whole
+
+    def whole_bytes(self) -> dict[str, torch.Tensor]:
+        """Reads the parameters that are not floating-point numbers."""
+        out = {}
+        for name, (dtype, shape) in self.beside.bytes.items():
+            out[name] = value = torch.empty(shape, dtype=dtype)
+            self._native.read_bytes(name, value.numel() * value.element_size(), value.data_ptr())
+        return out

@@ -47,18 +47,18 @@ class Schedule:
     def _begin(self, optimizer: Any, rates: Callable[[int, int], native.Rates], given: dict[str, Any], last: int = -1) -> None:
         self.__dict__.update(given)  # arguments are attributes
         self.optimizer, self._rates, self.last_batch_iteration = optimizer, rates, last
-        self._first = float(optimizer.param_groups[0]["lr"])
+        self._first, self._groups = float(optimizer.param_groups[0]["lr"]), len(optimizer.param_groups)
         self.show()
 
     @classmethod
-    def of_engine(cls, engine: native.NativeEngine, optimizer: torch.optim.Optimizer, given: dict[str, Any]) -> "Schedule":
-        """Returns a schedule that shows the rates of an engine, which follows it by itself."""
+    def of_engine(cls, engine: Any, optimizer: torch.optim.Optimizer, given: dict[str, Any]) -> "Schedule":
+        """Returns a schedule that shows `next_rates()` of an engine, which follows it by itself."""
         made = cls.__new__(cls)
         made._begin(optimizer, lambda updates, group: engine.next_rates(), given)
         return made
 
     def show(self) -> None:
-        for number, group in enumerate(self.optimizer.param_groups):
+        for number, group in enumerate(self.optimizer.param_groups[: self._groups]):  # groups added later keep their rates
             rates = self._rates(self.last_batch_iteration + 1, number)
             group["lr"] = group["lr"].fill_(rates.lr) if isinstance(group["lr"], torch.Tensor) else rates.lr
             if rates.momentum >= 0 and "betas" in group:

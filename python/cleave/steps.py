@@ -10,13 +10,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import job as jobs
 from .configuration import Configuration
 from .errors import StepOrderError, UsageError
-from .held import HeldModule
-from .optimizers import Declared
-from .residency import TORCH_TYPES
-from .schedules import kind_of
+from .gradients import OWN
+from .trained import TrainedModule
 
 
 def tensors_in(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
@@ -29,7 +26,7 @@ def tensors_in(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
             yield from tensors_in([getattr(leaf, name, None) for name in names], depth - 1) if names else ()
 
 
-class SteppedModule(HeldModule):
+class SteppedModule(TrainedModule):
     """An engine with training steps."""
 
     _asked = False  # inside backward() of any engine
@@ -39,19 +36,7 @@ class SteppedModule(HeldModule):
     def __init__(
         self, config: Configuration, model: torch.nn.Module, optimizer: Any = None, model_parameters: Any = None, lr_scheduler: Any = None
     ) -> None:
-        declared = Declared(config, model, jobs.current(), optimizer, model_parameters, lr_scheduler)
-        super().__init__(declared)
-        self.optimizer, self._brings_rates = declared.optimizer, declared.brings_rates
-        self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
-        dtype = declared.autocast
-        self._autocast = torch.autocast(self.device.type, TORCH_TYPES[dtype]) if dtype else contextlib.nullcontext()
-        if dtype and self._precision != "fp32" and self.global_rank == 0:
-            print("warning: torch_autocast: bf16 rounds the parameters, also for operations in fp32; remove bf16 to keep them in fp32")
-        if self.optimizer is not None:
-            self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
-            self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
-            self.optimizer.offload_states, self.optimizer.reload_states = self.offload_states, self.reload_states
-        self.lr_scheduler = declared.schedule or self._schedule_of_engine()
+        super().__init__(config, model, optimizer, model_parameters, lr_scheduler)
         self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
         self._boundary: bool | None = None  # set by the script; None: counted
         self._unsynced = False
@@ -61,18 +46,6 @@ class SteppedModule(HeldModule):
         self._micro_batch = int(self._value("train_micro_batch_size_per_gpu"))
         self._micro_batches = int(self._value("gradient_accumulation_steps"))
         self._managed = config.given.get("managed_gradient_accumulation") is not False  # False: each step() is a boundary
-
-    def _value(self, path: str) -> Any:
-        return self._configuration.values[path]
-
-    def _schedule_of_engine(self) -> Any:
-        if self.optimizer is None or not (section := self._configuration.given.get("scheduler")):
-            return None
-        return kind_of(section).of_engine(self._native, self.optimizer, section.get("params") or {})
-
-    def _require_training(self, what: str) -> None:
-        if self.optimizer is None:
-            raise StepOrderError(f"{what}: this engine has no optimizer; give initialize() one, or a section `optimizer` in the ds_config")
 
     def _require_loss(self, what: str, loss: Any) -> None:
         self._require_training(what)
@@ -169,6 +142,8 @@ class SteppedModule(HeldModule):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Calls the module. Gradients that reach the outputs go to the engine. Collective at stage 3."""
+        if torch.is_grad_enabled():
+            self._follow_growth()
         with self._autocast:
             output = self._residency.forward(lambda: self.module(*inputs, **kwargs))
         tensors = [t for t in tensors_in(output) if t.grad_fn is not None]
@@ -203,10 +178,14 @@ class SteppedModule(HeldModule):
             SteppedModule._scaled = None
             if counts:
                 self._has_gradients = self._own = True
+                self._shown.gave(last)
                 self._losses.append(loss if self._loss is None else self._loss)
                 self._loss = None
 
-        self._residency.begin_backward(counts and self._is_last(), factor, counts)
+        last = counts and self._is_last()
+        if last:
+            self._pause_frozen()
+        self._residency.begin_backward(last, factor, counts)
         torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _is_last(self) -> bool:
@@ -238,11 +217,14 @@ class SteppedModule(HeldModule):
         times = 1 if scale_wrt_gas else self.gradient_accumulation_steps()
         seed = torch.full_like(loss, self._native.scale() * times)
         SteppedModule._asked = True
+        if last := self._is_last():
+            self._pause_frozen()
         try:
-            self._residency.backward(lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), self._is_last())
+            self._residency.backward(lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), last)
         finally:
             SteppedModule._asked = False
         self._has_gradients = True
+        self._shown.gave(last)
         self._losses.append(loss.detach() * times)
         return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
 
@@ -293,18 +275,23 @@ class SteppedModule(HeldModule):
         """Called after each update."""
 
     def _require_used(self, arrived: set[str]) -> None:
-        unused = [slot.name for slot in self._units.slots() if slot.trains and slot.name not in arrived]
+        slots = [slot for slot in self._units.slots() if slot.trains and slot.parameter.requires_grad]
+        unused = [slot.name for slot in slots if slot.name not in arrived]
         if arrived and unused and self._configuration.values.get("zero_optimization.ignore_unused_parameters") is False:
             raise UsageError(f"{', '.join(unused)}: got no gradient; set zero_optimization.ignore_unused_parameters to true to allow this")
         arrived.clear()
 
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
         assert self.optimizer is not None
+        self._shown.end_step()
+        if not self._shown.is_complete():  # no backward was the last one: the script ends the step by itself
+            self._pause_frozen()
         self._require_used(self._residency.arrived)
         rates = self.optimizer.rates() if self._brings_rates else []
         self._in_step = False
         losses = torch.stack([loss.float().reshape(()) for loss in self._losses]).tolist() if self._losses else []
         result = self._native.finish_step(losses, rates)
+        self._shown.ended()
         self._norm = float("inf") if result.skipped else result.grad_norm
         self.optimizer.updated(bool(result.skipped))
         self._applied = not result.skipped
@@ -338,4 +325,4 @@ class SteppedModule(HeldModule):
                 "zero_grad: called between loss.backward() and engine.step(), which cannot discard gradients; call engine.step() first"
             )
         for slot in self._units.slots():
-            slot.parameter.grad = None
+            OWN.__set__(slot.parameter, None)

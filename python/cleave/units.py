@@ -2,12 +2,16 @@
 
 import enum
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from .errors import UsageError
+from .errors import NotBuilt, UsageError
+
+OUTSIDE = "outside_of_the_module"
+"""Begin of the names of parameters that only the optimizer has."""
 
 
 @dataclass(eq=False)
@@ -31,37 +35,57 @@ class UnitSlots:
     trains: bool
     group: int
     slots: list[Slot] = field(default_factory=list)
+    whole: bool = False  # at every stage
 
 
 class ModuleUnits:
-    """The units of a module in the order of its submodules, and the units that each submodule uses."""
+    """The units of a module in the order of its submodules, the units that each submodule uses, and the parameters in no unit."""
 
-    def __init__(self, module: torch.nn.Module, trains: dict[int, int], decays: set[int]) -> None:
+    def __init__(
+        self, module: torch.nn.Module, trains: dict[int, int], decays: set[int], others: Iterable[torch.nn.Parameter] = ()
+    ) -> None:
         """Builds the units.
 
         Args:
             module: the module.
             trains: number of the rates for each trained parameter, by id.
             decays: ids of parameters with weight decay.
+            others: trained parameters, which may be outside of the module. Those outside have units that are whole on every rank.
         """
         self.units: list[UnitSlots] = []
         self.of_parameter: dict[int, Slot] = {}
+        # Parameters that are not floating-point numbers, by name; torch cannot train them.
+        self.bytes: dict[str, torch.nn.Parameter] = {}
         for path, submodule in module.named_modules():
-            self._add(path, submodule, trains, decays)
+            self._add(path, submodule.named_parameters(recurse=False), trains, decays)
+        outside = {f"{OUTSIDE}.{i}": p for i, p in enumerate(p for p in others if id(p) not in self.of_parameter)}
+        inside, self.outside = len(self.units), list(outside)
+        self._add("", outside.items(), trains, decays, OUTSIDE)
+        for unit in self.units[inside:]:
+            unit.whole = True
         if not self.units:
             raise UsageError(f"{type(module).__name__}: has no parameters on this rank")
 
-    def _add(self, path: str, submodule: torch.nn.Module, trains: dict[int, int], decays: set[int]) -> None:
+    def _add(
+        self,
+        path: str,
+        named: Iterable[tuple[str, torch.nn.Parameter]],
+        trains: dict[int, int],
+        decays: set[int],
+        unit_name: str = "model",
+    ) -> None:
         groups: dict[int | None, UnitSlots] = {}
-        for name, parameter in submodule.named_parameters(recurse=False):
+        for name, parameter in named:
+            full = f"{path}.{name}" if path else name
+            if parameter.numel() and not parameter.is_floating_point():
+                self._add_bytes(full, parameter, trains)
             if id(parameter) in self.of_parameter or parameter.numel() == 0 or not parameter.is_floating_point():
                 continue
             group = trains.get(id(parameter))
             unit = groups.get(group)
             if unit is None:
                 kind = " (frozen)" if group is None else f" (group {group})" if group else ""
-                unit = groups[group] = UnitSlots((path or "model") + kind, group is not None, group or 0)
-            full = f"{path}.{name}" if path else name
+                unit = groups[group] = UnitSlots((path or unit_name) + kind, group is not None, group or 0)
             slot = Slot(full, parameter, shape_of(parameter), unit.trains, id(parameter) in decays)
             unit.slots.append(slot)
             self.of_parameter[id(parameter)] = slot
@@ -69,6 +93,15 @@ class ModuleUnits:
             for index, slot in enumerate(unit.slots):
                 slot.unit, slot.index = len(self.units), index
             self.units.append(unit)
+
+    def _add_bytes(self, name: str, parameter: torch.nn.Parameter, trains: dict[int, int]) -> None:
+        if id(parameter) in trains:
+            raise NotBuilt(
+                f"{name}: training of complex numbers is not supported (got {parameter.dtype}); store torch.view_as_real(...) as the "
+                "parameter and use torch.view_as_complex(parameter) in forward"
+            )
+        if all(parameter is not known for known in self.bytes.values()):
+            self.bytes[name] = parameter
 
     def slots(self) -> list[Slot]:
         return [slot for unit in self.units for slot in unit.slots]
@@ -90,7 +123,8 @@ class ModuleUnits:
             return slot.name, list(slot.shape), slot.decay, str(slot.parameter.dtype).removeprefix("torch.")
 
         return [
-            {"name": u.name, "parameters": [told(slot) for slot in u.slots], "frozen": not u.trains, "group": u.group} for u in self.units
+            {"name": u.name, "parameters": [told(slot) for slot in u.slots], "frozen": not u.trains, "group": u.group, "whole": u.whole}
+            for u in self.units
         ]
 
 

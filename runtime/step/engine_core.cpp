@@ -1,6 +1,8 @@
 // Construction of an engine: from a configuration to the components of a rank, planned before allocation.
 #include "runtime/step/engine_core.h"
 
+#include <nlohmann/json.hpp>
+
 #include "runtime/step/disk_check.h"
 #include "runtime/step/products_check.h"
 #include "runtime/step/state_records.h"
@@ -102,6 +104,34 @@ void EngineCore::allocate() {
   if (!options.trace) return;
   streams->name_in(*options.trace);
   rank->show_in(*options.trace, streams->compute), computes->show_in(*options.trace);
+}
+
+TrainingState EngineCore::position() {
+  TrainingState out = at;
+  out.missed.clear();
+  if (!rank->trained) return out;
+  nlohmann::json mine = nlohmann::json::object();
+  for (int u = 0; u < rank->store.units(); ++u)
+    for (int p = 0; p < rank->store.layout(u).params(); ++p)
+      if (const int64_t missed = rank->optimizer().updates(u, p).missed)
+        mine[rank->store.layout(u).param(p).name] = missed;
+  for (const std::string& text : ranks.texts(*ranks.mesh().pipe, mine.dump())) {
+    const nlohmann::json stage = nlohmann::json::parse(text);
+    for (const auto& [name, missed] : stage.items()) out.missed[name] = missed;
+  }
+  return out;
+}
+
+void EngineCore::set_position(const TrainingState& to, std::span<const std::string> fresh) {
+  at = to;
+  next_lr.reset();
+  if (!rank->trained) return;
+  for (const std::string& name : fresh) at.missed[name] = at.applied - at.optimizer_begin;
+  for (int u = 0; u < rank->store.units(); ++u)
+    for (int p = 0; p < rank->store.layout(u).params(); ++p) {
+      const auto missed = at.missed.find(rank->store.layout(u).param(p).name);
+      rank->optimizer().updates(u, p).missed = missed == at.missed.end() ? 0 : missed->second;
+    }
 }
 
 }  // namespace cleave::runtime

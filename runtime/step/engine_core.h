@@ -47,6 +47,18 @@ struct EngineCore {
   // Overwrites that gradient for the norm, clipping and the update. All ranks give the same values. Also
   // throws Error(usage) if updates do not wait for all gradients. Collective.
   void write_whole_gradient(const std::string& name, std::span<const float> values);
+  // Gives every rank the whole gradients (GradientShards::gather), averaged over micro-batches and ranks,
+  // without the loss scale and before clipping. The update uses them with any change made before finish_step.
+  // Call like whole_gradient. Error(usage) at stages 2 and 3, with exact or compressed sums, and if updates
+  // do not wait for all gradients. Collective.
+  void show_gradients();
+  // Pauses these parameters of the rank's units and no others (ShardedOptimizer::Updates).
+  void pause(std::span<const std::string> names);
+  // Returns the position with the missed updates of all parameters. Collective over the pipe.
+  TrainingState position();
+  optim::Rates next_rates() const;
+  // Continues at a position. `fresh`: parameters whose optimizer state is new, so they missed all updates.
+  void set_position(const TrainingState& to, std::span<const std::string> fresh = {});
   // Returns the mean over micro-batches and the data axis of the losses from reporting ranks, rounded first
   // if the gradient form requires it. `losses`: those of this rank's micro-batches, possibly as separate
   // terms; empty if the rank reports none. Collective.
@@ -68,13 +80,17 @@ struct EngineCore {
   std::unique_ptr<checkpoint::BackgroundSave> background;  // if checkpoints are saved in the background
   optim::LossScaler scaler;
   TrainingState at;
-  std::vector<std::string> changed;  // settings that differ from the loaded checkpoint
+  std::optional<double> next_lr = {};  // replaces the scheduled learning rate of the next update
+  std::vector<std::string> changed;    // settings that differ from the loaded checkpoint
   // Result of the current step, and its update with the values known before the norm.
   StepResult result;
   optim::StepArgs update;
-  bool summed = false;  // gradients of that step are summed over all ranks
-  double uses = 1;      // factor of the loss that is known only after its passes (Engine::use_loss)
-  bool whole = true;    // false: a step that threw has updated part of the state
+  bool summed = false;     // gradients of that step are summed over all ranks
+  bool shown = false;      // and averaged and unscaled (show_gradients)
+  bool may_pause = false;  // ranks compare their paused parameters in each step
+  bool waits = false;      // updates wait for finish_step in addition to Settings::norm_first
+  double uses = 1;         // factor of the loss that is known only after its passes (Engine::use_loss)
+  bool whole = true;       // false: a step that threw has updated part of the state
 
  private:
   RankNeeds dry_run() const;
@@ -87,6 +103,12 @@ struct EngineCore {
 
   // Returns the scale of the gradient sums relative to the gradients of the loss, without the average.
   double left_scale() const { return rank->store.gradient_form().left_scale(result.loss_scale) / uses; }
+  // Returns the factor that makes the gradient sums averages without the loss scale.
+  double unscaled() const { return shown ? 1 : settings.average.after / left_scale(); }
+  bool updates_last() const { return settings.norm_first || waits; }
+  // Returns the factor of the gradient sums for the update, which clips a norm above `clipping`.
+  double factor_of_sums(double norm, double clipping) const;
+  std::string paused_names() const;
   int64_t trained_numel(const std::string& name) const;  // throws Error(usage) as whole_gradient does
   // Returns the squared norm of the gradients as summed, over all ranks; the bits are equal for every cut of
   // the model.

@@ -34,7 +34,11 @@ zero::Sharding ShardingRule::shared(const UnitSpec& unit) const {
   for (const ParamSpec& p : unit.params) numel += p.numel();
   // A nested sharding publishes across groups, so it has no group to keep a unit whole with.
   const bool can = sharding.gathers() && sharding.gather_on_publish->size() == 1;
-  const bool whole = can && numel < settings_.whole_below;
+  require(
+      can || !unit.whole || !sharding.gathers(), Exit::usage,
+      "zero_optimization.zero_hpz_partition_size: the unit {} must stay whole on every rank; remove the key",
+      unit.name);
+  const bool whole = can && (unit.whole || numel < settings_.whole_below);
   return whole ? zero::with_whole_parameters(sharding, self) : sharding;
 }
 

@@ -1,11 +1,17 @@
 // One optimizer step around its passes.
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "kernels/elementwise.h"
 #include "optim/clipping.h"
 #include "runtime/step/engine_core.h"
 #include "runtime/step/state_records.h"
@@ -13,38 +19,50 @@
 namespace cleave::runtime {
 namespace {
 
-// Replicas and slices with different rates would diverge without an error; stages of a pipeline may have
-// their own. Sums of a 16-bit fingerprint and of its square are exact in double and show a difference between
-// the n ranks of a stage: n * sum(h^2) == sum(h)^2 only if all n fingerprints are equal.
-void require_equal_rates(Ranks& ranks, int64_t step, std::span<const optim::Rates> rates) {
+// Returns true if the ranks of each pipeline stage have equal bytes; stages may have their own. Collective.
+// Sums of a 16-bit fingerprint and of its square are exact in double and show a difference between the n
+// ranks of a stage: n * sum(h^2) == sum(h)^2 only if all n fingerprints are equal.
+bool equal_in_stages(Ranks& ranks, std::string_view bytes, std::string_view what) {
   const comm::Communicator& stages = *ranks.mesh().pipe;
   const int replicas = ranks.world().size() / stages.size();
-  if (rates.empty() || replicas == 1) return;
-  const auto* bytes = reinterpret_cast<const char*>(rates.data());
-  const double print = double(std::hash<std::string_view>()({bytes, rates.size_bytes()}) & 0xffff);
+  if (replicas == 1) return true;
+  const double print = double(std::hash<std::string_view>()(bytes) & 0xffff);
   std::vector<double> sums(size_t(stages.size())), squares = sums;
   sums[size_t(stages.rank())] = print, squares[size_t(stages.rank())] = print * print;
   sums.insert(sums.end(), squares.begin(), squares.end());
-  ranks.sum(sums, "rates of the step");
+  ranks.sum(sums, what);
+  bool equal = true;
   for (size_t stage = 0; stage < squares.size(); ++stage)
-    require(replicas * sums[squares.size() + stage] == sums[stage] * sums[stage], Exit::usage,
-            "step {}: learning rates, betas or weight decay of the parameter groups differ between ranks "
-            "(rank {} has the learning rate {} in its first group); set equal values on all ranks",
-            step, ranks.world().rank(), rates.front().lr);
+    equal = equal && replicas * sums[squares.size() + stage] == sums[stage] * sums[stage];
+  return equal;
+}
+
+// Replicas and slices with different rates or frozen parameters would diverge without an error.
+void require_equal_updates(Ranks& ranks, int64_t step, std::span<const optim::Rates> rates,
+                           const std::string& paused) {
+  std::string bytes(reinterpret_cast<const char*>(rates.data()), rates.size_bytes());
+  bytes += paused;
+  require(
+      equal_in_stages(ranks, bytes, "rates and frozen parameters of the step"), Exit::usage,
+      "step {}: frozen parameters, or learning rates, betas or weight decay of the parameter groups differ "
+      "between ranks (rank {} has {}frozen: {}); set equal values on all ranks",
+      step, ranks.world().rank(),
+      rates.empty() ? "" : fmt::format("the learning rate {} in its first group, ", rates.front().lr),
+      paused.empty() ? "none" : paused);
 }
 
 }  // namespace
 
 void EngineCore::begin_step() {
   zero::ShardedOptimizer& optimizer = rank->optimizer();
-  summed = false, uses = 1;
-  const optim::Rates rates = settings.schedule.at(at.applied);
+  summed = shown = false, uses = 1;
+  const optim::Rates rates = next_rates();
   result = {.step = at.step + 1, .lr = rates.lr, .loss_scale = scaler.scale()};
   update = {.rates = rates,
             .groups = {},
-            .grad_scale = settings.average.after * optim::gradient_factor(left_scale(), 0, 0),
+            .grad_scale = factor_of_sums(0, 0),
             .step = at.applied - at.optimizer_begin + 1};
-  optimizer.begin_step(settings.norm_first ? std::nullopt : std::optional(update), rank->summed_late,
+  optimizer.begin_step(updates_last() ? std::nullopt : std::optional(update), rank->summed_late,
                        streams->compute);
   computes->visits().begin_step(left_scale() / result.loss_scale, &optimizer);
   computes->begin_step();
@@ -54,13 +72,14 @@ StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
                                    std::span<const optim::Rates> rates) {
   if (!rates.empty()) result.lr = rates.front().lr, update.groups.assign(rates.begin(), rates.end());
   sum_gradients();
-  result.grad_norm = std::sqrt(squared_norm()) * settings.average.after / left_scale();
+  const double norm = std::sqrt(squared_norm());
+  result.grad_norm = shown ? norm : norm * settings.average.after / left_scale();
   result.loss = mean_loss();
-  require_equal_rates(ranks, result.step, rates);
+  if (may_pause || !rates.empty()) require_equal_updates(ranks, result.step, rates, paused_names());
   try {
     result.skipped = overflowed();
   } catch (const Error&) {
-    whole = settings.norm_first;
+    whole = updates_last();
     throw;
   }
   at.step = result.step;
@@ -68,10 +87,9 @@ StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
     ++at.skipped;
   } else {
     const TraceSpan seen(options.trace, streams->compute, "step", "update");
-    ++at.applied;
+    ++at.applied, next_lr.reset();
     computes->join_step();
-    update.grad_scale =
-        settings.average.after * optim::gradient_factor(left_scale(), result.grad_norm, settings.clipping);
+    update.grad_scale = factor_of_sums(result.grad_norm, settings.clipping);
     rank->optimizer().finish_step(update);
     if (!settings.update_runs_on) streams->synchronize();
   }
@@ -109,7 +127,7 @@ std::vector<float> EngineCore::whole_gradient(const std::string& name) {
   ranks.world().all_reduce(Tensor(values.data(), DType::fp32, {numel}, MemoryKind::host), streams->comm(),
                            {.what = "a whole gradient"});
   streams->comm().synchronize();
-  const double scale = settings.average.after / left_scale();
+  const double scale = unscaled();
   for (float& g : values) g = float(g * scale);
   return values;
 }
@@ -117,17 +135,68 @@ std::vector<float> EngineCore::whole_gradient(const std::string& name) {
 void EngineCore::write_whole_gradient(const std::string& name, std::span<const float> values) {
   const int64_t numel = trained_numel(name);
   CHECK(int64_t(values.size()) == numel, "{} has {} elements, got {}", name, numel, values.size());
-  require(settings.norm_first, Exit::usage,
+  require(updates_last(), Exit::usage,
           "{} may be updated already: without clipping, a loss scale or a check for overflows an update runs "
           "as soon as its gradient is whole; set gradient_clipping (a large one changes nothing)",
           name);
   sum_gradients();
   // A visit writes gradients of the scaled loss; the form removes the scale afterwards.
   const double unscale = rank->store.gradient_form().left_scale(result.loss_scale) / result.loss_scale;
-  const double scale = left_scale() / settings.average.after / unscale;
+  const double scale = 1 / unscaled() / unscale;
   std::vector<float> written(values.begin(), values.end());
   for (float& g : written) g = float(g * scale);
   write_gradient(*rank, name, written, memory, streams->compute);
+}
+
+void EngineCore::show_gradients() {
+  zero::GradientShards& gradients = rank->store.gradients();
+  require(settings.stage <= 1, Exit::usage,
+          "gradients: not whole on a rank at ZeRO stage {}; read them by deepspeed.utils.safe_get_full_grad",
+          settings.stage);
+  require(gradients.form().apart_numel(1) == 0 && gradients.form().decoded_numel(1) == 0, Exit::usage,
+          "gradients: not summed as floating-point numbers in memory; read them by "
+          "deepspeed.utils.safe_get_full_grad, or remove cleave.exact_sums and compressed gradients");
+  CHECK(updates_last(), "show_gradients: updates do not wait");
+  sum_gradients();
+  const double scale = unscaled();
+  Stream &compute = streams->compute, &comm = streams->comm();
+  comm.wait(compute.record());
+  std::vector<Tensor> gathered;
+  for (int u = 0; u < gradients.units(); ++u) gathered.push_back(gradients.gather(u));
+  compute.wait(comm.record());
+  for (const Tensor& gradient : gathered)
+    if (scale != 1 && gradient.numel() > 0)
+      kernels::launch(kernels::Scale{.y = gradient, .x = gradient, .factor = float(scale)}, compute);
+  shown = true;
+  if (!settings.device.is_cuda()) compute.synchronize();
+}
+
+void EngineCore::pause(std::span<const std::string> names) {
+  std::set<std::string_view> missing(names.begin(), names.end());
+  for (int u = 0; u < rank->store.units(); ++u)
+    for (int p = 0; p < rank->store.layout(u).params(); ++p)
+      rank->optimizer().updates(u, p).paused = missing.erase(rank->store.layout(u).param(p).name) > 0;
+  require(missing.empty(), Exit::usage, "{}: has no parameter {} on this rank", units.model,
+          missing.empty() ? "" : *missing.begin());
+}
+
+std::string EngineCore::paused_names() const {
+  std::vector<std::string> names;
+  for (int u = 0; u < rank->store.units(); ++u)
+    for (int p = 0; p < rank->store.layout(u).params(); ++p)
+      if (rank->optimizer().updates(u, p).paused) names.push_back(rank->store.layout(u).param(p).name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+optim::Rates EngineCore::next_rates() const {
+  optim::Rates rates = settings.schedule.at(std::max<int64_t>(0, at.applied - at.schedule_begin));
+  rates.lr = next_lr.value_or(rates.lr);
+  return rates;
+}
+
+double EngineCore::factor_of_sums(double norm, double clipping) const {
+  return shown ? optim::gradient_factor(1, norm, clipping)
+               : settings.average.after * optim::gradient_factor(left_scale(), norm, clipping);
 }
 
 double EngineCore::squared_norm() {

@@ -10,19 +10,21 @@ namespace cleave::runtime {
 using nlohmann::json;
 std::string to_json(const TrainingState& at, const optim::LossScaler::State& scaler, uint64_t seed,
                     const std::string& client, const std::map<std::string, std::string>& settings) {
-  return json{{"step", at.step},
-              {"applied_steps", at.applied},
-              {"skipped_steps", at.skipped},
-              {"optimizer_begin", at.optimizer_begin},
-              {"seed", seed},
-              {"loss_scaler",
-               {{"scale", scaler.scale},
-                {"iteration", scaler.iteration},
-                {"last_overflow", scaler.last_overflow},
-                {"hysteresis", scaler.hysteresis}}},
-              {"settings", settings},
-              {"client", json::parse(client)}}
-      .dump();
+  json j = {{"step", at.step},
+            {"applied_steps", at.applied},
+            {"skipped_steps", at.skipped},
+            {"optimizer_begin", at.optimizer_begin},
+            {"seed", seed},
+            {"loss_scaler",
+             {{"scale", scaler.scale},
+              {"iteration", scaler.iteration},
+              {"last_overflow", scaler.last_overflow},
+              {"hysteresis", scaler.hysteresis}}},
+            {"settings", settings},
+            {"client", json::parse(client)}};
+  if (at.schedule_begin != 0) j["schedule_begin"] = at.schedule_begin;
+  if (!at.missed.empty()) j["missed_updates"] = at.missed;
+  return j.dump();
 }
 
 std::string to_json(const TrainingState& at, const std::optional<optim::LossScaler::State>& scaler,
@@ -38,12 +40,23 @@ Restored from_json(const std::string& text, const std::string& where) {
     const json& scaler = j.at("loss_scaler");
     Restored r;
     r.at = {counted(j.at("step")), counted(j.at("applied_steps")), counted(j.at("skipped_steps")),
-            j.contains("optimizer_begin") ? counted(j["optimizer_begin"]) : 0};
-    require(r.at.optimizer_begin <= r.at.applied && r.at.applied <= r.at.step, Exit::checkpoint,
+            j.contains("optimizer_begin") ? counted(j["optimizer_begin"], -kMostCounted) : 0,
+            j.contains("schedule_begin") ? counted(j["schedule_begin"], -kMostCounted) : 0};
+    require(r.at.optimizer_begin <= r.at.applied && r.at.schedule_begin <= r.at.applied &&
+                r.at.applied <= r.at.step,
+            Exit::checkpoint,
             "{}: the training state in the manifest is damaged (got {} steps, {} of them applied, {} of "
             "these before the "
             "optimizer, expected them to fall); use another checkpoint",
             where, r.at.step, r.at.applied, r.at.optimizer_begin);
+    const json missed = j.contains("missed_updates") ? j["missed_updates"] : json::object();
+    for (const auto& [name, count] : missed.items()) {
+      r.at.missed[name] = counted(count);
+      require(r.at.missed[name] <= r.at.applied - r.at.optimizer_begin, Exit::checkpoint,
+              "{}: the training state in the manifest is damaged (got {} missed updates of {}, expected at "
+              "most {}); use another checkpoint",
+              where, r.at.missed[name], name, r.at.applied - r.at.optimizer_begin);
+    }
     r.seed = j.at("seed").get_ref<const json::number_unsigned_t&>();
     if (j.contains("settings")) r.settings = j["settings"].get<std::map<std::string, std::string>>();
     r.client = j.at("client").dump();

@@ -11,9 +11,13 @@ namespace cleave::runtime {
 
 struct TrainingState {
   int64_t step = 0;     // steps taken, including skipped ones
-  int64_t applied = 0;  // applied updates: position of the learning-rate schedule
+  int64_t applied = 0;  // applied updates
   int64_t skipped = 0;
-  int64_t optimizer_begin = 0;  // number of applied updates when the optimizer state was last reset
+  // Applied updates at which the optimizer state began, and the learning-rate schedule. Negative if the state
+  // has had more updates than the training.
+  int64_t optimizer_begin = 0, schedule_begin = 0;
+  // Updates since then that a parameter did not get, because it was frozen meanwhile; 0 if not in the table.
+  std::map<std::string, int64_t> missed = {};
 };
 
 struct Restored {

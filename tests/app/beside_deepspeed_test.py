@@ -12,7 +12,7 @@ import subprocess
 import unittest
 
 from app_test import AppTest, ROOT
-from launching_test import DEEPSPEED
+from launched import DEEPSPEED
 
 FIXTURE = json.loads((ROOT / "tests/fixtures/deepspeed/launches.json").read_text())
 PLACE = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"]

@@ -15,7 +15,7 @@ import time
 import unittest
 
 from app_test import AppTest, CLEAVE, ROOT
-from documents_test import LAUNCHERS, blocks
+from pages import LAUNCHERS, blocks
 
 BIN = pathlib.Path(CLEAVE).parent
 AZURE = ROOT / "examples" / "azureml"

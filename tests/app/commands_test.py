@@ -295,7 +295,7 @@ class Commands(AppTest):
         chats.write_text((line + "\n") * 200)
         for tokenizer in ([], ["--tokenizer", ROOT / "tests/fixtures/tokenizer_gpt2.json"]):
             r = self.run_cleave("train", "--deepspeed_config", self.config(), "--data", chats, "--seq_len", 32, "--steps", 1, *tokenizer, code=7)
-            self.assertIn(f"{chats}:1: is a chat under the key 'messages' (expected a text under", r.stderr)
+            self.assertIn(f"{chats}:1: is a chat under the key 'messages' (expected a string under", r.stderr)
             self.assertIn("apply_chat_template", r.stderr)
         self.run_cleave("data", "tokenize", chats, self.dir / "out.bin", code=7)
 

@@ -29,6 +29,34 @@ class Options(AppTest):
         self.assertIn("expected one of linear, cosine, constant, constant_with_warmup, got linaer; did you mean linear?",
                       self.refusal("train", "--lr_scheduler_type", "linaer"))
 
+    def test_options_of_other_programs_get_the_equivalent(self):
+        for args, says in [(["--train_iters", 5], "use --steps"), (["--num-processes=2"], "start N ranks with cleave launch -n N -- train"),
+                           (["--nproc_per_node", 2], "start N ranks with cleave launch -n N -- train"), (["--data-path", "x"], "use --data"),
+                           (["--tensor-model-parallel-size", 2], "set tensor_parallel.autotp_size in the ds_config"),
+                           (["--lr", 1], "use --learning_rate"), (["--zero-stage", 3], "set zero_optimization.stage in the ds_config")]:
+            name = args[0].partition("=")[0].replace("-", "_").replace("__", "--", 1)
+            self.assertRegex(self.refusal("train", *args), f"unknown option {name}[^;]*; {says}")
+        self.assertIn("--nproc_per_node; use --nproc\n", self.refusal("launch", "--nproc_per_node", 2, "--", "train"))
+        self.assertIn("--num_processes; use --world_size\n", self.refusal("plan", "--deepspeed_config", self.config(), "--num_processes", 2))
+        self.assertNotIn(";", self.refusal("verify", "--tensor_model_parallel_size", 2).splitlines()[0])  # it reads no ds_config
+
+    def test_the_equivalents_exist(self):
+        """Every row of the table suggests existing options and keys, and no option of this program or of the Trainer has a row."""
+        rows = re.findall(r'^    \{"(\w+)", "([-\w ]*)"', (ROOT / "app/other_options.cpp").read_text(), re.M)
+        self.assertGreater(len(rows), 100)
+        self.assertEqual(len(rows), len(dict(rows)), "a name has two rows")
+        trainer = set(re.findall(r'^    \{"(\w+)"', (ROOT / "app/commands/trainer_names.cpp").read_text(), re.M))
+        options = {name: set(re.findall(r"--\w+", self.run_cleave(name, "--help").stdout)) for name in ("train", "plan", "launch")}
+        said = self.refusal("train", *(f"--{name}" for name, _ in rows)).splitlines()
+        keys = self.run_cleave("explain", "--keys").stdout
+        for (name, uses), line in zip(rows, said):
+            self.assertTrue(set(uses.split()) <= set().union(*options.values()), name)
+            self.assertRegex(line, f"unknown option --{name}; (?!did you mean)")
+            self.assertEqual(set(re.findall(r"--\w+", line)) - {f"--{name}"} - options["train"] - {"--world_size"}, set(), line)
+            for key in re.findall(r"\b[a-z0-9_]+\.[a-z_]+\b(?!\.json)", line.replace("config.json", "").replace("tokenizer.json", "")):
+                self.assertIn(key, keys, line)
+        self.assertEqual({name for name, _ in rows} & (trainer | {option[2:] for option in options["train"]}), set())
+
     def test_launch_reports_missing_dashes(self):
         said = "launch: -- is missing before train; write: cleave launch -n 2 -- train --steps 3"
         self.assertIn(said, self.refusal("launch", "-n", 2, "train", "--steps", 3))
@@ -47,7 +75,9 @@ class Options(AppTest):
         for command, option, value, wanted in [
             ("train", "--steps", "-1", "an integer of at least 0"), ("train", "--seq_len", "0", "an integer from 1 to 1073741824"),
             ("train", "--steps", "1e20", "an integer of at least 0"), ("train", "--keep", "x", "an integer of at least 0"),
-            ("train", "--seed", "99999999999999999999", "an integer of at least 0"), ("train", "--seed", "-1", "an integer of at least 0"),
+            ("train", "--seed", "99999999999999999999", "an integer from 0 to 18446744073709551615"),
+            ("generate", "--seed", "18446744073709551616", "an integer from 0 to 18446744073709551615"),
+            ("train", "--steps", "9223372036854775808", "an integer from 0 to 9223372036854775807"), ("train", "--seed", "-1", "an integer of at least 0"),
             ("train", "--learning_rate", "-1", "a number of at least 0"), ("train", "--learning_rate", "nan", "a number of at least 0"),
             ("train", "--adam_beta1", "1.5", "a number from 0 to 1"), ("train", "--warmup_ratio", "2", "a number from 0 to 1"),
             ("train", "--per_device_train_batch_size", "0", "an integer of at least 1"),

@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 import os
+import re
 import subprocess
 import unittest
 
@@ -38,6 +39,7 @@ class Plan(AppTest):
         small = self.run_cleave("plan", *shape, "--device_memory", "1MiB", code=3)
         self.assertIn("the plan does not fit", small.stderr)
         self.assertIn("no change of the ds_config was found", small.stderr)
+        self.assertIn("use more ranks, a shorter --seq_len, or a smaller model", small.stderr)
         self.assertIn("use 1, 3", self.run_cleave("plan", *shape[:-1], "3", code=2).stderr)
         self.assertIn("not.json", self.run_cleave("plan", "--deepspeed_config", "not.json", code=2).stderr)
 
@@ -155,6 +157,12 @@ class Plan(AppTest):
         for part in ("does not fit", "weights", "optimizer_state", "total", "largest:"):
             self.assertIn(part, r.stderr)
         self.assertEqual(self.times_said("does not fit", r.stderr), 1, "said once, not by every rank")
+        plan = ["plan", "--deepspeed_config", self.config(), "--model", "tiny", "--seq_len", 32, "--device_memory", "5MiB"]
+        for more in [], ["--json"]:
+            r = self.run_cleave(*plan, *more, code=3)
+            self.assertEqual(len(re.findall(r"^  optimizer_state ", r.stdout + r.stderr, re.M)), 1, "the plan or the error has the table")
+            self.assertIn("does not fit: ", r.stderr)
+            self.assertIn("largest: ", r.stderr)
 
 
 if __name__ == "__main__":

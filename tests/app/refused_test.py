@@ -176,9 +176,16 @@ class Refused(RunTest):
         config = self.config(zero_optimization={"stage": 1, "reduce_bucket_size": 20})
         r = self.train(config=config, steps=1)
         self.assertEqual(r.stderr.count("reduce_bucket_size: too small (got 20"), 1, r.stderr)
-        calls = int(r.stderr.split("about ")[1].split()[0])
+        calls = int(r.stderr.split("which makes ")[1].split()[0])
         self.assertTrue(parameters / 20 <= calls <= parameters / 20 + 100, (calls, parameters))
+        cut = self.config(zero_optimization={"stage": 1, "reduce_bucket_size": 20}, tensor_parallel={"autotp_size": 2})
+        half = int(self.train(config=cut, steps=1, ranks=4).stderr.split("which makes ")[1].split()[0])
+        self.assertTrue(calls / 2 <= half <= 0.6 * calls, (calls, half))  # the tensor ranks' own sums do not count
         self.assertNotIn("calls per step", self.train(steps=1).stderr)
+        # Many micro-batches also make many calls, each of a whole unit.
+        many = self.config(train_micro_batch_size_per_gpu=1, gradient_accumulation_steps=3000, zero_optimization={"stage": 2})
+        self.text.write_text(10 * self.text.read_text())
+        self.assertNotIn("calls per step", self.train("--output", self.out, "--resume", "required", config=many, code=4).stderr)
 
     # Damaged bytes
 

@@ -245,7 +245,7 @@ class Tokenizers(AppTest):
 
     def test_chats_are_errors_with_their_line(self):
         chats = self.write("chats.jsonl", json.dumps({"messages": [{"role": "user", "content": "light"}]}) + "\n")
-        said = "chats.jsonl:1: is a chat under the key 'messages' (expected a text under 'text'"
+        said = "chats.jsonl:1: is a chat under the key 'messages' (expected a string under 'text'"
         r = self.tokenize(chats, "--tokenizer", GPT2, code=7)
         self.assertIn(said, r.stderr)
         self.assertFalse((self.dir / "out.bin").exists() or (self.dir / "out.bin.partial").exists())

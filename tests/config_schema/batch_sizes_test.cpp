@@ -58,7 +58,17 @@ TEST(BatchSizes, TheMessageHasTheValuesTheRanksAndTheNearestSets) {
   EXPECT_EQ(
       solve_batch({7, none, none}, 8).error,
       "train_batch_size 7 is not divisible by the 8 data-parallel ranks; nearest valid values, as train = "
-      "micro * accumulation * ranks: 8 = 1 * 1 * 8");
+      "micro * accumulation * ranks: 8 = 1 * 1 * 8; data-parallel ranks that fit: 1, 7");
+  const auto ending = [](const BatchSizes& given, int64_t ranks) {
+    const std::string error = solve_batch(given, ranks).error;
+    return error.substr(error.find("ranks: ") + 7);
+  };
+  EXPECT_EQ(ending({8, none, none}, 3),
+            "6 = 1 * 2 * 3, 9 = 1 * 3 * 3; data-parallel ranks that fit: 1, 2, 4, 8");
+  EXPECT_EQ(ending({8, 4, none}, 3), "12 = 4 * 1 * 3, 6 = 2 * 1 * 3; data-parallel ranks that fit: 1, 2");
+  EXPECT_EQ(ending({8, 2, 1}, 3).substr(0, 13), "6 = 2 * 1 * 3");
+  EXPECT_TRUE(ending({8, 2, 1}, 3).ends_with("; data-parallel ranks that fit: 4"));
+  EXPECT_TRUE(ending({840, none, none}, 11).ends_with("; data-parallel ranks that fit: 8, 10, 12, 14"));
   EXPECT_EQ(solve_batch({24, none, 5}, 4).error.substr(0, 93),
             "train_batch_size 24 is not divisible by 20 = gradient_accumulation_steps 5 x 4 data-parallel ");
   const std::string all = solve_batch({64, 8, 3}, 2).error;

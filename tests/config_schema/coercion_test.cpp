@@ -21,7 +21,7 @@ TEST(Coercion, TextsAndBooleansAreNumbersWhereDeepSpeedReadsThemSo) {
   EXPECT_TRUE(r.ok()) << format(r.problems);
   EXPECT_EQ(r.problems.size(), 8u);
   EXPECT_NE(format(r.problems)
-                .find("warning: f:2:32: zero_optimization.stage: \"2\" (a text) is read as 2, as in "
+                .find("warning: f:2:32: zero_optimization.stage: \"2\" (a string) is read as 2, as in "
                       "DeepSpeed; write 2\n"),
             std::string::npos)
       << format(r.problems);

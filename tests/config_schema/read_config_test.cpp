@@ -82,7 +82,7 @@ TEST(ReadConfig, DoesNotTakePlaceholdersAndTextsOfOtherLanguagesForValues) {
   EXPECT_EQ(problems_of(R"("tensorboard": {"output_path": "{{ out }}/x"})"),
             "error: f:2:32: tensorboard.output_path: \"{{ out }}\" is not substituted in this file; write "
             "the value, a "
-            "text\n");
+            "string\n");
   EXPECT_EQ(
       problems_of(R"("fp16": {"enabled": "$FP16"})"),
       "error: f:2:21: fp16.enabled: \"$FP16\" is not substituted in this file; write the value, true or "
@@ -119,14 +119,14 @@ TEST(ReadConfig, ReportsAllErrorsAtOnceInTheOrderOfTheFile) {
               "  \"zero_optimization\": {\"stage\": 4,\n    \"offload_optimizer\": {\"device\": \"gpu\"}}\n}")
               .problems),
       "error: f:2:23: train_batch_size: expected an integer from 1 to 1000000000000, or null, got \"8\" (a "
-      "text)\n"
+      "string)\n"
       "error: f:3:23: fp16.enabled: expected true or false, got 7\n"
       "error: f:3:26: fp16.loss_scal: unknown key; did you mean \"loss_scale\"?\n"
       "error: f:4:34: zero_optimization.stage: expected an integer from 0 to 3, got 4\n"
       "error: f:5:37: zero_optimization.offload_optimizer.device: expected one of \"none\", \"cpu\", "
       "\"nvme\", "
       "got "
-      "\"gpu\" (a text); did you mean \"cpu\"?\n");
+      "\"gpu\" (a string); did you mean \"cpu\"?\n");
 }
 
 TEST(ReadConfig, NamesAtMostThreeKeysWithErrors) {

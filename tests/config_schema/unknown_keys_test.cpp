@@ -96,9 +96,13 @@ TEST(UnknownKeys, OfOtherFrameworksThatChangeTheTrainingAreErrorsUnlessDisabled)
   expect_error(R"("clip_norm": 1.0)", "did you mean \"gradient_clipping\"?");
   expect_error(R"("global_train_batch_size": 8)", "did you mean \"train_batch_size\"?");
   expect_error(R"("parallel": {"tp": 2})", "the keys are tensor_parallel.autotp_size");
+  expect_error(R"("distributed_type": "MEGATRON_LM")", "tensor_parallel.autotp_size and pipeline.stages");
+  EXPECT_EQ(unknown_problems(R"("num_processes": 8)"),
+            "warning: f:2:1: num_processes: the launcher sets the number of ranks: cleave launch -n N\n");
   for (const char* nothing :
        {R"("half": false)", R"("recompute": null)", R"("offload_optimizer_device": "none")", R"("zero": 0)",
-        R"("warmup_steps": 0)", R"("fsdp": "")", R"("fsdp": [])", R"("dtype": "float32")"})
+        R"("distributed_type": "DEEPSPEED")", R"("distributed_type": "NO")", R"("warmup_steps": 0)",
+        R"("fsdp": "")", R"("fsdp": [])", R"("dtype": "float32")"})
     EXPECT_TRUE(unknown_problems(nothing).starts_with("warning: ")) << nothing;
 }
 
@@ -200,7 +204,7 @@ TEST(UnknownKeys, ThatEnableAnotherTrainingAreErrorsAndDisabledOnesAreForeign) {
 TEST(UnknownKeys, InADisabledUnsupportedSectionAreWarnings) {
   EXPECT_EQ(unknown_problems(R"("wandb": {"enabled": false, "entity": "x", "project": null})"),
             "warning: f:2:29: wandb.entity: unknown key in wandb\n"
-            "warning: f:2:55: wandb.project: expected a text, got null\n");
+            "warning: f:2:55: wandb.project: expected a string, got null\n");
   EXPECT_TRUE(read_unknown(R"("wandb": {"entity": "x"})").ok());
   EXPECT_FALSE(read_unknown(R"("wandb": {"enabled": true, "entity": "x"})").ok());
   EXPECT_FALSE(read_unknown(R"("tensorboard": {"enabled": false, "entity": "x"})").ok());
@@ -279,7 +283,7 @@ TEST(Messages, StateAProblemOnceWithItsValue) {
   EXPECT_NE(betas("[0.9, 1.5]").find("each from 0 to 1, got [0.9, 1.5]; the second, 1.5, is not"),
             std::string::npos)
       << betas("[0.9, 1.5]");
-  EXPECT_NE(betas("[\"a\", 0.9]").find("the first, \"a\" (a text), is not"), std::string::npos);
+  EXPECT_NE(betas("[\"a\", 0.9]").find("the first, \"a\" (a string), is not"), std::string::npos);
   EXPECT_NE(
       betas("[1, 0.9]").find("the first is 1; both must be below 1, otherwise the moments never change"),
       std::string::npos);

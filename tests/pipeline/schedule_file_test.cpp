@@ -44,7 +44,7 @@ TEST(ScheduleFile, ReportsErrors) {
       "s.json: \"ranks\" is too short (got 86 bytes, expected the forwards of 1000000 micro-batches in "
       "1000000 "
       "chunks)");
-  EXPECT_NE(refusal(R"({"stages": 1, "micro_batches": 1, "ranks": [7]})").find("must be a text"),
+  EXPECT_NE(refusal(R"({"stages": 1, "micro_batches": 1, "ranks": [7]})").find("must be a string"),
             std::string::npos);
 }
 

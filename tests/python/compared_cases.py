@@ -389,6 +389,69 @@ def samples_of_a_loader_at_stage_1(deepspeed: Any) -> dict[str, Any]:
     return {"steps": out, "weights": weights(deepspeed, engine)}
 
 
+@case
+def clipped_by_hand_without_zero(deepspeed: Any) -> dict[str, Any]:
+    """Clips the gradients of the parameters as a torch loop does."""
+
+    def one(engine: Any, batch: plain.Batch, _: int) -> float:
+        value = models.loss(engine, batch)
+        engine.backward(value)
+        nn.utils.clip_grad_norm_(engine.module.parameters(), 0.05)
+        engine.step()
+        return value.item()
+
+    return driven(deepspeed, config(0, gradient_clipping=0.0, optimizer=SGD), 1, one)
+
+
+@case
+def frozen_in_mid_training_without_zero(deepspeed: Any) -> dict[str, Any]:
+    """By SGD, because Adam of DeepSpeed counts the steps of a group, and that of torch the steps of a parameter."""
+    made = config(0, optimizer=SGD)
+    engine, *_ = deepspeed.initialize(model=(model := fresh(models.Mlp)), model_parameters=model.parameters(), config=made)
+    out = []
+    for step in range(STEPS):
+        model.layers.requires_grad_(step not in (2, 3))
+        out += steps(engine, 1, step)
+    return {"steps": out, "weights": weights(deepspeed, engine)}
+
+
+def folder_of_rank_0() -> str:
+    shared: list[Any] = [tempfile.mkdtemp() if os.environ["RANK"] == "0" else None]
+    torch.distributed.broadcast_object_list(shared)
+    return str(shared[0])
+
+
+def loaded(deepspeed: Any, made: dict[str, Any], after: dict[str, Any], **flags: bool) -> dict[str, Any]:
+    """Trains four steps, and three more with another engine that loads a checkpoint with flags."""
+    engine, *_ = deepspeed.initialize(model=(model := fresh(models.Mlp)), model_parameters=model.parameters(), config=made)
+    folder = folder_of_rank_0()
+    out = steps(engine, 4)
+    engine.save_checkpoint(folder)
+    model = models.seeded(models.Mlp, 5)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=after)
+    engine.load_checkpoint(folder, **flags)
+    return {"steps": out + steps(engine, 3, 4), "weights": weights(deepspeed, engine)}
+
+
+# By SGD: a new state of Adam amplifies the rounding of small gradients to full steps.
+DECAYS = config(
+    1,
+    optimizer=SGD,
+    zero_allow_untested_optimizer=True,
+    scheduler={
+        "type": "WarmupDecayLR",
+        "params": {"warmup_max_lr": 5e-2, "warmup_num_steps": 3, "total_num_steps": 12, "warmup_type": "linear"},
+    },
+)
+for _name, _flags in (
+    ("without_the_schedule", {"load_lr_scheduler_states": False}),
+    ("without_the_optimizer", {"load_optimizer_states": False}),
+    ("with_the_weights_only", {"load_module_only": True}),
+):
+    CASES[f"loaded_{_name}"] = lambda deepspeed, flags=_flags: loaded(deepspeed, DECAYS, DECAYS, **flags)  # type: ignore[misc]
+CASES["loaded_with_other_accumulation"] = lambda deepspeed: loaded(deepspeed, DECAYS, {**DECAYS, "gradient_accumulation_steps": 2})
+
+
 add("fp16_overflows_with_hysteresis_at_stage_3", config(3, fp16={**FP16, "hysteresis": 2}), Language, losses=lambda: spikes({0, 2, 3}))
 add("bf16_at_stage_3", config(3, bf16={"enabled": True}), Language)
 

@@ -22,7 +22,7 @@ def train(module: torch.nn.Module, batches: Iterable[torch.Tensor]) -> None:
     with deepspeed.zero.GatheredParameters(list(module.parameters()), modifier_rank=0):
         pass
     assert_type(engine.save_checkpoint("runs", client_state={"epoch": 1}), bool)
-    assert_type(engine.load_checkpoint("runs"), tuple[str | None, dict[str, Any]])
+    assert_type(engine.load_checkpoint("runs"), tuple[str | None, dict[str, Any] | None])
     assert_type(deepspeed.comm.is_initialized(), bool)
 
 

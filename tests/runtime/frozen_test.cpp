@@ -346,7 +346,7 @@ TEST(Frozen, ATrainedCheckpointLoadsAndTheReverseRequiresAnOptimizerReset) {
   runtime::Engine from_frozen(gpt_config({}), gpt(false), *alone, {});
   expect_error(Exit::checkpoint, {"missing: exp_avg of base.", "frozen", "--reset_optimizer"},
                [&] { from_frozen.load_checkpoint(frozen.folder()); });
-  from_frozen.load_checkpoint(frozen.folder(), "latest", runtime::Engine::Load::no_optimizer);
+  from_frozen.load_checkpoint(frozen.folder(), "latest", {.optimizer = false});
   EXPECT_EQ(weights_of(from_frozen), weights_of(b));
 }
 

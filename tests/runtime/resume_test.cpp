@@ -126,7 +126,7 @@ TEST(Resume, AnOptimizerThatBeginsAnewUpdatesLikeANewOne) {
     runtime::Engine fresh(c, small_gpt(), world, {}), anew(c, small_gpt(), world, {}),
         later(c, small_gpt(), world, {});
     fresh.set_parameters([&](const ParamSpec& p) { return start.at(p.name); });
-    anew.load_checkpoint(scratch.folder(), "a", runtime::Engine::Load::no_optimizer);
+    anew.load_checkpoint(scratch.folder(), "a", {.optimizer = false});
     EXPECT_EQ(anew.step(), 3);
     for (int step = 0; step < 2; ++step) {
       for (runtime::Engine* e : {&fresh, &anew}) e->train_batch(source(tokens, c, step, world.rank(), 2));

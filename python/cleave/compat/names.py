@@ -35,6 +35,7 @@ MODULES: dict[str, dict[str, str]] = {
         **_of("zero", "OnDevice"),
         "init_inference": "!inference engines are not supported; use cleave generate, or initialize() without an optimizer",
         "tp_model_init": "!tensor parallelism of PyTorch modules is not supported; use cleave train with one of its models",
+        "Accelerator": "!Accelerator is not supported; use accelerate.Accelerator(deepspeed_plugin=...), or initialize()",
         **_not(_LAYER, "DeepSpeedTransformerLayer DeepSpeedTransformerConfig replace_transformer_layer revert_transformer_layer"),
         **_not(_INFERENCE, "InferenceEngine DeepSpeedInferenceConfig"),
         "DeepSpeedHybridEngine": "!DeepSpeedHybridEngine is not supported; generate with engine.module in eval mode",

@@ -39,7 +39,7 @@ def _names(saved: Saved, exclude_frozen: bool) -> list[str]:
 def get_fp32_state_dict_from_zero_checkpoint(
     checkpoint_dir: str | os.PathLike[str], tag: str | None = None, exclude_frozen_parameters: bool = False, lazy_mode: bool = False
 ) -> dict[str, Any]:
-    """Returns whole fp32 weights, and buffers, by name. Tied names have the same tensor.
+    """Returns whole fp32 weights, buffers, and parameters that are not floating-point numbers, by name. Tied names have the same tensor.
 
     Args:
         checkpoint_dir: folder of checkpoints.
@@ -51,7 +51,7 @@ def get_fp32_state_dict_from_zero_checkpoint(
         CheckpointError: the checkpoint is missing or damaged.
     """
     saved = Saved(checkpoint_dir, tag)
-    state: dict[str, Any] = dict(saved.beside.buffers)
+    state: dict[str, Any] = saved.beside.buffers | ({} if exclude_frozen_parameters else saved.whole_bytes())
     for name in _names(saved, exclude_frozen_parameters):
         state[name] = LazyTensor(saved, name) if lazy_mode else saved.read(name)
     state.update({other: state[name] for other, name in saved.shared.items() if name in state})
@@ -98,7 +98,7 @@ def convert_zero_checkpoint_to_fp32_state_dict(
         file = f"{stem}{end}" if len(shards) == 1 else f"{stem}-{number + 1:05}-of-{len(shards):05}{end}"
         state = {name: saved.read(name) for name in shard}
         if number == 0:
-            state.update(saved.beside.buffers)
+            state.update(saved.beside.buffers | ({} if exclude_frozen_parameters else saved.whole_bytes()))
         if not safe_serialization:
             state.update({other: state[name] for other, name in saved.shared.items() if name in state})
         files.update(dict.fromkeys(state, file))

@@ -101,7 +101,7 @@ TEST(Corpus, ALineThatIsNotADocumentIsNamed) {
                [&] { read("{\"text\": \"a\"}\n\n{\"content\": \"b\"}\n"); });
   expect_error(
       Exit::data,
-      {"a.jsonl:1: is a chat under the key 'messages' (expected a text under", "apply_chat_template"},
+      {"a.jsonl:1: is a chat under the key 'messages' (expected a string under", "apply_chat_template"},
       [&] { read("{\"messages\": []}\n"); });
   expect_error(Exit::data, {"a.jsonl:2:11: it is not JSON", "missing closing quote", "each line"},
                [&] { read("{\"text\": \"a\"}\n{\"text\": \"\n"); });

@@ -378,6 +378,7 @@ TEST_F(CInterface, PlansTheAllocationOfAnEngineAndFailsIfItDoesNotFit) {
 }
 
 TEST_F(CInterface, SavesAndLoads) {
+  constexpr int32_t kAll = CLEAVE_LOAD_OPTIMIZER | CLEAVE_LOAD_SCHEDULE | CLEAVE_LOAD_STEPS;
   const Scratch scratch;
   const std::string folder = scratch.path("saved");
   ASSERT_EQ(make(kConfig), 0) << cleave_error();
@@ -387,10 +388,10 @@ TEST_F(CInterface, SavesAndLoads) {
   ASSERT_EQ(cleave_save_checkpoint(engine_, folder.c_str(), "here", R"({"mine": 5})"), 0) << cleave_error();
   put("b", {0, 0});
   char* loaded = nullptr;
-  ASSERT_EQ(cleave_load_checkpoint(engine_, folder.c_str(), "latest", 1, &loaded), 0) << cleave_error();
+  ASSERT_EQ(cleave_load_checkpoint(engine_, folder.c_str(), "latest", kAll, &loaded), 0) << cleave_error();
   EXPECT_EQ(taken(loaded), R"({"changed":[],"client":{"mine":5},"path":")" + folder + R"(/here"})");
   EXPECT_EQ(get("b", 2), (std::vector<float>{1.5, 2}));
-  EXPECT_EQ(cleave_load_checkpoint(engine_, folder.c_str(), "gone", 1, &loaded), 4);
+  EXPECT_EQ(cleave_load_checkpoint(engine_, folder.c_str(), "gone", kAll, &loaded), 4);
   EXPECT_NE(std::string(cleave_error()).find("gone"), std::string::npos) << cleave_error();
 }
 

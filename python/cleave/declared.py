@@ -1,0 +1,157 @@
+"""A module's training as a script declares it: trained parameters, optimizer, and the ds_config with both."""
+
+import inspect
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from . import native
+from .configuration import Configuration
+from .errors import NotBuilt, UsageError
+from .layers import PipelineModule
+from .optimizers import (
+    TORCHS_OWN,
+    DeepSpeedCPUAdagrad,
+    EngineOptimizer,
+    FusedAdam,
+    FusedLion,
+    check_groups,
+    first_rates,
+    section_and_outside,
+)
+from .outside import OutsideOptimizer
+from .schedules import differs, kind_of
+from .units import ModuleUnits
+
+
+class Declared:
+    """Training of a module as declared to the engine: units, optimizer and configuration. The script's optimizer and schedule take
+    precedence."""
+
+    def __init__(
+        self, config: Configuration, module: Any, job: native.Job | None, optimizer: Any = None, parameters: Any = None, rates: Any = None
+    ) -> None:
+        """Reads the declaration.
+
+        Args:
+            job: validates the configuration; None skips this.
+            rates: schedule of the script.
+        """
+        self.module: torch.nn.Module = module
+        config = _in_types_of(module, config, job)
+        self.autocast = config.autocast()
+        self.outside: OutsideOptimizer | None = None
+        parameters = list(parameters) if parameters is not None else [p for p in module.parameters() if p.requires_grad]
+        given = _given(config, optimizer, parameters)
+        if given is not None:
+            section, self.outside = section_and_outside(given, config)
+            config = config.with_sections(optimizer=section)
+        scheduler = config.section("scheduler") if rates is None and not config.native() else {}
+        groups = parameters if given is None else given.param_groups
+        scheduler = scheduler if differs(scheduler, groups, given is not None) else {}
+        ours = ["torch_autocast"] + ["scheduler"] * (rates is not None or bool(scheduler))
+        if not config.native() and not isinstance(module, PipelineModule):
+            ours.append("managed_gradient_accumulation")
+        self.config: Configuration = config.with_sections(**dict.fromkeys(ours))
+        if job is not None:
+            self.config.read(job)
+        if given is None and "optimizer" in config.given:
+            given = _of_config(self.config, parameters)
+            check_groups(given.param_groups)
+        self.optimizer, self.schedule = None, None
+        if given is not None:
+            began = [first_rates(group) for group in given.param_groups]
+            self.schedule = self._schedule(given, rates, scheduler)
+            if of_groups := getattr(self.schedule, "of_groups", None):
+                for first, its in zip(began, of_groups, strict=True):
+                    first.lr = of_groups.index(its)
+            self.optimizer = EngineOptimizer(given, self.outside, began)
+        self._groups = len(self.optimizer.param_groups) if self.optimizer else 0
+        self.declare()
+
+    def declare(self, also: Iterable[torch.nn.Parameter] = ()) -> None:
+        """Builds the units of the parameters that the optimizer trains now. also: parameters that are trained, but frozen at the moment."""
+        numbers = dict(self.optimizer.trained()) if self.optimizer else {}
+        for p in also:
+            numbers.setdefault(p, next((n, bool(g.get("weight_decay"))) for n, g in self._groups() if any(p is q for q in g["params"])))
+        decays = {id(p) for p, (_, decay) in numbers.items() if decay}
+        self.units = ModuleUnits(self.module, {id(p): number for p, (number, _) in numbers.items()}, decays, numbers)
+        if self.units.outside and isinstance(self.module, PipelineModule):
+            raise UsageError("optimizer: a parameter belongs to no layer of the PipelineModule; make it a parameter of a layer")
+        # True if a step takes its rates from the groups in addition to the engine's schedule.
+        grown = self.optimizer is not None and len(self.optimizer.param_groups) > self._groups
+        own = self.outside is not None or "scheduler" not in self.config.given or grown
+        self.brings_rates = self.optimizer is not None and (own or len(set(self.optimizer.numbers)) > 1)
+
+    def _groups(self) -> Iterable[tuple[int, dict[str, Any]]]:
+        return zip(self.optimizer.numbers, self.optimizer.param_groups, strict=True) if self.optimizer else ()
+
+    def _schedule(self, optimizer: torch.optim.Optimizer, given: Any, section: Mapping[str, Any]) -> Any:
+        """Returns the script's schedule, or that of a ds_config with a rate per group. None: the engine has it, or there is none."""
+        if section:
+            return kind_of(section)(optimizer, **section.get("params", {}))
+        return given(optimizer) if callable(given) and not hasattr(given, "step") else given
+
+    def of_engine(self) -> tuple[str, str, str, list[dict[str, Any]]]:
+        """Returns the arguments of cleave_engine_make and of a plan."""
+        return self.config.text, self.config.name, type(self.module).__name__, self.units.declared()
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options of an engine and its plan, except those of this rank."""
+        given = {"rates_given": self.brings_rates, "scales_loss": self.autocast == "fp16", "inference": self.optimizer is None}
+        sizes = [(name, p.numel() * p.element_size()) for name, p in self.units.bytes.items()]
+        kept = json.dumps(sizes).encode() if sizes else None
+        return {"seed": 42, "model_config": self.config.computed(self.module), "bytes": kept, **given}
+
+
+def _in_types_of(module: torch.nn.Module, config: Configuration, job: native.Job | None) -> Configuration:
+    """Returns a configuration that trains a module with 16-bit parameters in their type if no section selects one.
+
+    Raises:
+        NotBuilt: a parameter is fp64.
+    """
+    types = {p.dtype: name for name, p in module.named_parameters() if p.is_floating_point()}
+    if torch.float64 in types:
+        raise NotBuilt(f"{types[torch.float64]}: float64 is not supported; call model.float() before initialize()")
+    half = [(name, dtype) for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)) if dtype in types]
+    if not half or config.precision() != "fp32" or config.autocast():
+        return config
+    if len(types) == 1:
+        said = f'note: {half[0][0]}: all parameters have this type, so the model is trained in it with fp32 masters; set "{half[0][0]}": '
+        said, config = said + '{"enabled": true}', config.with_sections(**{half[0][0]: {**config.section(half[0][0]), "enabled": True}})
+    else:
+        said = (
+            f"warning: {types[half[0][1]]}: is {half[0][0]}, others are not, so all are trained as fp32; set bf16 or fp16 to choose a type"
+        )
+    if job is not None and job.facts()["rank"] == 0:
+        print(said, flush=True)
+    return config
+
+
+def _of_config(config: Configuration, parameters: list[Any]) -> torch.optim.Optimizer:
+    """Returns an optimizer of the class that DeepSpeed creates for the section, with the engine's effective values."""
+    section = config.given["optimizer"]
+    name, given = str(section.get("type")).lower(), dict(section.get("params") or {})
+    if given.get("torch_adam") and (name == "adamw" or given.get("adam_w_mode", True)):
+        given.setdefault("weight_decay", 0.01)  # default of torch.optim.AdamW
+    kind: Any = {"sgd": torch.optim.SGD, "adagrad": DeepSpeedCPUAdagrad, "lion": FusedLion}.get(name, FusedAdam)
+    values = {key: config.values.get(f"optimizer.params.{key}", given.get(key, "auto")) for key in inspect.signature(kind).parameters}
+    values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if value not in (None, "auto")}
+    return kind(parameters, **values)  # type: ignore[no-any-return]
+
+
+def _given(config: Configuration, optimizer: Any, parameters: list[Any]) -> torch.optim.Optimizer | None:
+    section = config.section("optimizer")
+    if optimizer is None and section.get("type") in TORCHS_OWN:
+        try:
+            return getattr(torch.optim, section["type"])(parameters, **section.get("params", {}))  # type: ignore[no-any-return]
+        except TypeError as error:
+            raise NotBuilt(f"optimizer.params: not accepted by torch.optim.{section['type']}: {error}") from None
+    made = optimizer(parameters) if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer) else optimizer
+    if made is None or isinstance(made, torch.optim.Optimizer):
+        return made
+    raise UsageError(
+        f"optimizer: wrong type (got {type(optimizer).__name__}, expected a torch.optim.Optimizer or a callable that returns one)"
+    )

@@ -1,0 +1,103 @@
+"""A module with its optimizer in an engine: which parameters train, and the gradients that they show."""
+
+import contextlib
+import json
+from collections.abc import Set
+from typing import Any
+
+import torch
+
+from . import job as jobs
+from . import native
+from .configuration import Configuration
+from .declared import Declared
+from .errors import NotBuilt, StepOrderError, UsageError
+from .gradients import ShownGradients
+from .held import HeldModule
+from .residency import TORCH_TYPES
+from .schedules import kind_of
+
+
+class TrainedModule(HeldModule):
+    """An engine with an optimizer. Parameters may be frozen, unfrozen and added to the optimizer between steps."""
+
+    _why_fixed = ""  # reason why trained parameters cannot change after initialize()
+    _trains: Set[torch.nn.Parameter] = frozenset()  # parameters with optimizer state
+    _paused: list[str] | None = None  # names of those that are frozen
+    _in_step = False
+
+    def __init__(self, config: Configuration, model: torch.nn.Module, optimizer: Any, model_parameters: Any, lr_scheduler: Any) -> None:
+        declared = Declared(config, model, jobs.current(), optimizer, model_parameters, lr_scheduler)
+        super().__init__(declared)
+        self.optimizer, self._brings_rates = declared.optimizer, declared.brings_rates
+        self._show_gradients()
+        self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
+        dtype = declared.autocast
+        self._autocast = torch.autocast(self.device.type, TORCH_TYPES[dtype]) if dtype else contextlib.nullcontext()
+        if dtype and self._precision != "fp32" and self.global_rank == 0:
+            print("warning: torch_autocast: bf16 rounds the parameters, also for operations in fp32; remove bf16 to keep them in fp32")
+        if self.optimizer is not None:
+            self._trains = self.optimizer.trained().keys()
+            self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
+            self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
+            self.optimizer.offload_states, self.optimizer.reload_states = self.offload_states, self.reload_states
+        self.lr_scheduler = declared.schedule or self._schedule_of_engine()
+
+    def _value(self, path: str) -> Any:
+        return self._configuration.values[path]
+
+    def _require_training(self, what: str) -> None:
+        if self.optimizer is None:
+            raise StepOrderError(f"{what}: this engine has no optimizer; give initialize() one, or a section `optimizer` in the ds_config")
+
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> Any:
+        raise UsageError("DistributedDataParallel: the engine already sums gradients over the ranks; use the engine without it")
+
+    def _why_hidden(self) -> str:
+        """Returns the reason why parameters cannot show gradients, or an empty string."""
+        stage = self._value("zero_optimization.stage")
+        return f"a rank has only a part of the gradient at ZeRO stage {stage}" if stage > 1 else ""
+
+    def _show_gradients(self) -> None:
+        key = {"on": True, "off": False}.get(self._value("cleave.visible_gradients"))
+        self._shown = ShownGradients(self._job, self._native, self._units, key, self._why_hidden())
+
+    def next_rates(self) -> native.Rates:
+        """Returns the rates of the next step by the schedule of the ds_config."""
+        return self._native.next_rates()
+
+    # ---- what is trained ----
+
+    def _follow_growth(self) -> None:
+        """Trains parameters that were unfrozen, or added to the optimizer, since the last step. Collective if there are any."""
+        if self.optimizer is None or self._in_step:
+            return
+        regrouped, trained = self.optimizer.regrouped(), self.optimizer.trained()
+        if not regrouped and not trained.keys() - self._trains:
+            return
+        if self._why_fixed:
+            raise NotBuilt(
+                f"requires_grad, add_param_group: trained parameters cannot change {self._why_fixed}; set them before initialize()"
+            )
+        paused = [slot.parameter for slot in self._units.slots() if slot.trains and slot.parameter not in trained]
+        self._shown.close()
+        self._renew(paused)
+        self._brings_rates, self._trains = self._declared.brings_rates, {**trained, **dict.fromkeys(paused)}.keys()
+        self._paused = None
+        self._show_gradients()
+
+    def _pause_frozen(self) -> None:
+        """Excludes trained parameters from the update that are frozen now and got no gradient in this step."""
+        arrived = self._residency.arrived
+        paused = [s.name for s in self._units.slots() if s.trains and not s.parameter.requires_grad and s.name not in arrived]
+        if paused != (self._paused or []):
+            if self._why_fixed:
+                raise NotBuilt(f"requires_grad: parameters cannot be frozen {self._why_fixed}; freeze them before initialize()")
+            self._native.pause(json.dumps(paused))
+        self._paused = paused
+
+    def _schedule_of_engine(self) -> Any:
+        if self.optimizer is None or not (section := self._configuration.given.get("scheduler")):
+            return None
+        return kind_of(section).of_engine(self, self.optimizer, section.get("params") or {})
