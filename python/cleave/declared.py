@@ -68,7 +68,7 @@ class Declared:
                 for first, its in zip(began, of_groups, strict=True):
                     first.lr = of_groups.index(its)
             self.optimizer = EngineOptimizer(given, self.outside, began)
-        self._groups = len(self.optimizer.param_groups) if self.optimizer else 0
+        self._first_groups = len(self.optimizer.param_groups) if self.optimizer else 0
         self.declare()
 
     def declare(self, also: Iterable[torch.nn.Parameter] = ()) -> None:
@@ -81,7 +81,7 @@ class Declared:
         if self.units.outside and isinstance(self.module, PipelineModule):
             raise UsageError("optimizer: a parameter belongs to no layer of the PipelineModule; make it a parameter of a layer")
         # True if a step takes its rates from the groups in addition to the engine's schedule.
-        grown = self.optimizer is not None and len(self.optimizer.param_groups) > self._groups
+        grown = self.optimizer is not None and len(self.optimizer.param_groups) > self._first_groups
         own = self.outside is not None or "scheduler" not in self.config.given or grown
         self.brings_rates = self.optimizer is not None and (own or len(set(self.optimizer.numbers)) > 1)
 
