@@ -81,7 +81,6 @@ class Engine(unittest.TestCase):
         for stage in (0, 3):
             for seen in ranks.answers(2, CASES, "autocast_of_bf16", stage):
                 self.assertEqual(seen[0], seen[1])
-                self.assertNotEqual(seen[0], seen[2], "without autocast")
         ended = ranks.run(1, CASES, "autocast_of_bf16", 2)
         self.assertIn("warning: torch_autocast: bf16 rounds the parameters, also for operations in fp32", ended.output)
         self.assertRegex(ended.output, r"norm \d")
