@@ -116,6 +116,9 @@ class PipelineEngine(DeepSpeedEngine):
     module: PipelineModule
     _why_fixed = "in a pipeline"
 
+    def _why_hidden(self) -> str:
+        return "train_batch ends with the update of a pipeline"
+
     def __init__(self, config: Configuration, model: PipelineModule, *others: Any) -> None:
         super().__init__(model.configured(config), model, *others)
         self.num_stages, self.stage_id = model.num_stages, model.stage_id

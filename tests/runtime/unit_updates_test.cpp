@@ -1,0 +1,279 @@
+// Updates of an externally driven engine against Adam in double precision: paused parameters, visible
+// gradients, positions, and tensors of other types.
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "kernels/elementwise.h"
+#include "runtime/unit_engine.h"
+#include "tests/runtime/small_models.h"
+#include "tests/scratch.h"
+#include "zero/gradient_shards.h"
+
+namespace cleave::testing {
+namespace {
+
+using Names = std::vector<std::string>;
+
+const std::vector<UnitSpec>& two_units() {
+  static const std::vector<UnitSpec> units = {
+      {"a", {{"a.weight", {5, 3}, {}, true}, {"a.bias", {3}, {}, false}}},
+      {"b", {{"b.weight", {4}, {}, true}}}};
+  return units;
+}
+
+// Gradient of one rank; the average over the ranks is that of rank (ranks - 1) / 2.
+double gradient_of(const std::string& name, int64_t element, int step, double rank) {
+  return std::sin(double(name.size()) * 3 + double(element) + 2.0 * step) + 0.25 * rank;
+}
+
+class Driven {
+ public:
+  Driven(const config::DsConfig& c, comm::Communicator& world, std::vector<UnitSpec> units = two_units(),
+         const runtime::UnitOptions& options = {})
+      : units_(std::move(units)), engine(c, "tiny", units_, world, options), rank_(world.rank()) {}
+
+  // Gives the gradients of all parameters except those in `without`.
+  void passes(int step, const Names& without = {}) {
+    engine.begin_step();
+    engine.begin_pass(0, true);
+    for (int u = 0; u < int(units_.size()); ++u) {
+      std::vector<zero::GradientSlot> slots = engine.gradients(u);
+      for (size_t p = 0; p < slots.size(); ++p) {
+        const ParamSpec& param = units_[size_t(u)].params[p];
+        if (std::count(without.begin(), without.end(), param.name)) continue;
+        std::vector<float> values(size_t(param.numel()));
+        for (size_t i = 0; i < values.size(); ++i)
+          values[i] = float(gradient_of(param.name, int64_t(i), step, rank_) * engine.scale());
+        const Tensor from(values.data(), DType::fp32, {param.numel()}, MemoryKind::device);
+        kernels::launch(kernels::Cast{.y = slots[p].tensor, .x = from}, engine.stream());
+        engine.stream().synchronize();
+        *slots[p].written = true;
+      }
+      engine.give(u), engine.complete(u);
+    }
+    engine.end_pass();
+  }
+
+ private:
+  std::vector<UnitSpec> units_;
+
+ public:
+  runtime::UnitEngine engine;
+
+ private:
+  int rank_;
+};
+
+// AdamW in double precision with a count of updates per parameter.
+class Reference {
+ public:
+  Reference(const config::OptimizerConfig& optimizer, int ranks) : o_(optimizer), ranks_(ranks) {
+    for (const UnitSpec& u : two_units())
+      for (const ParamSpec& p : u.params)
+        all_[p.name] = {std::vector<std::array<double, 3>>(size_t(p.numel())), p.decay, 0};
+  }
+  void step(int step, const Names& paused, double factor = 1) {
+    for (auto& [name, p] : all_) {
+      if (std::count(paused.begin(), paused.end(), name)) continue;
+      ++p.updates;
+      for (size_t i = 0; i < p.values.size(); ++i) {
+        auto& [x, m, v] = p.values[i];
+        const double g = factor * gradient_of(name, int64_t(i), step, (ranks_ - 1) / 2.0);
+        m = o_.beta1 * m + (1 - o_.beta1) * g, v = o_.beta2 * v + (1 - o_.beta2) * g * g;
+        const double c1 = 1 - std::pow(o_.beta1, p.updates), c2 = 1 - std::pow(o_.beta2, p.updates);
+        x -= o_.lr * ((p.decay ? o_.weight_decay * x : 0) + m / c1 / (std::sqrt(v / c2) + o_.eps));
+      }
+    }
+  }
+  void expect(runtime::UnitEngine& engine, const std::string& where) const {
+    for (const auto& [name, p] : all_) {
+      const std::vector<float> got = engine.parameter(name);
+      for (size_t i = 0; i < got.size(); ++i)
+        ASSERT_NEAR(got[i], p.values[i][0], 2e-6) << where << ": " << name << "[" << i << "]";
+    }
+  }
+
+ private:
+  struct Parameter {
+    std::vector<std::array<double, 3>> values;  // value and moments
+    bool decay = false;
+    int updates = 0;
+  };
+  config::OptimizerConfig o_;
+  int ranks_;
+  std::map<std::string, Parameter> all_;
+};
+
+config::DsConfig config_of(int ranks, int stage) {
+  config::DsConfig c = config_for(ranks);
+  c.zero.stage = stage, c.gradient_clipping = 0, c.optimizer.lr = 0.01;
+  return c;
+}
+
+class UnitUpdates : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, UnitUpdates, ::testing::Values(1, 2, 3));
+
+TEST_P(UnitUpdates, LeaveOutPausedParametersAndTheirCountsAlsoAfterALoad) {
+  const int ranks = GetParam();
+  const std::vector<Names> paused = {{},         {"a.weight"}, {"a.weight", "b.weight"},
+                                     {"a.bias"}, {},           {"b.weight"}};
+  for (const int stage : {0, 1, 2, 3})
+    for (const bool offload : {false, true}) {
+      const Scratch folder;
+      config::DsConfig c = config_of(ranks, stage);
+      if (offload && stage > 0) c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
+      comm::run_ranks(ranks, [&](comm::Communicator& world) {
+        const std::string where = fmt::format("stage {} offload {}", stage, offload);
+        Driven first(c, world);
+        Reference want(c.optimizer, ranks);
+        const auto train = [&](Driven& driven, int step) {
+          driven.engine.pause(paused[size_t(step)]);
+          driven.passes(step, paused[size_t(step)]);
+          driven.engine.finish_step(std::vector<double>{0.5});
+          want.step(step, paused[size_t(step)]);
+        };
+        for (int step = 0; step < 4; ++step) train(first, step);
+        want.expect(first.engine, where);
+        first.engine.save_checkpoint(folder.path("saved"), "four");
+        Driven second(config_of(ranks, 3 - stage), world);
+        second.engine.load_checkpoint(folder.path("saved"));
+        for (int step = 4; step < 6; ++step) train(second, step);
+        want.expect(second.engine, where + ", resumed");
+      });
+    }
+}
+
+TEST_P(UnitUpdates, ContinueInAnotherEngineAtThePositionOfTheFirst) {
+  const int ranks = GetParam();
+  comm::run_ranks(ranks, [&](comm::Communicator& world) {
+    const config::DsConfig c = config_of(ranks, 2);
+    Driven first(c, world), second(c, world);
+    Reference want(c.optimizer, ranks);
+    first.engine.pause(Names{"a.bias"});
+    for (int step = 0; step < 3; ++step) {
+      first.passes(step, {"a.bias"});
+      first.engine.finish_step(std::vector<double>{0.5});
+      want.step(step, {"a.bias"});
+    }
+    const std::string position = first.engine.position();
+    const Names kinds = first.engine.kinds();
+    for (const UnitSpec& u : two_units())
+      for (const ParamSpec& p : u.params)
+        for (int kind = 0; kind < int(kinds.size()); ++kind) {
+          std::vector<float> whole = first.engine.parameter(p.name, kind);
+          second.engine.write_parameter(p.name, whole, kind);
+        }
+    second.engine.publish_parameters();
+    second.engine.set_position(position, {});
+    EXPECT_EQ(second.engine.step(), 3);
+    second.passes(3);
+    second.engine.finish_step(std::vector<double>{0.5});
+    want.step(3, {});
+    want.expect(second.engine, "the second engine");
+  });
+}
+
+TEST_P(UnitUpdates, UseVisibleGradientsWithTheirChanges) {
+  const int ranks = GetParam();
+  for (const int stage : {0, 1})
+    for (const bool clips : {false, true}) {
+      config::DsConfig c = config_of(ranks, stage);
+      c.gradient_clipping = clips ? 1e6 : 0;
+      comm::run_ranks(ranks, [&](comm::Communicator& world) {
+        Driven driven(c, world);
+        Reference want(c.optimizer, ranks);
+        driven.engine.wait_with_updates(true);
+        for (int step = 0; step < 3; ++step) {
+          driven.passes(step);
+          driven.engine.show_gradients();
+          double squares = 0;
+          for (int u = 0; u < 2; ++u) {
+            const std::vector<Tensor> shown = driven.engine.shown_gradients(u);
+            for (size_t p = 0; p < shown.size(); ++p) {
+              const ParamSpec& param = two_units()[size_t(u)].params[p];
+              for (int64_t i = 0; i < param.numel(); ++i) {
+                float& g = shown[p].as<float>()[i];
+                EXPECT_NEAR(g, gradient_of(param.name, i, step, (ranks - 1) / 2.0), 1e-6);
+                g *= 0.5f;
+                squares += double(g) * g;
+              }
+            }
+          }
+          const runtime::StepResult result = driven.engine.finish_step(std::vector<double>{0.5});
+          EXPECT_NEAR(result.grad_norm, std::sqrt(squares), 1e-6);
+          want.step(step, {}, 0.5);
+        }
+        want.expect(driven.engine, fmt::format("stage {} clipping {}", stage, clips));
+      });
+    }
+}
+
+TEST(UnitUpdates, RefuseWhatCannotBeShownAndDifferentPauses) {
+  const auto alone = comm::self_communicator();
+  for (const bool exact : {false, true}) {
+    config::DsConfig c = config_of(1, exact ? 0 : 2);
+    c.exact_sums = exact;
+    Driven driven(c, *alone);
+    driven.engine.wait_with_updates(true);
+    driven.passes(0);
+    expect_error(Exit::usage,
+                 {exact ? "not summed as floating-point" : "not whole on a rank at ZeRO stage 2"},
+                 [&] { driven.engine.show_gradients(); });
+  }
+  Driven driven(config_of(1, 0), *alone);
+  expect_error(Exit::usage, {"has no parameter c"}, [&] { driven.engine.pause(Names{"c"}); });
+  driven.passes(0);
+  expect_error(Exit::internal, {"updates do not wait"}, [&] { driven.engine.show_gradients(); });
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    Driven one(config_of(2, 1), world);
+    one.engine.pause(world.rank() == 0 ? Names{"b.weight"} : Names{});
+    one.passes(0);
+    expect_error(Exit::usage,
+                 {"step 1", "differ between ranks", world.rank() == 0 ? "frozen: b.weight" : "frozen: none"},
+                 [&] { one.engine.finish_step(std::vector<double>{0.5}); });
+  });
+}
+
+TEST(UnitUpdates, KeepWholeUnitsWholeAtStage3) {
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    std::vector<UnitSpec> units = two_units();
+    units[1].whole = true;
+    const config::DsConfig c = config_of(2, 3);
+    Driven driven(c, world, units);
+    EXPECT_TRUE(driven.engine.gathers(0));
+    EXPECT_FALSE(driven.engine.gathers(1));
+    Reference want(c.optimizer, 2);
+    for (int step = 0; step < 2; ++step) {
+      driven.passes(step);
+      driven.engine.finish_step(std::vector<double>{0.5});
+      want.step(step, {});
+    }
+    want.expect(driven.engine, "a whole unit");
+    EXPECT_EQ(driven.engine.memory_live(), driven.engine.memory_planned());
+  });
+}
+
+TEST(UnitUpdates, SaveTensorsOfBytes) {
+  const Scratch folder;
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    const runtime::UnitOptions options{.bytes = {{"flags", 3}, {"codes", 16}}};
+    Driven first(config_of(2, 1), world, two_units(), options),
+        second(config_of(2, 3), world, two_units(), options);
+    EXPECT_EQ(first.engine.memory_live(), first.engine.memory_planned());
+    for (int i = 0; i < 2; ++i) {
+      const Tensor bytes = first.engine.whole_bytes(i);
+      for (int64_t b = 0; b < bytes.numel(); ++b) bytes.as<uint8_t>()[b] = uint8_t(0xf0 + 16 * i + b);
+    }
+    first.engine.save_checkpoint(folder.path("saved"), "zero");
+    second.engine.load_checkpoint(folder.path("saved"));
+    for (int i = 0; i < 2; ++i) {
+      const Tensor want = first.engine.whole_bytes(i), got = second.engine.whole_bytes(i);
+      ASSERT_EQ(got.numel(), i == 0 ? 3 : 16);
+      EXPECT_EQ(std::memcmp(want.raw(), got.raw(), size_t(got.numel())), 0);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace cleave::testing
