@@ -9,9 +9,9 @@ import torch
 from .checkpoints import SavedModule
 from .compat.helpers import ThroughputTimer
 from .errors import NotBuilt
-from .residency import TORCH_TYPES
 from .utils import groups
 from .utils.loading import DeepSpeedDataLoader
+from .views import TORCH_TYPES
 
 
 def _says(path: str) -> Callable[[Any], Any]:

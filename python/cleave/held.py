@@ -12,10 +12,11 @@ from . import job as jobs
 from . import native
 from .declared import Declared
 from .errors import NotBuilt, UsageError
-from .residency import TORCH_TYPES, Residency
+from .residency import Residency
 from .sharded import joined, part_of, shard_of, value_of
 from .units import Slot
 from .utils import groups
+from .views import TORCH_TYPES
 
 
 class HeldModule(torch.nn.Module):

@@ -17,7 +17,7 @@ from .configuration import configuration_of
 from .declared import Declared
 from .errors import CleaveError, UsageError
 from .layers import PipelineModule
-from .residency import TORCH_TYPES
+from .views import TORCH_TYPES
 
 
 class Plan(SimpleNamespace):

@@ -14,8 +14,8 @@ from .declared import Declared
 from .errors import NotBuilt, StepOrderError, UsageError
 from .gradients import ShownGradients
 from .held import HeldModule
-from .residency import TORCH_TYPES
 from .schedules import kind_of
+from .views import TORCH_TYPES
 
 
 class TrainedModule(HeldModule):

@@ -1,0 +1,150 @@
+"""Tensors that autograd saves: positions of gathered parameters instead of their values, and the units that a backward takes for them."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from .errors import StepOrderError, UsageError
+from .units import Slot
+from .views import ParameterViews
+
+
+class _Weight(NamedTuple):
+    """Reference that autograd saves instead of a gathered parameter or its cast: a position, not the values."""
+
+    slot: Slot
+    dtype: torch.dtype
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: Any  # in elements
+
+
+class SavedWeights(ParameterViews):
+    """Packs gathered parameters for autograd, and takes their units again when a backward needs them."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._lent: list[list[int]] = []  # per running module, outermost first: units taken for it
+        self._of_nodes: list[list[Any]] = []  # per running backward task, outermost first: node, units taken for it
+        self.in_backward = False
+
+    def _begin_within_another(self) -> None:
+        """Begins a backward without gradients for this engine, if the backward of another engine reached this module."""
+        raise NotImplementedError
+
+    def _lend(self, u: int) -> None:
+        """Takes a unit until the running module ends; copies if a backward inside the forward computes the module again."""
+        self._take(u, torch._C._current_graph_task_id() >= 0)
+        self._lent[-1].append(u)
+
+    def _pack(self, tensor: torch.Tensor) -> Any:
+        if self._at:
+            slot = self._slot_at(tensor)
+            if slot is None and tensor.dtype != self.torch_dtype and tensor.requires_grad:
+                slot = self._cast_from(tensor)
+            if slot is not None:
+                return _Weight(slot, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())
+        # An output of the node would keep the node, and so itself.
+        return tensor.detach() if tensor.requires_grad else tensor, tensor._version
+
+    def _cast_from(self, tensor: torch.Tensor) -> Slot | None:
+        """Returns the gathered parameter that a tensor is a cast of, as autocast makes them, or a view of such a cast."""
+        whole = tensor if tensor._base is None else tensor._base
+        if whole.grad_fn is None or whole.grad_fn.name() != "ToCopyBackward0" or not whole.is_contiguous():
+            return None
+        leaf = whole.grad_fn.next_functions[0][0]
+        slot = self.units.of_parameter.get(id(getattr(leaf, "variable", None)))
+        return slot if slot is not None and self.gathers[slot.unit] and whole._version == 0 else None
+
+    def _unpack(self, saved: Any) -> torch.Tensor:
+        if isinstance(saved, _Weight):
+            return self._weight(*saved)
+        tensor, version = saved
+        if tensor._version != version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of shape "
+                f"{list(tensor.shape)} is at version {tensor._version}; expected version {version} instead"
+            )
+        return tensor  # type: ignore[no-any-return]
+
+    def _weight(self, slot: Slot, dtype: torch.dtype, size: torch.Size, stride: tuple[int, ...], offset: Any) -> torch.Tensor:
+        self._take_for_backward(slot)
+        whole = slot.parameter
+        if dtype == whole.dtype and (size, stride, offset) == (whole.shape, whole.stride(), 0):
+            return whole
+        return whole.detach().to(dtype).as_strided(size, stride, offset)
+
+    def _take_for_backward(self, slot: Slot) -> None:
+        """Makes a parameter whole for the running node of a backward: one of the engine, or `torch.autograd.grad` inside a forward."""
+        u, node = slot.unit, torch._C._current_autograd_node()
+        if not self.in_backward and not self._lent and not self._users[u]:
+            self._begin_within_another()
+        if not self.in_backward and not self._lent:
+            if not self._users[u]:  # otherwise inside GatheredParameters
+                raise StepOrderError(
+                    f"{slot.name}: this rank has only a part of it, because the backward does not start at an output of the engine; "
+                    "call the engine, not its module, or engine.backward(loss)"
+                )
+        elif node is not None:
+            self._take_for_node(u, node._sequence_nr())
+            if self._creates_graph:  # until the node ends: autograd restores the hooks after each node
+                torch._C._autograd._push_saved_tensors_default_hooks(self._pack, self._unpack)
+        elif self._lent:
+            self._lend(u)
+        else:
+            self._hold(u)
+
+    def _take_for_node(self, u: int, node: int) -> None:
+        """Takes a unit until another node of the same backward needs one."""
+        task = torch._C._current_graph_task_id()
+        while self._of_nodes and self._of_nodes[-1][0] > task:  # ended by an exception
+            self._leave_nodes(len(self._of_nodes) - 1)
+        if not self._of_nodes or self._of_nodes[-1][0] != task:
+            torch.autograd.Variable._execution_engine.queue_callback(partial(self._leave_task, task))
+            self._of_nodes.append([task, node, []])
+        running = self._of_nodes[-1]
+        taken = running[2]
+        if running[1] != node:
+            running[1], running[2] = node, [u] if u in taken else []
+            for other in taken:
+                if other != u:
+                    self._drop(other)
+        if u not in running[2]:
+            self._take(u, self._creates_graph)
+            running[2].append(u)
+
+    def _leave_task(self, task: int) -> None:
+        """Called at the end of a backward."""
+        if self._of_nodes and self._of_nodes[-1][0] >= task:
+            self._leave_nodes(len(self._of_nodes) - 1)
+
+    def _leave_nodes(self, first: int) -> None:
+        while len(self._of_nodes) > first:
+            for u in self._of_nodes.pop()[2]:
+                self._drop(u)
+
+    # ---- custom autograd functions ----
+
+    def parameter_at(self, tensor: torch.Tensor) -> torch.nn.Parameter | None:
+        """Returns the gathered parameter whose whole values a tensor shows."""
+        slot = self._slot_at(tensor)
+        if slot is None or tensor.shape != slot.shape or tensor.stride() != slot.parameter.stride() or tensor.dtype != slot.parameter.dtype:
+            return None
+        return slot.parameter
+
+    def gather_kept(self, values: Iterable[Any]) -> None:
+        """Makes parameters whole that a function keeps outside of autograd, for its backward."""
+        for value in values:
+            if isinstance(value, list | tuple):
+                self.gather_kept(value)
+            elif isinstance(value, torch.nn.Parameter):
+                slot = self.units.of_parameter.get(id(value))
+                if slot is not None and self.gathers[slot.unit] and (self.in_backward or self._lent):
+                    self._take_for_backward(slot)
+            elif isinstance(value, torch.Tensor) and value.layout == torch.strided and value.untyped_storage().data_ptr() in self._pool:
+                raise UsageError(
+                    f"autograd function: an attribute of ctx is a view of a gathered parameter (shape {list(value.shape)}), which has "
+                    "lost its values; pass it to ctx.save_for_backward, or keep the parameter itself"
+                )
