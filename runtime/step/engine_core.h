@@ -2,6 +2,11 @@
 // allocation, and runs the step around the passes. For source files of engines only.
 #pragma once
 #include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "checkpoint/background_save.h"
 #include "runtime/step/computation.h"
