@@ -13,7 +13,7 @@ from . import native
 from .declared import Declared
 from .errors import NotBuilt, UsageError
 from .residency import Residency
-from .sharded import joined, part_of, shard_of, value_of
+from .sharded import engine_of, joined, part_of, shard_of, value_of
 from .units import Slot
 from .utils import groups
 from .views import TORCH_TYPES
@@ -35,10 +35,28 @@ class HeldModule(torch.nn.Module):
         self._move_buffers()
         self._make()
         groups.mpu = None
+        earlier = self._earlier_engines()
         self._hand_over(self._units.slots())
         self._native.publish()
         self._take_buffers()
+        for engine in earlier:
+            engine._residency.close(keeps=False)
+            engine._free()
         self._attach()
+
+    def _earlier_engines(self) -> list["HeldModule"]:
+        """Returns the engines that hold parameters of this module. This engine takes over all of theirs.
+
+        Raises:
+            UsageError: one also holds other parameters.
+        """
+        found = dict.fromkeys(engine for slot in self._units.slots() if (engine := engine_of(slot.parameter)) is not None)
+        for engine in found:
+            rest = [slot.name for slot in engine._units.slots() if id(slot.parameter) not in self._units.of_parameter]
+            if rest:
+                other = f"another engine, of a {type(engine.module).__name__} that also has {rest[0]}"
+                raise UsageError(f"model: shares parameters with {other}; call destroy() on that engine, or pass the same module")
+        return list(found)
 
     def _make(self) -> None:
         """Makes the native engine of the declared units. Collective."""

@@ -118,6 +118,10 @@ class _Handle:
             raise CleaveError(self._gone)
         return self._handle
 
+    @property
+    def freed(self) -> bool:
+        return not self._handle
+
     def __getattr__(self, name: str) -> Callable[..., None]:
         """Returns a method for any C function without outputs, with addresses, numbers and strings as arguments."""
         function = getattr(library(), self._prefix + name)

@@ -303,7 +303,7 @@ class Residency(SavedWeights):
                 submodule._parameters = dict(submodule._parameters)
         for slot in self.units.slots():
             if not self.gathers[slot.unit]:
-                slot.parameter.data = slot.parameter.data.clone() if keeps else self._nothing.expand(slot.shape)
+                slot.parameter.data = slot.parameter.data.clone() if keeps else self._hidden[slot]
         self._views.clear()
         self._staying.clear()
 

@@ -151,8 +151,17 @@ def share_out(module: torch.nn.Module, checks: bool) -> None:
             used.append(parameter.ds_shard)  # type: ignore[attr-defined]
 
 
+def engine_of(parameter: Any) -> Any:
+    """Returns the engine that holds a parameter, None without one or after its end."""
+    engine = getattr(parameter, "ds_engine", None)
+    return None if engine is None or engine._native.freed else engine
+
+
 def value_of(parameter: torch.nn.Parameter) -> torch.Tensor:
     """Returns the whole value of a parameter. Collective."""
+    engine = engine_of(parameter)
+    if engine is not None and parameter.ds_status == ZeroParamStatus.NOT_AVAILABLE:  # type: ignore[attr-defined]
+        return engine.parameters_of(engine.name_of(parameter))  # type: ignore[no-any-return]
     shard = shard_of(parameter)
     return parameter.detach() if shard is None or hidden_in(parameter) is None else shard.gather()
 

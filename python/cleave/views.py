@@ -25,8 +25,9 @@ class ParameterViews:
         self.gathers = [engine.gathers(u) for u in range(count)]
         self.any_gathers = any(self.gathers)
         self._users, self._held = [0] * count, [False] * count
-        self._nothing = torch.tensor(float("nan"), dtype=self.torch_dtype, device=device)
-        self._hidden = {slot: self._nothing.expand(slot.shape) for slot in units.slots()}
+        self._nothing = torch.full((len(units.slots()),), float("nan"), dtype=self.torch_dtype, device=device)
+        self._hidden = {slot: nan.expand(slot.shape) for slot, nan in zip(units.slots(), self._nothing, strict=True)}
+        self._hidden_at = {view.data_ptr(): slot for slot, view in self._hidden.items() if view.numel()}
         self._views: dict[tuple[int, int], list[torch.Tensor]] = {}
         self._copied: set[int] = set()  # units with copies as parameters
         self._pool: set[int] = set()  # addresses of gathered memory where parameters have been

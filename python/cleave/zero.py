@@ -32,9 +32,9 @@ def GatheredParameters(  # noqa: N802
     """
     every = params.parameters() if isinstance(params, torch.nn.Module) else [params] if isinstance(params, torch.Tensor) else params or ()
     listed = [p for p in every if isinstance(p, torch.nn.Parameter)]
-    engine = next((p.ds_engine for p in listed if hasattr(p, "ds_engine")), None)
+    engines = dict.fromkeys(engine for p in listed if (engine := getattr(p, "ds_engine", None)) is not None)
     with contextlib.ExitStack() as stack:
-        for whole in [_before_an_engine, *([engine.gathered] if engine is not None else [])] if enabled else ():
+        for whole in [_before_an_engine, *(engine.gathered for engine in engines)] if enabled else ():
             stack.enter_context(whole(listed, modifier_rank))
         checked = [(p, p._version) for p in listed if modifier_rank is None and getattr(p, "ds_enable_sanity_checks", False)]
         yield
@@ -56,6 +56,19 @@ def _before_an_engine(parameters: list[torch.nn.Parameter], modifier_rank: int |
     finally:
         for parameter, shard in shards:
             shard.hide(parameter)
+
+
+def _copied(self: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
+    """Copies a parameter. The copy of a sharded one is whole outside of `Init`. Collective for those."""
+    shard = None if Init._depth or id(self) in memo else hidden_in(self)
+    if shard is None:
+        return _copied_as_it_is(self, memo)  # type: ignore[no-untyped-call]
+    memo[id(self)] = torch.nn.Parameter(shard.gather(), self.requires_grad)
+    return memo[id(self)]
+
+
+_copied_as_it_is = torch.nn.Parameter.__deepcopy__
+torch.nn.Parameter.__deepcopy__ = _copied  # type: ignore[method-assign, assignment]
 
 
 class Init(contextlib.AbstractContextManager["Init"]):

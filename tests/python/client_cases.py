@@ -170,6 +170,19 @@ def preferred(stage: int, output: str) -> dict[str, Any]:
     return {"curve": curve(made)}
 
 
+def rewarded(stage: int, output: str, folder: str) -> dict[str, Any]:
+    """Trains with trl's reward trainer: LoRA adapters, and a copy of the score layer that peft makes of a model built sharded."""
+
+    args = trl.RewardConfig(**options(stage, output), max_steps=3, save_strategy="no")
+    rows = datasets.Dataset.from_dict({kind: [f"w{(i + k) % 50} w{k}" for i in range(48)] for kind, k in (("chosen", 14), ("rejected", 3))})
+    torch.manual_seed(0)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, num_labels=1, pad_token_id=0)
+    low = peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, task_type="SEQ_CLS", lora_dropout=0)
+    made = trl.RewardTrainer(model=model, args=args, train_dataset=rows, processing_class=_tokenizer(), peft_config=low)
+    made.train()
+    return {"curve": curve(made)}
+
+
 class OnHost(pytorch_lightning.accelerators.CUDAAccelerator):
     """A CPU of the CUDA accelerator class, which Lightning's strategy requires."""
 
@@ -263,8 +276,10 @@ def _tokenizer() -> Any:
 
 
 def publish(folder: str) -> None:
-    """Saves a model folder as transformers does."""
+    """Saves model folders as transformers does: a language model, and in `scores` one with a score."""
     small_gpt2(4).save_pretrained(folder)
+    config = transformers.AutoConfig.from_pretrained(folder, num_labels=1, pad_token_id=0)
+    transformers.AutoModelForSequenceClassification.from_config(config).save_pretrained(folder + "/scores")
 
 
 def at_stages(stages: list[int], output: str, cases: dict[str, list[Any]]) -> dict[str, dict[str, Any]]:

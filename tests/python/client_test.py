@@ -27,6 +27,7 @@ class Clients(unittest.TestCase):
             "low_rank": [],
             "supervised": [],
             "preferred": [],
+            "rewarded": [published + "/scores"],
             "lightning": [],
         }
         cls.want = ranks.answers(1, "client_cases", "at_stages", [-1], cls.folder, cases)[0]
@@ -83,6 +84,9 @@ class Clients(unittest.TestCase):
 
     def test_dpo_of_trl(self) -> None:
         self.expect_torchs_curve("preferred")
+
+    def test_reward_trainer_of_trl(self) -> None:
+        self.expect_torchs_curve("rewarded")
 
     def test_strategy_of_lightning(self) -> None:
         got, want = self.expect_torchs_curve("lightning")

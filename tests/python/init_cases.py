@@ -120,6 +120,17 @@ def constructed() -> dict[str, Any]:
     return out
 
 
+def copied() -> list[bool]:
+    """Returns whether a module stays sharded when it is copied, whether the copy has its values, and whether tied modules stay tied."""
+    with deepspeed.zero.Init(config_dict_or_path=config(3)):
+        net = models.seeded(models.Mlp, int(os.environ["RANK"]))
+    other, want = copy.deepcopy(net), models.seeded(models.Mlp)
+    hidden = all(p.ds_status.name == "NOT_AVAILABLE" for p in net.parameters())
+    same = all(torch.equal(p, q) for p, q in zip(other.parameters(), want.parameters(), strict=True))
+    tied = copy.deepcopy(nn.ModuleList([net, net]))
+    return [hidden, same, tied[0] is tied[1]]
+
+
 class Stack(nn.Module):
     """Copies of a layer; remembers how many parameters are whole after each copy."""
 

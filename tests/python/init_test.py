@@ -20,6 +20,9 @@ class Init(unittest.TestCase):
                     self.assertEqual([found["more"], found["whole"], found["shapes"]], [[], [], []])
                     self.assertLess(found["far"], 1e-5)
 
+    def test_copies_after_the_context_are_whole(self) -> None:
+        self.assertEqual(ranks.answers(2, CASES, "copied"), [[True, True, True]] * 2)
+
     def test_few_parameters_of_finished_modules_are_whole(self) -> None:
         for seen in ranks.answers(2, CASES, "room"):
             self.assertLess(max(seen["counts"]), 12, "of 36 in each copy")

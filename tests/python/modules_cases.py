@@ -473,6 +473,90 @@ def copied(stage: int, folder: str) -> dict[str, Any]:
     return said
 
 
+def taken_over(stage: int) -> dict[str, Any]:
+    """Trains a module that an engine for evaluation held before, and evaluates it with both engines afterwards."""
+    module, alone = (models.seeded(Chain) for _ in range(2))
+    evaluates = {key: value for key, value in _config(stage).items() if key != "optimizer"}
+    first = deepspeed.initialize(model=module, config=evaluates)[0]
+    x = _sample(0, 0)
+    with torch.no_grad():
+        far = [(first(x) - alone(x)).abs().max().item()]
+    engine = _made(module, stage)
+    optimizer = torch.optim.SGD(alone.parameters(), RATE)
+    for step in range(3):
+        engine.backward(_mean(engine, module, _sample(step, engine.global_rank), True))
+        engine.step()
+        optimizer.zero_grad()
+        for rank in range(engine.world_size):
+            (_mean(alone, alone, _sample(step, rank), False) / engine.world_size).backward()
+        optimizer.step()
+    with torch.no_grad():
+        far += [plain.apart(engine, alone), *((made(x) - alone(x)).abs().max().item() for made in (first, engine))]
+    part = plain.said_of(lambda: deepspeed.initialize(model=module.layers, config=evaluates))
+    return {"far": max(far), "part": part}
+
+
+def mixed(stage: int) -> float:
+    """Returns the distance from torch after one rank moves the weights of an engine to those of another, as for a reference model."""
+    model, reference, other = (models.seeded(Chain, seed) for seed in (0, 1, 1))
+    engine = _made(models.seeded(Chain), stage)
+    held = deepspeed.initialize(model=reference, config={k: v for k, v in _config(stage).items() if k != "optimizer"})[0]
+    pairs = list(zip(reference.parameters(), engine.module.parameters(), strict=True))
+    with deepspeed.zero.GatheredParameters([p for pair in pairs for p in pair], modifier_rank=0):
+        for ours, trained in pairs if engine.global_rank == 0 else ():
+            ours.data.mul_(0.25).add_(trained.data, alpha=0.75)
+    for mine, trained in zip(other.parameters(), model.parameters(), strict=True):
+        mine.data.mul_(0.25).add_(trained.data, alpha=0.75)
+    return max(plain.apart(held, other), plain.apart(engine, model))
+
+
+class GatheredTwice(SavedParameter):
+    """Gathers the weight for its forward and, by the parameter itself, for its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        with deepspeed.zero.GatheredParameters([weight]):
+            y = x @ weight.t()
+        ctx.save_for_backward(x, weight)
+        return y
+
+
+class Taught(Chain):
+    """Multiplies its output by a weight of a teacher that another engine may hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = [models.seeded(Chain, 1)]  # no module of this one
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * super().forward(x)
+        return GatheredTwice.apply(y, self.teacher[0].layers[1].weight)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def taught(stage: int) -> float:
+    """Returns the distance from torch of a module trained with the weight of another engine."""
+
+    def made() -> Taught:
+        module = Taught()
+        if held:
+            deepspeed.initialize(model=module.teacher[0], config={k: v for k, v in _config(stage).items() if k != "optimizer"})
+        return module
+
+    held = True
+    engine = _made(models.seeded(made), stage)
+    held = False
+    alone = models.seeded(made)
+    optimizer = torch.optim.SGD(alone.parameters(), RATE)
+    for step in range(2):
+        engine.backward(_mean(engine, engine.module, _sample(step, engine.global_rank), True))
+        engine.step()
+        optimizer.zero_grad()
+        for rank in range(engine.world_size):
+            (_mean(alone, alone, _sample(step, rank), False) / engine.world_size).backward()
+        optimizer.step()
+    return plain.apart(engine, alone)
+
+
 def gradients_left(stage: int) -> list[int]:
     """Returns the gradients left on parameters that the optimizer does not have, after a backward and after zero_grad."""
     module = models.seeded(Chain)

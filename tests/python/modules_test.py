@@ -59,6 +59,21 @@ class Modules(unittest.TestCase):
                     self.assertRegex(seen["copy"], "copy or save the module inside zero.GatheredParameters" if stage == 3 else "nothing")
                     self.assertRegex(seen["save"], "UsageError: .*GatheredParameters|UsageError: engine: cannot be copied")
 
+    def test_an_engine_takes_over_the_module_of_another(self) -> None:
+        for stage in (0, 2, 3):
+            for seen in ranks.answers(2, CASES, "taken_over", stage):
+                self.assertLess(seen["far"], 1e-6, f"stage {stage}")
+                part = "UsageError: model: shares parameters with another engine, of a Chain that also has head.weight; call destroy"
+                self.assertIn(part, seen["part"])
+
+    def test_parameters_of_two_engines_are_whole_and_change_together(self) -> None:
+        for stage in (0, 2, 3):
+            self.assertLess(max(ranks.answers(2, CASES, "mixed", stage)), 1e-6, f"stage {stage}")
+
+    def test_a_function_saves_the_parameter_of_another_engine(self) -> None:
+        for stage in (0, 2, 3):
+            self.assertLess(max(ranks.answers(2, CASES, "taught", stage)), 1e-6, f"stage {stage}")
+
     def test_parameters_outside_the_optimizer_keep_no_gradients(self) -> None:
         for stage, left in ((0, 8), (2, 8), (3, 0)):
             self.assertEqual(ranks.answers(2, CASES, "gradients_left", stage), [[left, 0]] * 2)
