@@ -14,6 +14,7 @@ import importlib.machinery
 import json
 import multiprocessing as mp
 import os
+import pkgutil
 import queue
 import re
 import sys
@@ -105,6 +106,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _install() -> None:
+    for found in pkgutil.walk_packages(cleave.__path__, "cleave."):  # later, `from . import NAME` would find an absent name
+        importlib.import_module(found.name)
     Accelerator.supported_dtypes = lambda self: [torch.float32, torch.float16, torch.bfloat16]  # type: ignore[attr-defined]
     Accelerator.is_synchronized_device = lambda self: True  # type: ignore[attr-defined]
     Accelerator.manual_seed_all = lambda self, seed: torch.manual_seed(seed)  # type: ignore[attr-defined]
