@@ -49,8 +49,9 @@ def checkpoint(function: Callable[..., Any], *args: Any) -> Any:
     return _torch.checkpoint(function, *args, use_reentrant=True)
 
 
-non_reentrant_checkpoint = checkpoint
-"""The same as `checkpoint`."""
+def non_reentrant_checkpoint(function: Callable[..., Any], *args: Any) -> Any:
+    """The same as `checkpoint`, and also computes gradients of weights if no argument requires a gradient."""
+    return _torch.checkpoint(function, *args, use_reentrant=False)
 
 
 def get_cuda_rng_tracker() -> Any:

@@ -8,14 +8,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.checkpoint import checkpoint
 
 from . import job as jobs
 from . import native, zero
+from .checkpointing import non_reentrant_checkpoint
 from .configuration import Configuration
 from .errors import NotBuilt, UsageError
-
-_AGAIN = functools.partial(checkpoint, use_reentrant=False)
 
 
 class ProcessTopology:
@@ -147,7 +145,7 @@ class PipelineModule(torch.nn.Module):
         base_seed: int = 1234,
         partition_method: str = "parameters",
         activation_checkpoint_interval: int = 0,
-        activation_checkpoint_func: Callable[..., Any] = _AGAIN,
+        activation_checkpoint_func: Callable[..., Any] = non_reentrant_checkpoint,
         checkpointable_layers: list[str] | None = None,
         dynamic_shape: bool = False,
         virtual_stages: int = 1,

@@ -47,7 +47,8 @@ class Schedule:
     def _begin(self, optimizer: Any, rates: Callable[[int, int], native.Rates], given: dict[str, Any], last: int = -1) -> None:
         self.__dict__.update(given)  # arguments are attributes
         self.optimizer, self._rates, self.last_batch_iteration = optimizer, rates, last
-        self._first, self._groups = float(optimizer.param_groups[0]["lr"]), len(optimizer.param_groups)
+        self._own = [float(group["lr"]) for group in optimizer.param_groups]
+        self._first, self._groups = self._own[0], len(self._own)
         self.show()
 
     @classmethod
@@ -111,8 +112,57 @@ def _of_groups(name: str, given: dict[str, Any], groups: list[dict[str, Any]]) -
     return [(json.dumps({"type": name, "params": params}), float(g["lr"])) for params, g in zip(each, groups, strict=True)]
 
 
-_KINDS: dict[str, type[Schedule]] = {name: type(name, (Schedule,), {"__doc__": f"DeepSpeed's {name}."}) for name in VALID_LR_SCHEDULES}
-LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, WarmupCosineLR = _KINDS.values()
+class LRRangeTest(Schedule):
+    """DeepSpeed's LRRangeTest."""
+
+
+class _Bounded(Schedule):
+    """A schedule between two rates of each group."""
+
+    _bounds = "warmup_min_lr", "warmup_max_lr"
+
+    def _each(self, name: str, missing: list[float]) -> list[float]:
+        value = getattr(self, name, None)
+        return missing if value is None else list(value) if _listed(value) else [value] * self._groups
+
+    min_lrs = property(lambda self: self._each(self._bounds[0], [0.0] * self._groups))
+    max_lrs = property(lambda self: self._each(self._bounds[1], self._own))
+
+
+class OneCycle(_Bounded):
+    """DeepSpeed's OneCycle."""
+
+    _bounds = "cycle_min_lr", "cycle_max_lr"
+
+    @property
+    def step_ratio(self) -> float:
+        """The increasing half of the cycle divided by the cycle."""
+        first = float(getattr(self, "cycle_first_step_size", 2000))
+        second = getattr(self, "cycle_second_step_size", None)
+        return first / (first + (first if second is None else second))
+
+    def get_mom(self) -> list[Any]:
+        """Returns the betas of the groups: before the first step the cycle's largest, although the first update uses the smallest."""
+        shown = super().get_mom()
+        if self.last_batch_iteration >= 0 or not getattr(self, "cycle_momentum", True):
+            return shown
+        largest = self._each("cycle_max_mom", [0.9] * self._groups)
+        return [(first, betas[1]) if _listed(betas) else betas for first, betas in zip(largest, shown, strict=False)]
+
+
+class WarmupLR(_Bounded):
+    """DeepSpeed's WarmupLR."""
+
+
+class WarmupDecayLR(WarmupLR):
+    """DeepSpeed's WarmupDecayLR."""
+
+
+class WarmupCosineLR(Schedule):
+    """DeepSpeed's WarmupCosineLR."""
+
+
+_KINDS: dict[str, type[Schedule]] = {kind.__name__: kind for kind in (LRRangeTest, OneCycle, WarmupLR, WarmupDecayLR, WarmupCosineLR)}
 
 
 def kind_of(section: Mapping[str, Any]) -> type[Schedule]:

@@ -49,9 +49,7 @@ class SteppedModule(TrainedModule):
     def _require_loss(self, what: str, loss: Any) -> None:
         self._require_training(what)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise UsageError(
-                f"{what}: wrong loss (got {type(loss).__name__}{list(getattr(loss, 'shape', []))}, expected a tensor of one element)"
-            )
+            raise UsageError(f"{what}: wrong loss (got {type(loss).__name__}{list(getattr(loss, 'shape', []))}, expected a scalar tensor)")
         if not loss.requires_grad:
             raise UsageError(f"{what}: the loss has no gradient; compute it from trained parameters and without no_grad")
 
@@ -130,7 +128,10 @@ class SteppedModule(TrainedModule):
             UsageError: at ZeRO stages 2 and 3.
         """
         if (stage := self._value("zero_optimization.stage")) >= 2:
-            raise UsageError(f"no_sync: not supported at ZeRO stage {stage}, which sums gradients in each backward; leave it out")
+            raise UsageError(
+                f"engine: no_sync context manager is incompatible with ZeRO stage {stage}, which sums gradients in each backward; leave "
+                "it out"
+            )
         before, self._unsynced = self._unsynced, True
         try:
             yield
@@ -258,7 +259,8 @@ class SteppedModule(TrainedModule):
         self._applied = False
         if self._unsynced:
             raise StepOrderError(
-                "engine.step: called inside no_sync, before gradients are summed; call it after the context and another backward"
+                "engine.step: It is illegal to call Engine.step() inside no_sync context manager, before gradients are summed; call it "
+                "after the context and another backward"
             )
         if not self._has_gradients:
             raise StepOrderError("engine.step: no backward since the last step; call engine.backward(loss) first")

@@ -14,6 +14,7 @@ import importlib.machinery
 import json
 import multiprocessing as mp
 import os
+import pkgutil
 import queue
 import re
 import sys
@@ -105,6 +106,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _install() -> None:
+    for found in pkgutil.walk_packages(cleave.__path__, "cleave."):  # later, `from . import NAME` would find an absent name
+        importlib.import_module(found.name)
     Accelerator.supported_dtypes = lambda self: [torch.float32, torch.float16, torch.bfloat16]  # type: ignore[attr-defined]
     Accelerator.is_synchronized_device = lambda self: True  # type: ignore[attr-defined]
     Accelerator.manual_seed_all = lambda self, seed: torch.manual_seed(seed)  # type: ignore[attr-defined]
@@ -209,11 +212,13 @@ def _flags(mine: bool) -> list[bool]:
 
 
 def _without_devices() -> None:
-    """Makes torch-only reference code of the tests run on CPUs: they number a CPU like a GPU, and scale losses only there."""
+    """Makes torch-only reference code of the tests run on CPUs: they number a CPU like a GPU, scale losses, and fork random states."""
     ours, scaler = torch.nn.parallel.DistributedDataParallel, torch.amp.GradScaler
     init, scaler_init = ours.__init__, scaler.__init__
     ours.__init__ = lambda self, module, device_ids=None, output_device=None, **named: init(self, module, **named)  # type: ignore
     scaler.__init__ = lambda self, device="cpu", **named: scaler_init(self, device, **named)  # type: ignore
+    fork_rng = torch.random.fork_rng
+    torch.random.fork_rng = lambda devices=None, **named: fork_rng([], **named)  # type: ignore
 
 
 _without_devices()
@@ -306,9 +311,9 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 INSIDE = re.compile(
     r"AttributeError: ('EngineOptimizer'|'Parameter'|'Trained'|'ThroughputTimer'|'Residency'|the engine and its module|module 'cleave|"
     r"type object 'DeepSpeedEngine')"
-    r"|Error: .* has no (attribute )?'?_[a-z]|Absent: |_Kind|_Standing|deepspeed_tests|zero_linear\."
+    r"|Error: (.* has no (attribute )?'?_[a-z]|_\w+: not an attribute)|Absent: |_Kind|_Standing|deepspeed_tests|zero_linear\."
 )
-REFUSED = re.compile(r"NotBuilt: |UsageError: the configuration: has errors")
+REFUSED = re.compile(r"NotBuilt: |(UsageError: |Input: ['\"])the configuration: has errors")
 
 
 def _answer(line: dict[str, Any]) -> None:

@@ -179,6 +179,16 @@ class Names(unittest.TestCase):
         self.assertAlmostEqual(schedule.get_lr_ratio(), 0.5)
         self.assertEqual([schedule.get_mom(), schedule.warmup_num_steps], [[(0.8, 0.9)], 10])
 
+    def test_non_reentrant_checkpointing_trains_a_layer_whose_input_has_no_gradient(self) -> None:
+        from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
+
+        layer, calls = torch.nn.Linear(3, 2), []
+        layer.register_forward_pre_hook(lambda *_: calls.append(1))
+        non_reentrant_checkpoint(layer, torch.ones(4, 3)).sum().backward()
+        self.assertEqual((layer.bias.grad.tolist(), len(calls)), ([4, 4], 2))  # type: ignore[union-attr]
+        default = inspect.signature(cleave.pipe.PipelineModule).parameters["activation_checkpoint_func"].default
+        self.assertIs(default, non_reentrant_checkpoint)
+
     def test_the_accelerator_pins_what_a_device_copies(self) -> None:
         tensor, accelerator = torch.zeros(2), cleave.accelerator.get_accelerator()
         self.assertEqual(accelerator.pin_memory(tensor, 1).is_pinned(), torch.cuda.is_available())

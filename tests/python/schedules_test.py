@@ -39,6 +39,25 @@ class Schedules(unittest.TestCase):
                 schedule.step()
                 saved = optimizer.state_dict(), schedule.state_dict()
 
+    def test_schedules_have_deepspeeds_bounds_and_first_momentum(self) -> None:
+        def optimizer() -> torch.optim.Optimizer:
+            groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": rate} for rate in (0.1, 0.2)]
+            return torch.optim.Adam(groups, betas=(0.5, 0.99))
+
+        of = cleave.runtime.lr_schedules
+        steps = {"cycle_first_step_size": 30, "cycle_second_step_size": 10}
+        cycle = of.OneCycle(optimizer(), [0.001, 0.002], 0.01, cycle_max_mom=[0.9, 0.95], **steps)
+        self.assertEqual((cycle.min_lrs, cycle.max_lrs, cycle.step_ratio), ([0.001, 0.002], [0.01, 0.01], 0.75))
+        self.assertEqual([group["betas"][0] for group in cycle.optimizer.param_groups], [0.8, 0.8])
+        self.assertEqual([betas[0] for betas in cycle.get_mom()], [0.9, 0.95])
+        cycle.step()
+        self.assertEqual(cycle.get_mom(), [group["betas"] for group in cycle.optimizer.param_groups])
+        self.assertEqual(of.OneCycle(optimizer(), 0.001, 0.01, cycle_first_step_size=30).step_ratio, 0.5)
+        warmup = of.WarmupLR(optimizer(), warmup_num_steps=10)
+        self.assertEqual((warmup.min_lrs, warmup.max_lrs), ([0, 0], [0.1, 0.2]))
+        self.assertEqual(of.WarmupDecayLR(optimizer(), 100, 0.01, [0.3, 0.4]).max_lrs, [0.3, 0.4])
+        self.assertFalse(hasattr(of.LRRangeTest(optimizer()), "max_lrs"))
+
     def test_an_engine_trains_groups_with_the_rates_of_a_ds_config(self) -> None:
         cases = [case for case in TRACES if case["resumed_at"] < 10][:20]
         self.assertEqual(len({case["type"] for case in cases}), 5)

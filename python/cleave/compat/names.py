@@ -123,7 +123,9 @@ MODULES: dict[str, dict[str, str]] = {
     "checkpoint.utils": _of("utils.states", "clone_tensors_for_torch_save"),
     "accelerator": _ACCELERATOR,
     "pipe": _PIPE,
-    "runtime.activation_checkpointing.checkpointing": _of("checkpointing", "checkpoint configure is_configured reset"),
+    "runtime.activation_checkpointing.checkpointing": _of(
+        "checkpointing", "checkpoint configure get_cuda_rng_tracker is_configured non_reentrant_checkpoint reset"
+    ),
     "runtime.base_optimizer": dict.fromkeys(("DeepSpeedOptimizer", "ZeROOptimizer"), "optimizers:EngineOptimizer"),
     "runtime.dataloader": _of("utils.loading", "DeepSpeedDataLoader RepeatingLoader"),
     "runtime.engine": _of("engine", "DeepSpeedEngine"),
