@@ -127,9 +127,6 @@ class PipelineEngine(DeepSpeedEngine):
         self.batch_fn = None
         self.grid = self.mpu = groups.mpu = model.grid
 
-    def _why_hidden(self) -> str:
-        return "train_batch updates after the last backward"
-
     micro_batches = property(DeepSpeedEngine.gradient_accumulation_steps)
 
     def is_first_stage(self) -> bool:
