@@ -1,8 +1,12 @@
 // Updates of an externally driven engine against Adam in double precision: paused parameters, visible
 // gradients, positions, and tensors of other types.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "kernels/elementwise.h"
 #include "runtime/unit_engine.h"
