@@ -118,9 +118,9 @@ typedef struct {
  * units: JSON list of objects with name, frozen, group (number of the rates for its updates, from
  * 0; used if cleave_finish_step receives rates of several groups), optionally whole (parameters stay
  * whole on every rank at every stage), and parameters, each [name, shape, decay, type]: name and
- * shape in the whole model, weight decay, and optionally the caller's type. Shapes with more than four dims keep the first three and the product of the others. With
- * pipeline.stages, each rank declares the units of its layers; stages that declare the same unit
- * share it.
+ * shape in the whole model, weight decay, and optionally the caller's type. Shapes with more than four dims
+ * keep the first three and the product of the others. With pipeline.stages, each rank declares the units of
+ * its layers; stages that declare the same unit share it.
  *
  * Units are identified by their index in the list, parameters by their index in the unit. Values
  * begin as zero. First, the ranks compare configuration, units and options: error usage (2) on all
@@ -287,8 +287,8 @@ CLEAVE_C int cleave_receive_shape(cleave_engine* engine, int32_t chunk, char** s
 CLEAVE_C int cleave_save_checkpoint(cleave_engine* engine, const char* folder, const char* tag,
                                     const char* client);
 CLEAVE_C int cleave_finish_save(cleave_engine* engine);
-CLEAVE_C int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char* tag,
-                                    int32_t parts, char** loaded);
+CLEAVE_C int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char* tag, int32_t parts,
+                                    char** loaded);
 
 /* ---- reading checkpoints ---- */
 

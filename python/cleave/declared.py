@@ -82,6 +82,9 @@ class Declared:
         self.units = ModuleUnits(self.module, {id(p): number for p, (number, _) in numbers.items()}, decays, numbers)
         if self.units.outside and isinstance(self.module, PipelineModule):
             raise UsageError("optimizer: a parameter belongs to no layer of the PipelineModule; make it a parameter of a layer")
+        if self.units.bytes and self.config.native():
+            name = next(iter(self.units.bytes))
+            raise NotBuilt(f"{name}: not a floating-point parameter, which cleave.native does not support; remove cleave.native")
         # True if a step takes its rates from the groups in addition to the engine's schedule.
         grown = self.optimizer is not None and len(self.optimizer.param_groups) > self._first_groups
         own = self.outside is not None or "scheduler" not in self.config.given or grown

@@ -2,7 +2,7 @@
 
 Autograd saves positions of gathered parameters (residency.py). Python functions see more than autograd: `ctx.saved_tensors` returns the
 parameter itself with its ZeRO attributes, as without an engine, and parameters that a function keeps as attributes of `ctx` are gathered
-before its backward. Both replace members of torch's class of backward nodes while an engine gathers parameters.
+before its backward. Both replace members of torch's backward-node class while an engine gathers parameters.
 """
 
 import weakref

@@ -137,9 +137,11 @@ class ShownGradients:
         return type(None), ()  # copies of a module have no engine
 
     def close(self) -> None:
-        """Detaches from the parameters."""
+        """Detaches from the parameters, except those that another engine took over."""
         for slot in self._units.slots():
-            slot.parameter.__dict__.pop("_shown", None)
+            if slot.parameter.__dict__.get("_shown") is not self:
+                continue
+            del slot.parameter.__dict__["_shown"]
             if type(slot.parameter) is Trained:
                 slot.parameter.__class__ = torch.nn.Parameter  # type: ignore[assignment]
         self._views.clear()

@@ -5,7 +5,7 @@ A `torch.optim` optimizer that a script passes selects the engine's kernel and i
 """
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -196,7 +196,7 @@ def first_rates(group: dict[str, Any]) -> native.Rates:
 class EngineOptimizer(torch.optim.Optimizer):
     """The optimizer that `initialize` returns: its groups can be read and changed, and `engine.step` updates."""
 
-    offload_states: Callable[..., None]  # of the engine
+    offload_states: Callable[..., None]  # set by the engine
     reload_states: Callable[..., None]
     parameter_offload: Any  # hooks of the module (residency.ParameterOffload); only at ZeRO stage 3
 
@@ -225,6 +225,10 @@ class EngineOptimizer(torch.optim.Optimizer):
             for p in group["params"]
             if p.requires_grad
         }
+
+    def trains_more_than(self, known: Container[torch.nn.Parameter]) -> bool:
+        """Returns True if a parameter of a group requires a gradient and is not among the known ones."""
+        return any(p.requires_grad and p not in known for group in self.param_groups for p in group["params"])
 
     def regrouped(self) -> bool:
         """Numbers the groups again if one was added, begins to decay, or departed from another with the same first rates."""

@@ -66,8 +66,14 @@ class TrainedModule(HeldModule):
     def _show_gradients(self) -> None:
         if self.optimizer is not None and self._value("zero_optimization.stage") == 3:
             self.optimizer.parameter_offload = self._residency.offload
-        key = {"on": True, "off": False}.get(self._value("cleave.visible_gradients"))
-        self._shown = ShownGradients(self._job, self._native, self._units, key, self._why_hidden())
+        key, hidden = {"on": True, "off": False}.get(self._value("cleave.visible_gradients")), self._why_hidden()
+        if key and hidden and self.global_rank == 0:
+            print(f"warning: cleave.visible_gradients: has no effect: {hidden}", flush=True)
+        self._shown = ShownGradients(self._job, self._native, self._units, key, hidden)
+
+    def _free(self) -> None:
+        self._shown.close()
+        super()._free()
 
     def next_rates(self) -> native.Rates:
         """Returns the rates of the next step by the schedule of the ds_config."""
@@ -79,15 +85,14 @@ class TrainedModule(HeldModule):
         """Trains parameters that were unfrozen, or added to the optimizer, since the last step. Collective if there are any."""
         if self.optimizer is None or self._in_step:
             return
-        regrouped, trained = self.optimizer.regrouped(), self.optimizer.trained()
-        if not regrouped and not trained.keys() - self._trains:
+        if not self.optimizer.regrouped() and not self.optimizer.trains_more_than(self._trains):
             return
         if self._why_fixed:
             raise NotBuilt(
                 f"requires_grad, add_param_group: trained parameters cannot change {self._why_fixed}; set them before initialize()"
             )
+        trained = self.optimizer.trained()
         paused = [slot.parameter for slot in self._units.slots() if slot.trains and slot.parameter not in trained]
-        self._shown.close()
         self._renew(paused)
         self._brings_rates, self._trains = self._declared.brings_rates, {**trained, **dict.fromkeys(paused)}.keys()
         self._paused = None

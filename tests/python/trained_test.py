@@ -77,7 +77,7 @@ class Gradients(unittest.TestCase):
         self.assertLess(max(first["apart"], second["apart"]), CLOSE)
         self.assertEqual((len(first["norms"]), len(second["norms"])), (5, 3))
         self.assertAlmostEqual(first["norms"][0], first["norms"][1], 6)
-        self.assertTrue(first["after"] and second["after"], "after a step, there is no gradient")
+        self.assertTrue(first["after"] and second["after"], "a step leaves no gradient")
 
     def test_reads_that_cannot_work_say_what_works(self) -> None:
         got = on_two("gradients_not_shown")

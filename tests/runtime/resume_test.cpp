@@ -123,21 +123,21 @@ TEST(Resume, AnOptimizerThatBeginsAnewUpdatesLikeANewOne) {
     for (int step = 0; step < 3; ++step) trained.train_batch(source(tokens, c, step, world.rank(), 2));
     trained.save_checkpoint(scratch.folder(), "a");
     const Weights start = weights_of(trained);
-    runtime::Engine fresh(c, small_gpt(), world, {}), anew(c, small_gpt(), world, {}),
+    runtime::Engine fresh(c, small_gpt(), world, {}), reset(c, small_gpt(), world, {}),
         later(c, small_gpt(), world, {});
     fresh.set_parameters([&](const ParamSpec& p) { return start.at(p.name); });
-    anew.load_checkpoint(scratch.folder(), "a", {.optimizer = false});
-    EXPECT_EQ(anew.step(), 3);
+    reset.load_checkpoint(scratch.folder(), "a", {.optimizer = false});
+    EXPECT_EQ(reset.step(), 3);
     for (int step = 0; step < 2; ++step) {
-      for (runtime::Engine* e : {&fresh, &anew}) e->train_batch(source(tokens, c, step, world.rank(), 2));
+      for (runtime::Engine* e : {&fresh, &reset}) e->train_batch(source(tokens, c, step, world.rank(), 2));
       if (step == 0) {  // its own checkpoints contain the start of the optimizer state
-        anew.save_checkpoint(scratch.folder(), "b");
+        reset.save_checkpoint(scratch.folder(), "b");
         later.load_checkpoint(scratch.folder(), "b");
       } else {
         later.train_batch(source(tokens, c, step, world.rank(), 2));
       }
     }
-    EXPECT_EQ(weights_of(anew), weights_of(fresh));
+    EXPECT_EQ(weights_of(reset), weights_of(fresh));
     EXPECT_EQ(weights_of(later), weights_of(fresh));
   });
 }
