@@ -1,10 +1,12 @@
 #include "app/tokenizer_files.h"
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "app/model_file.h"
+#include "checkpoint/removal.h"
 #include "core/error.h"
 #include "core/input_file.h"
 #include "core/json.h"
@@ -95,6 +97,15 @@ void forget_token_ids(const fs::path& folder) {
   write_json(folder / kKeptConfig, kept);
 }
 
+// Returns true for a folder that a run or an import wrote into.
+bool is_output(const fs::path& folder) {
+  std::error_code error;
+  if (fs::exists(folder / kKeptConfig, error)) return true;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
+    if (entry.is_directory(error) && checkpoint::is_checkpoint(entry)) return true;
+  return false;
+}
+
 }  // namespace
 
 void write_json(const fs::path& path, const json& value) { write_file(path, value.dump(2) + "\n"); }
@@ -104,6 +115,19 @@ void keep_file(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (!fs::exists(from, error) || fs::equivalent(from, to, error)) return;
   write_whole(to, model_file_text(from));
+}
+
+void require_own_tokenizer(const fs::path& folder, const text::Tokenizer* tokenizer) {
+  std::error_code error;
+  const auto* found = std::ranges::find_if(
+      kTokenizerFiles, [&](const char* name) { return fs::exists(folder / name, error); });
+  if (found == std::end(kTokenizerFiles) || is_output(folder)) return;
+  const auto there = tokenizer_in(folder);
+  const bool same = tokenizer && there && there->digest() == tokenizer->digest();
+  require(
+      same, Exit::usage,
+      "{}: contains another tokenizer ({}), which would be replaced; choose another folder for the output",
+      folder.string(), *found);
 }
 
 void keep_tokenizer_files(const text::Tokenizer& tokenizer, const fs::path& folder) {

@@ -13,6 +13,10 @@ namespace cleave::app {
 // Error(checkpoint) for a file that cannot be copied.
 void keep_tokenizer_files(const text::Tokenizer& tokenizer, const std::filesystem::path& folder);
 
+// Requires that a run or an import may write its tokenizer files into `folder`: there are none, they are
+// those of `tokenizer` (null: unknown), or an earlier run or import wrote them. Error(usage).
+void require_own_tokenizer(const std::filesystem::path& folder, const text::Tokenizer* tokenizer);
+
 // Copies one file of a model folder over another, unless it is missing or equal. Error(checkpoint)
 // if model_file_text() rejects it (app/model_file.h).
 void keep_file(const std::filesystem::path& from, const std::filesystem::path& to);

@@ -10,6 +10,7 @@
 
 #include "comm/rendezvous/secret.h"
 #include "core/printable.h"
+#include "launcher/pmix.h"
 #include "launcher/variables.h"
 
 namespace cleave::launcher {
@@ -80,7 +81,7 @@ std::string exchange(Pmi& pmi, bool first) {
 
 std::string secret_by_pmi(const Environment& env, comm::Clock::time_point deadline, std::string& why) {
   const Variables v(env);
-  if (!v.missing({"PMI_FD", "PMI_RANK"}).empty()) return {};
+  if (!v.missing({"PMI_FD", "PMI_RANK"}).empty()) return secret_by_pmix(env, deadline, why);
   Pmi pmi(v.number("PMI_FD"), deadline);
   const std::string secret = exchange(pmi, v.number("PMI_RANK") == 0);
   why = pmi.why();

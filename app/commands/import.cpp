@@ -6,6 +6,7 @@
 #include "app/output_paths.h"
 #include "app/parse.h"
 #include "app/published_model.h"
+#include "app/tokenizer_files.h"
 #include "checkpoint/deepspeed_checkpoint.h"
 #include "checkpoint/pipeline_names.h"
 #include "comm/communicator.h"
@@ -69,6 +70,7 @@ void save(const ImportOptions& o, const model::ModelConfig& config, const runtim
                              {"tokenizer", "ids"},
                              {"imported", true}};
   make_folder(o);
+  require_own_tokenizer(o.to, nullptr);
   keep_model_files(o.from, o.to);
   checkpoint::save_checkpoint(o.to, fmt::format("global_step{}", from.at.step), records,
                               runtime::to_json(from.at, from.scaler, facts.dump()),

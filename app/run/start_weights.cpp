@@ -1,5 +1,7 @@
 #include "app/run/start_weights.h"
 
+#include "app/tokenizer_files.h"
+
 namespace cleave::app {
 
 void StartWeights::find() {
@@ -9,7 +11,12 @@ void StartWeights::find() {
 }
 
 std::string StartWeights::load(runtime::Engine& engine, launcher::Job& job) {
-  job.together([&] { find(); });
+  job.together([&] {
+    find();
+    const bool keeps = published_ || (wanted_.tokenizer && wanted_.tokenizer->path() != "byte");
+    if (job.first() && keeps && !wanted_.output.empty())
+      require_own_tokenizer(wanted_.output, wanted_.tokenizer.get());
+  });
   if (!published_) return describe_random(wanted_.model.model, wanted_.seed);
   job.together([&] {
     if (!job.first()) return;

@@ -36,8 +36,9 @@ enum cleave_dtype { CLEAVE_FP32 = 0, CLEAVE_FP16 = 1, CLEAVE_BF16 = 2, CLEAVE_FP
 typedef struct cleave_job cleave_job;
 
 /* Reads rank and world from the environment, selects the device and sizes the thread team. options:
- * JSON object with any of transport, gpu_transport, device, share_gpu, threads (launcher/job.h) and
- * port_is_taken (another listener uses the master's port). */
+ * JSON object with any of transport, gpu_transport, device, share_gpu, threads (launcher/job.h),
+ * port_is_taken (another listener uses the master's port) and secret_by_pmi (the process does not use
+ * MPI, so the ranks may share a secret over the launcher's PMI). */
 CLEAVE_C int cleave_job_open(const char* options, cleave_job** job);
 /* Returns a JSON object: rank, world, local_rank, local_size, node_rank, nodes, master_addr,
  * master_port, launched_by, device ("cpu", "cuda:0"), threads; and transport once connected. */

@@ -21,8 +21,8 @@ using Json = nlohmann::json;
 launcher::JobOptions options_of(const char* text) {
   launcher::JobOptions o;
   const Json given = parse_json(text && *text ? text : "{}", "the options of a job", Exit::usage);
-  static const std::set<std::string> known = {"transport", "gpu_transport", "device",
-                                              "share_gpu", "threads",       "port_is_taken"};
+  static const std::set<std::string> known = {"transport", "gpu_transport", "device",       "share_gpu",
+                                              "threads",   "port_is_taken", "secret_by_pmi"};
   for (const auto& [key, value] : given.items())
     require(known.contains(key), Exit::usage, "the options of a job: unknown key \"{}\"", key);
   try {
@@ -32,6 +32,7 @@ launcher::JobOptions options_of(const char* text) {
     o.share_gpu = given.value("share_gpu", o.share_gpu);
     o.threads = given.value("threads", o.threads);
     o.port_is_taken = given.value("port_is_taken", o.port_is_taken);
+    o.secret_by_pmi = given.value("secret_by_pmi", o.secret_by_pmi);
   } catch (const Json::exception& e) {
     fail(Exit::usage, "the options of a job: {}", without_number(e.what()));
   }

@@ -27,7 +27,8 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
         if _owner != os.getpid():
             raise CleaveError("engine: not usable in a process that was forked from a rank, such as a DataLoader worker")
         return _job
-    _job, _owner = native.Job(**({"port_is_taken": True} if _torch_has_ranks() else {})), os.getpid()
+    options = {"port_is_taken": _torch_has_ranks(), "secret_by_pmi": "mpi4py" not in sys.modules}
+    _job, _owner = native.Job(**options), os.getpid()
     for name in ("CLEAVE_TOKEN", "CLEAVE_MEETING_PORT", "CLEAVE_MEETING_FD"):
         os.environ.pop(name, None)  # the job has them; children must not inherit them
     _job.connect(timeout_s)

@@ -224,6 +224,23 @@ class Tokenizers(AppTest):
         self.assertIn("--tokenizer: the ids changed (", self.train(*more, "--strict", steps=4, code=4).stderr)
         self.assertIn("warning: --tokenizer: the ids changed", self.train(*more, steps=4).stderr)
 
+    def test_a_tokenizer_that_no_run_wrote_is_never_replaced(self):
+        mine = self.dir / "mine"
+        mine.mkdir()
+        shutil.copy(QWEN2, mine / "tokenizer.json")
+        (mine / "tokenizer_config.json").write_text("{}")
+        before = {path.name: path.read_bytes() for path in mine.iterdir()}
+        r = self.train("--tokenizer", LLAMA3, "--output", mine, ranks=1, code=2)
+        self.assertIn(f"error: {mine}: contains another tokenizer (tokenizer.json), which would be replaced; choose another folder", r.stderr)
+        self.assertEqual({path.name: path.read_bytes() for path in mine.iterdir() if path.is_file()}, before)
+        self.train("--tokenizer", QWEN2, "--output", mine, ranks=1)  # the same tokenizer
+        self.train("--tokenizer", LLAMA3, "--output", mine, "--resume", "never", ranks=1)  # a run's folder by now
+        model = self.dir / "model"
+        self.run_cleave("export", self.saved(), model)
+        (self.dir / "other").mkdir()
+        shutil.copy(QWEN2, self.dir / "other/tokenizer.json")
+        self.assertIn("contains another tokenizer", self.run_cleave("import", model, self.dir / "other", code=2).stderr)
+
     def test_a_missing_or_too_large_tokenizer_is_an_error_before_anything_starts(self):
         shutil.copy(FIXTURES / "llama_tiny.config.json", self.dir / "config.json")
         vocab = json.loads((self.dir / "config.json").read_text())["vocab_size"]

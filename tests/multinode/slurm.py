@@ -1,6 +1,7 @@
 """SLURM on the hosts of hosts.py: Debian's slurmctld on the first, a slurmd on each, and a separate munged. All files are in the hosts'
 temporary folder; the machine's own SLURM, its configuration and services are not used.
 """
+import ctypes
 import os
 import shutil
 import signal
@@ -25,6 +26,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdPidFile={folder}/%n.pid
 SlurmdLogFile={folder}/%n.log
 SlurmdSpoolDir={folder}/spool-%n
+TmpFS={folder}/tmp-%n
 PlugStackConfig={folder}/none
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -44,6 +46,14 @@ def why_not():
     return f"{', '.join(missing)} not installed" if missing else None
 
 
+def has_pmix():
+    try:
+        ctypes.CDLL("libpmix.so.2")
+    except OSError:
+        return False
+    return True
+
+
 class Slurm(Made):
     """`environment` has the variables for SLURM's commands, which run in `hosts.named(...)`."""
 
@@ -54,7 +64,7 @@ class Slurm(Made):
         self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def make(self):
-        for folder in [self.folder, self.folder / "state"] + [self.folder / f"spool-{name}" for name in self.hosts.names]:
+        for folder in [self.folder, self.folder / "state"] + [self.folder / f"{kind}-{name}" for kind in ("spool", "tmp") for name in self.hosts.names]:
             folder.mkdir()
         (self.folder / "none").touch()
         first = self.hosts.names[0]

@@ -40,6 +40,8 @@ class OnSlurm(OnHosts):
                 "a launcher for each rank": [*each, DEEPSPEED, *train],
                 "srun": [*each, CLEAVE, *train[1:]],
                 "srun with PMI": ["srun", "--mpi=pmi2", "-n", "4", CLEAVE, *train[1:]]}
+        if slurm.has_pmix():
+            ways["srun with PMIx"] = ["srun", "--mpi=pmix", "-n", "4", CLEAVE, *train[1:]]
         for name, words in ways.items():
             metrics = self.dir / f"{name}.jsonl"
             with self.subTest(name):
