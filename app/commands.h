@@ -11,6 +11,7 @@ int run_eval(const Arguments& arguments);
 int run_generate(const Arguments& arguments);
 int run_launch(const Arguments& arguments);
 int run_deepspeed(const Arguments& arguments);  // also the program's second name; not a command word
+int run_compare(const Arguments& arguments);
 int run_check(const Arguments& arguments);
 int run_explain(const Arguments& arguments);
 int run_plan(const Arguments& arguments);
@@ -45,6 +46,7 @@ inline constexpr Command kCommands[] = {
     {"export", "convert a checkpoint to a Hugging Face model folder", run_export},
     {"bench", "measure arithmetic, memory, messages and steps of this machine against its limits", run_bench},
     {"report", "print CPU, GPUs, libraries and missing parts of this machine and build", run_report},
+    {"compare", "train in two ways and say whether both train the same", run_compare},
     {"data", "tokenize, split and inspect data", run_data},
 };
 

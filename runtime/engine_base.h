@@ -108,6 +108,7 @@ class EngineBase {
   Device device() const;                      // device of this rank
   int64_t params() const;                     // number of elements of the whole model
   std::vector<ParamSpec> parameters() const;  // specification of each parameter
+  std::vector<std::string> trained() const;   // names of the parameters that are not frozen
   const MeshShape& mesh() const;
   MeshPlace place() const;  // of this rank; ranks at the same place on the data axis get the same samples
   const EngineNotes& notes() const;

@@ -43,6 +43,14 @@ std::vector<ParamSpec> EngineBase::parameters() const {
   return all;
 }
 
+std::vector<std::string> EngineBase::trained() const {
+  std::vector<std::string> names;
+  for (const UnitSpec& u : core().units.all)
+    for (const ParamSpec& p : u.params)
+      if (!u.frozen) names.push_back(p.name);
+  return names;
+}
+
 std::string EngineBase::describe_units() const {
   const zero::ParameterStore& store = core().rank->store;
   std::string text = fmt::format("{:<24} {:>6} {:>12} {:>12}  {:<12} {}\n", "unit of this rank", "params",

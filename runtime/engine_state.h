@@ -107,6 +107,8 @@ struct Engine::State : EngineCore {
     std::optional<double> used = {};
   };
   void agree_on_use(const Begun& step);
+  std::function<void()> seen;   // of on_gradients
+  bool sees_gradients = false;  // while it runs
   std::optional<Begun> begun;
   std::vector<float> text_logits;  // of all ranks; kept by extend() from token to token
   // Device buffer for logits on a GPU, because its kernels do not write to the host, and its capacity on the

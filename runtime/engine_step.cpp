@@ -1,6 +1,7 @@
 // Step of a layer engine: micro-batches and their losses.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -37,6 +38,11 @@ StepResult Engine::train_batch(std::span<const Batch> batches, const std::functi
   const pipeline::Schedule& schedule = s.pipeline.schedule;
   s.trainer().run(schedule.ranks[size_t(s.settings.place.pipe)], schedule.shape, work);
   s.layers().fetch_losses();
+  if (s.seen) {
+    s.sees_gradients = true;
+    s.seen();
+    s.sees_gradients = false;
+  }
   return s.finish_step([&] { return s.mean_over_ranks(s.losses(divisors, {0, s.settings.micros})); });
 }
 
@@ -99,8 +105,15 @@ void Engine::use_loss(double times) {
   if (!used) used = times;
 }
 
+void Engine::on_gradients(std::function<void()> seen) {
+  State& s = state();
+  s.seen = std::move(seen);
+  s.waits = bool(s.seen);
+}
+
 void Engine::require_whole_gradients(const std::string& name) {
   State& s = state();
+  if (s.sees_gradients) return;
   require(
       s.begun && int64_t(s.begun->divisors.size()) == s.settings.micros, Exit::usage,
       "gradient of {}: complete only between the last micro-batch of a step and its update; read it there",

@@ -142,6 +142,9 @@ void add_telling_options(CLI::App& app, RunOptions& o) {
   app.add_flag("--quiet", o.quiet,
                "print only the model and its weights at the start, and no summary at the end")
       ->excludes(verbose);
+  app.add_option("--record", o.record.folder, "for cleave compare")->group("");
+  app.add_option("--follow", o.record.follow, "for cleave compare")->group("");
+  app.add_option("--perturb", o.record.perturb, "for cleave compare")->group("");
   app.add_flag("--strict", o.strict,
                "treat warnings about the ds_config and about changes since the checkpoint as errors");
 }

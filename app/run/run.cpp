@@ -126,7 +126,10 @@ Exit Run::train() {
                  .best = Best({wanted_.patience, wanted_.threshold}),
                  .facts = run_facts(wanted_, model_, read_.config, data_.training())};
   begin(parts);
-  return Loop(parts).run();
+  if (!wanted_.record.folder.empty()) parts.recorder.emplace(wanted_.record, *engine_, job_.first());
+  const Exit end = Loop(parts).run();
+  if (parts.recorder) parts.recorder->finish();
+  return end;
 }
 
 void Run::make_engine() {

@@ -8,6 +8,7 @@
 
 #include "app/options.h"
 #include "app/run/kept_checkpoints.h"
+#include "app/run/run_record.h"
 #include "config_schema/read_config.h"
 #include "data/text/tokenizer.h"
 
@@ -43,6 +44,7 @@ struct RunOptions {
   int64_t steps = 100, eval_interval = 0, save_interval = 0, keep_every = 0, trace_steps = 10;
   std::optional<double> epochs;  // replaces `steps`, which is computed when the data are known
   EpochLength epoch = {};        // of the data, when known
+  RecordOptions record;
   static constexpr int64_t kKept = 2;
   std::optional<int64_t> keep;  // absent: as the ds_config says, or kKept
   double save_minutes = 0;

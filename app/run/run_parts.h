@@ -1,8 +1,10 @@
 #pragma once
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "app/run/best.h"
 #include "app/run/profile.h"
+#include "app/run/recorder.h"
 #include "app/run/run_data.h"
 #include "app/run/run_folder.h"
 #include "app/run/run_options.h"
@@ -26,6 +28,7 @@ struct RunParts {
   EpochLength epoch;     // and the position at which the run started to count
   Best best;             // evaluation so far
   nlohmann::json facts;  // entry of this run in checkpoints
+  std::optional<Recorder> recorder = {};
 };
 
 }  // namespace cleave::app

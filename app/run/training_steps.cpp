@@ -31,7 +31,10 @@ void TrainingSteps::take() {
 runtime::StepResult TrainingSteps::train_or_save(std::span<const Batch> batches,
                                                  const std::function<void(int)>& begins) {
   try {
-    return run_.engine.train_batch(batches, begins);
+    if (run_.recorder) run_.recorder->begin_step();
+    const runtime::StepResult result = run_.engine.train_batch(batches, begins);
+    if (run_.recorder) run_.recorder->end_step(result);
+    return result;
   } catch (const Error& e) {
     const int64_t at = run_.engine.step();
     const std::string before = saving_.said(fmt::format("the state before step {}", at + 1));

@@ -71,6 +71,7 @@ ELSEWHERE = {
     "ssh HOST 'exec cleave launch --node'": (HOSTS, 'self.several("train.py"'),
     "srun --ntasks-per-node 1 deepspeed train.py": ("tests/multinode/slurm_test.py", "--ntasks-per-node"),
     "srun --mpi=pmi2": ("tests/launcher/pmi_test.cpp", "PMI_FD"),
+    "srun --mpi=pmix": ("tests/launcher/pmix_test.cpp", "PMIX_STANDIN"),
 }
 # Commands that no test runs: they need the network, or hours.
 NOT_RUN = ("git clone https://github.com/deepspeedai/DeepSpeed", ".venv/bin/pip install", "scripts/run_deepspeed_tests.sh",
