@@ -1,7 +1,7 @@
 """The engine that `initialize` returns: a module with forward, backward and step, as in DeepSpeed."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -81,6 +81,21 @@ class DeepSpeedEngine(SavedModule):
     def get_batch_info(self) -> tuple[Callable[[], int], Callable[[], int], Callable[[], int]]:
         """Returns the methods for the global batch size, the micro-batch size per rank and the number of micro-batches per step."""
         return self.train_batch_size, self.train_micro_batch_size_per_gpu, self.gradient_accumulation_steps
+
+    def whole_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields the name and the current values of each parameter of the module, for a generator that takes weights one by one.
+
+        Collective: all ranks take the same number of parameters; one rank may send them on (`load_weights` of vLLM,
+        `update_named_param` of trl's client). The values are in the module's type on the device, whole, and valid until the next one. At
+        stage 3 one unit is gathered at a time.
+        """
+        names = self._units.other_names(self.module)
+        for unit in self._units.units:
+            slots = [slot for slot in unit.slots if slot.name not in self._units.outside]
+            with self.gathered([slot.parameter for slot in slots], None):
+                for slot in slots:
+                    yield slot.name, slot.parameter.detach()
+                    yield from ((name, slot.parameter.detach()) for name, first in names.items() if first == slot.name)
 
     def deepspeed_io(
         self,

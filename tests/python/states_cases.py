@@ -47,6 +47,21 @@ def handed_over() -> list[int]:
     return [8 * 2048 * 2048 * 4 // 1024, of_process("VmHWM") - before]
 
 
+def weights_for_a_generator(stage: int) -> dict[str, Any]:
+    """Returns facts on `whole_weights` between the steps of a model with tied weights."""
+    engine = deepspeed.initialize(model=models.seeded(models.Gpt), config=config(stage, bf16={"enabled": True}))[0]
+    steps(engine, 1)
+    want = {name: engine.parameters_of(engine.name_of(p)) for name, p in engine.module.named_parameters(remove_duplicate=False)}
+    taken = {name: value.clone() for name, value in engine.whole_weights()}
+    for _ in zip(range(2), engine.whole_weights(), strict=False):  # a generator that takes only some
+        pass
+    steps(engine, 1, 1)
+    memory = engine.memory()
+    same = all(torch.equal(taken[name].float(), value.bfloat16().float().view(taken[name].shape)) for name, value in want.items())
+    found = {"names": taken.keys() == want.keys(), "same": same, "planned": memory["peak"] == memory["planned"]}
+    return found | {"types": sorted({str(value.dtype) for value in taken.values()})}
+
+
 def gathered(stage: int) -> dict[str, Any]:
     """Returns a parameter outside of calls, within GatheredParameters, and after a change by one rank."""
     engine = deepspeed.initialize(model=models.seeded(models.Gpt), config=config(stage, bf16={"enabled": True}))[0]

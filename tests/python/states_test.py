@@ -23,6 +23,11 @@ class States(unittest.TestCase):
                 self.assertEqual(seen["names"], True if rank == 0 else None)
                 self.assertEqual(seen["lost"], [], "a script on a CPU gets copies")
 
+    def test_a_generator_gets_whole_weights_in_planned_memory(self) -> None:
+        for stage in range(4):
+            for seen in ranks.answers(2, CASES, "weights_for_a_generator", stage):
+                self.assertEqual(seen, {"names": True, "same": True, "planned": True, "types": ["torch.bfloat16"]})
+
     def test_sanity_checks_find_a_change_that_is_lost(self) -> None:
         lost = "UsageError: GatheredParameters: an in-place modification is lost without modifier_rank; set it to the rank of the change"
         self.assertEqual(ranks.answers(2, CASES, "checked"), [[lost, "nothing"] * 2] * 2)
