@@ -14,6 +14,7 @@ int run_deepspeed(const Arguments& arguments);  // also the program's second nam
 int run_check(const Arguments& arguments);
 int run_explain(const Arguments& arguments);
 int run_plan(const Arguments& arguments);
+int run_compare(const Arguments& arguments);
 int run_data(const Arguments& arguments);
 int run_inspect(const Arguments& arguments);
 int run_verify(const Arguments& arguments);
@@ -36,6 +37,8 @@ inline constexpr Command kCommands[] = {
     {"check", "list all errors of ds_config files, with positions", run_check},
     {"explain", "print value, origin and effect of each key of a ds_config", run_explain},
     {"plan", "compute memory, traffic and idle share of every rank without starting ranks", run_plan},
+    {"compare", "train a PyTorch script in the engine and in plain torch, and name the first difference",
+     run_compare},
     {"eval", "compute the loss of a checkpoint on data", run_eval},
     {"generate", "sample text from a checkpoint", run_generate},
     {"inspect", "list the contents of a checkpoint", run_inspect},

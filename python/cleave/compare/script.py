@@ -1,0 +1,105 @@
+"""Runs a script on a rank of a comparison: python -m cleave.compare.script FOLDER ROLE [-m] SCRIPT ARGS."""
+
+import json
+import os
+import pathlib
+import random
+import runpy
+import sys
+from typing import Any
+
+import torch
+
+from .. import api
+from .. import job as jobs
+from ..errors import NotBuilt
+from ..families import FamilyEngine
+from ..layers import PipelineModule
+from . import plain
+from .events import Events
+from .follower import Follower
+from .observer import Observer, Recorder
+from .records import checksum
+
+ROLE = "CLEAVE_COMPARE"  # variable with the role of this run: subject or reference
+_ROUNDS = ("zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients")
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        import numpy
+    except ModuleNotFoundError:
+        return
+    numpy.random.seed(seed)
+
+
+class Run:
+    """The observed engine of a script."""
+
+    def __init__(self, folder: pathlib.Path, role: str, settings: dict[str, Any]) -> None:
+        self.folder, self.role, self.settings = folder, role, settings
+        self.observer: Observer | None = None
+        self.engines = 0
+        self._initialize = plain.initialize if role == "reference" and not settings["config"] else api.initialize
+
+    def initialize(self, *args: Any, **kwargs: Any) -> Any:
+        bound = plain.SIGNATURE.bind(*args, **kwargs)
+        if self.role == "reference" and self.settings["config"]:
+            bound.arguments.update(config=self.settings["config"], config_params=None, args=None)
+        model = bound.arguments.get("model")
+        if isinstance(model, PipelineModule):
+            raise NotBuilt("PipelineModule: not supported by cleave compare; compare its layers in an nn.Sequential")
+        values = {} if self.observer else {name: checksum(p) for name, p in _whole(model)}
+        result = self._initialize(*bound.args, **bound.kwargs)
+        engine = result[0]
+        self.engines += 1
+        if engine.optimizer is None or self.observer is not None:
+            return result
+        if isinstance(engine, FamilyEngine):
+            raise NotBuilt("cleave.native: not supported by cleave compare, because the engine computes the model; remove the key")
+        zero = engine.config.get("zero_optimization")
+        if isinstance(zero, dict) and (rounds := [key for key in _ROUNDS if zero.get(key)]):
+            raise NotBuilt(f"zero_optimization.{rounds[0]}: not supported by cleave compare, because it rounds on purpose; remove the key")
+        kind = Recorder if self.role == "subject" else Follower
+        self.observer = kind(engine, self.folder, self.settings["steps"])
+        self.observer.events.add("values", 0, of=values)
+        self.observer.begin()
+        return result
+
+
+def _whole(model: Any) -> Any:
+    """Yields the parameters that have values."""
+    for name, p in model.named_parameters() if isinstance(model, torch.nn.Module) else ():
+        if p.numel() and not p.is_meta and not hasattr(p, "ds_shard") and not (p.numel() > 1 and set(p.stride()) == {0}):
+            yield name, p
+
+
+def main() -> None:
+    """Runs the script as __main__ and ends it after the last step."""
+    folder, role, *words = sys.argv[1:]
+    settings = json.loads(pathlib.Path(folder, "settings.json").read_text())
+    os.environ[ROLE] = role
+    run = Run(pathlib.Path(folder, role), role, settings)
+    if role == "reference" and not settings["config"]:
+        plain.install(run.folder)
+    api.initialize = run.initialize
+    _seed(settings["seed"])
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
+        runpy.run_path(words[0], run_name="__main__")
+    if run.observer is None:
+        rank = int(os.environ.get("RANK", 0))
+        Events(run.folder, rank).flush()
+    else:
+        run.observer.close()
+    jobs._leave()
+
+
+if __name__ == "__main__":
+    main()
