@@ -10,11 +10,12 @@ from typing import Any
 
 import cleave as deepspeed
 import cleave.api
+import compared_cases
 import models
 import modules_cases
 import torch
 from cleave import native
-from cleave.compare import plain, script
+from cleave.compare import script, torch_ranks
 from torch import nn
 from torch.nn import functional as F
 
@@ -25,19 +26,18 @@ Script = Callable[[bool], None]  # called with True in the engine's run
 def run_roles(role: str, folder: str, scripts: dict[str, Script]) -> bool:
     """Runs scripts as `cleave compare` does in one role; returns whether the native library was loaded."""
     if role == "reference":
-        plain.install(pathlib.Path(folder))
+        torch_ranks.install(pathlib.Path(folder))
     first = cleave.api.initialize
     for name, run in scripts.items():
-        below = pathlib.Path(folder, name, role)
+        below = pathlib.Path(folder, name)
         below.mkdir(parents=True, exist_ok=True)
         random.seed(42)
         torch.manual_seed(42)
         cleave.api.initialize = first
-        made = script.Run(below, role, {"steps": STEPS + 1, "seed": 42, "config": None})  # never reached, so that the process goes on
+        made = script.Run(below, role, {"steps": 1000, "seed": 42, "config": None})  # never reached
         cleave.api.initialize = made.initialize
         run(role == "subject")
-        assert made.observer is not None
-        made.observer.close()
+        made.close()
     cleave.api.initialize = first
     return native.library.cache_info().currsize > 0
 
@@ -128,7 +128,8 @@ def _random_script(seed: int) -> Script:
             choices: list[Any] = [modules_cases._mean, modules_cases._inside]
             loss_of = draw.choice(choices if once else [*choices, modules_cases._twice, modules_cases._penalty, modules_cases._kept_graph])
         engine = deepspeed.initialize(model=module, model_parameters=_groups(module, draw), config=config)[0]
-        own = draw.random() < 0.2 and not config.get("fp16")  # the script calls the backward itself
+        # The script calls the backward itself, if the loss begins at outputs of the engine.
+        own = draw.random() < 0.2 and not config.get("fp16") and loss_of in (None, modules_cases._mean, modules_cases._inside)
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(next((k for k in ("bf16", "fp16") if config.get(k)), ""), torch.float32)
         for p in module.parameters():
             p.data = p.data if p.numel() else p.data.to(dtype)  # engines leave empty parameters as they are
@@ -149,6 +150,29 @@ def _random_script(seed: int) -> Script:
 def random_modules(role: str, folder: str, first: int, last: int) -> bool:
     """Runs random modules in one role."""
     return run_roles(role, folder, {str(seed): _random_script(seed) for seed in range(first, last)})
+
+
+# ---- scripts of compared_cases.py ----
+
+_SCRIPTS = (
+    "a_boundary_set_by_hand_at_stage_1 accumulates_in_no_sync_at_stage_1 activations_computed_again_at_stage_3 built_sharded_at_stage_3 "
+    "clipped_by_hand_without_zero frozen_in_mid_training_without_zero losses_divided_by_the_script_at_stage_2 predivided_without_zero "
+    "samples_of_a_loader_at_stage_1 several_losses_at_stage_1 two_engines_train_each_other two_groups_and_a_schedule_of_torchs_at_stage_3 "
+    "fp16_overflows_with_hysteresis_at_stage_3 unused_parameters_at_stage_3"
+)
+
+
+def scripts(role: str, folder: str, every: bool) -> bool:
+    """Runs scripts that were compared with DeepSpeed."""
+    names = [name for name in compared_cases.CASES if name != "resumed_at_stage_2"] if every else _SCRIPTS.split()
+
+    def run(name: str) -> Script:
+        def of_engine(here: bool) -> None:
+            compared_cases.CASES[name](deepspeed)
+
+        return of_engine
+
+    return run_roles(role, folder, {name: run(name) for name in names})
 
 
 # ---- planted differences ----

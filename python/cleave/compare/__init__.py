@@ -4,7 +4,7 @@ Each step starts from the weights of the engine in both runs, and the reference 
 difference passes from one step to the next. `eps` is the distance from 1 to the next number of a type. Allowed differences:
 
 - Inputs, outputs and losses: none. Equal kernels on equal weights give equal bits.
-- Gradients, by element: `(n + 2) * eps * S`. The engine adds `n` gradients of micro-batches and ranks, whose magnitudes have the sum
+- Gradients, by element: `(n + 2) * eps / 2 * S`. The engine adds `n` gradients of micro-batches and ranks, whose magnitudes have the sum
   `S`, in the type with the largest `eps` of gradients and messages; the reference adds in double. Each summand may also lose the
   smallest number of the type, divided by the loss scale.
 - Norm: `4 * eps` of fp32 of the norm of the engine's gradients in double.

@@ -59,7 +59,6 @@ def _run(options: argparse.Namespace, folder: pathlib.Path) -> int:
     (folder / "settings.json").write_text(json.dumps(settings))
     program = options.program or str(installed("bin/cleave"))
     for role, what in (("subject", "the engine"), ("reference", "plain torch" if config is None else options.against)):
-        (folder / role).mkdir(exist_ok=True)
         number = 1 if role == "subject" else 2
         print(f"compare: run {number} of 2: {what}, {options.ranks} ranks, {options.steps} steps", file=sys.stderr, flush=True)
         command = [program, "launch", "-n", str(options.ranks), "--", *python, "-m", "cleave.compare.script", str(folder), role, *script]
@@ -67,9 +66,9 @@ def _run(options: argparse.Namespace, folder: pathlib.Path) -> int:
         if code:
             print(f"error: compare: the script failed with {what} (exit code {code}); its message is above", file=sys.stderr)
             return code
-        if not (folder / role / "rank0.jsonl").exists():
-            raise UsageError("compare: the script called no initialize() with an optimizer; compare a script that trains")
     verdict = judge(folder, options.steps)
+    if verdict is None:
+        raise UsageError("compare: the script called no initialize() with an optimizer; compare a script that trains")
     print(json.dumps(as_json(verdict)) if options.json else text(verdict))
     return DIFFERENT if verdict.differences or not verdict.steps else 0
 

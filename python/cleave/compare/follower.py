@@ -2,10 +2,10 @@
 
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from .events import events_of
 from .observer import Observer
@@ -16,7 +16,7 @@ _EPS = {"fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
 _LEAST = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}  # smallest numbers
 
 
-def _compared(got: torch.Tensor, want: torch.Tensor, allowed: torch.Tensor) -> dict[str, Any]:
+def compared(got: torch.Tensor, want: torch.Tensor, allowed: torch.Tensor) -> dict[str, Any]:
     """Compares by element. `beyond` is the largest difference divided by the allowed one."""
     got, want, allowed = got.double().flatten(), want.flatten(), allowed.flatten()
     apart = (got - want).abs()
@@ -39,12 +39,15 @@ def _compared(got: torch.Tensor, want: torch.Tensor, allowed: torch.Tensor) -> d
 class Follower(Observer):
     """The reference run."""
 
-    def __init__(self, engine: Any, folder: pathlib.Path, steps: int) -> None:
-        super().__init__(engine, folder, steps)
-        self.subject = folder.parent / "subject"
+    def __init__(self, engine: Any, folder: pathlib.Path, end: Callable[[], None] | None, steps: int, subject: pathlib.Path) -> None:
+        """subject: folder with the records to follow."""
+        super().__init__(engine, folder, end, steps)
+        self.subject = subject
         self._results = {event["step"]: event for event in events_of(self.subject, 0, "step")}
         self._start = events_of(self.subject, 0, "start")[0]
         self._updates: dict[str, Update] = {}
+        self.rule = engine.optimizer  # its class has the rule of the update
+        self.scale = 1.0
         types = [kind for kind in self._start["types"] if kind in _EPS] or ["fp32"]
         given = [kind for kind in self._start["types"][1:] if kind in _EPS]
         self._types = given or types[:1]
@@ -52,29 +55,51 @@ class Follower(Observer):
             engine._autocast = torch.autocast(engine.device.type, engine._autocast.fast_dtype, cache_enabled=self._start["cache"])
 
     def begin(self) -> None:
-        weights = TensorReader(self.subject, "weight", 0)
-        for name, p in self.names().items():
-            if name in weights and not torch.equal(p.detach().cpu(), weights[name].to(p.dtype)) and self.rank == 0:
+        weights = self.recorded("weight", 0)
+        for name in self.names():
+            held = self.held(name)
+            if name in weights and not torch.equal(held, weights[name].to(held.dtype)) and self.rank == 0:
                 self.events.add("initial", 0, name=name)
         self._force(0)
 
     def _force(self, step: int) -> None:
         """Sets the weights and the loss scale of a step."""
-        weights = TensorReader(self.subject, "weight", step)
+        weights = self.recorded("weight", step)
         for name in self.names():
             if name in weights:
                 self.engine.set_parameter(name, weights[name])
         if step in self._results:
-            self.engine.scale_now = self.engine.optimizer.loss_scale = self.engine.optimizer.cur_scale = self._results[step]["scale"]
+            self.follow_scale(self._results[step]["scale"])
+
+    def follow_scale(self, scale: float) -> None:
+        """Sets the loss scale of the next step."""
+        self.scale = scale
+        self.engine.scale_now = self.engine.optimizer.loss_scale = self.engine.optimizer.cur_scale = scale
+
+    def held(self, name: str) -> torch.Tensor:
+        """Returns the current value of a parameter. Collective."""
+        return self.names()[name].detach().to("cpu")
+
+    def held_before_update(self, name: str) -> torch.Tensor:
+        """Returns the value of a parameter on the first rank."""
+        return self.held(name)
+
+    def sums(self, name: str) -> tuple[torch.Tensor, torch.Tensor, int]:
+        """Returns sum, sum of magnitudes and number of summands of a gradient. Collective."""
+        return self.engine.gradient_sums(name)  # type: ignore[no-any-return]
+
+    def expect(self, name: str, value: torch.Tensor, want: torch.Tensor, error: torch.Tensor) -> None:
+        """Called with the value of a parameter, and its value after the update in double with the rounding error."""
 
     def before(self) -> None:
-        if self.step not in self._results:
+        if self.step not in self._results:  # the subject ended earlier
             self.end()
+            return
         result = self._results[self.step]
-        recorded = TensorReader(self.subject, "gradient", self.step)
+        recorded = self.recorded("gradient", self.step)
         finite, squares = True, 0.0
         for name in self.trained():
-            total, sizes, count = self.engine.gradient_sums(name)
+            total, sizes, count = self.sums(name)
             finite = finite and bool(total.isfinite().all())
             if self.rank != 0:
                 continue
@@ -85,7 +110,7 @@ class Follower(Observer):
             squares += float(got.square().sum())
             if result["skipped"]:
                 continue
-            self.events.add("gradient", self.step, name=name, count=count, **_compared(got, total, self._allowed(sizes, count, total)))
+            self.events.add("gradient", self.step, name=name, count=count, **compared(got, total, self._allowed(sizes, count, total)))
         if self.rank == 0:
             norm = math.sqrt(squares)
             self.events.add("norm", self.step, got=result["norm"], want=norm, allowed=4 * _EPS["fp32"] * norm)
@@ -94,43 +119,51 @@ class Follower(Observer):
                 self._update(recorded, norm)
         self.engine.outcome = result["norm"], result["skipped"]
 
+    def recorded(self, kind: str, step: int) -> TensorReader:
+        """Returns tensors of the subject."""
+        return TensorReader(self.subject, kind, step)
+
+    def is_updated(self) -> bool:
+        """Returns True if the subject updated in this step."""
+        return self.step in self._results and not self._results[self.step]["skipped"]
+
     def _allowed(self, sizes: torch.Tensor, count: int, total: torch.Tensor) -> torch.Tensor:
         eps, least = max(_EPS[t] for t in self._types), max(_LEAST[t] for t in self._types)
-        allowed: torch.Tensor = (count + 2) * (eps * sizes + least / self.engine.scale_now)
+        allowed: torch.Tensor = (count + 2) * (eps / 2 * sizes + least / self.scale)
         return allowed.add_(count * 2.0**-40 if self._start["exact_sums"] else 0.0)
 
     def _update(self, recorded: TensorReader, norm: float) -> None:
         """Compares the weights after the update with an update in double precision from the recorded gradients."""
         clipping = float(self.engine.gradient_clipping() or 0.0)
         factor = 1 / max(1.0, (norm + 1e-6) / clipping) if clipping > 0 else 1.0
-        before, after = (TensorReader(self.subject, "weight", self.step + n) for n in (0, 1))
+        before, after = (self.recorded("weight", self.step + n) for n in (0, 1))
         optimizer, named, trained = self.engine.optimizer, self.names(), set(self.trained())
         group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
         for name, p in named.items():
             if name not in after:
                 continue
-            first = before[name].to(p.dtype)
-            held = p.detach().cpu()
-            value = before[name].double() if torch.equal(first, held) else held.double()  # a script may have changed it
+            held = self.held_before_update(name)
+            value = (before[name] if torch.equal(before[name].to(held.dtype), held) else held).double()  # a script may have changed it
             got, more = after[name].double(), dict[str, Any]()
             if name in trained and name in recorded:
                 group, gradient = group_of[id(p)], recorded[name].double() * factor
                 update = self._updates.setdefault(name, Update())
                 restore_to = update.before()
-                want, error = update(optimizer, group, value, gradient)
-                compared = _compared(got - value, want - value, error)
-                if compared["beyond"] > 1:
+                want, error = update(self.rule, group, value, gradient)
+                self.expect(name, value, want, error)
+                found = compared(got - value, want - value, error)
+                if found["beyond"] > 1:
                     more = {"like": self._like(update, restore_to, got, value, gradient, factor, group, error)}
             else:
-                compared = _compared(got - value, torch.zeros_like(value), torch.zeros_like(value))
+                found = compared(got - value, torch.zeros_like(value), torch.zeros_like(value))
                 more = {"frozen": True}
-            if compared["beyond"] > 0 or name in trained:
-                self.events.add("update", self.step, name=name, **compared, **more)
+            if found["beyond"] > 0 or name in trained:
+                self.events.add("update", self.step, name=name, **found, **more)
 
     def _like(self, update: Update, restore: Any, got: Any, value: Any, gradient: Any, factor: float, group: Any, error: Any) -> str:
         """Returns the mistake that gives the engine's weights, or an empty string."""
         now = update.before()
-        optimizer, decay = self.engine.optimizer, group.get("weight_decay", 0)
+        decay = group.get("weight_decay", 0)
         tries: list[tuple[str, Any, Any]] = [("the gradient is not clipped", gradient / factor, group)] if factor != 1 else []
         if decay:
             tries.append(("weight decay is left out", gradient, {**group, "weight_decay": 0.0}))
@@ -138,7 +171,7 @@ class Follower(Observer):
         tries.append(("the parameter is not updated", None, group))
         if group.get("betas"):
             tries.append(("the betas are swapped", gradient, {**group, "betas": tuple(reversed(group["betas"]))}))
-        for other in optimizer.param_groups:
+        for other in self.engine.optimizer.param_groups:
             for key in ("lr", "weight_decay"):
                 if other is not group and other.get(key) != group.get(key):
                     tries.append((f"{key} is that of another group", gradient, {**group, key: other[key]}))
@@ -146,7 +179,7 @@ class Follower(Observer):
         found = ""
         for text, tried, values in tries:
             restore()
-            want = value if tried is None else update.tried(optimizer, values, value, tried)
+            want = value if tried is None else update.tried(self.rule, values, value, tried)
             if bool(((got - want).abs() <= error).all()):
                 found = text
                 break
@@ -156,9 +189,3 @@ class Follower(Observer):
     def after(self) -> None:
         self._force(self.step + 1)
         self.events.flush()
-
-    def end(self) -> None:
-        self.close()
-        if dist.is_initialized():
-            dist.barrier()
-        super().end()

@@ -27,6 +27,7 @@ class Difference:
     allowed: float | None = None
     note: str = ""
     event: dict[str, Any] = field(default_factory=dict)
+    engine: int = 1
 
 
 @dataclass
@@ -37,7 +38,8 @@ class Verdict:
     asked: int
     ranks: int
     parameters: int
-    compared: int = 0  # outputs and losses
+    engines: int = 1
+    compared: int = 0  # inputs, outputs and losses
     differences: list[Difference] = field(default_factory=list)
     largest: dict[str, dict[str, Any]] = field(default_factory=dict)  # closest to the allowed difference, by kind
     notes: list[str] = field(default_factory=list)
@@ -140,7 +142,8 @@ def _of_first_rank(mine: list[Any], theirs: list[Any], verdict: Verdict, places:
             yield Difference("norm", step, (_NORM,), "", got=event["got"], want=event["want"], difference=apart, allowed=event["allowed"])
         elif what == "skipped" and event["got"] != event["want"]:
             yield Difference("skipped step", step, (_SKIPPED,), "", got=event["got"], want=event["want"])
-        elif what in ("gradient", "update"):
+        elif what in ("gradient", "update", "own update"):
+            what = "update of the reference" if what == "own update" else what
             if what == "gradient" or not event.get("frozen"):
                 held = verdict.largest.get(what)
                 if held is None or event["beyond"] > held["beyond"]:
@@ -161,8 +164,26 @@ def _initial(rank: int, mine: list[Any], theirs: list[Any], places: dict[str, in
             yield Difference("initial value", 0, (_INITIAL, 0, places.get(name, 0), rank), name, rank, note=note)
 
 
-def judge(folder: pathlib.Path, asked: int) -> Verdict:
-    """Compares the records of both runs in a folder."""
+def judge(folder: pathlib.Path, asked: int) -> Verdict | None:
+    """Compares the records of all engines of both runs in a folder. None: there is no engine."""
+    verdict: Verdict | None = None
+    for number in range(1, 1 + len(list(folder.glob("engine*")))):
+        found = _of_engine(folder / f"engine{number}", asked)
+        for d in found.differences:
+            d.engine = number
+        if verdict is None:
+            verdict = found
+        else:
+            verdict.engines, verdict.compared = number, verdict.compared + found.compared
+            verdict.parameters += found.parameters
+            verdict.differences += found.differences
+    if verdict and verdict.engines > 1:
+        verdict.differences.sort(key=lambda d: d.step)
+        verdict.notes.append(f"{verdict.engines} engines; the first one counts the steps")
+    return verdict
+
+
+def _of_engine(folder: pathlib.Path, asked: int) -> Verdict:
     first = [events_of(folder / role, 0) for role in ("subject", "reference")]
     done = [sum(e["what"] == what for e in side) for side, what in zip(first, ("step", "skipped"), strict=True)]
     start = next(e for e in first[0] if e["what"] == "start")

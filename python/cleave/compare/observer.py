@@ -1,7 +1,7 @@
 """Observes an engine in both runs: losses, outputs, groups and the result of each step."""
 
 import pathlib
-import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,8 +21,16 @@ def plain_values(group: dict[str, Any]) -> dict[str, Any]:
 class Observer:
     """Common part of both runs; subclasses record or follow at each update."""
 
-    def __init__(self, engine: Any, folder: pathlib.Path, steps: int) -> None:
-        self.engine, self.folder, self.steps = engine, folder, steps
+    def __init__(self, engine: Any, folder: pathlib.Path, end: Callable[[], None] | None, steps: int) -> None:
+        """Attaches to an engine.
+
+        Args:
+            folder: for the records.
+            end: ends the process; called after the last step. None: another engine decides when the comparison ends.
+            steps: number of steps.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self.engine, self.folder, self.steps, self._end = engine, folder, steps, end
         self.rank, self.step, self.micro = int(engine.global_rank), 0, 0
         self.events = Events(folder, self.rank)
         self._backward, self._step = engine.backward, engine.step
@@ -63,6 +71,11 @@ class Observer:
                 self.end()
         return result
 
+    def end(self) -> None:
+        """Ends the comparison."""
+        if self._end:
+            self._end()
+
     def _note_groups(self) -> None:
         names = {id(p): name for name, p in self.names().items()}
         for group in self.engine.optimizer.param_groups if self.rank == 0 else ():
@@ -79,12 +92,6 @@ class Observer:
     def after(self) -> None:
         """Called after an update. Collective."""
 
-    def end(self) -> None:
-        """Ends this process after the last step, on all ranks together."""
-        self.close()
-        self.engine._job.barrier()
-        leave()
-
     def close(self) -> None:
         self.events.flush()
 
@@ -95,23 +102,11 @@ def _nothing(loaded: Any) -> Any:
     return loaded
 
 
-def leave() -> None:
-    """Ends this process without an error, whatever the script catches."""
-    import os
-
-    from .. import job as jobs
-
-    sys.stdout.flush()
-    sys.stderr.flush()
-    jobs._leave()
-    os._exit(0)
-
-
 class Recorder(Observer):
     """The subject: records gradients, weights and results of the engine."""
 
-    def __init__(self, engine: Any, folder: pathlib.Path, steps: int) -> None:
-        super().__init__(engine, folder, steps)
+    def __init__(self, engine: Any, folder: pathlib.Path, end: Callable[[], None] | None, steps: int) -> None:
+        super().__init__(engine, folder, end, steps)
         self._gradients, self._weights = TensorWriter(folder, "gradient"), TensorWriter(folder, "weight")
 
     def _all(self, kind: str, names: list[str]) -> Any:

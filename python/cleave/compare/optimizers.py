@@ -108,7 +108,6 @@ def optimizer_of(section: Mapping[str, Any], given: Any, parameters: list[Any]) 
 
 def _plain_class(optimizer: Any, group: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Returns the class that updates in torch, and its group, for an optimizer of this package or of torch."""
-    optimizer = getattr(optimizer, "optimizer", optimizer)
     if isinstance(optimizer, FusedAdam):
         if not group.get("bias_correction", True):
             return UncorrectedAdam, {**group, "decoupled": optimizer.adam_w_mode}
@@ -120,7 +119,8 @@ def _plain_class(optimizer: Any, group: dict[str, Any]) -> tuple[Any, dict[str, 
 
 def _stepped(optimizer: Any, group: dict[str, Any], value: torch.Tensor, gradient: torch.Tensor, state: State) -> torch.Tensor:
     """Runs one step of a class of optimizers on one parameter, changes its state, and returns the new value."""
-    kind, group = _plain_class(optimizer, group)
+    optimizer = getattr(optimizer, "optimizer", optimizer)
+    kind, group = _plain_class(optimizer, {**optimizer.param_groups[0], **group})
     parameter = torch.nn.Parameter(value.clone())
     parameter.grad = gradient.clone()
     off = {key: False for key in ("foreach", "fused", "capturable") if key in group}

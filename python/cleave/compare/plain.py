@@ -5,10 +5,7 @@ weights of the next step, so this engine only counts, sums and advances the sche
 """
 
 import contextlib
-import ctypes
 import inspect
-import os
-import pathlib
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -16,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import api, zero
+from .. import api
 from .. import job as jobs
 from ..configuration import Configuration, chosen
 from ..declared import _in_types_of
@@ -29,56 +26,6 @@ from .optimizers import optimizer_of
 from .schedules import PlainSchedule
 
 SIGNATURE = inspect.signature(api.initialize)
-
-
-class TorchJob:
-    """The ranks of the launcher's environment; collectives are those of torch."""
-
-    def __init__(self) -> None:
-        rank, world, local = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
-        device = f"cuda:{local % torch.cuda.device_count()}" if torch.cuda.is_available() else "cpu"
-        self._facts = {"rank": rank, "world": world, "local_rank": local, "local_size": world, "device": device}
-
-    def facts(self) -> dict[str, Any]:
-        return self._facts
-
-    def broadcast(self, address: int, size: int, root: int) -> None:
-        jobs.init_torch()
-        dist.broadcast(torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=torch.uint8), root)
-
-    def sum(self, values: Any) -> list[float]:
-        jobs.init_torch()
-        summed = torch.tensor(list(values), dtype=torch.float64)
-        dist.all_reduce(summed)
-        return list(map(float, summed))
-
-    def barrier(self) -> None:
-        self.sum([0.0])
-
-    def stop_requested(self) -> bool:
-        return False
-
-    def catch_signals(self) -> None:
-        """Has no effect."""
-
-    def close(self, reason: str | None, exit_code: int = 0) -> None:
-        """Has no effect."""
-
-
-def install(folder: pathlib.Path) -> None:
-    """Makes this process a rank without the native library. Ranks meet at a file in the folder."""
-    job: Any = TorchJob()
-    jobs._job, jobs._owner = job, os.getpid()
-
-    def store(facts: dict[str, Any], wait: Any) -> Any:
-        return dist.FileStore(str(folder / "store"), facts["world"])
-
-    def whole(self: Any, *args: Any, **kwargs: Any) -> None:
-        self.enabled = False
-
-    jobs._store = store
-    zero.Init.__init__ = whole  # type: ignore[method-assign]
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 def _number(config: Configuration, key: str) -> int | None:
@@ -100,7 +47,7 @@ class _Given(dict[str, Any]):
     """Effective values of a ds_config: those it has, else defaults."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        defaults = {"zero_optimization.stage": 0, "gradient_clipping": 0.0, "fp16.enabled": False, "bf16.enabled": False}
+        defaults = {"zero_optimization.stage": 0, "gradient_clipping": 1.0, "fp16.enabled": False, "bf16.enabled": False}
         super().__init__(defaults)
         for key, value in given.items():
             self.update({f"{key}.{below}": v for below, v in value.items()} if isinstance(value, Mapping) else {key: value})
@@ -141,6 +88,9 @@ class PlainEngine(DeepSpeedEngine):
         self.scale_now = 1.0  # loss scale of the step
         self.outcome: tuple[float, bool] = (0.0, False)  # norm of the step, and whether it is skipped
         self._factor = 1.0
+        self._before, self._after = self._averaging()
+        self._shows = self._precision == "fp32" and int(self._value("zero_optimization.stage")) < 2
+        self._visible: dict[str, Any] = {}  # complete gradients of the step, with the tensors in parameter.grad
         self._sums: dict[str, list[Any]] = {}  # of each parameter: sum, sum of magnitudes, number of summands
         self._watched: set[int] = set()
         self._watch_trained()
@@ -162,6 +112,16 @@ class PlainEngine(DeepSpeedEngine):
                 submodule._buffers[name] = buffer.to(self.device, dtype if buffer.is_floating_point() else None)
                 self._from_first(submodule._buffers[name])
         self._name_of = {id(p): name for name, p in self.names.items()}
+
+    def _averaging(self) -> tuple[float, float]:
+        """Returns the divisor of each loss except the number of micro-batches, and the factor of the sums."""
+        given = self.config
+        if given.get("gradient_allreduce_op") == "sum":
+            return 1.0, 1.0
+        predivide = float(given.get("gradient_predivide_factor", 1.0))
+        if given.get("prescale_gradients") or predivide == 1:
+            return float(self.world_size), 1.0
+        return predivide, predivide / self.world_size
 
     def _from_first(self, tensor: Any, root: int = 0) -> None:
         if self.world_size > 1 and tensor.numel():
@@ -199,33 +159,53 @@ class PlainEngine(DeepSpeedEngine):
 
     def gradient_sums(self, name: str) -> tuple[torch.Tensor, torch.Tensor, int]:
         """Returns sum, sum of magnitudes and number of summands of a gradient over micro-batches and ranks. Collective."""
+        if name not in self._visible:
+            return self._summed(name)
+        (total, sizes, count), shown, version = self._visible[name]
+        now = self.names[name].grad
+        if now is None or (now is shown and now._version == version):
+            return total, sizes, count
+        changed = now.detach().to("cpu", torch.float64)  # the script did, as by clip_grad_norm_
+        return changed, sizes * (changed.norm() / total.norm().clamp_min(1e-300)) + changed.abs(), count
+
+    def _show(self) -> None:
+        """Shows complete gradients to the script, which may change them. Collective."""
+        for name, p in self.trained().items():
+            if p.requires_grad:
+                summed = self._summed(name)
+                p.grad = summed[0].to(p.device, p.dtype)
+                self._visible[name] = summed, p.grad, p.grad._version
+
+    def _summed(self, name: str) -> tuple[torch.Tensor, torch.Tensor, int]:
         zeros = torch.zeros(self.names[name].shape, dtype=torch.float64)
         total, sizes, count = self._sums.pop(name, None) or [zeros, zeros.clone(), 0]
         if self.world_size > 1:
             dist.all_reduce(total)
             dist.all_reduce(sizes)
             count = int(self._job.sum([float(count)])[0])
-        return total / self.scale_now, sizes / self.scale_now, count
+        return total * self._after / self.scale_now, sizes * self._after / self.scale_now, count
 
     # ---- a step ----
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         self._watch_trained()
-        self._factor = self.scale_now / (self._micro_batches * self.world_size)  # of a backward that the script calls itself
+        self._factor = self.scale_now / (self._micro_batches * self._before)  # of a backward that the script calls itself
         with self._autocast:
             return self.module(*inputs, **kwargs)
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         self._require_loss("backward", loss)
         times = 1 if scale_wrt_gas else self._micro_batches
-        seed = torch.full_like(loss, self.scale_now * times / (self._micro_batches * self.world_size))
+        seed = torch.full_like(loss, self.scale_now * times / (self._micro_batches * self._before))
         before, self._factor = self._factor, 1.0
         torch.autograd.backward(loss, seed, retain_graph=retain_graph)
         self._factor = before
+        if self._shows and self.is_gradient_accumulation_boundary() and not self._unsynced:
+            self._show()
         return loss.detach() / self._micro_batches if scale_wrt_gas else loss.detach()
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        self._factor = 1.0 / (self._micro_batches * self.world_size)
+        self._factor = 1.0 / (self._micro_batches * self._before)
         return loss.float() * self.scale_now
 
     def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
@@ -241,6 +221,9 @@ class PlainEngine(DeepSpeedEngine):
         self.skipped_steps += skipped
         self.global_samples += self.train_batch_size()
         self._sums.clear()
+        for name in self._visible:
+            self.names[name].grad = None
+        self._visible.clear()
         if self.lr_scheduler is not None and not skipped:
             self.lr_scheduler.step(**(lr_kwargs or {}))
 
@@ -269,7 +252,7 @@ class PlainEngine(DeepSpeedEngine):
         total: torch.Tensor = self._sums[name][0].clone()
         if self.world_size > 1:
             dist.all_reduce(total)
-        return (total / self.scale_now).float()
+        return (total * self._after / self.scale_now).float()
 
     @contextlib.contextmanager
     def gathered(self, parameters: list[torch.nn.Parameter], modifier_rank: int | None) -> Iterator[None]:

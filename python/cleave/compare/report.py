@@ -12,7 +12,7 @@ def _number(value: Any) -> str:
 
 
 def _place(d: Difference) -> str:
-    parts = [f"step {d.step + 1}"]
+    parts = [f"step {d.step + 1}"] + ([f"engine {d.engine}"] if d.engine > 1 else [])
     parts += [f"rank {d.rank}"] if d.rank is not None else []
     parts += [f"micro-batch {d.micro + 1}"] if d.micro is not None else []
     return ", ".join(parts)
@@ -164,7 +164,7 @@ def text(verdict: Verdict) -> str:
 
 def _of_json(d: Difference) -> dict[str, Any]:
     micro = None if d.micro is None else d.micro + 1
-    place = {"what": d.what, "step": d.step + 1, "rank": d.rank, "micro_batch": micro, "name": d.where}
+    place = {"what": d.what, "engine_number": d.engine, "step": d.step + 1, "rank": d.rank, "micro_batch": micro, "name": d.where}
     return place | {"engine": d.got, "reference": d.want, "difference": d.difference, "allowed": d.allowed, "note": d.note}
 
 

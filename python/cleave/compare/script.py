@@ -15,9 +15,9 @@ from .. import job as jobs
 from ..errors import NotBuilt
 from ..families import FamilyEngine
 from ..layers import PipelineModule
-from . import plain
-from .events import Events
+from . import plain, torch_ranks
 from .follower import Follower
+from .layouts import EngineFollower
 from .observer import Observer, Recorder
 from .records import checksum
 
@@ -36,37 +36,59 @@ def _seed(seed: int) -> None:
 
 
 class Run:
-    """The observed engine of a script."""
+    """The observed engines of a script."""
 
     def __init__(self, folder: pathlib.Path, role: str, settings: dict[str, Any]) -> None:
         self.folder, self.role, self.settings = folder, role, settings
-        self.observer: Observer | None = None
-        self.engines = 0
+        self.observers: list[Observer] = []
         self._initialize = plain.initialize if role == "reference" and not settings["config"] else api.initialize
 
     def initialize(self, *args: Any, **kwargs: Any) -> Any:
+        """Replaces `cleave.initialize`: returns the engine of this role, and observes it if it trains."""
         bound = plain.SIGNATURE.bind(*args, **kwargs)
         if self.role == "reference" and self.settings["config"]:
             bound.arguments.update(config=self.settings["config"], config_params=None, args=None)
         model = bound.arguments.get("model")
         if isinstance(model, PipelineModule):
             raise NotBuilt("PipelineModule: not supported by cleave compare; compare its layers in an nn.Sequential")
-        values = {} if self.observer else {name: checksum(p) for name, p in _whole(model)}
+        values = {name: checksum(p) for name, p in _whole(model)}
         result = self._initialize(*bound.args, **bound.kwargs)
         engine = result[0]
-        self.engines += 1
-        if engine.optimizer is None or self.observer is not None:
+        if engine.optimizer is None:
             return result
         if isinstance(engine, FamilyEngine):
             raise NotBuilt("cleave.native: not supported by cleave compare, because the engine computes the model; remove the key")
         zero = engine.config.get("zero_optimization")
         if isinstance(zero, dict) and (rounds := [key for key in _ROUNDS if zero.get(key)]):
             raise NotBuilt(f"zero_optimization.{rounds[0]}: not supported by cleave compare, because it rounds on purpose; remove the key")
-        kind = Recorder if self.role == "subject" else Follower
-        self.observer = kind(engine, self.folder, self.settings["steps"])
-        self.observer.events.add("values", 0, of=values)
-        self.observer.begin()
+        self._observe(engine, values)
         return result
+
+    def _observe(self, engine: Any, values: dict[str, int]) -> None:
+        name = f"engine{len(self.observers) + 1}"
+        given = engine, self.folder / name / self.role, None if self.observers else self.end, self.settings["steps"]
+        subject = self.folder / name / "subject"
+        if self.role == "subject":
+            observer: Observer = Recorder(*given)
+        else:
+            observer = (EngineFollower if self.settings["config"] else Follower)(*given, subject)
+        self.observers.append(observer)
+        observer.events.add("values", 0, of=values)
+        observer.begin()
+
+    def end(self) -> None:
+        """Ends this process without an error, on all ranks together, whatever the script catches."""
+        self.close()
+        self.observers[0].engine._job.barrier()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        jobs._leave()
+        os._exit(0)
+
+    def close(self) -> None:
+        """Writes what is recorded."""
+        for observer in self.observers:
+            observer.close()
 
 
 def _whole(model: Any) -> Any:
@@ -81,9 +103,9 @@ def main() -> None:
     folder, role, *words = sys.argv[1:]
     settings = json.loads(pathlib.Path(folder, "settings.json").read_text())
     os.environ[ROLE] = role
-    run = Run(pathlib.Path(folder, role), role, settings)
+    run = Run(pathlib.Path(folder), role, settings)
     if role == "reference" and not settings["config"]:
-        plain.install(run.folder)
+        torch_ranks.install(run.folder)
     api.initialize = run.initialize
     _seed(settings["seed"])
     if words[0] == "-m":
@@ -93,11 +115,7 @@ def main() -> None:
         sys.argv = words
         sys.path[0] = os.path.dirname(os.path.abspath(words[0]))
         runpy.run_path(words[0], run_name="__main__")
-    if run.observer is None:
-        rank = int(os.environ.get("RANK", 0))
-        Events(run.folder, rank).flush()
-    else:
-        run.observer.close()
+    run.close()
     jobs._leave()
 
 
