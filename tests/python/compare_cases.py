@@ -34,7 +34,7 @@ def run_roles(role: str, folder: str, scripts: dict[str, Script]) -> bool:
         random.seed(42)
         torch.manual_seed(42)
         cleave.api.initialize = first
-        made = script.Run(below, role, {"steps": 1000, "seed": 42, "config": None})  # never reached
+        made = script.Run(below, role, {"steps": 1000, "seed": 42, "against": "torch"})  # never reached
         cleave.api.initialize = made.initialize
         run(role == "subject")
         made.close()

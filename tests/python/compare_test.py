@@ -149,7 +149,7 @@ class Compare(unittest.TestCase):
             ([], "compare: no script; write it after --"),
             (["a.json", "b.json"], "compare: unexpected argument a.json; write the script after --"),
             (["--steps", "0", "--", python, "train.py"], "--steps: expected an integer from 1 to 1000000, got 0"),
-            (["--against", "nothing.json", "--", python, "train.py"], "--against: expected torch or an existing ds_config file"),
+            (["--against", "nothing.json", "--", python, "train.py"], "--against: expected torch, deepspeed or an existing ds_config file"),
             (["--", python, "nothing.py"], "nothing.py: does not exist"),
             (["--", python, "-c", "pass"], "compare: -c is not supported"),
             (["--keep", ".", "--", python, "train.py"], "--keep: . is not empty"),

@@ -14,6 +14,7 @@ from .judge import judge
 from .report import as_json, text
 
 DIFFERENT = 5  # exit code
+_NAMES = {"torch": "plain torch", "deepspeed": "DeepSpeed"}
 
 
 def _words(command: list[str]) -> tuple[list[str], list[str]]:
@@ -47,18 +48,18 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(words)
     options.command = options.command[1:] if options.command[:1] == ["--"] else options.command
-    if options.against != "torch" and not pathlib.Path(options.against).is_file():
-        raise UsageError(f"--against: expected torch or an existing ds_config file (got {options.against})")
+    if options.against not in _NAMES and not pathlib.Path(options.against).is_file():
+        raise UsageError(f"--against: expected torch, deepspeed or an existing ds_config file (got {options.against})")
     return options
 
 
 def _run(options: argparse.Namespace, folder: pathlib.Path) -> int:
     python, script = _words(options.command)
-    config = None if options.against == "torch" else str(pathlib.Path(options.against).resolve())
-    settings = {"steps": options.steps, "seed": options.seed, "config": config}
+    against = options.against if options.against in _NAMES else str(pathlib.Path(options.against).resolve())
+    settings = {"steps": options.steps, "seed": options.seed, "against": against}
     (folder / "settings.json").write_text(json.dumps(settings))
     program = options.program or str(installed("bin/cleave"))
-    for role, what in (("subject", "the engine"), ("reference", "plain torch" if config is None else options.against)):
+    for role, what in (("subject", "the engine"), ("reference", _NAMES.get(against, options.against))):
         number = 1 if role == "subject" else 2
         print(f"compare: run {number} of 2: {what}, {options.ranks} ranks, {options.steps} steps", file=sys.stderr, flush=True)
         command = [program, "launch", "-n", str(options.ranks), "--", *python, "-m", "cleave.compare.script", str(folder), role, *script]

@@ -51,7 +51,7 @@ class Follower(Observer):
         types = [kind for kind in self._start["types"] if kind in _EPS] or ["fp32"]
         given = [kind for kind in self._start["types"][1:] if kind in _EPS]
         self._types = given or types[:1]
-        if isinstance(engine._autocast, torch.autocast):
+        if isinstance(getattr(engine, "_autocast", None), torch.autocast):
             engine._autocast = torch.autocast(engine.device.type, engine._autocast.fast_dtype, cache_enabled=self._start["cache"])
 
     def begin(self) -> None:
@@ -60,14 +60,14 @@ class Follower(Observer):
             held = self.held(name)
             if name in weights and not torch.equal(held, weights[name].to(held.dtype)) and self.rank == 0:
                 self.events.add("initial", 0, name=name)
-        self._force(0)
+        self.force(0)
 
-    def _force(self, step: int) -> None:
+    def force(self, step: int) -> None:
         """Sets the weights and the loss scale of a step."""
         weights = self.recorded("weight", step)
         for name in self.names():
             if name in weights:
-                self.engine.set_parameter(name, weights[name])
+                self.set(name, weights[name])
         if step in self._results:
             self.follow_scale(self._results[step]["scale"])
 
@@ -75,6 +75,10 @@ class Follower(Observer):
         """Sets the loss scale of the next step."""
         self.scale = scale
         self.engine.scale_now = self.engine.optimizer.loss_scale = self.engine.optimizer.cur_scale = scale
+
+    def set(self, name: str, value: torch.Tensor) -> None:
+        """Overwrites a parameter. Collective."""
+        self.engine.set_parameter(name, value)
 
     def held(self, name: str) -> torch.Tensor:
         """Returns the current value of a parameter. Collective."""
@@ -110,7 +114,7 @@ class Follower(Observer):
             squares += float(got.square().sum())
             if result["skipped"]:
                 continue
-            self.events.add("gradient", self.step, name=name, count=count, **compared(got, total, self._allowed(sizes, count, total)))
+            self.events.add("gradient", self.step, name=name, count=count, **compared(got, total, self.allowed(sizes, count)))
         if self.rank == 0:
             norm = math.sqrt(squares)
             self.events.add("norm", self.step, got=result["norm"], want=norm, allowed=4 * _EPS["fp32"] * norm)
@@ -127,9 +131,14 @@ class Follower(Observer):
         """Returns True if the subject updated in this step."""
         return self.step in self._results and not self._results[self.step]["skipped"]
 
-    def _allowed(self, sizes: torch.Tensor, count: int, total: torch.Tensor) -> torch.Tensor:
-        eps, least = max(_EPS[t] for t in self._types), max(_LEAST[t] for t in self._types)
-        allowed: torch.Tensor = (count + 2) * (eps / 2 * sizes + least / self.scale)
+    def eps(self) -> float:
+        """Returns the distance from 1 to the next number of the type in which gradients are added."""
+        return max(_EPS[kind] for kind in self._types)
+
+    def allowed(self, sizes: torch.Tensor, count: int) -> torch.Tensor:
+        """Returns the allowed difference of each element of a gradient."""
+        least = max(_LEAST[kind] for kind in self._types)
+        allowed: torch.Tensor = (count + 2) * (self.eps() / 2 * sizes + least / self.scale)
         return allowed.add_(count * 2.0**-40 if self._start["exact_sums"] else 0.0)
 
     def _update(self, recorded: TensorReader, norm: float) -> None:
@@ -137,16 +146,15 @@ class Follower(Observer):
         clipping = float(self.engine.gradient_clipping() or 0.0)
         factor = 1 / max(1.0, (norm + 1e-6) / clipping) if clipping > 0 else 1.0
         before, after = (self.recorded("weight", self.step + n) for n in (0, 1))
-        optimizer, named, trained = self.engine.optimizer, self.names(), set(self.trained())
-        group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-        for name, p in named.items():
+        trained, group_of = set(self.trained()), {name: group for group, names in self.groups() for name in names}
+        for name in self.names():
             if name not in after:
                 continue
             held = self.held_before_update(name)
             value = (before[name] if torch.equal(before[name].to(held.dtype), held) else held).double()  # a script may have changed it
             got, more = after[name].double(), dict[str, Any]()
             if name in trained and name in recorded:
-                group, gradient = group_of[id(p)], recorded[name].double() * factor
+                group, gradient = group_of[name], recorded[name].double() * factor
                 update = self._updates.setdefault(name, Update())
                 restore_to = update.before()
                 want, error = update(self.rule, group, value, gradient)
@@ -187,5 +195,5 @@ class Follower(Observer):
         return found
 
     def after(self) -> None:
-        self._force(self.step + 1)
+        self.force(self.step + 1)
         self.events.flush()

@@ -1,12 +1,15 @@
 """Observes an engine in both runs: losses, outputs, groups and the result of each step."""
 
 import pathlib
+import shutil
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..errors import NotBuilt
+from ..errors import NotBuilt, UsageError
+from ..units import shape_of
 from .events import VALUES, Events
 from .records import TensorWriter
 from .watch import Watch
@@ -46,10 +49,15 @@ class Observer:
         named = getattr(self.engine, "names", None)
         return named if isinstance(named, dict) else {slot.name: slot.parameter for slot in self.engine._units.slots()}
 
+    def groups(self) -> list[tuple[dict[str, Any], list[str]]]:
+        """Returns the parameter groups of the optimizer with the names of their parameters."""
+        names = {id(p): name for name, p in self.names().items()}
+        return [(group, [names[id(p)] for p in group["params"] if id(p) in names]) for group in self.engine.optimizer.param_groups]
+
     def trained(self) -> list[str]:
         """Returns the names of the parameters that the optimizer trains now, in the order of the module."""
-        has = {id(p) for group in self.engine.optimizer.param_groups for p in group["params"]}
-        return [name for name, p in self.names().items() if id(p) in has and p.requires_grad]
+        has = {name for _, names in self.groups() for name in names}
+        return [name for name, p in self.names().items() if name in has and p.requires_grad]
 
     def _on_backward(self, loss: Any, *args: Any, **kwargs: Any) -> Any:
         result = self._backward(loss, *args, **kwargs)
@@ -59,7 +67,7 @@ class Observer:
 
     def _on_step(self, *args: Any, **kwargs: Any) -> Any:
         engine = self.engine
-        updates = not engine._managed or engine.is_gradient_accumulation_boundary()
+        updates = not getattr(engine, "_managed", True) or engine.is_gradient_accumulation_boundary()
         if updates:
             self._note_groups()
             self.before()
@@ -77,11 +85,10 @@ class Observer:
             self._end()
 
     def _note_groups(self) -> None:
-        names = {id(p): name for name, p in self.names().items()}
-        for group in self.engine.optimizer.param_groups if self.rank == 0 else ():
-            known = [names[id(p)] for p in group["params"] if id(p) in names]
-            frozen = [name for name in known if not self.names()[name].requires_grad]
-            self.events.add("group", self.step, names=known, frozen=frozen, values=plain_values(group))
+        named = self.names()
+        for group, names in self.groups() if self.rank == 0 else ():
+            frozen = [name for name in names if not named[name].requires_grad]
+            self.events.add("group", self.step, names=names, frozen=frozen, values=plain_values(group))
 
     def begin(self) -> None:
         """Called after initialize."""
@@ -127,11 +134,23 @@ class Recorder(Observer):
         types = [engine._precision, values.get("data_types.grad_accum_dtype"), values.get("communication_data_type")]
         cache = not engine._residency.any_gathers  # autocast keeps casts of weights, and adds the gradients of their uses in 16 bits
         facts = {"types": types, "cache": cache, "exact_sums": bool(values.get("cleave.exact_sums"))}
+        self._require_space()
         micros = engine.gradient_accumulation_steps()
         self.events.add(
             "start", 0, names=list(self.names()), ranks=engine.world_size, micros=micros, stage=engine.zero_optimization_stage(), **facts
         )
         self._write(self._weights, "weight", 0, list(self.names()))
+
+    def _require_space(self) -> None:
+        """Prints how much space the records take, and checks that it is free."""
+        named = {name: 4 * shape_of(p).numel() for name, p in self.names().items()}
+        trained = sum(named[name] for name in self.trained())
+        most, free = sum(named.values()) + 2 * self.steps * trained, shutil.disk_usage(self.folder).free
+        if self.rank == 0 and self._end:
+            print(f"compare: records of gradients and weights take {most / 2**20:.1f} MiB in {self.folder}", file=sys.stderr, flush=True)
+        if most > free:
+            text = f"compare: not enough space in {self.folder} (got {free}, expected {most} bytes)"
+            raise UsageError(f"{text}; set TMPDIR or --keep to another disk, or use fewer --steps")
 
     def before(self) -> None:
         self._scale = float(self.engine._native.facts()["loss_scale"])

@@ -25,6 +25,8 @@ def _named(d: Difference) -> str:
         return f"input of the model{tensor}"
     if d.what in ("output", "call"):
         return f"{d.what} of {d.where or 'the model'}" + (f" ({d.event['kind']})" if "kind" in d.event else "") + tensor
+    if d.what == "update of the reference":
+        return f"update of {d.where} in the reference"
     return f"{d.what} of {d.where}" if d.where else d.what
 
 
@@ -33,7 +35,7 @@ def _factor(d: Difference) -> float | None:
     event = d.event
     if event.get("factor") is None or event["far"] > max(1e-3 * event["difference"], 2 * event["allowed"]):
         return None
-    return float(event["factor"])
+    return float(event["factor"]) if abs(event["factor"] - 1) > 1e-6 else None
 
 
 def _divisor(factor: float, verdict: Verdict) -> str:
@@ -150,7 +152,8 @@ def text(verdict: Verdict) -> str:
     of = "norm of the " + ("change" if first.what in ("update", "frozen parameter moved") else "tensor")
     kind = f" ({of})" if first.what in ("gradient", "missing gradient", "update", "output", "input", "frozen parameter moved") else ""
     if first.got is not None or first.want is not None:
-        lines += [f"engine:      {_number(first.got)}{kind}", f"reference:   {_number(first.want)}{kind}"]
+        mine, theirs = ("reference:   ", "in double:   ") if first.what == "update of the reference" else ("engine:      ", "reference:   ")
+        lines += [f"{mine}{_number(first.got)}{kind}", f"{theirs}{_number(first.want)}{kind}"]
     if first.difference is not None:
         lines.append(f"difference:  {first.difference:.3g}, allowed {first.allowed:.3g}")
     if "values" in first.event:

@@ -1,5 +1,6 @@
 """Runs a script on a rank of a comparison: python -m cleave.compare.script FOLDER ROLE [-m] SCRIPT ARGS."""
 
+import importlib
 import json
 import os
 import pathlib
@@ -9,15 +10,17 @@ import sys
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from .. import api
 from .. import job as jobs
-from ..errors import NotBuilt
+from ..errors import NotBuilt, UsageError
 from ..families import FamilyEngine
 from ..layers import PipelineModule
 from . import plain, torch_ranks
 from .follower import Follower
-from .layouts import EngineFollower
+from .layouts import DeepSpeedFollower, EngineFollower, names_of_groups
+from .names import alias, is_deepspeed_here
 from .observer import Observer, Recorder
 from .records import checksum
 
@@ -41,14 +44,22 @@ class Run:
     def __init__(self, folder: pathlib.Path, role: str, settings: dict[str, Any]) -> None:
         self.folder, self.role, self.settings = folder, role, settings
         self.observers: list[Observer] = []
-        self._initialize = plain.initialize if role == "reference" and not settings["config"] else api.initialize
+        self.against = settings["against"] if role == "reference" else ""
+        self._initialize: Any = plain.initialize if self.against == "torch" else api.initialize
+        if self.against == "deepspeed":
+            self._initialize = deepspeed_initialize()
 
     def initialize(self, *args: Any, **kwargs: Any) -> Any:
         """Replaces `cleave.initialize`: returns the engine of this role, and observes it if it trains."""
         bound = plain.SIGNATURE.bind(*args, **kwargs)
-        if self.role == "reference" and self.settings["config"]:
-            bound.arguments.update(config=self.settings["config"], config_params=None, args=None)
+        if self.against not in ("", "torch", "deepspeed"):
+            bound.arguments.update(config=self.against, config_params=None, args=None)
         model = bound.arguments.get("model")
+        if (given := bound.arguments.get("model_parameters")) is not None:
+            bound.arguments["model_parameters"] = given = list(given)  # a generator would be empty afterwards
+        names: list[list[str]] = []
+        if self.against == "deepspeed" and model is not None:
+            names = names_of_groups(model, bound.arguments.get("optimizer"), given)
         if isinstance(model, PipelineModule):
             raise NotBuilt("PipelineModule: not supported by cleave compare; compare its layers in an nn.Sequential")
         values = {name: checksum(p) for name, p in _whole(model)}
@@ -58,20 +69,22 @@ class Run:
             return result
         if isinstance(engine, FamilyEngine):
             raise NotBuilt("cleave.native: not supported by cleave compare, because the engine computes the model; remove the key")
-        zero = engine.config.get("zero_optimization")
+        zero = self.against != "deepspeed" and engine.config.get("zero_optimization")
         if isinstance(zero, dict) and (rounds := [key for key in _ROUNDS if zero.get(key)]):
             raise NotBuilt(f"zero_optimization.{rounds[0]}: not supported by cleave compare, because it rounds on purpose; remove the key")
-        self._observe(engine, values)
+        self._observe(engine, values, names)
         return result
 
-    def _observe(self, engine: Any, values: dict[str, int]) -> None:
+    def _observe(self, engine: Any, values: dict[str, int], names: list[list[str]]) -> None:
         name = f"engine{len(self.observers) + 1}"
         given = engine, self.folder / name / self.role, None if self.observers else self.end, self.settings["steps"]
         subject = self.folder / name / "subject"
-        if self.role == "subject":
+        if not self.against:
             observer: Observer = Recorder(*given)
+        elif self.against == "deepspeed":
+            observer = DeepSpeedFollower(*given, subject, names)
         else:
-            observer = (EngineFollower if self.settings["config"] else Follower)(*given, subject)
+            observer = (Follower if self.against == "torch" else EngineFollower)(*given, subject)
         self.observers.append(observer)
         observer.events.add("values", 0, of=values)
         observer.begin()
@@ -79,7 +92,8 @@ class Run:
     def end(self) -> None:
         """Ends this process without an error, on all ranks together, whatever the script catches."""
         self.close()
-        self.observers[0].engine._job.barrier()
+        if dist.is_initialized():
+            dist.barrier()
         sys.stdout.flush()
         sys.stderr.flush()
         jobs._leave()
@@ -89,6 +103,14 @@ class Run:
         """Writes what is recorded."""
         for observer in self.observers:
             observer.close()
+
+
+def deepspeed_initialize() -> Any:
+    """Returns `initialize` of the installed DeepSpeed."""
+    if not is_deepspeed_here():
+        raise UsageError("--against deepspeed: DeepSpeed is not installed; install it in the Python of the script, or use torch")
+    made: Any = importlib.import_module("deepspeed").initialize
+    return made
 
 
 def _whole(model: Any) -> Any:
@@ -104,8 +126,13 @@ def main() -> None:
     settings = json.loads(pathlib.Path(folder, "settings.json").read_text())
     os.environ[ROLE] = role
     run = Run(pathlib.Path(folder), role, settings)
-    if role == "reference" and not settings["config"]:
+    if run.against == "torch":
         torch_ranks.install(run.folder)
+    if run.against == "deepspeed":
+        vars(importlib.import_module("deepspeed"))["initialize"] = run.initialize
+        alias("cleave", "deepspeed")
+    elif is_deepspeed_here():
+        alias("deepspeed", "cleave")
     api.initialize = run.initialize
     _seed(settings["seed"])
     if words[0] == "-m":
