@@ -44,7 +44,7 @@ bool parse_options(CompareOptions& o, const Arguments& arguments) {
   app.add_option("--steps", o.steps, "number of optimizer steps to compare")
       ->capture_default_str()
       ->check(integer(1, 1000000));
-  app.add_option("--against", o.against, "reference: torch, or a ds_config file for the engine")
+  app.add_option("--against", o.against, "reference: torch, deepspeed, or a ds_config file for the engine")
       ->capture_default_str();
   app.add_option("--seed", o.seed, "seed of Python, NumPy and torch before the script starts")
       ->capture_default_str()

@@ -312,6 +312,40 @@ def _stale(here: bool) -> None:
     _train(net, _sgd())
 
 
+def _losing(here: bool) -> None:
+    """One rank drops the gradient of a parameter in one micro-batch, in the engine."""
+
+    def made(engine: Any) -> None:
+        give, calls = engine._native.add_gradient, [0]
+
+        def drops(unit: int, index: int, *others: Any) -> None:
+            calls[0] += (unit, index) == (0, 0)
+            if (unit, index) != (0, 0) or calls[0] != 2:
+                give(unit, index, *others)
+
+        if engine.global_rank == 1:
+            engine._native.add_gradient = drops
+
+    _train(_net(), _sgd(), made=made if here else None)
+
+
+def _misstating(here: bool) -> None:
+    """The engine returns a wrong norm in the second step."""
+
+    def made(engine: Any) -> None:
+        finish, calls = engine._native.finish_step, [0]
+
+        def finished(*given: Any) -> Any:
+            result = finish(*given)
+            calls[0] += 1
+            result.grad_norm *= 1.001 if calls[0] == 2 else 1.0
+            return result
+
+        engine._native.finish_step = finished
+
+    _train(_net(), _sgd(), made=made if here else None)
+
+
 def _overflowing(here: bool) -> None:
     net, calls = _net().half(), [0]
 
@@ -358,6 +392,8 @@ PLANTED: dict[str, Script] = {
     "another loss": lambda here: _train(_net(), _sgd(), loss=lambda x, y: F.cross_entropy(x, y, label_smoothing=0.1 if here else 0.0)),
     "another call": lambda here: _train(_net("call" if here else ""), _sgd()),
     "a skipped step": _overflowing,
+    "a gradient that one rank drops": _losing,
+    "a wrong norm": _misstating,
 }
 
 

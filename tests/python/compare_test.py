@@ -43,6 +43,8 @@ NAMED: dict[str, tuple[str, str, int, int | None, int | None, str]] = {
     "a change of 1e-4 in one element": ("gradient", "first.weight", 0, None, None, "only this gradient"),
     "another loss": ("loss", "", 0, 0, 0, "loss itself"),
     "another call": ("call", "norm", 0, 0, 0, "another way"),
+    "a gradient that one rank drops": ("gradient", "first.weight", 0, None, None, "only this gradient"),
+    "a wrong norm": ("norm", "", 1, None, None, "wrong"),
     "a skipped step": ("skipped step", "", 1, None, None, "overflow"),
 }
 

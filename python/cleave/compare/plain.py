@@ -224,6 +224,7 @@ class PlainEngine(DeepSpeedEngine):
         for name in self._visible:
             self.names[name].grad = None
         self._visible.clear()
+        self.optimizer._opt_called = True  # torch's schedules ask if there was an update
         if self.lr_scheduler is not None and not skipped:
             self.lr_scheduler.step(**(lr_kwargs or {}))
 

@@ -41,10 +41,10 @@ def _factor(d: Difference) -> float | None:
 def _divisor(factor: float, verdict: Verdict) -> str:
     counts = {"the number of ranks": verdict.ranks, "gradient_accumulation_steps": verdict.start["micros"]}
     counts["the number of ranks times gradient_accumulation_steps"] = verdict.ranks * verdict.start["micros"]
-    for name, count in counts.items():
-        for value, how in ((count, "not divided by"), (1 / count, "divided twice by")):
-            if count > 1 and abs(factor - value) < 1e-3 * value:
-                return f"all gradients differ by the factor {factor:.6g}: they are {how} {name}"
+    for value, how in ((factor, "not divided by"), (1 / factor if factor else 0.0, "divided twice by")):
+        found = [name for name, count in counts.items() if count > 1 and abs(value - count) < 1e-3 * count]
+        if found:
+            return f"all gradients differ by the factor {factor:.6g}: they are {how} {' or '.join(found)}"
     return f"all gradients differ by the factor {factor:.6g}: a divisor or factor of the loss differs"
 
 
@@ -142,10 +142,8 @@ def text(verdict: Verdict) -> str:
         lines = [f"same: {size}; {verdict.compared} inputs, outputs and losses have equal bits"]
         for what, name in (("gradient", "gradient"), ("update", "weight after an update")):
             if event := verdict.largest.get(what):
-                lines.append(
-                    f"largest difference in a {name}: {event['difference']:.2g} (allowed {event['allowed']:.2g}), {event['name']} in step "
-                    f"{event['step'] + 1}"
-                )
+                place = f"{event['name']} in step {event['step'] + 1}"
+                lines.append(f"{name} closest to its limit: {event['difference']:.2g} of {event['allowed']:.2g} allowed, {place}")
         return "\n".join(lines + notes)
     first = verdict.differences[0]
     lines = [f"different: {_place(first)}: {_named(first)}"]

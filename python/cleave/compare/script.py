@@ -17,6 +17,7 @@ from .. import job as jobs
 from ..errors import NotBuilt, UsageError
 from ..families import FamilyEngine
 from ..layers import PipelineModule
+from ..sharded import shard_of
 from . import plain, torch_ranks
 from .follower import Follower
 from .layouts import DeepSpeedFollower, EngineFollower, names_of_groups
@@ -114,9 +115,9 @@ def deepspeed_initialize() -> Any:
 
 
 def _whole(model: Any) -> Any:
-    """Yields the parameters that have values."""
+    """Yields the parameters that have values, with their names."""
     for name, p in model.named_parameters() if isinstance(model, torch.nn.Module) else ():
-        if p.numel() and not p.is_meta and not hasattr(p, "ds_shard") and not (p.numel() > 1 and set(p.stride()) == {0}):
+        if p.numel() and not p.is_meta and shard_of(p) is None and getattr(p, "ds_engine", None) is None:
             yield name, p
 
 
