@@ -58,6 +58,7 @@ def _optimizer(draw: random.Random) -> dict[str, Any]:
             {"type": "Adagrad", "params": {"lr": 1e-2, "weight_decay": decay}},
             {"type": "Lion", "params": {"lr": 1e-3, "weight_decay": decay, "betas": betas}},
             {"type": "Lamb", "params": {"lr": 1e-2, "weight_decay": decay}},
+            {"type": draw.choice(["Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"]), "params": {"lr": 1e-2}},
         ]
     )
 
@@ -78,6 +79,7 @@ def _config(draw: random.Random) -> dict[str, Any]:
         "gradient_accumulation_steps": draw.choice([1, 1, 2, 3]),
         "gradient_clipping": draw.choice([0.0, 0.0, 0.1, 1.0]),
         "optimizer": _optimizer(draw),
+        "zero_allow_untested_optimizer": True,
         "zero_optimization": {"stage": stage},
     }
     if stage == 3:
@@ -363,7 +365,22 @@ def _overflowing(here: bool) -> None:
             engine.step()
 
 
+def _clipped_by_hand(here: bool) -> None:
+    """The script calls two backwards itself, and clips the gradients that it reads."""
+    net = _net()
+    engine = deepspeed.initialize(model=net, config=_sgd(zero_optimization={"stage": 1}))[0]
+    for step in range(STEPS):
+        for micro in range(2):
+            x, y = models.batch(step, micro, engine.global_rank)
+            F.cross_entropy(engine(x), y).backward()
+            engine(x * 2).square().mean().backward()
+            if engine.is_gradient_accumulation_boundary():
+                nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            engine.step()
+
+
 PLANTED: dict[str, Script] = {
+    "nothing, clipped by hand": _clipped_by_hand,
     "nothing": lambda here: _train(_net(rate=0.1), _adam()),
     "a lost gradient": lambda here: _train(_hooked("twice.bias", lambda g: g * 0) if here else _net(), _sgd()),
     "a lost second use": lambda here: _train(_net("lost use" if here else ""), _sgd()),

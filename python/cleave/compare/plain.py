@@ -90,6 +90,7 @@ class PlainEngine(DeepSpeedEngine):
         self._factor = 1.0
         self._before, self._after = self._averaging()
         self._shows = self._precision == "fp32" and int(self._value("zero_optimization.stage")) < 2
+        self._queued = False  # the end of a backward that the script called
         self._visible: dict[str, Any] = {}  # complete gradients of the step, with the tensors in parameter.grad
         self._sums: dict[str, list[Any]] = {}  # of each parameter: sum, sum of magnitudes, number of summands
         self._watched: set[int] = set()
@@ -134,6 +135,7 @@ class PlainEngine(DeepSpeedEngine):
         for name, p in self.trained().items():
             if id(p) not in self._watched and p.requires_grad:
                 self._watched.add(id(p))
+                p.register_hook(partial(self._hide, name))
                 p.register_post_accumulate_grad_hook(partial(self._take, name))
 
     def trained(self) -> dict[str, torch.nn.Parameter]:
@@ -141,8 +143,16 @@ class PlainEngine(DeepSpeedEngine):
         every = [p for group in (self.optimizer.param_groups if self.optimizer else ()) for p in group["params"] if p.numel()]
         return {self._name_of[id(p)]: p for p in every if id(p) in self._name_of}
 
+    def _hide(self, name: str, gradient: torch.Tensor) -> None:
+        """Called before a gradient is added to `parameter.grad`."""
+        if self._visible.pop(name, None):
+            self.names[name].grad = None
+
     def _take(self, name: str, parameter: torch.Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None
+        if not self._asked and not self._queued:
+            self._queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
         if gradient is None:
             return
         gradient = gradient.to_dense() if gradient.is_sparse else gradient
@@ -168,8 +178,11 @@ class PlainEngine(DeepSpeedEngine):
         changed = now.detach().to("cpu", torch.float64)  # the script did, as by clip_grad_norm_
         return changed, sizes * (changed.norm() / total.norm().clamp_min(1e-300)) + changed.abs(), count
 
-    def _show(self) -> None:
+    def _end_of_backward(self) -> None:
         """Shows complete gradients to the script, which may change them. Collective."""
+        self._queued = False
+        if not self._shows or self._unsynced or not self.is_gradient_accumulation_boundary():
+            return
         for name, p in self.trained().items():
             if p.requires_grad:
                 summed = self._summed(name)
@@ -178,7 +191,8 @@ class PlainEngine(DeepSpeedEngine):
 
     def _summed(self, name: str) -> tuple[torch.Tensor, torch.Tensor, int]:
         zeros = torch.zeros(self.names[name].shape, dtype=torch.float64)
-        total, sizes, count = self._sums.pop(name, None) or [zeros, zeros.clone(), 0]
+        total, sizes, count = self._sums.get(name) or [zeros, zeros, 0]
+        total, sizes = total.clone(), sizes.clone()
         if self.world_size > 1:
             dist.all_reduce(total)
             dist.all_reduce(sizes)
@@ -197,11 +211,10 @@ class PlainEngine(DeepSpeedEngine):
         self._require_loss("backward", loss)
         times = 1 if scale_wrt_gas else self._micro_batches
         seed = torch.full_like(loss, self.scale_now * times / (self._micro_batches * self._before))
-        before, self._factor = self._factor, 1.0
+        before, self._factor, self._asked = self._factor, 1.0, True
         torch.autograd.backward(loss, seed, retain_graph=retain_graph)
-        self._factor = before
-        if self._shows and self.is_gradient_accumulation_boundary() and not self._unsynced:
-            self._show()
+        self._factor, self._asked = before, False
+        self._end_of_backward()
         return loss.detach() / self._micro_batches if scale_wrt_gas else loss.detach()
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
