@@ -11,7 +11,7 @@ import tempfile
 from ..errors import CleaveError, UsageError
 from ..programs import installed
 from .judge import judge
-from .report import as_json, text
+from .report import as_json, counted, text
 
 DIFFERENT = 5  # exit code
 _NAMES = {"torch": "plain torch", "deepspeed": "DeepSpeed"}
@@ -61,7 +61,11 @@ def _run(options: argparse.Namespace, folder: pathlib.Path) -> int:
     program = options.program or str(installed("bin/cleave"))
     for role, what in (("subject", "the engine"), ("reference", _NAMES.get(against, options.against))):
         number = 1 if role == "subject" else 2
-        print(f"compare: run {number} of 2: {what}, {options.ranks} ranks, {options.steps} steps", file=sys.stderr, flush=True)
+        print(
+            f"compare: run {number} of 2: {what}, {counted(options.ranks, 'rank')}, {counted(options.steps, 'step')}",
+            file=sys.stderr,
+            flush=True,
+        )
         command = [program, "launch", "-n", str(options.ranks), "--", *python, "-m", "cleave.compare.script", str(folder), role, *script]
         code = subprocess.run(command, stdout=sys.stderr).returncode
         if code:
@@ -87,6 +91,8 @@ def main(words: list[str]) -> int:
         else:
             folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-compare-"))
         return _run(options, folder.resolve())
+    except KeyboardInterrupt:
+        return 130
     except CleaveError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

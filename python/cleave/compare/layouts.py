@@ -135,7 +135,7 @@ class DeepSpeedFollower(UpdatingFollower):
     def set(self, name: str, value: torch.Tensor) -> None:
         p = self.names()[name]
         if p.requires_grad:
-            self._library.utils.safe_set_full_fp32_param(p, value.to(self.engine.device))
+            self._put("fp32_param", p, value)
         with self._library.zero.GatheredParameters([p], modifier_rank=0), torch.no_grad():
             p.copy_(value)
 
@@ -145,7 +145,16 @@ class DeepSpeedFollower(UpdatingFollower):
         return torch.zeros(getattr(p, "ds_shape", p.shape)) if whole is None else whole.float() / self.scale
 
     def set_gradient(self, name: str, value: torch.Tensor) -> None:
-        self._library.utils.safe_set_full_grad(self.names()[name], (value * self.scale).to(self.engine.device))
+        self._put("grad", self.names()[name], value * self.scale)
+
+    def _put(self, what: str, p: Any, value: torch.Tensor) -> None:
+        utils, value = self._library.utils, value.to(self.engine.device)
+        if self.engine.zero_optimization_stage() != 3:
+            getattr(utils, f"safe_set_full_{what}")(p, value)
+            return
+        each = -(-value.numel() // self.engine.world_size)  # safe_set_full_... fails if ranks do not divide the parameter
+        padded = torch.nn.functional.pad(value.flatten(), (0, each * self.engine.world_size - value.numel()))
+        getattr(utils, f"safe_set_local_{what}")(p, padded[each * self.rank :][:each])
 
     def allowed(self, sizes: torch.Tensor, count: int) -> torch.Tensor:
         # At stage 3 it computes linear layers by its own function, in another order.

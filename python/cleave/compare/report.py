@@ -98,7 +98,7 @@ def cause(verdict: Verdict) -> str:
         return str(first.event.get("like") or "")
     if first.what in VALUES:
         others = [d for d in verdict.differences if d.step == first.step and d.what == first.what]
-        return f"{_counted(len(others), 'parameter')} with another {first.what}: the parameter groups or the schedule differ"
+        return f"{counted(len(others), 'parameter')} with another {first.what}: the parameter groups or the schedule differ"
     return _CAUSES.get(first.what, "")
 
 
@@ -128,13 +128,14 @@ def _others(verdict: Verdict) -> list[str]:
     return lines + ([f"later steps: {later} differences"] if later else [])
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
+    """Returns a number with its noun."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def text(verdict: Verdict) -> str:
     """Returns the report for people."""
-    size = f"{_counted(verdict.steps, 'step')}, {_counted(verdict.parameters, 'parameter')}, {_counted(verdict.ranks, 'rank')}"
+    size = f"{counted(verdict.steps, 'step')}, {counted(verdict.parameters, 'parameter')}, {counted(verdict.ranks, 'rank')}"
     notes = [f"note: {note}" for note in verdict.notes]
     if not verdict.steps:
         return "\n".join(["not compared: the script ended before its first optimizer step", *notes])
