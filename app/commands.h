@@ -11,10 +11,10 @@ int run_eval(const Arguments& arguments);
 int run_generate(const Arguments& arguments);
 int run_launch(const Arguments& arguments);
 int run_deepspeed(const Arguments& arguments);  // also the program's second name; not a command word
-int run_compare(const Arguments& arguments);
 int run_check(const Arguments& arguments);
 int run_explain(const Arguments& arguments);
 int run_plan(const Arguments& arguments);
+int run_compare(const Arguments& arguments);
 int run_data(const Arguments& arguments);
 int run_inspect(const Arguments& arguments);
 int run_verify(const Arguments& arguments);
@@ -37,6 +37,8 @@ inline constexpr Command kCommands[] = {
     {"check", "list all errors of ds_config files, with positions", run_check},
     {"explain", "print value, origin and effect of each key of a ds_config", run_explain},
     {"plan", "compute memory, traffic and idle share of every rank without starting ranks", run_plan},
+    {"compare", "train a script in the engine and in torch, or with two ds_configs; name the first difference",
+     run_compare},
     {"eval", "compute the loss of a checkpoint on data", run_eval},
     {"generate", "sample text from a checkpoint", run_generate},
     {"inspect", "list the contents of a checkpoint", run_inspect},
@@ -46,7 +48,6 @@ inline constexpr Command kCommands[] = {
     {"export", "convert a checkpoint to a Hugging Face model folder", run_export},
     {"bench", "measure arithmetic, memory, messages and steps of this machine against its limits", run_bench},
     {"report", "print CPU, GPUs, libraries and missing parts of this machine and build", run_report},
-    {"compare", "train in two ways and say whether both train the same", run_compare},
     {"data", "tokenize, split and inspect data", run_data},
 };
 

@@ -77,6 +77,7 @@ PYTHON = (
         ),
         ("optimizers.py", "schedules.py", "ops/adam.py", "ops/adagrad.py", "ops/lion.py"),
     ),
+    ("compare", "Comparison", "Run it by [`cleave compare`](../compare.md).", ("cleave.compare",), ("compare/__init__.py",)),
     ("plan", "Memory plan", "", ("cleave.plan", "cleave.planning.Plan"), ("planning.py",)),
     (
         "comm",

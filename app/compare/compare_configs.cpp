@@ -1,5 +1,3 @@
-#include "app/compare/compare_configs.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/wait.h>
@@ -15,8 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "app/compare/compare_options.h"
 #include "app/compare/judge.h"
-#include "app/parse.h"
 #include "app/run/run_record.h"
 #include "app/start/launch_program.h"
 #include "core/error.h"
@@ -24,46 +22,6 @@
 namespace cleave::app {
 namespace fs = std::filesystem;
 namespace {
-
-struct CompareOptions {
-  std::vector<std::string> configs;
-  std::vector<int> ranks{1};
-  int64_t steps = 3;
-  std::string keep;
-  bool json = false;
-  Arguments train;  // further options of `cleave train`
-
-  int ranks_of(size_t run) const { return ranks[std::min(run, ranks.size() - 1)]; }
-};
-
-bool parse_options(CompareOptions& o, const Arguments& arguments) {
-  CLI::App app(
-      "Trains the same model on the same data with two ds_configs, and says whether both train the same: "
-      "losses, gradients and updates of every parameter. The second run starts each step from the weights of "
-      "the first and applies its gradients, so a difference is named where it arises; a third run measures "
-      "how far rounding may move each value. Options of cleave train follow --.\n"
-      "Example: cleave compare zero0.json zero3.json -n 1,4 -- train --model tiny --data corpus.txt",
-      "compare");
-  app.add_option("configs", o.configs, "two ds_config files")->required()->expected(2);
-  app.add_option("-n,--num_ranks", o.ranks, "ranks of both runs, or of each: 1,4")
-      ->delimiter(',')
-      ->expected(1, 2)
-      ->check(integer(1, 1 << 16))
-      ->capture_default_str();
-  app.add_option("--steps", o.steps, "optimizer steps to compare")
-      ->check(integer(1, 1000))
-      ->capture_default_str();
-  app.add_option("--keep", o.keep, "folder for the records of the runs, which are otherwise removed");
-  app.add_flag("--json", o.json, "print the result as JSON");
-  const auto dashes = std::ranges::find(arguments, "--");
-  if (!parse(app, Arguments(arguments.begin(), dashes))) return false;
-  if (dashes != arguments.end()) o.train.assign(dashes + 1, arguments.end());
-  if (!o.train.empty() && o.train.front() == "train") o.train.erase(o.train.begin());
-  for (const char* own : {"--output", "--resume", "--deepspeed_config", "--deepspeed"})
-    require(std::ranges::find(o.train, own) == o.train.end(), Exit::usage,
-            "{}: not an option of cleave compare; leave it out", own);
-  return true;
-}
 
 // A private folder that is removed with its contents, or one that the user wants.
 class Folder {
@@ -136,7 +94,7 @@ Trained train(const CompareOptions& o, size_t config, const fs::path& folder, co
   const Arguments own{
       "train",   "--deepspeed_config",    o.configs[config], "--quiet",      "--resume", "never",
       "--steps", std::to_string(o.steps), "--record",        folder.string()};
-  for (const Arguments& part : {own, more, o.train}) words.insert(words.end(), part.begin(), part.end());
+  for (const Arguments& part : {own, more, o.command}) words.insert(words.end(), part.begin(), part.end());
   if (const int code = run(words, folder / "output.txt")) return {std::nullopt, code};
   return {RunRecord(folder), 0};
 }
@@ -185,9 +143,11 @@ void print(const Verdict& v, const CompareOptions& o) {
 
 }  // namespace
 
-int compare_configs(const Arguments& arguments) {
-  CompareOptions o;
-  if (!parse_options(o, arguments)) return 0;
+int compare_configs(CompareOptions o) {
+  if (!o.command.empty() && o.command.front() == "train") o.command.erase(o.command.begin());
+  for (const char* own : {"--output", "--resume", "--deepspeed_config", "--deepspeed"})
+    require(std::ranges::find(o.command, own) == o.command.end(), Exit::usage,
+            "{}: not an option of a comparison; leave it out", own);
   const Folder folder(o.keep);
   const auto say = [&](size_t config, const char* what) {
     std::fprintf(stderr, "compare: %s %s%s\n", o.configs[config].c_str(),

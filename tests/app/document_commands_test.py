@@ -61,6 +61,7 @@ ELSEWHERE = {
     "python SCRIPT": (PYTHON, 'EXAMPLES.glob("*.py")'),
     "cleave plan train.py:make_model": ("tests/python/plan_test.py", 'run(f"{FILE}:make_mlp"'),
     "cleave plan FILE.py:FUNCTION": ("tests/python/plan_test.py", 'run(f"{FILE}:make_mlp"'),
+    "cleave compare -n 2 -- python": ("tests/python/compare_test.py", 'compare("-n", "2", "--json", "--", sys.executable'),
     "python -m cleave.utils.zero_to_fp32": ("tests/python/checkpoint_test.py", '"--safe_serialization"'),
     "cleave train --resume required": ("tests/python/checkpoint_test.py", '"--resume", "required"'),
     "cleave export DIR OUT --adapter": ("tests/app/lora_test.py", '"--adapter"'),

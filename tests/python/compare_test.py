@@ -1,0 +1,165 @@
+"""`cleave compare` names planted differences, and finds none in correct modules."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Any
+
+import ranks
+from cleave.compare import judge, report
+
+CASES = "compare_cases"
+FULL = bool(os.environ.get("CLEAVE_FULL_PRODUCT"))  # 200 modules and all scripts
+
+# Planted difference: what, where, step, rank, micro-batch of the first difference (from 0), and a part of the cause.
+NAMED: dict[str, tuple[str, str, int, int | None, int | None, str]] = {
+    "a lost gradient": ("missing gradient", "twice.bias", 0, None, None, "zero in the engine"),
+    "a lost second use": ("gradient", "twice.weight", 0, None, None, "only this gradient"),
+    "a wrong divisor": ("gradient", "out.bias", 0, None, None, "factor 2: they are not divided by"),
+    "a frozen layer that moves": ("frozen parameter moved", "frozen.weight", 1, None, None, "requires_grad"),
+    "a parameter that does not move": ("update", "norm.weight", 0, None, None, "not updated"),
+    "a rate of another group": ("lr", "first.bias", 0, None, None, "groups or the schedule"),
+    "weight decay of a bias": ("weight_decay", "first.bias", 0, None, None, "groups"),
+    "a parameter outside the optimizer": ("parameter without optimizer", "head.weight", 0, None, None, "model_parameters"),
+    "clipping left out": ("update", "first.weight", 0, None, None, "not clipped"),
+    "a missing micro-batch": ("micro-batch", "", 0, 0, 1, "gradient_accumulation_steps"),
+    "a rank with other data": ("input", "", 0, 1, 0, "other samples|different samples only on rank 1"),
+    "another eps": ("eps", "first.weight", 0, None, None, "another eps"),
+    "betas swapped": ("betas", "first.weight", 0, None, None, "another betas"),
+    "dropout in one run": ("output", "drop", 0, 0, 0, "dropout"),
+    "a detached branch": ("missing gradient", "first.bias", 0, None, None, "detached"),
+    "a wrong sign": ("gradient", "head.weight", 0, None, None, "wrong sign"),
+    "a stale weight": ("output", "twice", 1, 0, 0, "stale"),
+    "a tied weight untied": ("parameter without optimizer", "head.weight", 0, None, None, "model_parameters"),
+    "a schedule one step late": ("lr", "first.weight", 1, None, None, "schedule"),
+    "a wrong initial value on one rank": ("initial value", "head.weight", 0, 1, None, "before initialize"),
+    "a change of 1e-4 in one gradient": ("gradient", "norm.bias", 0, None, None, "only this gradient"),
+    "a change of 1e-4 in one element": ("gradient", "first.weight", 0, None, None, "only this gradient"),
+    "another loss": ("loss", "", 0, 0, 0, "loss itself"),
+    "another call": ("call", "norm", 0, 0, 0, "another way"),
+    "a gradient that one rank drops": ("gradient", "first.weight", 0, None, None, "only this gradient"),
+    "a wrong norm": ("norm", "", 1, None, None, "wrong"),
+    "a skipped step": ("skipped step", "", 1, None, None, "overflow"),
+}
+
+
+SCRIPT = """
+import os, sys, torch
+import cleave as deepspeed
+
+way, here = sys.argv[1], os.environ["CLEAVE_COMPARE"] == "subject"
+if way == "fails" and not here:
+    sys.exit(7)
+module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
+config = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 2},
+          "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}}
+if way == "differs" and here:
+    module[0].bias.register_hook(lambda gradient: gradient * 1.0001)
+engine, *_ = deepspeed.initialize(model=module, config=config)
+try:
+    for step in range(2 if way == "short" else 10**9):
+        for micro in range(2):
+            loss = engine(torch.randn(4, 8)).square().mean()
+            engine.backward(loss)
+            engine.step()
+except BaseException:
+    print("caught")
+    raise
+finally:
+    print("the loop ended")
+"""
+
+
+def verdicts(count: int, case: str, *args: Any) -> dict[str, judge.Verdict]:
+    """Runs a case in both roles and compares the records of its scripts."""
+    with tempfile.TemporaryDirectory() as folder:
+        for role in ("subject", "reference"):
+            loaded = ranks.answers(count, CASES, case, role, folder, *args)
+            assert loaded == [role == "subject"] * count, "the reference loads the native library"
+        found = {script.name: judge.judge(script, 3) for script in pathlib.Path(folder).iterdir() if script.is_dir()}
+        return {name: verdict for name, verdict in found.items() if verdict is not None}
+
+
+def compare(*words: str, script: str = SCRIPT) -> tuple[int, str, str]:
+    """Runs `cleave compare OPTIONS -- python SCRIPT WAY` in a new folder; returns exit code, output and messages."""
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "train.py").write_text(script)
+        made = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "zero_optimization": {"stage": 3}}
+        made["optimizer"] = {"type": "AdamW", "params": {"lr": 0.01}}
+        pathlib.Path(folder, "other.json").write_text(json.dumps(made))
+        done = subprocess.run([ranks.CLEAVE, "compare", *words], cwd=folder, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+
+class Compare(unittest.TestCase):
+    def same(self, found: dict[str, judge.Verdict], count: int) -> None:
+        self.assertEqual(len(found), count)
+        for name, verdict in found.items():
+            self.assertEqual(verdict.differences, [], f"{name}: {report.text(verdict)}")
+            self.assertGreater(verdict.steps, 0, name)
+
+    def test_planted_differences_are_named(self) -> None:
+        found = verdicts(2, "planted")
+        self.same({name: found.pop(name) for name in list(found) if name.startswith("nothing")}, 2)
+        self.assertEqual(found.keys(), NAMED.keys())
+        for name, (what, where, step, rank, micro, cause) in NAMED.items():
+            with self.subTest(name):
+                said = report.text(found[name])
+                self.assertTrue(found[name].differences, said)
+                first = found[name].differences[0]
+                self.assertEqual((first.what, first.where, first.step, first.rank, first.micro), (what, where, step, rank, micro), said)
+                self.assertRegex(report.cause(found[name]), cause, said)
+
+    def test_random_correct_modules_are_the_same(self) -> None:
+        counts = [(2, 0, 120), (3, 120, 200)] if FULL else [(2, 0, 16), (3, 120, 128)]
+        for count, first, last in counts:
+            self.same(verdicts(count, "random_modules", first, last), last - first)
+
+    def test_correct_scripts_are_the_same(self) -> None:
+        self.same(verdicts(2, "scripts", FULL), 43 if FULL else 14)
+
+    def test_the_command_says_what_differs_first(self) -> None:
+        code, said, _ = compare("-n", "2", "--json", "--", sys.executable, "train.py", "differs")
+        found = json.loads(said)
+        self.assertEqual((code, found["same"], found["steps"], found["ranks"], found["parameters"]), (5, False, 3, 2, 4))
+        first = found["differences"][0]
+        self.assertEqual((first["what"], first["name"], first["step"]), ("gradient", "0.bias", 1))
+        self.assertAlmostEqual(first["engine"] / first["reference"], 1.0001, delta=2e-6)
+        self.assertLess(first["allowed"], first["difference"] / 10)
+
+    def test_another_layout_is_the_reference_of_a_short_script(self) -> None:
+        code, said, messages = compare("--against", "other.json", "--", sys.executable, "-X", "utf8", "train.py", "short")
+        self.assertEqual(code, 0, said + messages)
+        self.assertRegex(said, r"(?s)^same: 2 steps, 4 parameters, 1 rank; .*note: the script ended after 2 of 3 steps")
+        self.assertEqual(messages.count("the loop ended"), 2)
+
+    def test_a_failed_script_keeps_its_exit_code(self) -> None:
+        code, said, messages = compare("--steps", "1", "--", sys.executable, "train.py", "fails")
+        self.assertEqual((code, said), (7, ""))
+        self.assertRegex(messages, r"error: compare: the script failed with plain torch \(exit code 7\); its message is above")
+        self.assertNotIn("the loop ended", messages)
+
+    def test_wrong_command_lines_are_errors(self) -> None:
+        python = sys.executable
+        for words, problem in (
+            ([], "compare: no script; write it after --"),
+            (["a.json", "b.json"], "compare: unexpected argument a.json; write the script after --"),
+            (["--steps", "0", "--", python, "train.py"], "--steps: expected an integer from 1 to 1000000, got 0"),
+            (["--against", "nothing.json", "--", python, "train.py"], "--against: expected torch, deepspeed or an existing ds_config file"),
+            (["--", python, "nothing.py"], "nothing.py: does not exist"),
+            (["--", python, "-c", "pass"], "compare: -c is not supported"),
+            (["--keep", ".", "--", python, "train.py"], "--keep: . is not empty"),
+        ):
+            code, said, messages = compare(*words)
+            self.assertEqual((code, said), (2, ""), words)
+            self.assertIn(problem, messages)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
