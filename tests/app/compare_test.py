@@ -81,7 +81,7 @@ class Compared(AppTest):
     def test_errors_name_their_cause(self):
         r = self.compare({"pipeline": {"stages": 3}}, ranks="2", code=2)
         self.assertIn("pipeline.stages", r.stderr)
-        self.assertIn("--output: not an option of cleave compare", self.compare({}, code=2, train=["--output", "x"]).stderr)
+        self.assertIn("--output: not an option of a comparison", self.compare({}, code=2, train=["--output", "x"]).stderr)
         self.assertIn("needs two ds_config files (got a.json), or a script", self.run_cleave("compare", "a.json", code=2).stderr)
         self.assertIn("nothing to train; write options after --", self.run_cleave("compare", "a.json", "b.json", code=2).stderr)
         for more, said in ((["--seed", 3], "--seed: only for scripts"), (["--against", "torch"], "--against: only for scripts")):

@@ -148,7 +148,7 @@ class Compare(unittest.TestCase):
     def test_wrong_command_lines_are_errors(self) -> None:
         python = sys.executable
         for words, problem in (
-            ([], "compare: no script; write it after --"),
+            ([], "compare: nothing to train; write a script after --"),
             (["a.json", "b.json"], "compare: unexpected argument a.json; write the script after --"),
             (["--steps", "0", "--", python, "train.py"], "--steps: expected an integer from 1 to 1000000, got 0"),
             (["--against", "nothing.json", "--", python, "train.py"], "--against: expected torch, deepspeed or an existing ds_config file"),
