@@ -1,5 +1,9 @@
 #include <algorithm>
+#include <charconv>
 #include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "app/commands.h"
 #include "app/compare/compare_options.h"
@@ -8,6 +12,22 @@
 
 namespace cleave::app {
 namespace {
+
+// "4", or with `most` 2 also "1,4".
+std::vector<int> ranks_of(const std::string& text, size_t most) {
+  std::vector<int> ranks;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    int n = 0;
+    const auto [at, error] = std::from_chars(text.data() + begin, text.data() + end, n);
+    require(error == std::errc() && at == text.data() + end && n >= 1 && n <= 4096 && ranks.size() < most,
+            Exit::usage, "--nproc: expected {} from 1 to 4096 (got {})",
+            most == 1 ? "a number" : "one number, or two with a comma,", text);
+    ranks.push_back(n);
+    begin = end + 1;
+  }
+  return ranks;
+}
 
 bool parse_options(CompareOptions& o, const Arguments& arguments) {
   CLI::App app(
@@ -21,10 +41,8 @@ bool parse_options(CompareOptions& o, const Arguments& arguments) {
       "zero0.json zero3.json -n 1,4 -- train --model tiny --data corpus.txt",
       "compare");
   app.add_option("configs", o.configs, "two ds_config files")->expected(0, 2);
-  app.add_option("-n,--nproc", o.ranks, "number of ranks on this machine; 1,4: of each ds_config")
-      ->delimiter(',')
-      ->expected(1, 2)
-      ->check(integer(1, 4096))
+  std::string ranks = "1";
+  app.add_option("-n,--nproc", ranks, "number of ranks on this machine; 1,4: of each ds_config")
       ->capture_default_str();
   app.add_option("--steps", o.steps, "number of optimizer steps to compare")
       ->check(integer(1, 1000000))
@@ -42,6 +60,7 @@ bool parse_options(CompareOptions& o, const Arguments& arguments) {
   if (!parse(app, Arguments(arguments.begin(), dashes))) return false;
   if (dashes != arguments.end()) o.command.assign(dashes + 1, arguments.end());
   const bool script = o.configs.empty();
+  o.ranks = ranks_of(ranks, script ? 1 : 2);
   require(script || o.configs.size() == 2, Exit::usage,
           "compare: needs two ds_config files (got {}), or a script after --, as in: cleave compare -n 2 -- "
           "python train.py",
@@ -49,7 +68,6 @@ bool parse_options(CompareOptions& o, const Arguments& arguments) {
   require(!o.command.empty(), Exit::usage, "compare: nothing to train; write {}",
           script ? "a script after --, as in: cleave compare -n 2 -- python train.py"
                  : "options after --, as in: cleave compare A.json B.json -- train --model tiny --data FILE");
-  require(!script || o.ranks.size() == 1, Exit::usage, "-n: expected one number of ranks for a script");
   for (const auto* option : {against, seed})
     require(script || option->count() == 0, Exit::usage,
             "{}: only for scripts; write it after --, or leave it out", option->get_name());

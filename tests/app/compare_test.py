@@ -50,7 +50,7 @@ class Compared(AppTest):
         a, b = self.config("a.json"), self.config("b.json")
         a.write_text(json.dumps({**BASE, **(first or {})}))
         b.write_text(json.dumps({**BASE, **(first or {}), **second}))
-        return self.run_cleave("compare", a, b, "-n", ranks, *more, "--", "train", "--model", "tiny", "--seq_len", 32, "--data", self.text, *train,
+        return self.run_cleave("compare", "-n", ranks, a, b, *more, "--", "train", "--model", "tiny", "--seq_len", 32, "--data", self.text, *train,
                                code=code)
 
     def test_layouts_of_one_training_are_the_same(self):
@@ -84,6 +84,7 @@ class Compared(AppTest):
         self.assertIn("--output: not an option of a comparison", self.compare({}, code=2, train=["--output", "x"]).stderr)
         self.assertIn("needs two ds_config files (got a.json), or a script", self.run_cleave("compare", "a.json", code=2).stderr)
         self.assertIn("nothing to train; write options after --", self.run_cleave("compare", "a.json", "b.json", code=2).stderr)
+        self.assertIn("--nproc: expected one number, or two with a comma, from 1 to 4096 (got 1,x)", self.compare({}, ranks="1,x", code=2).stderr)
         for more, said in ((["--seed", 3], "--seed: only for scripts"), (["--against", "torch"], "--against: only for scripts")):
             self.assertIn(said, self.compare({}, code=2, more=more).stderr)
         other = self.dir / "full"

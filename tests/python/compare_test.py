@@ -149,7 +149,7 @@ class Compare(unittest.TestCase):
         python = sys.executable
         for words, problem in (
             ([], "compare: nothing to train; write a script after --"),
-            (["a.json", "b.json"], "compare: unexpected argument a.json; write the script after --"),
+            (["a.json", "--", "train.py"], "compare: needs two ds_config files (got a.json), or a script after --"),
             (["--steps", "0", "--", python, "train.py"], "--steps: expected an integer from 1 to 1000000, got 0"),
             (["--against", "nothing.json", "--", python, "train.py"], "--against: expected torch, deepspeed or an existing ds_config file"),
             (["--", python, "nothing.py"], "nothing.py: does not exist"),
