@@ -13,7 +13,7 @@ from .optimizers import Update
 from .records import TensorReader
 
 _EPS = {"fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
-_LEAST = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}  # smallest numbers
+_LEAST = {"fp32": 2.0**-126, "fp16": 2.0**-24, "bf16": 2.0**-126}  # smallest numbers; those of fp32 and bf16 without leading zeros
 
 
 def compared(got: torch.Tensor, want: torch.Tensor, allowed: torch.Tensor) -> dict[str, Any]:
