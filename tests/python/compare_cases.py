@@ -97,7 +97,11 @@ def _config(draw: random.Random) -> dict[str, Any]:
         made["torch_autocast"] = {"enabled": True, "dtype": draw.choice(["bfloat16", "float16"])}
     if draw.random() < 0.2:
         made["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
-    return made
+    more = [{"communication_data_type": "fp16"}, {"communication_data_type": "bf16"}, {"cleave": {"exact_sums": True}}]
+    if stage < 2:
+        more += [{"prescale_gradients": True}, {"gradient_predivide_factor": 3.0}, {"gradient_allreduce_op": "sum"}]
+    chosen = draw.choice(more) if draw.random() < 0.3 else {}
+    return made if "cleave" in chosen and precision == "autocast" else {**made, **chosen}
 
 
 def _groups(module: nn.Module, draw: random.Random) -> Any:
