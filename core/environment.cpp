@@ -32,6 +32,8 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_TOKEN", "TEXT", "a word that the job's ranks share", "for none"},
     {"CLEAVE_MEETING_PORT", "NUMBER", "a port", "where no launcher listens for rank 0"},
     {"CLEAVE_MEETING_FD", "NUMBER", "a descriptor", "where no launcher listens for rank 0"},
+    // Set by cleave compare for its script.
+    {"CLEAVE_COMPARE", "subject reference", "subject or reference", "for a script that is not compared"},
     // For tests.
     {"CLEAVE_FULL_PRODUCT", "1", "1", "for a sample"},
     {"CLEAVE_KILLS", "NUMBER", "a number", "for a few"},

@@ -94,10 +94,14 @@ def _config(draw: random.Random) -> dict[str, Any]:
     if precision == "fp16":
         made["fp16"] = {"enabled": True, "initial_scale_power": draw.choice([8, 8, 24]), "hysteresis": 1}
     if precision == "autocast":
-        made["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
+        made["torch_autocast"] = {"enabled": True, "dtype": draw.choice(["bfloat16", "float16"])}
     if draw.random() < 0.2:
         made["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
-    return made
+    more = [{"communication_data_type": "fp16"}, {"communication_data_type": "bf16"}, {"cleave": {"exact_sums": True}}]
+    if stage < 2:
+        more += [{"prescale_gradients": True}, {"gradient_predivide_factor": 3.0}, {"gradient_allreduce_op": "sum"}]
+    chosen = draw.choice(more) if draw.random() < 0.3 else {}
+    return made if "cleave" in chosen and precision == "autocast" else {**made, **chosen}
 
 
 def _groups(module: nn.Module, draw: random.Random) -> Any:
@@ -131,7 +135,8 @@ def _random_script(seed: int) -> Script:
             loss_of = draw.choice(choices if once else [*choices, modules_cases._twice, modules_cases._penalty, modules_cases._kept_graph])
         engine = deepspeed.initialize(model=module, model_parameters=_groups(module, draw), config=config)[0]
         # The script calls the backward itself, if the loss begins at outputs of the engine.
-        own = draw.random() < 0.2 and not config.get("fp16") and loss_of in (None, modules_cases._mean, modules_cases._inside)
+        scaled = config.get("fp16") or config.get("torch_autocast", {}).get("dtype") == "float16"
+        own = draw.random() < 0.2 and not scaled and loss_of in (None, modules_cases._mean, modules_cases._inside)
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(next((k for k in ("bf16", "fp16") if config.get(k)), ""), torch.float32)
         for p in module.parameters():
             p.data = p.data if p.numel() else p.data.to(dtype)  # engines leave empty parameters as they are

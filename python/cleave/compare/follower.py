@@ -13,7 +13,7 @@ from .optimizers import Update
 from .records import TensorReader
 
 _EPS = {"fp32": 2.0**-23, "fp16": 2.0**-10, "bf16": 2.0**-7}
-_LEAST = {"fp32": 2.0**-149, "fp16": 2.0**-24, "bf16": 2.0**-133}  # smallest numbers
+_LEAST = {"fp32": 2.0**-126, "fp16": 2.0**-24, "bf16": 2.0**-126}  # smallest numbers; those of fp32 and bf16 without leading zeros
 
 
 def compared(got: torch.Tensor, want: torch.Tensor, allowed: torch.Tensor) -> dict[str, Any]:
@@ -48,9 +48,8 @@ class Follower(Observer):
         self._updates: dict[str, Update] = {}
         self.rule = engine.optimizer  # its class has the rule of the update
         self.scale = 1.0
-        types = [kind for kind in self._start["types"] if kind in _EPS] or ["fp32"]
-        given = [kind for kind in self._start["types"][1:] if kind in _EPS]
-        self._types = given or types[:1]
+        model, sums, messages = self._start["types"]
+        self._types = {sums or model, messages or sums or model}
         if isinstance(getattr(engine, "_autocast", None), torch.autocast):
             engine._autocast = torch.autocast(engine.device.type, engine._autocast.fast_dtype, cache_enabled=self._start["cache"])
 
@@ -117,9 +116,9 @@ class Follower(Observer):
             self.events.add("gradient", self.step, name=name, count=count, **compared(got, total, self.allowed(sizes, count)))
         if self.rank == 0:
             norm = math.sqrt(squares)
-            self.events.add("norm", self.step, got=result["norm"], want=norm, allowed=4 * _EPS["fp32"] * norm)
             self.events.add("skipped", self.step, got=result["skipped"], want=not finite)
             if not result["skipped"]:
+                self.events.add("norm", self.step, got=result["norm"], want=norm, allowed=4 * _EPS["fp32"] * norm)
                 self._update(recorded, norm)
         self.engine.outcome = result["norm"], result["skipped"]
 

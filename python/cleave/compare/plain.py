@@ -20,6 +20,7 @@ from ..declared import _in_types_of
 from ..engine import DeepSpeedEngine
 from ..errors import NotBuilt
 from ..layers import PipelineModule
+from ..steps import tensors_in
 from ..units import OUTSIDE
 from ..views import TORCH_TYPES
 from .optimizers import optimizer_of
@@ -150,9 +151,6 @@ class PlainEngine(DeepSpeedEngine):
 
     def _take(self, name: str, parameter: torch.Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None
-        if not self._asked and not self._queued:
-            self._queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
         if gradient is None:
             return
         gradient = gradient.to_dense() if gradient.is_sparse else gradient
@@ -205,7 +203,17 @@ class PlainEngine(DeepSpeedEngine):
         self._watch_trained()
         self._factor = self.scale_now / (self._micro_batches * self._before)  # of a backward that the script calls itself
         with self._autocast:
-            return self.module(*inputs, **kwargs)
+            output = self.module(*inputs, **kwargs)
+        for tensor in tensors_in(output):
+            if tensor.grad_fn is not None:
+                tensor.register_hook(self._ends_pass)
+        return output
+
+    def _ends_pass(self, _: torch.Tensor) -> None:
+        """Called when a backward reaches an output. All ranks show gradients at its end, also one without a gradient."""
+        if not self._asked and not self._queued and torch.autograd._is_checkpoint_valid():  # False inside torch.autograd.grad
+            self._queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         self._require_loss("backward", loss)
