@@ -42,8 +42,8 @@ class SavedWeights(ParameterViews):
     def _pack(self, tensor: torch.Tensor) -> Any:
         if self._at:
             slot = self._slot_at(tensor)
-            if slot is None and tensor.dtype != self.torch_dtype and tensor.requires_grad:
-                slot = self._cast_from(tensor)
+            if slot is None and tensor.dtype != self.torch_dtype and tensor.is_floating_point():
+                slot = self._cast_from(tensor) if tensor.requires_grad else self._cast_of_frozen(tensor)
             if slot is not None:
                 return _Weight(slot, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())
         # An output of the node would keep the node, and so itself.
@@ -57,6 +57,16 @@ class SavedWeights(ParameterViews):
         leaf = whole.grad_fn.next_functions[0][0]
         slot = self.units.of_parameter.get(id(getattr(leaf, "variable", None)))
         return slot if slot is not None and self.gathers[slot.unit] and whole._version == 0 else None
+
+    def _cast_of_frozen(self, tensor: torch.Tensor) -> Slot | None:
+        """Returns the gathered frozen parameter with the values of a tensor. Casts of frozen parameters have no history."""
+        numel = tensor.untyped_storage().nbytes() // tensor.element_size()
+        for slot in self._at.values():
+            if not slot.trains and slot.shape.numel() == numel:
+                cast = slot.parameter.detach().reshape(-1).to(tensor.dtype)
+                if torch.equal(cast, tensor.detach().as_strided(cast.shape, cast.stride(), 0)):
+                    return slot
+        return None
 
     def _unpack(self, saved: Any) -> torch.Tensor:
         if isinstance(saved, _Weight):

@@ -81,7 +81,7 @@ class _Begin:
 
 
 class ResumableLoader:
-    """A loader whose position checkpoints contain. After a resume, its first iteration yields the remaining batches of the epoch.
+    """A loader with its position in checkpoints. After a resume, its first iteration yields the remaining batches of the epoch.
 
     A loader with `state_dict` and `load_state_dict`, such as torchdata's StatefulDataLoader, saves its position itself. The position of a
     DataLoader is the number of batches, and the random states and states of its samplers at the begin of the epoch. Batches of a Dataset
