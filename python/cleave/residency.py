@@ -75,7 +75,8 @@ class Residency(SavedWeights):
     def outside(self, units: list[int]) -> Iterator[None]:
         """Makes units whole, inside or outside of a module's call. Collective outside of a call.
 
-        On a CPU the values are copies, because `parameter.detach().cpu()` would otherwise show memory that is released later.
+        The values are copies, because tensors made from them outlive the context: `parameter.detach()`, and what the autograd graph of
+        another module saves, whose backward may run when this engine has other weights in the memory.
         """
         self._require_whole()
         own = not self._in_pass and any(self.gathers[u] for u in units)
@@ -83,7 +84,7 @@ class Residency(SavedWeights):
             self.engine.begin_pass(OUTSIDE, False)
             self._in_pass = True
         for u in units:
-            self._take(u, self._nothing.device.type == "cpu")
+            self._take(u, copied=True)
         try:
             yield
         finally:
@@ -121,9 +122,18 @@ class Residency(SavedWeights):
                 submodule._parameters = Watched(submodule._parameters, self)
 
     def watch_calls(self, module: torch.nn.Module) -> list[Any]:
-        """Returns the handles of hooks that gather the parameters of submodules while they run."""
+        """Returns the handles of hooks that gather the parameters of submodules while they run.
+
+        Submodules with only whole parameters have none: a rank may call them alone.
+        """
         handles = []
+        alone: set[torch.nn.Module] = set()
         for submodule in module.modules():
+            below = [self.gathers[u] for each in submodule.modules() for u in self.units.used_by(each)]
+            if below and not any(below):
+                alone.update(submodule.modules())
+            if submodule in alone:
+                continue
             used = [u for u in self.units.used_by(submodule) if self.gathers[u]]
             frozen = [u for u in used if not self.units.units[u].trains]
             handles.append(submodule.register_forward_pre_hook(Hook(self._before, used), prepend=True))
