@@ -75,8 +75,8 @@ class Residency(SavedWeights):
     def outside(self, units: list[int]) -> Iterator[None]:
         """Makes units whole, inside or outside of a module's call. Collective outside of a call.
 
-        The values are copies, because tensors made from them outlive the context: `parameter.detach()`, and what the autograd graph of
-        another module saves, whose backward may run when this engine has other weights in the memory.
+        The values are copies, because other tensors refer to them after the context: `parameter.detach()`, and tensors that the graph of
+        another module saves for its backward, when this engine may have other weights in the memory.
         """
         self._require_whole()
         own = not self._in_pass and any(self.gathers[u] for u in units)
