@@ -34,6 +34,15 @@ class Chain(nn.Module):
         return self.head(x)
 
 
+class Forces(Chain):
+    """Returns the gradient of an energy by the input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            x = x.requires_grad_(True)
+            return torch.autograd.grad(super().forward(x).sum(), x, create_graph=True)[0]
+
+
 class Kept(torch.autograd.Function):
     """Keeps the weight as an attribute of its context."""
 

@@ -17,6 +17,7 @@ from chains import (
     WIDTH,
     Chain,
     Custom,
+    Forces,
     Kept,
     Loss,
     SavedParameter,
@@ -33,15 +34,6 @@ from chains import (
 )
 from torch import nn
 from torch.nn import functional as F
-
-
-class Forces(Chain):
-    """Returns the gradient of an energy by the input."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.enable_grad():
-            x = x.requires_grad_(True)
-            return torch.autograd.grad(super().forward(x).sum(), x, create_graph=True)[0]
 
 
 class Catching(Chain):
