@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from . import functions, native
 from .errors import CleaveError, StepOrderError, UsageError
+from .functions import in_derivative
 from .gradients import OWN
 from .saved_weights import SavedWeights
 from .units import ModuleUnits, Slot
@@ -106,8 +107,8 @@ class Residency(SavedWeights):
                 self._break("a forward", error)
             if self.any_gathers and isinstance(error, RuntimeError) and "support saved tensor hooks" in str(error):
                 raise UsageError(
-                    "torch.func: derivatives (grad, vjp, jacrev, hessian) do not run in a forward at ZeRO stage 3; use "
-                    "torch.autograd.grad(..., create_graph=True), or stage 2"
+                    "torch.func: derivatives (grad, vjp, jacrev, hessian) do not run inside hooks for saved tensors, such as those of "
+                    "activation checkpointing; use torch.autograd.grad(..., create_graph=True), or leave the hooks out"
                 ) from error
             raise
 
@@ -157,9 +158,11 @@ class Residency(SavedWeights):
                 self._let_go_behind(args, kwargs, frozen)
             return None
         taken, replaced = self._lent.pop(), None
-        returned = self._units_in(output) if taken else ()
+        derived = in_derivative() if taken else False
+        returned = set(taken) if derived and self._lent else self._units_in(output) if taken else set()
+        lost = [u for u in taken if self._users[u] == 1] if derived and not self._lent else []
         if returned and not self._lent:
-            replaced, returned = tree_map(self._copy_of_weight, output), ()
+            replaced, returned = tree_map(self._copy_of_weight, output), set()
         for u in taken:
             if u in returned:
                 self._lent[-1].append(u)
@@ -167,6 +170,11 @@ class Residency(SavedWeights):
                 self._drop(u)
         if not self._lent:
             self._end_forward()
+        if lost:
+            raise UsageError(
+                "torch.func: a derivative of the whole module needs its parameters after the forward; call it inside "
+                "zero.GatheredParameters(module.parameters())"
+            )
         return replaced
 
     def _units_in(self, output: Any) -> set[int]:
@@ -195,7 +203,7 @@ class Residency(SavedWeights):
 
     def _begin_forward(self, root: torch.nn.Module) -> None:
         self._require_whole()
-        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        hooks = functions.saving(self)
         hooks.__enter__()
         self._saved_hooks = hooks
         self._own_pass = not self._in_pass  # otherwise inside GatheredParameters

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import StepOrderError, UsageError
+from .functions import in_func, is_of_level
 from .units import Slot
 from .views import ParameterViews
 
@@ -19,6 +20,12 @@ class _Weight(NamedTuple):
     size: torch.Size
     stride: tuple[int, ...]
     offset: Any  # in elements
+
+
+class _OfLevel(NamedTuple):
+    """Tensor of torch.func, which autograd saves as it is."""
+
+    tensor: torch.Tensor
 
 
 class SavedWeights(ParameterViews):
@@ -35,11 +42,14 @@ class SavedWeights(ParameterViews):
         raise NotImplementedError
 
     def _lend(self, u: int) -> None:
-        """Takes a unit until the running module ends; copies if a backward inside the forward computes the module again."""
-        self._take(u, torch._C._current_graph_task_id() >= 0)
+        """Takes a unit until the running module ends; copies if a backward inside the forward computes the module again, or torch.func
+        keeps it longer."""
+        self._take(u, torch._C._current_graph_task_id() >= 0 or in_func())
         self._lent[-1].append(u)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
+        if is_of_level(tensor):
+            return _OfLevel(tensor)
         if self._at:
             slot = self._slot_at(tensor)
             if slot is None and tensor.dtype != self.torch_dtype and tensor.is_floating_point():
@@ -71,6 +81,8 @@ class SavedWeights(ParameterViews):
     def _unpack(self, saved: Any) -> torch.Tensor:
         if isinstance(saved, _Weight):
             return self._weight(*saved)
+        if isinstance(saved, _OfLevel):
+            return saved.tensor
         tensor, version = saved
         if tensor._version != version:
             raise RuntimeError(

@@ -285,17 +285,6 @@ def too_many_backwards() -> str:
     return plain.said_of(lambda: several_backwards(5))
 
 
-class Jacobian(Chain):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x + torch.func.vmap(torch.func.jacrev(lambda v: v.pow(2).sum()))(x))
-
-
-def functional(stage: int) -> str:
-    """Returns the error of a module that calls torch.func."""
-    engine = engine_of(models.seeded(Jacobian), stage)
-    return plain.said_of(lambda: engine(sample(0, 0)))
-
-
 def view_in_context(stage: int) -> str:
     """Returns the error of the backward of a function that keeps a view of its weight."""
     engine = engine_of(models.seeded(lambda: Custom(KeptView)), stage)

@@ -105,10 +105,21 @@ class Modules(unittest.TestCase):
         for said in ranks.answers(2, CASES, "backward_of_inputs"):
             self.assertRegex(said, r"StepOrderError: head.*: got a gradient from backward\(inputs=...\); leave inputs out")
 
-    def test_derivatives_of_torch_func_name_what_to_use_at_stage_3(self) -> None:
-        self.assertEqual(ranks.answers(2, CASES, "functional", 2), ["nothing"] * 2)
-        for said in ranks.answers(2, CASES, "functional", 3):
-            self.assertRegex(said, r"UsageError: torch.func: .*use torch.autograd.grad\(")
+    def test_torch_func_in_a_forward_trains_as_in_torch(self) -> None:
+        for far_by_case in ranks.answers(2, "func_cases", "against_torch"):
+            self.assertEqual(len(far_by_case), 3 * 9)
+            for case, far in far_by_case.items():
+                self.assertLess(far, 1e-6, case)
+
+    def test_torch_func_of_the_whole_module_runs_in_gathered_parameters(self) -> None:
+        for stage in (2, 3):
+            for seen in ranks.answers(2, "func_cases", "of_the_engine", stage):
+                self.assertLess(max(seen["far"]), 1e-6, f"stage {stage}")
+                self.assertRegex(seen["alone"], r"UsageError: torch.func: .*zero.GatheredParameters\(" if stage == 3 else "nothing")
+
+    def test_torch_func_inside_checkpointing_is_an_error_with_the_reason(self) -> None:
+        for said in ranks.answers(2, "func_cases", "checkpointed"):
+            self.assertRegex(said, r"UsageError: torch.func: .* hooks for saved tensors, such as those of activation checkpointing")
 
 
 if __name__ == "__main__":
