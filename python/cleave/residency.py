@@ -21,7 +21,7 @@ from .gradients import OWN
 from .saved_weights import SavedWeights
 from .units import ModuleUnits, Slot
 from .views import OUTSIDE, TORCH_TYPES
-from .watched import Hook, ParameterOffload, Watched
+from .watched import Hook, ParameterOffload, Watched, forget_gradient, of_slot
 
 _CODES = {dtype: native.DTYPES[name] for name, dtype in TORCH_TYPES.items()}  # gradients have the type of their parameter
 _BACKWARD, _OTHER = OUTSIDE + 1, OUTSIDE + 2  # kinds of passes; from _OTHER on, one per root module, part and grad mode
@@ -231,10 +231,10 @@ class Residency(SavedWeights):
             if slot.trains:
                 trains = slot.parameter.requires_grad
                 slot.parameter.requires_grad_(True)  # torch registers no hook on a parameter that is frozen at the moment
-                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(_of_slot(self, slot)))
+                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(of_slot(self, slot)))
                 slot.parameter.requires_grad_(trains)
             elif self.gathers[slot.unit] and slot.parameter.requires_grad:
-                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(_forget_gradient))
+                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(forget_gradient))
 
     def forget_gradients(self) -> None:
         """Removes the gradients that are not the engine's."""
@@ -324,18 +324,3 @@ class Residency(SavedWeights):
                 slot.parameter.data = slot.parameter.data.clone() if keeps else self._hidden[slot]
         self._views.clear()
         self._staying.clear()
-
-
-def _of_slot(residency: Residency, slot: Slot) -> Callable[[torch.Tensor], None]:
-    """Returns the hook of a parameter. Torch hides hooks from the garbage collector, so it keeps neither alive."""
-    residency_now, slot_now = weakref.ref(residency), weakref.ref(slot)
-
-    def arrive(parameter: torch.Tensor) -> None:
-        if (to := residency_now()) is not None and (its_slot := slot_now()) is not None:
-            to._on_gradient(its_slot, parameter)
-
-    return arrive
-
-
-def _forget_gradient(parameter: torch.Tensor) -> None:
-    parameter.grad = None
