@@ -7,6 +7,9 @@ const std::vector<std::string> kPrecisionNames = {"fp32", "float32",  "torch.flo
                                                   "fp16", "float16",  "torch.float16", "half",
                                                   "bf16", "bfloat16", "torch.bfloat16"};
 
+constexpr const char* kMasters =
+    "masters stay in fp32, which takes 2 bytes more per parameter, divided by the data-parallel ranks; "
+    "the plan counts them";
 constexpr const char* kExact = "cleave.exact_sums is true: gradients are summed as 64-bit integers";
 
 void describe_batch(Keys& k, DsConfig& c) {
@@ -90,7 +93,7 @@ void describe_precision(Keys& k, DsConfig& c) {
       .inert_if(fixed, why_fixed);
   k.list.back().type = Type::integer, k.list.back().also = " (1 unless fp16.loss_scale is fixed)";
   k.no_effect("auto_cast", "b=false", "the model converts token ids and features itself");
-  k.refused("fp16_master_weights_and_grads", "b=false", "masters are kept in fp32");
+  k.warned("fp16_master_weights_and_grads", "b=false", kMasters);
 
   k.section("bf16", "bfloat16 training");
   k.honoured("enabled", &c.bf16_enabled, "bf16 weights and gradients, fp32 masters");
@@ -98,8 +101,10 @@ void describe_precision(Keys& k, DsConfig& c) {
       .inert_if(c.zero.stage == 3, "zero_optimization.stage is 3");
   k.no_effect("immediate_grad_update", "b=false",
               "each gradient is added to its accumulator as soon as it is available");
-  k.refused("bf16_master_weights_and_grads", "b=false", "masters are kept in fp32");
-  k.refused("bf16_optimizer_states", "b=false", "optimizer states are kept in fp32");
+  k.warned("bf16_master_weights_and_grads", "b=false", kMasters);
+  k.warned("bf16_optimizer_states", "b=false",
+           "optimizer states stay in fp32, which takes 2 bytes more per parameter and state (4 with Adam), "
+           "divided by the data-parallel ranks; the plan counts them");
 
   k.section("data_types", "types of internal values");
   k.honoured("grad_accum_dtype", &c.grad_accum_dtype, "type of gradient accumulation; null: the model's type")

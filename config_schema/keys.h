@@ -18,7 +18,7 @@ namespace cleave::config {
 enum class Status : uint8_t {
   honoured,   // supported
   no_effect,  // accepted; has no effect on results, memory or output; `meaning` says why
-  warned,     // unsupported without effect on results: a warning unless off, an error if strict
+  warned,     // unsupported, and results are at least as precise: a warning unless off, an error if strict
   refused,    // unsupported with effect on results, memory or output: an error unless off
   detail,     // read only if the switch in `with` is on; that switch is unsupported or checked separately
   section,    // contains other keys

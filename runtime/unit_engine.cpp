@@ -342,6 +342,22 @@ void UnitEngine::pause(std::span<const std::string> names) {
   state().EngineCore::pause(names);
 }
 
+void UnitEngine::offload_states(bool masters, bool states, bool pinned) {
+  State& s = state();
+  require(!s.in_step, Exit::usage, "offload_states: called inside a step; call it after engine.step()");
+  require(!s.options.inference, Exit::usage, "offload_states: this engine has no optimizer state");
+  synchronize();
+  zero::ShardedOptimizer& optimizer = s.rank->optimizer();
+  const int kinds = int(optimizer.kinds().size());
+  optimizer.leave_device({masters ? 0 : 1, states ? kinds : 1},
+                         pinned ? MemoryKind::pinned : MemoryKind::host, s.streams->compute);
+}
+
+void UnitEngine::reload_states() {
+  State& s = state();
+  if (!s.options.inference) s.rank->optimizer().return_to_device(s.streams->compute);
+}
+
 std::string UnitEngine::position() {
   synchronize();
   return to_json(state().EngineCore::position(), state().scaler.state(), state().options.seed, "{}");

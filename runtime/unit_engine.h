@@ -136,6 +136,12 @@ class UnitEngine : public EngineBase {
   // bias correction counts no update. Replaces the previous list. Call outside of passes, and not after the
   // last pass of a step has begun; the same names on all ranks of a stage.
   void pause(std::span<const std::string> names);
+  // Moves masters and optimizer states that are on the device to host memory, page-locked or not, and frees
+  // theirs. They return with reload_states, the next step, and changes of weights. Reads, checkpoints and
+  // passes outside of a step do not need them on the device. Throws Error(usage) inside a step and without an
+  // optimizer, and Error(memory) if the host memory does not suffice.
+  void offload_states(bool masters, bool states, bool pinned);
+  void reload_states();
   // Returns the position of the training (steps, loss scale, missed updates) for another engine with the same
   // parameters, which then needs the states (parameter, write_parameter). `fresh`: trained parameters whose
   // optimizer state begins there. Collective.

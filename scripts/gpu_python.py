@@ -263,6 +263,24 @@ def save_and_resume() -> None:
     assert got == want, f"losses after the resume {got[3:]}; without a break {want[3:]}"
 
 
+@case
+def states_in_host_memory() -> None:
+    """Optimizer states and masters leave the device and free its memory; training continues with the same bits."""
+    torch, _ = torch_and_engine()
+    ds_config = config(2, bf16={"enabled": True})
+    with engine_of("gpt2", ds_config) as engine:
+        want = steps(engine, "gpt2")
+    with engine_of("gpt2", ds_config) as engine:
+        got = steps(engine, "gpt2", 0, 2)
+        before = torch.cuda.mem_get_info()[0] if DEVICE == "cuda" else 0
+        engine.offload_states()
+        live = engine.memory()["live"]["device"]
+        assert not live.get("master") and not live.get("optimizer_state"), live
+        note(f"free memory grew by {(torch.cuda.mem_get_info()[0] if DEVICE == 'cuda' else 0) - before} bytes")
+        got += steps(engine, "gpt2", 2)
+    assert got == want, f"losses {got}; without a move {want}"
+
+
 def _trainer(adapter: bool, deepspeed: dict[str, Any] | None) -> list[float]:
     torch, _ = torch_and_engine()
     try:

@@ -154,6 +154,7 @@ void ShardedOptimizer::publish_masters(Stream& compute) {
 }
 
 void ShardedOptimizer::publish_all(Range read, Range write, const GiveValues& give, Stream& compute) {
+  return_to_device(compute);
   if (away_) away_->staged->begin_walk();
   state_.walk(read, write, [&](const StateHome::Tile& tile, const State& state, const Event& ready) {
     optim::UpdateSlice slice;
@@ -311,6 +312,7 @@ void ShardedOptimizer::visit(int unit, bool update, const optim::StepArgs& of_al
 
 void ShardedOptimizer::begin_step(const std::optional<optim::StepArgs>& ahead, std::vector<bool> late,
                                   Stream& compute) {
+  return_to_device(compute);
   ahead_ = whole_ ? std::nullopt : ahead, late_ = std::move(late), compute_ = &compute;
   // Weights on disk share a ring of buffers with the gathers of the backward pass.
   for (int u = 0; u < store_.units(); ++u)
@@ -366,6 +368,19 @@ void ShardedOptimizer::prepare(const optim::StepArgs& args) {
   whole_->add_up(*compute_, second(*compute_));
   begin_walk({0, state_.kinds()}, {0, 1});
   state_.expect(expected_);
+}
+
+void ShardedOptimizer::leave_device(Range kinds, MemoryKind to, Stream& compute) {
+  settle(compute);
+  has_left_ = true;
+  state_.move_from_device(kinds, to, compute);
+}
+
+void ShardedOptimizer::return_to_device(Stream& compute) {
+  if (!has_left_) return;
+  settle(compute);
+  state_.move_from_device({0, state_.kinds()}, MemoryKind::device, compute);
+  has_left_ = false;
 }
 
 void ShardedOptimizer::show_in(Trace& trace, Stream& compute) {

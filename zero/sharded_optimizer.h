@@ -65,6 +65,11 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   void begin_masters(int unit, Stream& compute) override { frozen_weights_.begin_masters(unit, compute); }
   void publish_masters(Stream& compute) override;
 
+  // Moves masters (kind 0) and states of slices on the device to host memory, where they stay until the next
+  // step, publish or return_to_device. Call outside of a step. Checkpoints read them there.
+  void leave_device(Range kinds, MemoryKind to, Stream& compute);
+  void return_to_device(Stream& compute);
+
   // Traces updates off the device and their transfers; the trace must outlive this object.
   void show_in(Trace& trace, Stream& compute);
 
@@ -123,6 +128,7 @@ class ShardedOptimizer final : public GradientUser, public SavedState {
   std::vector<bool> late_;
   Stream* compute_ = nullptr;
   std::vector<int> expected_, updated_;  // units in order; updated_ is the part already updated
+  bool has_left_ = false;                // state is not on the device
   Trace* trace_ = nullptr;
 };
 

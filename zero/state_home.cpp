@@ -18,6 +18,8 @@ Tensor kinds_of(const Tensor& all, int64_t n, Range which) {
   return all.slice({which.begin * n, which.end * n});
 }
 
+Category category_of(int kind) { return kind == 0 ? Category::master : Category::optimizer_state; }
+
 // Copies with all threads of a rank that computes on the host.
 void transfer(Tensor to, Tensor from, Stream& compute) {
   if (compute.on_cuda()) return copy(to, from, compute);
@@ -28,14 +30,14 @@ void transfer(Tensor to, Tensor from, Stream& compute) {
 
 StateHome::StateHome(Memory& memory, const offload::Placement& placement, const std::vector<Slice>& units,
                      int kinds)
-    : kinds_(kinds) {
+    : memory_(memory), kinds_(kinds) {
   CHECK(0 < kinds && kinds <= kMostKinds, "{} kinds of state", kinds);
   lay_out(placement, units);
   for (size_t t = 0; t < tiles_.size(); ++t)
     if (tiles_[t].home == MemoryKind::disk)
       on_disk_.push_back(t);
     else
-      keep_in_memory(memory, tiles_[t], units[size_t(tiles_[t].unit)]);
+      keep_in_memory(t, units[size_t(tiles_[t].unit)]);
   if (!on_disk_.empty()) open_file(memory, placement.disk);
 }
 
@@ -58,13 +60,14 @@ void StateHome::lay_out(const offload::Placement& placement, const std::vector<S
   first_.push_back(tiles_.size());
 }
 
-void StateHome::keep_in_memory(Memory& memory, Tile& tile, const Slice& slice) {
+void StateHome::keep_in_memory(size_t t, const Slice& slice) {
+  Tile& tile = tiles_[t];
   const bool own = slice.weights.dtype() != DType::fp32 || tile.home != slice.weights.memory();
   if (!own) tile.state[0] = slice.weights.slice(tile.range);
   for (int k = own ? 0 : 1; k < kinds_; ++k) {
-    buffers_.push_back(memory.allocate(tile.home, k == 0 ? Category::master : Category::optimizer_state,
-                                       DType::fp32, {tile.range.size()}, slice.name));
-    tile.state[size_t(k)] = buffers_.back();
+    kept_.push_back(
+        {t, k, memory_.allocate(tile.home, category_of(k), DType::fp32, {tile.range.size()}, slice.name)});
+    tile.state[size_t(k)] = kept_.back().memory;
   }
 }
 
@@ -86,9 +89,9 @@ void StateHome::open_file(Memory& memory, const offload::DiskHome& home) {
   // Align slots so that the disk can write them directly.
   const int64_t count = std::min(int64_t(home.buffers), int64_t(on_disk_.size()));
   const int64_t block = offload::DiskFile::kAlignment / kWidth, stride = round_up(largest, block);
-  buffers_.push_back(memory.allocate(home.staging, Category::staging, DType::fp32, {count * stride + block},
-                                     "tiles on their way to and from the disk"));
-  const Tensor all = buffers_.back();
+  slots_memory_ = memory.allocate(home.staging, Category::staging, DType::fp32, {count * stride + block},
+                                  "tiles on their way to and from the disk");
+  const Tensor all = slots_memory_;
   const auto address = reinterpret_cast<intptr_t>(all.raw());
   const int64_t skip = (round_up(address, offload::DiskFile::kAlignment) - address) / kWidth;
   for (int64_t i = 0; i < count; ++i)
@@ -96,6 +99,24 @@ void StateHome::open_file(Memory& memory, const offload::DiskHome& home) {
   loaded_.resize(slots_.size()), stored_.resize(slots_.size());
   const auto mode = memory.dry() ? Stream::Mode::dry : Stream::Mode::worker;
   reader_ = std::make_unique<Stream>(mode), writer_ = std::make_unique<Stream>(mode);
+}
+
+void StateHome::move_from_device(Range kinds, MemoryKind to, Stream& compute) {
+  std::vector<std::pair<Kept*, Buffer>> moved;
+  for (Kept& kept : kept_) {
+    const Tensor from = kept.memory;
+    if (tiles_[kept.tile].home != MemoryKind::device || from.memory() == to ||
+        !(kinds.begin <= kept.kind && kept.kind < kinds.end))
+      continue;
+    moved.emplace_back(&kept, memory_.allocate(to, category_of(kept.kind), DType::fp32, {from.numel()},
+                                               "state of the optimizer that moves"));
+    transfer(moved.back().second, from, compute);
+  }
+  compute.synchronize();
+  for (auto& [kept, memory] : moved) {
+    kept->memory = std::move(memory);
+    tiles_[kept->tile].state[size_t(kept->kind)] = kept->memory;
+  }
 }
 
 void StateHome::show_in(Trace& trace) {

@@ -60,6 +60,11 @@ class StateHome {
   void read(int unit, int kind, Range range, Tensor to, Stream& compute);
   void write(int unit, int kind, Range range, Tensor from, Stream& compute);
 
+  // Moves these kinds of the tiles on the device to other memory, and frees theirs; MemoryKind::device moves
+  // them back. Kinds that share the working copy stay. All work enqueued by bodies must be done, and walks
+  // need the state back on the device.
+  void move_from_device(Range kinds, MemoryKind to, Stream& compute);
+
   void show_in(Trace& trace);  // traces reads and writes of walks
   int kinds() const { return kinds_; }
   const std::vector<Tile>& tiles() const { return tiles_; }
@@ -68,18 +73,26 @@ class StateHome {
 
  private:
   void lay_out(const offload::Placement& placement, const std::vector<Slice>& units);
-  void keep_in_memory(Memory& memory, Tile& tile, const Slice& slice);
+  void keep_in_memory(size_t tile, const Slice& slice);
   void open_file(Memory& memory, const offload::DiskHome& home);
   void fetch();
   void forget_read_ahead() { walk_.fetched = walk_.used; }  // visits read these tiles again
   template <class Move>
   void each_part(int unit, Range range, Stream& compute, const Move& move);
 
+  struct Kept {
+    size_t tile;
+    int kind;
+    Buffer memory;
+  };
+
+  Memory& memory_;
   int kinds_;
   std::vector<Tile> tiles_;
   std::vector<size_t> first_;  // first tile of each unit, and the end
   std::vector<Tensor> weights_;
-  std::vector<Buffer> buffers_;
+  std::vector<Kept> kept_;  // state in memory
+  Buffer slots_memory_;
   std::vector<size_t> on_disk_;  // indices of tiles
   std::unique_ptr<offload::DiskFile> file_;
   Trace* trace_ = nullptr;

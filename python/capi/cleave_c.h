@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; callers must compare it with cleave_c_version(). */
-#define CLEAVE_C_VERSION 10
+#define CLEAVE_C_VERSION 11
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* message of this thread's last failed call */
@@ -182,6 +182,11 @@ CLEAVE_C int cleave_shown_gradients(cleave_engine* engine, int32_t unit, void** 
 /* Makes updates leave these parameters and their state unchanged, as if they were frozen, and no
  * others. names: JSON list of strings, equal on all ranks of a stage. */
 CLEAVE_C int cleave_pause(cleave_engine* engine, const char* names);
+/* Moves masters and optimizer states from the device to host memory (runtime/unit_engine.h). They return
+ * with cleave_reload_states, and by themselves when a step or a change of weights needs them. pinned:
+ * page-locked memory. */
+CLEAVE_C int cleave_offload_states(cleave_engine* engine, int32_t masters, int32_t states, int32_t pinned);
+CLEAVE_C int cleave_reload_states(cleave_engine* engine);
 /* Returns the position of a training as JSON; cleave_set_position continues there with another
  * engine of the same parameters, after cleave_put_state. fresh: JSON list of the trained parameters
  * whose optimizer state begins there. Collective. */

@@ -99,6 +99,14 @@ int cleave_pause(cleave_engine* engine, const char* names) {
   return call([&] { engine_of(engine).pause(names_of(names)); });
 }
 
+int cleave_offload_states(cleave_engine* engine, int32_t masters, int32_t states, int32_t pinned) {
+  return call([&] { engine_of(engine).offload_states(masters != 0, states != 0, pinned != 0); });
+}
+
+int cleave_reload_states(cleave_engine* engine) {
+  return call([&] { engine_of(engine).reload_states(); });
+}
+
 int cleave_position(cleave_engine* engine, char** position) {
   return call([&] { given(position, "position") = capi::handed_over(engine_of(engine).position()); });
 }

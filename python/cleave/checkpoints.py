@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import job as jobs
-from .errors import STOPPED, NotBuilt, StepOrderError, UsageError
+from .errors import STOPPED, CheckpointError, NotBuilt, StepOrderError, UsageError
+from .random_states import of_this_rank, random_states, set_random_states
 from .saved import Beside, beside, path_from_json
 from .schedules import Schedule
 from .steps import SteppedModule
-from .utils.loading import DeepSpeedDataLoader
+from .utils.resumable import ResumableLoader
+from .values import from_text, printable, to_text
 
+_OWN_LOADER = "training_data"  # name of the loader that initialize() creates
 _OPTIMIZER, _SCHEDULE, _STEPS = 1, 2, 4  # parts to load (CLEAVE_LOAD_ in cleave_c.h)
 
 
@@ -25,6 +28,8 @@ class SavedModule(SteppedModule):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self._loaders: dict[str, ResumableLoader] = {}  # of register_loader
+        self._positions: dict[str, Any] = {}  # loaded, of loaders that are not registered yet
         self._saves_on_stop = bool(self._value("cleave.save_on_stop"))  # if set, the engine catches signals
 
     def stop_requested(self) -> bool:
@@ -36,6 +41,29 @@ class SavedModule(SteppedModule):
         if not self._saves_on_stop:
             jobs.catch_signals()
         return self._job.stop_requested()
+
+    def register_loader(self, loader: Any, name: str = "loader") -> ResumableLoader:
+        """Returns a loader to iterate over instead of the given one. Checkpoints contain its position.
+
+        After `load_checkpoint`, before or after this call, the first iteration yields the remaining batches of its epoch, as the
+        uninterrupted training had them. On another number of ranks, this holds for a DistributedSampler, at the next whole batch of all
+        ranks, and for positions that are equal on all ranks; otherwise the epoch starts again.
+
+        Args:
+            loader: a torch DataLoader, or a loader with `state_dict` and `load_state_dict`, such as torchdata's StatefulDataLoader.
+            name: of the loader in checkpoints; each loader needs its own.
+
+        Raises:
+            UsageError: another type of loader.
+        """
+        self._loaders[name] = registered = loader if isinstance(loader, ResumableLoader) else ResumableLoader(loader)
+        if position := self._positions.pop(name, None):
+            registered.load_state_dict(position)
+        return registered
+
+    def _every_loader(self) -> dict[str, ResumableLoader]:
+        own = self.training_dataloader
+        return {**({_OWN_LOADER: own} if isinstance(own, ResumableLoader) and own not in self._loaders.values() else {}), **self._loaders}
 
     def _end_of_step(self) -> None:
         if not self._saves_on_stop or not self.stop_requested():
@@ -53,12 +81,14 @@ class SavedModule(SteppedModule):
         """Returns the state that a checkpoint contains in addition to the engine's records."""
         scheduler = self.lr_scheduler.state_dict() if hasattr(self.lr_scheduler, "state_dict") else None
         slots, named = self._units.slots(), self.module.state_dict(keep_vars=True)
-        begun = len(self._losses)
+        begun = {_OWN_LOADER: len(self._losses)}
+        positions = {name: loader.state_dict(begun.get(name, 0)) for name, loader in self._every_loader().items()}
+        of_rank = {"random": random_states(self.device), "loaders": positions}
         return Beside(
             client_state=dict(client_state or {}),
             scheduler=scheduler,
             optimizer=self.optimizer.state_dict() if self.optimizer else None,
-            loader=self.training_dataloader.state_dict(begun) if isinstance(self.training_dataloader, DeepSpeedDataLoader) else None,
+            ranks=[from_text(text) for text in jobs.texts_of_all(to_text(of_rank))],
             buffers={name: b.detach().to("cpu") for name, b in self.module.named_buffers() if b.numel() and name in named},
             counters={"global_samples": self.global_samples},
             shared=self._units.other_names(self.module),
@@ -165,6 +195,8 @@ class SavedModule(SteppedModule):
             anew = not with_optimizer or bool(self._native.facts()["optimizer_is_new"])
             self._outside.load((kept.optimizer or {}).get("outside"), anew)
         self._load_buffers(kept.buffers)
+        if not load_module_only:
+            self._restore_of_ranks(kept, path)
         self.loaded_checkpoint_tag = os.path.basename(path)
         return path, kept.client_state
 
@@ -180,8 +212,6 @@ class SavedModule(SteppedModule):
         self.global_samples = kept.counters.get("global_samples", self.global_steps * self.train_batch_size())
         self.micro_steps = self.global_steps * self.gradient_accumulation_steps()
         first = self.optimizer.param_groups[0]["lr"] if self.optimizer else 0.0
-        if isinstance(self.training_dataloader, DeepSpeedDataLoader) and kept.loader:
-            self.training_dataloader.load_state_dict(kept.loader)
         if with_optimizer and self.optimizer and kept.optimizer:
             self.optimizer.load_state_dict(kept.optimizer)
             first = self.optimizer.param_groups[0]["lr"]
@@ -191,3 +221,22 @@ class SavedModule(SteppedModule):
             self.lr_scheduler.follow(self.global_steps - self.skipped_steps)
         elif with_scheduler and self.lr_scheduler is not None and kept.scheduler is not None:
             self.lr_scheduler.load_state_dict(kept.scheduler)
+
+    def _restore_of_ranks(self, kept: Beside, path: str) -> None:
+        """Restores random states and positions of loaders. On another number of ranks, only those that are valid for every rank."""
+        states, positions = of_this_rank(kept.ranks, self.global_rank, self.world_size)
+        positions |= {_OWN_LOADER: kept.loader} if kept.loader else {}
+        lost = [f"the random states of {', '.join(names)}"] if (names := [name for name, state in states.items() if state is None]) else []
+        lost += [f"the position of loader {name}" for name, position in positions.items() if position is None]
+        if lost and self.global_rank == 0:
+            ranks = f"{len(kept.ranks)} ranks saved the checkpoint and {self.world_size} load it"
+            print(f"warning: {path}: {' and '.join(lost)}: differ between ranks and are not restored ({ranks})", flush=True)
+        try:
+            set_random_states({name: state for name, state in states.items() if state is not None}, self.device)
+            every, self._positions = self._every_loader(), {name: position for name, position in positions.items() if position}
+            for name in every.keys() & self._positions.keys():
+                every[name].load_state_dict(self._positions.pop(name))
+        except Exception as error:
+            raise CheckpointError(
+                f"{path}: the random states or the position of a loader cannot be restored: {printable(error)}"
+            ) from error

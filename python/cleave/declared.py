@@ -74,7 +74,7 @@ class Declared:
         self.declare()
 
     def declare(self, also: Iterable[torch.nn.Parameter] = ()) -> None:
-        """Builds the units of the parameters that the optimizer trains now. also: parameters that are trained, but frozen at the moment."""
+        """Builds the units of the parameters that the optimizer trains now. also: those of its groups that are frozen at the moment."""
         numbers = dict(self.optimizer.trained()) if self.optimizer else {}
         for p in also:
             numbers.setdefault(p, next((n, bool(g.get("weight_decay"))) for n, g in self._groups() if any(p is q for q in g["params"])))

@@ -109,7 +109,8 @@ class DeepSpeedEngine(SavedModule):
     ) -> DeepSpeedDataLoader:
         """Returns a loader of this rank's share of a Dataset.
 
-        Checkpoints contain the position of the loader that `initialize` creates from `training_data`, not of others.
+        Checkpoints contain the position of the loader that `initialize` creates from `training_data`, and of others after
+        `register_loader`.
 
         Args:
             dataset: a Dataset, or an IterableDataset, which each rank reads completely.

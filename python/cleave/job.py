@@ -70,6 +70,20 @@ def broadcast(tensor: Any, root: int) -> None:
     current().broadcast(tensor.data_ptr(), tensor.numel() * tensor.element_size(), root)
 
 
+def texts_of_all(text: str) -> list[str]:
+    """Returns the texts of all ranks in rank order. Collective."""
+    import torch
+
+    own = text.encode()
+    sizes = current().sum([float(len(own)) if root == rank() else 0.0 for root in range(world_size())])
+    texts = []
+    for root, size in enumerate(map(int, sizes)):
+        data = bytearray(own if root == rank() else size)
+        broadcast(torch.frombuffer(data, dtype=torch.uint8), root)
+        texts.append(data.decode())
+    return texts
+
+
 def _torch_has_ranks() -> bool:
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and distributed.is_available() and distributed.is_initialized()

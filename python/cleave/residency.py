@@ -16,11 +16,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from . import functions, native
 from .errors import CleaveError, StepOrderError, UsageError
+from .functions import in_derivative
 from .gradients import OWN
 from .saved_weights import SavedWeights
 from .units import ModuleUnits, Slot
 from .views import OUTSIDE, TORCH_TYPES
-from .watched import Hook, ParameterOffload, Watched
+from .watched import Hook, ParameterOffload, Watched, forget_gradient, of_slot
 
 _CODES = {dtype: native.DTYPES[name] for name, dtype in TORCH_TYPES.items()}  # gradients have the type of their parameter
 _BACKWARD, _OTHER = OUTSIDE + 1, OUTSIDE + 2  # kinds of passes; from _OTHER on, one per root module, part and grad mode
@@ -75,7 +76,8 @@ class Residency(SavedWeights):
     def outside(self, units: list[int]) -> Iterator[None]:
         """Makes units whole, inside or outside of a module's call. Collective outside of a call.
 
-        On a CPU the values are copies, because `parameter.detach().cpu()` would otherwise show memory that is released later.
+        The values are copies, because other tensors refer to them after the context: `parameter.detach()`, and tensors that the graph of
+        another module saves for its backward, when this engine may have other weights in the memory.
         """
         self._require_whole()
         own = not self._in_pass and any(self.gathers[u] for u in units)
@@ -83,7 +85,7 @@ class Residency(SavedWeights):
             self.engine.begin_pass(OUTSIDE, False)
             self._in_pass = True
         for u in units:
-            self._take(u, self._nothing.device.type == "cpu")
+            self._take(u, copied=True)
         try:
             yield
         finally:
@@ -105,8 +107,8 @@ class Residency(SavedWeights):
                 self._break("a forward", error)
             if self.any_gathers and isinstance(error, RuntimeError) and "support saved tensor hooks" in str(error):
                 raise UsageError(
-                    "torch.func: derivatives (grad, vjp, jacrev, hessian) do not run in a forward at ZeRO stage 3; use "
-                    "torch.autograd.grad(..., create_graph=True), or stage 2"
+                    "torch.func: derivatives (grad, vjp, jacrev, hessian) do not run inside hooks for saved tensors, such as those of "
+                    "activation checkpointing; use torch.autograd.grad(..., create_graph=True), or leave the hooks out"
                 ) from error
             raise
 
@@ -121,9 +123,18 @@ class Residency(SavedWeights):
                 submodule._parameters = Watched(submodule._parameters, self)
 
     def watch_calls(self, module: torch.nn.Module) -> list[Any]:
-        """Returns the handles of hooks that gather the parameters of submodules while they run."""
+        """Returns the handles of hooks that gather the parameters of submodules while they run.
+
+        Submodules with only whole parameters have none: a rank may call them alone.
+        """
         handles = []
+        alone: set[torch.nn.Module] = set()
         for submodule in module.modules():
+            below = [self.gathers[u] for each in submodule.modules() for u in self.units.used_by(each)]
+            if below and not any(below):
+                alone.update(submodule.modules())
+            if submodule in alone:
+                continue
             used = [u for u in self.units.used_by(submodule) if self.gathers[u]]
             frozen = [u for u in used if not self.units.units[u].trains]
             handles.append(submodule.register_forward_pre_hook(Hook(self._before, used), prepend=True))
@@ -147,9 +158,11 @@ class Residency(SavedWeights):
                 self._let_go_behind(args, kwargs, frozen)
             return None
         taken, replaced = self._lent.pop(), None
-        returned = self._units_in(output) if taken else ()
+        derived = in_derivative() if taken else False
+        returned = set(taken) if derived and self._lent else self._units_in(output) if taken else set()
+        lost = [u for u in taken if self._users[u] == 1] if derived and not self._lent else []
         if returned and not self._lent:
-            replaced, returned = tree_map(self._copy_of_weight, output), ()
+            replaced, returned = tree_map(self._copy_of_weight, output), set()
         for u in taken:
             if u in returned:
                 self._lent[-1].append(u)
@@ -157,6 +170,11 @@ class Residency(SavedWeights):
                 self._drop(u)
         if not self._lent:
             self._end_forward()
+        if lost:
+            raise UsageError(
+                "torch.func: a derivative of the whole module needs its parameters after the forward; call it inside "
+                "zero.GatheredParameters(module.parameters())"
+            )
         return replaced
 
     def _units_in(self, output: Any) -> set[int]:
@@ -185,7 +203,7 @@ class Residency(SavedWeights):
 
     def _begin_forward(self, root: torch.nn.Module) -> None:
         self._require_whole()
-        hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        hooks = functions.saving(self)
         hooks.__enter__()
         self._saved_hooks = hooks
         self._own_pass = not self._in_pass  # otherwise inside GatheredParameters
@@ -213,10 +231,10 @@ class Residency(SavedWeights):
             if slot.trains:
                 trains = slot.parameter.requires_grad
                 slot.parameter.requires_grad_(True)  # torch registers no hook on a parameter that is frozen at the moment
-                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(_of_slot(self, slot)))
+                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(of_slot(self, slot)))
                 slot.parameter.requires_grad_(trains)
             elif self.gathers[slot.unit] and slot.parameter.requires_grad:
-                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(_forget_gradient))
+                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(forget_gradient))
 
     def forget_gradients(self) -> None:
         """Removes the gradients that are not the engine's."""
@@ -306,18 +324,3 @@ class Residency(SavedWeights):
                 slot.parameter.data = slot.parameter.data.clone() if keeps else self._hidden[slot]
         self._views.clear()
         self._staying.clear()
-
-
-def _of_slot(residency: Residency, slot: Slot) -> Callable[[torch.Tensor], None]:
-    """Returns the hook of a parameter. Torch hides hooks from the garbage collector, so it keeps neither alive."""
-    residency_now, slot_now = weakref.ref(residency), weakref.ref(slot)
-
-    def arrive(parameter: torch.Tensor) -> None:
-        if (to := residency_now()) is not None and (its_slot := slot_now()) is not None:
-            to._on_gradient(its_slot, parameter)
-
-    return arrive
-
-
-def _forget_gradient(parameter: torch.Tensor) -> None:
-    parameter.grad = None

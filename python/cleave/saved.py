@@ -32,7 +32,8 @@ class Beside:
     client_state: dict[str, Any] = field(default_factory=dict)
     optimizer: dict[str, Any] | None = None
     scheduler: dict[str, Any] | None = None
-    loader: dict[str, int] | None = None
+    loader: dict[str, int] | None = None  # position of training_data in checkpoints of earlier versions
+    ranks: list[dict[str, Any]] = field(default_factory=list)  # random states and positions of loaders, by rank
     counters: dict[str, int] = field(default_factory=dict)
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)  # first name of a parameter by its other names

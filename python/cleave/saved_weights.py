@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import StepOrderError, UsageError
+from .functions import in_func, is_of_level
 from .units import Slot
 from .views import ParameterViews
 
@@ -19,6 +20,12 @@ class _Weight(NamedTuple):
     size: torch.Size
     stride: tuple[int, ...]
     offset: Any  # in elements
+
+
+class _OfLevel(NamedTuple):
+    """Tensor of torch.func, which autograd saves as it is."""
+
+    tensor: torch.Tensor
 
 
 class SavedWeights(ParameterViews):
@@ -35,15 +42,18 @@ class SavedWeights(ParameterViews):
         raise NotImplementedError
 
     def _lend(self, u: int) -> None:
-        """Takes a unit until the running module ends; copies if a backward inside the forward computes the module again."""
-        self._take(u, torch._C._current_graph_task_id() >= 0)
+        """Takes a unit until the running module ends; copies if a backward inside the forward computes the module again, or torch.func
+        keeps it longer."""
+        self._take(u, torch._C._current_graph_task_id() >= 0 or in_func())
         self._lent[-1].append(u)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
+        if is_of_level(tensor):
+            return _OfLevel(tensor)
         if self._at:
             slot = self._slot_at(tensor)
-            if slot is None and tensor.dtype != self.torch_dtype and tensor.requires_grad:
-                slot = self._cast_from(tensor)
+            if slot is None and tensor.dtype != self.torch_dtype and tensor.is_floating_point():
+                slot = self._cast_from(tensor) if tensor.requires_grad else self._cast_of_frozen(tensor)
             if slot is not None:
                 return _Weight(slot, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())
         # An output of the node would keep the node, and so itself.
@@ -58,9 +68,21 @@ class SavedWeights(ParameterViews):
         slot = self.units.of_parameter.get(id(getattr(leaf, "variable", None)))
         return slot if slot is not None and self.gathers[slot.unit] and whole._version == 0 else None
 
+    def _cast_of_frozen(self, tensor: torch.Tensor) -> Slot | None:
+        """Returns the gathered frozen parameter with the values of a tensor. Casts of frozen parameters have no history."""
+        numel = tensor.untyped_storage().nbytes() // tensor.element_size()
+        for slot in self._at.values():
+            if not slot.trains and slot.shape.numel() == numel:
+                cast = slot.parameter.detach().reshape(-1).to(tensor.dtype)
+                if torch.equal(cast, tensor.detach().as_strided(cast.shape, cast.stride(), 0)):
+                    return slot
+        return None
+
     def _unpack(self, saved: Any) -> torch.Tensor:
         if isinstance(saved, _Weight):
             return self._weight(*saved)
+        if isinstance(saved, _OfLevel):
+            return saved.tensor
         tensor, version = saved
         if tensor._version != version:
             raise RuntimeError(

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from .configuration import Configuration
 from .errors import StepOrderError, UsageError
+from .functions import is_of_level
 from .trained import TrainedModule
 
 
@@ -146,7 +147,7 @@ class SteppedModule(TrainedModule):
             self._follow_growth()
         with self._autocast:
             output = self._residency.forward(lambda: self.module(*inputs, **kwargs))
-        tensors = [t for t in tensors_in(output) if t.grad_fn is not None]
+        tensors = [t for t in tensors_in(output) if t.grad_fn is not None and not is_of_level(t)]
         loss = tensors[0].detach() if tensors and tensors[0].numel() == 1 else torch.tensor(float("nan"))
         for tensor in tensors:
             tensor.register_hook(functools.partial(self._reached, loss))

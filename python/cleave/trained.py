@@ -92,16 +92,23 @@ class TrainedModule(HeldModule):
                 f"requires_grad, add_param_group: trained parameters cannot change {self._why_fixed}; set them before initialize()"
             )
         trained = self.optimizer.trained()
-        paused = [slot.parameter for slot in self._units.slots() if slot.trains and slot.parameter not in trained]
+        grouped = self._grouped()
+        paused = [s.parameter for s in self._units.slots() if s.trains and s.parameter not in trained and s.parameter in grouped]
         self._renew(paused)
         self._brings_rates, self._trains = self._declared.brings_rates, {**trained, **dict.fromkeys(paused)}.keys()
         self._paused = None
         self._show_gradients()
 
+    def _grouped(self) -> set[torch.nn.Parameter]:
+        """Returns the parameters of all groups of the optimizer."""
+        return {p for group in self.optimizer.param_groups for p in group["params"]} if self.optimizer else set()
+
     def _pause_frozen(self) -> None:
-        """Excludes trained parameters from the update that are frozen now and got no gradient in this step."""
-        arrived = self._residency.arrived
-        paused = [s.name for s in self._units.slots() if s.trains and not s.parameter.requires_grad and s.name not in arrived]
+        """Excludes trained parameters from the update that left the optimizer, or are frozen now and got no gradient in this step."""
+        arrived, grouped = self._residency.arrived, self._grouped()
+        trained = [s for s in self._units.slots() if s.trains]
+        frozen = {s.name for s in trained if not s.parameter.requires_grad and s.name not in arrived}
+        paused = [s.name for s in trained if s.name in frozen or s.parameter not in grouped]
         if paused != (self._paused or []):
             if self._why_fixed:
                 raise NotBuilt(f"requires_grad: parameters cannot be frozen {self._why_fixed}; freeze them before initialize()")

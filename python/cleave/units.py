@@ -56,8 +56,12 @@ class ModuleUnits:
         self.of_parameter: dict[int, Slot] = {}
         # Parameters that are not floating-point numbers, by name; torch cannot train them.
         self.bytes: dict[str, torch.nn.Parameter] = {}
+        alone = _called_by_one_rank(module)
         for path, submodule in module.named_modules():
+            first = len(self.units)
             self._add(path, submodule.named_parameters(recurse=False), trains, decays)
+            for unit in self.units[first:]:
+                unit.whole = submodule in alone
         outside = {f"{OUTSIDE}.{i}": p for i, p in enumerate(p for p in others if id(p) not in self.of_parameter)}
         inside, self.outside = len(self.units), list(outside)
         self._add("", outside.items(), trains, decays, OUTSIDE)
@@ -131,6 +135,12 @@ class ModuleUnits:
 def shape_of(parameter: torch.Tensor) -> torch.Size:
     """Returns the whole shape of a parameter, also while its values are sharded."""
     return torch.Size(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def _called_by_one_rank(module: torch.nn.Module) -> set[torch.nn.Module]:
+    """Returns the submodules that a library also calls on the first rank alone: prompt encoders, which peft calls to save them."""
+    owners = [owner for owner in module.modules() if hasattr(type(owner), "get_prompt_embedding_to_save")]
+    return {below for owner in owners for below in getattr(owner, "prompt_encoder", torch.nn.Module()).modules()}
 
 
 class ZeroParamStatus(enum.Enum):

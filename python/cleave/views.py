@@ -7,6 +7,7 @@ import torch
 
 from . import native
 from .errors import UsageError
+from .functions import is_of_level, outside_of_func
 from .units import ModuleUnits, Slot, ZeroParamStatus, describe
 
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -120,13 +121,15 @@ class ParameterViews:
 
     def _take(self, u: int, copied: bool = False) -> None:
         if self.gathers[u] and not self._users[u]:
-            self._show(u, copied)
+            with outside_of_func():
+                self._show(u, copied)
         self._users[u] += 1
 
     def _drop(self, u: int) -> None:
         self._users[u] -= 1
         if self.gathers[u] and self._users[u] == 0:
-            self._hide(u)
+            with outside_of_func():
+                self._hide(u)
 
     def _hold(self, u: int) -> None:
         """Takes a unit that is computed with again in the backward, until its gradient arrived."""
@@ -141,6 +144,9 @@ class ParameterViews:
 
     def _slot_at(self, tensor: torch.Tensor) -> Slot | None:
         """Returns the gathered parameter whose memory a tensor shows."""
-        if not self._at or tensor.layout != torch.strided:
+        if not self._at or tensor.layout != torch.strided or is_of_level(tensor):
             return None
-        return self._at.get(tensor.untyped_storage().data_ptr())
+        try:
+            return self._at.get(tensor.untyped_storage().data_ptr())
+        except RuntimeError:  # a tensor without memory, as of a tracing mode
+            return None

@@ -1,9 +1,13 @@
 """Hooks of a module and its parameters, which gather weights; copies of the module have none."""
 
+import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from .units import Slot
 
 if TYPE_CHECKING:
     from .residency import Residency
@@ -52,3 +56,19 @@ class ParameterOffload:
     def _register_deepspeed_module(self, module: torch.nn.Module) -> None:
         """Adds the hooks of the module and of its submodules."""
         self.forward_hooks += self._add(module)
+
+
+def of_slot(residency: "Residency", slot: Slot) -> Callable[[torch.Tensor], None]:
+    """Returns the hook of a parameter. Torch hides hooks from the garbage collector, so it keeps neither alive."""
+    residency_now, slot_now = weakref.ref(residency), weakref.ref(slot)
+
+    def arrive(parameter: torch.Tensor) -> None:
+        if (to := residency_now()) is not None and (its_slot := slot_now()) is not None:
+            to._on_gradient(its_slot, parameter)
+
+    return arrive
+
+
+def forget_gradient(parameter: torch.Tensor) -> None:
+    """Removes the gradient of a parameter that no engine trains."""
+    parameter.grad = None

@@ -14,7 +14,8 @@ import sys
 import time
 import unittest
 
-from app_test import AppTest, CLEAVE, ROOT
+from app_test import CLEAVE, ROOT
+from launched import ToolTest
 from pages import LAUNCHERS, blocks
 
 BIN = pathlib.Path(CLEAVE).parent
@@ -42,23 +43,13 @@ sys.exit(max(rank.wait() for rank in ranks))
 """
 
 
-class ClusterExamples(AppTest):
-    maxDiff = None
-
+class ClusterExamples(ToolTest):
     def setUp(self):
         super().setUp()
-        self.tools = self.dir / "tools"
-        self.tools.mkdir()
         for name, (_, variables) in LAUNCHERS.items():
             self.tool(name, STARTER.format(variables=variables))
-        self.env = {**{k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")},
-                    "PATH": f"{self.tools}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "CLEAVE": CLEAVE,
-                    "TEST_PORT": str(30000 + os.getpid() % 2000)}
+        self.env |= {"CLEAVE": CLEAVE, "TEST_PORT": str(30000 + os.getpid() % 2000)}
         (self.dir / "corpus.txt").write_text(self.text.read_text())
-
-    def tool(self, name, text):
-        (self.tools / name).write_text(text)
-        (self.tools / name).chmod(0o755)
 
     # Azure ML
 

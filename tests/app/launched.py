@@ -60,13 +60,25 @@ sys.exit(max(c.wait() for c in children))
 """
 
 
-class LaunchTest(AppTest):
+class ToolTest(AppTest):
+    """A test with replacements of programs in PATH, outside of any job."""
     maxDiff = None
 
     def setUp(self):
         super().setUp()
         self.tools = self.dir / "tools"
         self.tools.mkdir()
+        self.env = {**{k: v for k, v in os.environ.items() if k not in PLACE}, "PATH": f"{self.tools}:{os.environ['PATH']}",
+                    "OMP_NUM_THREADS": "1"}
+
+    def tool(self, name, text):
+        (self.tools / name).write_text(text)
+        (self.tools / name).chmod(0o755)
+
+
+class LaunchTest(ToolTest):
+    def setUp(self):
+        super().setUp()
         self.log = self.dir / "calls"
         self.log.touch()
         for name, text in {"ssh": SSH, "pdsh": PDSH}.items():
@@ -75,14 +87,9 @@ class LaunchTest(AppTest):
         self.script.write_text(SCRIPT)
         self.mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
         (self.dir / "home").mkdir()
-        self.env = {**{k: v for k, v in os.environ.items() if k not in PLACE}, "PATH": f"{self.tools}:{os.environ['PATH']}",
-                    "FAKE_LOG": str(self.log), "CLEAVE_TEST_MARK": self.mark, "HOME": str(self.dir / "home"), "OMP_NUM_THREADS": "1"}
+        self.env |= {"FAKE_LOG": str(self.log), "CLEAVE_TEST_MARK": self.mark, "HOME": str(self.dir / "home")}
         self.hosts = self.dir / "hosts"
         self.hosts.write_text("node-a slots=2\nnode-b slots=2\n")
-
-    def tool(self, name, text):
-        (self.tools / name).write_text(text)
-        (self.tools / name).chmod(0o755)
 
     def deepspeed(self, *args, code=0, env=None, program=DEEPSPEED, timeout=60):
         r = subprocess.run([program, *map(str, args)], capture_output=True, text=True, timeout=timeout, cwd=self.dir,

@@ -193,6 +193,15 @@ class Options(AppTest):
         self.assertIn(b"model:      tiny", plain)
         self.assertNotIn(b"\x1b[1m", plain)
 
+    def test_states_in_16_bits_stay_in_fp32_with_a_warning_and_the_same_bits(self):
+        keys = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+        stage = {"zero_optimization": {"stage": 1}}
+        want, got = (self.losses(config=self.config(f"{len(more)}.json", bf16={"enabled": True, **more}, **stage)) for more in ({}, keys))
+        self.assertEqual(got, want)
+        r = self.train(config=self.config(bf16={"enabled": True, **keys}, **stage))
+        for key, what in zip(keys, ("masters", "optimizer states")):
+            self.assertEqual(r.stderr.count(f"bf16.{key}: is not supported: {what} stay in fp32, which takes 2 bytes more"), 1, r.stderr)
+
     def test_check_prints_decisions_and_notes_on_one_page_and_all_keys_when_asked(self):
         config = self.config(train_batch_size="auto", zero_optimization={"stage": 2, "contiguous_gradients": True, "reduce_bucket_size": "auto"})
         text = self.run_cleave("check", config, "--world_size", 2).stdout

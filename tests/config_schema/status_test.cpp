@@ -102,6 +102,22 @@ TEST(Status, RefusalsInsideTheOptimizerAndTheSchedule) {
             "");
 }
 
+TEST(Status, StatesInSixteenBitsAreAWarningWithTheAdditionalBytes) {
+  const std::string kept = "which takes 2 bytes more per parameter",
+                    ranks = ", divided by the data-parallel ranks; the plan counts them\n";
+  EXPECT_EQ(
+      status_problems(
+          R"("bf16": {"enabled": true, "bf16_master_weights_and_grads": true, "bf16_optimizer_states": true})"),
+      "warning: f:2:60: bf16.bf16_master_weights_and_grads: is not supported: masters stay in fp32, " + kept +
+          ranks +
+          "warning: f:2:91: bf16.bf16_optimizer_states: is not supported: optimizer states stay in fp32, " +
+          kept + " and state (4 with Adam)" + ranks);
+  EXPECT_EQ(status_problems(R"("fp16": {"enabled": true, "fp16_master_weights_and_grads": true})"),
+            "warning: f:2:60: fp16.fp16_master_weights_and_grads: is not supported: masters stay in fp32, " +
+                kept + ranks);
+  EXPECT_EQ(status_problems(R"("bf16": {"enabled": false, "bf16_master_weights_and_grads": true})"), "");
+}
+
 TEST(Status, AnUnsupportedMonitorIsNotAcceptedSilently) {
   EXPECT_NE(status_problems(R"("wandb": {"enabled": true, "project": "p"})").find("error"),
             std::string::npos);

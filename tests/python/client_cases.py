@@ -143,6 +143,25 @@ def low_rank(stage: int, output: str) -> dict[str, Any]:
     return {"curve": curve(made)}
 
 
+def prompted(stage: int, output: str) -> dict[str, Any]:
+    """Trains prompts of peft, an embedding and one with an encoder, in the transformers Trainer, and saves them from the first rank."""
+    both = []
+    for prompt in (
+        peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+        peft.PromptEncoderConfig(task_type="CAUSAL_LM", num_virtual_tokens=4, encoder_hidden_size=16),
+    ):
+        given = options(stage, output)
+        if stage == 3:
+            given["deepspeed"]["zero_optimization"]["stage3_param_persistence_threshold"] = 0
+        args = transformers.TrainingArguments(**given, max_steps=3, save_strategy="no")
+        torch.manual_seed(0)
+        made = transformers.Trainer(model=peft.get_peft_model(small_gpt2(), prompt), args=args, train_dataset=Texts(96))
+        made.train()
+        made.save_model(f"{output}/{len(both)}")
+        both.append(curve(made))
+    return {"curve": both[0] + both[1]}
+
+
 def supervised(stage: int, output: str) -> dict[str, Any]:
     """Trains with trl's SFT trainer."""
 

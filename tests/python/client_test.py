@@ -25,6 +25,7 @@ class Clients(unittest.TestCase):
             "pretrained": [published],
             "accelerated": [],
             "low_rank": [],
+            "prompted": [],
             "supervised": [],
             "preferred": [],
             "rewarded": [published + "/scores"],
@@ -78,6 +79,16 @@ class Clients(unittest.TestCase):
         self.expect_torchs_curve("low_rank")
         files = [f"{self.folder}/low_rank{stage}/adapter/adapter_model.safetensors" for stage in (-1, *STAGES)]
         self.assertEqual(len({frozenset(safetensors.torch.load_file(file)) for file in files}), 1)
+
+    def test_prompts_of_peft(self) -> None:
+        self.expect_torchs_curve("prompted")
+        for prompt in range(2):
+            files = [f"{self.folder}/prompted{stage}/{prompt}/adapter_model.safetensors" for stage in (-1, *STAGES)]
+            torchs, *saved = map(safetensors.torch.load_file, files)
+            for weights in saved:
+                self.assertEqual(weights.keys(), torchs.keys())
+                for name, value in weights.items():
+                    self.assertLess((value - torchs[name]).abs().max().item(), 2e-5, name)
 
     def test_sft_of_trl(self) -> None:
         self.expect_torchs_curve("supervised")

@@ -437,6 +437,20 @@ def autocast_of_bf16(stage: int) -> list[list[float]]:
     return out
 
 
+def full_bf16() -> list[str]:
+    """Returns the digests of weights after two steps in bf16, without and with keys that ask for 16-bit masters and states."""
+    keys = {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    out = []
+    for more in ({}, keys):
+        made = config(1, bf16={"enabled": True, **more})
+        engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=made)[0]
+        steps(engine, 2)
+        out.append(digest(engine))
+        engine.destroy()
+    print("equal" if out[0] == out[1] else "differ")
+    return out
+
+
 def autocast_in_fp16(stage: int) -> dict[str, Any]:
     """Compares two steps under autocast in fp16 with torch and its GradScaler, then two more after an overflow."""
     model, other = models.seeded(models.Mlp), models.seeded(models.Mlp)

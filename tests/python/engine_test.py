@@ -85,6 +85,12 @@ class Engine(unittest.TestCase):
         self.assertIn("warning: torch_autocast: bf16 rounds the parameters, also for operations in fp32", ended.output)
         self.assertRegex(ended.output, r"norm \d")
 
+    def test_states_in_16_bits_stay_in_fp32_with_a_warning(self) -> None:
+        ended = ranks.run(2, CASES, "full_bf16")
+        self.assertEqual(ended.output.count("bf16.bf16_master_weights_and_grads: is not supported: masters stay in fp32"), 1, ended.output)
+        self.assertEqual(ended.output.count("bf16.bf16_optimizer_states: is not supported: optimizer states stay in fp32"), 1, ended.output)
+        self.assertEqual(ended.output.count("equal"), 2, ended.output)
+
     def test_autocast_in_fp16_scales_the_loss_as_torch_does(self) -> None:
         for stage in (0, 2):
             seen = ranks.answers(2, CASES, "autocast_in_fp16", stage)[0]

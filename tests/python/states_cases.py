@@ -302,3 +302,46 @@ def changed_moments(stages: list[int]) -> dict[str, float]:
         out[f"stage {stage}"] = plain.apart(engine, other)
         engine.destroy()
     return out
+
+
+HOST = {"device": "cpu"}
+
+
+def offloaded(stage: int, folder: str) -> dict[str, Any]:
+    """Moves states to host memory between steps. Returns the bytes that leave the device, and whether values and weights are those of an
+    engine that moves nothing."""
+    kinds = deepspeed.runtime.zero.offload_config.OffloadStateTypeEnum
+    made = config(stage, bf16={"enabled": True})
+    whole = deepspeed.initialize(model=models.seeded(models.Mlp), config=made)[0]
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=made)[0]
+
+    def on(kind: str) -> list[int]:
+        live = engine.memory()["live"]
+        return [sum(bytes for place, bytes in live.get(kind, {}).items() if place in ("master", "optimizer_state"))]
+
+    def values(of: Any) -> list[Any]:
+        return [of.parameters_of(name, kind).tolist() for name in of._shapes for kind in ("master", "exp_avg", "exp_avg_sq")]
+
+    out: dict[str, Any] = {"bytes": [], "equal": [], "masters": engine.memory()["live"]["device"]["master"]}
+    for step, include in enumerate((None, [kinds.optim_states], {kinds.hp_params}, [kinds.lp_grads, kinds.contiguous_grad_buffer])):
+        for of in (whole, engine):
+            steps(of, 1, step)
+        before = on("device")
+        engine.offload_states(include=include, pin_memory=step % 2 == 0, non_blocking=True)
+        out["bytes"].append([before[0] - on("device")[0], on("pinned host")[0] + on("host")[0]])
+        out["equal"].append(values(engine) == values(whole))
+        if step == 1:
+            engine.reload_states()
+        if step == 2:
+            engine.save_checkpoint(folder)
+            engine.load_checkpoint(folder)
+    for of in (whole, engine):
+        steps(of, 1, 4)  # moves the state back
+    out["equal"] += [values(engine) == values(whole), digest(engine) == digest(whole), on("device") == before]
+    engine.backward(models.loss(engine, models.batch(0, 0, 0)))
+    out["inside"] = plain.said_of(engine.offload_states)
+    out["unknown"] = plain.said_of(lambda: engine.offload_states(include=["lp_parameters"]))
+    out["parameters"] = sum(p.ds_numel for p in engine.module.parameters())
+    moved = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(3, zero_optimization={"stage": 3, "offload_param": HOST}))
+    out["parameters in host memory"] = plain.said_of(moved[0].offload_states)
+    return out

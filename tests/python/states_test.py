@@ -82,6 +82,19 @@ class States(unittest.TestCase):
         self.assertEqual(first, second)
         self.assertEqual(len(set(first.values())), 1, first)
 
+    def test_states_move_to_host_memory_and_back_with_the_same_bits(self) -> None:
+        for stage in (0, 1, 2, 3):
+            with tempfile.TemporaryDirectory() as folder:
+                for seen in ranks.answers(2, CASES, "offloaded", stage, folder):
+                    masters = seen["masters"]
+                    self.assertGreaterEqual(masters, 4 * seen["parameters"] / (2 if stage else 1), "in fp32")
+                    moved = [3 * masters, 2 * masters, masters, 0]
+                    self.assertEqual(seen["bytes"], [[bytes, bytes] for bytes in moved], f"stage {stage}")
+                    self.assertEqual(seen["equal"], [True] * 7, f"stage {stage}")
+                    self.assertRegex(seen["inside"], "UsageError: offload_states: called inside a step")
+                    self.assertRegex(seen["unknown"], r"UsageError: offload_states: unknown kind of state in include \(got lp_parameters")
+                    self.assertRegex(seen["parameters in host memory"], "UsageError: offload_states: not supported with .*offload_param")
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

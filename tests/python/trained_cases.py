@@ -66,6 +66,33 @@ class Pair:
         return plain.apart(self.engine, self.plain)
 
 
+def ungrouped(stage: int) -> dict[str, float]:
+    """Removes parameters from all groups, frozen and unfrozen ones, before and after the engine is built again for an unfrozen layer."""
+    out = {}
+    for name, frozen in (("frozen", True), ("trained", False)):
+        pair = Pair(lambda: models.seeded(models.Mlp), stage, sgd)
+        for module in (pair.engine.module, pair.plain):
+            module.head.requires_grad_(False)
+        for step in range(2):
+            pair.step(step)
+        for module, optimizer in ((pair.engine.module, pair.optimizer), (pair.plain, pair.theirs)):
+            left = list(module.layers[0].parameters())
+            for parameter in left:
+                parameter.requires_grad_(not frozen)
+                parameter.grad = None
+            for group in optimizer.param_groups:
+                group["params"] = [p for p in group["params"] if all(p is not q for q in left)]
+        pair.step(2)
+        out[f"{name} before"] = pair.apart()
+        for module in (pair.engine.module, pair.plain):
+            module.head.requires_grad_(True)
+        for step in range(3, 5):
+            pair.step(step)
+        out[f"{name} after"] = pair.apart()
+        pair.engine.destroy()
+    return out
+
+
 # ---- outside of the module ----
 
 

@@ -54,6 +54,11 @@ class Trained(unittest.TestCase):
         for name, far in on_two("groups_change").items():
             self.assertLess(far, CLOSE, name)
 
+    def test_parameters_that_leave_the_optimizer_keep_their_values(self) -> None:
+        for stage in (0, 3):
+            for case, far in on_two("ungrouped", stage).items():
+                self.assertLess(far, 1e-5, f"{case} at stage {stage}")
+
     def test_groups_that_warm_up_from_0_keep_their_own_rates(self) -> None:
         got = on_two("warms_up_from_zero")
         self.assertLess(got["apart"], CLOSE)

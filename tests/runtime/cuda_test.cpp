@@ -6,8 +6,11 @@
 #include <filesystem>
 
 #include "core/build.h"
+#include "kernels/elementwise.h"
+#include "runtime/unit_engine.h"
 #include "tests/runtime/cut_models.h"
 #include "tests/scratch.h"
+#include "zero/gradient_shards.h"
 
 namespace cleave::testing {
 namespace {
@@ -231,6 +234,44 @@ TEST_P(CudaEngine, TrainsTheSameBitsWithItsPassesAsGraphs) {
         ASSERT_EQ(got.weights, want.weights);
       }
     }
+}
+
+TEST_P(CudaEngine, FreesTheMemoryOfStatesThatMoveToHostMemory) {
+  for (int stage : {0, 2, 3}) {
+    std::vector<float> want;
+    for (const bool moves : {false, true})
+      comm::run_ranks(1, [&](comm::Communicator& world) {
+        config::DsConfig c = config_for(1);
+        c.zero.stage = stage, c.gradient_clipping = 0, c.precision = config::Precision::bf16;
+        const std::vector<UnitSpec> units = {{"a", {{"a.weight", {64, 96}, {}, true}}}};
+        runtime::UnitEngine engine(c, "tiny", units, world, {.engine = options()});
+        for (int step = 0; step < 3; ++step) {
+          engine.begin_step();
+          engine.begin_pass(0, true);
+          std::vector<zero::GradientSlot> slots = engine.gradients(0);
+          kernels::launch(kernels::Fill{.y = slots[0].tensor, .value = float(engine.scale() * (step + 1))},
+                          engine.stream());
+          *slots[0].written = true;
+          engine.give(0), engine.complete(0), engine.end_pass();
+          engine.finish_step(std::vector<double>{0.5});
+          if (!moves) continue;
+          const MemoryTable before = engine.memory_live();
+          engine.offload_states(true, true, step == 0);
+          const MemoryTable after = engine.memory_live();
+          EXPECT_EQ(after.at(MemoryKind::device, Category::master), 0);
+          EXPECT_EQ(after.at(MemoryKind::device, Category::optimizer_state), 0);
+          EXPECT_EQ(after.total(MemoryKind::pinned) + after.total(MemoryKind::host),
+                    before.total(MemoryKind::pinned) + before.total(MemoryKind::host) + 12 * 64 * 96);
+          engine.parameter("a.weight", 1);
+          if (step == 1) engine.reload_states();
+        }
+        const std::vector<float> got = engine.parameter("a.weight");
+        if (moves)
+          EXPECT_EQ(got, want) << "stage " << stage;
+        else
+          want = got;
+      });
+  }
 }
 
 TEST_P(CudaEngine, SaysWhyPassesAreNotGraphs) {

@@ -178,6 +178,54 @@ TEST_P(UnitUpdates, ContinueInAnotherEngineAtThePositionOfTheFirst) {
   });
 }
 
+TEST_P(UnitUpdates, HaveTheSameBitsAfterTheirStatesWereInHostMemory) {
+  const int ranks = GetParam();
+  for (const int stage : {0, 2, 3})
+    for (const bool on_host : {false, true})
+      comm::run_ranks(ranks, [&](comm::Communicator& world) {
+        SCOPED_TRACE(fmt::format("stage {}, states offloaded {}", stage, on_host));
+        config::DsConfig c = config_of(ranks, stage);
+        c.precision = config::Precision::bf16;
+        if (on_host && stage > 0) c.zero.offload_optimizer.device = config::OffloadDevice::cpu;
+        Driven moved(c, world), stays(c, world);
+        const MemoryTable at_home = moved.engine.memory_live();
+        const auto bytes = [&](MemoryKind kind, Category category) {
+          return moved.engine.memory_live().at(kind, category);
+        };
+        const auto expect_equal = [&] {
+          for (const UnitSpec& u : two_units())
+            for (const ParamSpec& p : u.params)
+              for (int kind = 0; kind < int(moved.engine.kinds().size()); ++kind)
+                EXPECT_EQ(moved.engine.parameter(p.name, kind), stays.engine.parameter(p.name, kind))
+                    << p.name;
+        };
+        for (int step = 0; step < 4; ++step) {
+          for (Driven* driven : {&moved, &stays}) {
+            driven->passes(step);
+            driven->engine.finish_step(std::vector<double>{0.5});
+          }
+          const bool masters = step != 1, states = step != 2, pinned = step != 3;
+          moved.engine.offload_states(masters, states, pinned);
+          const MemoryKind away = pinned ? MemoryKind::pinned : MemoryKind::host;
+          for (const auto& [category, moves] :
+               {std::pair(Category::master, masters), std::pair(Category::optimizer_state, states)}) {
+            const int64_t device = at_home.at(MemoryKind::device, category);
+            EXPECT_EQ(bytes(MemoryKind::device, category), moves ? 0 : device);
+            EXPECT_EQ(bytes(away, category) - at_home.at(away, category), moves ? device : 0);
+          }
+          expect_equal();
+          if (step != 2) continue;
+          moved.engine.reload_states();
+          EXPECT_EQ(moved.engine.memory_live(), at_home);
+        }
+        moved.engine.publish_parameters();
+        EXPECT_EQ(moved.engine.memory_live(), at_home);
+        moved.passes(4);
+        EXPECT_THROW(moved.engine.offload_states(true, true, true), Error);
+        moved.engine.finish_step(std::vector<double>{0.5});
+      });
+}
+
 TEST_P(UnitUpdates, UseVisibleGradientsWithTheirChanges) {
   const int ranks = GetParam();
   for (const int stage : {0, 1})

@@ -1,31 +1,19 @@
 """Data loaders and helpers for batches."""
 
-import itertools
 import resource
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from .logging import log_dist
+from .resumable import ResumableLoader
 
 
-class _From(BatchSampler):
-    """Batches of a sampler, starting at one of them."""
-
-    first = 0
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return itertools.islice(super().__iter__(), self.first, None)
-
-
-class DeepSpeedDataLoader:
-    """A loader of this rank's share of a Dataset. Its position is saved, so that training resumes at the next batch.
-
-    The position counts samples of all ranks, so it is valid for another number of ranks.
-    """
+class DeepSpeedDataLoader(ResumableLoader):
+    """A loader of this rank's share of a Dataset. Its position counts samples of all ranks, so it is valid for another number of ranks."""
 
     def __init__(
         self,
@@ -50,55 +38,12 @@ class DeepSpeedDataLoader:
             drop_last: drop an incomplete last batch.
             options: further arguments of `torch.utils.data.DataLoader`.
         """
-        self._each = batch_size * ranks
-        self.batch_size = batch_size
-        self._sampler: _From | None = None
-        self.epoch = self.batch = 0  # completed epochs, and batches read in the current one
-        self._first = 0  # first batch of the next iteration
         if isinstance(data, IterableDataset):
-            self.data_sampler: Any = None
-            self.loader: DataLoader[Any] = DataLoader(data, batch_size=batch_size, drop_last=drop_last, **options)
-            return
-        if sampler is None:
+            sampler = None
+        elif sampler is None:
             sampler = DistributedSampler(data, num_replicas=ranks, rank=rank) if route == "train" else SequentialSampler(data)
-        self.data_sampler = self.sampler = sampler
-        self._sampler = _From(self.data_sampler, batch_size, drop_last)
-        self.loader = DataLoader(data, batch_sampler=self._sampler, **options)
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[Any]:
-        self.batch, self._first = self._first, 0
-        if self._sampler is None:
-            batches: Iterable[Any] = itertools.islice(iter(self.loader), self.batch, None)
-        else:
-            self._sampler.first = self.batch
-            batches = self.loader
-        for batch in batches:
-            self.batch += 1
-            yield batch
-        self.epoch, self.batch = self.epoch + 1, 0
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "loader":
-            raise AttributeError(name)
-        return getattr(self.loader, name)
-
-    def state_dict(self, not_trained: int = 0) -> dict[str, int]:
-        """Returns the position, reduced by the number of batches that were read but not trained."""
-        epoch, batch = self.epoch, self.batch - not_trained
-        if batch < 0 < epoch and self._sampler is not None:
-            epoch, batch = epoch - 1, batch + len(self)
-        state = {"epoch": epoch, "samples": max(0, batch) * self._each}
-        return state | ({"order": self.data_sampler.epoch} if hasattr(self.data_sampler, "epoch") else {})
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Sets the position at which the next iterator starts."""
-        self.epoch, self.batch = state["epoch"], state["samples"] // self._each
-        self._first = self.batch
-        if "order" in state and hasattr(self.data_sampler, "set_epoch"):
-            self.data_sampler.set_epoch(state["order"])
+        super().__init__(DataLoader(data, batch_size=batch_size, sampler=sampler, drop_last=drop_last, **options))
+        self.data_sampler, self._each = sampler, batch_size * ranks
 
 
 class RepeatingLoader:
