@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; callers must compare it with cleave_c_version(). */
-#define CLEAVE_C_VERSION 10
+#define CLEAVE_C_VERSION 11
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* message of this thread's last failed call */
@@ -117,9 +117,12 @@ typedef struct {
  *
  * units: JSON list of objects with name, frozen, group (number of the rates for its updates, from
  * 0; used if cleave_finish_step receives rates of several groups), optionally whole (parameters stay
- * whole on every rank at every stage), and parameters, each [name, shape, decay, type]: name and
- * shape in the whole model, weight decay, and optionally the caller's type. Shapes with more than four dims
- * keep the first three and the product of the others. With pipeline.stages, each rank declares the units of
+ * whole on every rank at every stage), and parameters, each [name, shape, decay, type, cut]: name and
+ * shape in the whole model, weight decay, and optionally the caller's type, and what the tensor axis cuts:
+ * [dim, [extents]] for a parameter that consists of blocks of these extents in dim, of which this rank has
+ * equal parts; [] for a whole parameter whose gradients the axis must sum; null for others, which have equal
+ * gradients on the ranks of the axis. Passes then have this rank's part, and states the whole parameter.
+ * Shapes with more than four dims keep the first three and the product of the others. With pipeline.stages, each rank declares the units of
  * its layers; stages that declare the same unit share it.
  *
  * Units are identified by their index in the list, parameters by their index in the unit. Values

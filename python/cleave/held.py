@@ -10,11 +10,12 @@ import torch
 
 from . import job as jobs
 from . import native
+from .cuts import Cut
 from .declared import Declared
 from .errors import NotBuilt, UsageError
 from .residency import Residency
 from .sharded import engine_of, joined, part_of, shard_of, value_of
-from .units import Slot
+from .units import Slot, describe_shape
 from .utils import groups
 from .views import TORCH_TYPES
 
@@ -28,13 +29,17 @@ class HeldModule(torch.nn.Module):
         self._job = jobs.current()
         facts = self._job.facts()
         self.global_rank, self.local_rank = int(facts["rank"]), int(facts["local_rank"])
-        self.world_size, self.mp_world_size = int(facts["world"]), 1
+        self.world_size = int(facts["world"])
         self.device = torch.device(facts["device"])
         self.module, self._configuration, self._precision = declared.module, declared.config, declared.config.precision()
         self._declared, self._outside = declared, declared.outside
         self._move_buffers()
         self._make()
         groups.mpu = None
+        groups.use_tensor_parallel(self.mp_world_size)
+        self._partition = declared.partition
+        if self._partition:
+            self._partition.apply()
         earlier = self._earlier_engines()
         self._hand_over(self._units.slots())
         self._native.publish()
@@ -75,8 +80,9 @@ class HeldModule(torch.nn.Module):
             jobs.engines.append(self._native)
         about = self._native.facts()
         self.dp_world_size, self._data_rank = int(about["mesh"]["data"]), int(about["place"]["data"])
+        self.mp_world_size = int(about["mesh"]["tensor"])
         self._shapes = {name: torch.Size(shape) for name, shape in about["parameters"].items()}  # of the whole model
-        self._shapes.update({slot.name: slot.shape for slot in units.slots()})
+        self._shapes.update({slot.name: slot.whole for slot in units.slots()})
 
     def _attach(self) -> None:
         """Makes the parameters show the native engine's memory. Collective."""
@@ -101,6 +107,8 @@ class HeldModule(torch.nn.Module):
             if shard := shard_of(slot.parameter):
                 shard.forget(slot.parameter)
             slot.parameter.data = whole.new_full((), float("nan")).expand(slot.shape)
+            if slot.is_part and hasattr(slot.parameter, "ds_shape"):
+                describe_shape(slot.parameter, slot.shape)
 
     def _take_buffers(self) -> None:
         """Gives buffers, and parameters that are not floating-point numbers, the values of the first rank. Collective."""
@@ -144,7 +152,7 @@ class HeldModule(torch.nn.Module):
         self._show_bytes()
         for slot in self._units.slots():
             for kind, part in named.get(slot.parameter, {}).items():
-                self._put(slot.name, joined(part, slot.shape, range(self.world_size)), kind)
+                self._put(slot.name, joined(part, slot.whole, range(self.world_size)), kind)
             if slot.parameter not in named:
                 self._hand_over([slot])
         self._native.publish()
@@ -181,6 +189,10 @@ class HeldModule(torch.nn.Module):
     def name_of(self, parameter: torch.nn.Parameter) -> str:
         """Returns the name of a parameter in checkpoints."""
         return self._units.of_parameter[id(parameter)].name
+
+    def cut_of(self, parameter: torch.nn.Parameter) -> Cut | None:
+        """Returns how tensor-parallel ranks share a parameter, None if it is whole with equal gradients on each."""
+        return self._units.of_parameter[id(parameter)].cut
 
     def parameters_of(self, name: str, kind: str = "master") -> torch.Tensor:
         """Returns one whole state of a parameter in fp32, in host memory. Collective.
@@ -231,6 +243,11 @@ class HeldModule(torch.nn.Module):
         """Broadcasts the values that one rank changed. Unchanged parameters keep their fp32 masters."""
         anywhere = self._job.sum([float(c) for c in changed]) if changed else []
         for i, slot in enumerate(slots):
+            if anywhere[i] and slot.is_part:
+                raise NotBuilt(
+                    f"{slot.name}: split for tensor parallelism, so GatheredParameters(modifier_rank=...) cannot change it; call "
+                    "engine.set_parameter"
+                )
             if anywhere[i]:
                 value = after[i] if after else torch.empty(slot.shape)
                 jobs.broadcast(value, root)
@@ -273,8 +290,8 @@ class HeldModule(torch.nn.Module):
             raise UsageError(f"load_module_state_dict: wrong names ({what}); use the names of the state_dict of the module")
         slots = [slot for slot in self._units.slots() if slot.name in given]
         for slot in slots:
-            if given[slot.name].shape != slot.shape:
-                shapes = f"(got {list(given[slot.name].shape)}, expected {list(slot.shape)})"
+            if given[slot.name].shape != slot.whole:
+                shapes = f"(got {list(given[slot.name].shape)}, expected {list(slot.whole)})"
                 raise UsageError(f"load_module_state_dict: {slot.name} has the wrong shape {shapes}")
         for slot in slots:
             self._put(slot.name, given[slot.name])
@@ -293,6 +310,9 @@ class HeldModule(torch.nn.Module):
             with self._residency.outside([u]):
                 for slot in unit.slots if self.global_rank == 0 else []:
                     whole[id(slot.parameter)] = slot.parameter.detach().to("cpu", copy=True)
+            for slot in unit.slots:
+                if slot.is_part:
+                    whole[id(slot.parameter)] = self.parameters_of(slot.name).to(slot.parameter.dtype)
         if self.global_rank != 0:
             return None
         state = self.module_state_dict(keep_vars=True, exclude_frozen_parameters=exclude_frozen_parameters)
