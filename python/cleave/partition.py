@@ -1,5 +1,7 @@
 """Tensor parallelism of a module: the layers to split, the parts of their parameters, and checks of what the ranks compute."""
 
+import copy
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,8 +17,15 @@ from .utils import groups
 
 _COUNTS = ["num_heads", "n_heads", "n_head", "num_attention_heads", "num_attn_heads"]
 _COUNTS += ["num_key_value_heads", "num_kv_heads", "kv_n_heads", "num_kv"]
+_IN_CONFIG = ("num_attention_heads", "num_key_value_heads")
 _WIDTHS = ["all_head_size", "split_size", "inner_dim", "embed_dim", "hidden_size", "d_model"]
 _READ_BY_PARENT = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer)
+
+
+def _reads_heads(owner: torch.nn.Module) -> bool:
+    """Returns True if the forward of a module reads numbers of heads from its config, as of Phi-3."""
+    read = inspect.unwrap(type(owner).forward).__code__.co_names
+    return "config" in read and any(name in read for name in _IN_CONFIG) and all(hasattr(owner.config, name) for name in _IN_CONFIG)
 
 
 class Partition:
@@ -47,6 +56,7 @@ class Partition:
                 "patterns match names of weights"
             )
         self._attributes = list(self._heads())
+        self._configs = [owner for owner in self._column_owners() if _reads_heads(owner)]
 
     def _select(self, specs: list[Spec], strict: bool) -> None:
         for path, layer in self.module.named_modules():
@@ -125,10 +135,7 @@ class Partition:
 
     def _heads(self) -> Iterable[tuple[torch.nn.Module, str]]:
         """Yields the numbers of heads, and the widths, of modules whose layers are split by columns."""
-        columns = {id(layer) for layer, kind, joins in self._layers if kind == "column" and not joins}
-        for path, owner in self.module.named_modules():
-            if not any(id(child) in columns for child in owner.children()):
-                continue
+        for owner, path in self._column_owners().items():
             if "attention" in type(owner).__name__.lower():
                 for what, names in (("heads", ("num_attention_heads", "n_head")), ("key/value heads", ("num_key_value_heads",))):
                     for number in numbers_of(self.module, *names):
@@ -138,12 +145,21 @@ class Partition:
                 self._require_divides(path, getattr(owner, name), name)
                 yield owner, name
 
+    def _column_owners(self) -> dict[torch.nn.Module, str]:
+        """Returns the modules with layers that are split by columns, and their names."""
+        columns = {id(layer) for layer, kind, joins in self._layers if kind == "column" and not joins}
+        return {owner: path for path, owner in self.module.named_modules() if any(id(child) in columns for child in owner.children())}
+
     def apply(self) -> None:
         """Makes the module compute with this rank's parts, and gives the ranks of a tensor-parallel group one random state. Collective."""
         for layer, kind, joins in self._layers:
             split_layer(layer, kind, joins, self.ranks)
         for owner, name in self._attributes:
             setattr(owner, name, getattr(owner, name) // self.ranks)
+        for owner in self._configs:
+            owner.config = copy.copy(owner.config)
+            for name in _IN_CONFIG:
+                setattr(owner.config, name, getattr(owner.config, name) // self.ranks)
         self._share_random_state()
 
     def _share_random_state(self) -> None:

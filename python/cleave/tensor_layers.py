@@ -88,7 +88,8 @@ def _kind(split: Hashable, of: Hashable) -> type:
 
 def split_layer(layer: Any, kind: str, joins: bool, ranks: int) -> None:
     """Makes a linear layer compute with the part of its parameters that this rank has."""
-    layer.__class__ = _kind(Column if kind == "column" else Row, type(layer))
+    own: Any = type(layer)
+    layer.__class__ = _kind(Column if kind == "column" else Row, own)
     for name in {"column": ("out_features", "nf"), "row": ("in_features", "nx")}[kind]:
         if hasattr(layer, name):
             setattr(layer, name, getattr(layer, name) // ranks)
