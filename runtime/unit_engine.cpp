@@ -104,7 +104,9 @@ std::vector<UnitSpec> parts_of(std::vector<UnitSpec> units, int rank, int ranks)
 struct UnitEngine::State : EngineCore {
   State(const config::DsConfig& c, const std::string& model, const std::vector<UnitSpec>& those,
         comm::Communicator& world, const UnitOptions& o)
-      : EngineCore(of_outside(c), world, o.engine), its_options(o), most_gives(o.gives * int(settings.micros)) {
+      : EngineCore(of_outside(c), world, o.engine),
+        its_options(o),
+        most_gives(o.gives * int(settings.micros)) {
     may_pause = true;
     settings.norm_first = settings.norm_first || o.update;
     if (o.update) {

@@ -122,8 +122,8 @@ typedef struct {
  * [dim, [extents]] for a parameter that consists of blocks of these extents in dim, of which this rank has
  * equal parts; [] for a whole parameter whose gradients the axis must sum; null for others, which have equal
  * gradients on the ranks of the axis. Passes then have this rank's part, and states the whole parameter.
- * Shapes with more than four dims keep the first three and the product of the others. With pipeline.stages, each rank declares the units of
- * its layers; stages that declare the same unit share it.
+ * Shapes with more than four dims keep the first three and the product of the others. With pipeline.stages,
+ * each rank declares the units of its layers; stages that declare the same unit share it.
  *
  * Units are identified by their index in the list, parameters by their index in the unit. Values
  * begin as zero. First, the ranks compare configuration, units and options: error usage (2) on all

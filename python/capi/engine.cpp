@@ -184,12 +184,11 @@ comm::Facts facts_of(const Made& made, const char* units, const cleave_engine_op
   for (const Json& unit : parse_json(units, "the units of a model", Exit::usage))
     for (const Json& p : unit.at("parameters")) {
       const std::string rates = unit.at("frozen").get<bool>() ? "frozen" : "group " + unit.at("group").dump();
-      facts.emplace_back(
-          "parameter " + p.at(0).get<std::string>(),
-          fmt::format("shape {}, {}{}{}{}", p.at(1).dump(), rates,
-                      p.at(2).get<bool>() ? ", weight decay" : "",
-                      p.size() > 3 ? ", " + p.at(3).get<std::string>() : "",
-                      p.size() > 4 && !p[4].is_null() ? ", cut " + p[4].dump() : ""));
+      facts.emplace_back("parameter " + p.at(0).get<std::string>(),
+                         fmt::format("shape {}, {}{}{}{}", p.at(1).dump(), rates,
+                                     p.at(2).get<bool>() ? ", weight decay" : "",
+                                     p.size() > 3 ? ", " + p.at(3).get<std::string>() : "",
+                                     p.size() > 4 && !p[4].is_null() ? ", cut " + p[4].dump() : ""));
     }
   return facts;
 }

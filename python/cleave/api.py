@@ -64,14 +64,14 @@ _asked: tuple[int, torch.dtype] | None = None  # by tp_model_init
 
 
 def tp_model_init(model: torch.nn.Module, tp_size: int, dtype: torch.dtype, config: Any = None, **kwargs: Any) -> torch.nn.Module:
-    """Sets the tensor-parallel size of the engines that `initialize` creates afterwards, and returns the model in a type.
+    """Sets the tensor-parallel size and the type of the engines that `initialize` creates afterwards, and returns the model unchanged.
 
     `initialize` splits the layers, by `tensor_parallel` of its ds_config.
 
     Args:
         model: the module to train.
         tp_size: number of ranks that share each layer.
-        dtype: type of the parameters. If the ds_config sets bf16 or fp16, it must be equal.
+        dtype: type of the training; float16 and bfloat16 enable fp16 and bf16 of the ds_config. If it enables one, dtype must be equal.
         config: accepted.
         kwargs: accepted; `tp_group` is not supported.
 
@@ -86,22 +86,24 @@ def tp_model_init(model: torch.nn.Module, tp_size: int, dtype: torch.dtype, conf
             f"tp_model_init: differs from an earlier call (got {tp_size} and {dtype}, expected {_asked}); use one size and type"
         )
     _asked = tp_size, dtype
-    return model.to(dtype)
+    return model
 
 
 def _with_asked(configuration: Configuration) -> Configuration:
-    """Returns the configuration with the size that tp_model_init set."""
+    """Returns the configuration with the size and the type that tp_model_init set."""
     if _asked is None or configuration.native():
         return configuration
     size, dtype = _asked
-    types = {"fp16": torch.float16, "bf16": torch.bfloat16}
-    if (wanted := types.get(configuration.precision(), dtype)) != dtype:
-        raise UsageError(f"tp_model_init: differs from the ds_config (got {dtype}, expected {wanted}); pass the type of the ds_config")
+    types = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+    enabled, wanted = configuration.precision(), types.get(dtype, str(dtype))
+    if wanted != enabled and (enabled != "fp32" or wanted not in types.values()):
+        raise UsageError(f"tp_model_init: differs from the ds_config (got {wanted}, expected {enabled}); pass the type of the ds_config")
     section = configuration.section("tensor_parallel")
     given = configuration.tensor_ranks()
     if given not in (1, size):
         raise UsageError(f"tensor_parallel.autotp_size: differs from tp_model_init (got {given}, expected {size}); remove it")
-    return configuration.with_sections(tensor_parallel={**section, "autotp_size": size})
+    more = {wanted: {**configuration.section(wanted), "enabled": True}} if wanted != enabled else {}
+    return configuration.with_sections(tensor_parallel={**section, "autotp_size": size}, **more)
 
 
 def initialize(

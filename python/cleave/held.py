@@ -40,6 +40,8 @@ class HeldModule(torch.nn.Module):
         self._partition = declared.partition
         if self._partition:
             self._partition.apply()
+            for key in self._partition.ignored() if self.global_rank == 0 else ():
+                print(f"warning: {key}: has no effect for PyTorch modules; remove it", flush=True)
             if self.global_rank == 0:
                 print(f"note: tensor {self.mp_world_size} x data {self.dp_world_size}: {self._partition}", flush=True)
         earlier = self._earlier_engines()

@@ -38,7 +38,7 @@ class Partition:
             UsageError: no layer is selected, or a layer or the heads cannot be divided by the ranks.
             NotBuilt: a selected layer is not supported.
         """
-        self.module, self.ranks, self.rank = module, ranks, rank
+        self.module, self.ranks, self.rank, self._section = module, ranks, rank, section
         self.cuts: dict[int, Cut] = {}  # by id of the parameter
         self._layers: list[tuple[torch.nn.Module, str, bool]] = []
         self._owners: dict[int, list[str]] = {}
@@ -47,6 +47,8 @@ class Partition:
                 self._owners.setdefault(id(parameter), []).append(path)
         if section.get("vocab_parallel_lm_head"):
             raise NotBuilt("tensor_parallel.vocab_parallel_lm_head: not supported for PyTorch modules; remove the key")
+        if adapted := next((path for path, layer in module.named_modules() if hasattr(layer, "base_layer")), None):
+            raise NotBuilt(f"{adapted}: {KEY} does not support adapters of peft; remove tensor_parallel, or merge the adapters")
         specs, strict = specs_of(module, section)
         self._select(specs, strict)
         self._select_sums(specs)
@@ -168,6 +170,10 @@ class Partition:
             state = of.get_rng_state().to(device)
             dist.broadcast(state, groups.get_tensor_model_parallel_src_rank(), group=groups.get_tensor_model_parallel_group())
             of.set_rng_state(state.cpu())
+
+    def ignored(self) -> list[str]:
+        """Returns the enabled keys that have no effect for modules that torch computes."""
+        return [f"tensor_parallel.{name}" for name in ("sequence_parallel", "tp_overlap_comm") if self._section.get(name)]
 
     def __str__(self) -> str:
         columns = sum(kind == "column" for _, kind, _ in self._layers)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cleave as deepspeed
+import peft
 import plain
 import torch
 import transformers
@@ -73,6 +74,7 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "llama": _family("Llama", **GROUPED, tie_word_embeddings=False),
     "qwen2": _family("Qwen2", **GROUPED, tie_word_embeddings=True),
     "blocks": Blocks,
+    "guessed": lambda: Guessed(),
     "qwen3": _family("Qwen3", **GROUPED, head_dim=8),
     "mistral": _family("Mistral", **GROUPED),
     "gemma": _family("Gemma", **GROUPED, head_dim=8),
@@ -261,6 +263,41 @@ def states_of(name: str, stage: int, size: int, folder: str, saves: bool) -> dic
     return out
 
 
+def with_trainer(size: int, folder: str) -> dict[str, Any]:
+    """Returns losses and norms of transformers' Trainer, and its saved weights."""
+    given = {
+        "train_micro_batch_size_per_gpu": "auto",
+        "zero_optimization": {"stage": 2, "stage3_gather_16bit_weights_on_model_save": True},
+        "tensor_parallel": {"autotp_size": size},
+    }
+    keys = {"deepspeed": given, "use_cpu": True, "logging_steps": 1, "report_to": [], "save_strategy": "no", "optim": "adamw_torch"}
+    args = transformers.TrainingArguments(folder, per_device_train_batch_size=2, max_steps=4, learning_rate=1e-2, seed=3, **keys)
+    samples = [{"input_ids": x, "labels": x} for step in range(8) for x in batch(step, 0, 0)[0]]
+    trainer = transformers.Trainer(seeded("llama"), args, train_dataset=samples)
+    trainer.train()
+    trainer.save_model(folder)
+    torch.distributed.barrier()
+    saved = transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    seen = [[log["loss"], log["grad_norm"]] for log in trainer.state.log_history if "loss" in log]
+    return {"seen": seen, "weights": {name: [float(w.sum()), float(w.abs().sum())] for name, w in saved.items()}}
+
+
+def planned() -> dict[str, Any]:
+    """Returns the bytes of this rank by a plan of the module and by its engine."""
+    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
+        engine = deepspeed.initialize(model=seeded("gpt2"), config=config(2))[0]
+    plan = deepspeed.plan(seeded("gpt2"), config(2), world_size=4)
+    of_rank = next(each["memory"] for each in plan.ranks if engine.global_rank in each["ranks"])
+    whole = deepspeed.plan(seeded("gpt2"), config(2, ranks=1), world_size=4)
+    return {
+        "plan": of_rank,
+        "engine": engine.memory()["planned"],
+        "layout": "data 2 x tensor 2" in str(plan),
+        "weights": [each.ranks[0]["memory"]["device"]["weights"] for each in (plan, whole)],
+        "trace": plain.said_of(lambda: deepspeed.plan(seeded("gpt2"), config(2), world_size=4, trace=lambda module: None)),
+    }
+
+
 def parts() -> dict[str, Any]:
     """Returns what GatheredParameters, the functions of states, and groups give on each rank."""
     engine = deepspeed.initialize(model=seeded("llama"), config=config(3))[0]
@@ -318,6 +355,43 @@ def init_and_loader() -> dict[str, Any]:
     return out
 
 
+class Guessed(nn.Module):
+    """Blocks for which no rules are known, with a number of heads."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.num_heads, self.inner_dim = 4, WIDTH
+            self.qkv, self.projection = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            # The outputs of a head are adjacent.
+            q, k, v = self.qkv(h).unflatten(-1, (self.num_heads, -1)).transpose(1, 2).chunk(3, -1)
+            mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+            return self.projection(mixed.reshape(*h.shape[:2], self.inner_dim))
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attend, self.first = Guessed.Attention(), nn.LayerNorm(WIDTH)
+            self.wide, self.down_proj, self.second = nn.Linear(WIDTH, 48), nn.Linear(48, WIDTH), nn.LayerNorm(WIDTH)
+
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            h = self.first(h + self.attend(h))
+            return self.second(h + self.down_proj(F.gelu(self.wide(h))))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(VOCAB, WIDTH), nn.Linear(WIDTH, VOCAB)
+        self.blocks = nn.ModuleList([Guessed.Block() for _ in range(2)])
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        h = self.embed(input_ids)
+        for block in self.blocks:
+            h = block(h)
+        return self.head(h)
+
+
 class Uncovered(nn.Module):
     """A trained number that is applied to the part of one rank."""
 
@@ -333,7 +407,7 @@ UNCOVERED = {"layer_specs": [{"patterns": ["first.weight"]}, {"patterns": ["seco
 
 
 KINDS = ["no layer", "strict", "heads", "width", "family", "tied", "embedding", "dim", "head", "optimizer", "uncovered", "pipeline"]
-KINDS += ["sequence", "twice", "batches"]
+KINDS += ["adapters", "sequence", "twice", "batches"]
 
 
 def errors() -> dict[str, str]:
@@ -368,6 +442,8 @@ def _fails(kind: str) -> None:
         given |= {"zero_optimization": {"stage": 0}, "optimizer": {"type": "Adafactor", "params": {"lr": 1e-2}}}
     elif kind == "uncovered":
         module = Uncovered()
+    elif kind == "adapters":
+        module = peft.get_peft_model(module, peft.LoraConfig(target_modules=["q_proj"]))
     elif kind == "pipeline":
         module = deepspeed.PipelineModule([nn.Linear(2, 2)], num_stages=1, loss_fn=F.mse_loss)
     elif kind == "sequence":

@@ -9,7 +9,7 @@ import unittest
 import ranks
 
 CASES = "tensor_cases"
-FAMILIES = ["qwen3", "mistral", "gemma", "phi3", "phi", "gpt_neox", "opt", "bert"]
+FAMILIES = ["guessed", "qwen3", "mistral", "gemma", "phi3", "phi", "gpt_neox", "opt", "bert"]
 ERRORS = {
     "no layer": "tensor_parallel.autotp_size: no layer of LlamaForCausalLM matches a rule",
     "strict": "model.embed_tokens.weight: matches no rule",
@@ -22,6 +22,7 @@ ERRORS = {
     "head": "tensor_parallel.vocab_parallel_lm_head: not supported",
     "optimizer": "updates whole parameters, of which a tensor-parallel rank has parts",
     "uncovered": "gain: its gradients differ between the ranks of a tensor-parallel group",
+    "adapters": "does not support adapters of peft",
     "pipeline": "not supported for a PipelineModule",
     "sequence": "sequence_parallel_size",
     "twice": "already split for tensor parallelism by an earlier engine",
@@ -79,6 +80,29 @@ class Tensor(unittest.TestCase):
             self.assertIn("use safe_set_full", got["local"])
             self.assertIn("split for tensor parallelism, so GatheredParameters(modifier_rank=...) cannot change it", got["modified"])
             self.assertEqual(got["groups"], [place, 2, rank // 2, 2, 2, 2, rank - place])
+
+    def test_settings_and_kinds_of_training_give_what_whole_modules_give(self) -> None:
+        [first, _] = ranks.answers(2, CASES, "variants")
+        for kind, far in first.items():
+            self.assertLess(far, 1e-3 if kind == "autocast" else 1e-6, kind)
+
+    def test_the_trainer_of_transformers_trains_and_saves_split_modules(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            [whole] = ranks.answers(1, CASES, "with_trainer", 1, f"{folder}/whole")
+            [split, _] = ranks.answers(2, CASES, "with_trainer", 2, f"{folder}/split")
+        for got, want in zip(split["seen"], whole["seen"], strict=True):
+            for a, b in zip(got, want, strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-4)
+        for name, sums in whole["weights"].items():
+            for a, b in zip(split["weights"][name], sums, strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-3, msg=name)
+
+    def test_the_plan_has_the_bytes_of_the_parts(self) -> None:
+        for got in ranks.answers(4, CASES, "planned"):
+            self.assertEqual(got["plan"], got["engine"])
+            self.assertTrue(got["layout"])
+            self.assertLess(got["weights"][0], 0.6 * got["weights"][1])
+            self.assertIn("trace: not supported with tensor parallelism", got["trace"])
 
     def test_tp_model_init_sets_size_and_type_and_the_loader_gives_a_group_the_same_samples(self) -> None:
         given = ranks.answers(4, CASES, "init_and_loader")
