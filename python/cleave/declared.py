@@ -102,7 +102,7 @@ class Declared:
             raise NotBuilt(f"{KEY}: not supported for a PipelineModule (got {ranks}, expected 1); remove it")
         if self.outside is not None and not self.outside.by_element:
             raise NotBuilt(
-                f"{self.outside.name}: updates whole parameters, of which a tensor-parallel rank has parts; use another optimizer"
+                f"{self.outside.name}: updates whole parameters, but a tensor-parallel rank has parts of them; use another optimizer"
             )
         return Partition(self.module, self.config.section("tensor_parallel"), ranks, rank % ranks)
 

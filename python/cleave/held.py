@@ -36,7 +36,7 @@ class HeldModule(torch.nn.Module):
         self._move_buffers()
         self._make()
         groups.mpu = None
-        groups.use_tensor_parallel(self.mp_world_size)
+        groups.use_tensor_parallel(self.mp_world_size, float(self._configuration.values["cleave.comm_timeout_s"]))
         self._partition = declared.partition
         if self._partition:
             self._partition.apply()

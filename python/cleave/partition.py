@@ -1,4 +1,4 @@
-"""Tensor parallelism of a module: the layers to split, the parts of their parameters, and checks of what the ranks compute."""
+"""Tensor parallelism of a module: the layers to split, the parts of their parameters, and checks of batches and gradients."""
 
 import copy
 import inspect
@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from .cuts import Cut
 from .errors import NotBuilt, UsageError
 from .tensor_layers import is_split, split_layer
-from .tensor_specs import HEAD_NORMS, HEADS, KEY, Spec, numbers_of, specs_of
+from .tensor_specs import FUSED_HEADS, HEAD_NORMS, HEADS, KEY, Spec, numbers_of, specs_of
 from .utils import groups
 
 _COUNTS = ["num_heads", "n_heads", "n_head", "num_attention_heads", "num_attn_heads"]
@@ -47,15 +47,15 @@ class Partition:
                 self._owners.setdefault(id(parameter), []).append(path)
         if section.get("vocab_parallel_lm_head"):
             raise NotBuilt("tensor_parallel.vocab_parallel_lm_head: not supported for PyTorch modules; remove the key")
-        if adapted := next((path for path, layer in module.named_modules() if hasattr(layer, "base_layer")), None):
-            raise NotBuilt(f"{adapted}: {KEY} does not support adapters of peft; remove tensor_parallel, or merge the adapters")
+        if (adapted := next((path for path, layer in module.named_modules() if hasattr(layer, "base_layer")), None)) is not None:
+            raise NotBuilt(f"{adapted or 'model'}: {KEY} does not support adapters of peft; remove it, or merge the adapters")
         specs, strict = specs_of(module, section)
         self._select(specs, strict)
         self._select_sums(specs)
         if not self._layers:
             raise UsageError(
-                f"{KEY}: no layer of {type(module).__name__} matches a rule; set tensor_parallel.partition_config.layer_specs, whose "
-                "patterns match names of weights"
+                f"{KEY}: no layer of {type(module).__name__} matches a rule; set tensor_parallel.partition_config.layer_specs, with "
+                "patterns that match names of weights"
             )
         self._attributes = list(self._heads())
         self._configs = [owner for owner in self._column_owners() if _reads_heads(owner)]
@@ -103,10 +103,13 @@ class Partition:
 
     def _blocks(self, path: str, spec: Spec, extent: int, what: str) -> tuple[int, ...]:
         blocks = spec.blocks
-        if blocks == 0:  # queries, keys and values
-            [heads], [keys] = numbers_of(self.module, "num_attention_heads"), numbers_of(self.module, "num_key_value_heads")
-            width = extent // (heads + 2 * keys)
-            blocks = (heads * width, keys * width, keys * width)
+        if blocks == FUSED_HEADS:
+            heads, keys = (
+                numbers_of(self.module, "num_attention_heads"),
+                numbers_of(self.module, "num_key_value_heads", "num_attention_heads"),
+            )
+            parts = (*heads, *keys, *keys) or (1, 1, 1)
+            blocks = tuple(extent * part // sum(parts) for part in parts)
         if isinstance(blocks, int):
             if extent % blocks:
                 raise UsageError(f"{path}: wrong shape in the rules (got {blocks} fused parts, expected a divisor of {extent} {what})")
@@ -136,7 +139,7 @@ class Partition:
                 self.cuts[id(parameter)] = Cut(self.ranks, self.rank)
 
     def _heads(self) -> Iterable[tuple[torch.nn.Module, str]]:
-        """Yields the numbers of heads, and the widths, of modules whose layers are split by columns."""
+        """Yields the numbers of heads, and the widths, of modules with layers that are split by columns."""
         for owner, path in self._column_owners().items():
             if "attention" in type(owner).__name__.lower():
                 for what, names in (("heads", ("num_attention_heads", "n_head")), ("key/value heads", ("num_key_value_heads",))):

@@ -1,4 +1,4 @@
-"""Rules that select the layers of a module to split over tensor-parallel ranks, with the names and meaning of DeepSpeed's AutoTP."""
+"""Rules that select the layers of a module to split over tensor-parallel ranks, as AutoTP in DeepSpeed has them."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -12,11 +12,12 @@ from .errors import NotBuilt, UsageError
 KEY = "tensor_parallel.autotp_size"
 _CONFIG = "tensor_parallel.partition_config"
 HEADS = ("lm_head", "embed_out")
+FUSED_HEADS = 0  # blocks of queries, keys and values by the numbers of heads in the config
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A rule for the layers whose weight has a matching name."""
+    """A rule for the layers with a matching weight name."""
 
     patterns: tuple[str, ...]
     kind: str = "column"  # "column": splits outputs, "row": splits inputs, "skip": whole
@@ -64,12 +65,12 @@ _PRESETS = {
             column=r"self_attn\.(q_b|kv_b)_proj|mlp\.(experts\.\d+|shared_experts)\.(gate|up)_proj",
         ),
     ],
-    "phi3": [*_PLAIN, _named(r"self_attn\.qkv_proj", blocks=0), _named(r"mlp\.gate_up_proj", blocks=2)],
+    "phi3": [*_PLAIN, _named(r"self_attn\.qkv_proj", blocks=FUSED_HEADS), _named(r"mlp\.gate_up_proj", blocks=2)],
 }
 _BERT = _decoder(
     row=r"layer\.\d+\.(attention\.)?output\.dense", column=r"attention\.self\.(query|key|value)|layer\.\d+\.intermediate\.dense"
 )
-# Families for which transformers has no plan, or one that DeepSpeed does not accept.
+# Families without a plan in transformers, or with one that DeepSpeed does not accept.
 _FAMILIES = {
     "gpt2": [
         _named(r"(attn|crossattention|mlp)\.c_proj", "row"),
@@ -120,7 +121,7 @@ def specs_of(module: torch.nn.Module, section: Mapping[str, Any]) -> tuple[list[
         own = [_of_json(i, spec, module) for i, spec in enumerate((given or {}).get("layer_specs", []))]
         merged = bool(preset) and (not given or bool(given.get("use_default_specs", True)))
         specs = own + (_PRESETS[str(preset).lower()] if merged else [])
-        return [s for s in specs if s is not None], bool((given or {}).get("strict_mode"))
+        return [*(s for s in specs if s is not None), HEAD_NORMS], bool((given or {}).get("strict_mode"))
     family = type_of(module)
     if family in _NOT:
         raise NotBuilt(f"{KEY}: no rules for {family} models; set {_CONFIG}.layer_specs, or remove tensor_parallel")

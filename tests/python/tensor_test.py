@@ -20,7 +20,7 @@ ERRORS = {
     "embedding": "model.embed_tokens: tensor_parallel.autotp_size does not split a Embedding",
     "dim": "layer_specs[0].partition_dim: not supported for column layers (got 1, expected 0)",
     "head": "tensor_parallel.vocab_parallel_lm_head: not supported",
-    "optimizer": "updates whole parameters, of which a tensor-parallel rank has parts",
+    "optimizer": "updates whole parameters, but a tensor-parallel rank has parts of them",
     "uncovered": "gain: its gradients differ between the ranks of a tensor-parallel group",
     "adapters": "does not support adapters of peft",
     "pipeline": "not supported for a PipelineModule",

@@ -3,6 +3,7 @@
 Consecutive ranks form a tensor-parallel group, which reads the same data.
 """
 
+import datetime as _datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -17,22 +18,23 @@ _tensor = 1  # tensor-parallel size
 _made: dict[int, tuple[Any, Any]] = {}  # torch's tensor-parallel and data-parallel group of this rank, by size
 
 
-def use_tensor_parallel(size: int) -> None:
-    """Makes the groups for a tensor-parallel size. Collective at the first use of a size."""
+def use_tensor_parallel(size: int, timeout_s: float) -> None:
+    """Makes the groups for a tensor-parallel size, with this deadline of their collectives. Collective at the first use of a size."""
     global _tensor
     if size > 1 and size not in _made and _dist.is_initialized():
         world, me = _job.world_size(), _job.rank()
         tensor = [list(range(first, first + size)) for first in range(0, world, size)]
         data = [list(range(first, world, size)) for first in range(size)]
         # All ranks make all groups, in the same order.
-        mine = [[_dist.new_group(ranks) for ranks in kind] for kind in (tensor, data)]
+        wait = _datetime.timedelta(seconds=timeout_s)
+        mine = [[_dist.new_group(ranks, timeout=wait) for ranks in kind] for kind in (tensor, data)]
         _made[size] = mine[0][me // size], mine[1][me % size]
     _tensor = size
 
 
 def _group(index: int) -> Any:
     if _tensor == 1:
-        raise _UsageError("groups: there is no tensor-parallel group; set tensor_parallel.autotp_size above 1")
+        raise _UsageError("groups: no engine has tensor parallelism; set tensor_parallel.autotp_size above 1")
     if _tensor not in _made:
         raise _UsageError("tensor_parallel.autotp_size: needs torch's process group; leave dist_init_required out of initialize()")
     return _made[_tensor][index]
