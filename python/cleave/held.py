@@ -39,11 +39,7 @@ class HeldModule(torch.nn.Module):
         groups.use_tensor_parallel(self.mp_world_size, float(self._configuration.values["cleave.comm_timeout_s"]))
         self._partition = declared.partition
         if self._partition:
-            self._partition.apply()
-            for key in self._partition.ignored() if self.global_rank == 0 else ():
-                print(f"warning: {key}: has no effect for PyTorch modules; remove it", flush=True)
-            if self.global_rank == 0:
-                print(f"note: tensor {self.mp_world_size} x data {self.dp_world_size}: {self._partition}", flush=True)
+            self._partition.apply(self.dp_world_size)
         earlier = self._earlier_engines()
         self._hand_over(self._units.slots())
         self._native.publish()
@@ -247,12 +243,8 @@ class HeldModule(torch.nn.Module):
         """Broadcasts the values that one rank changed. Unchanged parameters keep their fp32 masters."""
         anywhere = self._job.sum([float(c) for c in changed]) if changed else []
         for i, slot in enumerate(slots):
-            if anywhere[i] and slot.is_part:
-                raise NotBuilt(
-                    f"{slot.name}: split for tensor parallelism, so GatheredParameters(modifier_rank=...) cannot change it; call "
-                    "engine.set_parameter"
-                )
             if anywhere[i]:
+                slot.require_whole("GatheredParameters(modifier_rank=...)")
                 value = after[i] if after else torch.empty(slot.shape)
                 jobs.broadcast(value, root)
                 self.set_parameter(slot.name, value)

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
+from . import job as jobs
 from .cuts import Cut
 from .errors import NotBuilt, UsageError
 from .tensor_layers import is_split, split_layer
@@ -155,8 +156,13 @@ class Partition:
         columns = {id(layer) for layer, kind, joins in self._layers if kind == "column" and not joins}
         return {owner: path for path, owner in self.module.named_modules() if any(id(child) in columns for child in owner.children())}
 
-    def apply(self) -> None:
+    def apply(self, data_ranks: int) -> None:
         """Makes the module compute with this rank's parts, and gives the ranks of a tensor-parallel group one random state. Collective."""
+        if jobs.rank() == 0:
+            ignored = [name for name in ("sequence_parallel", "tp_overlap_comm") if self._section.get(name)]
+            for name in ignored:
+                print(f"warning: tensor_parallel.{name}: has no effect for PyTorch modules; remove it", flush=True)
+            print(f"note: tensor {self.ranks} x data {data_ranks}: {self}", flush=True)
         for layer, kind, joins in self._layers:
             split_layer(layer, kind, joins, self.ranks)
         for owner, name in self._attributes:
@@ -173,10 +179,6 @@ class Partition:
             state = of.get_rng_state().to(device)
             dist.broadcast(state, groups.get_tensor_model_parallel_src_rank(), group=groups.get_tensor_model_parallel_group())
             of.set_rng_state(state.cpu())
-
-    def ignored(self) -> list[str]:
-        """Returns the enabled keys that have no effect for modules that torch computes."""
-        return [f"tensor_parallel.{name}" for name in ("sequence_parallel", "tp_overlap_comm") if self._section.get(name)]
 
     def __str__(self) -> str:
         columns = sum(kind == "column" for _, kind, _ in self._layers)

@@ -34,6 +34,11 @@ class Slot:
         """True if this tensor-parallel rank has only a part of the parameter."""
         return self.cut is not None and bool(self.cut.extents)
 
+    def require_whole(self, what: str) -> None:
+        """Checks that a function of this name can change the parameter by a rank's value."""
+        if self.is_part:
+            raise NotBuilt(f"{self.name}: split for tensor parallelism, so {what} cannot change it; call engine.set_parameter")
+
 
 @dataclass
 class UnitSlots:

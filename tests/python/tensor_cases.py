@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import os
 from collections.abc import Callable
 from typing import Any
@@ -282,15 +283,17 @@ def with_trainer(size: int, folder: str) -> dict[str, Any]:
 
 
 def planned() -> dict[str, Any]:
-    """Returns the bytes of this rank by a plan of the module and by its engine."""
-    with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing):
-        engine = deepspeed.initialize(model=seeded("gpt2"), config=config(2))[0]
+    """Returns the bytes of this rank by a plan of the module and by its engine, and the first lines of the engine."""
+    given = config(2, tensor_parallel={"autotp_size": 2, "sequence_parallel": True})
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        engine = deepspeed.initialize(model=seeded("gpt2"), config=given)[0]
     plan = deepspeed.plan(seeded("gpt2"), config(2), world_size=4)
     of_rank = next(each["memory"] for each in plan.ranks if engine.global_rank in each["ranks"])
     whole = deepspeed.plan(seeded("gpt2"), config(2, ranks=1), world_size=4)
     return {
         "plan": of_rank,
         "engine": engine.memory()["planned"],
+        "said": said.getvalue(),
         "layout": "data 2 x tensor 2" in str(plan),
         "weights": [each.ranks[0]["memory"]["device"]["weights"] for each in (plan, whole)],
         "trace": plain.said_of(lambda: deepspeed.plan(seeded("gpt2"), config(2), world_size=4, trace=lambda module: None)),

@@ -98,7 +98,10 @@ class Tensor(unittest.TestCase):
                 self.assertAlmostEqual(a, b, delta=1e-3, msg=name)
 
     def test_the_plan_has_the_bytes_of_the_parts(self) -> None:
-        for got in ranks.answers(4, CASES, "planned"):
+        given = ranks.answers(4, CASES, "planned")
+        self.assertIn("note: tensor 2 x data 2: 4 layers of GPT2LMHeadModel split by columns, 4 by rows\n", given[0]["said"])
+        self.assertIn("warning: tensor_parallel.sequence_parallel: has no effect for PyTorch modules", given[0]["said"])
+        for got in given:
             self.assertEqual(got["plan"], got["engine"])
             self.assertTrue(got["layout"])
             self.assertLess(got["weights"][0], 0.6 * got["weights"][1])
