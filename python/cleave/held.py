@@ -306,9 +306,9 @@ class HeldModule(torch.nn.Module):
             with self._residency.outside([u]):
                 for slot in unit.slots if self.global_rank == 0 else []:
                     whole[id(slot.parameter)] = slot.parameter.detach().to("cpu", copy=True)
-            for slot in unit.slots:
-                if slot.is_part:
-                    whole[id(slot.parameter)] = self.parameters_of(slot.name).to(slot.parameter.dtype)
+            for slot in [slot for slot in unit.slots if slot.is_part]:
+                value = self.parameters_of(slot.name).to(slot.parameter.dtype)
+                whole |= {id(slot.parameter): value} if self.global_rank == 0 else {}
         if self.global_rank != 0:
             return None
         state = self.module_state_dict(keep_vars=True, exclude_frozen_parameters=exclude_frozen_parameters)
