@@ -30,6 +30,7 @@ struct TensorParallelConfig {
   int autotp_size = 0, tp_size = 1;     // two names of the tensor-parallel size; 0 and 1: whole layers
   bool sequence_parallel = true;        // also cut the rows between cut products
   std::optional<bool> tp_overlap_comm;  // move rows during products; absent: on GPUs
+  std::string preset_model;             // family of the rules for a PyTorch script's layers
   int64_t overlap_rows = 256;           // minimum rows per piece for the overlap, at least 64; 0: no pieces
   int size() const { return std::max({1, autotp_size, tp_size}); }
   // Products of fewer rows may add in another order.

@@ -25,7 +25,7 @@ int64_t bucket_numel(const zero::StoreOptions& options, const Memory& memory) {
 struct OutsideComputation : Computation {
   OutsideComputation(const Ranks& ranks, RankState& rank, const UnitOptions& options, Streams& streams,
                      Memory& memory)
-      : speaks(ranks.mesh().data->rank() == 0),
+      : speaks(ranks.mesh().data->rank() + ranks.mesh().tensor->rank() == 0),
         compute(streams.compute),
         recorded(memory, rank.store, *ranks.mesh().data,
                  {.gathered_numel = rank.store.options().live_numel,
@@ -65,18 +65,48 @@ struct OutsideComputation : Computation {
     Buffer words;
   };
   static constexpr int64_t kWord = sizeof(int64_t);
-  const bool speaks;  // saves them for all data-parallel ranks
+  const bool speaks;  // saves them for all ranks of the data and tensor axes
   Stream& compute;
   zero::RecordedVisits recorded;
   std::vector<Bytes> bytes;
 };
+
+// The passes run outside the engine, which then has no rows to cut or to move during products.
+config::DsConfig of_outside(config::DsConfig c) {
+  c.tensor_parallel.sequence_parallel = c.tensor_parallel.tp_overlap_comm.emplace(false);
+  return c;
+}
+
+// Returns the units with this rank's parts of the parameters that the tensor axis cuts.
+std::vector<UnitSpec> parts_of(std::vector<UnitSpec> units, int rank, int ranks) {
+  for (UnitSpec& unit : units)
+    for (ParamSpec& p : unit.params) {
+      if (ranks == 1) p.cuts.clear();
+      for (Cut& cut : p.cuts) {
+        if (!cut.split) continue;
+        const int64_t extent = p.shape[size_t(cut.split.dim)];
+        CHECK(cut.split.extent() == extent, "{}: blocks of {} elements in a dim of {}", p.name,
+              cut.split.extent(), extent);
+        for (const int64_t block : cut.split.extents)
+          require(block % ranks == 0, Exit::usage,
+                  "tensor_parallel.autotp_size: {} cannot be divided (got {} ranks for {} elements in dim "
+                  "{}); set a divisor of {}",
+                  p.name, ranks, block, cut.split.dim, block);
+        cut.split.rank = rank, cut.split.ranks = ranks;
+        p.shape[size_t(cut.split.dim)] = extent / ranks;
+      }
+    }
+  return units;
+}
 
 }  // namespace
 
 struct UnitEngine::State : EngineCore {
   State(const config::DsConfig& c, const std::string& model, const std::vector<UnitSpec>& those,
         comm::Communicator& world, const UnitOptions& o)
-      : EngineCore(c, world, o.engine), its_options(o), most_gives(o.gives * int(settings.micros)) {
+      : EngineCore(of_outside(c), world, o.engine),
+        its_options(o),
+        most_gives(o.gives * int(settings.micros)) {
     may_pause = true;
     settings.norm_first = settings.norm_first || o.update;
     if (o.update) {
@@ -84,10 +114,14 @@ struct UnitEngine::State : EngineCore {
       settings.state_home.update = offload::UpdateSide::host, settings.measures_update = false;
     }
     const MeshShape& mesh = settings.mesh;
-    require(mesh.sequence * mesh.tensor == 1, Exit::usage,
-            "{}: PyTorch modules do not support sequence or tensor parallelism (got sequence_parallel_size "
-            "{} and tensor_parallel.autotp_size {}); set both to 1",
-            model, mesh.sequence, mesh.tensor);
+    require(mesh.sequence == 1, Exit::usage,
+            "sequence_parallel_size: not supported for PyTorch modules such as {} (got {}, expected 1); "
+            "remove the key",
+            model, mesh.sequence);
+    require(mesh.pipe == 1 || mesh.tensor == 1, Exit::usage,
+            "tensor_parallel.autotp_size: cannot be combined with a pipeline of PyTorch modules such as {} "
+            "(got {} and {} stages); set one of the two to 1",
+            model, mesh.tensor, mesh.pipe);
     require(config.freeze.empty(), Exit::usage,
             "cleave.freeze: the units of {} define frozen parameters themselves; remove the key", model);
     require(config.lora.targets.empty(), Exit::usage,
@@ -112,7 +146,8 @@ struct UnitEngine::State : EngineCore {
                 "not support; use 1f1b or interleaved",
                 config.pipeline.schedule, model);
     gives.resize(those.size());
-    set_units(units_of_stages(ranks, model, those, o.stages, o.gives));
+    set_units(units_of_stages(ranks, model, parts_of(those, settings.place.tensor, mesh.tensor), o.stages,
+                              o.gives));
     for (const UnitSpec& u : units.all) groups = std::max(groups, u.group + 1);
   }
   ~State() override { background.reset(), streams.reset(); }
@@ -377,7 +412,9 @@ StepResult UnitEngine::finish_step(std::span<const double> losses, std::span<con
   CHECK(s.in_step && !s.in_pass, "finish_step: {}", s.in_pass ? "a pass has not ended" : "no step was begun");
   s.in_step = false;
   s.finish_gradients();
-  std::vector<double> each(losses.begin(), losses.end());
+  // The ranks of a tensor axis have the same losses; the first one reports them.
+  std::vector<double> each;
+  if (s.settings.place.tensor == 0) each.assign(losses.begin(), losses.end());
   if (const auto micros = size_t(s.settings.micros); !each.empty() && each.size() != micros)
     each.assign(micros, std::accumulate(each.begin(), each.end(), 0.0) / double(each.size()));
   return s.EngineCore::finish_step([&] { return s.mean_over_ranks(each); }, rates);

@@ -62,10 +62,13 @@ constexpr std::string_view name_of(Link link) {
 
 class UnitEngine : public EngineBase {
  public:
-  // Units are identified by their index in the list and have whole parameters. Throws Error(usage) if the
-  // configuration cuts layers or sequences or freezes by name, if two units share a name, or if ranks of one
-  // pipeline stage declare different units. A unit that several stages declare is summed over them. Settings
-  // of layers are not read: recomputation, logits, CUDA graphs. Otherwise as Engine. Collective.
+  // Units are identified by their index in the list. They declare whole parameters, with a split of one rank
+  // for those that the tensor axis cuts: the engine then holds this rank's part, which acquire and gradients
+  // have, and the caller adds what its passes need from other ranks of the axis. Throws Error(usage) if a
+  // split cannot be divided, if the configuration cuts sequences, combines the tensor axis with a pipeline or
+  // freezes by name, if two units share a name, or if ranks of one pipeline stage declare different units. A
+  // unit that several stages declare is summed over them. Settings of layers are not read: recomputation,
+  // logits, CUDA graphs. Otherwise as Engine. Collective.
   UnitEngine(const config::DsConfig& config, const std::string& name, const std::vector<UnitSpec>& units,
              comm::Communicator& world, const UnitOptions& options);
   ~UnitEngine();
@@ -148,7 +151,8 @@ class UnitEngine : public EngineBase {
   std::string position();
   void set_position(const std::string& position, std::span<const std::string> fresh);
 
-  // losses: mean loss of each of this rank's micro-batches; the result has the average over all ranks. If
+  // losses: mean loss of each of this rank's micro-batches, equal on the ranks of a tensor axis; the result
+  // has the average over all ranks. If
   // their number differs from the configuration, their mean counts for each configured micro-batch. rates:
   // required with EngineOptions::rates_given, otherwise not allowed; one per UnitSpec::group. Error(usage)
   // if they differ between ranks of a stage. The result has the first one. Throws Error(training) as

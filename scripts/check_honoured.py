@@ -37,7 +37,7 @@ def main():
     if len(fields) < 100:
         sys.exit(f"check_honoured.py: only {len(fields)} honoured keys found; do the describe functions look different now?")
     scripts = "\n".join(p.read_text() for p in sorted((ROOT / "python").rglob("*.py")))
-    by_scripts = set(re.findall(r'_value\("[\w.]*?(\w+)"\)', scripts))
+    by_scripts = set(re.findall(r'_value\("[\w.]*?(\w+)"\)', scripts)) | set(re.findall(r'section\.get\("(\w+_\w+)"\)', scripts))
     read = {field for key, field in fields if key in by_scripts or reads(outside + inside, field) or member_reads(headers, field)}
     unread = [(key, field) for key, field in fields if field not in read]
     for key, field in unread:

@@ -118,10 +118,13 @@ typedef struct {
  *
  * units: JSON list of objects with name, frozen, group (number of the rates for its updates, from
  * 0; used if cleave_finish_step receives rates of several groups), optionally whole (parameters stay
- * whole on every rank at every stage), and parameters, each [name, shape, decay, type]: name and
- * shape in the whole model, weight decay, and optionally the caller's type. Shapes with more than four dims
- * keep the first three and the product of the others. With pipeline.stages, each rank declares the units of
- * its layers; stages that declare the same unit share it.
+ * whole on every rank at every stage), and parameters, each [name, shape, decay, type, cut]: name and
+ * shape in the whole model, weight decay, and optionally the caller's type, and what the tensor axis cuts:
+ * [dim, [extents]] for a parameter that consists of blocks of these extents in dim, of which this rank has
+ * equal parts; [] for a whole parameter whose gradients the axis must sum; null for others, which have equal
+ * gradients on the ranks of the axis. Passes then have this rank's part, and states the whole parameter.
+ * Shapes with more than four dims keep the first three and the product of the others. With pipeline.stages,
+ * each rank declares the units of its layers; stages that declare the same unit share it.
  *
  * Units are identified by their index in the list, parameters by their index in the unit. Values
  * begin as zero. First, the ranks compare configuration, units and options: error usage (2) on all

@@ -43,6 +43,11 @@ std::vector<int64_t> shape_of(std::vector<int64_t> shape) {
 ParamSpec spec_of(const Json& p) {
   ParamSpec spec{.name = p.at(0), .shape = shape_of(p.at(1)), .init = {}, .decay = p.at(2)};
   require(spec.numel() > 0, Exit::usage, "parameter {}: has no elements; remove it", spec.name);
+  if (p.size() > 4 && !p[4].is_null()) {
+    const Json& cut = p[4];
+    spec.cuts.push_back({Axis::tensor, {}});
+    if (!cut.empty()) spec.cuts.back().split = {.dim = cut.at(0), .extents = cut.at(1)};
+  }
   return spec;
 }
 
@@ -179,10 +184,11 @@ comm::Facts facts_of(const Made& made, const char* units, const cleave_engine_op
   for (const Json& unit : parse_json(units, "the units of a model", Exit::usage))
     for (const Json& p : unit.at("parameters")) {
       const std::string rates = unit.at("frozen").get<bool>() ? "frozen" : "group " + unit.at("group").dump();
-      facts.emplace_back(
-          "parameter " + p.at(0).get<std::string>(),
-          fmt::format("shape {}, {}{}{}", p.at(1).dump(), rates, p.at(2).get<bool>() ? ", weight decay" : "",
-                      p.size() > 3 ? ", " + p.at(3).get<std::string>() : ""));
+      facts.emplace_back("parameter " + p.at(0).get<std::string>(),
+                         fmt::format("shape {}, {}{}{}{}", p.at(1).dump(), rates,
+                                     p.at(2).get<bool>() ? ", weight decay" : "",
+                                     p.size() > 3 ? ", " + p.at(3).get<std::string>() : "",
+                                     p.size() > 4 && !p[4].is_null() ? ", cut " + p[4].dump() : ""));
     }
   return facts;
 }
@@ -263,7 +269,7 @@ UnitEngine::UnitEngine(const config::DsConfig& config, const char* model, std::v
 
 std::map<std::string, std::vector<int64_t>> UnitEngine::shapes() {
   std::map<std::string, std::vector<int64_t>> out;
-  for (const ParamSpec& p : engine.parameters()) out[p.name] = p.shape;
+  for (const ParamSpec& p : engine.parameters()) out[p.name] = p.whole_shape();
   return out;
 }
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from . import ops as ops
     from . import utils as utils
     from . import zero as zero
-    from .api import add_config_arguments, init_distributed, initialize  # noqa: F401
+    from .api import add_config_arguments, init_distributed, initialize, tp_model_init  # noqa: F401
     from .engine import DeepSpeedEngine as DeepSpeedEngine
     from .errors import CheckpointError, CleaveError, NotBuilt, OutOfMemory, RankLost, StepOrderError, TrainingError, UsageError  # noqa: F401
     from .layers import PipelineModule as PipelineModule

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from . import job as jobs
-from .configuration import chosen
+from .configuration import Configuration, chosen
 from .engine import DeepSpeedEngine
 from .errors import NotBuilt, UsageError
 from .families import FamilyEngine
@@ -60,6 +60,52 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
     return parser
 
 
+_asked: tuple[int, torch.dtype] | None = None  # by tp_model_init
+
+
+def tp_model_init(model: torch.nn.Module, tp_size: int, dtype: torch.dtype, config: Any = None, **kwargs: Any) -> torch.nn.Module:
+    """Sets the tensor-parallel size and the type of the engines that `initialize` creates afterwards, and returns the model unchanged.
+
+    `initialize` splits the layers, by `tensor_parallel` of its ds_config.
+
+    Args:
+        model: the module to train.
+        tp_size: number of ranks that share each layer.
+        dtype: type of the training; float16 and bfloat16 enable fp16 and bf16 of the ds_config. If it enables one, dtype must be equal.
+        config: accepted.
+        kwargs: accepted; `tp_group` is not supported.
+
+    Raises:
+        UsageError: an earlier call has another size or type.
+    """
+    global _asked
+    if kwargs.get("tp_group") is not None:
+        raise NotBuilt("tp_model_init: tp_group is not supported, because groups follow from the size; leave it out")
+    if _asked not in (None, (tp_size, dtype)):
+        raise UsageError(
+            f"tp_model_init: differs from an earlier call (got {tp_size} and {dtype}, expected {_asked}); use one size and type"
+        )
+    _asked = tp_size, dtype
+    return model
+
+
+def _with_asked(configuration: Configuration) -> Configuration:
+    """Returns the configuration with the size and the type that tp_model_init set."""
+    if _asked is None or configuration.native():
+        return configuration
+    size, dtype = _asked
+    types = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+    enabled, wanted = configuration.precision(), types.get(dtype, str(dtype))
+    if wanted != enabled and (enabled != "fp32" or wanted not in types.values()):
+        raise UsageError(f"tp_model_init: differs from the ds_config (got {wanted}, expected {enabled}); pass the type of the ds_config")
+    section = configuration.section("tensor_parallel")
+    given = configuration.tensor_ranks()
+    if given not in (1, size):
+        raise UsageError(f"tensor_parallel.autotp_size: differs from tp_model_init (got {given}, expected {size}); remove it")
+    more = {wanted: {**configuration.section(wanted), "enabled": True}} if wanted != enabled else {}
+    return configuration.with_sections(tensor_parallel={**section, "autotp_size": size}, **more)
+
+
 def initialize(
     args: Any = None,
     model: torch.nn.Module | None = None,
@@ -105,11 +151,11 @@ def initialize(
         raise UsageError("initialize: model is missing; pass it by name, model=..., because the first position is args, as in DeepSpeed")
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
-            raise NotBuilt(f"{name}: not supported; use cleave train for tensor and sequence parallelism")
+            raise NotBuilt(f"{name}: not supported; set tensor_parallel.autotp_size in the ds_config for tensor parallelism")
     kinds = [kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("torch.")]
     if wrapper := next((name for name in kinds if name in _WRAPPERS), None):
         raise UsageError(f"model: got a {wrapper}, which sums gradients as the engine does; pass the module in it")
-    configuration = chosen(args, config, config_params)
+    configuration = _with_asked(chosen(args, config, config_params))
     wait = configuration.section("cleave").get("comm_timeout_s")
     jobs.current(*([float(wait)] if isinstance(wait, int) and wait > 0 else []))
     init_distributed(dist_init_required=dist_init_required)

@@ -93,7 +93,7 @@ class SavedModule(SteppedModule):
             counters={"global_samples": self.global_samples},
             shared=self._units.other_names(self.module),
             frozen=[slot.name for slot in slots if not slot.trains],
-            shapes={slot.name: list(slot.shape) for slot in slots if not 1 <= len(slot.shape) <= 4},
+            shapes={slot.name: list(slot.whole) for slot in slots if not 1 <= len(slot.whole) <= 4},
             outside=self._units.outside,
             bytes={name: (p.dtype, p.shape) for name, p in self._units.bytes.items()},
         )

@@ -41,6 +41,13 @@ class Configuration:
     def section(self, name: str) -> Mapping[str, Any]:
         return given if isinstance(given := self.given.get(name), Mapping) else {}  # the engine reports wrong types
 
+    def tensor_ranks(self) -> int:
+        """Returns the tensor-parallel size."""
+        section = self.section("tensor_parallel")
+        alias = section.get("tp", section.get("tensor_parallel"))
+        sizes = [section.get("autotp_size", 1), alias.get("tp_size", 1) if isinstance(alias, Mapping) else 1]
+        return max(1, *(int(size) for size in sizes if str(size).isdecimal()))
+
     def native(self) -> bool:
         return bool(self.section("cleave").get("native"))
 

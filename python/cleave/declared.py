@@ -22,7 +22,9 @@ from .optimizers import (
     section_and_outside,
 )
 from .outside import OutsideOptimizer
+from .partition import Partition
 from .schedules import differs, kind_of
+from .tensor_specs import KEY
 from .units import ModuleUnits
 
 _GIVES = 4  # most gradients of a unit per micro-batch with exact sums: a script may call several backwards
@@ -59,6 +61,7 @@ class Declared:
         self.config: Configuration = config.with_sections(**dict.fromkeys(ours))
         if job is not None:
             self.config.read(job)
+        self.partition = self._partition(0 if job is None else int(job.facts()["rank"]))
         if given is None and "optimizer" in config.given:
             given = _of_config(self.config, parameters)
             check_groups(given.param_groups)
@@ -79,7 +82,8 @@ class Declared:
         for p in also:
             numbers.setdefault(p, next((n, bool(g.get("weight_decay"))) for n, g in self._groups() if any(p is q for q in g["params"])))
         decays = {id(p) for p, (_, decay) in numbers.items() if decay}
-        self.units = ModuleUnits(self.module, {id(p): number for p, (number, _) in numbers.items()}, decays, numbers)
+        trains = {id(p): number for p, (number, _) in numbers.items()}
+        self.units = ModuleUnits(self.module, trains, decays, numbers, self.partition.cuts if self.partition else None)
         if self.units.outside and isinstance(self.module, PipelineModule):
             raise UsageError("optimizer: a parameter belongs to no layer of the PipelineModule; make it a parameter of a layer")
         if self.units.bytes and self.config.native():
@@ -89,6 +93,18 @@ class Declared:
         grown = self.optimizer is not None and len(self.optimizer.param_groups) > self._first_groups
         own = self.outside is not None or "scheduler" not in self.config.given or grown
         self.brings_rates = self.optimizer is not None and (own or len(set(self.optimizer.numbers)) > 1)
+
+    def _partition(self, rank: int) -> Partition | None:
+        """Returns the layers that tensor-parallel ranks share, None without tensor parallelism in torch."""
+        if (ranks := self.config.tensor_ranks()) == 1 or self.config.native():
+            return None
+        if isinstance(self.module, PipelineModule):
+            raise NotBuilt(f"{KEY}: not supported for a PipelineModule (got {ranks}, expected 1); remove it")
+        if self.outside is not None and not self.outside.by_element:
+            raise NotBuilt(
+                f"{self.outside.name}: updates whole parameters, but a tensor-parallel rank has parts of them; use another optimizer"
+            )
+        return Partition(self.module, self.config.section("tensor_parallel"), ranks, rank % ranks)
 
     def _groups(self) -> Iterable[tuple[int, dict[str, Any]]]:
         return zip(self.optimizer.numbers, self.optimizer.param_groups, strict=True) if self.optimizer else ()

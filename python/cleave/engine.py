@@ -41,6 +41,10 @@ class DeepSpeedEngine(SavedModule):
     wall_clock_breakdown = _says("wall_clock_breakdown")
     """Returns the value of this key of the ds_config."""
 
+    def autotp_size(self) -> int:
+        """Returns the tensor-parallel size."""
+        return self.mp_world_size
+
     def optimizer_name(self) -> str | None:
         """Returns the type of the ds_config's optimizer in lower case."""
         return str(name).lower() if (name := self._configuration.section("optimizer").get("type")) else None

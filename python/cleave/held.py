@@ -11,11 +11,12 @@ import torch
 from . import job as jobs
 from . import native
 from .compat.helpers import OffloadStateTypeEnum
+from .cuts import Cut
 from .declared import Declared
 from .errors import NotBuilt, UsageError
 from .residency import Residency
 from .sharded import engine_of, joined, part_of, shard_of, value_of
-from .units import Slot
+from .units import Slot, describe_shape
 from .utils import groups
 from .views import TORCH_TYPES
 
@@ -31,13 +32,17 @@ class HeldModule(torch.nn.Module):
         self._job = jobs.current()
         facts = self._job.facts()
         self.global_rank, self.local_rank = int(facts["rank"]), int(facts["local_rank"])
-        self.world_size, self.mp_world_size = int(facts["world"]), 1
+        self.world_size = int(facts["world"])
         self.device = torch.device(facts["device"])
         self.module, self._configuration, self._precision = declared.module, declared.config, declared.config.precision()
         self._declared, self._outside = declared, declared.outside
         self._move_buffers()
         self._make()
         groups.mpu = None
+        groups.use_tensor_parallel(self.mp_world_size, float(self._configuration.values["cleave.comm_timeout_s"]))
+        self._partition = declared.partition
+        if self._partition:
+            self._partition.apply(self.dp_world_size)
         earlier = self._earlier_engines()
         self._hand_over(self._units.slots())
         self._native.publish()
@@ -78,8 +83,9 @@ class HeldModule(torch.nn.Module):
             jobs.engines.append(self._native)
         about = self._native.facts()
         self.dp_world_size, self._data_rank = int(about["mesh"]["data"]), int(about["place"]["data"])
+        self.mp_world_size = int(about["mesh"]["tensor"])
         self._shapes = {name: torch.Size(shape) for name, shape in about["parameters"].items()}  # of the whole model
-        self._shapes.update({slot.name: slot.shape for slot in units.slots()})
+        self._shapes.update({slot.name: slot.whole for slot in units.slots()})
 
     def _attach(self) -> None:
         """Makes the parameters show the native engine's memory. Collective."""
@@ -104,6 +110,8 @@ class HeldModule(torch.nn.Module):
             if shard := shard_of(slot.parameter):
                 shard.forget(slot.parameter)
             slot.parameter.data = whole.new_full((), float("nan")).expand(slot.shape)
+            if slot.is_part and hasattr(slot.parameter, "ds_shape"):
+                describe_shape(slot.parameter, slot.shape)
 
     def _take_buffers(self) -> None:
         """Gives buffers, and parameters that are not floating-point numbers, the values of the first rank. Collective."""
@@ -147,7 +155,7 @@ class HeldModule(torch.nn.Module):
         self._show_bytes()
         for slot in self._units.slots():
             for kind, part in named.get(slot.parameter, {}).items():
-                self._put(slot.name, joined(part, slot.shape, range(self.world_size)), kind)
+                self._put(slot.name, joined(part, slot.whole, range(self.world_size)), kind)
             if slot.parameter not in named:
                 self._hand_over([slot])
         self._native.publish()
@@ -184,6 +192,10 @@ class HeldModule(torch.nn.Module):
     def name_of(self, parameter: torch.nn.Parameter) -> str:
         """Returns the name of a parameter in checkpoints."""
         return self._units.of_parameter[id(parameter)].name
+
+    def cut_of(self, parameter: torch.nn.Parameter) -> Cut | None:
+        """Returns how tensor-parallel ranks share a parameter, None if it is whole with equal gradients on each."""
+        return self._units.of_parameter[id(parameter)].cut
 
     def parameters_of(self, name: str, kind: str = "master") -> torch.Tensor:
         """Returns one whole state of a parameter in fp32, in host memory. Collective.
@@ -235,6 +247,7 @@ class HeldModule(torch.nn.Module):
         anywhere = self._job.sum([float(c) for c in changed]) if changed else []
         for i, slot in enumerate(slots):
             if anywhere[i]:
+                slot.require_whole("GatheredParameters(modifier_rank=...)")
                 value = after[i] if after else torch.empty(slot.shape)
                 jobs.broadcast(value, root)
                 self.set_parameter(slot.name, value)
@@ -276,8 +289,8 @@ class HeldModule(torch.nn.Module):
             raise UsageError(f"load_module_state_dict: wrong names ({what}); use the names of the state_dict of the module")
         slots = [slot for slot in self._units.slots() if slot.name in given]
         for slot in slots:
-            if given[slot.name].shape != slot.shape:
-                shapes = f"(got {list(given[slot.name].shape)}, expected {list(slot.shape)})"
+            if given[slot.name].shape != slot.whole:
+                shapes = f"(got {list(given[slot.name].shape)}, expected {list(slot.whole)})"
                 raise UsageError(f"load_module_state_dict: {slot.name} has the wrong shape {shapes}")
         for slot in slots:
             self._put(slot.name, given[slot.name])
@@ -296,6 +309,9 @@ class HeldModule(torch.nn.Module):
             with self._residency.outside([u]):
                 for slot in unit.slots if self.global_rank == 0 else []:
                     whole[id(slot.parameter)] = slot.parameter.detach().to("cpu", copy=True)
+            for slot in [slot for slot in unit.slots if slot.is_part]:
+                value = self.parameters_of(slot.name).to(slot.parameter.dtype)
+                whole |= {id(slot.parameter): value} if self.global_rank == 0 else {}
         if self.global_rank != 0:
             return None
         state = self.module_state_dict(keep_vars=True, exclude_frozen_parameters=exclude_frozen_parameters)

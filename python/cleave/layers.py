@@ -74,7 +74,7 @@ def PipeDataParallelTopology(num_pp: int, num_dp: int) -> ProcessTopology:  # no
 
 
 def PipeModelDataParallelTopology(num_pp: int, num_mp: int, num_dp: int) -> ProcessTopology:  # noqa: N802
-    """Returns a grid of pipeline stages, data-parallel ranks and tensor-parallel ranks. PyTorch modules support num_mp=1 only."""
+    """Returns a grid of pipeline stages, data-parallel ranks and tensor-parallel ranks. Only num_mp=1 is supported."""
     return ProcessTopology(["pipe", "data", "model"], [num_pp, num_dp, num_mp])
 
 
@@ -181,7 +181,7 @@ class PipelineModule(torch.nn.Module):
                 "num_stages to a divisor"
             )
         if max(cut, default=1) > 1:
-            raise NotBuilt("topology: tensor parallelism is not supported for PyTorch modules; use PipeDataParallelTopology")
+            raise NotBuilt("topology: tensor parallelism is not supported for pipelines; use PipeDataParallelTopology")
         self.grid = PipelineParallelGrid(self._topo)
         self.stage_id, self.virtual_stages = int(self.grid.stage_id), virtual_stages
         self.loss_fn, self.dynamic_shape, self.checkpointable_layers = loss_fn, dynamic_shape, checkpointable_layers

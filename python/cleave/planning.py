@@ -59,6 +59,8 @@ def plan(
     modules = [first, *(_made(model, stage * world_size // stages, world_size) for stage in range(1, stages))]
     every = [Declared(m.configured(given) if isinstance(m, PipelineModule) else given, m, None) for m in modules]
     declared, units = every[0], [each.units.declared() for each in every]
+    if trace is not None and declared.partition:
+        raise UsageError("trace: not supported with tensor parallelism, because a rank keeps parts of the activations; leave it out")
     kept = -1 if trace is None else _kept(first, trace, TORCH_TYPES[declared.config.precision()])
     states = declared.outside.kinds if declared.outside else None
     options = {"device_bytes": device_memory, "host_bytes": host_memory, **declared.options()}

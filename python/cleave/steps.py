@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from .configuration import Configuration
 from .errors import StepOrderError, UsageError
 from .functions import is_of_level
+from .partition import SameOnRanks
 from .trained import TrainedModule
 
 
@@ -46,6 +47,10 @@ class SteppedModule(TrainedModule):
         self._micro_batch = int(self._value("train_micro_batch_size_per_gpu"))
         self._micro_batches = int(self._value("gradient_accumulation_steps"))
         self._managed = config.given.get("managed_gradient_accumulation") is not False  # False: each step() is a boundary
+        self._same: SameOnRanks | None = None
+        if self._partition and self.optimizer is not None:
+            self._same = SameOnRanks(self.device)
+            self._same.watch((slot.name, slot.parameter) for slot in self._units.slots() if slot.trains and slot.cut is None)
 
     def _require_loss(self, what: str, loss: Any) -> None:
         self._require_training(what)
@@ -145,6 +150,8 @@ class SteppedModule(TrainedModule):
         """Calls the module. Gradients that reach the outputs go to the engine. Collective at stage 3."""
         if torch.is_grad_enabled():
             self._follow_growth()
+            if self._same:
+                self._same.check_batch(inputs, kwargs)
         with self._autocast:
             output = self._residency.forward(lambda: self.module(*inputs, **kwargs))
         tensors = [t for t in tensors_in(output) if t.grad_fn is not None and not is_of_level(t)]
@@ -290,6 +297,8 @@ class SteppedModule(TrainedModule):
         if not self._shown.is_complete():  # no backward was the last one: the script ends the step by itself
             self._pause_frozen()
         self._require_used(self._residency.arrived)
+        if self._same:
+            self._same.check_gradients()
         rates = self.optimizer.rates() if self._brings_rates else []
         self._in_step = False
         losses = torch.stack([loss.float().reshape(()) for loss in self._losses]).tolist() if self._losses else []

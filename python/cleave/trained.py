@@ -61,6 +61,8 @@ class TrainedModule(HeldModule):
     def _why_hidden(self) -> str:
         """Returns the reason why parameters cannot show gradients, or an empty string."""
         stage = self._value("zero_optimization.stage")
+        if self._partition:
+            return "a tensor-parallel rank has only a part of the gradients"
         return f"a rank has only a part of the gradient at ZeRO stage {stage}" if stage > 1 else ""
 
     def _show_gradients(self) -> None:

@@ -2,12 +2,13 @@
 
 import enum
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from .cuts import Cut
 from .errors import NotBuilt, UsageError
 
 OUTSIDE = "outside_of_the_module"
@@ -20,11 +21,23 @@ class Slot:
 
     name: str
     parameter: torch.nn.Parameter
-    shape: torch.Size
+    shape: torch.Size  # of this tensor-parallel rank's part
+    whole: torch.Size
+    cut: Cut | None
     trains: bool
     decay: bool
     unit: int = -1
     index: int = -1
+
+    @property
+    def is_part(self) -> bool:
+        """True if this tensor-parallel rank has only a part of the parameter."""
+        return self.cut is not None and bool(self.cut.extents)
+
+    def require_whole(self, what: str) -> None:
+        """Checks that a function of this name can change the parameter by a rank's value."""
+        if self.is_part:
+            raise NotBuilt(f"{self.name}: split for tensor parallelism, so {what} cannot change it; call engine.set_parameter")
 
 
 @dataclass
@@ -42,7 +55,12 @@ class ModuleUnits:
     """The units of a module in the order of its submodules, the units that each submodule uses, and the parameters in no unit."""
 
     def __init__(
-        self, module: torch.nn.Module, trains: dict[int, int], decays: set[int], others: Iterable[torch.nn.Parameter] = ()
+        self,
+        module: torch.nn.Module,
+        trains: dict[int, int],
+        decays: set[int],
+        others: Iterable[torch.nn.Parameter] = (),
+        cuts: Mapping[int, Cut] | None = None,
     ) -> None:
         """Builds the units.
 
@@ -51,7 +69,9 @@ class ModuleUnits:
             trains: number of the rates for each trained parameter, by id.
             decays: ids of parameters with weight decay.
             others: trained parameters, which may be outside of the module. Those outside have units that are whole on every rank.
+            cuts: how tensor-parallel ranks share parameters, by id.
         """
+        self._cuts = cuts or {}
         self.units: list[UnitSlots] = []
         self.of_parameter: dict[int, Slot] = {}
         # Parameters that are not floating-point numbers, by name; torch cannot train them.
@@ -90,7 +110,9 @@ class ModuleUnits:
             if unit is None:
                 kind = " (frozen)" if group is None else f" (group {group})" if group else ""
                 unit = groups[group] = UnitSlots((path or unit_name) + kind, group is not None, group or 0)
-            slot = Slot(full, parameter, shape_of(parameter), unit.trains, id(parameter) in decays)
+            cut, shape = self._cuts.get(id(parameter)), shape_of(parameter)
+            shapes = cut.shapes(shape) if cut else (shape, shape)
+            slot = Slot(full, parameter, *shapes, cut, unit.trains, id(parameter) in decays)
             unit.slots.append(slot)
             self.of_parameter[id(parameter)] = slot
         for unit in groups.values():
@@ -123,8 +145,9 @@ class ModuleUnits:
     def declared(self) -> list[dict[str, Any]]:
         """Returns the JSON declaration of the units (cleave_engine_make)."""
 
-        def told(slot: Slot) -> tuple[str, list[int], bool, str]:
-            return slot.name, list(slot.shape), slot.decay, str(slot.parameter.dtype).removeprefix("torch.")
+        def told(slot: Slot) -> list[Any]:
+            cut = [slot.cut.declared()] if slot.cut else []
+            return [slot.name, list(slot.whole), slot.decay, str(slot.parameter.dtype).removeprefix("torch."), *cut]
 
         return [
             {"name": u.name, "parameters": [told(slot) for slot in u.slots], "frozen": not u.trains, "group": u.group, "whole": u.whole}
@@ -149,6 +172,11 @@ class ZeroParamStatus(enum.Enum):
     AVAILABLE = 1
     NOT_AVAILABLE = 2
     INFLIGHT = 3
+
+
+def describe_shape(parameter: Any, shape: torch.Size) -> None:
+    """Sets ds_shape and ds_numel."""
+    parameter.ds_shape, parameter.ds_numel = shape, shape.numel()
 
 
 _ids = itertools.count()

@@ -155,6 +155,7 @@ std::vector<std::string> Ranks::texts(comm::Communicator& group, std::string min
 }
 
 void Ranks::take_first(const std::string& unit, Tensor of_first) {
+  mesh_.tensor->broadcast(of_first, 0, on_host_, {.what = "values of the first rank"});
   mesh_.data->broadcast(of_first, 0, on_host_, {.what = "values of the first rank"});
   for (const auto& [name, group] : tied_)
     if (name == unit) group->broadcast(of_first, 0, on_host_, {.what = name});

@@ -192,6 +192,7 @@ ELSEWHERE = {"cleave.loss_average": ("tests/runtime", "LossAverage::micro_batche
              "cleave.native": ("tests/python", '"native": True'),  # a script's model
              "cleave.save_on_stop": ("tests/python", "save_on_stop"),
              "cleave.visible_gradients": ("tests/python", "visible_gradients"),
+             "tensor_parallel.preset_model": ("tests/python", "preset_model"),
              "cleave.sequence_length": ("tests/python/capi", "sequence_length"),
              "aio.intra_op_parallelism": ("tests/offload", "Engine::threads"),  # if the kernel has no io_uring
              "fp16.consecutive_hysteresis": ("tests/optim", "consecutive_hysteresis")}

@@ -311,15 +311,5 @@ TEST(UnitEngine, RejectsInvalidConfigurationsAndCallOrders) {
   expect_error(Exit::internal, {"a pass has not ended"}, [&] { engine.finish_step({}); });
 }
 
-TEST(UnitEngine, RejectsConfigurationsThatCutLayers) {
-  comm::run_ranks(2, [&](comm::Communicator& world) {
-    const model::Model layers = small_gpt();
-    config::DsConfig c = config_for(1);
-    c.tensor_parallel.autotp_size = 2;
-    expect_error(Exit::usage, {"do not support sequence or tensor", "autotp_size 2"},
-                 [&] { runtime::UnitEngine(c, layers.name, layers.units(), world, {.gives = kGives}); });
-  });
-}
-
 }  // namespace
 }  // namespace cleave::testing

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ..errors import NotBuilt
+
 TORCH_DISTRIBUTED_DEFAULT_PORT = 29500
 LOCAL_RANK, CROSS_RANK, CROSS_SIZE = "LOCAL_RANK", "CROSS_RANK", "CROSS_SIZE"
 ADAGRAD_OPTIMIZER, ADAM_OPTIMIZER, ADAMW_OPTIMIZER, LAMB_OPTIMIZER, LION_OPTIMIZER = "adagrad", "adam", "adamw", "lamb", "lion"
@@ -78,7 +80,13 @@ def is_model_parallel_parameter(p: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def GatherReplacedLayerParams(params: Iterable[Any], module: Any, enabled: bool = True) -> Any:  # noqa: N802
-    """Context without effect: PyTorch modules have no tensor parallelism."""
+    """Context without effect if no parameter is split for tensor parallelism.
+
+    Raises:
+        NotBuilt: a parameter is split.
+    """
+    if enabled and any(getattr(p, "ds_engine", None) is not None and (cut := p.ds_engine.cut_of(p)) and cut.extents for p in params):
+        raise NotBuilt("GatherReplacedLayerParams: not supported; read whole weights by engine.parameters_of or engine.save_16bit_model")
     yield
 
 

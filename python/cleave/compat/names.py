@@ -28,13 +28,16 @@ _LAYER = "use torch.nn.TransformerEncoderLayer"
 
 MODULES: dict[str, dict[str, str]] = {
     "": {
-        **(_of("api", "initialize init_distributed add_config_arguments") | _of("planning", "plan") | _of("engine", "DeepSpeedEngine")),
+        **(
+            _of("api", "initialize init_distributed add_config_arguments tp_model_init")
+            | _of("planning", "plan")
+            | _of("engine", "DeepSpeedEngine")
+        ),
         **(_of("pipeline", "PipelineEngine") | _of("layers", "PipelineModule")),
         **_of("errors", "CleaveError UsageError OutOfMemory CheckpointError TrainingError RankLost NotBuilt StepOrderError"),
         **(_ACCELERATOR | _of("utils.logging", "logger log_dist") | _of("compat.config", "DeepSpeedConfig")),
         **_of("zero", "OnDevice"),
         "init_inference": "!inference engines are not supported; use cleave generate, or initialize() without an optimizer",
-        "tp_model_init": "!tensor parallelism of PyTorch modules is not supported; use cleave train with one of its models",
         "Accelerator": "!Accelerator is not supported; use accelerate.Accelerator(deepspeed_plugin=...), or initialize()",
         **_not(_LAYER, "DeepSpeedTransformerLayer DeepSpeedTransformerConfig replace_transformer_layer revert_transformer_layer"),
         **_not(_INFERENCE, "InferenceEngine DeepSpeedInferenceConfig"),
@@ -73,7 +76,7 @@ MODULES: dict[str, dict[str, str]] = {
     "module_inject": _not(_LAYER, "replace_transformer_layer revert_transformer_layer replace_policy"),
     "module_inject.layers": {
         **_of("compat.helpers", "GatherReplacedLayerParams"),
-        **_not("use cleave train with tensor parallelism", "LinearLayer LinearAllreduce"),
+        **_not("set tensor_parallel in the ds_config, which splits the layers of a module", "LinearLayer LinearAllreduce"),
     },
     "module_inject.replace_policy": _not(_INFERENCE, "HFGPT2LayerPolicy HFBertLayerPolicy DSPolicy"),
     "nebula": {},

@@ -3,7 +3,8 @@
 `safe_get_...` functions have the argument `param`, `safe_set_...` functions `param` and `value`; those of optimizer states also have
 `optim_state_key`. Getters return None for frozen parameters. The parts of all ranks have equal sizes; the last is padded with zeros.
 
-The functions are collective, except `clone_tensors_for_torch_save`. Values are fp32 in host memory.
+The functions are collective, except `clone_tensors_for_torch_save`. Values are fp32 in host memory. With tensor parallelism, they are
+this rank's part of a split parameter; `engine.parameters_of` and `engine.set_parameter` have the whole one.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UsageError
+from ..errors import NotBuilt, UsageError
 from ..sharded import joined, part_of
 from .loading import mapped
 
@@ -46,6 +47,8 @@ def _reads(kind: str, part: bool) -> Callable[..., torch.Tensor | None]:
         if not param.requires_grad:
             return None
         whole = engine.gradient_of(name) if kind == "gradient" else engine.parameters_of(name, optim_state_key)
+        if whole is not None and (cut := engine.cut_of(param)):
+            whole = cut.part_of(whole)
         return part_of(whole, engine._data_rank, engine.dp_world_size) if part and whole is not None else whole
 
     return read
@@ -56,7 +59,13 @@ def _writes(kind: str, part: bool) -> Callable[..., None]:
 
     def write(param: torch.nn.Parameter, value: torch.Tensor, optim_state_key: str = kind) -> None:
         engine = _engine_of(param, part)
-        engine.set_parameter(engine.name_of(param), _whole(engine, param, value) if part else value, optim_state_key)
+        cut = engine.cut_of(param)
+        if part and cut and cut.extents:
+            raise NotBuilt(
+                f"{engine.name_of(param)}: split for tensor parallelism, so safe_set_local_... cannot change it; use safe_set_full_..."
+            )
+        whole = _whole(engine, param, value) if part else cut.placed(value) if cut else value
+        engine.set_parameter(engine.name_of(param), whole, optim_state_key)
 
     return write
 
