@@ -145,6 +145,18 @@ class Compare(unittest.TestCase):
         self.assertRegex(messages, r"error: compare: the script failed with plain torch \(exit code 7\); its message is above")
         self.assertNotIn("the loop ended", messages)
 
+    def test_a_script_that_imports_an_installed_deepspeed_runs_on_the_engine(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "deepspeed").mkdir()
+            pathlib.Path(folder, "deepspeed/__init__.py").write_text("raise ImportError('this is DeepSpeed')")
+            code = (
+                "from cleave.compare.names import alias, is_deepspeed_here; assert is_deepspeed_here(); alias('deepspeed', 'cleave'); "
+                "import deepspeed; from deepspeed.ops.adam import FusedAdam; print(deepspeed.__name__, FusedAdam.__module__)"
+            )
+            path = os.pathsep.join([folder, os.environ["PYTHONPATH"]])
+            done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+            self.assertEqual(done.stdout.split(), ["cleave", "cleave.optimizers"], done.stderr)
+
     def test_wrong_command_lines_are_errors(self) -> None:
         python = sys.executable
         for words, problem in (
