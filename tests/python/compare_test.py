@@ -106,7 +106,7 @@ class Compare(unittest.TestCase):
 
     def test_planted_differences_are_named(self) -> None:
         found = verdicts(2, "planted")
-        self.same({name: found.pop(name) for name in list(found) if name.startswith("nothing")}, 2)
+        self.same({name: found.pop(name) for name in list(found) if name.startswith("nothing")}, 4)
         self.assertEqual(found.keys(), NAMED.keys())
         for name, (what, where, step, rank, micro, cause) in NAMED.items():
             with self.subTest(name):
