@@ -384,8 +384,32 @@ def _clipped_by_hand(here: bool) -> None:
             engine.step()
 
 
+class Odd(nn.Module):
+    """Odd sizes, so that weights of the engine are not aligned; products of one row depend on the alignment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.memory, self.head = nn.Parameter(torch.ones(3)), nn.GRU(111, 57, batch_first=True), nn.Linear(57, 11)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.memory(x * self.scale.view(3, 1))[0])
+
+
+def _unaligned(stage: int) -> Script:
+    def run(here: bool) -> None:
+        config = _sgd(train_micro_batch_size_per_gpu=1, zero_optimization={"stage": stage, "stage3_param_persistence_threshold": 0})
+        engine = deepspeed.initialize(model=models.seeded(Odd), config=config)[0]
+        for _ in range(2 * STEPS):
+            engine.backward(engine(torch.randn(1, 3, 111)).square().mean())
+            engine.step()
+
+    return run
+
+
 PLANTED: dict[str, Script] = {
     "nothing, clipped by hand": _clipped_by_hand,
+    "nothing, unaligned at stage 1": _unaligned(1),
+    "nothing, unaligned at stage 3": _unaligned(3),
     "nothing": lambda here: _train(_net(rate=0.1), _adam()),
     "a lost gradient": lambda here: _train(_hooked("twice.bias", lambda g: g * 0) if here else _net(), _sgd()),
     "a lost second use": lambda here: _train(_net("lost use" if here else ""), _sgd()),

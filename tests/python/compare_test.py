@@ -106,7 +106,7 @@ class Compare(unittest.TestCase):
 
     def test_planted_differences_are_named(self) -> None:
         found = verdicts(2, "planted")
-        self.same({name: found.pop(name) for name in list(found) if name.startswith("nothing")}, 2)
+        self.same({name: found.pop(name) for name in list(found) if name.startswith("nothing")}, 4)
         self.assertEqual(found.keys(), NAMED.keys())
         for name, (what, where, step, rank, micro, cause) in NAMED.items():
             with self.subTest(name):
@@ -144,6 +144,18 @@ class Compare(unittest.TestCase):
         self.assertEqual((code, said), (7, ""))
         self.assertRegex(messages, r"error: compare: the script failed with plain torch \(exit code 7\); its message is above")
         self.assertNotIn("the loop ended", messages)
+
+    def test_a_script_that_imports_an_installed_deepspeed_runs_on_the_engine(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "deepspeed").mkdir()
+            pathlib.Path(folder, "deepspeed/__init__.py").write_text("raise ImportError('this is DeepSpeed')")
+            code = (
+                "from cleave.compare.names import alias, is_deepspeed_here; assert is_deepspeed_here(); alias('deepspeed', 'cleave'); "
+                "import deepspeed; from deepspeed.ops.adam import FusedAdam; print(deepspeed.__name__, FusedAdam.__module__)"
+            )
+            path = os.pathsep.join([folder, os.environ["PYTHONPATH"]])
+            done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+            self.assertEqual(done.stdout.split(), ["cleave", "cleave.optimizers"], done.stderr)
 
     def test_wrong_command_lines_are_errors(self) -> None:
         python = sys.executable

@@ -53,7 +53,18 @@ class Follower(Observer):
         if isinstance(getattr(engine, "_autocast", None), torch.autocast):
             engine._autocast = torch.autocast(engine.device.type, engine._autocast.fast_dtype, cache_enabled=self._start["cache"])
 
+    def align(self) -> None:
+        """Moves parameters on the host to addresses that are aligned as those of the engine: products of libraries depend on it."""
+        found = events_of(self.subject, self.rank, "alignment")
+        for name, p in self.names().items():
+            if found and name in found[0]["of"] and p.device.type == "cpu":
+                size = p.numel() * p.element_size()
+                memory = torch.empty(size + 64, dtype=torch.uint8)
+                at = (found[0]["of"][name] - memory.data_ptr()) % 64
+                p.data = memory[at : at + size].view(p.dtype).view(p.shape).copy_(p.data)
+
     def begin(self) -> None:
+        self.align()
         weights = self.recorded("weight", 0)
         for name in self.names():
             held = self.held(name)

@@ -36,6 +36,9 @@ class UpdatingFollower(Follower):
         kept[0] += size
         kept[1] += 1
 
+    def align(self) -> None:
+        """Has no effect: the engine places its parameters."""
+
     def gradient(self, name: str) -> torch.Tensor:
         """Returns the averaged and unscaled gradient. Collective."""
         return self.engine.gradient_of(name)  # type: ignore[no-any-return]

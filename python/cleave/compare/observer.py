@@ -42,7 +42,7 @@ class Observer:
         engine.save_checkpoint = engine.save_16bit_model = engine.save_fp16_model = lambda *args, **kwargs: True
         load, self._named = engine.load_checkpoint, dict[str, torch.nn.Parameter]()
         engine.load_checkpoint = lambda *args, **kwargs: _nothing(load(*args, **kwargs))
-        Watch(engine.module, lambda what, **more: self.events.add(what, self.step, micro=self.micro, **more))
+        self._watch = Watch(engine.module, lambda what, **more: self.events.add(what, self.step, micro=self.micro, **more))
 
     def names(self) -> dict[str, torch.nn.Parameter]:
         """Returns the parameters by name."""
@@ -166,5 +166,8 @@ class Recorder(Observer):
             scale=self._scale,
             rate=float(result.lr),
         )
+        if self.step == 0:
+            seen = self._watch.alignments
+            self.events.add("alignment", 0, of={name: seen.get(id(p), p.data_ptr() % 64) for name, p in self.names().items()})
         self._write(self._weights, "weight", self.step + 1, list(self.names()))
         self.events.flush()

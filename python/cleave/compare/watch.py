@@ -22,7 +22,9 @@ class Watch:
         self._emit, self._depth, self._on = emit, 0, False
         self._last: tuple[Any, int, dict[str, Any]] = (None, 0, {})
         module.register_forward_pre_hook(Hook(self._before), with_kwargs=True, prepend=True)
+        self.alignments: dict[int, int] = {}  # address of each parameter in a call, modulo 64, by id
         for path, submodule in module.named_modules():
+            submodule.register_forward_pre_hook(Hook(self._see))
             submodule.register_forward_hook(Hook(self._after, path))
         module.register_forward_hook(Hook(self._end), always_call=True)
 
@@ -32,6 +34,11 @@ class Watch:
             self._on = torch.is_grad_enabled() and not self._silent()
             if self._on:
                 self._report("input", "", module, (args, kwargs))
+
+    def _see(self, module: torch.nn.Module, args: Any) -> None:
+        for p in module._parameters.values() if self._on and not self._silent() else ():
+            if p is not None:
+                self.alignments.setdefault(id(p), p.data_ptr() % 64)
 
     def _end(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         self._depth -= 1
