@@ -12,9 +12,8 @@ from torch.utils._pytree import tree_leaves
 from . import job as jobs
 from .cuts import Cut
 from .errors import NotBuilt, UsageError
-from .tensor_layers import is_split, split_layer
+from .tensor_layers import Ranks, is_split, split_layer
 from .tensor_specs import FUSED_HEADS, HEAD_NORMS, HEADS, KEY, Spec, numbers_of, specs_of
-from .utils import groups
 
 _COUNTS = ["num_heads", "n_heads", "n_head", "num_attention_heads", "num_attn_heads"]
 _COUNTS += ["num_key_value_heads", "num_kv_heads", "kv_n_heads", "num_kv"]
@@ -164,7 +163,7 @@ class Partition:
                 print(f"warning: tensor_parallel.{name}: has no effect for PyTorch modules; remove it", flush=True)
             print(f"note: tensor {self.ranks} x data {data_ranks}: {self}", flush=True)
         for layer, kind, joins in self._layers:
-            split_layer(layer, kind, joins, self.ranks)
+            split_layer(layer, kind, joins, Ranks(self.ranks))
         for owner, name in self._attributes:
             setattr(owner, name, getattr(owner, name) // self.ranks)
         for owner in self._configs:
@@ -174,10 +173,10 @@ class Partition:
         self._share_random_state()
 
     def _share_random_state(self) -> None:
-        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        ranks, device = Ranks(self.ranks), "cuda" if dist.get_backend() == "nccl" else "cpu"
         for of in [torch] + [torch.cuda] * torch.cuda.is_initialized():
             state = of.get_rng_state().to(device)
-            dist.broadcast(state, groups.get_tensor_model_parallel_src_rank(), group=groups.get_tensor_model_parallel_group())
+            dist.broadcast(state, ranks.first, group=ranks.group)
             of.set_rng_state(state.cpu())
 
     def __str__(self) -> str:
@@ -192,8 +191,8 @@ class SameOnRanks:
     """Checks of the ranks of a tensor-parallel group: the same batch in the first forwards, and the same gradients of whole parameters in
     the first step."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._forwards = device, 0
+    def __init__(self, ranks: int, device: torch.device) -> None:
+        self._ranks, self._device, self._forwards = Ranks(ranks), device, 0
         self._names: list[str] = []
         self._sums = torch.zeros(0)
         self._handles: list[Any] = []
@@ -230,11 +229,11 @@ class SameOnRanks:
         for tensor in tensors:
             mine[:2] += _print_of(tensor.detach()).to(self._device)
             mine[2] += tensor.numel()
-        for rank, other in enumerate(_of_each(mine)):
+        for rank, other in enumerate(self._ranks.each(mine)):
             if not torch.equal(other, mine):
                 raise UsageError(
                     f"engine: its inputs differ between the ranks of a tensor-parallel group (forward {self._forwards}, ranks "
-                    f"{groups.get_tensor_model_parallel_rank()} and {rank} of the group); give them the same batches, by "
+                    f"{self._ranks.mine} and {rank} of the group); give them the same batches, by "
                     "deepspeed.utils.groups.get_data_parallel_rank() and get_data_parallel_world_size() in the sampler"
                 )
 
@@ -249,7 +248,7 @@ class SameOnRanks:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        for other in _of_each(self._sums):
+        for other in self._ranks.each(self._sums):
             far = (other - self._sums).abs().amax(1) > 0.01 * torch.maximum(other[:, 1], self._sums[:, 1])
             for name, differs in zip(self._names, far.tolist(), strict=True):
                 if differs:
@@ -265,10 +264,3 @@ def _print_of(tensor: torch.Tensor) -> torch.Tensor:
     values = tensor.detach().reshape(-1).double().nan_to_num()
     weights = torch.arange(values.numel(), device=values.device, dtype=torch.float64) % 97 / 97
     return torch.stack([(values * weights).sum(), values.abs().sum()])
-
-
-def _of_each(value: torch.Tensor) -> list[torch.Tensor]:
-    """Returns the values of the ranks of the tensor-parallel group. Collective."""
-    values = [torch.empty_like(value) for _ in range(groups.get_tensor_model_parallel_world_size())]
-    dist.all_gather(values, value, group=groups.get_tensor_model_parallel_group())
-    return values

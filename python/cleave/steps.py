@@ -49,7 +49,7 @@ class SteppedModule(TrainedModule):
         self._managed = config.given.get("managed_gradient_accumulation") is not False  # False: each step() is a boundary
         self._same: SameOnRanks | None = None
         if self._partition and self.optimizer is not None:
-            self._same = SameOnRanks(self.device)
+            self._same = SameOnRanks(self.mp_world_size, self.device)
             self._same.watch((slot.name, slot.parameter) for slot in self._units.slots() if slot.trains and slot.cut is None)
 
     def _require_loss(self, what: str, loss: Any) -> None:

@@ -175,22 +175,30 @@ def _of_plan(module: torch.nn.Module) -> list[Spec]:
 
 
 def _guessed(module: torch.nn.Module) -> list[Spec]:
-    """Returns rules for the linear layers of the blocks in the module's lists: rows are layers before a norm, and those with usual names of
-    row layers; all others are columns."""
+    """Returns rules for the linear layers of the blocks in the module's lists: rows are layers before a norm, the last one if the block
+    begins with a norm, and those with usual names of row layers; all others are columns."""
     rows, columns = list[str](), list[str]()
     for path, block in _blocks(module):
-        last = ""
+        last, begins_with_norm = "", False
         for name, layer in block.named_modules(prefix=path):
             if isinstance(layer, torch.nn.Linear):
                 named = name.endswith(("out_proj", "o_proj", "down_proj", "attention.dense", "self_attn.dense", "dense_4h_to_h"))
                 (rows if named else columns).append(name)
                 last = name
-            elif last in columns and "norm" in type(layer).__name__.lower():
-                columns.remove(last)
-                rows.append(last)
+            elif "norm" in type(layer).__name__.lower():
+                begins_with_norm = begins_with_norm or not last
+                _move(last, columns, rows)
+        if begins_with_norm:
+            _move(last, columns, rows)
     return [
         Spec(tuple(re.escape(f"{n}.weight") + "$" for n in names), kind) for kind, names in (("row", rows), ("column", columns)) if names
     ]
+
+
+def _move(name: str, columns: list[str], rows: list[str]) -> None:
+    if name in columns:
+        columns.remove(name)
+        rows.append(name)
 
 
 def _blocks(module: torch.nn.Module, path: str = "") -> Iterable[tuple[str, torch.nn.Module]]:

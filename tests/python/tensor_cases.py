@@ -81,6 +81,9 @@ FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "phi3": _family("Phi3", **GROUPED),
     "phi": _family("Phi", **GROUPED, qk_layernorm=True),
     "gpt_neox": _family("GPTNeoX", **DECODER),
+    "gpt_bigcode": _family(
+        "GPTBigCode", vocab_size=VOCAB, n_positions=16, n_embd=WIDTH, n_layer=2, n_head=4, multi_query=False, **NO_DROPOUT
+    ),
     "opt": _family("OPT", **{**DECODER, "ffn_dim": 48, "dropout": 0.0, "word_embed_proj_dim": WIDTH}),
     "bert": _family("Bert", **DECODER, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
 }
@@ -190,6 +193,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "zero.Init": {"zero_optimization": {"stage": 3}},
     "checkpointing": {},
     "unfrozen": {},
+    "second engine": {},
 }
 
 
@@ -205,6 +209,8 @@ def _variant(kind: str, given: dict[str, Any]) -> tuple[list[tuple[float, float]
         p.requires_grad_(False)
     parameters = list(module.parameters())
     engine = deepspeed.initialize(model=module, model_parameters=parameters, config=given)[0]
+    if kind == "second engine":  # of whole layers
+        deepspeed.initialize(model=seeded("qwen2"), config={"train_micro_batch_size_per_gpu": 2})
     got = steps(engine, 1, 0, 0)
     for p in late:
         p.requires_grad_(True)

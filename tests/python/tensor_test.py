@@ -9,7 +9,7 @@ import unittest
 import ranks
 
 CASES = "tensor_cases"
-FAMILIES = ["guessed", "qwen3", "mistral", "gemma", "phi3", "phi", "gpt_neox", "opt", "bert"]
+FAMILIES = ["guessed", "gpt_bigcode", "qwen3", "mistral", "gemma", "phi3", "phi", "gpt_neox", "opt", "bert"]
 ERRORS = {
     "no layer": "tensor_parallel.autotp_size: no layer of LlamaForCausalLM matches a rule",
     "strict": "model.embed_tokens.weight: matches no rule",

@@ -1,6 +1,6 @@
 """Groups of ranks: data-parallel and tensor-parallel ones. Without a pipeline and tensor parallelism, all ranks are data-parallel.
 
-Consecutive ranks form a tensor-parallel group, which reads the same data.
+Consecutive ranks form a tensor-parallel group, which reads the same data. With several engines, the functions are about the last one.
 """
 
 import datetime as _datetime
@@ -14,7 +14,7 @@ from .. import job as _job
 from ..errors import UsageError as _UsageError
 
 mpu: Any = None  # grid of the current pipeline
-_tensor = 1  # tensor-parallel size
+_tensor = 1  # tensor-parallel size of the last engine
 _made: dict[int, tuple[Any, Any]] = {}  # torch's tensor-parallel and data-parallel group of this rank, by size
 
 
@@ -32,12 +32,15 @@ def use_tensor_parallel(size: int, timeout_s: float) -> None:
     _tensor = size
 
 
-def _group(index: int) -> Any:
-    if _tensor == 1:
-        raise _UsageError("groups: no engine has tensor parallelism; set tensor_parallel.autotp_size above 1")
-    if _tensor not in _made:
+def groups_of(size: int) -> tuple[Any, Any]:
+    """Returns torch's tensor-parallel and data-parallel group of this rank for a tensor-parallel size of an engine.
+
+    Raises:
+        UsageError: the job has no process group of torch.
+    """
+    if size not in _made:
         raise _UsageError("tensor_parallel.autotp_size: needs torch's process group; leave dist_init_required out of initialize()")
-    return _made[_tensor][index]
+    return _made[size]
 
 
 def _of_data(what: str, without: Callable[[], Any]) -> Callable[[], Any]:
@@ -48,7 +51,7 @@ get_data_parallel_world_size = _get_data_parallel_world_size = _of_data("world_s
 """Returns the number of data-parallel ranks."""
 get_data_parallel_rank = _get_data_parallel_rank = _of_data("rank", lambda: _job.rank() // _tensor)
 """Returns the index of this rank among the data-parallel ranks."""
-get_data_parallel_group = _get_data_parallel_group = _of_data("group", lambda: _group(1) if _tensor > 1 else _dist.group.WORLD)
+get_data_parallel_group = _get_data_parallel_group = _of_data("group", lambda: groups_of(_tensor)[1] if _tensor > 1 else _dist.group.WORLD)
 """Returns torch's group of the data-parallel ranks."""
 get_world_size = _job.world_size
 """Returns the number of ranks."""
@@ -75,7 +78,9 @@ def get_tensor_model_parallel_group() -> Any:
     Raises:
         UsageError: the last engine has no tensor parallelism, or the job no process group of torch.
     """
-    return _group(0)
+    if _tensor == 1:
+        raise _UsageError("groups: the last engine has no tensor parallelism; set tensor_parallel.autotp_size above 1")
+    return groups_of(_tensor)[0]
 
 
 get_model_parallel_world_size = _get_model_parallel_world_size = get_tensor_model_parallel_world_size
