@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "app/arguments.h"
 #include "app/commands.h"
 #include "app/parse.h"
 #include "app/start/launch_program.h"
