@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/arguments.h"
 #include "app/commands.h"
 #include "app/compare/compare_options.h"
 #include "app/parse.h"
