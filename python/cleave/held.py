@@ -10,7 +10,6 @@ import torch
 
 from . import job as jobs
 from . import native
-from .compat.helpers import OffloadStateTypeEnum
 from .cuts import Cut
 from .declared import Declared
 from .errors import NotBuilt, UsageError
@@ -19,8 +18,6 @@ from .sharded import engine_of, joined, part_of, shard_of, value_of
 from .units import Slot, describe_shape
 from .utils import groups
 from .views import TORCH_TYPES
-
-_MOVABLE = {"hp_params", "optim_states"}  # kinds of state that offload_states moves
 
 
 class HeldModule(torch.nn.Module):
@@ -332,48 +329,6 @@ class HeldModule(torch.nn.Module):
         return True
 
     save_fp16_model = save_16bit_model
-
-    def offload_states(self, include: Any = None, device: Any = "cpu", pin_memory: bool = True, non_blocking: bool = False) -> None:
-        """Moves optimizer states and fp32 masters from the device to host memory, which frees their memory on a GPU.
-
-        They return with `reload_states`, and by themselves before the next step and when weights change. Weights, gradients and their
-        buffers stay on the device.
-
-        Args:
-            include: kinds of state (`runtime.zero.offload_config.OffloadStateTypeEnum`); default: all. `optim_states` and `hp_params` move.
-            device: "cpu"; "none" has no effect, with a warning.
-            pin_memory: page-lock the host memory.
-            non_blocking: accepted; the call waits for the copies.
-
-        Raises:
-            UsageError: another device, inside a step, without an optimizer, or with `zero_optimization.offload_param`.
-            OutOfMemory: the host memory does not suffice.
-        """
-        place, kinds = getattr(device, "value", device), {getattr(kind, "value", kind) for kind in include or ()}
-        if place not in ("cpu", "none"):
-            raise UsageError(f"offload_states: wrong device (got {place}, expected cpu)")
-        if unknown := sorted(map(str, kinds - {kind.value for kind in OffloadStateTypeEnum})):
-            expected = ", ".join(kind.value for kind in OffloadStateTypeEnum)
-            raise UsageError(f"offload_states: unknown kind of state in include (got {', '.join(unknown)}, expected {expected})")
-        if self._configuration.values.get("zero_optimization.offload_param.device") not in (None, "none"):
-            raise UsageError("offload_states: not supported with zero_optimization.offload_param; remove offload_param")
-        if idle := "device is none" if place == "none" else "cleave.native is true" if self._configuration.native() else "":
-            if self.global_rank == 0:
-                print(f"warning: offload_states: has no effect: {idle}", flush=True)
-            return
-        stays = sorted(kinds - _MOVABLE)
-        if stays and self.device.type == "cuda" and self.global_rank == 0:
-            print(f"note: offload_states: {', '.join(stays)} stay on the GPU", flush=True)
-        moves = [int(not kinds or kind in kinds) for kind in ("hp_params", "optim_states")]
-        self._native.offload_states(*moves, int(pin_memory))
-
-    def reload_states(self, non_blocking: bool = False) -> None:
-        """Moves states that `offload_states` moved back to the device. non_blocking: accepted; the call waits for the copies."""
-        if not self._configuration.native():
-            self._native.reload_states()
-
-    def empty_partition_cache(self) -> None:
-        """Has no effect: gathered parameters use planned memory that the engine keeps."""
 
     def destroy(self) -> None:
         """Frees the memory of the engine. Parameters that are whole on this rank keep their values; others lose them.
