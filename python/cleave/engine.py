@@ -98,8 +98,11 @@ class DeepSpeedEngine(SavedModule):
             slots = [slot for slot in unit.slots if slot.name not in self._units.outside]
             with self.gathered([slot.parameter for slot in slots], None):
                 for slot in slots:
-                    yield slot.name, slot.parameter.detach()
-                    yield from ((name, slot.parameter.detach()) for name, first in names.items() if first == slot.name)
+                    value = slot.parameter.detach()
+                    if slot.cut is not None and slot.cut.extents:  # this rank has a part
+                        value = self.parameters_of(slot.name).to(value.device, value.dtype)
+                    yield slot.name, value
+                    yield from ((name, value) for name, first in names.items() if first == slot.name)
 
     def deepspeed_io(
         self,

@@ -216,6 +216,8 @@ def _variant(kind: str, given: dict[str, Any]) -> tuple[list[tuple[float, float]
         p.requires_grad_(True)
     got += steps(engine, 2, 1, 0)
     weights = {name: engine.parameters_of(name) for name, _ in module.named_parameters()}
+    for name, value in engine.whole_weights():
+        assert name not in weights or torch.equal(value.float().cpu(), weights[name].view(value.shape)), name
     engine.destroy()
     return got, weights
 
