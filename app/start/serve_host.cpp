@@ -113,9 +113,12 @@ launcher::LaunchResult launch_by_other(const launcher::RemoteCommand& command,
   plain.rank0_inherits_output = true;
   plain.place = false;
   launcher::LaunchResult result = launcher::launch_node(node, plain);
-  if (result.cause >= 0)
-    result.message = std::filesystem::path(command.command[0]).stem().string() +
-                     result.message.substr(std::string_view("rank 0").size());
+  constexpr std::string_view kRank = "rank 0";
+  // It is not a program of ours, so it has not printed a reason.
+  if (result.cause >= 0 && result.message.empty()) result.message = launcher::end_of_rank(0, result.exit);
+  if (result.message.starts_with(kRank))
+    result.message =
+        std::filesystem::path(command.command[0]).stem().string() + result.message.substr(kRank.size());
   return result;
 }
 

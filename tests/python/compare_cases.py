@@ -8,11 +8,12 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import chains
 import cleave as deepspeed
 import cleave.api
 import compared_cases
+import drawn_cases
 import models
-import modules_cases
 import torch
 from cleave import native
 from cleave.compare import script, torch_ranks
@@ -129,14 +130,14 @@ def _random_script(seed: int) -> Script:
         elif draw.random() < 0.5:
             module = models.seeded(models.Random, seed, seed)
         else:
-            module = models.seeded(modules_cases.Drawn, seed, seed)
+            module = models.seeded(drawn_cases.Drawn, seed, seed)
             once = module.twice or any(way == "reentrant" for _, way, _ in module.order) or half or "torch_autocast" in config
-            choices: list[Any] = [modules_cases._mean, modules_cases._inside]
-            loss_of = draw.choice(choices if once else [*choices, modules_cases._twice, modules_cases._penalty, modules_cases._kept_graph])
+            choices: list[Any] = [chains.mean, chains.inside]
+            loss_of = draw.choice(choices if once else [*choices, chains.twice, chains.penalty, chains.kept_graph])
         engine = deepspeed.initialize(model=module, model_parameters=_groups(module, draw), config=config)[0]
         # The script calls the backward itself, if the loss begins at outputs of the engine.
         scaled = config.get("fp16") or config.get("torch_autocast", {}).get("dtype") == "float16"
-        own = draw.random() < 0.2 and not scaled and loss_of in (None, modules_cases._mean, modules_cases._inside)
+        own = draw.random() < 0.2 and not scaled and loss_of in (None, chains.mean, chains.inside)
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(next((k for k in ("bf16", "fp16") if config.get(k)), ""), torch.float32)
         for p in module.parameters():
             p.data = p.data if p.numel() else p.data.to(dtype)  # engines leave empty parameters as they are
