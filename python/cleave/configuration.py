@@ -19,9 +19,16 @@ _NEVER = 2**31 - 1
 # Other names that the engine accepts (config_schema/collect_keys.cpp): bfloat16, and keys of ZeRO stage 3 without their prefix.
 _ALIASES = {"bfloat16": "bf16"}
 _STAGE_3 = (
-    "prefetch_bucket_size param_persistence_threshold model_persistence_threshold max_live_parameters max_reuse_distance "
-    "gather_16bit_weights_on_model_save module_granularity_threshold use_all_reduce_for_fetch_params allgather_sequential"
-).split()
+    "prefetch_bucket_size",
+    "param_persistence_threshold",
+    "model_persistence_threshold",
+    "max_live_parameters",
+    "max_reuse_distance",
+    "gather_16bit_weights_on_model_save",
+    "module_granularity_threshold",
+    "use_all_reduce_for_fetch_params",
+    "allgather_sequential",
+)
 
 
 def _path(written: str) -> str:

@@ -309,6 +309,8 @@ INSIDE = re.compile(
     r"AttributeError: ('EngineOptimizer'|'Parameter'|'Trained'|'ThroughputTimer'|'Residency'|the engine and its module|module 'cleave|"
     r"type object 'DeepSpeedEngine')"
     r"|Error: (.* has no (attribute )?'?_[a-z]|_\w+: not an attribute)|Absent: |_Kind|_Standing|deepspeed_tests|zero_linear\."
+    r"|zero3_linear_wrap|ZeROOrderedDict|partitioned_param_data_shape|reduce_scatter_fn|KeyError: 'step'"
+    r"|no attribute 'pipeline_parallelism'"
 )
 REFUSED = re.compile(r"NotBuilt: |(UsageError: |Input: ['\"])the configuration: has errors")
 
