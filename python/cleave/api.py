@@ -130,7 +130,7 @@ def initialize(
         optimizer: a `torch.optim` optimizer, an optimizer of this package, or a callable that receives the parameters and returns one.
             Default: section `optimizer` of the ds_config. Without either, the engine only evaluates.
         model_parameters: parameters or parameter groups to train (default: all with `requires_grad`).
-        training_data: a Dataset; the returned loader gives each rank its share.
+        training_data: a Dataset; the returned loader gives each rank its share, shuffled, or in order for a PipelineModule.
         lr_scheduler: a schedule, or a callable that receives the optimizer and returns one. Replaces section `scheduler` of the ds_config.
         dist_init_required: False leaves torch's process group to the script.
         collate_fn: of the returned loader.
@@ -169,5 +169,6 @@ def initialize(
     if missing and jobs.rank() == 0:
         print(f"warning: zero_optimization.leaf_module: {type(model).__name__} contains no {', '.join(missing)}")
     if training_data is not None:
-        engine.training_dataloader = engine.deepspeed_io(training_data, collate_fn=collate_fn)
+        sampler = engine.sampler_of(training_data)
+        engine.training_dataloader = engine.deepspeed_io(training_data, data_sampler=sampler, collate_fn=collate_fn)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.utils.data import Sampler
 
 from .checkpoints import SavedModule
 from .compat.helpers import ThroughputTimer
@@ -140,6 +141,10 @@ class DeepSpeedEngine(SavedModule):
             num_workers=num_local_io_workers or 0,
             pin_memory=pin_memory and self.device.type == "cuda",
         )
+
+    def sampler_of(self, data: Any) -> Sampler[int] | None:
+        """Returns the sampler of the loader that `initialize` creates, or None for that of `deepspeed_io`."""
+        return None
 
     @functools.cached_property
     def tput_timer(self) -> ThroughputTimer:

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
+from torch.utils.data import IterableDataset, Sampler
+from torch.utils.data.distributed import DistributedSampler
 
 from .configuration import Configuration
 from .engine import DeepSpeedEngine
@@ -136,6 +138,12 @@ class PipelineEngine(DeepSpeedEngine):
     def is_last_stage(self) -> bool:
         """Returns True on the ranks of the last stage."""
         return self.stage_id == self.num_stages - 1
+
+    def sampler_of(self, data: Any) -> Sampler[int] | None:
+        """Returns a sampler in the order of the data, as in DeepSpeed's pipelines."""
+        if isinstance(data, IterableDataset):
+            return None
+        return DistributedSampler(data, num_replicas=self.dp_world_size, rank=self._data_rank, shuffle=False)
 
     def set_dataloader(self, loader: Any) -> None:
         """Sets the loader that later batches come from, and starts it from the beginning."""

@@ -320,6 +320,7 @@ def other_kinds() -> dict[str, Any]:
         dynamic_shape=True,
     )
     engine, _, loader, _ = deepspeed.initialize(model=of, model_parameters=of.parameters(), config=config(2, 2), training_data=data)
+    out["order"] = [*loader.data_sampler]
     out["loader"] = [len(loader), engine.train_batch().item() > 0, engine.train_batch().item() > 0, engine.global_samples]
     rows = iter([(torch.ones(rows, WIDTH), torch.zeros(rows, dtype=torch.long)) for rows in (2, 5)])
     out["lengths"] = engine.train_batch(rows).item() > 0

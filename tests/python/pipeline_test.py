@@ -115,6 +115,7 @@ class Pipelines(unittest.TestCase):
             for precision in ("bf16", "fp16"):
                 loss, norm = answer[precision]
                 self.assertTrue(2 < loss < 3 and norm > 0, answer[precision])
+            self.assertIn(answer["order"], [list(range(0, 24, 2)), list(range(1, 24, 2))], "DeepSpeed's pipelines do not shuffle")
             self.assertEqual(answer["loader"], [4, True, True, 24], "24 samples in batches of 3 x 2 ranks, two batches per step")
             self.assertTrue(answer["lengths"])
             self.assertEqual(len(set(answer["given"])), 1, "of an argument, of the engine's loader, of its iterator")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import os
 from typing import Any
 
@@ -198,6 +199,23 @@ def buffers() -> list[list[str]]:
         made = config(1, bf16={"enabled": True}, data_types={"buffer_dtype": given})
         engine = deepspeed.initialize(model=module, config=made)[0]
         out.append([str(b.dtype) for b in engine.module.buffers()])
+        engine.destroy()
+    return out
+
+
+def other_names(folder: str) -> list[Any]:
+    """Returns the type, the loss and two answers of an engine whose ds_config uses other names of keys, as a dictionary and as a file."""
+    out = []
+    written = config(3, bfloat16={"enabled": True})
+    written["zero_optimization"]["gather_16bit_weights_on_model_save"] = True
+    path = os.path.join(folder, "other_names.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(written, file)
+    for given in (written, path):
+        engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=given)[0]
+        loss = models.loss(engine, models.batch(0, 0, engine.global_rank))
+        parameter = next(engine.module.parameters())
+        out.append([str(parameter.dtype), loss.item(), engine.bfloat16_enabled(), engine.zero_gather_16bit_weights_on_model_save()])
         engine.destroy()
     return out
 

@@ -53,6 +53,12 @@ class Surface(unittest.TestCase):
                 self.assertEqual(found.section("optimizer"), {"type": "AdamW"}, text)
                 self.assertTrue(found.native(), text)
 
+    def test_other_names_of_keys_have_the_same_effect(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for dtype, loss, *answers in ranks.answers(1, CASES, "other_names", folder)[0]:
+                self.assertEqual([dtype, *answers], ["torch.bfloat16", True, True])
+                self.assertTrue(0 < loss < 10, loss)
+
     def test_an_uncaught_error_ends_the_job_with_the_code_of_the_command_line(self) -> None:
         ended = ranks.run(2, CASES, "refused", timeout=60)
         self.assertEqual(ended.code, 2)
