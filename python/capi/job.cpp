@@ -170,7 +170,8 @@ int cleave_job_read_config(cleave_job* job, const char* text, const char* name, 
     nlohmann::json values = nlohmann::json::object();
     for (const config::Note& note : result.notes) {
       nlohmann::json value = json_or_nothing(note.value);
-      values[note.path] = value.is_discarded() ? nlohmann::json(note.value) : std::move(value);
+      const std::string& key = note.key.empty() ? note.path : note.key;
+      values[key] = value.is_discarded() ? nlohmann::json(note.value) : std::move(value);
     }
     given(read, "read") =
         handed_over(nlohmann::json{{"values", std::move(values)}, {"warnings", problems}}.dump());

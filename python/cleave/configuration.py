@@ -16,26 +16,7 @@ from . import native
 from .errors import NotBuilt, UsageError
 
 _NEVER = 2**31 - 1
-# Other names that the engine accepts (config_schema/collect_keys.cpp): bfloat16, and keys of ZeRO stage 3 without their prefix.
-_ALIASES = {"bfloat16": "bf16"}
-_STAGE_3 = (
-    "prefetch_bucket_size",
-    "param_persistence_threshold",
-    "model_persistence_threshold",
-    "max_live_parameters",
-    "max_reuse_distance",
-    "gather_16bit_weights_on_model_save",
-    "module_granularity_threshold",
-    "use_all_reduce_for_fetch_params",
-    "allgather_sequential",
-)
-
-
-def _path(written: str) -> str:
-    """Returns the path of a key that a ds_config may write with another name."""
-    section, dot, key = written.partition(".")
-    prefix = "stage3_" if section == "zero_optimization" and key in _STAGE_3 else ""
-    return _ALIASES.get(section, section) + dot + prefix + key
+_ALIASES = {"bfloat16": "bf16"}  # other names of sections (config_schema/collect_keys.cpp)
 
 
 @dataclass
@@ -54,7 +35,7 @@ class Configuration:
     def read(self, job: native.Job) -> None:
         """Validates the ds_config and reads the effective values; the first rank prints warnings."""
         read = json.loads(job.asked("read_config", self.text, self.name))
-        self.values = {_path(written): value for written, value in read["values"].items()}
+        self.values = read["values"]
         print(read["warnings"] if job.facts()["rank"] == 0 else "", end="")
 
     def with_sections(self, **sections: dict[str, Any] | None) -> "Configuration":
