@@ -43,11 +43,13 @@ class Resume(unittest.TestCase):
         cls.folder = cls.enterClassContext(tempfile.TemporaryDirectory())
 
     def test_a_resumed_training_equals_the_uninterrupted_one(self) -> None:
-        whole = ranks.answers(2, "resume_cases", "several", self.folder + "/whole", CASES, STEPS, False)
-        begun = ranks.answers(2, "resume_cases", "several", self.folder + "/begun", CASES, 0, False)
-        resumed = ranks.answers(2, "resume_cases", "several", self.folder + "/begun", CASES, STEPS, True)
-        for rank in range(2):
-            for case, want, first, rest in zip(CASES, whole[rank], begun[rank], resumed[rank], strict=True):
+        for number, case in enumerate(CASES):
+            folder = f"{self.folder}/{number}"
+            whole = ranks.answers(2, "resume_cases", "several", folder + "/whole", [case], STEPS, False)
+            begun = ranks.answers(2, "resume_cases", "several", folder + "/begun", [case], 0, False)
+            resumed = ranks.answers(2, "resume_cases", "several", folder + "/begun", [case], STEPS, True)
+            for rank in range(2):
+                [want], [first], [rest] = whole[rank], begun[rank], resumed[rank]
                 with self.subTest(case=case, rank=rank):
                     self.assertEqual(first, want[: case[3] + 1])
                     self.assertEqual(rest, want[case[3] :])
