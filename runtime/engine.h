@@ -92,12 +92,12 @@ class Engine : public EngineBase {
   void use_loss(double times);
   // rates: required with EngineOptions::rates_given, otherwise not allowed.
   StepResult finish_step(std::span<const optim::Rates> rates = {});
-  // `seen` is called in each train_batch after its last micro-batch, where gradient() and write_gradient() are
-  // allowed; updates then wait for all gradients. On all ranks, between steps.
+  // `seen` is called in each train_batch after its last micro-batch, where gradient() and write_gradient()
+  // are allowed; updates then wait for all gradients. On all ranks, between steps.
   void on_gradients(std::function<void()> seen);
   // Returns the whole gradient of the loss in fp32, averaged, without the loss scale and before clipping.
-  // Call after the last micro-batch of a step and before finish_step, or in on_gradients. Throws Error(usage) at other times and
-  // for an unknown or frozen parameter. Collective.
+  // Call after the last micro-batch of a step and before finish_step, or in on_gradients. Throws Error(usage)
+  // at other times and for an unknown or frozen parameter. Collective.
   std::vector<float> gradient(const std::string& name);
   // Overwrites the gradient at the same point: norm, clipping and update use the new values. All ranks give
   // the same values. Collective.

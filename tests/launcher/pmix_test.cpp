@@ -29,7 +29,7 @@ class Pmix : public testing::Test {
   }
   ~Pmix() override { fs::remove_all(folder_); }
 
-  // What the given ranks of a job of `size` find: "SECRET|WHY".
+  // Starts these ranks of a job of `size` ranks, and returns the result of each as "SECRET|WHY".
   std::vector<std::string> found(std::vector<int> ranks, int size, const std::string& fails = {}) {
     std::vector<pid_t> children;
     for (const int rank : ranks) {

@@ -45,7 +45,7 @@ def values(*shape: int) -> nn.Parameter:
 
 
 def after(layer: nn.Module, shape: tuple[int, ...] = (WIDTH,), outputs: int | None = None) -> Of:
-    """Returns a layer behind a linear one, on inputs of a shape."""
+    """Returns a linear layer followed by a layer that takes inputs of this shape."""
     return Of(lambda m, x: m.layer(m.first(x).view(N, *shape)), first=linear(), layer=layer)
 
 

@@ -165,7 +165,7 @@ def _initial(rank: int, mine: list[Any], theirs: list[Any], places: dict[str, in
 
 
 def judge(folder: pathlib.Path, asked: int) -> Verdict | None:
-    """Compares the records of all engines of both runs in a folder. None: there is no engine."""
+    """Compares both runs by the records in a folder, for every engine. Returns None if no engine was created."""
     verdict: Verdict | None = None
     for number in range(1, 1 + len(list(folder.glob("engine*")))):
         found = _of_engine(folder / f"engine{number}", asked)

@@ -201,7 +201,7 @@ class PlainEngine(DeepSpeedEngine):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         self._watch_trained()
-        self._factor = self.scale_now / (self._micro_batches * self._before)  # of a backward that the script calls itself
+        self._factor = self.scale_now / (self._micro_batches * self._before)  # for backwards that the script calls
         with self._autocast:
             output = self.module(*inputs, **kwargs)
         for tensor in tensors_in(output):

@@ -89,7 +89,7 @@ class ResumableLoader:
     again from their begin.
     """
 
-    _parts: Sequence[Any] = ()  # of a DataLoader: itself and its samplers
+    _parts: Sequence[Any] = ()  # the DataLoader and its samplers
     _each: int | None = None  # samples per batch over all ranks, if the sampler shares the data out
 
     def __init__(self, loader: Any) -> None:
