@@ -19,7 +19,6 @@ from ..configuration import Configuration, chosen
 from ..declared import _in_types_of
 from ..engine import DeepSpeedEngine
 from ..errors import NotBuilt
-from ..layers import PipelineModule
 from ..steps import tensors_in
 from ..units import OUTSIDE
 from ..views import TORCH_TYPES
@@ -301,8 +300,6 @@ def initialize(*args: Any, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
     bound = SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
-    if isinstance(given["model"], PipelineModule):
-        raise NotBuilt("model: the reference of a PipelineModule is not supported; compare with another ds_config (--against OTHER.json)")
     config = chosen(given["args"], given["config"], given["config_params"])
     if config.native():
         raise NotBuilt("cleave.native: the reference is not supported, because the engine computes the model; remove the key to compare")
