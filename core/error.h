@@ -20,6 +20,7 @@ enum class Exit : int {
   training = 5,    // cannot continue: loss scale at its minimum, non-finite loss
   rank_lost = 6,   // a rank missed the communication deadline
   data = 7,        // unreadable, too short, token out of range
+  different = 8,   // a comparison found a difference
   stopped = 75,    // stopped on request after saving
 };
 

@@ -107,7 +107,10 @@ nlohmann::ordered_json to_json(const Compared& c) {
 }
 
 void print_json(const Verdict& v) {
-  nlohmann::ordered_json out{{"same", v.different.empty()}, {"steps", v.steps}, {"parameters", v.parameters}};
+  nlohmann::ordered_json out{{"same", v.different.empty()},
+                             {"steps", v.steps},
+                             {"parameters", v.parameters},
+                             {"skipped", v.skipped}};
   for (const auto& [name, list] : {std::pair{"closest", &v.closest}, {"different", &v.different}}) {
     out[name] = nlohmann::json::array();
     for (const Compared& c : *list) out[name].push_back(to_json(c));
@@ -129,6 +132,9 @@ void print(const Verdict& v, const CompareOptions& o) {
                                 on_ranks(o.ranks_of(1)));
   if (v.different.empty()) {
     std::printf("same: %ld steps, %ld parameters; %s\n", long(v.steps), long(v.parameters), runs.c_str());
+    if (v.skipped > 0)
+      std::printf("note: %ld steps are skipped after an overflow, so their gradients are not compared\n",
+                  long(v.skipped));
     std::printf("closest to the limits:\n");
     for (const Compared& c : v.closest) std::printf("  %s\n", row(c).c_str());
     return;
@@ -167,7 +173,7 @@ int compare_configs(CompareOptions o) {
   if (!c.record) return c.code;
   const Verdict verdict = judge(*a.record, *b.record, *c.record);
   o.json ? print_json(verdict) : print(verdict, o);
-  return int(verdict.different.empty() ? Exit::ok : Exit::training);
+  return int(verdict.different.empty() ? Exit::ok : Exit::different);
 }
 
 }  // namespace cleave::app

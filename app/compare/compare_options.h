@@ -21,7 +21,7 @@ struct CompareOptions {
 };
 
 // Trains the same model on the same data with both ds_configs and compares losses, gradients and updates.
-// `command`: options of `cleave train`. Returns Exit::training if they differ.
+// `command`: options of `cleave train`. Returns Exit::different if they differ.
 int compare_configs(CompareOptions options);
 
 // Becomes the package's comparison of a PyTorch script.

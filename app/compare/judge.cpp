@@ -34,13 +34,14 @@ class Comparison {
   Verdict run() {
     for (int64_t step = 1; step <= verdict_.steps; ++step) {
       compare_rate(step);
-      if (first_.steps()[size_t(step - 1)].skipped != second_.steps()[size_t(step - 1)].skipped) {
+      if (skips(first_, step) != skips(second_, step)) {
         note("rate", {"skipped step", "", step, 1, 0});
         continue;
       }
       compare_loss(step);
+      verdict_.skipped += int64_t(skips(first_, step));
       for (const RecordedParameter& p : first_.parameters() | std::views::reverse)
-        if (p.trained) compare_gradient(p, step);
+        if (p.trained && !skips(first_, step)) compare_gradient(p, step);
       for (const RecordedParameter& p : first_.parameters()) compare_weight(p, step);
     }
     for (const char* what : {"rate", "loss", "gradient", "update", "frozen weight"})
@@ -69,6 +70,7 @@ class Comparison {
       if (!p.trained) continue;
       double& most = gradient_[p.name];
       for (int64_t step = 1; step <= verdict_.steps; ++step) {
+        if (skips(first_, step) || skips(moved_, step)) continue;  // a gradient is not finite
         const std::vector<float> gradient = first_.read(RunRecord::Kind::gradients, step, p.name);
         const double change = relative(
             l2_distance(moved_.read(RunRecord::Kind::gradients, step, p.name), gradient), l2_norm(gradient));
@@ -84,10 +86,12 @@ class Comparison {
     const auto middle = all.begin() + std::ptrdiff_t(all.size() / 2);
     std::nth_element(all.begin(), middle, all.end());
     for (auto& [name, most] : gradient_) most = std::max(most, *middle);
-    for (auto& [step, change] : loss_)
-      change = std::max(std::sqrt(change), std::fabs(loss_at(moved_, step) - loss_at(first_, step)));
+    for (int64_t step = 1; step <= verdict_.steps; ++step)
+      loss_[step] =
+          std::max(std::sqrt(loss_[step]), std::fabs(loss_at(moved_, step) - loss_at(first_, step)));
   }
 
+  static bool skips(const RunRecord& run, int64_t step) { return run.steps()[size_t(step - 1)].skipped; }
   static double loss_at(const RunRecord& run, int64_t step) { return run.steps()[size_t(step - 1)].loss; }
 
   void compare_rate(int64_t step) {

@@ -27,6 +27,7 @@ struct Verdict {
   std::vector<Compared> different;
   std::string hint;  // likely cause; may be empty
   int64_t steps = 0, parameters = 0;
+  int64_t skipped = 0;  // steps that all runs skipped: their gradients are not compared
 };
 
 // `moved` is the first run again, with each weight moved by rounding_of()

@@ -91,8 +91,8 @@ class DeepSpeedEngine(SavedModule):
         """Yields the name and the current values of each parameter of the module, for a generator that takes weights one by one.
 
         Collective: all ranks take the same number of parameters; one rank may send them on (`load_weights` of vLLM,
-        `update_named_param` of trl's client). The values are in the module's type on the device, whole, and valid until the next one. At
-        stage 3 one unit is gathered at a time.
+        `update_named_param` of trl's client). The values are in the module's type on the device, whole, and valid until the next one;
+        they are for reading only. At stage 3 one unit is gathered at a time.
         """
         names = self._units.other_names(self.module)
         for unit in self._units.units:

@@ -35,7 +35,6 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
     for name in ("rank", "world", "local_rank", "local_size", "master_addr", "master_port"):
         os.environ.setdefault(_IN_TORCH.get(name, name.upper()), str(_job.facts()[name]))
     atexit.register(_end)
-    _watch_exceptions()
     return _job
 
 
@@ -102,6 +101,7 @@ def _end() -> None:
 
 
 def _watch_exceptions() -> None:
+    """Ends a process after an exception with its exit code, and the job, if there is one, with its message."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -110,9 +110,14 @@ def _watch_exceptions() -> None:
         before(kind, error, trace)
         if isinstance(error, CleaveError):
             _exit_code = error.exit_code
+        if _job is None and _exit_code:
+            raise SystemExit(_exit_code)  # Python ends with it, as after sys.exit
         _leave()
 
     sys.excepthook = hook
+
+
+_watch_exceptions()
 
 
 def _leave() -> None:

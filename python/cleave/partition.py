@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from . import job as jobs
 from .cuts import Cut
 from .errors import NotBuilt, UsageError
+from .split_blocks import SplitBlocks
 from .tensor_layers import Ranks, is_split, split_layer
 from .tensor_specs import FUSED_HEADS, HEAD_NORMS, HEADS, KEY, Spec, numbers_of, specs_of
 
@@ -162,6 +163,7 @@ class Partition:
             for name in ignored:
                 print(f"warning: tensor_parallel.{name}: has no effect for PyTorch modules; remove it", flush=True)
             print(f"note: tensor {self.ranks} x data {data_ranks}: {self}", flush=True)
+        self.blocks = SplitBlocks(self.module, self._layers)
         for layer, kind, joins in self._layers:
             split_layer(layer, kind, joins, Ranks(self.ranks))
         for owner, name in self._attributes:

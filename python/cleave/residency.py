@@ -57,6 +57,10 @@ class Residency(SavedWeights):
         if self._broken:
             raise StepOrderError(f"the engine cannot continue: {self._broken}")
 
+    def require_no_pass(self, what: str) -> None:
+        if self._in_pass:
+            raise StepOrderError(f"{what}: called inside a forward, GatheredParameters or a loop over whole_weights; call it afterwards")
+
     def _break(self, where: str, error: BaseException) -> None:
         """Ends the use of the engine after an error that leaves a pass open."""
         self._broken = self._broken or f"{where} failed with {type(error).__name__}: {error}"
@@ -291,8 +295,7 @@ class Residency(SavedWeights):
             creates_graph: the backward can be differentiated again.
         """
         self._require_whole()
-        if self._in_pass:
-            raise StepOrderError("backward: called inside a forward or GatheredParameters; call it afterwards")
+        self.require_no_pass("backward")
         self._trains, self._creates_graph = trains, creates_graph and self.any_gathers
         self.engine.begin_pass(_BACKWARD if trains and not self.part else self._kind(None), last)
         self._in_pass = self.in_backward = True

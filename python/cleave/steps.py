@@ -152,8 +152,15 @@ class SteppedModule(TrainedModule):
             self._follow_growth()
             if self._same:
                 self._same.check_batch(inputs, kwargs)
-        with self._autocast:
-            output = self._residency.forward(lambda: self.module(*inputs, **kwargs))
+        try:
+            with self._autocast:
+                output = self._residency.forward(lambda: self.module(*inputs, **kwargs))
+        except RuntimeError as error:
+            if self._partition:
+                self._partition.blocks.explain(error)
+            raise
+        if self._partition:
+            self._partition.blocks.check(self)
         tensors = [t for t in tensors_in(output) if t.grad_fn is not None and not is_of_level(t)]
         loss = tensors[0].detach() if tensors and tensors[0].numel() == 1 else torch.tensor(float("nan"))
         for tensor in tensors:
@@ -201,6 +208,7 @@ class SteppedModule(TrainedModule):
 
     def _begin_step(self) -> None:
         if not self._in_step:
+            self._residency.require_no_pass("a step")
             self._native.begin_step(self._micro_batches)
             self._in_step = True
 

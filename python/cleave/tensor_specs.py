@@ -10,7 +10,7 @@ import torch
 from .errors import NotBuilt, UsageError
 
 KEY = "tensor_parallel.autotp_size"
-_CONFIG = "tensor_parallel.partition_config"
+CONFIG = "tensor_parallel.partition_config"
 HEADS = ("lm_head", "embed_out")
 FUSED_HEADS = 0  # blocks of queries, keys and values by the numbers of heads in the config
 
@@ -124,14 +124,14 @@ def specs_of(module: torch.nn.Module, section: Mapping[str, Any]) -> tuple[list[
         return [*(s for s in specs if s is not None), HEAD_NORMS], bool((given or {}).get("strict_mode"))
     family = type_of(module)
     if family in _NOT:
-        raise NotBuilt(f"{KEY}: no rules for {family} models; set {_CONFIG}.layer_specs, or remove tensor_parallel")
+        raise NotBuilt(f"{KEY}: no rules for {family} models; set {CONFIG}.layer_specs, or remove tensor_parallel")
     found = _FAMILIES.get(family) or _of_plan(module) or _guessed(module)
     return [*found, HEAD_NORMS], False
 
 
 def _of_json(i: int, given: Mapping[str, Any], module: torch.nn.Module) -> Spec | None:
     """Returns a rule of layer_specs, None if it is for models of another type."""
-    where = f"{_CONFIG}.layer_specs[{i}]"
+    where = f"{CONFIG}.layer_specs[{i}]"
     types = given.get("model_types")
     if types and type_of(module).lower() not in [str(t).lower() for t in types]:
         return None
@@ -163,7 +163,7 @@ def _of_plan(module: torch.nn.Module) -> list[Spec]:
     plan = {name: str(style).lower() for one in plans if isinstance(one, dict) for name, style in one.items()}
     if unknown := sorted(set(plan.values()) - _STYLES.keys()):
         raise NotBuilt(
-            f"{KEY}: the plan of {type(module).__name__} in transformers has an unsupported style {unknown[0]}; set {_CONFIG}.layer_specs"
+            f"{KEY}: the plan of {type(module).__name__} in transformers has an unsupported style {unknown[0]}; set {CONFIG}.layer_specs"
         )
     specs = []
     for name, style in plan.items():

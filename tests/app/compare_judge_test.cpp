@@ -142,6 +142,19 @@ TEST_F(CompareJudge, FindsValuesThatAreNotFinite) {
   EXPECT_TRUE(std::isinf(v.different[0].difference));
 }
 
+TEST_F(CompareJudge, ComparesNoGradientsOfSkippedSteps) {
+  const auto skipping = [](double rounding, unsigned seed) {
+    Values r = run(rounding, seed);
+    r.steps[0].skipped = true;
+    r.gradients[1][1][5] = std::numeric_limits<float>::infinity();
+    return r;
+  };
+  const Verdict v = judge(written("first", skipping(0, 2)), written("second", skipping(kRounding, 3)),
+                          written("moved", skipping(kRounding, 4)));
+  EXPECT_TRUE(v.different.empty());
+  EXPECT_EQ(v.skipped, 1);
+}
+
 TEST_F(CompareJudge, RequiresTheSameModel) {
   const RunRecord record = written("first", run(0, 2));
   EXPECT_THROW((void)record.parameter("w9"), Error);

@@ -63,7 +63,7 @@ class Compared(AppTest):
     def test_every_planted_difference_is_named(self):
         for name, (second, where, step) in DIFFERENCES.items():
             with self.subTest(name):
-                found = json.loads(self.compare(second, code=5, more=["--json"]).stdout)
+                found = json.loads(self.compare(second, code=8, more=["--json"]).stdout)
                 first = found["different"][0]
                 self.assertTrue(first["what"].startswith(where), found["different"][:3])
                 self.assertEqual(first["step"], step, first)
@@ -74,7 +74,7 @@ class Compared(AppTest):
         samples = [{"text": "one two three four five six seven eight nine ten"[:9 * (1 + i % 5)]} for i in range(40)]
         self.text = self.dir / "short.jsonl"
         self.text.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
-        out = self.compare({"cleave": {"loss_average": "micro_batches"}}, code=5, train=["--pack"]).stdout
+        out = self.compare({"cleave": {"loss_average": "micro_batches"}}, code=8, train=["--pack"]).stdout
         self.assertRegex(out, "^different: step 1, loss; ")
         self.assertIn("hint: ", out)
 

@@ -15,7 +15,7 @@ import compared_cases
 import drawn_cases
 import models
 import torch
-from cleave import native
+from cleave import native, utils
 from cleave.compare import script, torch_ranks
 from torch import nn
 from torch.nn import functional as F
@@ -385,6 +385,23 @@ def _clipped_by_hand(here: bool) -> None:
             engine.step()
 
 
+def _set_by_hand(here: bool) -> None:
+    """The script reads weights and gradients, and overwrites a gradient; a weight is not contiguous."""
+    net = _net()
+    head = net.get_submodule("head")
+    head.weight = nn.Parameter(torch.randn(head.weight.shape[::-1]).t())  # type: ignore[assignment]
+    engine = deepspeed.initialize(model=net, config=_sgd(zero_optimization={"stage": 2}, gradient_clipping=0.5))[0]
+    for step in range(STEPS):
+        for micro in range(2):
+            x, y = models.batch(step, micro, engine.global_rank)
+            engine.backward(F.cross_entropy(engine(x), y))
+            if engine.is_gradient_accumulation_boundary():
+                assert torch.equal(utils.safe_get_full_fp32_param(head.weight), head.weight)
+                assert dict(engine.whole_weights()).keys() == dict(net.named_parameters()).keys()
+                utils.safe_set_full_grad(head.weight, utils.safe_get_full_grad(head.weight) * 0.5)
+            engine.step()
+
+
 class Odd(nn.Module):
     """Odd sizes, so that weights of the engine are not aligned; products of one row depend on the alignment."""
 
@@ -409,6 +426,7 @@ def _unaligned(stage: int) -> Script:
 
 PLANTED: dict[str, Script] = {
     "nothing, clipped by hand": _clipped_by_hand,
+    "nothing, gradients set by hand": _set_by_hand,
     "nothing, unaligned at stage 1": _unaligned(1),
     "nothing, unaligned at stage 3": _unaligned(3),
     "nothing": lambda here: _train(_net(rate=0.1), _adam()),

@@ -12,7 +12,8 @@ import unittest
 from typing import Any
 
 import ranks
-from cleave.compare import judge, report
+import torch
+from cleave.compare import judge, records, report
 
 CASES = "compare_cases"
 FULL = bool(os.environ.get("CLEAVE_FULL_PRODUCT"))  # 200 modules and all scripts
@@ -154,7 +155,7 @@ class Compare(unittest.TestCase):
 
     def test_planted_differences_are_named(self) -> None:
         found = verdicts(2, "planted")
-        self.same({name: found.pop(name) for name in list(found) if name.startswith("nothing")}, 4)
+        self.same({name: found.pop(name) for name in list(found) if name.startswith("nothing")}, 5)
         self.assertEqual(found.keys(), NAMED.keys())
         for name, (what, where, step, rank, micro, cause) in NAMED.items():
             with self.subTest(name):
@@ -175,7 +176,7 @@ class Compare(unittest.TestCase):
     def test_the_command_says_what_differs_first(self) -> None:
         code, said, _ = compare("-n", "2", "--json", "--", sys.executable, "train.py", "differs")
         found = json.loads(said)
-        self.assertEqual((code, found["same"], found["steps"], found["ranks"], found["parameters"]), (5, False, 3, 2, 4))
+        self.assertEqual((code, found["same"], found["steps"], found["ranks"], found["parameters"]), (8, False, 3, 2, 4))
         first = found["differences"][0]
         self.assertEqual((first["what"], first["name"], first["step"]), ("gradient", "0.bias", 1))
         self.assertAlmostEqual(first["engine"] / first["reference"], 1.0001, delta=2e-6)
@@ -196,7 +197,7 @@ class Compare(unittest.TestCase):
 
     def test_a_difference_on_a_later_stage_of_a_pipeline_is_named(self) -> None:
         code, said, _ = compare("-n", "2", "--steps", "1", "--", sys.executable, "train.py", "differs", "2", "fp32", script=PIPELINE)
-        self.assertEqual(code, 5, said)
+        self.assertEqual(code, 8, said)
         self.assertRegex(said, r"^different: step 1: gradient of 3\.up\.bias")
 
     def test_pipelines_that_cannot_be_compared_are_errors(self) -> None:
@@ -210,6 +211,32 @@ class Compare(unittest.TestCase):
             code, said, messages = compare(*words, script=PIPELINE)
             self.assertEqual((code, said), (2, ""), messages)
             self.assertIn(problem, messages)
+
+    def test_a_stop_ends_the_script_and_removes_the_records(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "train.py").write_text(SCRIPT)
+            pathlib.Path(folder, "records").mkdir()
+            words = [ranks.CLEAVE, "compare", "-n", "2", "--steps", "1000000", "--", sys.executable, "train.py", "endless"]
+            env = {**os.environ, "TMPDIR": os.path.join(folder, "records")}
+            process = subprocess.Popen(words, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            assert process.stdout is not None
+            while "records of gradients" not in (line := process.stdout.readline()):
+                self.assertTrue(line, "the script ended")
+            process.terminate()
+            process.communicate()  # returns when no process of the comparison is left
+            self.assertEqual((process.returncode, os.listdir(env["TMPDIR"])), (143, []))
+
+    def test_a_folder_that_cannot_be_made_is_an_error(self) -> None:
+        with tempfile.NamedTemporaryFile() as file:
+            code, said, messages = compare("--keep", f"{file.name}/below", "--", sys.executable, "train.py", "short")
+            self.assertEqual((code, said), (2, ""))
+            self.assertIn(f"--keep: {file.name}/below cannot be made (Not a directory)", messages)
+
+    def test_a_checksum_is_that_of_the_values_in_order(self) -> None:
+        for size in (3, 1000):
+            turned = torch.randn(size, size).t()
+            for kind in (turned, turned[:, ::2], turned.bfloat16()):
+                self.assertEqual(records.checksum(kind), records.checksum(kind.clone(memory_format=torch.contiguous_format)))
 
     def test_a_failed_script_keeps_its_exit_code(self) -> None:
         code, said, messages = compare("--steps", "1", "--", sys.executable, "train.py", "fails")

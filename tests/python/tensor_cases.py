@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import itertools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -400,6 +401,53 @@ class Guessed(nn.Module):
         for block in self.blocks:
             h = block(h)
         return self.head(h)
+
+
+class Fused(nn.Module):
+    """Blocks whose first layer has two parts one after the other, which a rule for one part cuts wrongly without an error."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.gate_up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 96), nn.Linear(48, WIDTH)
+
+        def forward(self, h: torch.Tensor, cache: list[int]) -> torch.Tensor:
+            cache.append(1)
+            assert len(cache) == 1, "each call has its own inputs"
+            gate, up = self.gate_up(self.norm(h)).chunk(2, -1)
+            return h + 0.1 * F.dropout(self.down(F.silu(gate) * up), 0.1, self.training)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(VOCAB, WIDTH), nn.Linear(WIDTH, VOCAB)
+        self.blocks = nn.ModuleList([Fused.Block() for _ in range(2)])
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        h = self.embed(input_ids)
+        for block in self.blocks:
+            h = block(h, [])
+        return self.head(h)
+
+
+def fused() -> dict[str, Any]:
+    """Trains fused layers in fp32 and bf16, with and without their shape in the rules."""
+    out: dict[str, Any] = {}
+    rules = {
+        "layer_specs": [{"patterns": [".*gate_up.weight"], "shape": [2, -1]}, {"patterns": [".*down.weight"], "partition_type": "row"}]
+    }
+    for stage, precision, known in itertools.product((0, 3), ("fp32", "bf16"), (True, False)):
+        given = config(stage, **({} if precision == "fp32" else {precision: {"enabled": True}}))
+        given["tensor_parallel"] |= {"partition_config": rules} if known else {}
+        torch.manual_seed(4)
+        engine = deepspeed.initialize(model=Fused(), config=given)[0]
+        state = torch.get_rng_state()
+        said = plain.said_of(lambda engine=engine: engine.eval()(batch(0, 0, 0)[0]))  # type: ignore[misc]
+        out[f"{stage} {precision} {known}"] = said, torch.equal(state, torch.get_rng_state())
+        if known:
+            said = plain.said_of(lambda engine=engine: engine.backward(loss(engine.train(), batch(0, 0, 0))))  # type: ignore[misc]
+            out[f"{stage} {precision} trains"] = said, True
+        engine.destroy()
+    return out
 
 
 class Uncovered(nn.Module):

@@ -116,6 +116,14 @@ class Tensor(unittest.TestCase):
         self.assertEqual(given[2]["read"], given[3]["read"])
         self.assertEqual(sorted(i for rank in (0, 2) for batch in given[rank]["read"] for i in batch), list(range(1, 17)))
 
+    def test_a_fused_layer_without_its_shape_is_an_error_after_the_first_forward(self) -> None:
+        for got in ranks.answers(2, CASES, "fused"):
+            self.assertEqual(len(got), 12)
+            for case, (said, keeps) in got.items():
+                wrong = case.endswith("False")
+                self.assertTrue(keeps, f"{case}: the check takes random numbers")
+                self.assertIn("blocks.0: its outputs differ if its layers are split by" if wrong else "nothing", said, case)
+
     def test_errors_name_the_key_or_the_layer(self) -> None:
         for got in ranks.answers(2, CASES, "errors"):
             self.assertEqual(got.keys(), ERRORS.keys())

@@ -4,6 +4,7 @@ import argparse
 import json
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,9 +12,10 @@ import tempfile
 from ..errors import CleaveError, UsageError
 from ..programs import installed
 from .judge import judge
+from .records import writing
 from .report import as_json, counted, text
 
-DIFFERENT = 5  # exit code
+DIFFERENT = 8  # exit code
 _NAMES = {"torch": "plain torch", "deepspeed": "DeepSpeed"}
 
 
@@ -53,11 +55,38 @@ def _parsed(words: list[str]) -> argparse.Namespace:
     return options
 
 
+class _Stopped(Exception):
+    """The process got SIGTERM."""
+
+
+def _ended(command: list[str]) -> int:
+    """Runs a command and returns its exit code. SIGTERM ends it first."""
+    stopped = []
+    child = subprocess.Popen(command, stdout=sys.stderr)
+
+    def stop(number: int, _: object) -> None:
+        stopped.append(number)
+        child.send_signal(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        code = child.wait()
+    except KeyboardInterrupt:  # the command got the signal from the terminal
+        child.wait()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if stopped:
+        raise _Stopped
+    return code
+
+
 def _run(options: argparse.Namespace, folder: pathlib.Path) -> int:
     python, script = _words(options.command)
     against = options.against if options.against in _NAMES else str(pathlib.Path(options.against).resolve())
     settings = {"steps": options.steps, "seed": options.seed, "against": against}
-    (folder / "settings.json").write_text(json.dumps(settings))
+    with writing(folder):
+        (folder / "settings.json").write_text(json.dumps(settings))
     program = options.program or str(installed("bin/cleave"))
     for role, what in (("subject", "the engine"), ("reference", _NAMES.get(against, options.against))):
         number = 1 if role == "subject" else 2
@@ -67,7 +96,7 @@ def _run(options: argparse.Namespace, folder: pathlib.Path) -> int:
             flush=True,
         )
         command = [program, "launch", "-n", str(options.ranks), "--", *python, "-m", "cleave.compare.script", str(folder), role, *script]
-        code = subprocess.run(command, stdout=sys.stderr).returncode
+        code = _ended(command)
         if code:
             print(f"error: compare: the script failed with {what} (exit code {code}); its message is above", file=sys.stderr)
             return code
@@ -78,6 +107,15 @@ def _run(options: argparse.Namespace, folder: pathlib.Path) -> int:
     return DIFFERENT if verdict.differences or not verdict.steps else 0
 
 
+def _make(folder: pathlib.Path) -> None:
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise UsageError(f"--keep: {folder} is not empty; give a new folder")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--keep: {folder} cannot be made ({error.strerror}); give a new folder") from error
+
+
 def main(words: list[str]) -> int:
     """Runs the comparison and returns the exit code."""
     folder = None
@@ -85,14 +123,15 @@ def main(words: list[str]) -> int:
         options = _parsed(words)
         if options.keep:
             folder = pathlib.Path(options.keep)
-            if folder.exists() and any(folder.iterdir()):
-                raise UsageError(f"--keep: {folder} is not empty; give a new folder")
-            folder.mkdir(parents=True, exist_ok=True)
+            _make(folder)
         else:
-            folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-compare-"))
+            with writing(pathlib.Path(tempfile.gettempdir())):
+                folder = pathlib.Path(tempfile.mkdtemp(prefix="cleave-compare-"))
         return _run(options, folder.resolve())
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
+    except _Stopped:
+        return 128 + signal.SIGTERM
     except CleaveError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -4,6 +4,8 @@ import json
 import pathlib
 from typing import Any
 
+from .records import writing
+
 VALUES = ("lr", "betas", "weight_decay", "eps", "momentum", "dampening", "nesterov", "lr_decay", "bias_correction")  # numbers of a group
 
 
@@ -11,13 +13,17 @@ class Events:
     """Writes what happened on a rank."""
 
     def __init__(self, folder: pathlib.Path, rank: int) -> None:
-        self._file = open(folder / f"rank{rank}.jsonl", "w")  # noqa: SIM115  lives as long as the process
+        self._folder = folder
+        with writing(folder):
+            self._file = open(folder / f"rank{rank}.jsonl", "w")  # noqa: SIM115  lives as long as the process
 
     def add(self, what: str, step: int, **more: Any) -> None:
-        self._file.write(json.dumps({"what": what, "step": step, **more}) + "\n")
+        with writing(self._folder):
+            self._file.write(json.dumps({"what": what, "step": step, **more}) + "\n")
 
     def flush(self) -> None:
-        self._file.flush()
+        with writing(self._folder):
+            self._file.flush()
 
 
 def events_of(folder: pathlib.Path, rank: int, *kinds: str) -> list[dict[str, Any]]:

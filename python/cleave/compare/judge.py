@@ -203,6 +203,9 @@ def _of_engine(folder: pathlib.Path, asked: int) -> Verdict:
     if done[0] != done[1]:
         note = "the runs have different numbers of steps"
         verdict.differences.append(Difference("number of steps", verdict.steps, (0,), got=done[0], want=done[1], note=note))
+    skipped = sum(e["what"] == "step" and e["skipped"] and e["step"] < verdict.steps for e in first[0])
+    if skipped:
+        verdict.notes.append(f"{skipped} of {verdict.steps} steps are skipped after an overflow, so their updates are not compared")
     if verdict.steps < asked:
         verdict.notes.append(f"the script ended after {verdict.steps} of {asked} steps")
     empty = {e["name"] for e in first[1] if e["what"] == "gradient"}

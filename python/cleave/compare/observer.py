@@ -2,7 +2,6 @@
 
 import pathlib
 import shutil
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -170,7 +169,7 @@ class Recorder(Observer):
         trained = sum(named[name] for name in self.trained())
         most, free = sum(named.values()) + 2 * self.steps * trained, shutil.disk_usage(self.folder).free
         if self.rank == 0 and self._end:
-            print(f"compare: records of gradients and weights take {most / 2**20:.1f} MiB in {self.folder}", file=sys.stderr, flush=True)
+            print(f"compare: records of gradients and weights take {most / 2**20:.1f} MiB in {self.folder}", flush=True)
         if most > free:
             text = f"compare: not enough space in {self.folder} (got {free}, expected {most} bytes)"
             raise UsageError(f"{text}; set TMPDIR or --keep to another disk, or use fewer --steps")

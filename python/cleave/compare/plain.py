@@ -92,6 +92,7 @@ class PlainEngine(DeepSpeedEngine):
         self._shows = self._precision == "fp32" and int(self._value("zero_optimization.stage")) < 2
         self._queued = False  # the end of a backward that the script called
         self._visible: dict[str, Any] = {}  # complete gradients of the step, with the tensors in parameter.grad
+        self._set: dict[str, torch.Tensor] = {}  # gradients that the script set
         self._sums: dict[str, list[Any]] = {}  # of each parameter: sum, sum of magnitudes, number of summands
         self._watched: set[int] = set()
         self._watch_trained()
@@ -175,13 +176,17 @@ class PlainEngine(DeepSpeedEngine):
 
     def gradient_sums(self, name: str) -> tuple[torch.Tensor, torch.Tensor, int]:
         """Returns sum, sum of magnitudes and number of summands of a gradient over micro-batches and ranks. Collective."""
-        if name not in self._visible:
+        if name in self._set:
+            total, sizes, count = self._summed(name)
+            changed = self._set[name]
+        elif name not in self._visible:
             return self._summed(name)
-        (total, sizes, count), shown, version = self._visible[name]
-        now = self.names[name].grad
-        if now is None or (now is shown and now._version == version):
-            return total, sizes, count
-        changed = now.detach().to("cpu", torch.float64)  # the script did, as by clip_grad_norm_
+        else:
+            (total, sizes, count), shown, version = self._visible[name]
+            now = self.names[name].grad
+            if now is None or (now is shown and now._version == version):
+                return total, sizes, count
+            changed = now.detach().to("cpu", torch.float64)  # the script did, as by clip_grad_norm_
         return changed, sizes * (changed.norm() / total.norm().clamp_min(1e-300)) + changed.abs(), count
 
     def _end_of_backward(self) -> None:
@@ -250,6 +255,7 @@ class PlainEngine(DeepSpeedEngine):
         self.skipped_steps += skipped
         self.global_samples += self.train_batch_size()
         self._sums.clear()
+        self._set.clear()
         for name in self._visible:
             self.names[name].grad = None
         self._visible.clear()
@@ -267,16 +273,29 @@ class PlainEngine(DeepSpeedEngine):
     def name_of(self, parameter: torch.nn.Parameter) -> str:
         return self._name_of[id(parameter)]
 
+    def cut_of(self, parameter: torch.nn.Parameter) -> None:
+        return None
+
+    def whole_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from ((name, p.detach()) for name, p in self.module.named_parameters(remove_duplicate=False) if p.numel())
+
     def parameters_of(self, name: str, kind: str = "master") -> torch.Tensor:
         if kind != "master":
             raise NotBuilt(f"{kind}: not available in the reference run of a comparison; leave it out while comparing")
         return self.names[name].detach().to("cpu", torch.float32, copy=True)
 
     def set_parameter(self, name: str, value: torch.Tensor, kind: str = "master") -> None:
+        if kind == "gradient":
+            self._set[name] = value.detach().to("cpu", torch.float64, copy=True)
+            return
+        if kind != "master":
+            raise NotBuilt(f"{kind}: not available in the reference run of a comparison; leave it out while comparing")
         with torch.no_grad():
             self.names[name].copy_(value)
 
     def gradient_of(self, name: str) -> torch.Tensor | None:
+        if name in self._set:
+            return self._set[name].float()
         if name not in self._sums:
             return None
         total: torch.Tensor = self._sums[name][0].clone()

@@ -1,5 +1,6 @@
 """Tensors of a comparison: whole tensors in fp32 in files, and fingerprints of others."""
 
+import contextlib
 import ctypes
 import json
 import math
@@ -10,18 +11,21 @@ from typing import Any
 
 import torch
 
+from ..errors import CheckpointError
+
 _CHUNK = 1 << 20  # elements that are converted to double at a time
 _FIXED = torch.arange(_CHUNK, dtype=torch.float64).cos()
 
 
 def _bytes_of(tensor: torch.Tensor) -> Any:
-    """Returns the memory of a contiguous tensor on the host."""
+    """Returns the memory of a contiguous tensor on the host, which the caller keeps."""
     return (ctypes.c_char * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr()) if tensor.numel() else b""
 
 
 def checksum(tensor: torch.Tensor) -> int:
     """Returns the checksum of the bytes of a tensor."""
-    return zlib.crc32(_bytes_of(tensor.detach().to("cpu").contiguous()))
+    whole = tensor.detach().to("cpu").contiguous()
+    return zlib.crc32(_bytes_of(whole))
 
 
 def fingerprint(tensor: torch.Tensor) -> dict[str, Any]:
@@ -37,6 +41,17 @@ def fingerprint(tensor: torch.Tensor) -> dict[str, Any]:
     return made | {"norm": math.sqrt(norm), "product": product}
 
 
+@contextlib.contextmanager
+def writing(folder: pathlib.Path) -> Iterator[None]:
+    """Context for writes; a failed one is a CheckpointError."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"compare: {folder} cannot be written ({error.strerror}); set TMPDIR or --keep to another disk, or use fewer --steps"
+        ) from error
+
+
 class TensorWriter:
     """Writes named tensors of several steps; a tensor that equals the one of the step before takes no space."""
 
@@ -47,7 +62,7 @@ class TensorWriter:
     def write(self, step: int, named: Iterator[tuple[str, torch.Tensor]]) -> None:
         """Writes the tensors of a step; holds one at a time."""
         index, name_of_file, at = {}, f"{self._kind}{step}.bin", 0
-        with open(self._folder / name_of_file, "wb") as file:
+        with writing(self._folder), open(self._folder / name_of_file, "wb") as file:
             for name, tensor in named:
                 whole = tensor.detach().to("cpu", torch.float32).contiguous()
                 found = checksum(whole)
@@ -58,7 +73,8 @@ class TensorWriter:
                     at += whole.numel()
                 index[name] = last[1]
         self.bytes += 4 * at
-        (self._folder / f"{self._kind}{step}.json").write_text(json.dumps(index))
+        with writing(self._folder):
+            (self._folder / f"{self._kind}{step}.json").write_text(json.dumps(index))
 
 
 class TensorReader:
