@@ -89,6 +89,9 @@ struct UnitSpec {
   // sharded, gathered, moved and saved like other units. A partly trained layer declares its frozen
   // parameters as a separate unit.
   bool frozen = false;
+  // Elements per 64-bit word of a frozen unit whose values have any type, such as packed integers: they are
+  // moved and saved as bits, and no rank's part divides a word. 0: numbers of the engine's type.
+  int word = 0;
   bool whole = false;  // parameters stay whole on the device of every rank, at every stage
   int group = 0;       // selects the rates of its updates if a step has several groups (optim::StepArgs)
 };

@@ -13,7 +13,7 @@ int64_t frozen_params(const std::vector<std::vector<UnitSpec>>& stages) {
   std::set<std::string> counted;  // stages may share a unit
   for (const std::vector<UnitSpec>& units : stages)
     for (const UnitSpec& u : units)
-      if (u.frozen && counted.insert(u.name).second)
+      if (u.frozen && u.word == 0 && counted.insert(u.name).second)
         for (const ParamSpec& p : u.params) frozen += p.whole_numel();
   return frozen;
 }

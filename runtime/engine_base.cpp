@@ -28,6 +28,15 @@ void require_kinds(const SavedTraining& saved, const std::vector<std::string>& w
           saved.path().string(), fmt::join(stored, ", "), fmt::join(wanted, ", "));
 }
 
+template <class T>
+Tensor tensor_of(std::span<T> values) {
+  return Tensor(values.data(), dtype_of<T>(), {int64_t(values.size())}, MemoryKind::host);
+}
+template <class T>
+Tensor tensor_of(std::vector<T>& values) {
+  return tensor_of(std::span<T>(values));
+}
+
 // Different tags on the ranks would split a checkpoint over two folders.
 void require_one_tag(EngineCore& s, const std::string& dir, const std::string& tag) {
   const auto own = double(uint32_t(std::hash<std::string>{}(tag)));
@@ -78,7 +87,8 @@ int64_t EngineBase::params() const {
 
 std::vector<ParamSpec> EngineBase::parameters() const {
   std::vector<ParamSpec> all;
-  for (const UnitSpec& u : core().units.all) all.insert(all.end(), u.params.begin(), u.params.end());
+  for (const UnitSpec& u : core().units.all)
+    if (u.word == 0) all.insert(all.end(), u.params.begin(), u.params.end());
   return all;
 }
 
@@ -153,16 +163,20 @@ std::string EngineBase::load_checkpoint(const std::function<SavedTraining()>& op
     const SavedTraining saved = open();
     restored = saved.state();
     reset = reset || (restored.imported && saved.kinds() == std::vector<std::string>{"master"});
+    const std::vector<std::string> states(kinds.begin() + 1, kinds.end());
     if (reset) kinds.resize(1);  // the weights
     require_kinds(saved, kinds);
+    // Files of another program may lack the layers' state, and parameters that are not numbers.
+    const auto lacking = [&](const checkpoint::Record& r) {
+      return (restored.imported || r.may_be_missing) && !saved.has(r.kind, r.tensor);
+    };
     std::vector<checkpoint::Record> records = records_to_load(*s.rank, s.streams->compute);
     std::erase_if(records, [&](const checkpoint::Record& r) {
-      return std::find(kinds.begin(), kinds.end(), r.kind) == kinds.end();
+      return r.dtype == DType::fp32 ? reset && std::count(states.begin(), states.end(), r.kind) > 0
+                                    : lacking(r);
     });
-    // Files of another program may lack the layers' state.
     for (checkpoint::Record& r : s.computes->records(Computation::Whose::held))
-      if (saved.has(r.kind, r.tensor) || !(restored.imported || r.may_be_missing))
-        records.push_back(std::move(r));
+      if (!lacking(r)) records.push_back(std::move(r));
     saved.read(records);
   });
   s.changed = config::differing_values(restored.settings, config::training_values(s.config));
@@ -206,7 +220,7 @@ void EngineBase::save_16bit_model(const std::string& dir, const checkpoint::Weig
 
 std::vector<std::string> EngineBase::kinds() const { return core().rank->saved->kinds(); }
 
-int64_t EngineBase::require_state(const std::string& name, int kind) const {
+int64_t EngineBase::require_state(const std::string& name, int kind, bool bits) const {
   const EngineCore& s = core();
   const auto kinds = int(s.rank->saved->kinds().size());
   CHECK(0 <= kind && kind < kinds, "state {} of {}; a parameter has {} kinds", kind, name, kinds);
@@ -214,21 +228,32 @@ int64_t EngineBase::require_state(const std::string& name, int kind) const {
     for (const ParamSpec& p : unit.params)
       if (p.name == name) {
         require(kind == 0 || !unit.frozen, Exit::usage, "{} is frozen: it has no optimizer state", name);
-        return p.whole_numel();
+        require(bits == (unit.word > 0), Exit::usage, "{}: {} (got a request for {})", name,
+                bits ? "has numbers" : "has bits of another type", bits ? "bits" : "numbers");
+        return p.whole_numel() / std::max(1, unit.word);
       }
   fail(Exit::usage, "{}: has no parameter {}", s.units.model, name);
 }
 
 std::vector<float> EngineBase::parameter(const std::string& name, int kind) {
+  std::vector<float> whole(size_t(require_state(name, kind, false)));
+  read_whole(name, kind, tensor_of(whole));
+  return whole;
+}
+
+std::vector<int64_t> EngineBase::bits(const std::string& name) {
+  std::vector<int64_t> whole(size_t(require_state(name, 0, true)));
+  read_whole(name, 0, tensor_of(whole));
+  return whole;
+}
+
+// Each element is nonzero on only one rank, so the sum is exact.
+void EngineBase::read_whole(const std::string& name, int kind, Tensor whole) {
   EngineCore& s = core();
-  std::vector<float> whole(size_t(require_state(name, kind)));
   synchronize();
   read_state(*s.rank, name, kind, whole, s.streams->compute);
-  // Each element is nonzero on only one rank, so the sum is exact.
-  s.ranks.world().all_reduce(Tensor(whole.data(), DType::fp32, {int64_t(whole.size())}, MemoryKind::host),
-                             s.streams->comm(), {.what = "a whole parameter"});
+  s.ranks.world().all_reduce(whole, s.streams->comm(), {.what = "a whole parameter"});
   s.streams->comm().synchronize();
-  return whole;
 }
 
 Tensor EngineBase::resident(const std::string& name) {
@@ -271,8 +296,16 @@ Buffer EngineBase::gathered(const std::vector<std::string>& names) {
 }
 
 void EngineBase::write_parameter(const std::string& name, std::span<float> whole, int kind) {
-  const int64_t numel = require_state(name, kind);
-  CHECK(int64_t(whole.size()) == numel, "{} has {} elements, got {}", name, numel, whole.size());
+  write_whole(name, kind, tensor_of(whole));
+}
+
+void EngineBase::write_bits(const std::string& name, std::span<int64_t> whole) {
+  write_whole(name, 0, tensor_of(whole));
+}
+
+void EngineBase::write_whole(const std::string& name, int kind, Tensor whole) {
+  const int64_t numel = require_state(name, kind, whole.dtype() == DType::int64);
+  CHECK(whole.numel() == numel, "{} has {} elements, got {}", name, numel, whole.numel());
   synchronize();
   write_state(*core().rank, name, kind, whole, core().streams->compute);
 }

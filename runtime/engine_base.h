@@ -107,7 +107,7 @@ class EngineBase {
   const config::DsConfig& config() const;
   Device device() const;                      // device of this rank
   int64_t params() const;                     // number of elements of the whole model
-  std::vector<ParamSpec> parameters() const;  // specification of each parameter
+  std::vector<ParamSpec> parameters() const;  // specification of each parameter that is a number
   std::vector<std::string> trained() const;   // names of the parameters that are not frozen
   const MeshShape& mesh() const;
   MeshPlace place() const;  // of this rank; ranks at the same place on the data axis get the same samples
@@ -128,6 +128,9 @@ class EngineBase {
   // Returns one kind of a whole parameter in fp32, gathered from its slices. Throws Error(usage) for an
   // unknown name, and for optimizer state of a frozen parameter. Collective.
   std::vector<float> parameter(const std::string& name, int kind = 0);
+  // Returns the 64-bit words of a whole parameter that is not a number (UnitSpec::word). Otherwise as
+  // `parameter`.
+  std::vector<int64_t> bits(const std::string& name);
   // Returns a parameter's working copy in the model's type on the rank's device, with the values of the last
   // step, if the whole parameter stays there between its uses. Otherwise undefined.
   Tensor resident(const std::string& name);
@@ -136,6 +139,7 @@ class EngineBase {
   // Overwrites this rank's part of the parameter. All ranks give the same values, for parameters in unit
   // order. publish_parameters() brings masters to the layers. Both are collective.
   void write_parameter(const std::string& name, std::span<float> whole, int kind = 0);
+  void write_bits(const std::string& name, std::span<int64_t> whole);
   void publish_parameters();
   // Overwrites whole parameters with the same values on every rank; optimizer states stay unchanged.
   // Collective.
@@ -147,7 +151,10 @@ class EngineBase {
   EngineCore& core() const { return *core_; }
 
  private:
-  int64_t require_state(const std::string& name, int kind) const;  // returns its number of elements
+  // Returns the number of elements of a parameter's state, or of its words.
+  int64_t require_state(const std::string& name, int kind, bool bits) const;
+  void read_whole(const std::string& name, int kind, Tensor whole);
+  void write_whole(const std::string& name, int kind, Tensor whole);
 
   std::unique_ptr<EngineCore> core_;
 };

@@ -23,52 +23,16 @@ int64_t bucket_numel(const zero::StoreOptions& options, const Memory& memory) {
 }
 
 struct OutsideComputation : Computation {
-  OutsideComputation(const Ranks& ranks, RankState& rank, const UnitOptions& options, Streams& streams,
-                     Memory& memory)
-      : speaks(ranks.mesh().data->rank() + ranks.mesh().tensor->rank() == 0),
-        compute(streams.compute),
-        recorded(memory, rank.store, *ranks.mesh().data,
+  OutsideComputation(const Ranks& ranks, RankState& rank, Streams& streams, Memory& memory)
+      : recorded(memory, rank.store, *ranks.mesh().data,
                  {.gathered_numel = rank.store.options().live_numel,
                   .bucket_numel = bucket_numel(rank.store.options(), memory)},
                  streams.compute, streams.comm()) {
     recorded.commit();
-    for (const auto& [name, size] : options.bytes) {
-      const int64_t words = ceil_div(size, kWord);
-      bytes.push_back(
-          {name, size, memory.allocate(MemoryKind::device, Category::weights, DType::int64, {words}, name)});
-      kernels::launch(kernels::Fill{.y = bytes.back().words}, compute);
-    }
   }
   zero::Visits& visits() override { return recorded; }
 
-  // Checkpoints store 64-bit words; the last one is padded with zeros.
-  std::vector<checkpoint::Record> records(Whose whose) override {
-    std::vector<checkpoint::Record> out;
-    if (whose == Whose::spoken_for && !speaks) return out;
-    for (const Bytes& b : bytes) {
-      const Tensor words = b.words;
-      const auto move = [this](Tensor to, Tensor from) { copy(to, from, compute), compute.synchronize(); };
-      out.push_back({.kind = "bytes",
-                     .tensor = b.name,
-                     .shape = {words.numel()},
-                     .elements = {{0, words.numel()}},
-                     .read = [=](Range r, Tensor to) { move(to, words.slice(r)); },
-                     .write = [=](Range r, Tensor from) { move(words.slice(r), from); },
-                     .dtype = DType::int64});
-    }
-    return out;
-  }
-
-  struct Bytes {
-    std::string name;
-    int64_t size;
-    Buffer words;
-  };
-  static constexpr int64_t kWord = sizeof(int64_t);
-  const bool speaks;  // saves them for all ranks of the data and tensor axes
-  Stream& compute;
   zero::RecordedVisits recorded;
-  std::vector<Bytes> bytes;
 };
 
 // The passes run outside the engine, which then has no rows to cut or to move during products.
@@ -77,10 +41,13 @@ config::DsConfig of_outside(config::DsConfig c) {
   return c;
 }
 
-// Returns the units with this rank's parts of the parameters that the tensor axis cuts.
-std::vector<UnitSpec> parts_of(std::vector<UnitSpec> units, int rank, int ranks) {
-  for (UnitSpec& unit : units)
+// Returns the units with this rank's parts of the parameters that the tensor axis cuts, and with words as
+// elements of the engine's type.
+std::vector<UnitSpec> parts_of(std::vector<UnitSpec> units, int rank, int ranks, DType type) {
+  for (UnitSpec& unit : units) {
+    unit.word *= int(int64_t(sizeof(int64_t)) / size_of(type));
     for (ParamSpec& p : unit.params) {
+      if (unit.word > 0) p.shape = {p.numel() * unit.word};
       if (ranks == 1) p.cuts.clear();
       for (Cut& cut : p.cuts) {
         if (!cut.split) continue;
@@ -96,6 +63,7 @@ std::vector<UnitSpec> parts_of(std::vector<UnitSpec> units, int rank, int ranks)
         p.shape[size_t(cut.split.dim)] = extent / ranks;
       }
     }
+  }
   return units;
 }
 
@@ -104,9 +72,7 @@ std::vector<UnitSpec> parts_of(std::vector<UnitSpec> units, int rank, int ranks)
 struct UnitEngine::State : EngineCore {
   State(const config::DsConfig& c, const std::string& model, const std::vector<UnitSpec>& those,
         comm::Communicator& world, const UnitOptions& o)
-      : EngineCore(of_outside(c), world, o.engine),
-        its_options(o),
-        most_gives(o.gives * int(settings.micros)) {
+      : EngineCore(of_outside(c), world, o.engine), most_gives(o.gives * int(settings.micros)) {
     may_pause = true;
     settings.norm_first = settings.norm_first || o.update;
     if (o.update) {
@@ -146,14 +112,18 @@ struct UnitEngine::State : EngineCore {
                 "not support; use 1f1b or interleaved",
                 config.pipeline.schedule, model);
     gives.resize(those.size());
-    set_units(units_of_stages(ranks, model, parts_of(those, settings.place.tensor, mesh.tensor), o.stages,
-                              o.gives));
+    const auto parts = [&](const std::vector<UnitSpec>& of_stage) {
+      return parts_of(of_stage, settings.place.tensor, mesh.tensor, settings.dtype);
+    };
+    std::vector<std::vector<UnitSpec>> stages;
+    std::ranges::transform(o.stages, std::back_inserter(stages), parts);
+    set_units(units_of_stages(ranks, model, parts(those), stages, o.gives));
     for (const UnitSpec& u : units.all) groups = std::max(groups, u.group + 1);
   }
   ~State() override { background.reset(), streams.reset(); }
 
   std::unique_ptr<Computation> computation(RankState& of, Streams& on, Memory& in) const override {
-    return std::make_unique<OutsideComputation>(ranks, of, its_options, on, in);
+    return std::make_unique<OutsideComputation>(ranks, of, on, in);
   }
   zero::RecordedVisits& recorded() const { return static_cast<OutsideComputation&>(*computes).recorded; }
   int known(int unit) const {
@@ -180,7 +150,6 @@ struct UnitEngine::State : EngineCore {
     if (!summed) recorded().finish_gradients();
   }
 
-  const UnitOptions its_options;
   int most_gives;
   int groups = 1;
   double of_each_micro = 1;  // number of configured micro-batches that one of this step represents
@@ -282,13 +251,6 @@ double UnitEngine::scale() const {
 
 bool UnitEngine::gathers(int unit) const {
   return state().rank->store.weights().unit(state().known(unit)).sharding.gathers();
-}
-
-Tensor UnitEngine::whole_bytes(int index) const {
-  const auto& all = static_cast<OutsideComputation&>(*state().computes).bytes;
-  CHECK(0 <= index && index < int(all.size()), "bytes {} of {}", index, all.size());
-  const OutsideComputation::Bytes& its = all[size_t(index)];
-  return Tensor(its.words.tensor().raw(), DType::uint8, {its.size}, MemoryKind::device);
 }
 
 void UnitEngine::begin_pass(int kind, bool last) {

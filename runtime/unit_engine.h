@@ -24,7 +24,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/param_spec.h"
@@ -47,9 +46,6 @@ struct UnitOptions {
   // Replaces the configuration's optimizer. Updates state in its home, or on the host if that is not the
   // device. No update runs before finish_step.
   std::optional<optim::OutsideUpdate> update = {};
-  // Tensors that are neither trained nor sharded: names and sizes in bytes. The engine stores them on the
-  // device of each rank, and in checkpoints (UnitEngine::whole_bytes).
-  std::vector<std::pair<std::string, int64_t>> bytes = {};
   // Units that each stage of a pipeline declares, for planned ranks, which cannot exchange them.
   std::vector<std::vector<UnitSpec>> stages = {};
 };
@@ -64,8 +60,9 @@ class UnitEngine : public EngineBase {
  public:
   // Units are identified by their index in the list. They declare whole parameters, with a split of one rank
   // for those that the tensor axis cuts: the engine then holds this rank's part, which acquire and gradients
-  // have, and the caller adds what its passes need from other ranks of the axis. Throws Error(usage) if a
-  // split cannot be divided, if the configuration cuts sequences, combines the tensor axis with a pipeline or
+  // have, and the caller adds what its passes need from other ranks of the axis. A frozen unit with word 1
+  // has values of any type: the shapes of its parameters count 64-bit words. Throws Error(usage) if a split
+  // cannot be divided, if the configuration cuts sequences, combines the tensor axis with a pipeline or
   // freezes by name, if two units share a name, or if ranks of one pipeline stage declare different units. A
   // unit that several stages declare is summed over them. Settings of layers are not read: recomputation,
   // logits, CUDA graphs. Otherwise as Engine. Collective.
@@ -101,8 +98,6 @@ class UnitEngine : public EngineBase {
   // Returns true if the unit's parameters are not on the device between uses. Other parameters keep the
   // address that acquire returns, with the values of the last step.
   bool gathers(int unit) const;
-  // Returns the memory of a tensor of UnitOptions::bytes, as uint8; zero at first.
-  Tensor whole_bytes(int index) const;
   // Begins a pass. `kind` is a small number that selects the record for prefetching. `last`: gradient() may
   // be called after this pass. A pass without gradients may run outside a step. end_pass is collective;
   // between the two, every rank may visit different units in any order, or none.

@@ -14,11 +14,8 @@ using Json = nlohmann::json;
 Json json_of(const UnitSpec& unit) {
   Json params = Json::array();
   for (const ParamSpec& p : unit.params) params.push_back({p.name, p.shape, p.decay});
-  return {{"name", unit.name},
-          {"params", params},
-          {"frozen", unit.frozen},
-          {"whole", unit.whole},
-          {"group", unit.group}};
+  return {{"name", unit.name}, {"params", params},    {"frozen", unit.frozen},
+          {"word", unit.word}, {"whole", unit.whole}, {"group", unit.group}};
 }
 
 Json json_of(const std::vector<UnitSpec>& units) {
@@ -31,6 +28,7 @@ UnitSpec unit_of(const Json& told) {
   UnitSpec unit{.name = told["name"],
                 .params = {},
                 .frozen = told["frozen"],
+                .word = told["word"],
                 .whole = told["whole"],
                 .group = told["group"]};
   for (const Json& p : told["params"])
@@ -76,7 +74,7 @@ std::vector<Told> together(const std::string& model, const std::vector<std::stri
       }
       Told& told = all[known->second];
       require(told.holders.back() < stage, Exit::usage, "{}: duplicate unit {}", model, known->first);
-      for (const char* key : {"params", "frozen", "whole", "group"})
+      for (const char* key : {"params", "frozen", "word", "whole", "group"})
         require(told.unit[key] == unit[key], Exit::usage,
                 "pipeline: stages {} and {} of {} share {}, but their {} differ ({}, {}); make them equal",
                 told.holders.back(), stage, model, known->first, key, told.unit[key].dump(),

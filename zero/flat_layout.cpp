@@ -8,11 +8,13 @@ namespace cleave::zero {
 FlatLayout::FlatLayout(UnitSpec spec, int shards, const config::DecayRule& decays)
     : spec_(std::move(spec)), ranges_(spec_.params.size()) {
   CHECK(shards >= 1, "unit {}: {} shards", spec_.name, shards);
+  CHECK(spec_.word == 0 || (spec_.frozen && kAligned % spec_.word == 0), "unit {}: words of {} elements",
+        spec_.name, spec_.word);
   std::set<AxisSet> cuts = {AxisSet()};
   for (const ParamSpec& p : spec_.params) cuts.insert(p.cut_by());
   for (const AxisSet& axes : cuts) add_segment(true, axes);
   for (auto axes = cuts.rbegin(); axes != cuts.rend(); ++axes) add_segment(false, *axes);
-  numel_ = shards * shard_numel(used_, shards);
+  numel_ = shards * shard_numel(shards);
   for (const ParamSpec& p : spec_.params) decays_.push_back(decays.applies_to(p));
   find_decay_ranges();
 }

@@ -1,6 +1,7 @@
 // Layout of the parameters of one unit in its flat buffer. Pure arithmetic, independent of memory, ranks and
 // stage.
 #pragma once
+#include <algorithm>
 #include <vector>
 
 #include "config_schema/decay_rule.h"
@@ -16,16 +17,18 @@ class FlatLayout {
   // elements cut by one axis also form one range. Otherwise keeps the layer's order, without gaps. Pads the
   // tail so that `shards` equal shards cover the unit.
   FlatLayout(UnitSpec spec, int shards, const config::DecayRule& decays = {});
-  // Returns the elements per shard of a unit. Shards of at least kAlignedFrom elements are rounded up to a
-  // multiple of kAligned (at most 1/64 more), so every shard of every type starts at a vector boundary.
+  // Returns the elements per shard of a unit, a multiple of its words. Shards of at least kAlignedFrom
+  // elements are rounded up to a multiple of kAligned (at most 1/64 more), so every shard of every type
+  // starts at a vector boundary.
   static constexpr int64_t kAligned = 64, kAlignedFrom = 64 * kAligned;
-  static int64_t shard_numel(int64_t used, int shards) {
-    const int64_t each = ceil_div(used, shards);
-    return each < kAlignedFrom ? each : round_up(each, kAligned);
+  int64_t shard_numel(int shards) const {
+    const int64_t each = ceil_div(used_, shards);
+    return round_up(each, each < kAlignedFrom ? std::max(1, word()) : kAligned);
   }
 
   const std::string& name() const { return spec_.name; }
   bool frozen() const { return spec_.frozen; }
+  int word() const { return spec_.word; }  // UnitSpec::word
   int group() const { return spec_.group; }
   int64_t numel() const { return numel_; }      // with padding
   int64_t used_numel() const { return used_; }  // without padding

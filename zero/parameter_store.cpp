@@ -34,7 +34,7 @@ namespace {
 Range among_replicas(const StoredUnit& unit) {
   const int replicas = unit.sharding.reduce_replicas->size(), rank = unit.sharding.reduce_replicas->rank();
   const int64_t slice = unit.slice_numel(), used = unit.layout.used_numel();
-  const int64_t each = std::max(FlatLayout::shard_numel(used, unit.sharding.optimizer_shards() * replicas),
+  const int64_t each = std::max(unit.layout.shard_numel(unit.sharding.optimizer_shards() * replicas),
                                 ceil_div(std::min(slice, used), replicas));
   return {std::min(slice, each * rank), std::min(slice, each * (rank + 1))};
 }

@@ -1,5 +1,5 @@
 // Interface for the model state that a rank saves and loads: named fp32 values over its slices
-// (ParameterStore::slice).
+// (ParameterStore::slice), and the words of units that are not numbers (UnitSpec::word).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -20,7 +20,8 @@ class SavedState {
   // has only "master".
   virtual std::vector<std::string> kinds() const = 0;
   // Copies elements of one kind, relative to the slice's begin, to or from fp32 host memory after the work on
-  // `compute`, and waits. A loader writes units in ascending order.
+  // `compute`, and waits; the elements of a unit with words to or from int64. A loader writes units in
+  // ascending order.
   virtual void read(int unit, int kind, Range range, Tensor to, Stream& compute) = 0;
   virtual void write(int unit, int kind, Range range, Tensor from, Stream& compute) = 0;
   // Declares that the next masters that any rank writes belong to this unit. Collective: earlier units may be

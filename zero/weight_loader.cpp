@@ -10,6 +10,18 @@ namespace {
 
 constexpr int64_t kPiece = int64_t{1} << 20;  // elements of staging_
 
+// Returns words as elements of the type of the working copy; numbers stay as they are.
+Tensor elements_of(Tensor values, DType type) {
+  if (values.dtype() != DType::int64) return values;
+  return Tensor(values.raw(), type, {values.bytes() / size_of(type)}, values.memory());
+}
+
+// Converts numbers, and copies equal types as bits.
+void convert(Tensor to, Tensor from, Stream& stream) {
+  if (to.dtype() == from.dtype()) return copy(to, from, stream);
+  kernels::launch(kernels::Cast{.y = to, .x = from}, stream);
+}
+
 }  // namespace
 
 WeightLoader::WeightLoader(Memory& memory, ParameterStore& store, std::vector<int> units)
@@ -35,19 +47,21 @@ void WeightLoader::each_piece(Tensor weights, Move move) {
   }
 }
 
-void WeightLoader::read(int unit, int, Range range, Tensor to, Stream& compute) {
+void WeightLoader::read(int unit, int, Range range, Tensor values, Stream& compute) {
+  const Tensor to = elements_of(values, store_.options().weights);
   each_piece(store_.settled_weights_slice(unit).slice(range), [&](Tensor here, Tensor weights, Range r) {
     if (here.raw() != weights.raw()) copy(here, weights, compute);
     compute.synchronize();
-    kernels::launch(kernels::Cast{.y = to.slice(r), .x = here}, host_);
+    convert(to.slice(r), here, host_);
   });
 }
 
-void WeightLoader::write(int unit, int, Range range, Tensor from, Stream& compute) {
+void WeightLoader::write(int unit, int, Range range, Tensor values, Stream& compute) {
+  const Tensor from = elements_of(values, store_.options().weights);
   publish_before(unit);
   each_piece(store_.next_weights_slice(unit).slice(range), [&](Tensor here, Tensor weights, Range r) {
     compute.synchronize();  // the memory is free
-    kernels::launch(kernels::Cast{.y = here, .x = from.slice(r)}, host_);
+    convert(here, from.slice(r), host_);
     if (here.raw() != weights.raw()) copy(weights, here, compute);
   });
   compute.synchronize();

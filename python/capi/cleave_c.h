@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; callers must compare it with cleave_c_version(). */
-#define CLEAVE_C_VERSION 11
+#define CLEAVE_C_VERSION 12
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* message of this thread's last failed call */
@@ -108,9 +108,6 @@ typedef struct {
    * then declare the parameters of the caller's model, which must be those of the family. Null: the
    * caller computes. */
   const char* model_config;
-  /* JSON list of [name, bytes]: tensors that are neither trained nor sharded (cleave_bytes). The engine
-   * stores them on the device of each rank, and in checkpoints. Null: none. */
-  const char* bytes;
 } cleave_engine_options;
 
 /* Creates an engine. Units are parameters that are gathered, reduced, moved and saved together.
@@ -123,7 +120,9 @@ typedef struct {
  * [dim, [extents]] for a parameter that consists of blocks of these extents in dim, of which this rank has
  * equal parts; [] for a whole parameter whose gradients the axis must sum; null for others, which have equal
  * gradients on the ranks of the axis. Passes then have this rank's part, and states the whole parameter.
- * Shapes with more than four dims keep the first three and the product of the others. With pipeline.stages,
+ * Shapes with more than four dims keep the first three and the product of the others. A frozen unit with
+ * `bytes`: true has parameters of other types, whose shapes are their sizes in 64-bit words; states of these
+ * are their bytes (cleave_get_bytes). With pipeline.stages,
  * each rank declares the units of its layers; stages that declare the same unit share it.
  *
  * Units are identified by their index in the list, parameters by their index in the unit. Values
@@ -162,6 +161,10 @@ CLEAVE_C int cleave_get_state(cleave_engine* engine, const char* kind, const cha
 CLEAVE_C int cleave_put_state(cleave_engine* engine, const char* kind, const char* parameter, int64_t count,
                               float* value);
 CLEAVE_C int cleave_publish(cleave_engine* engine);
+/* Like cleave_get_state and cleave_put_state for a parameter of a unit with `bytes`. bytes: size of the
+ * caller's tensor, which need not be whole words. */
+CLEAVE_C int cleave_get_bytes(cleave_engine* engine, const char* parameter, int64_t bytes, void* value);
+CLEAVE_C int cleave_put_bytes(cleave_engine* engine, const char* parameter, int64_t bytes, const void* value);
 /* Overwrites host memory with the data of the first rank that has the unit; unit -1: of the first
  * rank with this rank's layers. Collective over these ranks. */
 CLEAVE_C int cleave_take_first(cleave_engine* engine, int32_t unit, void* data, int64_t bytes);
@@ -170,8 +173,6 @@ CLEAVE_C int cleave_take_first(cleave_engine* engine, int32_t unit, void* data, 
  * acquire, release and the gradient functions. micros: number of micro-batches that this step
  * averages; 0: as configured, which is required for a model that the engine computes. */
 CLEAVE_C int cleave_begin_step(cleave_engine* engine, int32_t micros);
-/* Returns the address of a tensor of cleave_engine_options::bytes; its bytes begin as zero. */
-CLEAVE_C int cleave_bytes(cleave_engine* engine, int32_t index, void** data);
 /* Makes updates of the next steps wait for cleave_finish_step, also if they need not know the norm
  * of all gradients first. */
 CLEAVE_C int cleave_wait_with_updates(cleave_engine* engine, int32_t waits);
@@ -317,7 +318,7 @@ CLEAVE_C int cleave_file_of_each(const int64_t* bytes, int32_t count, const char
 /* Reads a whole tensor of a kind in fp32; count: its number of elements. */
 CLEAVE_C int cleave_checkpoint_read(cleave_checkpoint* checkpoint, const char* kind, const char* tensor,
                                     int64_t count, float* value);
-/* Reads a tensor of cleave_engine_options::bytes; bytes: its size. */
+/* Reads a parameter of a unit with `bytes`; bytes: its size. */
 CLEAVE_C int cleave_checkpoint_read_bytes(cleave_checkpoint* checkpoint, const char* tensor, int64_t bytes,
                                           void* value);
 

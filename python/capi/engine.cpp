@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -32,6 +33,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+int64_t words_of(int64_t bytes) { return ceil_div(bytes, int64_t{sizeof(int64_t)}); }
+
 // Merges the fourth and all later dims: engine shapes have at most four dims, and only the first and the
 // number of elements are used.
 std::vector<int64_t> shape_of(std::vector<int64_t> shape) {
@@ -56,7 +59,7 @@ std::vector<UnitSpec> units_of(const Json& given) {
   for (const Json& unit : given) {
     UnitSpec& spec = out.emplace_back();
     spec.name = unit.at("name"), spec.frozen = unit.at("frozen"), spec.group = unit.at("group");
-    spec.whole = unit.value("whole", false);
+    spec.whole = unit.value("whole", false), spec.word = unit.value("bytes", false) ? 1 : 0;
     for (const Json& p : unit.at("parameters")) spec.params.push_back(spec_of(p));
   }
   return out;
@@ -113,9 +116,6 @@ runtime::UnitOptions options_of(const cleave_engine_options& o, Device device) {
   if (o.host_bytes > 0) options.engine.limits.host_bytes = o.host_bytes;
   if (o.has_stream) options.engine.cuda_stream = o.stream;
   if (o.update) options.update = update_of(o, device);
-  if (o.bytes)
-    options.bytes = parse_json(o.bytes, "the bytes of a model", Exit::usage)
-                        .get<std::vector<std::pair<std::string, int64_t>>>();
   return options;
 }
 
@@ -172,8 +172,7 @@ comm::Facts facts_of(const Made& made, const char* units, const cleave_engine_op
                        {"the seed", number(o.seed)},
                        {"the optimizer's states",
                         o.update ? fmt::format("{}", fmt::join(made.options.update->states, ", ")) : ""},
-                       {"the model's config", o.model_config ? o.model_config : ""},
-                       {"parameters that are not floating-point numbers", o.bytes ? o.bytes : ""}};
+                       {"the model's config", o.model_config ? o.model_config : ""}};
   for (const auto& [name, value] : {std::pair{"rates_given", o.rates_given},
                                     {"inference", o.inference},
                                     {"scales_loss", o.scales_loss},
@@ -370,6 +369,24 @@ int cleave_put_state(cleave_engine* engine, const char* kind, const char* parame
 
 int cleave_publish(cleave_engine* engine) {
   return call([&] { given(engine, "engine").base().publish_parameters(); });
+}
+
+int cleave_get_bytes(cleave_engine* engine, const char* parameter, int64_t bytes, void* value) {
+  return call([&] {
+    const std::string name = &given(parameter, "parameter");
+    const std::vector<int64_t> words = given(engine, "engine").base().bits(name);
+    CHECK(int64_t(words.size()) == capi::words_of(bytes), "{} has {} words, got {} bytes", name, words.size(),
+          bytes);
+    std::memcpy(&given(static_cast<char*>(value), "value"), words.data(), size_t(bytes));
+  });
+}
+
+int cleave_put_bytes(cleave_engine* engine, const char* parameter, int64_t bytes, const void* value) {
+  return call([&] {
+    std::vector<int64_t> words(size_t(capi::words_of(bytes)));
+    std::memcpy(words.data(), &given(static_cast<const char*>(value), "value"), size_t(bytes));
+    given(engine, "engine").base().write_bits(&given(parameter, "parameter"), words);
+  });
 }
 
 int cleave_save_checkpoint(cleave_engine* engine, const char* folder, const char* tag, const char* client) {

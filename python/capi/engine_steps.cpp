@@ -74,10 +74,6 @@ int cleave_begin_step(cleave_engine* engine, int32_t micros) {
   return call([&] { given(engine, "engine").begin_step(micros); });
 }
 
-int cleave_bytes(cleave_engine* engine, int32_t index, void** data) {
-  return call([&] { given(data, "data") = engine_of(engine).whole_bytes(index).raw(); });
-}
-
 int cleave_wait_with_updates(cleave_engine* engine, int32_t waits) {
   return call([&] { engine_of(engine).wait_with_updates(waits != 0); });
 }

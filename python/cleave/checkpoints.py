@@ -81,7 +81,8 @@ class SavedModule(SteppedModule):
     def _beside(self, client_state: Mapping[str, Any] | None) -> Beside:
         """Returns the state that a checkpoint contains in addition to the engine's records."""
         scheduler = self.lr_scheduler.state_dict() if hasattr(self.lr_scheduler, "state_dict") else None
-        slots, named = self._units.slots(), self.module.state_dict(keep_vars=True)
+        slots, bits = [slot for slot in self._units.slots() if not slot.has_bits], self._units.with_bits()
+        named = self.module.state_dict(keep_vars=True)
         begun = {_OWN_LOADER: len(self._losses)}
         positions = {name: loader.state_dict(begun.get(name, 0)) for name, loader in self._every_loader().items()}
         of_rank = {"random": random_states(self.device), "loaders": positions}
@@ -96,7 +97,7 @@ class SavedModule(SteppedModule):
             frozen=[slot.name for slot in slots if not slot.trains],
             shapes={slot.name: list(slot.whole) for slot in slots if not 1 <= len(slot.whole) <= 4},
             outside=self._units.outside,
-            bytes={name: (p.dtype, p.shape) for name, p in self._units.bytes.items()},
+            bytes={name: (slot.parameter.dtype, slot.shape) for name, slot in bits.items()},
         )
 
     def save_checkpoint(

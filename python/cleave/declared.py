@@ -1,7 +1,6 @@
 """A module's training as a script declares it: trained parameters, optimizer, and the ds_config with both."""
 
 import inspect
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -86,8 +85,8 @@ class Declared:
         self.units = ModuleUnits(self.module, trains, decays, numbers, self.partition.cuts if self.partition else None)
         if self.units.outside and isinstance(self.module, PipelineModule):
             raise UsageError("optimizer: a parameter belongs to no layer of the PipelineModule; make it a parameter of a layer")
-        if self.units.bytes and self.config.native():
-            name = next(iter(self.units.bytes))
+        if (bits := self.units.with_bits()) and self.config.native():
+            name = next(iter(bits))
             raise NotBuilt(f"{name}: not a floating-point parameter, which cleave.native does not support; remove cleave.native")
         # True if a step takes its rates from the groups in addition to the engine's schedule.
         grown = self.optimizer is not None and len(self.optimizer.param_groups) > self._first_groups
@@ -127,9 +126,7 @@ class Declared:
             "scales_loss": self.autocast == "fp16",
             "inference": self.optimizer is None,
         }
-        sizes = [(name, p.numel() * p.element_size()) for name, p in self.units.bytes.items()]
-        kept = json.dumps(sizes).encode() if sizes else None
-        return {"seed": 42, "model_config": self.config.computed(self.module), "bytes": kept, **given}
+        return {"seed": 42, "model_config": self.config.computed(self.module), **given}
 
 
 def _in_types_of(module: torch.nn.Module, config: Configuration, job: native.Job | None) -> Configuration:

@@ -20,6 +20,11 @@ from .utils import groups
 from .views import TORCH_TYPES
 
 
+def _type_outside(slot: Slot) -> torch.dtype:
+    """Returns the type of a parameter's values that the engine gives and takes."""
+    return slot.parameter.dtype if slot.has_bits else torch.float32
+
+
 class HeldModule(torch.nn.Module):
     """A module and its native engine."""
 
@@ -83,6 +88,7 @@ class HeldModule(torch.nn.Module):
         self.mp_world_size = int(about["mesh"]["tensor"])
         self._shapes = {name: torch.Size(shape) for name, shape in about["parameters"].items()}  # of the whole model
         self._shapes.update({slot.name: slot.whole for slot in units.slots()})
+        self._with_bits = units.with_bits()
 
     def _attach(self) -> None:
         """Makes the parameters show the native engine's memory. Collective."""
@@ -101,31 +107,22 @@ class HeldModule(torch.nn.Module):
     def _hand_over(self, slots: list[Slot]) -> None:
         """Copies each parameter from the first rank that has it, and frees the original before the next one. Collective."""
         for slot in slots:
-            whole = value_of(slot.parameter).to("cpu", torch.float32).contiguous()
-            self._native.take_first(slot.unit, whole.data_ptr(), whole.numel() * 4)
+            whole = value_of(slot.parameter).to("cpu", _type_outside(slot)).contiguous()
+            self._native.take_first(slot.unit, whole.data_ptr(), whole.nbytes)
             self._put(slot.name, whole)
             if shard := shard_of(slot.parameter):
                 shard.forget(slot.parameter)
-            slot.parameter.data = whole.new_full((), float("nan")).expand(slot.shape)
+            slot.parameter.data = whole.new_empty(0) if slot.has_bits else whole.new_full((), float("nan")).expand(slot.shape)
             if slot.is_part and hasattr(slot.parameter, "ds_shape"):
                 describe_shape(slot.parameter, slot.shape)
 
     def _take_buffers(self) -> None:
-        """Gives buffers, and parameters that are not floating-point numbers, the values of the first rank. Collective."""
-        self._show_bytes()
-        for buffer in (*self.module.buffers(), *self._units.bytes.values()):
+        """Gives buffers the values of the first rank. Collective."""
+        for buffer in self.module.buffers():
             held = buffer.detach().to("cpu").contiguous()
             if held.numel():
                 self._native.take_first(-1, held.data_ptr(), held.numel() * held.element_size())
                 buffer.data.copy_(held)
-
-    def _show_bytes(self) -> None:
-        """Moves parameters that are not floating-point numbers to memory of the native engine, which saves them."""
-        for index, parameter in enumerate(self._units.bytes.values()):
-            size = parameter.numel() * parameter.element_size()
-            memory = self._native.dlpack(self._native.bytes_at(index), native.DTYPES["uint8"], (size,))
-            to = torch.from_dlpack(memory).view(parameter.dtype).view(parameter.shape)
-            parameter.data = to.copy_(parameter)
 
     def _renew(self, also: list[torch.nn.Parameter]) -> None:
         """Replaces the native engine by one that trains the parameters which the optimizer trains now. Collective.
@@ -142,14 +139,10 @@ class HeldModule(torch.nn.Module):
             whole = {kind: self.parameters_of(slot.name, kind) for kind in (kinds if slot.trains else kinds[:1])}
             parts[slot.name] = {kind: part_of(value, self.global_rank, self.world_size) for kind, value in whole.items()}
         named = {slot.parameter: parts[slot.name] for slot in self._units.slots()}
-        held = {name: parameter.detach().to("cpu", copy=True) for name, parameter in self._units.bytes.items()}
         self._residency.close(keeps=False)
         self._free()
         self._declared.declare(also)
         self._make()
-        for name, parameter in self._units.bytes.items():
-            parameter.data = held[name]
-        self._show_bytes()
         for slot in self._units.slots():
             for kind, part in named.get(slot.parameter, {}).items():
                 self._put(slot.name, joined(part, slot.whole, range(self.world_size)), kind)
@@ -195,7 +188,8 @@ class HeldModule(torch.nn.Module):
         return self._units.of_parameter[id(parameter)].cut
 
     def parameters_of(self, name: str, kind: str = "master") -> torch.Tensor:
-        """Returns one whole state of a parameter in fp32, in host memory. Collective.
+        """Returns one whole state of a parameter in host memory, in fp32; a parameter that is not of floating-point numbers in its type.
+        Collective.
 
         Args:
             name: name of the parameter in the module.
@@ -203,8 +197,12 @@ class HeldModule(torch.nn.Module):
         """
         if name not in self._shapes:
             raise UsageError(f"{name}: not a parameter of {type(self.module).__name__}")
-        whole = torch.empty(self._shapes[name], dtype=torch.float32)
-        self._native.get_state(kind, name, whole.data_ptr())
+        if kind == "master" and (slot := self._with_bits.get(name)):
+            whole = torch.empty(slot.shape, dtype=slot.parameter.dtype)
+            self._native.get_bytes(name, whole.nbytes, whole.data_ptr())
+        else:
+            whole = torch.empty(self._shapes[name], dtype=torch.float32)
+            self._native.get_state(kind, name, whole.data_ptr())
         return whole
 
     def set_parameter(self, name: str, value: torch.Tensor, kind: str = "master") -> None:
@@ -220,8 +218,12 @@ class HeldModule(torch.nn.Module):
             self._native.publish()
 
     def _put(self, name: str, value: torch.Tensor, kind: str = "master") -> None:
-        whole = value.detach().to("cpu", torch.float32).contiguous()
-        self._native.put_state(kind, name, whole.numel(), whole.data_ptr())
+        if kind == "master" and (slot := self._with_bits.get(name)):
+            whole = value.detach().to("cpu", slot.parameter.dtype).contiguous()
+            self._native.put_bytes(name, whole.nbytes, whole.data_ptr())
+        else:
+            whole = value.detach().to("cpu", torch.float32).contiguous()
+            self._native.put_state(kind, name, whole.numel(), whole.data_ptr())
 
     # ---- whole for a while ----
 
@@ -233,7 +235,7 @@ class HeldModule(torch.nn.Module):
         with self._residency.outside(list(dict.fromkeys(slot.unit for slot in slots))):
             before = [slot.parameter.detach().clone() if modifies else None for slot in slots]
             yield
-            after = [slot.parameter.detach().to("cpu", torch.float32, copy=True) for slot in slots] if modifies else []
+            after = [slot.parameter.detach().to("cpu", _type_outside(slot), copy=True) for slot in slots] if modifies else []
             changed = [b is not None and not torch.equal(b, slot.parameter) for b, slot in zip(before, slots, strict=True)]
         if modifier_rank is not None:
             self._residency.show_again()
@@ -245,7 +247,7 @@ class HeldModule(torch.nn.Module):
         for i, slot in enumerate(slots):
             if anywhere[i]:
                 slot.require_whole("GatheredParameters(modifier_rank=...)")
-                value = after[i] if after else torch.empty(slot.shape)
+                value = after[i] if after else torch.empty(slot.shape, dtype=_type_outside(slot))
                 jobs.broadcast(value, root)
                 self.set_parameter(slot.name, value)
 
@@ -295,7 +297,7 @@ class HeldModule(torch.nn.Module):
         self._load_buffers(given)
 
     def _load_buffers(self, given: Mapping[str, torch.Tensor]) -> None:
-        for name, buffer in (*self.module.named_buffers(), *self._units.bytes.items()):
+        for name, buffer in self.module.named_buffers():
             if name in given:
                 buffer.data.copy_(given[name])
 

@@ -163,7 +163,7 @@ class PipelineModule(torch.nn.Module):
             activation_checkpoint_func: recomputation function.
             checkpointable_layers: class names of layers to recompute (default: all).
             dynamic_shape: shapes may differ between the micro-batches of a step.
-            virtual_stages: pieces per rank, for the schedule "interleaved".
+            virtual_stages: pieces per rank, for the schedule "interleaved"; no effect with one stage.
 
         Raises:
             UsageError: the stages do not match the number of ranks.
@@ -183,21 +183,25 @@ class PipelineModule(torch.nn.Module):
         if max(cut, default=1) > 1:
             raise NotBuilt("topology: tensor parallelism is not supported for pipelines; use PipeDataParallelTopology")
         self.grid = PipelineParallelGrid(self._topo)
-        self.stage_id, self.virtual_stages = int(self.grid.stage_id), virtual_stages
+        self.stage_id, self.virtual_stages = int(self.grid.stage_id), virtual_stages if self.num_stages > 1 else 1
         self.loss_fn, self.dynamic_shape, self.checkpointable_layers = loss_fn, dynamic_shape, checkpointable_layers
         self._seed, self.partition_method = (lambda i: seed_fn(base_seed + i)) if seed_layers else lambda i: None, partition_method.lower()
         self.activation_checkpoint_interval, self.activation_checkpoint_func = activation_checkpoint_interval, activation_checkpoint_func
         specs = list(layers.children() if isinstance(layers, torch.nn.Sequential) else layers)
         kinds = [getattr(layer, "typename", layer if hasattr(layer, "__name__") else type(layer)) for layer in specs]
         counts = [_trained(layer) if self.partition_method in ("parameters", "balanced") else 0 for layer in specs]
-        pieces = self.num_stages * virtual_stages
+        pieces = self.num_stages * self.virtual_stages
         self.parts = native.partition([kind.__name__ for kind in kinds], counts, pieces, self.partition_method)
         self.tied_modules = torch.nn.ModuleDict()
         tied: dict[str, Any] = {spec.key: None for spec in specs if isinstance(spec, TiedLayerSpec)}
-        mine = [range(*self.parts[piece : piece + 2]) for piece in range(self.stage_id, pieces, self.num_stages)]
-        self._chunks = [[self._built(index, specs[index], tied) for index in piece] for piece in mine]
+        self._chunks = self._build([specs[begin:end] for begin, end in itertools.pairwise(self.parts)], tied)
         self.tied_modules.update({key: module for key, module in tied.items() if module is not None})  # same order on all stages
         self.forward_funcs = [function for chunk in self._chunks for function in chunk]
+
+    def _build(self, pieces: list[list[Any]], tied: dict[str, Any]) -> list[list[Callable[[Any], Any]]]:
+        """Builds the layers of this rank's pieces, and the modules that they share."""
+        mine = range(self.stage_id, len(pieces), self.num_stages)
+        return [[self._built(self.parts[p] + at, layer, tied) for at, layer in enumerate(pieces[p])] for p in mine]
 
     def _built(self, index: int, layer: Any, tied: dict[str, Any]) -> Callable[[Any], Any]:
         self._seed(index)

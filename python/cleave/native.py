@@ -14,7 +14,7 @@ from typing import Any
 from .errors import CleaveError, error_of
 from .programs import installed
 
-_C_VERSION = 11
+_C_VERSION = 12
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "uint8": 7}  # numbers of types in the C interface
 
 
@@ -39,7 +39,7 @@ class _Options(ctypes.Structure):
         *((name, c_int32) for name in ("gives", "rates_given", "inference", "scales_loss", "has_stream")),
         *(("stream", c_void_p), ("device_bytes", c_int64), ("host_bytes", c_int64)),
         *(("update", _UPDATE), ("update_context", c_void_p), ("states", POINTER(c_char_p)), ("state_count", c_int32)),
-        *((name, c_char_p) for name in ("model_config", "bytes")),
+        ("model_config", c_char_p),
     ]
 
 
@@ -288,10 +288,6 @@ class NativeEngine(_Handle):
         pointers = (c_void_p * len(self._pointers[unit]))()
         _check(self._lib.cleave_shown_gradients(self.handle, unit, pointers, byref(dtype)))
         return pointers, dtype.value  # type: ignore[return-value]
-
-    def bytes_at(self, index: int) -> int:
-        """Returns the address of a tensor of the option `bytes`."""
-        return int(self._number(c_void_p(), "bytes", index))
 
     def loss_by(self, call: str, samples: Samples) -> float:
         return float(self._number(c_double(), call, byref(samples)))

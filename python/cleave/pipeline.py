@@ -177,6 +177,10 @@ class PipelineEngine(DeepSpeedEngine):
 
     forward = backward = step = _refused
 
+    def _walk(self, micros: int, data: Any, loss_fn: Any, trains: bool) -> Any:
+        """Computes the passes of a step or an evaluation. Returns `values` and `logits` of an evaluation."""
+        return _Walk(self, micros, data, loss_fn, trains)
+
     def train_batch(self, data_iter: Any = None) -> torch.Tensor:
         """Trains one step and returns the mean loss of its micro-batches over all ranks. Collective.
 
@@ -189,7 +193,7 @@ class PipelineEngine(DeepSpeedEngine):
         self._require_training("train_batch")
         self._follow_growth()
         self._begin_step()
-        _Walk(self, self.micro_batches, data_iter, self.module.loss_fn, trains=True)
+        self._walk(self.micro_batches, data_iter, self.module.loss_fn, trains=True)
         self._update({})
         self.micro_steps += self.micro_batches
         self._end_of_step()
@@ -219,7 +223,7 @@ class PipelineEngine(DeepSpeedEngine):
                 returned on the last stage only, tuples as a list.
         """
         loss_fn, micros = self.module.loss_fn if compute_loss else None, num_micro_batches or self.micro_batches
-        walk = _Walk(self, micros, data_iter, loss_fn, trains=False)
+        walk = self._walk(micros, data_iter, loss_fn, trains=False)
         value: Any = walk.values or None
         if reduce_output is not None and value and isinstance(value[0], torch.Tensor):
             value = sum(value) / (micros if reduce_output == "avg" else 1)

@@ -52,6 +52,9 @@ class SavedWeights(ParameterViews):
             return _OfLevel(tensor)
         if self._at:
             slot = self._slot_at(tensor)
+            if slot is not None and tensor.dtype != slot.parameter.dtype:  # a view of its bits as another type
+                copy = tensor.detach().clone()
+                return copy, copy._version
             if slot is None and tensor.dtype != self.torch_dtype and tensor.is_floating_point():
                 slot = self._cast_from(tensor) if tensor.requires_grad else self._cast_of_frozen(tensor)
             if slot is not None:

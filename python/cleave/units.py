@@ -30,6 +30,15 @@ class Slot:
     index: int = -1
 
     @property
+    def has_bits(self) -> bool:
+        """True if the parameter is not of floating-point numbers: its values are moved and saved as bits."""
+        return not self.parameter.is_floating_point()
+
+    @property
+    def nbytes(self) -> int:
+        return self.shape.numel() * self.parameter.element_size()
+
+    @property
     def is_part(self) -> bool:
         """True if this tensor-parallel rank has only a part of the parameter."""
         return self.cut is not None and bool(self.cut.extents)
@@ -49,6 +58,7 @@ class UnitSlots:
     group: int
     slots: list[Slot] = field(default_factory=list)
     whole: bool = False  # at every stage
+    has_bits: bool = False  # Slot.has_bits of all
 
 
 class ModuleUnits:
@@ -74,8 +84,6 @@ class ModuleUnits:
         self._cuts = cuts or {}
         self.units: list[UnitSlots] = []
         self.of_parameter: dict[int, Slot] = {}
-        # Parameters that are not floating-point numbers, by name; torch cannot train them.
-        self.bytes: dict[str, torch.nn.Parameter] = {}
         alone = _called_by_one_rank(module)
         for path, submodule in module.named_modules():
             first = len(self.units)
@@ -98,18 +106,20 @@ class ModuleUnits:
         decays: set[int],
         unit_name: str = "model",
     ) -> None:
-        groups: dict[int | None, UnitSlots] = {}
+        groups: dict[int | str, UnitSlots] = {}
         for name, parameter in named:
             full = f"{path}.{name}" if path else name
-            if parameter.numel() and not parameter.is_floating_point():
-                self._add_bytes(full, parameter, trains)
-            if id(parameter) in self.of_parameter or parameter.numel() == 0 or not parameter.is_floating_point():
+            if id(parameter) in self.of_parameter or parameter.numel() == 0:
                 continue
-            group = trains.get(id(parameter))
+            group: int | str = trains.get(id(parameter), "frozen")
+            if not parameter.is_floating_point():
+                _require_frozen(full, parameter, group)
+                group = "bits"
             unit = groups.get(group)
             if unit is None:
-                kind = " (frozen)" if group is None else f" (group {group})" if group else ""
-                unit = groups[group] = UnitSlots((path or unit_name) + kind, group is not None, group or 0)
+                kind = f" ({group})" if isinstance(group, str) else f" (group {group})" if group else ""
+                number = group if isinstance(group, int) else None
+                unit = groups[group] = UnitSlots((path or unit_name) + kind, number is not None, number or 0, has_bits=group == "bits")
             cut, shape = self._cuts.get(id(parameter)), shape_of(parameter)
             shapes = cut.shapes(shape) if cut else (shape, shape)
             slot = Slot(full, parameter, *shapes, cut, unit.trains, id(parameter) in decays)
@@ -120,14 +130,9 @@ class ModuleUnits:
                 slot.unit, slot.index = len(self.units), index
             self.units.append(unit)
 
-    def _add_bytes(self, name: str, parameter: torch.nn.Parameter, trains: dict[int, int]) -> None:
-        if id(parameter) in trains:
-            raise NotBuilt(
-                f"{name}: training of complex numbers is not supported (got {parameter.dtype}); store torch.view_as_real(...) as the "
-                "parameter and use torch.view_as_complex(parameter) in forward"
-            )
-        if all(parameter is not known for known in self.bytes.values()):
-            self.bytes[name] = parameter
+    def with_bits(self) -> dict[str, Slot]:
+        """Returns the slots of parameters that are not floating-point numbers, by name."""
+        return {slot.name: slot for slot in self.slots() if slot.has_bits}
 
     def slots(self) -> list[Slot]:
         return [slot for unit in self.units for slot in unit.slots]
@@ -147,12 +152,22 @@ class ModuleUnits:
 
         def told(slot: Slot) -> list[Any]:
             cut = [slot.cut.declared()] if slot.cut else []
-            return [slot.name, list(slot.whole), slot.decay, str(slot.parameter.dtype).removeprefix("torch."), *cut]
+            shape = [-(-slot.nbytes // 8)] if slot.has_bits else list(slot.whole)  # words
+            return [slot.name, shape, slot.decay, str(slot.parameter.dtype).removeprefix("torch."), *cut]
 
-        return [
-            {"name": u.name, "parameters": [told(slot) for slot in u.slots], "frozen": not u.trains, "group": u.group, "whole": u.whole}
-            for u in self.units
-        ]
+        def unit(u: UnitSlots) -> dict[str, Any]:
+            facts = {"name": u.name, "frozen": not u.trains, "group": u.group, "whole": u.whole, "bytes": u.has_bits}
+            return {**facts, "parameters": [told(slot) for slot in u.slots]}
+
+        return list(map(unit, self.units))
+
+
+def _require_frozen(name: str, parameter: torch.nn.Parameter, group: int | str) -> None:
+    if isinstance(group, int):
+        raise NotBuilt(
+            f"{name}: training of complex numbers is not supported (got {parameter.dtype}); store torch.view_as_real(...) as the "
+            "parameter and use torch.view_as_complex(parameter) in forward"
+        )
 
 
 def shape_of(parameter: torch.Tensor) -> torch.Size:

@@ -27,7 +27,7 @@ class ParameterViews:
         self.any_gathers = any(self.gathers)
         self._users, self._held = [0] * count, [False] * count
         self._nothing = torch.full((len(units.slots()),), float("nan"), dtype=self.torch_dtype, device=device)
-        self._hidden = {slot: nan.expand(slot.shape) for slot, nan in zip(units.slots(), self._nothing, strict=True)}
+        self._hidden = {slot: self._without_values(slot, nan) for slot, nan in zip(units.slots(), self._nothing, strict=True)}
         self._hidden_at = {view.data_ptr(): slot for slot, view in self._hidden.items() if view.numel()}
         self._views: dict[tuple[int, int], list[torch.Tensor]] = {}
         self._copied: set[int] = set()  # units with copies as parameters
@@ -62,13 +62,11 @@ class ParameterViews:
         unit = self.units.units[u]
         if views is None:
             with torch.inference_mode(False):
-                views = self._views[key] = [
-                    torch.from_dlpack(self.engine.dlpack(address, self.dtype, tuple(slot.shape)))
-                    for address, slot in zip(addresses, unit.slots, strict=True)
-                ]
+                views = self._views[key] = [self._view(slot, address) for address, slot in zip(addresses, unit.slots, strict=True)]
             if self.gathers[u]:
                 self._pool.update(addresses)
-        if copied:
+        # Libraries keep views of packed integers for their backward without telling autograd.
+        if copied or (unit.has_bits and self.gathers[u]):
             with torch.inference_mode(False):
                 views = [view.clone() for view in views]
             self._copied.add(u)
@@ -80,6 +78,19 @@ class ParameterViews:
             if gathers:
                 self._at[address := view.data_ptr()] = slot
                 shown.append(address)
+
+    @staticmethod
+    def _without_values(slot: Slot, nan: torch.Tensor) -> torch.Tensor:
+        """Returns the value of a parameter that this rank has a part of. Other types than floating-point numbers have no NaN to show
+        that: a tensor without elements makes uses fail."""
+        return slot.parameter.detach().new_empty(0, device=nan.device) if slot.has_bits else nan.expand(slot.shape)
+
+    def _view(self, slot: Slot, address: int) -> torch.Tensor:
+        """Returns a parameter at an address of the engine's memory."""
+        if not slot.has_bits:
+            return torch.from_dlpack(self.engine.dlpack(address, self.dtype, tuple(slot.shape)))
+        memory = torch.from_dlpack(self.engine.dlpack(address, native.DTYPES["uint8"], (slot.nbytes,)))
+        return memory.view(slot.parameter.dtype).view(slot.shape)
 
     def _hide(self, u: int) -> None:
         """Releases a unit and removes the values of its parameters."""

@@ -6,6 +6,14 @@
 namespace cleave::runtime {
 namespace {
 
+constexpr const char* kBits = "bytes";  // kind of the records of units with words
+
+Range words_to_elements(Range r, int word) { return word > 0 ? Range{r.begin * word, r.end * word} : r; }
+
+Range elements_to_words(Range r, int word) {
+  return word > 0 ? Range{div_exact(r.begin, word), div_exact(r.end, word)} : r;
+}
+
 // Elements of one kind of state in a unit's slice, with their names.
 struct StateSpan {
   int unit, kind;
@@ -13,6 +21,10 @@ struct StateSpan {
   std::string tensor;
   std::vector<int64_t> shape;
   checkpoint::Elements elements;
+  int word;  // elements of the slice per element of the record (UnitSpec::word); 0: one, a number
+
+  // Returns the elements of the slice for elements of the record.
+  Range of_slice(Range r) const { return words_to_elements(r, word).shifted(at.begin); }
 };
 
 // Merges runs of equal length at equal distances into one record, as in a tensor cut by columns.
@@ -44,24 +56,31 @@ std::vector<checkpoint::Record> records_of(RankState& rank, bool all_slices, Str
         all_slices ? std::vector<Range>{{0, mine.size()}} : rank.store.counted(u);
     for (int kind = 0; kind < (layout.frozen() ? 1 : int(kinds.size())); ++kind)
       for (const Range& part : parts)
-        for (const zero::FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin)))
+        for (const zero::FlatLayout::Piece& p : layout.pieces(part.shifted(mine.begin))) {
+          const ParamSpec& param = layout.param(p.param);
+          const int word = layout.word();
           add(spans, {u,
                       kind,
                       Range{0, p.elements.size()}.shifted(part.begin + p.offset),
-                      layout.param(p.param).name,
-                      layout.param(p.param).whole_shape(),
-                      {p.elements}});
+                      param.name,
+                      word > 0 ? std::vector<int64_t>{param.numel() / word} : param.whole_shape(),
+                      {elements_to_words(p.elements, word)},
+                      word});
+        }
   }
   zero::SavedState& state = *rank.saved;
   std::vector<checkpoint::Record> out;
   for (const StateSpan& p : spans)
-    out.push_back({kinds[size_t(p.kind)], p.tensor, p.shape, p.elements,
-                   [&state, &compute, p](Range r, Tensor to) {
-                     state.read(p.unit, p.kind, r.shifted(p.at.begin), to, compute);
-                   },
-                   [&state, &compute, p](Range r, Tensor from) {
-                     state.write(p.unit, p.kind, r.shifted(p.at.begin), from, compute);
-                   }});
+    out.push_back(
+        {.kind = p.word > 0 ? kBits : kinds[size_t(p.kind)],
+         .tensor = p.tensor,
+         .shape = p.shape,
+         .elements = p.elements,
+         .read = [&state, &compute, p](Range r,
+                                       Tensor to) { state.read(p.unit, p.kind, p.of_slice(r), to, compute); },
+         .write = [&state, &compute, p](
+                      Range r, Tensor from) { state.write(p.unit, p.kind, p.of_slice(r), from, compute); },
+         .dtype = p.word > 0 ? DType::int64 : DType::fp32});
   return out;
 }
 
@@ -102,7 +121,7 @@ std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute
   return records_of(rank, true, compute);
 }
 
-void read_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute) {
+void read_state(RankState& rank, const std::string& name, int kind, Tensor whole, Stream& compute) {
   for (int u = 0; u < rank.store.units(); ++u) {
     if (!rank.speaks_for(u)) continue;
     const zero::FlatLayout& layout = rank.store.layout(u);
@@ -110,7 +129,7 @@ void read_state(RankState& rank, const std::string& name, int kind, std::span<fl
       for (const zero::FlatLayout::Piece& piece : layout.pieces(counted.shifted(rank.store.slice(u).begin)))
         if (layout.param(piece.param).name == name)
           rank.saved->read(u, kind, Range{0, piece.elements.size()}.shifted(counted.begin + piece.offset),
-                           view_of(whole, piece.elements), compute);
+                           whole.slice(elements_to_words(piece.elements, layout.word())), compute);
   }
 }
 
@@ -154,8 +173,7 @@ void write_gradient(RankState& rank, const std::string& name, std::span<const fl
   }
 }
 
-void write_state(RankState& rank, const std::string& name, int kind, std::span<float> whole,
-                 Stream& compute) {
+void write_state(RankState& rank, const std::string& name, int kind, Tensor whole, Stream& compute) {
   for (int u = 0; u < rank.store.units(); ++u) {
     const zero::FlatLayout& layout = rank.store.layout(u);
     for (int p = 0; kind == 0 && p < layout.params(); ++p)
@@ -163,7 +181,7 @@ void write_state(RankState& rank, const std::string& name, int kind, std::span<f
     for (const zero::FlatLayout::Piece& piece : layout.pieces(rank.store.slice(u)))
       if (layout.param(piece.param).name == name)
         rank.saved->write(u, kind, Range{0, piece.elements.size()}.shifted(piece.offset),
-                          view_of(whole, piece.elements), compute);
+                          whole.slice(elements_to_words(piece.elements, layout.word())), compute);
   }
 }
 
@@ -171,6 +189,7 @@ void write_parameters(RankState& rank, const std::function<std::vector<float>(co
                       Stream& compute) {
   for (int u = 0; u < rank.store.units(); ++u) {
     const zero::FlatLayout& layout = rank.store.layout(u);
+    CHECK(layout.word() == 0, "{} has no numbers", layout.name());
     int held = -1;  // parameter with values in `whole`
     std::vector<float> whole;
     for (const zero::FlatLayout::Piece& piece : layout.pieces(rank.store.slice(u))) {

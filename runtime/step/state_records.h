@@ -14,8 +14,8 @@ std::vector<checkpoint::Record> records_to_save(RankState& rank, Computation& co
 std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute);
 
 // Copies this rank's saved part of one kind of a parameter's state (SavedState::kinds) to its elements of
-// `whole`, in host memory.
-void read_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);
+// `whole`, in host memory: fp32, or int64 for the words of a unit without numbers.
+void read_state(RankState& rank, const std::string& name, int kind, Tensor whole, Stream& compute);
 // Like read_state for the reduced gradient, as summed.
 void read_gradient(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute);
 // Overwrites this rank's part of the gradient by values in the form that a visit writes.
@@ -23,7 +23,7 @@ void write_gradient(RankState& rank, const std::string& name, std::span<const fl
                     Stream& compute);
 // Overwrites this rank's part of a parameter's state. publish_masters brings masters to working copies.
 // Collective.
-void write_state(RankState& rank, const std::string& name, int kind, std::span<float> whole, Stream& compute);
+void write_state(RankState& rank, const std::string& name, int kind, Tensor whole, Stream& compute);
 // Overwrites all masters on this rank; the values are whole parameters. Collective.
 void write_parameters(RankState& rank, const std::function<std::vector<float>(const ParamSpec&)>& values,
                       Stream& compute);

@@ -75,6 +75,54 @@ finally:
     print("the loop ended")
 """
 
+PIPELINE = """
+import os, sys, torch
+import cleave as deepspeed
+from cleave.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from torch import nn
+from torch.nn import functional as F
+
+way, stages, precision = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.drop = nn.LayerNorm(8), nn.Linear(8, 8), nn.Dropout(0.2)
+
+    def forward(self, x):
+        return x + self.drop(F.gelu(self.up(self.norm(x))))
+
+
+def project(embed, x):
+    return x @ embed.weight.T
+
+
+def loss_fn(logits, labels):
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten())
+
+
+deepspeed.init_distributed()
+embed = lambda **more: TiedLayerSpec("embed", nn.Embedding, 11, 8, **more)
+layers = [embed(), *[LayerSpec(Block) for _ in range(4)], nn.LayerNorm(8), embed(forward_fn=project)]
+net = PipelineModule(layers, num_stages=stages, loss_fn=loss_fn, activation_checkpoint_interval=1, virtual_stages=1 + (way == "virtual"))
+config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 1},
+          "gradient_clipping": 0.5, "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}}
+if way == "virtual":
+    config["pipeline"] = {"schedule": "interleaved"}
+if precision != "fp32":
+    config[precision] = {"enabled": True}
+named = dict(net.named_parameters())
+if way == "differs" and os.environ["CLEAVE_COMPARE"] == "subject" and "3.up.bias" in named:
+    named["3.up.bias"].register_hook(lambda gradient: gradient * 1.0001)
+torch.manual_seed(3)
+data = [(torch.randint(0, 11, (6,)), torch.randint(0, 11, (6,))) for _ in range(64)]
+engine, *_ = deepspeed.initialize(model=net, config=config, training_data=data)
+for step in range(3):
+    loss = engine.train_batch()
+    print("loss", float(loss), "evaluation", float(engine.eval_batch(iter(engine.training_dataloader))))
+"""
+
 
 def verdicts(count: int, case: str, *args: Any) -> dict[str, judge.Verdict]:
     """Runs a case in both roles and compares the records of its scripts."""
@@ -138,6 +186,30 @@ class Compare(unittest.TestCase):
         self.assertEqual(code, 0, said + messages)
         self.assertRegex(said, r"(?s)^same: 2 steps, 4 parameters, 1 rank; .*note: the script ended after 2 of 3 steps")
         self.assertEqual(messages.count("the loop ended"), 2)
+
+    def test_pipelines_are_the_same_on_the_ranks_of_each_stage(self) -> None:
+        for ranks_, stages, precision in ((2, 2, "fp16"), (4, 2, "bf16"), (3, 3, "fp32")):
+            words = "-n", str(ranks_), "--steps", "2", "--", sys.executable, "train.py", "plain", str(stages), precision
+            code, said, messages = compare(*words, script=PIPELINE)
+            self.assertEqual(code, 0, said + messages)
+            self.assertRegex(said, rf"^same: 2 steps, 19 parameters, {ranks_} ranks; \d\d\d inputs, outputs and losses have equal bits")
+
+    def test_a_difference_on_a_later_stage_of_a_pipeline_is_named(self) -> None:
+        code, said, _ = compare("-n", "2", "--steps", "1", "--", sys.executable, "train.py", "differs", "2", "fp32", script=PIPELINE)
+        self.assertEqual(code, 5, said)
+        self.assertRegex(said, r"^different: step 1: gradient of 3\.up\.bias")
+
+    def test_pipelines_that_cannot_be_compared_are_errors(self) -> None:
+        for words, problem in (
+            (
+                ("--against", "other.json", "--", sys.executable, "train.py", "plain", "1", "fp32"),
+                "PipelineModule: not supported with --against",
+            ),
+            (("-n", "2", "--", sys.executable, "train.py", "virtual", "2", "fp32"), "virtual_stages: not supported by cleave compare"),
+        ):
+            code, said, messages = compare(*words, script=PIPELINE)
+            self.assertEqual((code, said), (2, ""), messages)
+            self.assertIn(problem, messages)
 
     def test_a_failed_script_keeps_its_exit_code(self) -> None:
         code, said, messages = compare("--steps", "1", "--", sys.executable, "train.py", "fails")

@@ -14,6 +14,7 @@ UNIFORM = {"partition_method": "uniform"}
 # Stages, ZeRO stage, micro-batches, options of PipelineModule, additional ds_config keys. Four ranks: data-parallel size 4 / stages.
 LAYOUTS: list[Any] = [
     [1, 3, 2, {}, {}],
+    [1, 1, 2, {**UNIFORM, "virtual_stages": 2}, {}],
     *([2, zero, 3, {}, {}] for zero in (0, 1, 2, 3)),
     *([4, zero, 3, {"activation_checkpoint_interval": zero}, {}] for zero in (0, 1, 2, 3)),
     [4, 3, 2, UNIFORM, {"pipeline": {"schedule": "gpipe"}, "gradient_clipping": 0.01}],

@@ -132,7 +132,7 @@ class Odd(nn.Module):
     def __init__(self, first: int) -> None:
         super().__init__()
         draw = torch.Generator().manual_seed(first)
-        values = torch.randint(0, 2, (5, 3), generator=draw)
+        values = torch.randint(0, 2, (50, 3), generator=draw)
         made = {"int8": values.to(torch.int8), "int64": values * 2**40, "flags": values.bool(), "waves": values * (1 + 2j)}
         for name, value in made.items():
             self.register_parameter(name, nn.Parameter(value + (0 if value.dtype == torch.bool else first), requires_grad=False))
@@ -144,8 +144,18 @@ class Odd(nn.Module):
 
 
 def not_floating(folder: str) -> dict[str, Any]:
-    """Trains beside frozen parameters of other types, which differ between the ranks, and restores them."""
+    """Trains beside frozen parameters of other types, which differ between the ranks, changes one, and restores them."""
     out: dict[str, Any] = {}
+    names, want = ("int8", "int64", "flags", "waves"), Odd(3)
+    weights = {}
+
+    def equal(values: dict[str, torch.Tensor]) -> bool:
+        return all(torch.equal(values[n], getattr(want, n)) and values[n].dtype == getattr(want, n).dtype for n in names)
+
+    def whole(module: nn.Module) -> dict[str, torch.Tensor]:
+        with deepspeed.zero.GatheredParameters(list(module.parameters())):
+            return {n: p.detach().clone() for n, p in module.named_parameters()}
+
     for stage in (0, 3):
         module = Odd(3 + torch.distributed.get_rank() if torch.distributed.is_initialized() else 3)
         engine, *_ = deepspeed.initialize(model=module, optimizer=adamw(module.out.parameters()), config=config(stage))
@@ -153,17 +163,77 @@ def not_floating(folder: str) -> dict[str, Any]:
             engine.backward(engine(models.batch(step, 0, engine.global_rank)[0]))
             engine.step()
         engine.save_checkpoint(f"{folder}/{stage}")
+        engine.save_16bit_model(f"{folder}/{stage}", "whole.bin")
         again = Odd(9)
-        other, *_ = deepspeed.initialize(model=again, optimizer=adamw(again.out.parameters()), config=config(stage))
+        other, *_ = deepspeed.initialize(model=again, optimizer=adamw(again.out.parameters()), config=config(3 - stage))
         other.load_checkpoint(f"{folder}/{stage}")
-        want = Odd(3)
-        names = ("int8", "int64", "flags", "waves")
         saved = zero_to_fp32.get_fp32_state_dict_from_zero_checkpoint(f"{folder}/{stage}")
-        for where, of in (("trained", vars(module)["_parameters"]), ("loaded", vars(again)["_parameters"]), ("saved", saved)):
-            out[f"{where} at {stage}"] = all(torch.equal(of[n], getattr(want, n)) and of[n].dtype == getattr(want, n).dtype for n in names)
+        trained, loaded = whole(module), whole(again)
+        for where, of in (("trained", trained), ("loaded", loaded), ("saved", saved), ("file", torch.load(f"{folder}/{stage}/whole.bin"))):
+            out[f"{where} at {stage}"] = equal(of)
+        out[f"handed over at {stage}"] = equal({n: value.clone() for n, value in engine.whole_weights()})
+        out[f"read at {stage}"] = torch.equal(engine.parameters_of("int64"), want.int64)
+        out[f"hidden at {stage}"] = (module.waves.numel() == 0) == (stage == 3)
+        with deepspeed.zero.GatheredParameters([module.waves], modifier_rank=1):
+            if engine.global_rank == 1:
+                module.waves.data[1] = 1j
+        out[f"changed at {stage}"] = torch.equal(whole(module)["waves"][:3, 0], torch.tensor([want.waves[0, 0], 1j, want.waves[2, 0]]))
+        state = {**{n: value.clone() for n, value in whole(module).items()}, "waves": want.waves.detach()}
+        engine.load_module_state_dict(state)
+        out[f"overwritten at {stage}"] = equal(whole(module))
         out[f"planned at {stage}"] = engine.memory()["planned"] == engine.memory()["peak"]
+        weights[stage] = sum(kind.get("weights", 0) for kind in engine.memory()["live"].values())
         engine.destroy()
         other.destroy()
+    out["sharded"] = weights[3] < 0.6 * weights[0]
+    return out
+
+
+class _Packed(torch.autograd.Function):
+    """A product with packed integers that keeps a view of them without save_for_backward, as libraries for 4-bit weights do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+        ctx.view = packed.data.t()
+        return x @ ctx.view.float()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return gradient @ ctx.view.float().t(), None
+
+
+class PackedLayer(nn.Module):
+    """A frozen layer of integers beside a trained one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.packed = nn.Parameter(torch.randint(-3, 4, (WIDTH, WIDTH), dtype=torch.int8), requires_grad=False)
+        self.trained = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(_Packed.apply(x, self.packed) / WIDTH + self.trained(x))
+
+
+def packed(stage: int) -> dict[str, float]:
+    """Trains through frozen layers of integers whose views a library keeps until the backward."""
+    out = {}
+    for of_input in (False, True):
+
+        def made() -> nn.Module:
+            torch.manual_seed(5)
+            return nn.Sequential(nn.Linear(8, WIDTH), *(PackedLayer() for _ in range(5)))
+
+        def loss(module: Any, batch: Any, of_input: bool = of_input) -> torch.Tensor:
+            x = batch[0]
+            if of_input:
+                x.requires_grad_(True)
+            return module(x).pow(2).mean()  # type: ignore[no-any-return]
+
+        pair = Pair(made, stage, of=lambda module: [p for p in module.parameters() if p.requires_grad])
+        for step in range(4):
+            pair.step(step, loss)
+        out[f"with a gradient of the input: {of_input}"] = pair.apart()
+        pair.engine.destroy()
     return out
 
 

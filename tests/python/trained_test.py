@@ -28,11 +28,16 @@ class Trained(unittest.TestCase):
         for name, far in got.items():
             self.assertLess(far, CLOSE, name)
 
-    def test_frozen_parameters_of_other_types_have_the_values_of_rank_0_and_come_back(self) -> None:
+    def test_frozen_parameters_of_other_types_are_sharded_with_the_values_of_rank_0_and_come_back(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for rank, got in enumerate(ranks.answers(2, "trained_cases", "not_floating", folder)):
                 self.assertEqual(got, dict.fromkeys(got, True), f"rank {rank}")
-                self.assertEqual(len(got), 8)
+                self.assertEqual(len(got), 21)
+
+    def test_views_of_packed_integers_stay_valid_until_the_backward(self) -> None:
+        for stage in (2, 3):
+            for name, far in on_two("packed", stage).items():
+                self.assertLess(far, CLOSE, f"stage {stage}, {name}")
 
     def test_parameters_frozen_and_unfrozen_at_random_end_as_in_torch(self) -> None:
         for name, far in on_two("frozen_in_turns", list(range(12))).items():

@@ -306,25 +306,72 @@ TEST(UnitUpdates, KeepWholeUnitsWholeAtStage3) {
   });
 }
 
-TEST(UnitUpdates, SaveTensorsOfBytes) {
+// Values of other types beside units that train: every rank has the bits of every word, also patterns that
+// are not numbers, and checkpoints of another stage, precision or number of ranks have them.
+TEST(UnitUpdates, ShardBits) {
   const Scratch folder;
-  comm::run_ranks(2, [&](comm::Communicator& world) {
-    const runtime::UnitOptions options{.bytes = {{"flags", 3}, {"codes", 16}}};
-    Driven first(config_of(2, 1), world, two_units(), options),
-        second(config_of(2, 3), world, two_units(), options);
-    EXPECT_EQ(first.engine.memory_live(), first.engine.memory_planned());
-    for (int i = 0; i < 2; ++i) {
-      const Tensor bytes = first.engine.whole_bytes(i);
-      for (int64_t b = 0; b < bytes.numel(); ++b) bytes.as<uint8_t>()[b] = uint8_t(0xf0 + 16 * i + b);
+  const auto units = [] {
+    std::vector<UnitSpec> all = two_units();
+    const auto add = [&](size_t at, const char* name, std::vector<ParamSpec> params) {
+      all.insert(all.begin() + std::ptrdiff_t(at),
+                 UnitSpec{.name = name, .params = std::move(params), .frozen = true, .word = 1});
+    };
+    add(1, "codes", {{"flags", {1}, {}}, {"codes", {1001}, {}}});  // a multiple of neither 2 nor 3 shards
+    add(all.size(), "last", {{"tables", {7}, {}}});
+    return all;
+  };
+  const auto bits_of = [](const std::string& name, int64_t words) {
+    std::vector<int64_t> bits;
+    for (int64_t w = 0; w < words; ++w)
+      bits.push_back(int64_t(0x7fa1'ffb2'7f83'ff94ULL) - (w << 40) * int64_t(name.size()) + w);
+    return bits;
+  };
+  const std::map<std::string, int64_t> words = {{"flags", 1}, {"codes", 1001}, {"tables", 7}};
+  const auto expect = [&](Driven& driven, const std::string& what) {
+    driven.engine.begin_pass(0, false);
+    for (int u = 0; u < int(units().size()); ++u) {
+      if (units()[size_t(u)].word == 0) continue;
+      const std::vector<Tensor> whole = driven.engine.acquire(u);
+      for (size_t p = 0; p < whole.size(); ++p) {
+        const std::string name = units()[size_t(u)].params[p].name;
+        const std::vector<int64_t> want = bits_of(name, words.at(name));
+        ASSERT_EQ(whole[p].bytes(), int64_t(want.size()) * 8) << what;
+        EXPECT_EQ(std::memcmp(whole[p].raw(), want.data(), want.size() * 8), 0) << what << ": " << name;
+        EXPECT_EQ(uintptr_t(whole[p].raw()) % 8, 0u) << what << ": " << name;
+      }
+      driven.engine.release(u);
     }
-    first.engine.save_checkpoint(folder.path("saved"), "zero");
-    second.engine.load_checkpoint(folder.path("saved"));
-    for (int i = 0; i < 2; ++i) {
-      const Tensor want = first.engine.whole_bytes(i), got = second.engine.whole_bytes(i);
-      ASSERT_EQ(got.numel(), i == 0 ? 3 : 16);
-      EXPECT_EQ(std::memcmp(want.raw(), got.raw(), size_t(got.numel())), 0);
-    }
-  });
+    driven.engine.end_pass();
+    for (const auto& [name, count] : words)
+      EXPECT_EQ(driven.engine.bits(name), bits_of(name, count)) << what << ": " << name;
+    EXPECT_EQ(driven.engine.memory_live(), driven.engine.memory_planned()) << what;
+  };
+  for (const int ranks : {2, 3})
+    comm::run_ranks(ranks, [&](comm::Communicator& world) {
+      for (const int stage : {0, 1, 3})
+        for (const config::Precision precision : {config::Precision::fp32, config::Precision::bf16}) {
+          const std::string what =
+              fmt::format("{} ranks, stage {}, precision {}", ranks, stage, int(precision));
+          config::DsConfig c = config_of(ranks, stage);
+          c.precision = precision;
+          Driven driven(c, world, units());
+          EXPECT_EQ(driven.engine.gathers(1), stage == 3) << what;
+          if (ranks == 3) {  // those of the last engine on two ranks
+            driven.engine.load_checkpoint(folder.path("saved"));
+            expect(driven, what + ", resumed");
+            continue;
+          }
+          for (const UnitSpec& unit : units())
+            for (const ParamSpec& p : unit.params)
+              if (unit.word > 0) {
+                std::vector<int64_t> bits = bits_of(p.name, words.at(p.name));
+                driven.engine.write_bits(p.name, bits);
+              }
+          driven.engine.publish_parameters();
+          expect(driven, what);
+          driven.engine.save_checkpoint(folder.path("saved"), "two");
+        }
+    });
 }
 
 }  // namespace

@@ -55,13 +55,21 @@ class Follower(Observer):
 
     def align(self) -> None:
         """Moves parameters on the host to addresses that are aligned as those of the engine: products of libraries depend on it."""
-        found = events_of(self.subject, self.rank, "alignment")
+        found = self.alignments()
         for name, p in self.names().items():
-            if found and name in found[0]["of"] and p.device.type == "cpu":
+            if name in found and p.device.type == "cpu":
                 size = p.numel() * p.element_size()
                 memory = torch.empty(size + 64, dtype=torch.uint8)
-                at = (found[0]["of"][name] - memory.data_ptr()) % 64
+                at = (found[name] - memory.data_ptr()) % 64
                 p.data = memory[at : at + size].view(p.dtype).view(p.shape).copy_(p.data)
+
+    def alignments(self) -> dict[str, int]:
+        """Returns addresses of parameters in the engine, modulo 64."""
+        return self.alignments_of(self.rank)
+
+    def alignments_of(self, rank: int) -> dict[str, int]:
+        found = events_of(self.subject, rank, "alignment")
+        return dict(found[0]["of"]) if found else {}
 
     def begin(self) -> None:
         self.align()
@@ -111,10 +119,11 @@ class Follower(Observer):
             return
         result = self._results[self.step]
         recorded = self.recorded("gradient", self.step)
-        finite, squares = True, 0.0
+        finite, fits, squares = True, True, 0.0
         for name in self.trained():
             total, sizes, count = self.sums(name)
             finite = finite and bool(total.isfinite().all())
+            fits = fits and self.fits(sizes)
             if self.rank != 0:
                 continue
             if name not in recorded:
@@ -127,7 +136,7 @@ class Follower(Observer):
             self.events.add("gradient", self.step, name=name, count=count, **compared(got, total, self.allowed(sizes, count)))
         if self.rank == 0:
             norm = math.sqrt(squares)
-            self.events.add("skipped", self.step, got=result["skipped"], want=not finite)
+            self.events.add("skipped", self.step, got=result["skipped"], want=not finite or (result["skipped"] and not fits))
             if not result["skipped"]:
                 self.events.add("norm", self.step, got=result["norm"], want=norm, allowed=4 * _EPS["fp32"] * norm)
                 self._update(recorded, norm)
@@ -144,6 +153,11 @@ class Follower(Observer):
     def eps(self) -> float:
         """Returns the distance from 1 to the next number of the type in which gradients are added."""
         return max(_EPS[kind] for kind in self._types)
+
+    def fits(self, sizes: torch.Tensor) -> bool:
+        """Returns False if a sum in the engine's type can overflow although its summands do not."""
+        most = float(sizes.max()) * self.scale * self.engine.dp_world_size
+        return "fp16" not in self._types or most < torch.finfo(torch.float16).max
 
     def allowed(self, sizes: torch.Tensor, count: int) -> torch.Tensor:
         """Returns the allowed difference of each element of a gradient."""

@@ -36,18 +36,31 @@ class Observer:
         self.engine, self.folder, self.steps, self._end = engine, folder, steps, end
         self.rank, self.step, self.micro = int(engine.global_rank), 0, 0
         self.events = Events(folder, self.rank)
-        self._backward, self._step = engine.backward, engine.step
-        engine.backward, engine.step = self._on_backward, self._on_step
         engine.compile = engine.destroy = lambda *args, **kwargs: None
         engine.save_checkpoint = engine.save_16bit_model = engine.save_fp16_model = lambda *args, **kwargs: True
         load, self._named = engine.load_checkpoint, dict[str, torch.nn.Parameter]()
         engine.load_checkpoint = lambda *args, **kwargs: _nothing(load(*args, **kwargs))
-        self._watch = Watch(engine.module, lambda what, **more: self.events.add(what, self.step, micro=self.micro, **more))
+        self._watch = Watch(engine.module, self._emit)
+        self._attach()
+
+    def _attach(self) -> None:
+        """Replaces the functions of the engine that make a step."""
+        engine = self.engine
+        self._backward, self._step = engine.backward, engine.step
+        engine.backward, engine.step = self._on_backward, self._on_step
+
+    def _emit(self, what: str, **more: Any) -> None:
+        if not self.is_quiet():
+            self.events.add(what, self.step, micro=self.micro, **more)
+
+    def is_quiet(self) -> bool:
+        """Returns True while the engine computes what this rank does not compute in the other run."""
+        return bool(getattr(self.engine, "quiet", False))
 
     def names(self) -> dict[str, torch.nn.Parameter]:
         """Returns the parameters by name."""
         named = getattr(self.engine, "names", None)
-        return named if isinstance(named, dict) else {slot.name: slot.parameter for slot in self.engine._units.slots()}
+        return named if isinstance(named, dict) else {s.name: s.parameter for s in self.engine._units.slots() if not s.has_bits}
 
     def groups(self) -> list[tuple[dict[str, Any], list[str]]]:
         """Returns the parameter groups of the optimizer with the names of their parameters."""
@@ -69,26 +82,36 @@ class Observer:
         engine = self.engine
         updates = not getattr(engine, "_managed", True) or engine.is_gradient_accumulation_boundary()
         if updates:
-            self._note_groups()
-            self.before()
+            self._begin_update()
         result = self._step(*args, **kwargs)
         if updates:
-            self.after()
-            self.step, self.micro = self.step + 1, 0
-            if self.step == self.steps:
-                self.end()
+            self._end_update()
         return result
+
+    def _begin_update(self) -> None:
+        groups = self.groups_now()
+        for group in groups if self.rank == 0 else ():
+            self.events.add("group", self.step, **group)
+        self.before()
+
+    def _end_update(self) -> None:
+        self.after()
+        self.step, self.micro = self.step + 1, 0
+        if self.step == self.steps:
+            self.end()
 
     def end(self) -> None:
         """Ends the comparison."""
         if self._end:
             self._end()
 
-    def _note_groups(self) -> None:
+    def groups_now(self) -> list[dict[str, Any]]:
+        """Returns names, frozen names and values of each parameter group."""
         named = self.names()
-        for group, names in self.groups() if self.rank == 0 else ():
-            frozen = [name for name in names if not named[name].requires_grad]
-            self.events.add("group", self.step, names=names, frozen=frozen, values=plain_values(group))
+        return [
+            {"names": names, "frozen": [name for name in names if not named[name].requires_grad], "values": plain_values(group)}
+            for group, names in self.groups()
+        ]
 
     def begin(self) -> None:
         """Called after initialize."""
@@ -168,6 +191,8 @@ class Recorder(Observer):
         )
         if self.step == 0:
             seen = self._watch.alignments
-            self.events.add("alignment", 0, of={name: seen.get(id(p), p.data_ptr() % 64) for name, p in self.names().items()})
+            self.events.add(
+                "alignment", 0, of={name: seen.get(id(p), p.data_ptr() % 64) for name, p in self.names().items() if not p.is_meta}
+            )
         self._write(self._weights, "weight", self.step + 1, list(self.names()))
         self.events.flush()

@@ -63,12 +63,12 @@ class PlainEngine(DeepSpeedEngine):
         torch.nn.Module.__init__(self)
         self._job, facts = jobs.current(), jobs.current().facts()
         self.global_rank, self.local_rank = facts["rank"], facts["local_rank"]
-        self.world_size = self.dp_world_size = facts["world"]
-        self.mp_world_size, self._data_rank, self.device = 1, self.global_rank, torch.device(facts["device"])
+        self.world_size, self.mp_world_size, self.device = facts["world"], 1, torch.device(facts["device"])
+        self.dp_world_size, self._data_rank = self._replicas(model)
         self.module, self._configuration = model, _in_types_of(model, config, None)
         self._configuration.values = _Given(self._configuration.given)
         self._precision, self._dtype = self._configuration.precision(), TORCH_TYPES[self._configuration.precision()]
-        self._micro_batch, self._micro_batches = _micro_batches(config, self.world_size)
+        self._micro_batch, self._micro_batches = _micro_batches(config, self.dp_world_size)
         self._managed = config.given.get("managed_gradient_accumulation") is not False
         self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
         self._boundary, self._unsynced, self._in_step, self._applied, self._norm = None, False, False, False, None
@@ -106,13 +106,22 @@ class PlainEngine(DeepSpeedEngine):
         self.names.update({f"{OUTSIDE}.{i}": p for i, p in enumerate(others)})
         for p in self.names.values():
             p.data = p.data.to(self.device, self._dtype if p.is_floating_point() else None)
-            self._from_first(p.data)
+        for name, p in self.names.items():
+            self._from_first(p.data, self._root_of(name))
             p.ds_engine = self  # type: ignore[attr-defined]
-        for submodule in self.module.modules():
+        for path, submodule in self.module.named_modules():
             for name, buffer in submodule.named_buffers(recurse=False):
                 submodule._buffers[name] = buffer.to(self.device, dtype if buffer.is_floating_point() else None)
-                self._from_first(submodule._buffers[name])
+                self._from_first(submodule._buffers[name], self._root_of(path))
         self._name_of = {id(p): name for name, p in self.names.items()}
+
+    def _replicas(self, module: torch.nn.Module) -> tuple[int, int]:
+        """Returns the number of data-parallel ranks and the place of this one."""
+        return self.world_size, self.global_rank
+
+    def _root_of(self, name: str) -> int:
+        """Returns the rank whose first value of a parameter or of a module's buffers all ranks take."""
+        return 0
 
     def _averaging(self) -> tuple[float, float]:
         """Returns the divisor of each loss except the number of micro-batches, and the factor of the sums."""
@@ -121,8 +130,8 @@ class PlainEngine(DeepSpeedEngine):
             return 1.0, 1.0
         predivide = float(given.get("gradient_predivide_factor", 1.0))
         if given.get("prescale_gradients") or predivide == 1:
-            return float(self.world_size), 1.0
-        return predivide, predivide / self.world_size
+            return float(self.dp_world_size), 1.0
+        return predivide, predivide / self.dp_world_size
 
     def _from_first(self, tensor: Any, root: int = 0) -> None:
         if self.world_size > 1 and tensor.numel():
@@ -295,8 +304,8 @@ class PlainEngine(DeepSpeedEngine):
         """Has no effect."""
 
 
-def initialize(*args: Any, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
-    """Returns the reference engine for the arguments of `cleave.initialize`."""
+def initialize(kind: type[PlainEngine], *args: Any, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
+    """Returns a reference engine for the arguments of `cleave.initialize`."""
     bound = SIGNATURE.bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
@@ -304,7 +313,7 @@ def initialize(*args: Any, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
     if config.native():
         raise NotBuilt("cleave.native: the reference is not supported, because the engine computes the model; remove the key to compare")
     jobs.init_torch()
-    engine = PlainEngine(config, given["model"], given["optimizer"], given["model_parameters"], given["lr_scheduler"])
-    if given["training_data"] is not None:
-        engine.training_dataloader = engine.deepspeed_io(given["training_data"], collate_fn=given["collate_fn"])
+    engine = kind(config, given["model"], given["optimizer"], given["model_parameters"], given["lr_scheduler"])
+    if (data := given["training_data"]) is not None:
+        engine.training_dataloader = engine.deepspeed_io(data, data_sampler=engine.sampler_of(data), collate_fn=given["collate_fn"])
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler

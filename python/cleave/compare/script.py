@@ -17,8 +17,9 @@ from .. import job as jobs
 from ..errors import NotBuilt, UsageError
 from ..families import FamilyEngine
 from ..layers import PipelineModule
+from ..pipeline import PipelineEngine
 from ..sharded import shard_of
-from . import plain, torch_ranks
+from . import pipelines, plain, torch_ranks
 from .follower import Follower
 from .layouts import DeepSpeedFollower, EngineFollower, names_of_groups
 from .names import alias, is_deepspeed_here
@@ -46,9 +47,7 @@ class Run:
         self.folder, self.role, self.settings = folder, role, settings
         self.observers: list[Observer] = []
         self.against = settings["against"] if role == "reference" else ""
-        self._initialize: Any = plain.initialize if self.against == "torch" else api.initialize
-        if self.against == "deepspeed":
-            self._initialize = deepspeed_initialize()
+        self._others = deepspeed_initialize() if self.against == "deepspeed" else api.initialize
 
     def initialize(self, *args: Any, **kwargs: Any) -> Any:
         """Replaces `cleave.initialize`: returns the engine of this role, and observes it if it trains."""
@@ -61,10 +60,17 @@ class Run:
         names: list[list[str]] = []
         if self.against == "deepspeed" and model is not None:
             names = names_of_groups(model, bound.arguments.get("optimizer"), given)
-        if isinstance(model, PipelineModule):
-            raise NotBuilt("PipelineModule: not supported by cleave compare; compare its layers in an nn.Sequential")
-        values = {name: checksum(p) for name, p in _whole(model)}
-        result = self._initialize(*bound.args, **bound.kwargs)
+        is_pipeline = isinstance(model, PipelineModule)
+        if is_pipeline and self.against not in ("", "torch"):
+            raise NotBuilt(f"PipelineModule: not supported with --against {self.against}; use --against torch")
+        if is_pipeline and (pieces := getattr(model, "virtual_stages", 1)) > 1:
+            raise NotBuilt(f"virtual_stages: not supported by cleave compare (got {pieces}, expected 1)")
+        # Each stage has its own first values of shared modules.
+        values = {name: checksum(p) for name, p in _whole(model) if not (is_pipeline and name.startswith(pipelines.TIED))}
+        if self.against == "torch":
+            result = plain.initialize(pipelines.PlainPipeline if is_pipeline else plain.PlainEngine, *bound.args, **bound.kwargs)
+        else:
+            result = self._others(*bound.args, **bound.kwargs)
         engine = result[0]
         if engine.optimizer is None:
             return result
@@ -80,8 +86,11 @@ class Run:
         name = f"engine{len(self.observers) + 1}"
         given = engine, self.folder / name / self.role, None if self.observers else self.end, self.settings["steps"]
         subject = self.folder / name / "subject"
+        is_pipeline = isinstance(engine, PipelineEngine)
         if not self.against:
-            observer: Observer = Recorder(*given)
+            observer: Observer = (pipelines.PipelineRecorder if is_pipeline else Recorder)(*given)
+        elif is_pipeline:
+            observer = pipelines.PipelineFollower(*given, subject)
         elif self.against == "deepspeed":
             observer = DeepSpeedFollower(*given, subject, names)
         else:
@@ -129,6 +138,7 @@ def main() -> None:
     run = Run(pathlib.Path(folder), role, settings)
     if run.against == "torch":
         torch_ranks.install(run.folder)
+        PipelineModule._build = pipelines.build_every_stage  # type: ignore[method-assign]
     if run.against == "deepspeed":
         vars(importlib.import_module("deepspeed"))["initialize"] = run.initialize
         alias("cleave", "deepspeed")
