@@ -1,5 +1,6 @@
 """Checkpoints of a stepped engine: the state of the script in addition to the engine's records, and how training resumes."""
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -110,7 +111,7 @@ class SavedModule(SteppedModule):
         """Writes the checkpoint SAVE_DIR/TAG from all ranks, in the format of `cleave train`. Collective.
 
         Args:
-            save_dir: folder of checkpoints; created if missing.
+            save_dir: folder of checkpoints; created if missing. If it differs between ranks, that of rank 0 is used, with a warning.
             tag: name of the checkpoint (default: `global_stepN`).
             client_state: values of the script, saved as JSON. docs/python.md lists the supported types.
             save_latest: accepted; the file `latest` is always written.
@@ -130,8 +131,23 @@ class SavedModule(SteppedModule):
         self._require_no_update_under_way()
         name = str(tag or f"global_step{self.global_steps}")
         self._saves_to = os.fspath(save_dir), client_state
-        self._native.save_checkpoint(os.fspath(save_dir), name, json.dumps(self._beside(client_state).packed()))
+        folder = self._folder_of_all(os.fspath(save_dir))
+        self._native.save_checkpoint(folder, name, json.dumps(self._beside(client_state).packed()))
         return True
+
+    def _folder_of_all(self, folder: str) -> str:
+        """Returns the folder of rank 0, or of this rank if it cannot see that one. A script may name folders by the time. Collective."""
+        folders = [json.loads(text) for text in jobs.texts_of_all(json.dumps(folder))]
+        other = next((rank for rank, each in enumerate(folders) if each != folders[0]), None)
+        if other is None:
+            return folder
+        if self.global_rank == 0:
+            differs = f"the folder differs between ranks (rank 0: {folder}, rank {other}: {folders[other]})"
+            print(f"warning: save_checkpoint: {differs}; ranks save to that of rank 0", flush=True)
+            with contextlib.suppress(OSError):  # the save reports it
+                os.makedirs(folder, exist_ok=True)
+        jobs.current().sum([0.0])  # after rank 0 has made its folder
+        return folders[0] if os.path.isdir(folders[0]) else folder
 
     def _require_no_update_under_way(self) -> None:
         """Requires that no unit was updated in this step, which may happen as early as its last backward.

@@ -66,6 +66,13 @@ class Shard:
         parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
         _hidden[self._nothing.data_ptr()] = self
 
+    def convert(self, parameter: torch.nn.Parameter, function: Any) -> None:
+        """Applies a function to this rank's part, such as a conversion to another type. The part stays in host memory."""
+        self._part = function(self._part).detach().to("cpu")
+        self.dtype = self._part.dtype
+        _hidden.pop(self._nothing.data_ptr(), None)
+        self.hide(parameter)
+
     def __reduce__(self) -> Any:
         """Pickles None: a pickled parameter is whole."""
         return type(None), ()
@@ -139,6 +146,21 @@ def shard_of(parameter: Any) -> Shard | None:
     return getattr(parameter, "ds_shard", None)
 
 
+def restored(parameter: torch.nn.Parameter) -> Shard | None:
+    """Returns the shard that `hidden_in` returns, also if the script replaced the data of the parameter by a conversion of it.
+
+    After such a conversion (`p.data = p.data.float()`), the parameter is sharded in the new type.
+    """
+    hidden, shard = hidden_in(parameter), shard_of(parameter)
+    if hidden is not None or shard is None:
+        return hidden
+    data = parameter.detach()
+    if data.shape != shard.shape or not data.is_floating_point() or not data.flatten()[:1].isnan().all() or not data.isnan().all():
+        return None
+    shard.convert(parameter, lambda part: part.to(data.dtype))
+    return shard
+
+
 def share_out(module: torch.nn.Module, checks: bool) -> None:
     """Shards the direct parameters of a module. Collective."""
     for parameter in module.parameters(recurse=False):
@@ -163,7 +185,7 @@ def value_of(parameter: torch.nn.Parameter) -> torch.Tensor:
     if engine is not None and parameter.ds_status == ZeroParamStatus.NOT_AVAILABLE:  # type: ignore[attr-defined]
         return engine.parameters_of(engine.name_of(parameter))  # type: ignore[no-any-return]
     shard = shard_of(parameter)
-    return parameter.detach() if shard is None or hidden_in(parameter) is None else shard.gather()
+    return parameter.detach() if shard is None or restored(parameter) is None else shard.gather()
 
 
 # DeepSpeed's zero.Init replaces constructors of tensors, and transformers resets this one meanwhile. Cleave leaves them unchanged.

@@ -11,7 +11,7 @@ import torch
 from . import job as jobs
 from .configuration import configuration_of
 from .errors import UsageError
-from .sharded import Reads, hidden_in, share_out, used
+from .sharded import Reads, hidden_in, restored, shard_of, share_out, used
 from .tiling import TiledLinear, TiledLinearReturnBias  # noqa: F401
 
 
@@ -45,7 +45,7 @@ def GatheredParameters(  # noqa: N802
 @contextlib.contextmanager
 def _before_an_engine(parameters: list[torch.nn.Parameter], modifier_rank: int | None) -> Iterator[None]:
     _reads.hide(parameters)
-    shards = [(p, shard) for p in dict.fromkeys(parameters) if (shard := hidden_in(p)) is not None]
+    shards = [(p, shard) for p in dict.fromkeys(parameters) if (shard := restored(p)) is not None]
     for parameter, shard in shards:
         shard.show(parameter)
     try:
@@ -60,7 +60,7 @@ def _before_an_engine(parameters: list[torch.nn.Parameter], modifier_rank: int |
 
 def _copied(self: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
     """Copies a parameter. The copy of a sharded one is whole outside of `Init`. Collective for those."""
-    shard = None if Init._depth or id(self) in memo else hidden_in(self)
+    shard = None if Init._depth or id(self) in memo else restored(self)
     if shard is None:
         return _copied_as_it_is(self, memo)  # type: ignore[no-untyped-call]
     memo[id(self)] = torch.nn.Parameter(shard.gather(), self.requires_grad)
@@ -69,6 +69,26 @@ def _copied(self: torch.nn.Parameter, memo: dict[int, Any]) -> Any:
 
 _copied_as_it_is = torch.nn.Parameter.__deepcopy__
 torch.nn.Parameter.__deepcopy__ = _copied  # type: ignore[method-assign, assignment]
+
+
+def _applied(self: torch.nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+    """Converts a module (`to`, `bfloat16`, `cuda`). Sharded parameters stay sharded: each rank converts its part."""
+    every = self._parameters
+    sharded = {name for name, p in every.items() if (shard := shard_of(p)) is not None and hidden_in(p) is shard}
+    if not sharded:
+        return _applied_as_it_is(self, function, recurse)
+    for name in sharded:
+        parameter: Any = every[name]
+        parameter.ds_shard.convert(parameter, function)
+    self._parameters = {name: p for name, p in every.items() if name not in sharded}
+    try:
+        return _applied_as_it_is(self, function, recurse)
+    finally:
+        self._parameters = {**every, **self._parameters}
+
+
+_applied_as_it_is: Any = torch.nn.Module._apply
+torch.nn.Module._apply = _applied  # type: ignore[method-assign]
 
 
 class Init(contextlib.AbstractContextManager["Init"]):

@@ -131,6 +131,57 @@ def copied() -> list[bool]:
     return [hidden, same, tied[0] is tied[1]]
 
 
+def _swapped(net: nn.Module) -> None:
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    net.bfloat16()
+    torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def _data(net: nn.Module) -> None:
+    for parameter in net.parameters():
+        parameter.data = parameter.data.to(torch.float64).to(torch.bfloat16)
+
+
+class Reader(nn.Module):
+    """Has an LSTM, which keeps its parameters also in a list, and one parameter twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.first, self.second = nn.LSTM(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.register_buffer("scale", torch.ones(1))
+
+
+CONVERSIONS: dict[str, Callable[[nn.Module], Any]] = {
+    "to another device": lambda net: net.to("cpu:0"),  # tensors on "cpu" are copied
+    "bfloat16": lambda net: net.bfloat16(),
+    "half and float": lambda net: net.half().float(),
+    "swapped": _swapped,
+    "data": _data,
+}
+
+
+def converted() -> dict[str, Any]:
+    """Returns by conversion of a sharded module the names and types that differ from those of a whole one, and the bytes of a parameter."""
+    out = {}
+    for kind, convert in CONVERSIONS.items():
+        want = models.seeded(Reader)
+        with deepspeed.zero.Init(config_dict_or_path=config(3)):
+            net = models.seeded(Reader, int(os.environ["RANK"]))
+        optimizer = torch.optim.SGD(net.parameters())  # keeps the parameters
+        for module in (want, net):
+            convert(module)
+        nbytes = net.first.weight.untyped_storage().nbytes()
+        with deepspeed.zero.GatheredParameters(net):
+            have = dict(net.named_parameters())
+            other = [name for name, p in want.named_parameters() if p.dtype != have[name].dtype or not torch.equal(p, have[name])]
+        engine = deepspeed.initialize(model=net, optimizer=optimizer, config={"train_batch_size": 2, "zero_optimization": {"stage": 3}})[0]
+        held = [name for name, p in want.named_parameters() if not torch.equal(p.float(), engine.parameters_of(name).float())]
+        out[kind] = {"other": other, "held": held, "names": [*have], "buffer": str(net.scale.dtype), "bytes": nbytes}
+        engine.destroy()
+    return out
+
+
 class Stack(nn.Module):
     """Copies of a layer; remembers how many parameters are whole after each copy."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import unittest
 
+import init_cases
 import models
 import ranks
 
@@ -22,6 +23,16 @@ class Init(unittest.TestCase):
 
     def test_copies_after_the_context_are_whole(self) -> None:
         self.assertEqual(ranks.answers(2, CASES, "copied"), [[True, True, True]] * 2)
+
+    def test_conversions_after_the_context_keep_values(self) -> None:
+        names = [name for name, _ in init_cases.Reader().named_parameters()]
+        for seen in ranks.answers(2, CASES, "converted"):
+            for kind, found in seen.items():
+                with self.subTest(kind=kind):
+                    self.assertEqual([found["other"], found["held"], found["names"]], [[], [], names])
+                    self.assertEqual(found["buffer"], "torch.bfloat16" if kind in ("bfloat16", "swapped") else "torch.float32")
+                    if kind != "data":  # the conversions of a script have memory
+                        self.assertEqual(found["bytes"], 2 if kind in ("bfloat16", "swapped") else 4, "memory of one number")
 
     def test_few_parameters_of_finished_modules_are_whole(self) -> None:
         for seen in ranks.answers(2, CASES, "room"):

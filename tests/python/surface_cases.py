@@ -132,6 +132,15 @@ def loader(size: int, folder: str) -> dict[str, list[int]]:
     return out
 
 
+def folders(folder: str) -> None:
+    """Saves into a folder with another name on each rank."""
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2))[0]
+    steps(engine, 1)
+    engine.save_checkpoint(os.path.join(folder, "run", f"of rank {engine.global_rank}"))
+    path, _ = engine.load_checkpoint(os.path.join(folder, "run", "of rank 0"))
+    print("loaded", os.path.relpath(path, folder), os.listdir(os.path.join(folder, "run")), flush=True)
+
+
 def surface(stages: list[int]) -> dict[str, dict[str, Any]]:
     """Returns results of an engine outside of steps, each compared with torch alone or as a number that must be true."""
     out = {}

@@ -73,6 +73,14 @@ class Surface(unittest.TestCase):
                 self.assertEqual(share[tag], share["third"], "from a checkpoint on, the next batch that no step had")
                 self.assertEqual(share[tag + " after"], share["seen"], "a whole pass after it")
 
+    def test_ranks_with_different_folders_save_into_that_of_the_first(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            ended = ranks.run(2, CASES, "folders", folder)
+            self.assertEqual(ended.code, 0, ended.output)
+            both = f"(rank 0: {folder}/run/of rank 0, rank 1: {folder}/run/of rank 1)"
+        self.assertIn(f"warning: save_checkpoint: the folder differs between ranks {both}; ranks save to that of rank 0\n", ended.output)
+        self.assertEqual(ended.output.count("loaded run/of rank 0/global_step1 ['of rank 0']"), 2)
+
     def test_arguments_are_honoured_or_errors_with_their_name(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             seen = ranks.answers(2, CASES, "arguments", folder)
