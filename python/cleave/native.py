@@ -14,7 +14,7 @@ from typing import Any
 from .errors import CleaveError, error_of
 from .programs import installed
 
-_C_VERSION = 11
+_C_VERSION = 12
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "uint8": 7}  # numbers of types in the C interface
 
 

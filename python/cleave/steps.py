@@ -1,30 +1,18 @@
 """Training steps of a module in an engine: gradients, accumulation and updates."""
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from types import ModuleType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from .configuration import Configuration
-from .errors import StepOrderError, UsageError
+from .errors import CleaveError, StepOrderError, TrainingError, UsageError
 from .functions import is_of_level
+from .outputs import tensors_in
 from .partition import SameOnRanks
 from .trained import TrainedModule
-
-
-def tensors_in(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
-    """Yields the tensors in an output: in containers that torch knows, dataclasses, and other objects with attributes."""
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-        elif depth and not isinstance(leaf, type | torch.nn.Module | ModuleType):
-            names = [f.name for f in dataclasses.fields(leaf)] if dataclasses.is_dataclass(leaf) else getattr(leaf, "__dict__", ())
-            yield from tensors_in([getattr(leaf, name, None) for name in names], depth - 1) if names else ()
 
 
 class SteppedModule(TrainedModule):
@@ -32,6 +20,7 @@ class SteppedModule(TrainedModule):
 
     _asked = False  # inside backward() of any engine
     _scaled: float | None = None  # factor of scale() of any engine, until the backward of that loss
+    _recovers = True  # training continues after a backward that failed on all ranks
     _loss: torch.Tensor | None = None  # loss that scale() of this engine multiplied
 
     def __init__(
@@ -41,6 +30,7 @@ class SteppedModule(TrainedModule):
         self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
         self._boundary: bool | None = None  # set by the script; None: counted
         self._unsynced = False
+        self._unsummed = False  # all backwards of the step ran inside no_sync
         self._losses: list[torch.Tensor] = []  # micro-batches of the current step
         self._in_step = self._has_gradients = self._applied = self._own = False
         self._norm: float | None = None
@@ -130,6 +120,9 @@ class SteppedModule(TrainedModule):
     def no_sync(self) -> Iterator[None]:
         """Context for backwards that do not sum gradients over ranks. The backward after the context sums all.
 
+        Inside, `safe_get_full_grad` returns the gradient that this rank has accumulated. `zero_grad` discards the gradients of a step
+        whose backwards all ran inside.
+
         Raises:
             UsageError: at ZeRO stages 2 and 3.
         """
@@ -148,6 +141,7 @@ class SteppedModule(TrainedModule):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Calls the module. Gradients that reach the outputs go to the engine. Collective at stage 3."""
+        self._leave_failed_backward()
         if torch.is_grad_enabled():
             self._follow_growth()
             if self._same:
@@ -182,8 +176,13 @@ class SteppedModule(TrainedModule):
             return
 
         def end() -> None:
-            self._residency.end_backward()
             SteppedModule._scaled = None
+            try:
+                self._residency.end_backward()
+            except TrainingError as error:
+                if counts:
+                    self._lose_step(error)
+                raise
             if counts:
                 self._has_gradients = self._own = True
                 self._shown.gave(last)
@@ -202,7 +201,8 @@ class SteppedModule(TrainedModule):
     def _begin_step(self) -> None:
         if not self._in_step:
             self._native.begin_step(self._micro_batches)
-            self._in_step = True
+            self._in_step = self._unsummed = True
+        self._unsummed = self._unsummed and self._unsynced
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Computes the gradients of a loss. Collective.
@@ -219,6 +219,10 @@ class SteppedModule(TrainedModule):
 
         Raises:
             UsageError: the loss has several elements or no gradient.
+            TrainingError: the backward failed on another rank.
+
+        If all ranks catch an exception in it, training continues with the next backward; the gradients of this one are discarded. After
+        an earlier backward of the same step, the engine cannot continue.
         """
         self._require_loss("backward", loss)
         self._begin_step()
@@ -228,7 +232,11 @@ class SteppedModule(TrainedModule):
         if last := self._is_last():
             self._pause_frozen()
         try:
-            self._residency.backward(lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), last)
+            self._residency.backward(lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), last, self._recovers)
+        except Exception as error:
+            if isinstance(error, TrainingError) or not isinstance(error, CleaveError):
+                self._lose_step(error)
+            raise
         finally:
             SteppedModule._asked = False
         self._has_gradients = True
@@ -246,10 +254,36 @@ class SteppedModule(TrainedModule):
     def gradient_of(self, name: str) -> torch.Tensor | None:
         """Returns a whole gradient of the step's loss in fp32 in host memory: averaged, unscaled and before clipping. Collective.
 
-        None outside of a step, and for frozen parameters. Call it between the last backward of a step and `step`.
+        None outside of a step, and for frozen parameters. Call it between the last backward of a step and `step`. Inside `no_sync`, the
+        gradient that this rank has accumulated, not collective.
         """
         slot = next(s for s in self._units.slots() if s.name == name)
+        if self._in_step and slot.trains and self._unsynced and not self._shown.is_complete():
+            own = torch.empty(self._shapes[name], dtype=torch.float32)
+            self._native.own_gradient(name, own.data_ptr())
+            return own if self._losses else None
         return self.parameters_of(name, "gradient") if self._in_step and slot.trains else None
+
+    def _leave_failed_backward(self) -> None:
+        """Ends a backward that the script called itself, and that failed."""
+        if self._residency.leave_failed():
+            self._lose_step("an exception of the script")
+
+    def _lose_step(self, error: Exception | str) -> None:
+        """Discards the gradients of a step whose backward failed. The engine cannot continue if it was not the first one."""
+        if self._losses:
+            self._residency.break_use("a backward after others of its step", error)
+        elif not self._residency.broken:
+            self._discard()
+
+    def _discard(self) -> None:
+        """Discards the gradients of the step so far."""
+        self._unsummed = True
+        self._native.discard_gradients()
+        self._shown.discarded()
+        self._residency.arrived.clear()
+        self._losses.clear()
+        self._has_gradients = self._own = False
 
     def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
         """Updates the parameters on the last micro-batch of a step; otherwise only counts the micro-batch. Collective on updates.
@@ -329,9 +363,14 @@ class SteppedModule(TrainedModule):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Removes gradients that losses of other engines left, and those of parameters that the engine does not train.
 
+        If all backwards of the step ran inside `no_sync`, also discards their gradients.
+
         Raises:
             StepOrderError: after a backward that the script called itself; the engine cannot discard its gradients.
         """
+        self._leave_failed_backward()
+        if self._in_step and self._unsummed and self._losses:
+            self._discard()
         if self._own:
             raise StepOrderError(
                 "zero_grad: called between loss.backward() and engine.step(), which cannot discard gradients; call engine.step() first"
