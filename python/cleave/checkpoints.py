@@ -126,6 +126,7 @@ class SavedModule(SteppedModule):
         self._require_training("save_checkpoint")
         if not save_dir:
             raise UsageError(f"save_checkpoint: wrong folder (got {save_dir!r}, expected a path)")
+        self._leave_failed_backward()
         self._require_no_update_under_way()
         name = self._one_tag(str(tag or f"global_step{self.global_steps}"))
         self._saves_to = os.fspath(save_dir), client_state

@@ -269,28 +269,29 @@ class Residency(SavedWeights):
 
         Args:
             last: last backward of the step.
-            recovers: an exception of the script ends the pass, without gradients; otherwise all errors end the use of the engine.
+            recovers: `leave_failed` follows an exception of the script; otherwise all errors end the use of the engine.
         """
         self.begin_backward(last)
         try:
             run()
             self.end_backward()
         except BaseException as error:
-            if recovers and isinstance(error, Exception) and not isinstance(error, CleaveError):
-                self._abandon()
-            elif not (recovers and isinstance(error, TrainingError)):  # of another rank
+            other = isinstance(error, CleaveError) and not isinstance(error, TrainingError)  # that of another rank
+            if other or not recovers or not isinstance(error, Exception):
                 self.break_use("a backward", error)
             raise
 
-    def leave_failed(self) -> bool:
-        """Ends a backward that the script called itself and that failed. Collective. Returns True if it had gradients for the engine."""
-        if failed := self.in_backward and torch._C._current_graph_task_id() < 0:
-            self._abandon()
-        return failed and self._trains
-
-    def _abandon(self) -> None:
+    def leave_failed(self, recovers: bool) -> bool:
+        """Ends a backward that failed, which other ranks wait for, or the use of the engine. Collective. Returns True if the backward had
+        gradients for the engine."""
+        if not self.in_backward or torch._C._current_graph_task_id() >= 0:
+            return False
+        if not recovers:
+            self.break_use("a backward", "an exception of the script")
+            return False
         self._leave_backward(gives=False)
         self.engine.abandon_pass()
+        return self._trains
 
     def begin_backward(self, last: bool, factor: float = 1.0, trains: bool = True, creates_graph: bool = False) -> None:
         """Begins a backward that ends with `end_backward`. Collective.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .configuration import Configuration
-from .errors import CleaveError, StepOrderError, TrainingError, UsageError
+from .errors import StepOrderError, TrainingError, UsageError
 from .functions import is_of_level
 from .outputs import tensors_in
 from .partition import SameOnRanks
@@ -20,7 +20,8 @@ class SteppedModule(TrainedModule):
 
     _asked = False  # inside backward() of any engine
     _scaled: float | None = None  # factor of scale() of any engine, until the backward of that loss
-    _recovers = True  # training continues after a backward that failed on all ranks
+    _recovers = True  # training continues after a backward that failed
+    _failure = "an exception of the script"
     _loss: torch.Tensor | None = None  # loss that scale() of this engine multiplied
 
     def __init__(
@@ -29,6 +30,7 @@ class SteppedModule(TrainedModule):
         super().__init__(config, model, optimizer, model_parameters, lr_scheduler)
         self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
         self._boundary: bool | None = None  # set by the script; None: counted
+        self._recovers = self._recovers and not self._partition
         self._unsynced = False
         self._unsummed = False  # all backwards of the step ran inside no_sync
         self._losses: list[torch.Tensor] = []  # micro-batches of the current step
@@ -221,10 +223,11 @@ class SteppedModule(TrainedModule):
             UsageError: the loss has several elements or no gradient.
             TrainingError: the backward failed on another rank.
 
-        If all ranks catch an exception in it, training continues with the next backward; the gradients of this one are discarded. After
-        an earlier backward of the same step, the engine cannot continue.
+        If all ranks catch an exception in it, training continues without its gradients, unless an earlier backward of the same step had
+        some.
         """
         self._require_loss("backward", loss)
+        self._leave_failed_backward()
         self._begin_step()
         times = 1 if scale_wrt_gas else self.gradient_accumulation_steps()
         seed = torch.full_like(loss, self._native.scale() * times)
@@ -233,9 +236,11 @@ class SteppedModule(TrainedModule):
             self._pause_frozen()
         try:
             self._residency.backward(lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), last, self._recovers)
+        except TrainingError as error:
+            self._lose_step(error)
+            raise
         except Exception as error:
-            if isinstance(error, TrainingError) or not isinstance(error, CleaveError):
-                self._lose_step(error)
+            self._failure = f"{type(error).__name__}: {error}"
             raise
         finally:
             SteppedModule._asked = False
@@ -265,9 +270,9 @@ class SteppedModule(TrainedModule):
         return self.parameters_of(name, "gradient") if self._in_step and slot.trains else None
 
     def _leave_failed_backward(self) -> None:
-        """Ends a backward that the script called itself, and that failed."""
-        if self._residency.leave_failed():
-            self._lose_step("an exception of the script")
+        """Ends a backward that failed, and discards its gradients. Collective."""
+        if self._residency.leave_failed(self._recovers):
+            self._lose_step(self._failure)
 
     def _lose_step(self, error: Exception | str) -> None:
         """Discards the gradients of a step whose backward failed. The engine cannot continue if it was not the first one."""
@@ -298,6 +303,7 @@ class SteppedModule(TrainedModule):
             TrainingError: non-finite gradients, or the loss scale is at its minimum.
         """
         self._require_training("step")
+        self._leave_failed_backward()
         self._applied = False
         if self._unsynced:
             raise StepOrderError(

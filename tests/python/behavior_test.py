@@ -64,18 +64,20 @@ class NotFinite(unittest.TestCase):
 class FailedBackward(unittest.TestCase):
     def test_training_continues_without_its_gradients(self) -> None:
         offload = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
-        for stage, more in ((0, {}), (1, {"cleave": {"exact_sums": True}}), (2, {}), (2, offload), (3, {})):
-            for own in (False, True):
-                for fails, where in (("hook", [0, 1]), ("recomputation", [0, 1]), ("hook", [1])):
-                    if own and len(where) == 1:
-                        continue  # the next call of that rank ends its backward, which others wait for
-                    got = ranks.answers(2, CASES, "failed", stage, own, fails, where, more)
-                    for rank, seen in enumerate(got):
-                        case = f"stage {stage}, {more}, {fails} on {where}, {own}"
-                        on_others = "TrainingError: backward: failed on another rank"
-                        self.assertIn(f"{fails} of the script failed" if rank in where else on_others, seen["said"], case)
-                        self.assertLess(seen["apart"], CLOSE, case)
-                        self.assertEqual([seen["steps"], seen["skipped"]], [3, 0], case)
+        for stage, more, own in (
+            (0, {}, True),
+            (1, {"cleave": {"exact_sums": True}}, False),
+            (2, offload, False),
+            (3, {}, False),
+            (3, {}, True),
+        ):
+            for fails, where in (("hook", [0, 1]), ("recomputation", [0, 1]), ("hook", [1])):
+                for rank, seen in enumerate(ranks.answers(2, CASES, "failed", stage, own, fails, where, more)):
+                    case = f"stage {stage}, {more}, {fails} on {where}, {own}"
+                    on_others = "TrainingError: backward: failed on another rank"
+                    self.assertIn(f"{fails} of the script failed" if rank in where else on_others, seen["said"], case)
+                    self.assertLess(seen["apart"], CLOSE, case)
+                    self.assertEqual([seen["steps"], seen["skipped"]], [3, 0], case)
 
     def test_earlier_gradients_of_its_step_cannot_be_separated(self) -> None:
         for said in ranks.answers(2, CASES, "failed_late"):

@@ -317,7 +317,6 @@ INSIDE_TESTS = {
     "runtime/test_multiple_models.py::TestMultipleModels::test_bf16_optimizer[True": "_backward_epilogue",
     "runtime/zero/test_zero_autocast_mixed_dtype.py": "types of messages and of shards of single parameters",
     "runtime/zero/test_zero_hook_attribute_delegation.py": "attributes of hooks",
-    "v1/zero/test_zero_activation_checkpoint_lifecycle.py": "ds_active_sub_modules",
     "v1/zero/test_zero_hook_count_regression.py::TestHookCountRegression::test_non_reentrant_single_count_call": "internal calls",
 }
 # Tests that only pass if this is an error; it is supported here.
