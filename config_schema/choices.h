@@ -96,6 +96,12 @@ constexpr auto choice_names(OffloadUpdate) {
   return std::to_array<std::string_view>({"auto", "host", "device"});
 }
 
+// Save of a script whose ranks pass different tags: the first rank's tag counts, or an error.
+enum class TagValidation : uint8_t { ignore, warn, fail };
+constexpr auto choice_names(TagValidation) {
+  return std::to_array<std::string_view>({"Ignore", "Warn", "Fail"});
+}
+
 enum class Switch : uint8_t { automatic, on, off };
 constexpr auto choice_names(Switch) { return std::to_array<std::string_view>({"auto", "on", "off"}); }
 

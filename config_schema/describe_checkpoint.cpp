@@ -9,8 +9,11 @@ void describe_checkpoint(Keys& k, CheckpointConfig& c) {
   k.honoured("async", &c.async,
              "keeps a copy of this rank's state in host memory: a save fills the copy, and a thread writes "
              "it to disk during the next steps");
-  k.no_effect("tag_validation", "s=\"Warn\"", "only rank 0 chooses the tag")
-      .one_of({"Ignore", "Warn", "Fail"})
+  k.honoured(
+       "tag_validation", &c.tag_validation,
+       "ranks of a script that save with different tags: Fail is an error, Warn and Ignore save with the "
+       "tag of the first rank, with and without a warning")
+      .only_in(Front::scripts)
       .ignoring_case();
   k.no_effect("load_universal", "b=false", "every checkpoint loads on any number of ranks");
   k.refused("use_node_local_storage", "b=false", "all ranks write to one folder");

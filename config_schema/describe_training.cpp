@@ -97,8 +97,9 @@ void describe_precision(Keys& k, DsConfig& c) {
 
   k.section("bf16", "bfloat16 training");
   k.honoured("enabled", &c.bf16_enabled, "bf16 weights and gradients, fp32 masters");
-  k.honoured("check_grad_overflow", &c.check_grad_overflow, "skips a step if the gradients are not finite")
-      .inert_if(c.zero.stage == 3, "zero_optimization.stage is 3");
+  k.honoured("check_grad_overflow", &c.check_grad_overflow,
+             "skips a step if the gradients are not finite; false writes them to the weights")
+      .inert_if(c.exact_sums, kExact);
   k.no_effect("immediate_grad_update", "b=false",
               "each gradient is added to its accumulator as soon as it is available");
   k.warned("bf16_master_weights_and_grads", "b=false", kMasters);

@@ -134,6 +134,8 @@ struct CheckpointConfig {
   bool decoupled = false;       // checkpoint.writer.decoupled
   bool nebula = false;          // nebula.enabled
   int64_t nebula_versions = 2;  // number of checkpoints to keep without --keep
+  // Of scripts whose ranks save with different tags.
+  TagValidation tag_validation = TagValidation::warn;
 
   // Returns true if a copy of the state is written in the background during training.
   bool behind() const { return async || decoupled || nebula; }

@@ -22,6 +22,11 @@ void resolve_precision(Reading& r) {
                fmt::format("{:g} is above the initial loss scale 2^{} = {:g} of fp16.initial_scale_power; "
                            "the first overflow would raise the scale",
                            c.fp16.min_loss_scale, c.fp16.initial_scale_power, first));
+  if (c.bf16_enabled && !c.check_grad_overflow && !c.exact_sums)
+    r.warning_at(
+        "bf16.check_grad_overflow",
+        "false: gradients that are not finite go to the weights, and the run neither skips such a step "
+        "nor stops");
   if (c.grad_accum_dtype && *c.grad_accum_dtype != Precision::fp32 && *c.grad_accum_dtype != c.precision)
     r.error_at("data_types.grad_accum_dtype",
                "gradients accumulate in fp32 or in the model's type; use one of these");

@@ -266,7 +266,17 @@ void UnitEngine::end_pass() {
   State& s = state();
   CHECK(s.in_pass, "end_pass: no pass was begun");
   s.in_pass = false;
-  s.recorded().end_pass();
+  require(
+      s.recorded().end_pass(), Exit::training,
+      "backward: failed on another rank, so the gradients of this step are incomplete; see the error there, "
+      "and skip the batch on all ranks or stop");
+}
+
+void UnitEngine::abandon_pass() {
+  State& s = state();
+  CHECK(s.in_pass, "abandon_pass: no pass was begun");
+  s.in_pass = false;
+  s.recorded().end_pass(true);
 }
 
 std::vector<Tensor> UnitEngine::acquire(int unit) {
@@ -306,6 +316,24 @@ void UnitEngine::finish_gradients(const std::string& name) {
 std::vector<float> UnitEngine::gradient(const std::string& name) {
   finish_gradients(name);
   return state().whole_gradient(name);
+}
+
+std::vector<float> UnitEngine::own_gradient(const std::string& name) {
+  State& s = state();
+  require(
+      s.in_step && !s.last && !s.in_pass, Exit::usage,
+      "gradient of {}: a rank has its own only between the first backward of a step and the last one; read "
+      "it there",
+      name);
+  return s.EngineCore::own_gradient(name);
+}
+
+void UnitEngine::discard_gradients() {
+  State& s = state();
+  CHECK(s.in_step && !s.summed && !s.in_pass, "discard_gradients: not between the passes of a step");
+  s.last = false;
+  std::fill(s.gives.begin(), s.gives.end(), 0);
+  s.recorded().discard_gradients();
 }
 
 void UnitEngine::write_gradient(const std::string& name, std::span<const float> whole) {

@@ -103,6 +103,9 @@ class UnitEngine : public EngineBase {
   // between the two, every rank may visit different units in any order, or none.
   void begin_pass(int kind, bool last);
   void end_pass();
+  // Ends a pass that fails on this rank; end_pass throws Error(training) on the other data-parallel ranks.
+  // The gradients of the step are incomplete afterwards: all ranks must call discard_gradients before others.
+  void abandon_pass();
   // Returns the unit's parameters, in the order of its specs, for work enqueued until release, which must
   // follow each acquire. Throws Error(memory) if they do not fit together with the units in use.
   std::vector<Tensor> acquire(int unit);
@@ -122,6 +125,13 @@ class UnitEngine : public EngineBase {
   // the same values. Also throws Error(usage) if updates do not wait for all gradients, because this one may
   // be applied already. Collective.
   void write_gradient(const std::string& name, std::span<const float> whole);
+  // Returns the gradient of this rank's own loss in fp32, averaged over its micro-batches, without the loss
+  // scale. Call between passes before the last one of a step; throws Error(usage) at other times, at stages 2
+  // and 3, and for unknown or frozen parameters.
+  std::vector<float> own_gradient(const std::string& name);
+  // Forgets the gradients of the step so far, so that another pass may be its last. Call between passes,
+  // before finish_step and queries of whole gradients; on all ranks at stages 2 and 3.
+  void discard_gradients();
   // Makes updates of the next steps wait for finish_step, also if they need not know the norm first.
   void wait_with_updates(bool waits);
   // Gives every rank the whole gradients at the same point: averaged, without the loss scale, before

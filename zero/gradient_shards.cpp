@@ -53,10 +53,19 @@ void GradientShards::commit() {
 
 void GradientShards::begin_step(double unscale) {
   form_->begin_step(unscale, compute_);
+  discard();
+}
+
+void GradientShards::discard() {
   for (Unit& unit : units_) {
     unit.reduced = unit.begun = false;
     std::fill_n(unit.written.get(), unit.of->layout.params(), false);
   }
+}
+
+bool GradientShards::holds(int index, int param) const {
+  const Unit& unit = units_[size_t(index)];
+  return buckets(index) ? unit.reduced : apart_numel(index) > 0 ? unit.begun : unit.written[size_t(param)];
 }
 
 void GradientShards::add_slots(int index, const WholeGradient& whole, std::vector<GradientSlot>& to) {

@@ -53,6 +53,10 @@ class GradientShards {
 
   // Begins a step: no unit has a gradient yet. unscale: see GradientForm::begin_step.
   void begin_step(double unscale);
+  // Forgets all gradients of the step so far. No sum over the ranks of a step may have begun.
+  void discard();
+  // Returns true if the step has a gradient of this parameter in whole().
+  bool holds(int unit, int param) const;
   // Appends a slot for every parameter of the unit, for work enqueued on compute before give().
   void add_slots(int unit, const WholeGradient& whole, std::vector<GradientSlot>& to);
   // Call after the visit wrote its gradient: converts the `apart` part and adds it to the bucket.

@@ -10,7 +10,7 @@ namespace cleave::zero {
 namespace {
 
 // Messages of a rank in a round other than a unit index.
-constexpr int64_t kEnds = -1, kEndsWithGradients = -2, kHasNoRoom = -3;
+constexpr int64_t kEnds = -1, kEndsWithGradients = -2, kFails = -3, kHasNoRoom = -4;
 
 int64_t largest(const std::vector<int64_t>& sizes) {
   return sizes.empty() ? 0 : *std::max_element(sizes.begin(), sizes.end());
@@ -86,6 +86,15 @@ void RecordedVisits::begin_step(double unscale, GradientUser* user) {
   comm_.wait(compute_.record());  // the last update has read the sums and zeros that are written next
   user_ = user;
   for (Gradient& g : gradients_) g.summed = false;
+}
+
+void RecordedVisits::discard_gradients() {
+  for (size_t u = 0; u < gradients_.size(); ++u) {
+    Gradient& g = gradients_[u];
+    if (g.open && store_.gradients().buckets(int(u))) bucket_ranges_.give_back(g.bucket);
+    g = {};
+  }
+  store_.gradients().discard();
 }
 
 void RecordedVisits::begin_pass(int kind) {
@@ -319,7 +328,7 @@ void RecordedVisits::sum_pending(bool every_one) {
       }
 }
 
-void RecordedVisits::end_pass() {
+bool RecordedVisits::end_pass(bool fails) {
   while (next_ < record_->size()) follow();
   const auto pending = [&] {
     for (size_t u = 0; u < gradients_.size(); ++u)
@@ -327,10 +336,11 @@ void RecordedVisits::end_pass() {
     return false;
   };
   int64_t said = 0;
-  while ((said = round(pending() ? kEndsWithGradients : kEnds)) >= 0) {
+  while ((said = round(fails ? kFails : pending() ? kEndsWithGradients : kEnds)) >= 0) {
   }
   if (said == kEndsWithGradients) sum_pending(true);
   if (departed_) record_anew();
+  return said != kFails;
 }
 
 void RecordedVisits::finish_gradients() {

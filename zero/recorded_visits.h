@@ -40,9 +40,13 @@ class RecordedVisits : public Visits {
   // gradients after finish_gradients.
   void begin_step(double unscale = 1, GradientUser* user = nullptr) override;
   void begin_pass(int kind);
-  void end_pass();
+  // `fails`: the pass of this rank ends early. Returns false if it does so on any rank; then
+  // discard_gradients must follow before other gradients.
+  bool end_pass(bool fails = false);
   void finish_gradients();
   void end_step() override;
+  // Forgets the gradients of this step so far. Call between passes, before finish_gradients.
+  void discard_gradients();
 
   // Returns the unit's parameters for work enqueued on compute until release, which must follow each acquire.
   // Throws Error(memory) if they do not fit together with the units in use.

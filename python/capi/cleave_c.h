@@ -183,6 +183,13 @@ CLEAVE_C int cleave_show_gradients(cleave_engine* engine);
 /* After that, returns the addresses of a unit's gradients on the rank's device, and their type; they
  * are null for a frozen unit. pointers: one per parameter. */
 CLEAVE_C int cleave_shown_gradients(cleave_engine* engine, int32_t unit, void** pointers, int32_t* dtype);
+/* Between passes of a step before its last one: returns the gradient of this rank's own loss in fp32,
+ * averaged over its micro-batches and unscaled, at stages 0 and 1. Elements of other tensor-parallel ranks
+ * are zero. Not collective. */
+CLEAVE_C int cleave_own_gradient(cleave_engine* engine, const char* parameter, float* value);
+/* Between passes of a step, before its gradients are read or shown, forgets them; at stages 2 and 3 on all
+ * ranks. Another pass may then be the last. */
+CLEAVE_C int cleave_discard_gradients(cleave_engine* engine);
 /* Makes updates leave these parameters and their state unchanged, as if they were frozen, and no
  * others. names: JSON list of strings, equal on all ranks of a stage. */
 CLEAVE_C int cleave_pause(cleave_engine* engine, const char* names);
@@ -203,6 +210,9 @@ CLEAVE_C int cleave_scale(cleave_engine* engine, double* scale);
 CLEAVE_C int cleave_gathers(cleave_engine* engine, int32_t unit, int32_t* gathers);
 CLEAVE_C int cleave_begin_pass(cleave_engine* engine, int32_t kind, int32_t last);
 CLEAVE_C int cleave_end_pass(cleave_engine* engine);
+/* Ends a pass that fails on this rank; cleave_end_pass then fails on the other data-parallel ranks with error
+ * training (5). All ranks must call cleave_discard_gradients before other gradients of the step. */
+CLEAVE_C int cleave_abandon_pass(cleave_engine* engine);
 /* Returns the addresses of a unit's parameters, in the type of the model on the rank's device,
  * valid for work that is enqueued on the engine's stream from now on. pointers: one per parameter. */
 CLEAVE_C int cleave_acquire(cleave_engine* engine, int32_t unit, void** pointers);

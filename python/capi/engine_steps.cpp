@@ -1,4 +1,5 @@
 // Steps of an engine that the caller drives.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "config_schema/read_config.h"
@@ -91,6 +92,17 @@ int cleave_shown_gradients(cleave_engine* engine, int32_t unit, void** pointers,
   });
 }
 
+int cleave_own_gradient(cleave_engine* engine, const char* parameter, float* value) {
+  return call([&] {
+    const std::vector<float> whole = engine_of(engine).own_gradient(&given(parameter, "parameter"));
+    std::copy(whole.begin(), whole.end(), &given(value, "value"));
+  });
+}
+
+int cleave_discard_gradients(cleave_engine* engine) {
+  return call([&] { engine_of(engine).discard_gradients(); });
+}
+
 int cleave_pause(cleave_engine* engine, const char* names) {
   return call([&] { engine_of(engine).pause(names_of(names)); });
 }
@@ -125,6 +137,10 @@ int cleave_begin_pass(cleave_engine* engine, int32_t kind, int32_t last) {
 
 int cleave_end_pass(cleave_engine* engine) {
   return call([&] { given(engine, "engine").end_pass(); });
+}
+
+int cleave_abandon_pass(cleave_engine* engine) {
+  return call([&] { engine_of(engine).abandon_pass(); });
 }
 
 int cleave_acquire(cleave_engine* engine, int32_t unit, void** pointers) {

@@ -112,7 +112,7 @@ class SavedModule(SteppedModule):
 
         Args:
             save_dir: folder of checkpoints; created if missing. If it differs between ranks, that of rank 0 is used, with a warning.
-            tag: name of the checkpoint (default: `global_stepN`).
+            tag: name of the checkpoint (default: `global_stepN`). If ranks give different ones, `checkpoint.tag_validation` decides.
             client_state: values of the script, saved as JSON. docs/python.md lists the supported types.
             save_latest: accepted; the file `latest` is always written.
             exclude_frozen_parameters: accepted; frozen parameters are always saved.
@@ -128,8 +128,9 @@ class SavedModule(SteppedModule):
         self._require_training("save_checkpoint")
         if not save_dir:
             raise UsageError(f"save_checkpoint: wrong folder (got {save_dir!r}, expected a path)")
+        self._leave_failed_backward()
         self._require_no_update_under_way()
-        name = str(tag or f"global_step{self.global_steps}")
+        name = self._one_tag(str(tag or f"global_step{self.global_steps}"))
         self._saves_to = os.fspath(save_dir), client_state
         folder = self._folder_of_all(os.fspath(save_dir))
         self._native.save_checkpoint(folder, name, json.dumps(self._beside(client_state).packed()))
@@ -149,6 +150,16 @@ class SavedModule(SteppedModule):
         jobs.current().sum([0.0])  # after rank 0 has made its folder
         return folders[0] if os.path.isdir(folders[0]) else folder
 
+    def _one_tag(self, tag: str) -> str:
+        """Returns the tag of the first rank, unless `checkpoint.tag_validation` makes a difference an error. Collective."""
+        mode = str(self._value("checkpoint.tag_validation")).lower()
+        if mode == "fail" or self.world_size == 1:
+            return tag
+        first = jobs.text_of_first(tag)
+        if mode == "warn" and self._job.sum([float(tag != first)])[0] and self.global_rank == 0:
+            print(f"warning: save_checkpoint: the tag differs between ranks; saving {first}, the tag of rank 0", flush=True)
+        return first
+
     def _require_no_update_under_way(self) -> None:
         """Requires that no unit was updated in this step, which may happen as early as its last backward.
 
@@ -158,7 +169,7 @@ class SavedModule(SteppedModule):
             raise StepOrderError(
                 "save_checkpoint: called between the last backward of a step and engine.step(); call it after engine.step()"
             )
-        if self._in_step and self.global_rank == 0:
+        if self._losses and self.global_rank == 0:
             micros = f"{len(self._losses)} of {self.gradient_accumulation_steps()} micro-batches"
             print(f"warning: save_checkpoint: called inside a step; the checkpoint has the state before it, without its {micros}")
 

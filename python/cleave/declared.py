@@ -17,6 +17,7 @@ from .optimizers import (
     FusedAdam,
     FusedLion,
     check_groups,
+    engine_optimizer,
     first_rates,
     section_and_outside,
 )
@@ -64,14 +65,15 @@ class Declared:
         if given is None and "optimizer" in config.given:
             given = _of_config(self.config, parameters)
             check_groups(given.param_groups)
-        self.optimizer, self.schedule = None, None
+        self.optimizer: EngineOptimizer | None = None
+        self.schedule = None
         if given is not None:
             began = [first_rates(group) for group in given.param_groups]
             self.schedule = self._schedule(given, rates, scheduler)
             if of_groups := getattr(self.schedule, "of_groups", None):
                 for first, its in zip(began, of_groups, strict=True):
                     first.lr = of_groups.index(its)
-            self.optimizer = EngineOptimizer(given, self.outside, began)
+            self.optimizer = engine_optimizer(given, self.outside, began)
         self._first_groups = len(self.optimizer.param_groups) if self.optimizer else 0
         self.declare()
 
@@ -172,6 +174,8 @@ def _given(config: Configuration, optimizer: Any, parameters: list[Any]) -> torc
             return getattr(torch.optim, section["type"])(parameters, **section.get("params", {}))  # type: ignore[no-any-return]
         except TypeError as error:
             raise NotBuilt(f"optimizer.params: not accepted by torch.optim.{section['type']}: {error}") from None
+    if isinstance(optimizer, EngineOptimizer):  # of an earlier engine of these parameters
+        return optimizer.optimizer
     made = optimizer(parameters) if callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer) else optimizer
     if made is None or isinstance(made, torch.optim.Optimizer):
         return made

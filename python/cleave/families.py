@@ -20,6 +20,7 @@ class FamilyEngine(DeepSpeedEngine):
 
     _waits = False  # for the backward of a loss
     _why_fixed = "with cleave.native"
+    _recovers = False
 
     def _why_hidden(self) -> str:
         return "the engine computes the model (cleave.native)"

@@ -73,6 +73,10 @@ class ShownGradients:
         """Records a backward. last: the gradients of the step are complete."""
         self._at = _At.complete if last else _At.partial
 
+    def discarded(self) -> None:
+        """Records that the step has no gradients."""
+        self._at = _At.none
+
     def read(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
         """Returns the gradient as `parameter.grad`. The first read of a step waits until all ranks read or step."""
         own: torch.Tensor | None = OWN.__get__(parameter)
@@ -88,7 +92,7 @@ class ShownGradients:
         if self._hidden:
             return f"{self._hidden}; {_READS}"
         if self._at is _At.partial:
-            return "the gradient is complete only after the last backward of a step; read it there"
+            return f"the gradient is complete only after the last backward of a step; read it there, or inside no_sync {_READS}"
         if self._decides:
             return f"not available, because no rank read a gradient in the first step; set cleave.visible_gradients to on, or {_READS}"
         return f"cleave.visible_gradients is off; set it to on, or {_READS}"

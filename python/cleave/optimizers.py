@@ -194,7 +194,10 @@ def first_rates(group: dict[str, Any]) -> native.Rates:
 
 
 class EngineOptimizer(torch.optim.Optimizer):
-    """The optimizer that `initialize` returns: its groups can be read and changed, and `engine.step` updates."""
+    """The optimizer that `initialize` returns: its groups can be read and changed, and `engine.step` updates.
+
+    It is an instance of the class of the script's optimizer, or of the ds_config's, and equal to the script's.
+    """
 
     offload_states: Callable[..., None]  # set by the engine
     reload_states: Callable[..., None]
@@ -206,7 +209,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         self.outside = outside  # updates in torch if the engine has no kernel
         self.overflow = False
         self.scale_now: Callable[[], float] = lambda: 1.0
-        super().__init__(inner.param_groups, dict(inner.defaults))
+        torch.optim.Optimizer.__init__(self, inner.param_groups, dict(inner.defaults))
         self.param_groups = inner.param_groups  # same list: changes are visible in both
         inner.step = types.MethodType(_only_the_engine_steps, inner)  # type: ignore[method-assign]
         self._began = began
@@ -249,7 +252,13 @@ class EngineOptimizer(torch.optim.Optimizer):
         if "numbers" in vars(self):
             self.optimizer.add_param_group(param_group)
         else:
-            super().add_param_group(param_group)
+            torch.optim.Optimizer.add_param_group(self, param_group)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self.optimizer
+
+    def __hash__(self) -> int:
+        return hash(self.optimizer)
 
     @property
     def loss_scale(self) -> float:
@@ -286,3 +295,9 @@ class EngineOptimizer(torch.optim.Optimizer):
         check_groups(self.param_groups)
         now = [_rates(group) for group in self.param_groups]
         return now if self._apart else native.rate_groups(self._began, now)[1]
+
+
+def engine_optimizer(inner: torch.optim.Optimizer, outside: OutsideOptimizer | None, began: list[native.Rates]) -> EngineOptimizer:
+    """Returns an EngineOptimizer that is an instance of the class of `inner` also."""
+    kind: Any = type(EngineOptimizer.__name__, (EngineOptimizer, type(inner)), {})
+    return kind(inner, outside, began)  # type: ignore[no-any-return]

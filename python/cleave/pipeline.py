@@ -117,6 +117,7 @@ class PipelineEngine(DeepSpeedEngine):
 
     module: PipelineModule
     _why_fixed = "in a pipeline"
+    _recovers = False
 
     def _why_hidden(self) -> str:
         return "train_batch ends with the update of a pipeline"

@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from . import functions, native
-from .errors import CleaveError, StepOrderError, UsageError
+from .errors import CleaveError, StepOrderError, TrainingError, UsageError
 from .functions import in_derivative
 from .gradients import OWN
 from .saved_weights import SavedWeights
@@ -41,7 +41,7 @@ class Residency(SavedWeights):
         self._kinds: dict[tuple[int, int, bool], int] = {}
         self.part = 0  # part of the module that passes belong to
         self._saved_hooks: Any = None
-        self._broken: str | None = None
+        self.broken: str | None = None
         self.arrived: set[str] = set()  # parameters with a gradient in the current step
         self._handles: list[Any] = []
         self.offload = ParameterOffload(self)
@@ -54,16 +54,16 @@ class Residency(SavedWeights):
     # ---- passes ----
 
     def _require_whole(self) -> None:
-        if self._broken:
-            raise StepOrderError(f"the engine cannot continue: {self._broken}")
+        if self.broken:
+            raise StepOrderError(f"the engine cannot continue: {self.broken}")
 
     def require_no_pass(self, what: str) -> None:
         if self._in_pass:
             raise StepOrderError(f"{what}: called inside a forward, GatheredParameters or a loop over whole_weights; call it afterwards")
 
-    def _break(self, where: str, error: BaseException) -> None:
-        """Ends the use of the engine after an error that leaves a pass open."""
-        self._broken = self._broken or f"{where} failed with {type(error).__name__}: {error}"
+    def break_use(self, where: str, error: BaseException | str) -> None:
+        """Ends the use of the engine after an error that leaves a pass open or a step incomplete."""
+        self.broken = self.broken or f"{where} failed with {error if isinstance(error, str) else f'{type(error).__name__}: {error}'}"
         self._in_pass = self.in_backward = False
         self.training.discard(self)
         self._lent.clear()
@@ -101,25 +101,18 @@ class Residency(SavedWeights):
 
     def forward(self, call: Callable[[], Any]) -> Any:
         """Runs the module. Hooks end the pass after an exception of the script, which may continue on all ranks."""
-        if self.in_backward and torch._C._current_graph_task_id() < 0:
-            self._broken = self._broken or "a backward of the script failed"
         self._require_whole()
         try:
             return call()
         except BaseException as error:
             if self.any_gathers and not self.in_backward and (self._lent or isinstance(error, CleaveError)):
-                self._break("a forward", error)
+                self.break_use("a forward", error)
             if self.any_gathers and isinstance(error, RuntimeError) and "support saved tensor hooks" in str(error):
                 raise UsageError(
                     "torch.func: derivatives (grad, vjp, jacrev, hessian) do not run inside hooks for saved tensors, such as those of "
                     "activation checkpointing; use torch.autograd.grad(..., create_graph=True), or leave the hooks out"
                 ) from error
             raise
-
-    def leave_to_torch(self) -> None:
-        """Keeps torch.compile from tracing the transfers of parameters, which it cannot compile."""
-        for name in ("_show", "_hide", "_begin_forward", "_end_forward"):
-            setattr(self, name, torch.compiler.disable(getattr(self, name)))
 
     def _watch_parameters(self) -> None:
         for submodule in self.module.modules():
@@ -275,15 +268,34 @@ class Residency(SavedWeights):
         self._arrived[u].clear()
         self.engine.give(u)
 
-    def backward(self, run: Callable[[], None], last: bool) -> None:
-        """Runs a backward; the engine takes its gradients. last: last backward of the step. Collective."""
+    def backward(self, run: Callable[[], None], last: bool, recovers: bool = False) -> None:
+        """Runs a backward; the engine takes its gradients. Collective.
+
+        Args:
+            last: last backward of the step.
+            recovers: `leave_failed` follows an exception of the script; otherwise all errors end the use of the engine.
+        """
         self.begin_backward(last)
         try:
             run()
             self.end_backward()
         except BaseException as error:
-            self._break("a backward", error)
+            other = isinstance(error, CleaveError) and not isinstance(error, TrainingError)  # that of another rank
+            if other or not recovers or not isinstance(error, Exception):
+                self.break_use("a backward", error)
             raise
+
+    def leave_failed(self, recovers: bool) -> bool:
+        """Ends a backward that failed, which other ranks wait for, or the use of the engine. Collective. Returns True if the backward had
+        gradients for the engine."""
+        if not self.in_backward or torch._C._current_graph_task_id() >= 0:
+            return False
+        if not recovers:
+            self.break_use("a backward", "an exception of the script")
+            return False
+        self._leave_backward(gives=False)
+        self.engine.abandon_pass()
+        return self._trains
 
     def begin_backward(self, last: bool, factor: float = 1.0, trains: bool = True, creates_graph: bool = False) -> None:
         """Begins a backward that ends with `end_backward`. Collective.
@@ -304,14 +316,19 @@ class Residency(SavedWeights):
             self.training.add(self)
 
     def end_backward(self) -> None:
+        """Ends a backward. Raises TrainingError if it failed on another rank. Collective."""
+        self._leave_backward(gives=True)
+        self.engine.end_pass()
+
+    def _leave_backward(self, gives: bool) -> None:
         self._in_pass = self.in_backward = self._creates_graph = False
         self.training.discard(self)
         self._leave_nodes(0)
         for u in range(len(self.units.units)):
-            if self._arrived[u]:
+            if gives and self._arrived[u]:
                 self._give(u)
+            self._arrived[u].clear()
             self._let_go(u)
-        self.engine.end_pass()
 
     def close(self, keeps: bool = True) -> None:
         """Detaches the parameters from the engine. keeps: those that are whole on this rank keep their values; others lose them."""

@@ -41,6 +41,11 @@ class SavedWeights(ParameterViews):
         """Begins a backward without gradients for this engine, if the backward of another engine reached this module."""
         raise NotImplementedError
 
+    def leave_to_torch(self) -> None:
+        """Keeps torch.compile from tracing the transfers of parameters, which it cannot compile."""
+        for name in ("_show", "_hide", "_begin_forward", "_end_forward"):
+            setattr(self, name, torch.compiler.disable(getattr(self, name)))
+
     def _lend(self, u: int) -> None:
         """Takes a unit until the running module ends; copies if a backward inside the forward computes the module again, or torch.func
         keeps it longer."""

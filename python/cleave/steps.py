@@ -1,30 +1,18 @@
 """Training steps of a module in an engine: gradients, accumulation and updates."""
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from types import ModuleType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from .configuration import Configuration
-from .errors import StepOrderError, UsageError
+from .errors import StepOrderError, TrainingError, UsageError
 from .functions import is_of_level
+from .outputs import tensors_in
 from .partition import SameOnRanks
 from .trained import TrainedModule
-
-
-def tensors_in(value: Any, depth: int = 3) -> Iterator[torch.Tensor]:
-    """Yields the tensors in an output: in containers that torch knows, dataclasses, and other objects with attributes."""
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-        elif depth and not isinstance(leaf, type | torch.nn.Module | ModuleType):
-            names = [f.name for f in dataclasses.fields(leaf)] if dataclasses.is_dataclass(leaf) else getattr(leaf, "__dict__", ())
-            yield from tensors_in([getattr(leaf, name, None) for name in names], depth - 1) if names else ()
 
 
 class SteppedModule(TrainedModule):
@@ -32,6 +20,8 @@ class SteppedModule(TrainedModule):
 
     _asked = False  # inside backward() of any engine
     _scaled: float | None = None  # factor of scale() of any engine, until the backward of that loss
+    _recovers = True  # training continues after a backward that failed
+    _failure = "an exception of the script"
     _loss: torch.Tensor | None = None  # loss that scale() of this engine multiplied
 
     def __init__(
@@ -40,7 +30,9 @@ class SteppedModule(TrainedModule):
         super().__init__(config, model, optimizer, model_parameters, lr_scheduler)
         self.global_steps = self.global_samples = self.skipped_steps = self.micro_steps = 0
         self._boundary: bool | None = None  # set by the script; None: counted
+        self._recovers = self._recovers and not self._partition
         self._unsynced = False
+        self._unsummed = False  # all backwards of the step ran inside no_sync
         self._losses: list[torch.Tensor] = []  # micro-batches of the current step
         self._in_step = self._has_gradients = self._applied = self._own = False
         self._norm: float | None = None
@@ -130,6 +122,9 @@ class SteppedModule(TrainedModule):
     def no_sync(self) -> Iterator[None]:
         """Context for backwards that do not sum gradients over ranks. The backward after the context sums all.
 
+        Inside, `safe_get_full_grad` returns the gradient that this rank has accumulated. `zero_grad` discards the gradients of a step
+        whose backwards all ran inside.
+
         Raises:
             UsageError: at ZeRO stages 2 and 3.
         """
@@ -148,6 +143,7 @@ class SteppedModule(TrainedModule):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Calls the module. Gradients that reach the outputs go to the engine. Collective at stage 3."""
+        self._leave_failed_backward()
         if torch.is_grad_enabled():
             self._follow_growth()
             if self._same:
@@ -189,8 +185,13 @@ class SteppedModule(TrainedModule):
             return
 
         def end() -> None:
-            self._residency.end_backward()
             SteppedModule._scaled = None
+            try:
+                self._residency.end_backward()
+            except TrainingError as error:
+                if counts:
+                    self._lose_step(error)
+                raise
             if counts:
                 self._has_gradients = self._own = True
                 self._shown.gave(last)
@@ -210,7 +211,8 @@ class SteppedModule(TrainedModule):
         if not self._in_step:
             self._residency.require_no_pass("a step")
             self._native.begin_step(self._micro_batches)
-            self._in_step = True
+            self._in_step = self._unsummed = True
+        self._unsummed = self._unsummed and self._unsynced
 
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Computes the gradients of a loss. Collective.
@@ -227,8 +229,13 @@ class SteppedModule(TrainedModule):
 
         Raises:
             UsageError: the loss has several elements or no gradient.
+            TrainingError: the backward failed on another rank.
+
+        If all ranks catch an exception in it, training continues without its gradients, unless an earlier backward of the same step had
+        some.
         """
         self._require_loss("backward", loss)
+        self._leave_failed_backward()
         self._begin_step()
         times = 1 if scale_wrt_gas else self.gradient_accumulation_steps()
         seed = torch.full_like(loss, self._native.scale() * times)
@@ -236,7 +243,13 @@ class SteppedModule(TrainedModule):
         if last := self._is_last():
             self._pause_frozen()
         try:
-            self._residency.backward(lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), last)
+            self._residency.backward(lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), last, self._recovers)
+        except TrainingError as error:
+            self._lose_step(error)
+            raise
+        except Exception as error:
+            self._failure = f"{type(error).__name__}: {error}"
+            raise
         finally:
             SteppedModule._asked = False
         self._has_gradients = True
@@ -254,10 +267,36 @@ class SteppedModule(TrainedModule):
     def gradient_of(self, name: str) -> torch.Tensor | None:
         """Returns a whole gradient of the step's loss in fp32 in host memory: averaged, unscaled and before clipping. Collective.
 
-        None outside of a step, and for frozen parameters. Call it between the last backward of a step and `step`.
+        None outside of a step, and for frozen parameters. Call it between the last backward of a step and `step`. Inside `no_sync`, the
+        gradient that this rank has accumulated, not collective.
         """
         slot = next(s for s in self._units.slots() if s.name == name)
+        if self._in_step and slot.trains and self._unsynced and not self._shown.is_complete():
+            own = torch.empty(self._shapes[name], dtype=torch.float32)
+            self._native.own_gradient(name, own.data_ptr())
+            return own if self._losses else None
         return self.parameters_of(name, "gradient") if self._in_step and slot.trains else None
+
+    def _leave_failed_backward(self) -> None:
+        """Ends a backward that failed, and discards its gradients. Collective."""
+        if self._residency.leave_failed(self._recovers):
+            self._lose_step(self._failure)
+
+    def _lose_step(self, error: Exception | str) -> None:
+        """Discards the gradients of a step whose backward failed. The engine cannot continue if it was not the first one."""
+        if self._losses:
+            self._residency.break_use("a backward after others of its step", error)
+        elif not self._residency.broken:
+            self._discard()
+
+    def _discard(self) -> None:
+        """Discards the gradients of the step so far."""
+        self._unsummed = True
+        self._native.discard_gradients()
+        self._shown.discarded()
+        self._residency.arrived.clear()
+        self._losses.clear()
+        self._has_gradients = self._own = False
 
     def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
         """Updates the parameters on the last micro-batch of a step; otherwise only counts the micro-batch. Collective on updates.
@@ -272,6 +311,7 @@ class SteppedModule(TrainedModule):
             TrainingError: non-finite gradients, or the loss scale is at its minimum.
         """
         self._require_training("step")
+        self._leave_failed_backward()
         self._applied = False
         if self._unsynced:
             raise StepOrderError(
@@ -337,9 +377,14 @@ class SteppedModule(TrainedModule):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Removes gradients that losses of other engines left, and those of parameters that the engine does not train.
 
+        If all backwards of the step ran inside `no_sync`, also discards their gradients.
+
         Raises:
             StepOrderError: after a backward that the script called itself; the engine cannot discard its gradients.
         """
+        self._leave_failed_backward()
+        if self._in_step and self._unsummed and self._losses:
+            self._discard()
         if self._own:
             raise StepOrderError(
                 "zero_grad: called between loss.backward() and engine.step(), which cannot discard gradients; call engine.step() first"

@@ -52,6 +52,9 @@ struct EngineCore {
   // Overwrites that gradient for the norm, clipping and the update. All ranks give the same values. Also
   // throws Error(usage) if updates do not wait for all gradients. Collective.
   void write_whole_gradient(const std::string& name, std::span<const float> values);
+  // Returns the gradient of this rank's own loss in the passes of the step so far, averaged over its
+  // micro-batches. Call before the last pass of a step. Error(usage) at stages 2 and 3.
+  std::vector<float> own_gradient(const std::string& name);
   // Gives every rank the whole gradients (GradientShards::gather), averaged over micro-batches and ranks,
   // without the loss scale and before clipping. The update uses them with any change made before finish_step.
   // Call like whole_gradient. Error(usage) at stages 2 and 3, with exact or compressed sums, and if updates

@@ -34,6 +34,10 @@ bool scales_loss(const config::DsConfig& c, const EngineOptions& o) {
   return c.precision == config::Precision::fp16 || o.scales_loss;
 }
 
+bool writes_overflows(const config::DsConfig& c) {
+  return c.precision == config::Precision::bf16 && !c.check_grad_overflow && !c.exact_sums;
+}
+
 // Returns true for clipping and for every feature that may skip a step.
 bool needs_norm_first(const config::DsConfig& c, const EngineOptions& o) {
   return c.gradient_clipping > 0 || scales_loss(c, o) || c.exact_sums || o.updates_last || o.rates_given ||
@@ -204,6 +208,7 @@ Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, in
              .clipping = c.gradient_clipping,
              .scales_loss = scales_loss(c, options),
              .skips_overflows = c.precision == config::Precision::bf16 && c.check_grad_overflow,
+             .writes_overflows = writes_overflows(c),
              .update_runs_on = gpu && !offloads && c.zero.offload_param.device == config::OffloadDevice::none,
              .optimizer = c.optimizer,
              .outside = {},

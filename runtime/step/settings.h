@@ -50,7 +50,8 @@ struct Settings {
   bool scales_loss = false;  // fp16: an overflow skips the step and changes the loss scale
   bool skips_overflows =
       false;  // bf16: an overflow skips the step if the loss is finite; otherwise it aborts the run
-  bool update_runs_on = false;  // on a GPU: the host does not wait for the update
+  bool writes_overflows = false;  // bf16: no check, values that are not finite go to the weights
+  bool update_runs_on = false;    // on a GPU: the host does not wait for the update
   config::OptimizerConfig optimizer;
   std::optional<optim::OutsideUpdate> outside;  // replaces `optimizer`
   optim::LrSchedule schedule;

@@ -89,15 +89,13 @@ Tensor view_of(std::span<float> whole, Range elements) {
 }
 
 // Copies a part of a unit's gradients through host memory, in their form.
-void read_floats(RankState& rank, Range at, int unit, Tensor to, Stream& compute, Stream& host) {
-  const Tensor from = rank.store.gradient_slice(unit).slice(at);
-  const zero::GradientForm& form = rank.store.gradient_form();
+void read_floats(const zero::GradientForm& form, Tensor from, Tensor to, Stream& compute, Stream& host) {
   const auto convert = [&]<class T>(T, const auto& launch) {
     std::vector<T> held = to_host<T>(from, compute);
-    launch(Tensor(held.data(), from.dtype(), {at.size()}, MemoryKind::host));
+    launch(Tensor(held.data(), from.dtype(), {from.numel()}, MemoryKind::host));
     host.synchronize();
   };
-  if (form.decoded_numel(at.size()) > 0)
+  if (form.decoded_numel(from.numel()) > 0)
     convert(int64_t{}, [&](Tensor sum) { form.decode(to, sum, host); });
   else
     with_float(from.dtype(), [&]<class T>(T type) {
@@ -141,10 +139,26 @@ void read_gradient(RankState& rank, const std::string& name, std::span<float> wh
     for (const Range& counted : rank.store.counted(u))
       for (const zero::FlatLayout::Piece& piece : layout.pieces(counted.shifted(rank.store.slice(u).begin)))
         if (layout.param(piece.param).name == name)
-          read_floats(rank, Range{0, piece.elements.size()}.shifted(counted.begin + piece.offset), u,
+          read_floats(rank.store.gradient_form(),
+                      rank.store.gradient_slice(u).slice(
+                          Range{0, piece.elements.size()}.shifted(counted.begin + piece.offset)),
                       view_of(whole, piece.elements), compute, host);
   }
   host.synchronize();
+}
+
+void read_own_gradient(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute) {
+  Stream host;
+  const zero::GradientShards& gradients = rank.store.gradients();
+  for (int u = 0; u < rank.store.units(); ++u) {
+    const zero::FlatLayout& layout = rank.store.layout(u);
+    if (layout.frozen()) continue;
+    for (const zero::FlatLayout::Piece& piece : layout.pieces({0, layout.numel()}))
+      if (layout.param(piece.param).name == name && gradients.holds(u, piece.param))
+        read_floats(gradients.form(),
+                    gradients.whole(u).slice(Range{0, piece.elements.size()}.shifted(piece.offset)),
+                    view_of(whole, piece.elements), compute, host);
+  }
 }
 
 void write_gradient(RankState& rank, const std::string& name, std::span<const float> whole, Memory& memory,

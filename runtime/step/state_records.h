@@ -18,6 +18,9 @@ std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute
 void read_state(RankState& rank, const std::string& name, int kind, Tensor whole, Stream& compute);
 // Like read_state for the reduced gradient, as summed.
 void read_gradient(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute);
+// Copies this rank's own gradient of the step so far, at stages 0 and 1: before its sum over the ranks of a
+// step. Elements without one stay unchanged.
+void read_own_gradient(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute);
 // Overwrites this rank's part of the gradient by values in the form that a visit writes.
 void write_gradient(RankState& rank, const std::string& name, std::span<const float> whole, Memory& memory,
                     Stream& compute);

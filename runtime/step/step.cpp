@@ -132,6 +132,20 @@ std::vector<float> EngineCore::whole_gradient(const std::string& name) {
   return values;
 }
 
+std::vector<float> EngineCore::own_gradient(const std::string& name) {
+  std::vector<float> values(size_t(trained_numel(name)), 0.0f);
+  require(settings.stage <= 1, Exit::usage,
+          "gradient of {}: sums over the ranks in each backward at ZeRO stage {}; read it after the last "
+          "backward of a step",
+          name, settings.stage);
+  rank->store.wait_for_gradients();
+  streams->synchronize();
+  read_own_gradient(*rank, name, values, streams->compute);
+  const double scale = 1 / (left_scale() * settings.average.before * double(settings.micros));
+  for (float& g : values) g = float(g * scale);
+  return values;
+}
+
 void EngineCore::write_whole_gradient(const std::string& name, std::span<const float> values) {
   const int64_t numel = trained_numel(name);
   CHECK(int64_t(values.size()) == numel, "{} has {} elements, got {}", name, numel, values.size());
@@ -239,6 +253,7 @@ bool EngineCore::overflowed() {
             result.step, scaler.scale());
     return !finite;
   }
+  if (settings.writes_overflows) return false;
   require(
       finite || !settings.store.exact() || !std::isfinite(result.loss), Exit::training,
       "cleave.exact_sums_grid: a gradient of step {} is not finite or out of the range of the sums (got a "

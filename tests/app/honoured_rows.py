@@ -56,7 +56,7 @@ ROWS = {
     "cleave.deepspeed_stage0_loss_scale": ("scale", False, True, FP16, 1),
     "fp16.min_loss_scale": ("code", 1, 2**40, {**FP16, "zero_optimization": {"stage": 1}}, 1),
     "bf16.enabled": ("memory", False, True, {}, 1),
-    "bf16.check_grad_overflow": ("code", False, True, BF16_OVERFLOW, 1),
+    "bf16.check_grad_overflow": ("skipped", False, True, BF16_OVERFLOW, 1),
     "data_types.grad_accum_dtype": ("memory", "bf16", "fp32", {"bf16": {"enabled": True}}, 1),
     "tensorboard.enabled": ("files", False, True, {"tensorboard": {"output_path": "$DIR"}}, 1),
     "tensorboard.output_path": ("files", "$DIR/a", "$DIR/b", {"tensorboard": {"enabled": True}}, 1),
@@ -192,6 +192,7 @@ ELSEWHERE = {"cleave.loss_average": ("tests/runtime", "LossAverage::micro_batche
              "cleave.native": ("tests/python", '"native": True'),  # a script's model
              "cleave.save_on_stop": ("tests/python", "save_on_stop"),
              "cleave.visible_gradients": ("tests/python", "visible_gradients"),
+             "checkpoint.tag_validation": ("tests/python", "tag_validation"),
              "tensor_parallel.preset_model": ("tests/python", "preset_model"),
              "cleave.sequence_length": ("tests/python/capi", "sequence_length"),
              "aio.intra_op_parallelism": ("tests/offload", "Engine::threads"),  # if the kernel has no io_uring

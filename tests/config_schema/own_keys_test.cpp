@@ -17,6 +17,11 @@ TEST(OwnKeys, ExactSumsMakeTheTypesOfGradientsIdle) {
                 .find("has no effect: cleave.exact_sums"),
             std::string::npos);
   EXPECT_NE(own_problems(R"("cleave": {"exact_sums_grid": 40})").find("has no effect"), std::string::npos);
+  const std::string unchecked = R"("bf16": {"enabled": true, "check_grad_overflow": false})";
+  EXPECT_NE(own_problems(unchecked).find("false: gradients that are not finite go to the weights"),
+            std::string::npos);
+  EXPECT_NE(own_problems(unchecked + R"(, "cleave": {"exact_sums": true})").find("has no effect"),
+            std::string::npos);
 }
 
 TEST(OwnKeys, SelectTheDeviceOfAnOffloadedUpdate) {

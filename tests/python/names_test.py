@@ -87,6 +87,9 @@ class Names(unittest.TestCase):
                     use()
                 self.assertRegex(str(raised.exception), f"cleave.{name}: .* not supported; ")
 
+    def test_errors_of_a_configuration_have_deepspeeds_name(self) -> None:
+        self.assertIs(cleave.DeepSpeedConfigError, cleave.UsageError)
+
     def test_names_that_examples_and_libraries_import_are_found(self) -> None:
         lines = (pathlib.Path(__file__).resolve().parents[1] / "fixtures/deepspeed_names.txt").read_text().splitlines()[1:]
         self.assertGreater(len(lines), 150)

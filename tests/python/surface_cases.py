@@ -167,7 +167,6 @@ def surface(stages: list[int]) -> dict[str, dict[str, Any]]:
             "shape": lambda e: e.load_module_state_dict({"embed.weight": torch.zeros(1)}, strict=False),
             "batch": lambda e: e.set_train_batch_size(5),
             "offload": lambda e: e.offload_states(device="nvme"),
-            "tags": lambda e: e.save_checkpoint("nowhere", f"of rank {e.global_rank}"),
             "early": _early,
             "ahead": lambda e: _ahead(e.zero_optimization_stage()),
             "within": _within,

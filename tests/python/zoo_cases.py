@@ -14,7 +14,7 @@ import cleave as deepspeed
 import models
 import torch
 from chains import Forces, Saved, engine_of
-from cleave.steps import tensors_in
+from cleave.outputs import tensors_in
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations

@@ -56,6 +56,11 @@ TEST(Settings, WaitForTheNormIfAStepMayBeClippedOrSkipped) {
   EXPECT_FALSE(with(
       [](config::DsConfig& d) { d.precision = config::Precision::bf16, d.check_grad_overflow = false; }));
   EXPECT_TRUE(with([](config::DsConfig& d) { d.exact_sums = true; }));
+  EXPECT_FALSE(settings_of(c).writes_overflows);
+  c.precision = config::Precision::bf16, c.check_grad_overflow = false;
+  EXPECT_TRUE(settings_of(c).writes_overflows);
+  c.exact_sums = true;
+  EXPECT_FALSE(settings_of(c).writes_overflows);
 }
 
 // Depends only on device and type, not on free memory, stage or mesh, so that numbers do not depend on these.

@@ -177,6 +177,40 @@ TEST(RecordedVisits, GiveTheSumsOfWhateverEveryRankDoesInWhateverOrder) {
   }
 }
 
+// In each step, a pass ends halfway on some ranks; the next one gives all sums.
+TEST(RecordedVisits, DiscardThePassThatFailsOnAnyRank) {
+  const Scratch scratch;
+  for (const VisitCase& c : cases()) {
+    SCOPED_TRACE(c.text());
+    comm::run_ranks(c.ranks, [&](comm::Communicator& world) {
+      VisitingRank r(world, c, scratch.folder());
+      std::mt19937 every(uint32_t(5 * c.stage + c.ranks));  // the same on all ranks
+      for (int step = 0; step < 4; ++step) {
+        r.publish(step);
+        std::vector<std::vector<int>> times(size_t(c.ranks), std::vector<int>(kUnits, 0));
+        r.visits.begin_step();
+        for (const bool fails : {true, false}) {
+          std::vector<bool> on(size_t(c.ranks), false);
+          for (int rank = 0; rank < c.ranks; ++rank) on[size_t(rank)] = fails && every() % 2 == 0;
+          if (fails) on[every() % size_t(c.ranks)] = true;
+          r.visits.begin_pass(0);
+          for (int rank = 0; rank < c.ranks; ++rank)
+            for (int n = 6; n > 0; --n) {
+              const int u = int(every() % kUnits);
+              if (rank == world.rank() && !(on[size_t(rank)] && n <= 3)) r.use(step, u, true);
+              if (!fails) ++times[size_t(rank)][size_t(u)];
+            }
+          ASSERT_EQ(r.visits.end_pass(on[size_t(world.rank())]), !fails);
+          if (fails) r.visits.discard_gradients();
+        }
+        r.visits.finish_gradients();
+        r.visits.end_step();
+        r.expect_sums(times);
+      }
+    });
+  }
+}
+
 // Gradients with all bits set, of three micro-batches; unit 0 has two in each.
 float rounded(int rank, int micro, int unit, int64_t i) {
   return Philox{uint64_t(rank), uint64_t(10 * micro + unit)}.uniform(uint64_t(i)) - 0.5f;
@@ -284,7 +318,8 @@ TEST(RecordedVisits, NameTheUnitWithoutRoomAndThoseInUse) {
     r.visits.begin_pass(0);
     r.visits.acquire(0);
     expect_error(Exit::memory,
-                 {"no room for the parameters of u3, 134 elements, in addition to those in use (", "u0", "stage3_max_live_parameters"},
+                 {"no room for the parameters of u3, 134 elements, in addition to those in use (", "u0",
+                  "stage3_max_live_parameters"},
                  [&] { r.visits.acquire(3); });
   });
 }

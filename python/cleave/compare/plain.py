@@ -19,7 +19,7 @@ from ..configuration import Configuration, chosen
 from ..declared import _in_types_of
 from ..engine import DeepSpeedEngine
 from ..errors import NotBuilt
-from ..steps import tensors_in
+from ..outputs import tensors_in
 from ..units import OUTSIDE
 from ..views import TORCH_TYPES
 from .optimizers import optimizer_of

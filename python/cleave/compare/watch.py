@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..steps import tensors_in
+from ..outputs import tensors_in
 from ..watched import Hook
 from .records import fingerprint
 

@@ -37,6 +37,7 @@ MODULES: dict[str, dict[str, str]] = {
         **_of("errors", "CleaveError UsageError OutOfMemory CheckpointError TrainingError RankLost NotBuilt StepOrderError"),
         **(_ACCELERATOR | _of("utils.logging", "logger log_dist") | _of("compat.config", "DeepSpeedConfig")),
         **_of("zero", "OnDevice"),
+        "DeepSpeedConfigError": "errors:UsageError",
         "init_inference": "!inference engines are not supported; use cleave generate, or initialize() without an optimizer",
         "Accelerator": "!Accelerator is not supported; use accelerate.Accelerator(deepspeed_plugin=...), or initialize()",
         **_not(_LAYER, "DeepSpeedTransformerLayer DeepSpeedTransformerConfig replace_transformer_layer revert_transformer_layer"),
