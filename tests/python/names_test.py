@@ -87,6 +87,13 @@ class Names(unittest.TestCase):
                     use()
                 self.assertRegex(str(raised.exception), f"cleave.{name}: .* not supported; ")
 
+    def test_a_choice_in_capitals_reads_as_in_deepspeed(self) -> None:
+        script = (
+            "import cleave; print(cleave.DeepSpeedConfig({'train_batch_size': 1, 'gradient_allreduce_op': 'SUM'}).gradient_allreduce_op)"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        self.assertEqual(done.stdout.strip(), "sum", done.stderr)
+
     def test_errors_of_a_configuration_have_deepspeeds_name(self) -> None:
         self.assertIs(cleave.DeepSpeedConfigError, cleave.UsageError)
 

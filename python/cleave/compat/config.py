@@ -21,6 +21,7 @@ class DeepSpeedConfig:
         self._param_dict, self._values = read.given, read.values
         self.fp16_enabled, self.bfloat16_enabled = (bool(read.section(name).get("enabled")) for name in ("fp16", "bf16"))
         self.zero_optimization_stage = int(read.values.get("zero_optimization.stage") or 0)
+        self.gradient_allreduce_op = str(read.values.get("gradient_allreduce_op") or "mean").lower()
         self.zero_enabled = self.zero_optimization_stage > 0
         for name in ("optimizer", "scheduler"):
             setattr(self, f"{name}_name", read.section(name).get("type"))
