@@ -74,12 +74,16 @@ void unbuilt_tuners(Keys& k) {
       "min_train_micro_batch_size_per_gpu:i=1 "
       "num_tuning_micro_batch_sizes:i=3");
   k.section("hybrid_engine", "training and generation in one engine");
-  k.refused("enabled", "b=false", "training and generation are separate commands");
-  k.details("hybrid_engine.enabled", "training and generation in one engine",
-            "inference_tp_size:i=1 release_inference_cache:b=false pin_parameters:b=true "
-            "tp_gather_partition_size:i=8 enable_cuda_graph:b=false");
-  k.details("hybrid_engine.enabled", "training and generation in one engine", "max_out_tokens:i=512");
-  k.list.back().at_least(1);
+  k.warned("enabled", "b=false",
+           "changes only the speed of generation in DeepSpeed; module.generate() uses the trained weights");
+  constexpr const char* kSpeed = "setting of DeepSpeed's generation";
+  for (const auto& [name, form] : {std::pair{"inference_tp_size", "i=1"},
+                                   {"release_inference_cache", "b=false"},
+                                   {"pin_parameters", "b=true"},
+                                   {"tp_gather_partition_size", "i=8"},
+                                   {"enable_cuda_graph", "b=false"}})
+    k.no_effect(name, form, kSpeed);
+  k.no_effect("max_out_tokens", "i=512", kSpeed).at_least(1);
 }
 
 void unbuilt_sparse_attention(Keys& k) {

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from . import functions, native
 from .errors import CleaveError, StepOrderError, TrainingError, UsageError
@@ -173,14 +173,6 @@ class Residency(SavedWeights):
                 "zero.GatheredParameters(module.parameters())"
             )
         return replaced
-
-    def _units_in(self, output: Any) -> set[int]:
-        """Returns the units whose gathered parameters an output shows, as of a module that returns its weight or a view of it."""
-        leaves = (output,) if isinstance(output, torch.Tensor) else tree_leaves(output)
-        return {slot.unit for leaf in leaves if isinstance(leaf, torch.Tensor) and (slot := self._slot_at(leaf)) is not None}
-
-    def _copy_of_weight(self, value: Any) -> Any:
-        return value.clone() if isinstance(value, torch.Tensor) and self._slot_at(value) is not None else value
 
     def read(self, parameter: torch.nn.Parameter) -> None:
         """Makes a parameter that is read within a call whole until the call ends."""

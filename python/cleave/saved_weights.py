@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .errors import StepOrderError, UsageError
 from .functions import in_func, is_of_level
@@ -51,6 +52,14 @@ class SavedWeights(ParameterViews):
         keeps it longer."""
         self._take(u, torch._C._current_graph_task_id() >= 0 or in_func())
         self._lent[-1].append(u)
+
+    def _units_in(self, output: Any) -> set[int]:
+        """Returns the units whose gathered parameters an output shows, as of a module that returns its weight or a view of it."""
+        leaves = (output,) if isinstance(output, torch.Tensor) else tree_leaves(output)
+        return {slot.unit for leaf in leaves if isinstance(leaf, torch.Tensor) and (slot := self._slot_at(leaf)) is not None}
+
+    def _copy_of_weight(self, value: Any) -> Any:
+        return value.clone() if isinstance(value, torch.Tensor) and self._slot_at(value) is not None else value
 
     def _pack(self, tensor: torch.Tensor) -> Any:
         if is_of_level(tensor):
