@@ -76,7 +76,7 @@ void unbuilt_tuners(Keys& k) {
   k.section("hybrid_engine", "training and generation in one engine");
   k.warned("enabled", "b=false",
            "changes only the speed of generation in DeepSpeed; module.generate() uses the trained weights");
-  constexpr const char* kSpeed = "setting of DeepSpeed's generation";
+  constexpr const char* kSpeed = "a setting of generation in DeepSpeed";
   for (const auto& [name, form] : {std::pair{"inference_tp_size", "i=1"},
                                    {"release_inference_cache", "b=false"},
                                    {"pin_parameters", "b=true"},

@@ -32,7 +32,7 @@ std::vector<int> ranks_of(const std::string& text, size_t most) {
 
 bool parse_options(CompareOptions& o, const Arguments& arguments) {
   CLI::App app(
-      "Trains twice for a few steps and says whether both runs are the same; exits with 5 if not, and names "
+      "Trains twice for a few steps and says whether both runs are the same; exits with 8 if not, and names "
       "the first difference.\n"
       "  cleave compare [OPTIONS] -- [PYTHON] SCRIPT ARGS         a PyTorch script, in the engine and in "
       "plain "

@@ -8,7 +8,7 @@ import torch
 from . import native
 from .errors import UsageError
 from .functions import is_of_level, outside_of_func
-from .units import ModuleUnits, Slot, ZeroParamStatus, describe
+from .units import ModuleUnits, Slot, ZeroParamStatus, describe, describe_shape
 
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 OUTSIDE = 0  # kind of passes outside of calls
@@ -41,6 +41,8 @@ class ParameterViews:
         self.engine.begin_pass(OUTSIDE, False)
         for slot in self.units.slots():
             describe(slot.parameter)
+            if slot.has_bits:  # it may have no elements already
+                describe_shape(slot.parameter, slot.shape)
             self._take_away(slot)
         for u in range(len(self.units.units)):
             if not self.gathers[u]:

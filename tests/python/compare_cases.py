@@ -391,6 +391,7 @@ def _set_by_hand(here: bool) -> None:
     head = net.get_submodule("head")
     head.weight = nn.Parameter(torch.randn(head.weight.shape[::-1]).t())  # type: ignore[assignment]
     engine = deepspeed.initialize(model=net, config=_sgd(zero_optimization={"stage": 2}, gradient_clipping=0.5))[0]
+    engine.register_loader(torch.utils.data.DataLoader([1, 2]), "numbers")
     for step in range(STEPS):
         for micro in range(2):
             x, y = models.batch(step, micro, engine.global_rank)

@@ -62,6 +62,9 @@ config = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
           "optimizer": {"type": "AdamW", "params": {"lr": 0.01}}}
 if way == "differs" and here:
     module[0].bias.register_hook(lambda gradient: gradient * 1.0001)
+if way == "tensor":
+    rules = [{"patterns": ["0.weight"]}, {"patterns": ["2.weight"], "partition_type": "row"}]
+    config["tensor_parallel"] = {"autotp_size": 2, "partition_config": {"layer_specs": rules}}
 engine, *_ = deepspeed.initialize(model=module, config=config)
 try:
     for step in range(2 if way == "short" else 10**9):
@@ -238,6 +241,11 @@ class Compare(unittest.TestCase):
             turned = torch.randn(size, size).t()
             for kind in (turned, turned[:, ::2], turned.bfloat16()):
                 self.assertEqual(records.checksum(kind), records.checksum(kind.clone(memory_format=torch.contiguous_format)))
+
+    def test_tensor_parallel_scripts_are_an_error(self) -> None:
+        code, said, messages = compare("-n", "2", "--", sys.executable, "train.py", "tensor")
+        self.assertEqual((code, said), (2, ""), messages)
+        self.assertIn("tensor_parallel.autotp_size: not supported by cleave compare", messages)
 
     def test_a_failed_script_keeps_its_exit_code(self) -> None:
         code, said, messages = compare("--steps", "1", "--", sys.executable, "train.py", "fails")

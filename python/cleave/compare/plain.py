@@ -73,6 +73,7 @@ class PlainEngine(PlainGradients):
         listed = [p for p in model.parameters() if p.requires_grad] if model_parameters is None else list(model_parameters)
         self.optimizer: Any = optimizer_of(self._configuration.section("optimizer"), optimizer, listed)
         self._take_values()
+        self._loaders, self._positions = {}, {}
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
         section = self._configuration.section("scheduler")
         if lr_scheduler is None and section.get("type") and self.optimizer is not None:

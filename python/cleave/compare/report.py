@@ -38,14 +38,14 @@ def _factor(d: Difference) -> float | None:
     return float(event["factor"]) if abs(event["factor"] - 1) > 1e-6 else None
 
 
-def _divisor(factor: float, verdict: Verdict) -> str:
+def _divisor(factor: float, many: int, verdict: Verdict) -> str:
     counts = {"the number of ranks": verdict.ranks, "gradient_accumulation_steps": verdict.start["micros"]}
     counts["the number of ranks times gradient_accumulation_steps"] = verdict.ranks * verdict.start["micros"]
     for value, how in ((factor, "not divided by"), (1 / factor if factor else 0.0, "divided twice by")):
         found = [name for name, count in counts.items() if count > 1 and abs(value - count) < 1e-3 * count]
         if found:
-            return f"all gradients differ by the factor {factor:.6g}: they are {how} {' or '.join(found)}"
-    return f"all gradients differ by the factor {factor:.6g}: a divisor or factor of the loss differs"
+            return f"{many} gradients differ by the factor {factor:.6g}: they are {how} {' or '.join(found)}"
+    return f"{many} gradients differ by the factor {factor:.6g}: a divisor or factor of the loss, or of a layer after them, differs"
 
 
 def _of_gradients(verdict: Verdict, first: Difference) -> str:
@@ -56,7 +56,7 @@ def _of_gradients(verdict: Verdict, first: Difference) -> str:
         if abs((factors[0] or 0) + 1) < 1e-3:
             return "the gradients have the wrong sign"
         if 2 * len(here) > count:
-            return _divisor(factors[0] or 0.0, verdict)
+            return _divisor(factors[0] or 0.0, len(here), verdict)
     if first.what == "missing gradient":
         return "the gradient is zero in the engine: a tensor is detached, or the parameter is not used in this run"
     if first.event.get("want") == 0:

@@ -76,6 +76,10 @@ class Run:
             return result
         if isinstance(engine, FamilyEngine):
             raise NotBuilt("cleave.native: not supported by cleave compare, because the engine computes the model; remove the key")
+        if getattr(engine, "mp_world_size", 1) > 1:
+            raise NotBuilt(
+                "tensor_parallel.autotp_size: not supported by cleave compare, because ranks have parts of the layers; remove the key"
+            )
         zero = self.against != "deepspeed" and engine.config.get("zero_optimization")
         if isinstance(zero, dict) and (rounds := [key for key in _ROUNDS if zero.get(key)]):
             raise NotBuilt(f"zero_optimization.{rounds[0]}: not supported by cleave compare, because it rounds on purpose; remove the key")
