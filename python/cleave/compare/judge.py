@@ -118,7 +118,8 @@ def _groups(mine: list[dict[str, Any]], theirs: list[dict[str, Any]], step: int,
         if name not in a or name not in b:
             has = "the reference" if name not in a else "the engine"
             note = f"only the optimizer of {has} run has it"
-            yield Difference("parameter without optimizer", step, (_GRADIENT, -1, place), name, note=note, got=name in a, want=name in b)
+            got, want = ("in the optimizer" if name in side else "not in the optimizer" for side in (a, b))
+            yield Difference("parameter without optimizer", step, (_GRADIENT, -1, place), name, note=note, got=got, want=want)
             continue
         if a[name]["frozen"] != b[name]["frozen"]:
             yield Difference("frozen parameter", step, (_GRADIENT, -1, place), name, got=a[name]["frozen"], want=b[name]["frozen"])
