@@ -155,8 +155,8 @@ class SavedModule(SteppedModule):
         mode = str(self._value("checkpoint.tag_validation")).lower()
         if mode == "fail" or self.world_size == 1:
             return tag
-        first = jobs.text_of_first(tag)
-        if mode == "warn" and self._job.sum([float(tag != first)])[0] and self.global_rank == 0:
+        first, *others = jobs.texts_of_all(tag)
+        if mode == "warn" and any(other != first for other in others) and self.global_rank == 0:
             print(f"warning: save_checkpoint: the tag differs between ranks; saving {first}, the tag of rank 0", flush=True)
         return first
 

@@ -2,7 +2,7 @@
 
 Autograd saves positions of gathered parameters (residency.py). Python functions see more than autograd: `ctx.saved_tensors` returns the
 parameter itself with its ZeRO attributes, as without an engine, and parameters that a function keeps as attributes of `ctx` are gathered
-before its backward. For both, members of torch's backward-node class are replaced while an engine gathers parameters.
+before its backward. For both, this module replaces members of torch's backward-node class while an engine gathers parameters.
 
 Derivatives of torch.func disable hooks for saved tensors, because hooks see the tensors of its levels. Those of an engine pass on such
 tensors unchanged, so they stay enabled.

@@ -83,17 +83,6 @@ def texts_of_all(text: str) -> list[str]:
     return texts
 
 
-def text_of_first(text: str) -> str:
-    """Returns the text of rank 0. Collective."""
-    import torch
-
-    own = text.encode() if rank() == 0 else b""
-    size = current().sum([float(len(own))])[0]
-    data = bytearray(own or int(size))
-    broadcast(torch.frombuffer(data, dtype=torch.uint8), 0)
-    return data.decode()
-
-
 def _torch_has_ranks() -> bool:
     distributed = sys.modules.get("torch.distributed")
     return distributed is not None and distributed.is_available() and distributed.is_initialized()
