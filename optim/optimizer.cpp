@@ -181,10 +181,10 @@ class OutsideOptimizer final : public Optimizer {
   // A CUDA stream task must not call CUDA, but the update may.
   void update(const UpdateSlice& s, const StepArgs& args, Stream& stream) const override {
     if (stream.on_cuda()) {
-      stream.synchronize();
-      outside_.update(s, args);
+      if (s.param.memory() != MemoryKind::device) stream.synchronize();
+      outside_.update(s, args, stream);
     } else {
-      stream.enqueue([&] { outside_.update(s, args); });
+      stream.enqueue([&] { outside_.update(s, args, stream); });
       stream.synchronize();
     }
     if (s.copy.defined()) kernels::launch(kernels::Cast{.y = s.copy, .x = s.param}, stream);

@@ -76,9 +76,10 @@ std::unique_ptr<Optimizer> make_optimizer(const config::OptimizerConfig& config)
 // An optimizer implemented by the caller, called with one slice of one parameter at a time.
 struct OutsideUpdate {
   std::vector<std::string> states = {};  // like Optimizer::states(), at most kMostStates
-  // Synchronous, with exclusive use of the memory. May overwrite grad; must not change copy. An exception
-  // ends the step.
-  std::function<void(const UpdateSlice& slice, const StepArgs& args)> update = {};
+  // Has exclusive use of the memory. Work on device memory starts after that of the stream so far, and is
+  // before its later work; the update of other memory is complete on return. May overwrite grad; must not
+  // change copy. An exception ends the step.
+  std::function<void(const UpdateSlice& slice, const StepArgs& args, Stream& stream)> update = {};
 };
 std::unique_ptr<Optimizer> outside_optimizer(OutsideUpdate update);
 

@@ -73,6 +73,7 @@ void EngineBase::set_next_lr(double lr) { core().next_lr = lr; }
 double EngineBase::loss_scale() const { return core().scaler.scale(); }
 const config::DsConfig& EngineBase::config() const { return core().config; }
 Device EngineBase::device() const { return core().settings.device; }
+Stream& EngineBase::stream() { return core().streams->compute; }
 MemoryTable EngineBase::memory_planned() const { return core().needs.memory; }
 MemoryTable EngineBase::memory_live() const { return core().memory.live(); }
 MemoryTable EngineBase::memory_peak() const { return core().memory.peak(); }

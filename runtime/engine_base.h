@@ -106,6 +106,7 @@ class EngineBase {
   double loss_scale() const;  // loss scale of the next step
   const config::DsConfig& config() const;
   Device device() const;                      // device of this rank
+  Stream& stream();                           // of the passes, for work on parameters and gradients
   int64_t params() const;                     // number of elements of the whole model
   std::vector<ParamSpec> parameters() const;  // specification of each parameter that is a number
   std::vector<std::string> trained() const;   // names of the parameters that are not frozen

@@ -169,7 +169,6 @@ UnitEngine::UnitEngine(const config::DsConfig& config, const std::string& name,
 UnitEngine::~UnitEngine() = default;
 
 UnitEngine::State& UnitEngine::state() const { return static_cast<State&>(core()); }
-Stream& UnitEngine::stream() { return state().streams->compute; }
 int64_t UnitEngine::unforeseen() const { return state().recorded().unforeseen(); }
 
 pipeline::InstructionList UnitEngine::begin_walk(bool trains, int micros, bool shapes_change) {

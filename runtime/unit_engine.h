@@ -70,8 +70,6 @@ class UnitEngine : public EngineBase {
              comm::Communicator& world, const UnitOptions& options);
   ~UnitEngine();
 
-  Stream& stream();  // stream for work on parameters and gradients
-
   // Overwrites a host value of a unit by the value of the first rank that has the unit. Unit -1: over the
   // ranks with this rank's layers. Collective over these ranks.
   void take_first(int unit, Tensor value);

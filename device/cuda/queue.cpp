@@ -42,7 +42,10 @@ CudaQueue::CudaQueue(Stream::Foreign foreign)
   look_at_device();
   points_ = std::make_shared<StreamPoints>(stream_, device_);
   const cudaError_t answer = cudaStreamQuery(stream_);
-  if (answer != cudaErrorNotReady) check(answer, "a stream that was given to adopt");
+  if (answer == cudaErrorNotReady)
+    cudaGetLastError();  // the next launch would report it
+  else
+    check(answer, "a stream that was given to adopt");
 }
 
 void CudaQueue::look_at_device() {

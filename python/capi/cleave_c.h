@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; callers must compare it with cleave_c_version(). */
-#define CLEAVE_C_VERSION 12
+#define CLEAVE_C_VERSION 13
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* message of this thread's last failed call */
@@ -94,7 +94,8 @@ typedef struct {
   int32_t rates_given; /* cleave_finish_step receives the learning rate */
   int32_t inference;   /* nothing is trained */
   int32_t scales_loss; /* loss scale for fp32 parameters with passes in fp16 (of_fp32, optim/loss_scaler.h) */
-  int32_t has_stream;  /* stream is a CUDA stream on which the engine computes */
+  int32_t
+      has_stream; /* stream is the caller's CUDA stream (cleave_use_stream), on which the engine computes */
   void* stream;
   int64_t device_bytes, host_bytes; /* limits; 0: none */
   /* If set, computes updates instead of the configuration's optimizer, inside cleave_finish_step.
@@ -132,6 +133,11 @@ CLEAVE_C int cleave_engine_make(cleave_job* job, const char* config, const char*
                                 const char* model, const char* units, const cleave_engine_options* options,
                                 cleave_engine** engine);
 CLEAVE_C void cleave_engine_free(cleave_engine* engine);
+/* Sets the CUDA stream on which the caller works from now on, at first that of the options. A function of
+ * an engine behaves like work that is enqueued on this stream: it starts after the stream's earlier work,
+ * and later work of the stream sees its results and may reuse the memory that it was given. Streams must
+ * outlive the engine. No effect on a CPU. */
+CLEAVE_C int cleave_use_stream(cleave_engine* engine, void* stream);
 /* Plans the memory of the engines of all ranks, without a job and without allocating.
  * cleave_engine_make fails if this plan does not fit in the memory of the host.
  *

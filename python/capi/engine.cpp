@@ -78,20 +78,22 @@ std::vector<std::vector<UnitSpec>> stages_of(const char* units) {
   }
 }
 
-optim::OutsideUpdate update_of(const cleave_engine_options& o, Device device) {
+optim::OutsideUpdate update_of(const cleave_engine_options& o, Device device,
+                               const std::shared_ptr<CallerStream>& caller) {
   std::vector<std::string> states;
   for (int s = 0; s < o.state_count; ++s) states.emplace_back(&given(o.states[s], "a state's name"));
   require(int(states.size()) <= optim::kMostStates, Exit::usage,
           "optimizer: too many values per element (got {}, expected at most {})", states.size(),
           optim::kMostStates);
-  const auto update = [run = o.update, context = o.update_context, device](const optim::UpdateSlice& s,
-                                                                           const optim::StepArgs& args) {
+  const auto update = [run = o.update, context = o.update_context, device, caller](
+                          const optim::UpdateSlice& s, const optim::StepArgs& args, Stream& stream) {
+    const bool there = device.is_cuda() && s.param.memory() == MemoryKind::device;
     cleave_update part{.unit = s.unit,
                        .parameter = s.parameter,
                        .begin = s.elements.begin,
                        .end = s.elements.end,
                        .step = args.step,
-                       .on_host = device.is_cuda() && s.param.memory() != MemoryKind::device,
+                       .on_host = device.is_cuda() && !there,
                        .gradient_dtype = int32_t(s.grad.dtype()),
                        .gradient_scale = args.grad_scale,
                        .value = s.param.as<float>(),
@@ -99,12 +101,15 @@ optim::OutsideUpdate update_of(const cleave_engine_options& o, Device device) {
                        .states = {}};
     for (size_t k = 0; k < s.state.size(); ++k)
       if (s.state[k].defined()) part.states[k] = s.state[k].as<float>();
+    if (there) caller->after(stream);
     require(run(context, &part) == 0, Exit::usage, "optimizer: the update function of the script failed");
+    if (there) caller->before(stream);
   };
   return {std::move(states), update};
 }
 
-runtime::UnitOptions options_of(const cleave_engine_options& o, Device device) {
+runtime::UnitOptions options_of(const cleave_engine_options& o, Device device,
+                                const std::shared_ptr<CallerStream>& caller) {
   runtime::UnitOptions options{.gives = std::max(1, int(o.gives))};
   options.engine.rates_given = o.rates_given != 0;
   options.engine.seed = o.seed;
@@ -115,7 +120,7 @@ runtime::UnitOptions options_of(const cleave_engine_options& o, Device device) {
   if (o.device_bytes > 0) options.engine.limits.device_bytes = o.device_bytes;
   if (o.host_bytes > 0) options.engine.limits.host_bytes = o.host_bytes;
   if (o.has_stream) options.engine.cuda_stream = o.stream;
-  if (o.update) options.update = update_of(o, device);
+  if (o.update) options.update = update_of(o, device, caller);
   return options;
 }
 
@@ -133,7 +138,8 @@ struct Made {
       : config(std::move(its_config)),
         name(&given(its_name, "model")),
         stages(stages_of(&given(its_units, "units"))),
-        options(options_of(o, device)) {
+        caller(o.has_stream ? std::make_shared<CallerStream>(device, o.stream) : nullptr),
+        options(options_of(o, device, caller)) {
     options.engine.updates_last = o.model_config != nullptr;
     require(!o.model_config || !o.update, Exit::usage,
             "cleave.native: the optimizer has no kernel in the engine; use AdamW, Adam, SGD, Adagrad or "
@@ -160,6 +166,7 @@ struct Made {
   config::DsConfig config;
   std::string name;
   std::vector<std::vector<UnitSpec>> stages;  // one stage only, for an engine
+  std::shared_ptr<CallerStream> caller;       // null on a CPU
   runtime::UnitOptions options;
   std::optional<runtime::TwinModel> twin;  // set if the engine computes the model
 };
@@ -284,8 +291,17 @@ runtime::SavedTraining UnitEngine::opened(const std::string& folder, const std::
   return saved;
 }
 
-UnitEngine& unit_engine(cleave_engine* engine) {
-  auto* its = dynamic_cast<UnitEngine*>(&given(engine, "engine"));
+int call(cleave_engine* engine, const std::function<void(cleave_engine&)>& body) {
+  return call([&] {
+    cleave_engine& e = given(engine, "engine");
+    if (e.caller) e.caller->before(e.base().stream());
+    body(e);
+    if (e.caller) e.caller->after(e.base().stream());
+  });
+}
+
+UnitEngine& unit_engine(cleave_engine& engine) {
+  auto* its = dynamic_cast<UnitEngine*>(&engine);
   CHECK(its, "the engine computes by itself: it has no units to drive");
   return *its;
 }
@@ -311,6 +327,8 @@ int cleave_engine_make(cleave_job* job, const char* config, const char* config_n
                                            [owner = getpid()](cleave_engine* last) {
                                              if (getpid() == owner) delete last;
                                            });
+    if (made.caller) made.caller->computes_on(e->base().stream());
+    e->caller = made.caller;
     j.engines.push_back(e);
     e->handle = e;
     given(engine, "engine") = e.get();
@@ -335,17 +353,23 @@ int cleave_plan(const char* config, const char* config_name, const char* model, 
   });
 }
 
+int cleave_use_stream(cleave_engine* engine, void* stream) {
+  return call([&] {
+    cleave_engine& e = given(engine, "engine");
+    if (e.caller) e.caller->use(stream);
+  });
+}
+
 void cleave_engine_free(cleave_engine* engine) {
   if (engine) const std::shared_ptr<cleave_engine> last = std::move(engine->handle);
 }
 
 int cleave_engine_facts(cleave_engine* engine, char** facts) {
-  return call([&] { given(facts, "facts") = handed_over(capi::facts_of(given(engine, "engine"))); });
+  return call(engine, [&](cleave_engine& e) { given(facts, "facts") = handed_over(capi::facts_of(e)); });
 }
 
 int cleave_get_state(cleave_engine* engine, const char* kind, const char* parameter, float* value) {
-  return call([&] {
-    cleave_engine& e = given(engine, "engine");
+  return call(engine, [&](cleave_engine& e) {
     const std::string name = &given(parameter, "parameter");
     const std::vector<float> whole = &given(kind, "kind") == capi::kGradient
                                          ? e.gradient(name)
@@ -356,8 +380,7 @@ int cleave_get_state(cleave_engine* engine, const char* kind, const char* parame
 
 int cleave_put_state(cleave_engine* engine, const char* kind, const char* parameter, int64_t count,
                      float* value) {
-  return call([&] {
-    cleave_engine& e = given(engine, "engine");
+  return call(engine, [&](cleave_engine& e) {
     const std::string name = &given(parameter, "parameter");
     const std::span<float> whole{&given(value, "value"), size_t(count)};
     if (&given(kind, "kind") == capi::kGradient)
@@ -368,13 +391,13 @@ int cleave_put_state(cleave_engine* engine, const char* kind, const char* parame
 }
 
 int cleave_publish(cleave_engine* engine) {
-  return call([&] { given(engine, "engine").base().publish_parameters(); });
+  return call(engine, [&](cleave_engine& e) { e.base().publish_parameters(); });
 }
 
 int cleave_get_bytes(cleave_engine* engine, const char* parameter, int64_t bytes, void* value) {
-  return call([&] {
+  return call(engine, [&](cleave_engine& e) {
     const std::string name = &given(parameter, "parameter");
-    const std::vector<int64_t> words = given(engine, "engine").base().bits(name);
+    const std::vector<int64_t> words = e.base().bits(name);
     CHECK(int64_t(words.size()) == capi::words_of(bytes), "{} has {} words, got {} bytes", name, words.size(),
           bytes);
     std::memcpy(&given(static_cast<char*>(value), "value"), words.data(), size_t(bytes));
@@ -382,28 +405,26 @@ int cleave_get_bytes(cleave_engine* engine, const char* parameter, int64_t bytes
 }
 
 int cleave_put_bytes(cleave_engine* engine, const char* parameter, int64_t bytes, const void* value) {
-  return call([&] {
+  return call(engine, [&](cleave_engine& e) {
     std::vector<int64_t> words(size_t(capi::words_of(bytes)));
     std::memcpy(words.data(), &given(static_cast<const char*>(value), "value"), size_t(bytes));
-    given(engine, "engine").base().write_bits(&given(parameter, "parameter"), words);
+    e.base().write_bits(&given(parameter, "parameter"), words);
   });
 }
 
 int cleave_save_checkpoint(cleave_engine* engine, const char* folder, const char* tag, const char* client) {
-  return call([&] {
-    cleave_engine& e = given(engine, "engine");
+  return call(engine, [&](cleave_engine& e) {
     e.base().save_checkpoint(&given(folder, "folder"), &given(tag, "tag"), e.kept(client ? client : "{}"));
   });
 }
 
 int cleave_finish_save(cleave_engine* engine) {
-  return call([&] { given(engine, "engine").base().finish_save(); });
+  return call(engine, [&](cleave_engine& e) { e.base().finish_save(); });
 }
 
 int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char* tag, int32_t parts,
                            char** loaded) {
-  return call([&] {
-    cleave_engine& e = given(engine, "engine");
+  return call(engine, [&](cleave_engine& e) {
     std::string path;
     const auto open = [&] {
       runtime::SavedTraining saved = e.opened(&given(folder, "folder"), &given(tag, "tag"));
@@ -423,8 +444,7 @@ int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char
 
 int cleave_dlpack(cleave_engine* engine, void* data, int32_t dtype, const int64_t* shape, int32_t dims,
                   int32_t on_host, void** managed) {
-  return call([&] {
-    cleave_engine& e = given(engine, "engine");
+  return call(engine, [&](cleave_engine& e) {
     given(managed, "managed") =
         capi::managed_tensor(e.shared_from_this(), &given(static_cast<char*>(data), "data"), DType(dtype),
                              shape, dims, on_host ? Device{} : e.base().device(), e.lies_turned(data));

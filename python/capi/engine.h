@@ -1,12 +1,14 @@
 // Engines of the C interface: one that its caller drives by units, or one that computes a published
 // model itself.
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "python/capi/caller_stream.h"
 #include "python/capi/cleave_c.h"
 #include "runtime/saved_training.h"
 #include "runtime/unit_engine.h"
@@ -14,7 +16,8 @@
 
 // Common interface of both. Parameters have the names and shapes of the caller's declaration.
 struct cleave_engine : std::enable_shared_from_this<cleave_engine> {
-  std::shared_ptr<cleave_engine> handle;  // of the caller, until cleave_engine_free
+  std::shared_ptr<cleave_engine> handle;                    // of the caller, until cleave_engine_free
+  std::shared_ptr<cleave::capi::CallerStream> caller = {};  // null on a CPU
 
   virtual ~cleave_engine() = default;
   virtual cleave::runtime::EngineBase& base() = 0;
@@ -94,6 +97,9 @@ struct UnitEngine : cleave_engine {
 };
 
 // Returns the engine that its caller drives; Error(internal) for one that computes by itself.
-UnitEngine& unit_engine(cleave_engine* engine);
+UnitEngine& unit_engine(cleave_engine& engine);
+
+// Runs a function of the C interface in the order of the stream on which the caller works.
+int call(cleave_engine* engine, const std::function<void(cleave_engine&)>& body);
 
 }  // namespace cleave::capi

@@ -36,7 +36,7 @@ void UnitEngine::give(int unit) {
 
 namespace {
 
-runtime::UnitEngine& engine_of(cleave_engine* engine) { return capi::unit_engine(engine).engine; }
+runtime::UnitEngine& engine_of(cleave_engine& engine) { return capi::unit_engine(engine).engine; }
 
 void add(Stream& stream, const zero::GradientSlot& slot, Tensor gradient) {
   if (std::exchange(*slot.written, true))
@@ -72,20 +72,20 @@ cleave_rates in_c(const optim::Rates& r) { return {r.lr, r.momentum, r.beta2, r.
 }  // namespace
 
 int cleave_begin_step(cleave_engine* engine, int32_t micros) {
-  return call([&] { given(engine, "engine").begin_step(micros); });
+  return call(engine, [&](cleave_engine& e) { e.begin_step(micros); });
 }
 
 int cleave_wait_with_updates(cleave_engine* engine, int32_t waits) {
-  return call([&] { engine_of(engine).wait_with_updates(waits != 0); });
+  return call(engine, [&](cleave_engine& e) { engine_of(e).wait_with_updates(waits != 0); });
 }
 
 int cleave_show_gradients(cleave_engine* engine) {
-  return call([&] { engine_of(engine).show_gradients(); });
+  return call(engine, [&](cleave_engine& e) { engine_of(e).show_gradients(); });
 }
 
 int cleave_shown_gradients(cleave_engine* engine, int32_t unit, void** pointers, int32_t* dtype) {
-  return call([&] {
-    const std::vector<Tensor> gradients = engine_of(engine).shown_gradients(unit);
+  return call(engine, [&](cleave_engine& e) {
+    const std::vector<Tensor> gradients = engine_of(e).shown_gradients(unit);
     void** to = &given(pointers, "pointers");
     for (const Tensor& gradient : gradients) *to++ = gradient.raw();
     given(dtype, "dtype") = gradients.empty() ? 0 : int32_t(gradients.front().dtype());
@@ -93,89 +93,92 @@ int cleave_shown_gradients(cleave_engine* engine, int32_t unit, void** pointers,
 }
 
 int cleave_own_gradient(cleave_engine* engine, const char* parameter, float* value) {
-  return call([&] {
-    const std::vector<float> whole = engine_of(engine).own_gradient(&given(parameter, "parameter"));
+  return call(engine, [&](cleave_engine& e) {
+    const std::vector<float> whole = engine_of(e).own_gradient(&given(parameter, "parameter"));
     std::copy(whole.begin(), whole.end(), &given(value, "value"));
   });
 }
 
 int cleave_discard_gradients(cleave_engine* engine) {
-  return call([&] { engine_of(engine).discard_gradients(); });
+  return call(engine, [&](cleave_engine& e) { engine_of(e).discard_gradients(); });
 }
 
 int cleave_pause(cleave_engine* engine, const char* names) {
-  return call([&] { engine_of(engine).pause(names_of(names)); });
+  return call(engine, [&](cleave_engine& e) { engine_of(e).pause(names_of(names)); });
 }
 
 int cleave_offload_states(cleave_engine* engine, int32_t masters, int32_t states, int32_t pinned) {
-  return call([&] { engine_of(engine).offload_states(masters != 0, states != 0, pinned != 0); });
+  return call(engine,
+              [&](cleave_engine& e) { engine_of(e).offload_states(masters != 0, states != 0, pinned != 0); });
 }
 
 int cleave_reload_states(cleave_engine* engine) {
-  return call([&] { engine_of(engine).reload_states(); });
+  return call(engine, [&](cleave_engine& e) { engine_of(e).reload_states(); });
 }
 
 int cleave_position(cleave_engine* engine, char** position) {
-  return call([&] { given(position, "position") = capi::handed_over(engine_of(engine).position()); });
+  return call(engine, [&](cleave_engine& e) {
+    given(position, "position") = capi::handed_over(engine_of(e).position());
+  });
 }
 
 int cleave_set_position(cleave_engine* engine, const char* position, const char* fresh) {
-  return call([&] { engine_of(engine).set_position(&given(position, "position"), names_of(fresh)); });
+  return call(engine, [&](cleave_engine& e) {
+    engine_of(e).set_position(&given(position, "position"), names_of(fresh));
+  });
 }
 
 int cleave_scale(cleave_engine* engine, double* scale) {
-  return call([&] { given(scale, "scale") = given(engine, "engine").scale(); });
+  return call(engine, [&](cleave_engine& e) { given(scale, "scale") = e.scale(); });
 }
 
 int cleave_gathers(cleave_engine* engine, int32_t unit, int32_t* gathers) {
-  return call([&] { given(gathers, "gathers") = given(engine, "engine").gathers(unit); });
+  return call(engine, [&](cleave_engine& e) { given(gathers, "gathers") = e.gathers(unit); });
 }
 
 int cleave_begin_pass(cleave_engine* engine, int32_t kind, int32_t last) {
-  return call([&] { given(engine, "engine").begin_pass(kind, last != 0); });
+  return call(engine, [&](cleave_engine& e) { e.begin_pass(kind, last != 0); });
 }
 
 int cleave_end_pass(cleave_engine* engine) {
-  return call([&] { given(engine, "engine").end_pass(); });
+  return call(engine, [&](cleave_engine& e) { e.end_pass(); });
 }
 
 int cleave_abandon_pass(cleave_engine* engine) {
-  return call([&] { engine_of(engine).abandon_pass(); });
+  return call(engine, [&](cleave_engine& e) { engine_of(e).abandon_pass(); });
 }
 
 int cleave_acquire(cleave_engine* engine, int32_t unit, void** pointers) {
-  return call([&] {
+  return call(engine, [&](cleave_engine& e) {
     void** to = &given(pointers, "pointers");
-    for (void* parameter : given(engine, "engine").acquire(unit)) *to++ = parameter;
+    for (void* parameter : e.acquire(unit)) *to++ = parameter;
   });
 }
 
 int cleave_release(cleave_engine* engine, int32_t unit) {
-  return call([&] { given(engine, "engine").release(unit); });
+  return call(engine, [&](cleave_engine& e) { e.release(unit); });
 }
 
 int cleave_add_gradient(cleave_engine* engine, int32_t unit, int32_t parameter, const void* gradient,
                         int32_t dtype) {
-  return call([&] {
-    capi::UnitEngine& its = capi::unit_engine(engine);
+  return call(engine, [&](cleave_engine& e) {
+    capi::UnitEngine& its = capi::unit_engine(e);
     const zero::GradientSlot& slot = its.slot(unit, parameter);
     CHECK(slot.written, "a gradient of the frozen unit {}", its.units[size_t(unit)].name);
     void* data = const_cast<char*>(&given(static_cast<const char*>(gradient), "gradient"));
-    add(engine_of(engine).stream(), slot,
-        Tensor(data, DType(dtype), {slot.tensor.numel()}, MemoryKind::device));
+    add(engine_of(e).stream(), slot, Tensor(data, DType(dtype), {slot.tensor.numel()}, MemoryKind::device));
   });
 }
 
 int cleave_give(cleave_engine* engine, int32_t unit) {
-  return call([&] { capi::unit_engine(engine).give(unit); });
+  return call(engine, [&](cleave_engine& e) { capi::unit_engine(e).give(unit); });
 }
 
 int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count, const cleave_rates* rates,
                        int32_t groups, cleave_step_result* result) {
-  return call([&] {
+  return call(engine, [&](cleave_engine& e) {
     const std::vector<optim::Rates> brought = from_c(rates, groups);
-    given(result, "result") =
-        in_c(given(engine, "engine").finish_step({losses, size_t(losses ? count : 0)}, brought));
+    given(result, "result") = in_c(e.finish_step({losses, size_t(losses ? count : 0)}, brought));
   });
 }
 
@@ -201,9 +204,9 @@ int cleave_schedule_rates(const char* scheduler, double lr, int64_t updates, cle
 }
 
 int cleave_set_next_lr(cleave_engine* engine, double lr) {
-  return call([&] { given(engine, "engine").base().set_next_lr(lr); });
+  return call(engine, [&](cleave_engine& e) { e.base().set_next_lr(lr); });
 }
 
 int cleave_next_rates(cleave_engine* engine, cleave_rates* rates) {
-  return call([&] { given(rates, "rates") = in_c(given(engine, "engine").base().next_rates()); });
+  return call(engine, [&](cleave_engine& e) { given(rates, "rates") = in_c(e.base().next_rates()); });
 }

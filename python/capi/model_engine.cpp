@@ -64,8 +64,8 @@ class Shifted {
   std::vector<int32_t> tokens_, targets_;
 };
 
-ModelEngine& model_engine(cleave_engine* engine) {
-  auto* its = dynamic_cast<ModelEngine*>(&given(engine, "engine"));
+ModelEngine& model_engine(cleave_engine& engine) {
+  auto* its = dynamic_cast<ModelEngine*>(&engine);
   CHECK(its, "the engine is driven by units: it computes no model");
   return *its;
 }
@@ -175,20 +175,20 @@ using namespace cleave;
 using capi::call, capi::given;
 
 int cleave_train_micro_batch(cleave_engine* engine, const cleave_samples* samples, double* loss) {
-  return call([&] {
-    capi::ModelEngine& e = capi::model_engine(engine);
+  return call(engine, [&](cleave_engine& its) {
+    capi::ModelEngine& e = capi::model_engine(its);
     const capi::Shifted shifted(given(samples, "samples"), e.twin, e.engine->samples_per_micro());
     given(loss, "loss") = e.train_micro_batch(shifted.batch(), samples->items);
   });
 }
 
 int cleave_use_loss(cleave_engine* engine, double times) {
-  return call([&] { capi::model_engine(engine).engine->use_loss(times); });
+  return call(engine, [&](cleave_engine& e) { capi::model_engine(e).engine->use_loss(times); });
 }
 
 int cleave_loss(cleave_engine* engine, const cleave_samples* samples, double* loss) {
-  return call([&] {
-    capi::ModelEngine& e = capi::model_engine(engine);
+  return call(engine, [&](cleave_engine& its) {
+    capi::ModelEngine& e = capi::model_engine(its);
     const capi::Shifted shifted(given(samples, "samples"), e.twin, e.engine->samples_per_micro());
     const Batch batch = shifted.batch();
     const double mean = e.engine->loss_of(batch), labels = double(batch.valid_targets);
@@ -197,8 +197,8 @@ int cleave_loss(cleave_engine* engine, const cleave_samples* samples, double* lo
 }
 
 int cleave_logits(cleave_engine* engine, const cleave_samples* samples, float* logits) {
-  return call([&] {
-    capi::ModelEngine& e = capi::model_engine(engine);
+  return call(engine, [&](cleave_engine& its) {
+    capi::ModelEngine& e = capi::model_engine(its);
     const cleave_samples& of = given(samples, "samples");
     const capi::Shifted shifted(of, e.twin, e.engine->samples_per_micro());
     const std::vector<float> all = e.engine->predict(shifted.batch());

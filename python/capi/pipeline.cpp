@@ -10,7 +10,7 @@ using capi::call, capi::given, capi::handed_over;
 
 namespace {
 
-runtime::UnitEngine& pipe_of(cleave_engine* engine) { return capi::unit_engine(engine).engine; }
+runtime::UnitEngine& pipe_of(cleave_engine& engine) { return capi::unit_engine(engine).engine; }
 
 runtime::Link link_of(int32_t link) {
   CHECK(link == CLEAVE_ACTIVATION || link == CLEAVE_GRADIENT, "link {}; there are 0 and 1", link);
@@ -41,35 +41,38 @@ int cleave_partition(const char* const* names, const int64_t* params, int32_t la
 
 int cleave_begin_walk(cleave_engine* engine, int32_t trains, int32_t micros, int32_t shapes_change,
                       char** list) {
-  return call([&] {
+  return call(engine, [&](cleave_engine& e) {
     nlohmann::json out = nlohmann::json::array();
-    for (const pipeline::Instruction& i : pipe_of(engine).begin_walk(trains != 0, micros, shapes_change != 0))
+    for (const pipeline::Instruction& i : pipe_of(e).begin_walk(trains != 0, micros, shapes_change != 0))
       out.push_back({std::string(name_of(i.op)), i.micro, i.chunk});
     given(list, "list") = handed_over(out.dump());
   });
 }
 
 int cleave_send(cleave_engine* engine, int32_t link, const void* data, int64_t bytes) {
-  return call(
-      [&] { pipe_of(engine).send(link_of(link), message(pipe_of(engine), const_cast<void*>(data), bytes)); });
+  return call(engine, [&](cleave_engine& e) {
+    pipe_of(e).send(link_of(link), message(pipe_of(e), const_cast<void*>(data), bytes));
+  });
 }
 
 int cleave_receive(cleave_engine* engine, int32_t link, void* data, int64_t bytes) {
-  return call([&] { pipe_of(engine).receive(link_of(link), message(pipe_of(engine), data, bytes)); });
+  return call(engine,
+              [&](cleave_engine& e) { pipe_of(e).receive(link_of(link), message(pipe_of(e), data, bytes)); });
 }
 
 int cleave_send_shape(cleave_engine* engine, int32_t chunk, const char* shape) {
-  return call([&] { pipe_of(engine).send_shape(chunk, &given(shape, "shape")); });
+  return call(engine, [&](cleave_engine& e) { pipe_of(e).send_shape(chunk, &given(shape, "shape")); });
 }
 
 int cleave_receive_shape(cleave_engine* engine, int32_t chunk, char** shape) {
-  return call([&] { given(shape, "shape") = handed_over(pipe_of(engine).receive_shape(chunk)); });
+  return call(engine, [&](cleave_engine& e) {
+    given(shape, "shape") = handed_over(pipe_of(e).receive_shape(chunk));
+  });
 }
 
 int cleave_take_first(cleave_engine* engine, int32_t unit, void* data, int64_t bytes) {
-  return call([&] {
-    given(engine, "engine")
-        .take_first(
-            unit, Tensor(&given(static_cast<char*>(data), "data"), DType::uint8, {bytes}, MemoryKind::host));
+  return call(engine, [&](cleave_engine& e) {
+    e.take_first(unit,
+                 Tensor(&given(static_cast<char*>(data), "data"), DType::uint8, {bytes}, MemoryKind::host));
   });
 }

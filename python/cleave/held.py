@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from . import job as jobs
-from . import native
+from . import native, streams
 from .cuts import Cut
 from .declared import Declared
 from .errors import NotBuilt, UsageError
@@ -38,6 +38,8 @@ class HeldModule(torch.nn.Module):
         self.device = torch.device(facts["device"])
         self.module, self._configuration, self._precision = declared.module, declared.config, declared.config.precision()
         self._declared, self._outside = declared, declared.outside
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # for scripts that say "cuda" or .cuda()
         self._move_buffers()
         self._make()
         groups.mpu = None
@@ -75,8 +77,7 @@ class HeldModule(torch.nn.Module):
         self._native: native.NativeEngine = native.NativeEngine(
             self._job,
             *declared.of_engine(),
-            has_stream=self.device.type == "cuda",
-            stream=torch.cuda.current_stream(self.device).cuda_stream if self.device.type == "cuda" else None,
+            stream=streams.current(self.device),
             update=(lambda part: outside.update(part, units.units[part.unit].slots[part.parameter], self._native)) if outside else None,
             states=outside.kinds if outside else (),
             **declared.options(),

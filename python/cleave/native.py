@@ -14,7 +14,7 @@ from typing import Any
 from .errors import CleaveError, error_of
 from .programs import installed
 
-_C_VERSION = 12
+_C_VERSION = 13
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "uint8": 7}  # numbers of types in the C interface
 
 
@@ -232,15 +232,28 @@ class NativeEngine(_Handle):
     _facts, _gone = "engine_facts", "the engine was destroyed"
 
     def __init__(
-        self, job: Job, config: str, name: str, model: str, units: Any, update: Any = None, states: Sequence[str] = (), **options: Any
+        self,
+        job: Job,
+        config: str,
+        name: str,
+        model: str,
+        units: Any,
+        update: Any = None,
+        states: Sequence[str] = (),
+        stream: Callable[[], int] | None = None,
+        **options: Any,
     ) -> None:
         """Makes the engine.
 
         Args:
             update: called for each part of a parameter instead of the engine's optimizer.
             states: names of the state that `update` keeps per element.
+            stream: returns the CUDA stream of the calling thread's work; each call of the engine asks for it. None on a CPU.
         """
         super().__init__()
+        self._stream, self._on = stream, stream() if stream else None
+        if stream:
+            options |= {"has_stream": 1, "stream": self._on}
         self._lib = library()
         self._failed: BaseException | None = None
         self._pointers = [(c_void_p * len(unit["parameters"]))() for unit in units]
@@ -257,6 +270,14 @@ class NativeEngine(_Handle):
             self._update = given.update = _UPDATE(call)
         texts = map(os.fsencode, (config, name, model, json.dumps(units)))
         _check(self._lib.cleave_engine_make(job.handle, *texts, byref(given), byref(self._handle)))
+
+    @property
+    def handle(self) -> c_void_p:
+        """The engine, told about the current stream."""
+        if self._stream is not None and (now := self._stream()) != self._on:
+            self._on = now
+            _check(self._lib.cleave_use_stream(super().handle, c_void_p(now)))
+        return super().handle
 
     def __del__(self) -> None:
         self.free()

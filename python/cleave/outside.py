@@ -108,8 +108,6 @@ class OutsideOptimizer:
             value.copy_(after[kind])
         if not self.by_element:
             self.rest[slot.name] = {key: value for key, value in after.items() if key not in kept}
-        if gradient.is_cuda:
-            torch.cuda.synchronize(gradient.device)
 
     def updated(self) -> None:
         """Advances the state of the groups after all parts of a step."""

@@ -86,6 +86,7 @@ def _serve(module: Any) -> None:
         for rank in range(ranks):
             if (child := os.fork()) == 0:
                 _become(rank, ranks, port, folder)
+                _interpret()
                 answer = getattr(module, case)(*args)
                 pathlib.Path(folder, f"answer{rank}").write_text(json.dumps(answer))
                 atexit._run_exitfuncs()  # the necessary part of the interpreter's exit; the rest takes a second
@@ -103,6 +104,14 @@ def _become(rank: int, ranks: int, port: int, folder: str) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "MASTER_PORT": port}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", **{key: str(value) for key, value in place.items()}}
+
+
+def _interpret() -> None:
+    """Runs the GPU code of this rank in the interpreter if CLEAVE_INTERPRETED is set."""
+    if os.environ.get("CLEAVE_INTERPRETED"):
+        import interpreted  # imports torch
+
+        interpreted.install()
 
 
 def _wait_for(children: list[int]) -> list[int]:
@@ -125,6 +134,7 @@ def _wait_for(children: list[int]) -> list[int]:
 def main() -> None:
     module, *call = sys.argv[1:]
     if call:
+        _interpret()
         getattr(importlib.import_module(module), call[0])(*json.loads(call[1]))
     else:
         _serve(importlib.import_module(module))
