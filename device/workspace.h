@@ -16,6 +16,7 @@ inline constexpr int64_t kOwnScratch = int64_t{128} << 20;
 // Matrix products need at most 128 MiB. The attention backward processes as many sequences at a time as fit
 // and keeps 2 bytes per score: 25 MB per sequence of GPT-2 124M, 73 MB of a 7B model.
 inline constexpr int64_t kKernelScratch = kOwnScratch + (int64_t{512} << 20);
+inline constexpr int64_t kUpdateScratch = int64_t{32} << 20;  // enough for updates, norms and sums of units
 inline constexpr int64_t kCopyScratch = int64_t{1} << 20;     // enough for casts and sums
 inline constexpr int64_t kPinnedScratch = int64_t{16} << 20;  // staging of values for the host
 inline constexpr int64_t kEventScratch = int64_t{64} << 10;   // pinned: enough to wait for CPU events

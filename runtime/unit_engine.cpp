@@ -74,6 +74,7 @@ struct UnitEngine::State : EngineCore {
         comm::Communicator& world, const UnitOptions& o)
       : EngineCore(of_outside(c), world, o.engine), most_gives(o.gives * int(settings.micros)) {
     may_pause = true;
+    settings.has_products = false;
     settings.norm_first = settings.norm_first || o.update;
     if (o.update) {
       settings.outside = o.update;

@@ -34,8 +34,8 @@ void Streams::name_in(Trace& trace) const {
   if (rows_overlap) trace.name(rows, "tensor axis");
 }
 
-Workspaces::Workspaces(Memory& memory, Streams& streams)
-    : compute(allocate_workspace(memory, kKernelScratch)),
+Workspaces::Workspaces(Memory& memory, Streams& streams, bool has_products)
+    : compute(allocate_workspace(memory, has_products ? kKernelScratch : kUpdateScratch)),
       comm(streams.comm_overlaps ? allocate_workspace(memory, kCopyScratch) : Workspace{}),
       rows(streams.rows_overlap ? allocate_workspace(memory, kCopyScratch) : Workspace{}) {
   compute.lend_to(streams.compute);
@@ -47,7 +47,7 @@ RankState::RankState(const Settings& s, const RankUnits& of, const Ranks& ranks,
                      Memory& memory)
     : units(of),
       pipe_rank(s.place.pipe),
-      spaces(memory, streams),
+      spaces(memory, streams, s.has_products),
       store(memory, store_options(s, units), streams.compute, streams.comm()) {
   ShardingRule sharding_of(s, ranks);
   for (const int u : units.held) store.add_unit(units.all[size_t(u)], sharding_of(units.all[size_t(u)]));

@@ -27,7 +27,7 @@ struct Streams {
 
 // Scratch memory for the streams of a CUDA rank.
 struct Workspaces {
-  Workspaces(Memory& memory, Streams& streams);
+  Workspaces(Memory& memory, Streams& streams, bool has_products);
   Workspace compute, comm, rows;
 };
 

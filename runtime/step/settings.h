@@ -58,6 +58,7 @@ struct Settings {
   model::LogitsChunk logits;
 
   // Stream properties. tf32 and the next two: see Stream::allow_tf32 and the functions after it.
+  bool has_products = true;  // the passes run in the engine
   bool tf32 = false, any_order = false, measures_products = false;
   bool comm_overlaps = false;         // collectives have a separate stream
   bool rows_overlap = false;          // transfers of the tensor axis overlap products

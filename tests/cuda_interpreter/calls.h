@@ -7,6 +7,7 @@ namespace interpreter {
 // (CUDA_INTERPRETER_FAIL). At the end, the counts are written to the file named by
 // CUDA_INTERPRETER_CALLS.
 int failure_of(const char* function);
+int gpu_of_thread();  // current GPU of the calling thread
 
 }  // namespace interpreter
 

@@ -130,7 +130,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, 
   comm->blocking = !config || config->blocking != 0;
   comm->random.seed(uint64_t(setting("SEED", 1)) * 7919 + uint64_t(rank));
   comm->looks = 1 + int(comm->random() % kMostLooks);
-  cudaGetDevice(&comm->device);
+  comm->device = interpreter::gpu_of_thread();
   int nobody = 0;
   if (!comm->shared->size.compare_exchange_strong(nobody, size) && nobody != size)
     return refuse(comm, text("another rank says that there are %d", nobody));

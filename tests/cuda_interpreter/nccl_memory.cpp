@@ -73,8 +73,7 @@ extern "C" {
 // Allocates on the thread's GPU. For zero bytes, NCCL calls CUDA, which returns null.
 ncclResult_t ncclMemAlloc(void** p, size_t bytes) {
   CALL_OF_LIBRARY(ncclResult_t);
-  int device = 0;
-  cudaGetDevice(&device);
+  const int device = interpreter::gpu_of_thread();
   wait_for(device);
   void* given = bytes > 0 ? device_memory().allocate(device, bytes, Giver::nccl) : nullptr;
   return given || bytes == 0 ? (*p = given, ncclSuccess) : ncclUnhandledCudaError;

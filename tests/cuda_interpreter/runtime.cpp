@@ -170,6 +170,8 @@ const std::pair<cudaError_t, const char*> kErrors[] = {
 
 }  // namespace
 
+int interpreter::gpu_of_thread() { return current_gpu; }
+
 extern "C" {
 
 // --- errors, devices

@@ -3,8 +3,8 @@
 
 usage: scripts.py BUILD [--seed S] [--cases N | --minutes M] [--only WORD] [--nccl] [--counts FILE] [--show]
 
-BUILD is the folder of the preset `interpreter`. A case is a test of tests/python, homes for the state of configurations that leave it on the
-GPU, a transport between GPUs, and the seed of all orders: of the engine's streams and of torch's. --nccl: also the NCCL replacement.
+BUILD is the folder of the preset `interpreter`. A case is a test of tests/python, homes for the state of configurations that leave it on
+the GPU, a transport between GPUs, and the seed of all orders: of the engine's streams and of torch's. --nccl: also the NCCL replacement.
 --show: only prints the cases. --counts: adds passed and failed cases to a file. Exits with 1 and repeats the command of each case that
 fails. Needs a Python with torch (tests/python/with_torch.py).
 """
@@ -69,11 +69,15 @@ def draw(seed, only, nccl):
 def run(build, python, test, env):
     """Returns true, and the output, if the test passed."""
     path = [ROOT / "python", ROOT / "python/deepspeed_name", ROOT / "tests/python"]
-    own = {"PYTHONPATH": os.pathsep.join(map(str, path)), "CLEAVE_BUILD": str(build), "CLEAVE_LIBRARY": str(build / "lib/libcleave_c.so")}
+    own = {
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "CLEAVE_BUILD": str(build),
+        "CLEAVE_LIBRARY": str(build / "lib/libcleave_c.so"),
+        "CLEAVE_NCCL": str(build / "lib/libnccl_standin_c.so"),  # uses the interpreter in libcleave_c.so
+    }
+    of = {"env": {**os.environ, **own, **env}, "capture_output": True, "text": True, "errors": "replace", "timeout": LIMIT_S}
     try:
-        done = subprocess.run(
-            [python, "-m", "unittest", test], env={**os.environ, **own, **env}, capture_output=True, text=True, errors="replace", timeout=LIMIT_S
-        )
+        done = subprocess.run([python, "-m", "unittest", test], **of)
     except subprocess.TimeoutExpired as late:
         return False, f"not done after {LIMIT_S} s\n{(late.stdout or b'')[-3000:]!r}"
     return done.returncode == 0 and "Ran 0 tests" not in done.stderr, done.stdout + done.stderr
