@@ -12,7 +12,8 @@ std::string_view name_of(Axis axis) {
 }
 
 std::string name_of(const RankGroup& group) {
-  constexpr std::string_view purposes[] = {"", " activations", " gradients", " near", " across", " parts"};
+  constexpr std::string_view purposes[] = {"",        " activations", " gradients", " near",
+                                           " across", " rounds",      " parts"};
   if (group.purpose == RankGroup::Purpose::tied) return "tied " + group.unit;
   return fmt::format("{}{}", name_of(group.axis), purposes[size_t(group.purpose)]);
 }

@@ -17,6 +17,7 @@ struct RankGroup {
     gradients,    // pipe: gradients to earlier stages
     near,         // data: consecutive ranks that gather parameters from each other
     across,       // data: ranks with equal index among their near ranks
+    rounds,       // data: messages of hosts on the units that ranks need
     parts,        // data: ranks at equal places of the inner axes, which divide parameters
     tied,         // pipe: stages that share a unit
   };

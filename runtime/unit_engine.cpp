@@ -23,8 +23,8 @@ int64_t bucket_numel(const zero::StoreOptions& options, const Memory& memory) {
 }
 
 struct OutsideComputation : Computation {
-  OutsideComputation(const Ranks& ranks, RankState& rank, Streams& streams, Memory& memory)
-      : recorded(memory, rank.store, *ranks.mesh().data,
+  OutsideComputation(comm::Communicator& rounds, RankState& rank, Streams& streams, Memory& memory)
+      : recorded(memory, rank.store, rounds,
                  {.gathered_numel = rank.store.options().live_numel,
                   .bucket_numel = bucket_numel(rank.store.options(), memory)},
                  streams.compute, streams.comm()) {
@@ -75,6 +75,7 @@ struct UnitEngine::State : EngineCore {
       : EngineCore(of_outside(c), world, o.engine), most_gives(o.gives * int(settings.micros)) {
     may_pause = true;
     settings.has_products = false;
+    rounds = ranks.mesh().data->duplicate(name_of({Axis::data, RankGroup::Purpose::rounds}));
     settings.norm_first = settings.norm_first || o.update;
     if (o.update) {
       settings.outside = o.update;
@@ -124,7 +125,7 @@ struct UnitEngine::State : EngineCore {
   ~State() override { background.reset(), streams.reset(); }
 
   std::unique_ptr<Computation> computation(RankState& of, Streams& on, Memory& in) const override {
-    return std::make_unique<OutsideComputation>(ranks, of, on, in);
+    return std::make_unique<OutsideComputation>(*rounds, of, on, in);
   }
   zero::RecordedVisits& recorded() const { return static_cast<OutsideComputation&>(*computes).recorded; }
   int known(int unit) const {
@@ -151,6 +152,7 @@ struct UnitEngine::State : EngineCore {
     if (!summed) recorded().finish_gradients();
   }
 
+  std::unique_ptr<comm::Communicator> rounds;  // data ranks, for their hosts
   int most_gives;
   int groups = 1;
   double of_each_micro = 1;  // number of configured micro-batches that one of this step represents

@@ -15,6 +15,7 @@ class DiskShards {
  public:
   // Adds a shard of `numel` elements and returns its index. Call before commit.
   int add(int64_t numel);
+  int shards() const { return int(shards_.size()); }
   // Creates the file and the staging buffers, each as large as the largest shard. Does nothing without
   // shards.
   void commit(Memory& memory, const offload::DiskHome& home, DType type);

@@ -3,9 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-
-#include "device/copy.h"
-
 namespace cleave::zero {
 namespace {
 
@@ -59,6 +56,9 @@ void RecordedVisits::commit() {
     if (gradients.buckets(u)) bucket.push_back(numel);
     if (const int64_t n = gradients.apart_numel(u); n > 0) apart.push_back(n);
   }
+  int64_t gathered = 0;
+  for (const int64_t n : whole) gathered += round_up(n, 64);
+  keeps_ = gathered <= block_of(whole, options_.gathered_numel);
   const bool alone = agreement_.size() == 1;
   const auto allocate = [&](Category category, DType type, const std::vector<int64_t>& sizes, int64_t most,
                             RangeAllocator& ranges, Range* spare, const char* what) {
@@ -76,9 +76,6 @@ void RecordedVisits::commit() {
   if (!apart.empty())
     apart_ = allocate(Category::buckets, DType::fp32, apart, options_.bucket_numel, apart_ranges_, nullptr,
                       "gradients before rounding");
-  if (!alone)
-    said_ = memory_.allocate(MemoryKind::device, Category::staging, DType::int64,
-                             {agreement_.size() * std::max<int64_t>(64, store_.units())}, "words of ranks");
 }
 
 void RecordedVisits::begin_step(double unscale, GradientUser* user) {
@@ -101,9 +98,14 @@ void RecordedVisits::begin_pass(int kind) {
   store_.weights().begin_unknown_pass();
   record_ = &records_[kind], next_ = 0, departed_ = false;
   used_.clear();
-  // Keeps the record equal on all ranks: a pass starts without gathered units.
-  for (Whole& w : wholes_)
-    if (w.there) whole_ranges_.give_back(w.range), w.there = w.fresh = false;
+  // Keeps the record equal on all ranks: a pass starts without gathered units, or with the same ones.
+  const bool stay =
+      keeps_ && std::exchange(version_, store_.weights().version()) == store_.weights().version();
+  for (Whole& w : wholes_) {
+    if (!w.there) continue;
+    w.fresh = w.there = stay;
+    if (!stay) whole_ranges_.give_back(w.range);
+  }
 }
 
 std::vector<Tensor> RecordedVisits::acquire(int unit) {
@@ -134,10 +136,21 @@ void RecordedVisits::release(int unit) {
 bool RecordedVisits::follow_to(int unit) {
   const auto at = std::find(record_->begin() + int64_t(next_), record_->end(), unit);
   if (at == record_->end()) return false;
-  for (const size_t end = size_t(at - record_->begin()); next_ < end;) follow();
+  catch_up(size_t(at - record_->begin()));
   ++next_;
   fetch(unit, true);
   return true;
+}
+
+// Joins the collectives of units that this rank skipped.
+void RecordedVisits::catch_up(size_t end) {
+  while (next_ < end) {
+    const int64_t entry = (*record_)[next_];
+    if (entry >= 0 && alone(int(entry)))
+      ++next_;
+    else
+      follow();
+  }
 }
 
 void RecordedVisits::follow() {
@@ -165,8 +178,12 @@ void RecordedVisits::need(int unit) {
   const Whole& w = wholes_[size_t(unit)];
   if (follow_to(unit)) return;
   ++unforeseen_;
-  while (next_ < record_->size()) follow();
+  catch_up(record_->size());
   while (!w.there) round(unit);
+}
+
+bool RecordedVisits::alone(int unit) const {
+  return store_.weights().unit(unit).sharding.gather_on_use->size() == 1;
 }
 
 bool RecordedVisits::has_room(int64_t numel, bool evicts) {
@@ -189,8 +206,7 @@ bool RecordedVisits::has_room(int64_t numel, bool evicts) {
 void RecordedVisits::fetch(int unit, bool needed) {
   Whole& w = wholes_[size_t(unit)];
   const int64_t numel = store_.layout(unit).numel();
-  const bool alone = store_.weights().unit(unit).sharding.gather_on_use->size() == 1;
-  if (alone && (w.there || !needed)) return;
+  if (w.there && (keeps_ || alone(unit))) return;
   if (!w.there && has_room(numel, needed)) {
     w.range = *whole_ranges_.take(numel);
     w.there = w.fresh = true;
@@ -199,7 +215,7 @@ void RecordedVisits::fetch(int unit, bool needed) {
     return;
   }
   if (needed && !w.there) fail_for_room(unit, false);
-  if (!alone)
+  if (!alone(unit))
     store_.weights().fetch(unit, gathered_.tensor().slice(Range{0, numel}.shifted(spare_whole_.begin)), {});
 }
 
@@ -219,19 +235,12 @@ int64_t RecordedVisits::round(int64_t message) {
 // Gathers the messages rank by rank; all ranks send the same number.
 std::vector<int64_t> RecordedVisits::from_all(std::vector<int64_t> mine) {
   const int ranks = agreement_.size();
-  if (ranks == 1) return mine;
-  const auto most = div_exact(said_.tensor().numel(), ranks), size = int64_t(mine.size());
-  std::vector<int64_t> all(mine.size() * size_t(ranks));
-  for (int64_t begin = 0; begin < size; begin += most) {
-    const int64_t count = std::min(most, size - begin);
-    const Tensor there = said_.tensor().slice({0, count * ranks});
-    const Tensor part = there.slice(Range{0, count}.shifted(count * agreement_.rank()));
-    copy(part, Tensor(mine.data() + begin, DType::int64, {count}, MemoryKind::host), comm_);
-    agreement_.all_gather(there, part, comm_, {.what = "needs of ranks"});
-    const std::vector<int64_t> said = to_host<int64_t>(there, comm_);
-    for (int64_t r = 0; r < ranks; ++r)
-      std::copy_n(said.begin() + r * count, count, all.begin() + r * size + begin);
-  }
+  if (ranks == 1 || mine.empty()) return mine;
+  const auto count = int64_t(mine.size());
+  std::vector<int64_t> all(size_t(ranks * count));
+  agreement_.all_gather(Tensor(all.data(), DType::int64, {ranks * count}, MemoryKind::host),
+                        Tensor(mine.data(), DType::int64, {count}, MemoryKind::host), on_host_,
+                        {.what = "needs of ranks"});
   return all;
 }
 
@@ -259,7 +268,11 @@ GradientShards::WholeGradient RecordedVisits::open(int unit) {
   };
   if (!g.open && store_.gradients().buckets(unit)) {
     g.bucket = take(bucket_ranges_);
-    compute_.wait(comm_.record());  // sums of the previous content
+    std::erase_if(draining_, [&](const Draining& d) {
+      const bool same = d.bucket.begin < g.bucket.end && g.bucket.begin < d.bucket.end;
+      if (same) compute_.wait(d.done);
+      return same;
+    });
     g.whole = {.bucket = bucket_of(unit, g.bucket)};
   }
   if (const int64_t apart = store_.gradients().apart_numel(unit); apart > 0) {
@@ -301,6 +314,7 @@ void RecordedVisits::sum(int unit) {
   if (g.open && g.complete) {
     store_.gradients().reduce(unit, g.whole);
     bucket_ranges_.give_back(g.bucket);
+    draining_.push_back({g.bucket, comm_.record()});
     g = {};
   } else if (store_.gradients().unit(unit).sharding.reduce_each_micro->size() > 1) {
     store_.gradients().join(unit, bucket_of(unit, spare_bucket_));
@@ -329,7 +343,7 @@ void RecordedVisits::sum_pending(bool every_one) {
 }
 
 bool RecordedVisits::end_pass(bool fails) {
-  while (next_ < record_->size()) follow();
+  catch_up(record_->size());
   const auto pending = [&] {
     for (size_t u = 0; u < gradients_.size(); ++u)
       if (gradients_[u].open && store_.gradients().buckets(int(u))) return true;
@@ -340,6 +354,8 @@ bool RecordedVisits::end_pass(bool fails) {
   }
   if (said == kEndsWithGradients) sum_pending(true);
   if (departed_) record_anew();
+  if (store_.weights().on_disk())
+    comm_.synchronize();  // a pass outside of a step has no other end for errors
   return said != kFails;
 }
 

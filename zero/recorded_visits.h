@@ -11,6 +11,10 @@
 // is summed when the record says so, or else when the pass ends or a rank has no room for others. A sum
 // therefore has the additions of a planned pass, unless ranks gave the unit at different points of a pass or
 // one rank departed before it gave the unit. In that case its parts are added up one after another.
+//
+// Rounds are messages between hosts, with their own order: the host waits for other ranks there, but never
+// for the communication stream. If all units fit in the memory for whole parameters, a gathered unit stays
+// there until the weights change; the ranks then have the same units at any point of their collectives.
 #pragma once
 #include <map>
 #include <optional>
@@ -30,7 +34,8 @@ struct RecordedOptions {
 
 class RecordedVisits : public Visits {
  public:
-  // The store must outlive this object; compute and comm are its streams. `agreement` spans all data ranks.
+  // The store must outlive this object; compute and comm are its streams. `agreement` spans all data ranks
+  // and is used for nothing else.
   RecordedVisits(Memory& memory, ParameterStore& store, comm::Communicator& agreement,
                  const RecordedOptions& options, Stream& compute, Stream& comm);
   void commit() override;
@@ -85,9 +90,11 @@ class RecordedVisits : public Visits {
 
   bool follow_to(int unit);
   void follow();  // enqueues the next entry of the record
+  void catch_up(size_t end);
   void run_ahead();
   void need(int unit);
   void fetch(int unit, bool needed);
+  bool alone(int unit) const;  // no other rank joins its gathers
   bool has_room(int64_t numel, bool evicts);
   int64_t round(int64_t message);
   void sum(int unit);
@@ -107,10 +114,17 @@ class RecordedVisits : public Visits {
   std::vector<Whole> wholes_;
   std::vector<Gradient> gradients_;
   Buffer gathered_, buckets_, apart_;
-  Buffer said_;                                 // the messages of all ranks in a round
   Range spare_whole_ = {}, spare_bucket_ = {};  // for units needed only by other ranks
   RangeAllocator whole_ranges_, bucket_ranges_, apart_ranges_;
-  std::map<int, Log> records_;  // by kind of pass
+  bool keeps_ = false;   // all gathered units fit at the same time
+  int64_t version_ = 0;  // of the weights that are there
+  struct Draining {
+    Range bucket;
+    Event done;
+  };
+  std::vector<Draining> draining_;  // buckets that were given back before their sums are done
+  Stream on_host_;                  // inline, for rounds
+  std::map<int, Log> records_;      // by kind of pass
   Log* record_ = nullptr;
   size_t next_ = 0;  // index into the record
   Log used_;         // units that this rank needed in this pass, in order

@@ -90,6 +90,7 @@ void WeightShards::publish(int index, std::span<const Event> updated) {
 void WeightShards::wait_for_published() {
   compute_.wait(comm_.record());
   published_ = compute_.record();  // later fetches must see the updated shards
+  ++version_;
   disk_.end_writes();
 }
 

@@ -51,7 +51,9 @@ class WeightShards {
   // Brings the updated slice to its home and to the ranks that hold the whole unit. Waits for the work on
   // compute and for all events in `updated`.
   void publish(int unit, std::span<const Event> updated);
+  bool on_disk() const { return disk_.shards() > 0; }
   void wait_for_published();  // makes work enqueued on compute from now on see the published weights
+  int64_t version() const { return version_; }  // changes with the weights
 
   // Blocks until all disk reads and writes are done, and throws their errors. Call after the last pass.
   void synchronize_disk() { disk_.synchronize(); }
@@ -70,6 +72,7 @@ class WeightShards {
   std::vector<Unit> units_;
   WeightCrossing crossing_;
   Event published_;  // compute has seen all published shards
+  int64_t version_ = 0;
   Trace* trace_ = nullptr;
   DiskShards disk_;  // destroyed first: it finishes enqueued work
 };
