@@ -75,7 +75,7 @@ struct UnitEngine::State : EngineCore {
       : EngineCore(of_outside(c), world, o.engine), most_gives(o.gives * int(settings.micros)) {
     may_pause = true;
     settings.has_products = false;
-    rounds = ranks.mesh().data->duplicate(name_of({Axis::data, RankGroup::Purpose::rounds}));
+    rounds = ranks.mesh().data->duplicate(cleave::name_of(RankGroup{Axis::data, RankGroup::Purpose::rounds}));
     settings.norm_first = settings.norm_first || o.update;
     if (o.update) {
       settings.outside = o.update;
