@@ -5,7 +5,8 @@ usage: mutate.py [--list scripts/mutants.txt] [--only WORD] [--work DIR] [--copi
        mutate.py [--list FILE] --check     only checks that the list matches the current code
 
 A line of the list is `file ; text that occurs once ; replacement ; binary ; filter of its tests`, with blanks around the semicolons and \\n
-for a line end; lines that begin with # are comments. The copies are worktrees of HEAD in --work (build/mutants), each with its own defect at
+for a line end; lines that begin with # are comments. With libcleave_c.so as binary, the filter is a word in the name of a test of
+tests/cuda_interpreter/scripts.py. The copies are worktrees of HEAD in --work (build/mutants), each with its own defect at
 a time; only the files that a defect affects are built again. A defect that does not compile is an error of the list, not caught. With --preset interpreter, tests of GPU code
 run on the CPU, in --seeds orders; a defect that fails in one of them is caught. Prints a line for each defect and the share caught; exits
 with 1 if one survived or does not match the code.
@@ -67,22 +68,26 @@ class Copy:
             sys.exit(f"{' '.join(command)} failed:\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
 
     def build(self, binary):
-        return run(["ninja", "-C", f"build/{self.preset}", f"-j{self.jobs}", f"bin/{binary}"], self.tree, timeout=3600).returncode == 0
+        return run(["ninja", "-C", f"build/{self.preset}", f"-j{self.jobs}", f"lib/{binary}" if binary.endswith(".so") else f"bin/{binary}"], self.tree, timeout=3600).returncode == 0
 
     def passes(self, binary, tests):
-        """Returns true if the tests pass. The filter is GoogleTest's, or names a script in tests/app if the binary is cleave."""
+        """Returns true if the tests pass. The filter is GoogleTest's, names a script in tests/app if the binary is cleave, or a test of a
+        script if it is the library."""
         if binary == "cleave":
             script, *names = tests.split()
             command = [sys.executable, f"tests/app/{script}", f"build/{self.preset}/bin/cleave", *names]
+        elif binary.endswith(".so"):
+            command = ["tests/cuda_interpreter/scripts.py", f"build/{self.preset}", "--cases", "1", "--only", tests, "--seed"]
         else:
             command = [f"build/{self.preset}/bin/{binary}", f"--gtest_filter={tests}", "--gtest_brief=1"]
         for seed in range(1, self.seeds + 1):
             interpreter = [f"CUDA_INTERPRETER_SEED={seed}", "CUDA_INTERPRETER_GPUS=3", "CUDA_INTERPRETER_DEADLOCK_S=40"]
+            each = [*command, str(seed)] if command[-1] == "--seed" else command
             try:
-                result = run(["env", "OMP_NUM_THREADS=1", *interpreter, *command], self.tree, timeout=180)
+                result = run(["env", "OMP_NUM_THREADS=1", *interpreter, *each], self.tree, timeout=600 if each is not command else 180)
             except subprocess.TimeoutExpired:
                 return False, True
-            nothing = "Running 0 tests" in result.stdout or "Ran 0 tests" in result.stderr or "0 tests from 0" in result.stdout
+            nothing = "Running 0 tests" in result.stdout or "skipped: no Python" in result.stdout or "Ran 0 tests" in result.stderr or "0 tests from 0" in result.stdout
             if nothing or result.returncode:
                 return False, not nothing
         return True, True

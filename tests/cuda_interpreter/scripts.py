@@ -22,9 +22,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/python"))
 import with_torch  # noqa: E402
 
-MODULES = ("engine", "states", "outside", "pipeline", "compared", "client")
+MODULES = ("engine", "states", "outside", "pipeline", "compared", "trained", "client")
 # Tests of texts and launchers, which the order of streams does not change, or of torch alone.
 OMITTED = ("mistakes", "are_named", "grids", "are_cut_as", "unsupported", "every_script_was_on_both", "in_planned_memory")
+OWN_HOMES = ("move_to_host_memory",)  # tests that look at homes
 CPU, DISK = {"device": "cpu"}, {"device": "nvme", "nvme_path": "/tmp/cleave_interpreted"}
 HOMES = (
     {},
@@ -57,7 +58,7 @@ def draw(seed, only, nccl):
     transport = r.choice(["ipc", "host", *(["nccl"] if nccl else [])])
     return test, {
         "CLEAVE_INTERPRETED": str(seed),
-        "CLEAVE_INTERPRETED_HOMES": json.dumps(r.choice(HOMES)),
+        "CLEAVE_INTERPRETED_HOMES": json.dumps({} if any(word in test for word in OWN_HOMES) else r.choice(HOMES)),
         "CLEAVE_GPU_TRANSPORT": transport,
         "CUDA_INTERPRETER_SEED": str(seed),
         "CUDA_INTERPRETER_GPUS": "4",
