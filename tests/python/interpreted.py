@@ -162,6 +162,7 @@ class Interpreted(native.NativeEngine):
 
     def finish_step(self, *given: Any) -> native.StepResult:
         self.streams.move()
+        self._of = {}  # an update may begin at the address of a parameter
         for unit, addresses in self._staying.items():
             self._read(unit, addresses)
         shows, self._shows = self._shows, False
