@@ -1,4 +1,4 @@
-// Not in the build with CLEAVE_CUDA_INTERPRETER, whose replacement of the library is linked.
+// Not in the build with CLEAVE_CUDA_INTERPRETER, which links a replacement of the library.
 #include "kernels/cuda/cublaslt.h"
 
 #include "device/cuda_library.h"
