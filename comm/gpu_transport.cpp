@@ -41,13 +41,13 @@ std::string nccl_obstacle(std::span<const RankGpu> ranks, const std::string& pro
     if (ranks[r].nccl / 100 != ranks[0].nccl / 100)
       return fmt::format(
           "NCCL: versions differ (rank 0 has {}, rank {} has {}); install the same version on all hosts",
-          nccl_version_text(int(ranks[0].nccl)), r, nccl_version_text(int(ranks[r].nccl)));
+          library_version_text(int(ranks[0].nccl)), r, library_version_text(int(ranks[r].nccl)));
   const auto [a, b] = same_gpu(ranks, true);
   if (a >= 0 && ranks[0].nccl < kSharesGpus)
     return fmt::format(
         "ranks {} and {} have the same GPU, which NCCL {} does not support; start at most one rank per GPU, "
         "or install NCCL {} or newer",
-        a, b, nccl_version_text(int(ranks[0].nccl)), nccl_version_text(kSharesGpus));
+        a, b, library_version_text(int(ranks[0].nccl)), library_version_text(kSharesGpus));
   return {};
 }
 
@@ -62,7 +62,7 @@ std::string said_of_registering(std::span<const RankGpu> ranks, bool& registers)
   registers = ranks[0].nccl >= kNcclRegisters;
   return registers ? ", buffers registered"
                    : fmt::format(", no buffers registered (needs NCCL {} or newer)",
-                                 nccl_version_text(kNcclRegisters));
+                                 library_version_text(kNcclRegisters));
 }
 
 // Reason why they cannot use CUDA IPC, as far as known in advance; empty if none.
@@ -114,9 +114,9 @@ GpuRoute gpu_route(std::span<const RankGpu> ranks, GpuTransport wanted, const Gp
   const char* shared = route.shared_gpus ? ", several ranks on one GPU" : "";
   if (wanted == GpuTransport::nccl || (any && no_nccl.empty())) {
     route.way = GpuTransport::nccl;
-    route.line =
-        fmt::format("between GPUs: NCCL {}{}{}; sums in its own order", nccl_version_text(int(ranks[0].nccl)),
-                    shared, said_of_registering(ranks, route.registers));
+    route.line = fmt::format("between GPUs: NCCL {}{}{}; sums in its own order",
+                             library_version_text(int(ranks[0].nccl)), shared,
+                             said_of_registering(ranks, route.registers));
   } else if (wanted == GpuTransport::ipc || (any && no_ipc.empty())) {
     route.way = GpuTransport::ipc;
     route.line =

@@ -14,6 +14,9 @@ namespace {
 
 constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_ISA", "v3 v4", "v3 (AVX2) or v4 (AVX-512)", "for the best that the CPU has"},
+    {"CLEAVE_CUBLASLT", "FILE", "the file of libcublasLt.so.13", "to look for cuBLASLt"},
+    {"CLEAVE_CUDA_LIBRARIES", "TEXT", "folders with colons between them",
+     "for the packages next to this program"},
     {"CLEAVE_CUDNN", "off FILE", "off, or the file of libcudnn.so.9", "to look for cuDNN"},
     {"CLEAVE_WGMMA", "off", "off", "for the attention kernels of Hopper"},
     {"CLEAVE_GPU_EPILOGUES", "off", "off", "for the epilogues of cuBLASLt"},

@@ -1,4 +1,4 @@
-// Reports the implementation of matrix products on this machine's CPU.
+// Reports the implementation of matrix products on this machine.
 #pragma once
 #include <string>
 #include <vector>
@@ -19,5 +19,8 @@ std::vector<MatmulWay> matmul_ways();
 // "fp32: own product with AVX-512; bf16: ...". Processes with equal descriptions sum in the same order, and
 // so have the same bits.
 std::string describe_matmul_ways();
+
+// Reason why matrix products cannot run on GPUs, with an action; empty if they can. Builds with CUDA only.
+std::string gpu_matmul_problem();
 
 }  // namespace cleave::kernels

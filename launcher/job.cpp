@@ -17,6 +17,7 @@
 #include "comm/from_peer.h"
 #include "comm/gpu_transport.h"
 #include "config_schema/summary.h"
+#include "core/build.h"
 #include "core/environment.h"
 #include "core/error.h"
 #include "core/version.h"
@@ -144,7 +145,11 @@ Job::Job(const JobOptions& given) : options_(given) {
   device_ = refused_once(info_.local_rank, [&] {
     const CudaStatus status = options.device == "cpu" ? CudaStatus{} : cuda_status();
     Device device = choose_device(options.device, info_.local_rank, status);
-    if (!device.is_cuda()) return device;
+    if (!device.is_cuda()) {
+      if (build::cuda && first() && !status.problem.empty())
+        std::fprintf(stderr, "device: cpu (%s)\n", status.problem.c_str());
+      return device;
+    }
     if (!options.device.starts_with("cuda:"))
       device =
           comm::gpu_of_rank(int(status.gpus.size()), info_.local_rank, info_.local_size, options.share_gpu);

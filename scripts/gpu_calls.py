@@ -239,12 +239,15 @@ def report(check, name, limit):
         raise NoGpu(f"cleave report ended with {status}: {last_lines(check.log('report_json'))}") from error
     if not gpus:
         raise NoGpu(next((m["what"] for m in found["missing"] if m["for"] == "training on a GPU"), "none is visible"))
+    libraries = found["cuda"].get("libraries", {})
+    if problem := libraries.get("cuBLASLt", {}).get("problem"):
+        raise NoGpu(problem)
     check.run("report", limit, check.program("cleave"), "report")
     shm = os.statvfs("/dev/shm") if os.path.isdir("/dev/shm") else None
     where = f"kernel {os.uname().release}, {os.cpu_count()} cores, /dev/shm {shm.f_bavail * shm.f_frsize >> 20 if shm else 0} MiB free"
-    libraries = ", ".join(f"{k} {found['cuda'].get(k)}" for k in ("cublaslt", "cudnn", "nccl"))
+    versions = ", ".join(f"{name} {library['version']}" for name, library in libraries.items())
     return {"result": "passed", "gpus": gpus, "free_mib": min(g["memory_free_bytes"] for g in gpus) >> 20,
-            "note": f"{gpus[0]['name']}, driver for CUDA {found['cuda'].get('driver')}, {libraries}; {where}"}  # fmt: skip
+            "note": f"{gpus[0]['name']}, driver for CUDA {found['cuda'].get('driver')}, {versions}; {where}"}  # fmt: skip
 
 
 # ---- how fast ----

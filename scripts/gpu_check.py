@@ -211,7 +211,7 @@ def main():
         os.environ["LD_LIBRARY_PATH"] = ":".join([*library_folders(programs), os.environ.get("LD_LIBRARY_PATH", "")])
         libraries = subprocess.run(["ldd", f"{programs}/cleave"], capture_output=True, text=True, check=False).stdout
         if missing := sorted(set(re.findall(r"(\S+) => not found", libraries))):
-            parser.error(f"libraries not found: {' '.join(missing)} (cuBLAS of CUDA 13 comes with the toolkit or with pip's nvidia-cublas)")
+            parser.error(f"libraries not found: {' '.join(missing)}")
         check = Check(programs, args.call, work)
         beside = os.path.join(os.path.dirname(BUNDLE), f"gpu_{args.call}.tar.gz")
         if earlier := args.earlier or (beside if programs.startswith(work) and os.path.isfile(beside) else None):

@@ -15,6 +15,7 @@
 #include "core/proc_value.h"
 #include "core/units.h"
 #include "core/version.h"
+#include "device/cuda_library.h"
 #include "device/device.h"
 #include "kernels/matmul_ways.h"
 #include "offload/disk_queue.h"
@@ -61,8 +62,37 @@ std::string cuda_version(int number) {
   return number > 0 ? fmt::format("{}.{}", number / 1000, number % 1000 / 10) : "";
 }
 
-Json cuda_facts(const CudaStatus& status) {
+// A CUDA library, and its use.
+struct Library {
+  std::string name, purpose, path, place, problem;
+  int version = 0;
+};
+
+Library library_of(const CudaLibraryName& name, const char* purpose, std::string_view built) {
+  if (built.empty())
+    return {name.name, purpose, "", "",
+            fmt::format("{}: not in this build; install its headers and build again", name.name)};
+  const CudaLibrary l(name);
+  return {name.name, purpose, l.path(), l.place(), l.problem(), l.version()};
+}
+
+// Loads the CUDA libraries that this build can use.
+std::vector<Library> libraries() {
+  if (!build::cuda) return {};
   const comm::NcclStatus nccl = comm::nccl_status();
+  return {library_of(kCublasLt, "matrix products on a GPU", build::cublaslt_version),
+          {kNccl.name, "collectives between GPUs without a copy through host memory", nccl.path, nccl.place,
+           nccl.problem, nccl.version},
+          library_of(kCudnn, "fused attention of cuDNN", build::cudnn_version)};
+}
+
+std::string version_of(const Library& l) { return l.version ? library_version_text(l.version) : ""; }
+
+Json cuda_facts(const CudaStatus& status, const std::vector<Library>& libraries) {
+  Json found = Json::object();
+  for (const Library& l : libraries)
+    found[l.name] = {
+        {"version", version_of(l)}, {"path", l.path}, {"place", l.place}, {"problem", l.problem}};
   Json gpus = Json::array();
   for (const Gpu& g : status.gpus)
     gpus.push_back({{"name", g.name},
@@ -74,10 +104,7 @@ Json cuda_facts(const CudaStatus& status) {
   return {{"built", build::cuda},
           {"driver", cuda_version(status.driver)},
           {"runtime", cuda_version(status.runtime)},
-          {"cublaslt", build::cublaslt_version},
-          {"cudnn", build::cudnn_version},
-          {"nccl", nccl.version ? comm::nccl_version_text(nccl.version) : ""},
-          {"nccl_problem", nccl.problem},
+          {"libraries", found},
           {"gpus", gpus}};
 }
 
@@ -96,15 +123,14 @@ Json io_uring() {
 }
 
 // Lists missing features, their use, and how to get them.
-Json missing(const CudaStatus& status) {
+Json missing(const CudaStatus& status, const std::vector<Library>& libraries) {
   Json list = Json::array();
   if (!status.problem.empty()) list.push_back({{"for", "training on a GPU"}, {"what", status.problem}});
   if (!build::gloo)
     list.push_back(
         {{"for", "ranks on several hosts"}, {"what", "Gloo; install libgloo-dev and build again"}});
-  if (const comm::NcclStatus nccl = comm::nccl_status(); build::cuda && !nccl.problem.empty())
-    list.push_back(
-        {{"for", "collectives between GPUs without a copy through host memory"}, {"what", nccl.problem}});
+  for (const Library& l : libraries)
+    if (!l.problem.empty()) list.push_back({{"for", l.purpose}, {"what", l.problem}});
   if (const std::string problem = io_uring()["problem"]; !problem.empty())
     list.push_back(
         {{"for", "io_uring, the fastest disk access"},
@@ -145,9 +171,10 @@ void print(const Json& j) {
                   : "threads");
   row("CUDA", g["built"] ? fmt::format("runtime {}, driver for {}", text(g["runtime"]), text(g["driver"]))
                          : "not built");
-  if (g["built"])
-    row("libraries", fmt::format("cuBLASLt {}, NCCL {}, cuDNN {}", text(g["cublaslt"]), text(g["nccl"]),
-                                 text(g["cudnn"])));
+  for (const auto& [name, l] : g["libraries"].items())
+    row(name.c_str(), l["problem"].get<std::string>().empty()
+                          ? fmt::format("{}, {} ({})", text(l["version"]), text(l["path"]), text(l["place"]))
+                          : "none");
   for (size_t i = 0; i < g["gpus"].size(); ++i) {
     const Json& gpu = g["gpus"][i];
     std::string reaches;
@@ -178,6 +205,7 @@ int run_report(const Arguments& arguments) {
   if (!parse(app, arguments)) return 0;
   if (env) return report_environment(json);
   const CudaStatus status = cuda_status(true);
+  const std::vector<Library> of_cuda = libraries();
   std::vector<std::string> transports{"shm"};
   if (build::gloo) transports.push_back("gloo");
   const Json report{{"version", build::version},
@@ -187,8 +215,8 @@ int run_report(const Arguments& arguments) {
                     {"environment", environment_facts()},
                     {"transports", transports},
                     {"io_uring", io_uring()},
-                    {"cuda", cuda_facts(status)},
-                    {"missing", missing(status)}};
+                    {"cuda", cuda_facts(status, of_cuda)},
+                    {"missing", missing(status, of_cuda)}};
   if (json)
     std::printf("%s\n", report.dump(2).c_str());
   else

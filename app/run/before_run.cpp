@@ -7,8 +7,10 @@
 #include "app/run/many_calls.h"
 #include "app/run/resume_check.h"
 #include "app/run/train_paths.h"
+#include "core/build.h"
 #include "device/gpu_problems.h"
 #include "kernels/choices.h"
+#include "kernels/matmul_ways.h"
 #include "monitor/metrics.h"
 #include "plan/machine_memory.h"
 
@@ -54,10 +56,14 @@ void BeforeRun::check_ranks(const RunData& data, RunFolder& folder, Watch& watch
   watch.open_trace();
 }
 
-// Requires FP8 products if the configuration uses them, and free memory, because other processes
+// Requires matrix products, in FP8 if the configuration uses them, and free memory, because other processes
 // may use the GPU. Ranks that share it read the free memory before any of them allocates.
 void BeforeRun::require_gpu() const {
   if (!job_.device().is_cuda()) return;
+  if constexpr (build::cuda) {
+    const std::string problem = kernels::gpu_matmul_problem();
+    require(problem.empty(), Exit::usage, "{}", problem);
+  }
   const Gpu gpu = cuda_gpu(job_.device());
   if (config_.fp8) {
     const std::string problem =

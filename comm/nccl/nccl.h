@@ -3,20 +3,18 @@
 // with other transports up to rounding, not bit for bit.
 #pragma once
 #include "comm/device_group.h"
+#include "device/cuda_library.h"
 
 namespace cleave::comm {
 
 struct NcclStatus {
-  int version = 0;      // 22809 is 2.28.9; 0: not found
-  std::string problem;  // empty, or the reason why it cannot be used, with a fix
+  int version = 0;                    // 22809 is 2.28.9; 0: not found
+  std::string problem;                // empty, or the reason why it cannot be used, with a fix
+  std::string path = {}, place = {};  // as in CudaLibrary
 };
 
-// Looks for libnccl.so.2 in the file that CLEAVE_NCCL names or on the system's search path; never throws.
+// Loads libnccl.so.2 at the first call; never throws.
 NcclStatus nccl_status();
-
-inline std::string nccl_version_text(int version) {  // "2.28.9"
-  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
-}
 
 // First version with registered buffers. From this version on, NCCL's allocator, which registration needs,
 // uses the granularity that CUDA recommends for a GPU, multiples of 2 MiB; earlier versions use the

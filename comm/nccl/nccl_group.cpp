@@ -204,7 +204,7 @@ class NcclTransport final : public WatchedTransport<NcclGroup> {
 std::shared_ptr<DeviceTransport> nccl_transport(Device device, NcclUse use) {
   const NcclLibrary& nccl = nccl_library();
   CHECK(!use.registers || nccl.mem_alloc, "NCCL {} has no allocator",
-        nccl_version_text(nccl_status().version));
+        library_version_text(nccl_status().version));
   // NCCL reads this variable once, when the first communicator is made.
   if (use.shared_gpus) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   return std::make_shared<NcclTransport>(device, use.registers);

@@ -1,20 +1,12 @@
 #include "kernels/cuda/cudnn_graph.h"
 
-#include <dlfcn.h>
-
-#include <cstdlib>
-
-#include "core/environment.h"
 #include "core/error.h"
+#include "device/cuda_library.h"
 
 namespace cleave::kernels::gpu {
 namespace {
 
-// Oldest version with tested attention graphs, and the version of the headers.
-constexpr size_t kOldest = 90000;
-
 struct Library {
-  decltype(&cudnnGetVersion) version;
   decltype(&cudnnGetErrorString) error_string;
   decltype(&cudnnGetLastErrorString) last_error;
   decltype(&cudnnCreate) create;
@@ -31,27 +23,16 @@ struct Library {
 
 Library load() {
   Library l{};
-  const std::string named = environment_value("CLEAVE_CUDNN");
-  const std::string file = named.empty() || named == "off" ? "libcudnn.so.9" : named;
-  void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!handle) {
-    const char* error = dlerror();
-    l.problem = fmt::format("cuDNN was not loaded ({})", error ? error : file.c_str());
-    return l;
-  }
-  auto find = [&](const char* name, auto& function) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, name));
-    if (!function && l.problem.empty()) l.problem = fmt::format("libcudnn has no {}", name);
-  };
-  find("cudnnGetVersion", l.version), find("cudnnGetErrorString", l.error_string);
+  CudaLibrary library(kCudnn);
+  const auto find = [&](const char* name, auto& function) { library.find(name, function); };
+  find("cudnnGetErrorString", l.error_string);
   find("cudnnGetLastErrorString", l.last_error), find("cudnnCreate", l.create),
       find("cudnnDestroy", l.destroy);
   find("cudnnSetStream", l.set_stream), find("cudnnBackendCreateDescriptor", l.create_descriptor);
   find("cudnnBackendDestroyDescriptor", l.destroy_descriptor);
   find("cudnnBackendSetAttribute", l.set_attribute), find("cudnnBackendGetAttribute", l.get_attribute);
   find("cudnnBackendFinalize", l.finalize), find("cudnnBackendExecute", l.execute);
-  if (l.problem.empty() && l.version() < kOldest)
-    l.problem = fmt::format("cuDNN {} is not supported; install 9.0 or newer", l.version());
+  l.problem = library.problem();
   return l;
 }
 

@@ -85,14 +85,21 @@ __device__ __forceinline__ float largest_of(const float (&x)[N], float largest) 
   return largest;
 }
 
-// Loads a pack of x for the code at `at`; zeros after the terms of a row, which are whole packs.
+// Loads a pack of a row of x; zeros after its terms, which are whole packs.
 template <int N, class T>
-__device__ __forceinline__ void load_for(float (&x)[N], const Encoding& e, const T* from, int64_t at) {
-  if (e.terms == e.stride) return load<N>(x, from + at);
-  const int64_t row = at / e.stride, term = at - row * e.stride;
+__device__ __forceinline__ void load_of_row(float (&x)[N], const Encoding& e, const T* from, int64_t row,
+                                            int64_t term) {
   if (term < e.terms) return load<N>(x, from + row * e.terms + term);
 #pragma unroll
   for (float& value : x) value = 0;
+}
+
+// Loads a pack of x for the code at `at`. An unsigned division needs fewer registers.
+template <int N, class T>
+__device__ __forceinline__ void load_for(float (&x)[N], const Encoding& e, const T* from, int64_t at) {
+  if (e.terms == e.stride) return load<N>(x, from + at);
+  const auto row = int64_t(uint64_t(at) / uint64_t(e.stride));
+  load_of_row(x, e, from, row, at - row * e.stride);
 }
 
 // With the single scale of a history, rows are processed consecutively, and packs go to threads in turn.
@@ -119,14 +126,14 @@ __global__ void __launch_bounds__(kThreads) encode_rows(Encoding e, const T* fro
   const int64_t begin = int64_t(blockIdx.x) * e.stride;
   float largest = 0, x[kWidth];
   for (int64_t t = int64_t(threadIdx.x) * kWidth; t < e.stride; t += kThreads * kWidth) {
-    load_for(x, e, from, begin + t);
+    load_of_row(x, e, from, blockIdx.x, t);
     largest = largest_of(x, largest);
   }
   largest = block_reduce(largest, most, [](float a, float b) { return fmaxf(a, b); });
   const float scale = scale_of<e5m2>(largest), factor = 1 / scale;
   if (threadIdx.x == 0) e.scales[blockIdx.x] = scale;
   for (int64_t t = int64_t(threadIdx.x) * kWidth; t < e.stride; t += kThreads * kWidth) {
-    load_for(x, e, from, begin + t);
+    load_of_row(x, e, from, blockIdx.x, t);
     store_codes<e5m2>(e.codes + begin + t, x, factor);
   }
   note(e, largest, most);

@@ -1,13 +1,12 @@
 #include "kernels/cuda/measure.h"
 
-#include <cublasLt.h>
-
 #include <cmath>
 #include <map>
 #include <memory>
 #include <type_traits>
 
 #include "device/cuda/check.h"
+#include "kernels/cuda/cublaslt.h"
 
 namespace cleave::kernels::gpu {
 namespace {
@@ -53,7 +52,7 @@ const std::string& place_of_choices(const CudaQueue& queue) {
   if (text.empty()) {
     cudaDeviceProp gpu;
     cuda_check(cudaGetDeviceProperties(&gpu, queue.device()), "cudaGetDeviceProperties", queue.device());
-    text = fmt::format("{}, cuBLASLt {}", gpu.name, cublasLtGetVersion());
+    text = fmt::format("{}, cuBLASLt {}", gpu.name, cublaslt().get_version());
   }
   return text;
 }

@@ -2,8 +2,6 @@
 // so its first operand is b and its m is n.
 #include "kernels/cuda/product.h"
 
-#include <cublasLt.h>
-
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -13,15 +11,17 @@
 #include <vector>
 
 #include "kernels/choices.h"
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/measure.h"
 #include "kernels/fp8.h"
+#include "kernels/matmul_ways.h"
 
 namespace cleave::kernels::gpu {
 namespace {
 
 void check(cublasStatus_t status, const char* call, const CudaQueue& queue) {
   CHECK(status == CUBLAS_STATUS_SUCCESS, "{} on cuda:{}: {}", call, queue.device(),
-        cublasLtGetStatusString(status));
+        cublaslt().get_status_string(status));
 }
 
 cudaDataType_t type_of(DType t) {
@@ -54,26 +54,26 @@ struct Shape3 {
 };
 
 // Owns a library descriptor with its destroy function.
-template <class T, cublasStatus_t (*destroy)(T)>
+template <class T, auto destroy>
 struct Owned {
   T value = nullptr;
   Owned() = default;
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
   ~Owned() {
-    if (value) destroy(value);
+    if (value) (cublaslt().*destroy)(value);
   }
 };
 
 struct Choice {
-  Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> op;
-  Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> a, b, c;
+  Owned<cublasLtMatmulDesc_t, &CublasLt::desc_destroy> op;
+  Owned<cublasLtMatrixLayout_t, &CublasLt::layout_destroy> a, b, c;
   cublasLtMatmulAlgo_t algorithm{};
   bool found = false;
 
   template <class T>
   void set(cublasLtMatmulDescAttributes_t what, T value, CudaQueue& queue) {
-    check(cublasLtMatmulDescSetAttribute(op.value, what, &value, sizeof value),
+    check(cublaslt().desc_set_attribute(op.value, what, &value, sizeof value),
           "cublasLtMatmulDescSetAttribute", queue);
   }
   // Sets the vector and the second matrix of the epilogue.
@@ -90,7 +90,7 @@ struct Choice {
 
 // Handle of a stream and the choices made on it.
 struct Products {
-  Owned<cublasLtHandle_t, cublasLtDestroy> handle;
+  Owned<cublasLtHandle_t, &CublasLt::destroy> handle;
   std::map<Shape3, Choice> known;
 };
 
@@ -98,7 +98,7 @@ Products& products_of(CudaQueue& queue) {
   if (!queue.products) {
     auto fresh = std::make_shared<Products>();
     queue.use();
-    check(cublasLtCreate(&fresh->handle.value), "cublasLtCreate", queue);
+    check(cublaslt().create(&fresh->handle.value), "cublasLtCreate", queue);
     queue.products = fresh;
   }
   return *static_cast<Products*>(queue.products.get());
@@ -130,7 +130,7 @@ void describe(Choice& p, const Shape3& s, int64_t rows, CudaQueue& queue) {
   auto set = [&](cublasLtMatmulDescAttributes_t what, auto value) { p.set(what, value, queue); };
   // TF32 drops thirteen bits of the operands.
   const cublasComputeType_t compute = s.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-  check(cublasLtMatmulDescCreate(&p.op.value, compute, CUDA_R_32F), "cublasLtMatmulDescCreate", queue);
+  check(cublaslt().desc_create(&p.op.value, compute, CUDA_R_32F), "cublasLtMatmulDescCreate", queue);
   set(CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, name_for_library(s));
@@ -140,7 +140,7 @@ void describe(Choice& p, const Shape3& s, int64_t rows, CudaQueue& queue) {
     for (const auto mode : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE})
       set(mode, int32_t(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F));
   auto layout = [&](cublasLtMatrixLayout_t& x, DType t, int64_t height, int64_t columns, int64_t stride) {
-    check(cublasLtMatrixLayoutCreate(&x, type_of(t), uint64_t(height), uint64_t(columns), stride),
+    check(cublaslt().layout_create(&x, type_of(t), uint64_t(height), uint64_t(columns), stride),
           "cublasLtMatrixLayoutCreate", queue);
   };
   if (s.transpose_b)
@@ -159,10 +159,10 @@ constexpr int kMostProposals = 32;
 // Algorithms proposed by the library for the shape, best first.
 std::vector<cublasLtMatmulAlgo_t> proposals(const Choice& p, const Shape3& s, cublasLtHandle_t handle,
                                             CudaQueue& queue) {
-  Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
-  check(cublasLtMatmulPreferenceCreate(&preference.value), "cublasLtMatmulPreferenceCreate", queue);
+  Owned<cublasLtMatmulPreference_t, &CublasLt::preference_destroy> preference;
+  check(cublaslt().preference_create(&preference.value), "cublasLtMatmulPreferenceCreate", queue);
   auto set = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
-    check(cublasLtMatmulPreferenceSetAttribute(preference.value, what, &value, sizeof value),
+    check(cublaslt().preference_set_attribute(preference.value, what, &value, sizeof value),
           "cublasLtMatmulPreferenceSetAttribute", queue);
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(scratch_of(queue).bytes()));
@@ -176,8 +176,8 @@ std::vector<cublasLtMatmulAlgo_t> proposals(const Choice& p, const Shape3& s, cu
   std::array<cublasLtMatmulHeuristicResult_t, kMostProposals> results{};
   int count = 0;
   const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(handle, p.op.value, p.a.value, p.b.value, p.c.value, p.c.value,
-                                     preference.value, kMostProposals, results.data(), &count);
+      cublaslt().get_heuristic(handle, p.op.value, p.a.value, p.b.value, p.c.value, p.c.value,
+                               preference.value, kMostProposals, results.data(), &count);
   std::vector<cublasLtMatmulAlgo_t> found;
   for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; ++i)
     if (results[size_t(i)].state == CUBLAS_STATUS_SUCCESS) found.push_back(results[size_t(i)].algo);
@@ -249,9 +249,9 @@ cublasStatus_t run(const Choice& p, const cublasLtMatmulAlgo_t& algorithm, const
   const Matmul& op = product.op;
   const float alpha = 1, beta = op.accumulate ? 1.0f : 0.0f;
   const Tensor scratch = scratch_of(queue);
-  return cublasLtMatmul(handle, p.op.value, &alpha, op.b.raw(), p.a.value, op.a.raw(), p.b.value, &beta,
-                        op.c.raw(), p.c.value, op.c.raw(), p.c.value, &algorithm, scratch.raw(),
-                        size_t(scratch.bytes()), queue.use());
+  return cublaslt().matmul(handle, p.op.value, &alpha, op.b.raw(), p.a.value, op.a.raw(), p.b.value, &beta,
+                           op.c.raw(), p.c.value, op.c.raw(), p.c.value, &algorithm, scratch.raw(),
+                           size_t(scratch.bytes()), queue.use());
 }
 
 // Rows of an accumulating product that are measured: as many as a saved copy has space for; 0 if too few.
@@ -303,13 +303,19 @@ void choose(Choice& p, const Shape3& s, const Product& product, cublasLtHandle_t
   const auto algorithm = chosen ? algorithm_of(*chosen) : std::nullopt;
   if (!algorithm) return;
   cublasLtMatmulHeuristicResult_t judged{};
-  const bool works = cublasLtMatmulAlgoCheck(handle, p.op.value, p.a.value, p.b.value, p.c.value, p.c.value,
-                                             &*algorithm, &judged) == CUBLAS_STATUS_SUCCESS &&
+  const bool works = cublaslt().check_algorithm(handle, p.op.value, p.a.value, p.b.value, p.c.value,
+                                                p.c.value, &*algorithm, &judged) == CUBLAS_STATUS_SUCCESS &&
                      int64_t(judged.workspaceSize) <= scratch_of(queue).bytes();
   if (works) p.algorithm = *algorithm;
 }
 
 }  // namespace
+
+const CublasLt& cublaslt() {
+  const CublasLt& library = loaded_cublaslt();
+  require(library.problem.empty(), Exit::usage, "{}", library.problem);
+  return library;
+}
 
 bool multiply(const Product& product, CudaQueue& queue) {
   const Matmul& op = product.op;
@@ -353,3 +359,9 @@ bool multiply(const Product& product, CudaQueue& queue) {
 }
 
 }  // namespace cleave::kernels::gpu
+
+namespace cleave::kernels {
+
+std::string gpu_matmul_problem() { return gpu::loaded_cublaslt().problem; }
+
+}  // namespace cleave::kernels

@@ -12,7 +12,7 @@ from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint6
 from typing import Any
 
 from .errors import CleaveError, error_of
-from .programs import installed
+from .programs import installed, name_cuda_libraries
 
 _C_VERSION = 13
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "uint8": 7}  # numbers of types in the C interface
@@ -69,6 +69,7 @@ class StepResult(ctypes.Structure):
 def library() -> ctypes.CDLL:
     """Returns the library, and loads it at the first call."""
     path = installed("lib/libcleave_c.so", "CLEAVE_LIBRARY")
+    name_cuda_libraries()
     library = ctypes.CDLL(str(path))
     library.cleave_error.restype = library.cleave_version.restype = c_char_p
     version = library.cleave_c_version()

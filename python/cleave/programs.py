@@ -1,5 +1,6 @@
 """Installed files of the package: the native library, and the `cleave` program with its other names."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import NoReturn
 
 from .errors import CleaveError
 
+_FOLDERS, _CUDA_LIBRARIES = "CLEAVE_CUDA_LIBRARIES", ("libcublasLt", "libcudnn", "libnccl")
 DEEPSPEED_ENVIRONMENT_NAME = ".deepspeed_env"  # clients write variables for the environment of ranks there
 
 
@@ -27,7 +29,18 @@ def installed(file: str, variable: str = "") -> Path:
     )
 
 
+def name_cuda_libraries() -> None:
+    """Names the folders of the CUDA libraries in Python packages, for the engine in this process and in child processes."""
+    packages = importlib.util.find_spec("nvidia")
+    roots = packages.submodule_search_locations if packages else None
+    files = (file for root in roots or () for name in _CUDA_LIBRARIES for file in sorted(Path(root).glob(f"*/lib/{name}.so.*")))
+    folders = dict.fromkeys(str(file.parent) for file in files)
+    if folders and not os.environ.get(_FOLDERS):
+        os.environ[_FOLDERS] = ":".join(folders)
+
+
 def main() -> NoReturn:
     """Runs `cleave`, `deepspeed` (the launcher with the DeepSpeed command line) or `ds_report`, by the name of this program."""
+    name_cuda_libraries()
     name = Path(sys.argv[0]).stem
     os.execv(installed("bin/cleave"), [*(["cleave", "report"] if name == "ds_report" else [name]), *sys.argv[1:]])

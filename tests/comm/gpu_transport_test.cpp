@@ -144,7 +144,7 @@ TEST(GpuTransport, HasFourNames) {
 TEST(Nccl, HasEitherAProblemOrAVersion) {
   const NcclStatus status = nccl_status();
   EXPECT_NE(status.version == 0, status.problem.empty());
-  EXPECT_EQ(nccl_version_text(22809), "2.28.9");
+  EXPECT_EQ(library_version_text(22809), "2.28.9");
   EXPECT_EQ(status.problem.find('\n'), std::string::npos);
 }
 

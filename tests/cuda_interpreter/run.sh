@@ -79,6 +79,19 @@ refusing() {
   return $status
 }
 
+# Requires a job without cuBLASLt to end before its first step, with the reason.
+without_cublaslt() {
+  local folder=build/interpreter/run status=0
+  mkdir -p $folder
+  printf '%s' "$1" >$folder/ds_config.json
+  head -c 20000 docs/architecture.md >$folder/corpus.txt
+  CLEAVE_CUBLASLT=libnone.so.13 CUDA_INTERPRETER_GPUS=2 $bin/cleave launch -n 2 -- train --deepspeed_config $folder/ds_config.json \
+    --model llama-tiny --data $folder/corpus.txt --seq_len 32 --steps 3 --device cuda >$folder/without.log 2>&1 || status=$?
+  cat $folder/without.log
+  [ $status = 2 ] && grep -q 'cuBLASLt: cannot be loaded (libnone.so.13: cannot open .*; correct CLEAVE_CUBLASLT, or unset it' $folder/without.log &&
+    ! grep -q 'step 1/3' $folder/without.log
+}
+
 # Requires two steps to make as many calls that may wait for the whole GPU as no steps, with each of $routes: waits
 # DS_CONFIG RANKS.
 waits() {
@@ -172,6 +185,7 @@ for seed in "${seeds[@]}"; do
   try "ranks as threads, seed $seed" $bin/comm_test --gtest_filter='*Cuda*/*cuda'
   try "ranks as processes, seed $seed" env CUDA_INTERPRETER_WAITS=1 CUDA_INTERPRETER_GPUS=3 $bin/comm_process_test --gtest_filter='*Cuda*'
   try "the engine, seed $seed" env CUDA_INTERPRETER_WAITS=1 $bin/runtime_test --gtest_filter='*CudaEngine*'
+  try "a job without cuBLASLt, seed $seed" without_cublaslt "{$common}"
   try "products where cuBLASLt refuses a tenth, seed $seed" env CUDA_INTERPRETER_REFUSED=10 $bin/kernels_test --gtest_filter='*Dense*/cuda:*Matmul*/cuda'
   try "products where cuBLASLt refuses every epilogue, seed $seed" env CUDA_INTERPRETER_EPILOGUES=0 \
     $bin/kernels_test --gtest_filter='*Dense*/cuda:*Matmul*/cuda'

@@ -1,0 +1,41 @@
+"""The package names the CUDA libraries of Python packages for the engine and for the programs that it starts."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+CODE = "import os; from cleave import programs; programs.name_cuda_libraries(); print(os.environ.get('CLEAVE_CUDA_LIBRARIES', ''))"
+FILES = (
+    "first/nvidia/cu13/lib/libcublasLt.so.13",
+    "first/nvidia/nccl/lib/libnccl.so.2",
+    "second/nvidia/cudnn/lib/libcudnn.so.9",
+    "second/nvidia/cufft/lib/libcufft.so.12",  # not a library of the engine
+)
+
+
+class Programs(unittest.TestCase):
+    def named(self, folder: pathlib.Path, **given: str) -> list[str]:
+        path = os.pathsep.join([str(folder / "first"), str(folder / "second"), os.environ["PYTHONPATH"]])
+        env = {**os.environ, "PYTHONPATH": path, **given}
+        done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True, check=True)
+        return done.stdout.strip().split(":")
+
+    def test_every_folder_of_packages_that_has_one_is_named_in_order_of_the_path(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            for file in FILES:
+                (folder / file).parent.mkdir(parents=True)
+                (folder / file).touch()
+            want = [str((folder / file).parent) for file in FILES[:3]]
+            self.assertEqual(self.named(folder, CLEAVE_CUDA_LIBRARIES="")[:3], want)
+
+    def test_folders_that_the_user_names_stay(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            self.assertEqual(self.named(pathlib.Path(name), CLEAVE_CUDA_LIBRARIES="/mine:/other"), ["/mine", "/other"])
+
+
+if __name__ == "__main__":
+    unittest.main()
