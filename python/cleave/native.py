@@ -8,61 +8,19 @@ import functools
 import json
 import os
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_double, c_int32, c_int64, c_void_p
 from typing import Any
 
+from .c_types import UPDATE, Options
+from .c_types import Part as Part
+from .c_types import Rates as Rates
+from .c_types import Samples as Samples
+from .c_types import StepResult as StepResult
 from .errors import CleaveError, error_of
 from .programs import installed, name_cuda_libraries
 
 _C_VERSION = 13
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "uint8": 7}  # numbers of types in the C interface
-
-
-class Part(ctypes.Structure):
-    """Part of a parameter to update (cleave_update in cleave_c.h)."""
-
-    _fields_ = [
-        *((name, c_int32) for name in ("unit", "parameter")),
-        *((name, c_int64) for name in ("begin", "end", "step")),
-        *((name, c_int32) for name in ("on_host", "gradient_dtype")),
-        *(("gradient_scale", c_double), ("value", c_void_p), ("gradient", c_void_p), ("states", c_void_p * 3)),
-    ]
-
-
-_UPDATE = ctypes.CFUNCTYPE(c_int32, c_void_p, POINTER(Part))
-
-
-class _Options(ctypes.Structure):
-    __slots__ = ()  # no other fields
-    _fields_ = [
-        ("seed", c_uint64),
-        *((name, c_int32) for name in ("gives", "rates_given", "inference", "scales_loss", "has_stream")),
-        *(("stream", c_void_p), ("device_bytes", c_int64), ("host_bytes", c_int64)),
-        *(("update", _UPDATE), ("update_context", c_void_p), ("states", POINTER(c_char_p)), ("state_count", c_int32)),
-        ("model_config", c_char_p),
-    ]
-
-
-class Samples(ctypes.Structure):
-    """Samples of a model that the engine computes (cleave_samples in cleave_c.h)."""
-
-    _fields_ = [*((n, c_void_p) for n in ("tokens", "labels", "mask")), ("samples", c_int64), ("length", c_int64), ("items", c_double)]
-
-
-class Rates(ctypes.Structure):
-    """Rates of the optimizer for a step; a negative value keeps the optimizer's own."""
-
-    _fields_ = [(name, c_double) for name in ("lr", "momentum", "beta2", "weight_decay")]
-
-    def __init__(self, lr: float = 0.0, momentum: float = -1.0, beta2: float = -1.0, weight_decay: float = -1.0) -> None:
-        super().__init__(lr, momentum, beta2, weight_decay)
-
-
-class StepResult(ctypes.Structure):
-    """Result of a step, equal on all ranks (runtime/step/step_result.h)."""
-
-    _numbers = ("loss", "grad_norm", "lr", "loss_scale")
-    _fields_ = [("step", c_int64), ("skipped_total", c_int64), *((name, c_double) for name in _numbers), ("skipped", c_int32)]
 
 
 @functools.cache
@@ -214,14 +172,14 @@ class Checkpoint(_Handle):
 
 
 def _options(states: Sequence[str], **values: Any) -> Any:
-    options = _Options(**values)
+    options = Options(**values)
     options.states, options.state_count = (c_char_p * len(states))(*(s.encode() for s in states)), len(states)
     return options
 
 
 def plan(config: str, name: str, model: str, units: Any, states: Sequence[str] | None, values: Any, *numbers: int) -> Any:
     """Calls cleave_plan. states: names of the state that an update in torch keeps per element, None without such an update."""
-    options = _options(states or (), **values, **({} if states is None else {"update": _UPDATE(lambda _, part: 1)}))
+    options = _options(states or (), **values, **({} if states is None else {"update": UPDATE(lambda _, part: 1)}))
     of, (world, per_host, traced) = map(os.fsencode, (config, name, model, json.dumps(units))), numbers
     given = (*of, byref(options), world, per_host, c_int64(traced))
     return json.loads(_text(lambda text: library().cleave_plan(*given, text)))
@@ -268,7 +226,7 @@ class NativeEngine(_Handle):
                     self._failed = error
                 return int(self._failed is not None)
 
-            self._update = given.update = _UPDATE(call)
+            self._update = given.update = UPDATE(call)
         texts = map(os.fsencode, (config, name, model, json.dumps(units)))
         _check(self._lib.cleave_engine_make(job.handle, *texts, byref(given), byref(self._handle)))
 

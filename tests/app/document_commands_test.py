@@ -36,6 +36,7 @@ ELSEWHERE = {
     "ctest --preset release -R python_examples": (SUITE, 'ctest --preset "$preset"'),
     "CLEAVE_FULL_PRODUCT=1 ctest": ("tests/runtime/product_test.cpp", "CLEAVE_FULL_PRODUCT"),
     "tests/cuda_interpreter/run.sh": (SUITE, "./tests/cuda_interpreter/run.sh"),
+    "tests/cuda_interpreter/scripts.py": ("tests/cuda_interpreter/run.sh", "tests/cuda_interpreter/scripts.py build/interpreter"),
     "scripts/kernel_resources.py": ("tests/kernels/CMakeLists.txt", "scripts/kernel_resources.py"),
     "scripts/gpu_check.sh": ("tests/app/gpu_scripts_test.py", "gpu_check.sh"),
     "scripts/gpu_table.py": ("tests/app/gpu_scripts_test.py", "gpu_table.py"),

@@ -2,14 +2,15 @@
 # Runs the CUDA backend on the CPU, in the interpreter next to this script, with these seeds for the order of streams;
 # without seeds, each call draws and prints others.
 #   tests/cuda_interpreter/run.sh [--sample | --quick] [SEED...]
-# --quick: one rank only; --sample: the same with the cases of every fourth kernel, selected by the first seed.
+# --quick: one rank only; --sample: the same with the cases of every fourth kernel, selected by the first seed, and three
+# minutes of PyTorch scripts.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-quick=false sample=1
+quick=false sample=1 minutes=20
 case "${1:-}" in
   --quick) quick=true; shift ;;
-  --sample) quick=true sample=4; shift ;;
+  --sample) quick=true sample=4 minutes=2.5; shift ;;
 esac
 seeds=("$@")
 if [ ${#seeds[@]} -eq 0 ]; then
@@ -20,10 +21,13 @@ echo "seeds: ${seeds[*]}"
 
 cmake --preset interpreter >/dev/null
 programs=(interpreter_test kernels_test device_test)
-$quick || programs+=(comm_test comm_process_test runtime_test cleave-bin)
+$quick || programs+=(comm_test comm_process_test runtime_test)
+scripts=true
+$quick && [ $sample = 1 ] && scripts=false
+! $scripts || programs+=(cleave-bin cleave_c)
 # Builds the NCCL replacement if the NCCL header exists.
 nccl=false
-grep -q '^CLEAVE_NCCL_VERSION_HEADER.*NOTFOUND' build/interpreter/CMakeCache.txt || { nccl=true; programs+=(nccl_standin_test); }
+grep -q '^CLEAVE_NCCL_VERSION_HEADER.*NOTFOUND' build/interpreter/CMakeCache.txt || { nccl=true; programs+=(nccl_standin_test); ! $scripts || programs+=(nccl_standin_c); }
 cmake --build --preset interpreter --target "${programs[@]}"
 bin=build/interpreter/bin
 failed=()
@@ -174,6 +178,8 @@ common='"train_batch_size": 4, "optimizer": {"type": "AdamW", "params": {"lr": 1
 
 try "the interpreter itself" $bin/interpreter_test
 if $nccl; then try "what stands in for NCCL" $bin/nccl_standin_test; else echo "NCCL: nccl.h is not here"; fi
+! $scripts || try "PyTorch scripts, seed ${seeds[0]}" tests/cuda_interpreter/scripts.py build/interpreter --seed $((seeds[0] % 1000000)) \
+  --minutes $minutes $($nccl && echo --nccl)
 for seed in "${seeds[@]}"; do
   export CUDA_INTERPRETER_SEED=$seed
   try "streams, seed $seed" $bin/device_test --gtest_filter='*cuda*'
