@@ -26,7 +26,8 @@ struct OutsideComputation : Computation {
   OutsideComputation(comm::Communicator& rounds, RankState& rank, Streams& streams, Memory& memory)
       : recorded(memory, rank.store, rounds,
                  {.gathered_numel = rank.store.options().live_numel,
-                  .bucket_numel = bucket_numel(rank.store.options(), memory)},
+                  .bucket_numel = bucket_numel(rank.store.options(), memory),
+                  .prefetch_numel = rank.store.options().prefetch_numel},
                  streams.compute, streams.comm()) {
     recorded.commit();
   }

@@ -97,13 +97,16 @@ void RecordedVisits::discard_gradients() {
 void RecordedVisits::begin_pass(int kind) {
   store_.weights().begin_unknown_pass();
   record_ = &records_[kind], next_ = 0, departed_ = false;
+  expected_ = &uses_[kind];
+  expected_->resize(wholes_.size());
   used_.clear();
   // Keeps the record equal on all ranks: a pass starts without gathered units, or with the same ones.
   const bool stay =
       keeps_ && std::exchange(version_, store_.weights().version()) == store_.weights().version();
   for (Whole& w : wholes_) {
+    w.uses = 0;
     if (!w.there) continue;
-    w.fresh = w.there = stay;
+    w.fresh = w.there = w.kept = stay;
     if (!stay) whole_ranges_.give_back(w.range);
   }
 }
@@ -118,7 +121,7 @@ std::vector<Tensor> RecordedVisits::acquire(int unit) {
     whole = gathered_.tensor().slice(w.range);
     w.used = ++now_;
   }
-  ++w.users;
+  ++w.users, ++w.uses;
   std::vector<Tensor> params;
   store_.weights().add_views(unit, whole, params);
   run_ahead();
@@ -164,14 +167,27 @@ void RecordedVisits::follow() {
 // Enqueues the next entries of the record as far as possible: sums need a complete gradient, gathers need
 // room.
 void RecordedVisits::run_ahead() {
-  for (int ahead = 0; next_ < record_->size(); follow()) {
+  for (; next_ < record_->size(); follow()) {
     const int64_t entry = (*record_)[next_];
     const auto unit = size_t(entry < 0 ? -1 - entry : entry);
-    if (entry < 0 ? !gradients_[unit].complete
-                  : ++ahead > store_.options().prefetch_visits || wholes_[unit].there ||
-                        !has_room(store_.layout(int(unit)).numel(), false))
-      return;
+    if (entry < 0) {
+      if (!gradients_[unit].complete) return;
+    } else if (!wholes_[unit].there) {
+      const int64_t numel = store_.layout(int(unit)).numel(), ahead = numel_ahead();
+      if (ahead > 0 && ahead + numel > options_.prefetch_numel) return;
+      if (options_.prefetch_numel == 0 || !has_room(numel, Evicts::used)) return;
+    } else if (!keeps_ && !alone(int(unit))) {
+      return;  // resident since an earlier use in this pass
+    }
   }
+}
+
+// Returns the elements of the gathered units that this pass has not used yet.
+int64_t RecordedVisits::numel_ahead() const {
+  int64_t numel = 0;
+  for (size_t u = 0; u < wholes_.size(); ++u)
+    if (wholes_[u].there && wholes_[u].fresh && !wholes_[u].kept) numel += store_.layout(int(u)).numel();
+  return numel;
 }
 
 void RecordedVisits::need(int unit) {
@@ -186,16 +202,19 @@ bool RecordedVisits::alone(int unit) const {
   return store_.weights().unit(unit).sharding.gather_on_use->size() == 1;
 }
 
-bool RecordedVisits::has_room(int64_t numel, bool evicts) {
+bool RecordedVisits::has_room(int64_t numel, Evicts evicts) {
   while (true) {
     if (const std::optional<Range> range = whole_ranges_.take(numel)) {
       whole_ranges_.give_back(*range);
       return true;
     }
     Whole* oldest = nullptr;
-    for (Whole& w : wholes_)
-      if (w.there && w.users == 0 && (!oldest || w.used < oldest->used)) oldest = &w;
-    if (!evicts || !oldest) return false;
+    for (size_t u = 0; u < wholes_.size(); ++u) {
+      Whole& w = wholes_[u];
+      const bool needed = evicts == Evicts::used && (w.fresh || w.uses < (*expected_)[u]);
+      if (w.there && w.users == 0 && !needed && (!oldest || w.used < oldest->used)) oldest = &w;
+    }
+    if (evicts == Evicts::none || !oldest) return false;
     whole_ranges_.give_back(oldest->range);
     oldest->there = oldest->fresh = false;
   }
@@ -207,9 +226,9 @@ void RecordedVisits::fetch(int unit, bool needed) {
   Whole& w = wholes_[size_t(unit)];
   const int64_t numel = store_.layout(unit).numel();
   if (w.there && (keeps_ || alone(unit))) return;
-  if (!w.there && has_room(numel, needed)) {
+  if (!w.there && has_room(numel, needed ? Evicts::any : Evicts::none)) {
     w.range = *whole_ranges_.take(numel);
-    w.there = w.fresh = true;
+    w.there = w.fresh = true, w.kept = false;
     w.used = ++now_;
     w.ready = store_.weights().fetch(unit, gathered_.tensor().slice(w.range), released_);
     return;
@@ -344,6 +363,7 @@ void RecordedVisits::sum_pending(bool every_one) {
 
 bool RecordedVisits::end_pass(bool fails) {
   catch_up(record_->size());
+  for (size_t u = 0; u < wholes_.size(); ++u) (*expected_)[u] = wholes_[u].uses;
   const auto pending = [&] {
     for (size_t u = 0; u < gradients_.size(); ++u)
       if (gradients_[u].open && store_.gradients().buckets(int(u))) return true;

@@ -30,6 +30,8 @@ namespace cleave::zero {
 struct RecordedOptions {
   // Maximum elements of whole parameters, and of whole gradients, at a time. One unit always fits.
   int64_t gathered_numel = comm::Call::kWhole, bucket_numel = comm::Call::kWhole;
+  // Maximum elements that are gathered before their use; one unit always is, unless 0.
+  int64_t prefetch_numel = 0;
 };
 
 class RecordedVisits : public Visits {
@@ -70,8 +72,10 @@ class RecordedVisits : public Visits {
  private:
   struct Whole {  // parameters
     bool gathers = false, there = false;
-    bool fresh = false;  // not used since the gather
+    bool fresh = false;  // not used since the gather, or in this pass
+    bool kept = false;   // there since an earlier pass
     int users = 0;
+    int uses = 0;      // in this pass
     int64_t used = 0;  // time of last use, to choose the unit to evict
     Range range = {};
     Event ready = {};
@@ -95,7 +99,9 @@ class RecordedVisits : public Visits {
   void need(int unit);
   void fetch(int unit, bool needed);
   bool alone(int unit) const;  // no other rank joins its gathers
-  bool has_room(int64_t numel, bool evicts);
+  int64_t numel_ahead() const;
+  enum class Evicts : uint8_t { none, used /* for the last time in this pass */, any /* not in use */ };
+  bool has_room(int64_t numel, Evicts evicts);
   int64_t round(int64_t message);
   void sum(int unit);
   void sum_pending(bool every_one);
@@ -126,6 +132,8 @@ class RecordedVisits : public Visits {
   Stream on_host_;                  // inline, for rounds
   std::map<int, Log> records_;      // by kind of pass
   Log* record_ = nullptr;
+  std::map<int, std::vector<int>> uses_;  // of each unit on this rank in the last pass, by kind of pass
+  std::vector<int>* expected_ = nullptr;
   size_t next_ = 0;  // index into the record
   Log used_;         // units that this rank needed in this pass, in order
   bool departed_ = false;

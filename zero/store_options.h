@@ -14,6 +14,7 @@ struct StoreOptions {
   int64_t reduce_numel = comm::Call::kWhole, gather_numel = comm::Call::kWhole;  // elements per collective
   bool gathers_int8 = false;                // gathers weights as int8 blocks (WeightForm)
   int prefetch_visits = 1;                  // number of visits that a gather starts ahead
+  int64_t prefetch_numel = 0;               // elements of that, if visits are learned
   int64_t live_numel = comm::Call::kWhole;  // maximum gathered elements for prefetching
   bool overlap = true;                      // reductions may overlap the backward pass; needs one more bucket
   bool trains = true;                       // false: inference only, without gradients

@@ -141,6 +141,7 @@ zero::StoreOptions store_of(const Settings& s, const config::DsConfig& c) {
                            .gather_numel = std::max<int64_t>(1, c.zero.allgather_bucket_size),
                            .gathers_int8 = c.zero.quantized_weights,
                            .prefetch_visits = c.zero.stage3_prefetch_bucket_size > 0 ? 1 : 0,
+                           .prefetch_numel = c.zero.stage3_prefetch_bucket_size,
                            .live_numel = c.zero.stage3_max_live_parameters,
                            .overlap = s.comm_overlaps,
                            .trains = s.trains,

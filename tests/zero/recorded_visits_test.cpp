@@ -30,9 +30,10 @@ struct VisitCase {
   MemoryKind parameters = MemoryKind::device, gradients = MemoryKind::device;
   bool overlap = false, exact = false;
   int64_t room = comm::Call::kWhole;  // for whole parameters, and for whole gradients
+  int64_t prefetch = 1000;
   std::string text() const {
-    return fmt::format("{} ranks, stage {}, {} and {}, overlap {}, exact {}, room {}", ranks, stage,
-                       name_of(parameters), name_of(gradients), overlap, exact, room);
+    return fmt::format("{} ranks, stage {}, {} and {}, overlap {}, exact {}, room {}, prefetch {}", ranks,
+                       stage, name_of(parameters), name_of(gradients), overlap, exact, room, prefetch);
   }
 };
 
@@ -44,7 +45,9 @@ struct VisitingRank {
         exact(c.exact),
         other(Stream::Mode::worker),
         store(memory, options_of(c, folder), compute, c.overlap ? other : compute),
-        visits(memory, store, world, {.gathered_numel = c.room, .bucket_numel = c.room}, compute,
+        rounds(world.duplicate("rounds")),
+        visits(memory, store, *rounds,
+               {.gathered_numel = c.room, .bucket_numel = c.room, .prefetch_numel = c.prefetch}, compute,
                c.overlap ? other : compute) {
     for (int u = 0; u < kUnits; ++u) {
       Sharding sharding = sharding_of_stage(c.stage, world, *self);
@@ -117,6 +120,7 @@ struct VisitingRank {
   Memory memory;
   Stream compute, other;
   ParameterStore store;
+  std::unique_ptr<comm::Communicator> rounds;
   RecordedVisits visits;
 };
 
@@ -128,6 +132,15 @@ std::vector<VisitCase> cases() {
         for (const bool overlap : {false, true})
           all.push_back({.ranks = ranks, .stage = stage, .gradients = home, .overlap = overlap});
   for (const bool overlap : {false, true}) {
+    for (const int64_t prefetch : {0, 100}) {
+      all.push_back({.ranks = 3, .overlap = overlap, .prefetch = prefetch});
+      all.push_back({.ranks = 2, .overlap = overlap, .room = 250, .prefetch = prefetch});
+      all.push_back({.ranks = 1,
+                     .parameters = MemoryKind::host,
+                     .overlap = overlap,
+                     .room = 250,
+                     .prefetch = prefetch});
+    }
     all.push_back({.ranks = 3, .overlap = overlap, .room = 200});
     all.push_back({.ranks = 2, .stage = 2, .overlap = overlap, .room = 150});
     all.push_back({.parameters = MemoryKind::host, .overlap = overlap, .room = 260});
