@@ -320,7 +320,9 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void* data) {
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned int) {
   CALL_OF_RUNTIME;
-  return *e = reinterpret_cast<cudaEvent_t>(new Event), cudaSuccess;
+  auto* event = new Event;
+  event->device = current_gpu;
+  return *e = reinterpret_cast<cudaEvent_t>(event), cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* e) {
   CALL_OF_RUNTIME;
@@ -332,7 +334,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   CALL_OF_RUNTIME;
-  return guarded([&] { streams().record(*event_of(e), stream_of(s)); });
+  return guarded(
+      [&] {
+        if (event_of(e)->device != stream_of(s)->device)
+          throw Defect("an event of cuda:" + std::to_string(event_of(e)->device) +
+                       " is recorded in a stream of cuda:" + std::to_string(stream_of(s)->device));
+        streams().record(*event_of(e), stream_of(s));
+      },
+      cudaErrorInvalidResourceHandle);
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
   CALL_OF_RUNTIME;

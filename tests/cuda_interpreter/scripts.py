@@ -34,6 +34,8 @@ HOMES = (
     {"offload_param": CPU},
     {"offload_optimizer": DISK},
     {"offload_optimizer": CPU, "offload_param": DISK},
+    {"stage3_max_live_parameters": 1000},
+    {"offload_param": CPU, "stage3_max_live_parameters": 1000},
 )
 LIMIT_S = 600
 
@@ -54,11 +56,13 @@ def tests():
 def draw(seed, only, nccl):
     """Returns the test and the environment of a case."""
     r = random.Random(seed)
-    test = r.choice([t for t in tests() if only in t])
+    word, _, home = only.partition("@")
+    test = r.choice([t for t in tests() if word in t])
+    homes = [h for h in HOMES if home in json.dumps(h)]
     transport = r.choice(["ipc", "host", *(["nccl"] if nccl else [])])
     return test, {
         "CLEAVE_INTERPRETED": str(seed),
-        "CLEAVE_INTERPRETED_HOMES": json.dumps({} if any(word in test for word in OWN_HOMES) else r.choice(HOMES)),
+        "CLEAVE_INTERPRETED_HOMES": json.dumps({} if any(word in test for word in OWN_HOMES) else r.choice(homes)),
         "CLEAVE_GPU_TRANSPORT": transport,
         "CUDA_INTERPRETER_SEED": str(seed),
         "CUDA_INTERPRETER_GPUS": "4",
@@ -91,7 +95,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, default=10**9)
     parser.add_argument("--minutes", type=float, default=10**9)
-    parser.add_argument("--only", default="", help="tests with this word in their name")
+    parser.add_argument("--only", default="", help="tests with this word in their name; WORD@KEY: with this key in their homes")
     parser.add_argument("--nccl", action="store_true")
     parser.add_argument("--counts", type=pathlib.Path)
     parser.add_argument("--show", action="store_true")

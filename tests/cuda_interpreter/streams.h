@@ -58,6 +58,7 @@ struct Capture {
 };
 
 struct Event {
+  int device = 0;
   std::shared_ptr<Point> point = std::make_shared<Point>(Point{true, 0});
   std::shared_ptr<Capture> capture;  // was recorded in it, after these nodes
   std::vector<size_t> behind;

@@ -195,7 +195,7 @@ class Interpreted(native.NativeEngine):
 def _with_homes(made: Any, homes: dict[str, Any]) -> Any:
     """Returns a configuration with the homes that its stage allows."""
     zero = made.section("zero_optimization")
-    least = {"offload_optimizer": 1, "offload_param": 3}
+    least = {"offload_optimizer": 1, "offload_param": 3, "stage3_max_live_parameters": 3}
     if made.native() or any(key.startswith("offload") for key in zero) or made.section("pipeline"):
         return made
     more = {key: home for key, home in homes.items() if int(zero.get("stage", 0)) >= least[key]}
