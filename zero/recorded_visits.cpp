@@ -288,7 +288,8 @@ GradientShards::WholeGradient RecordedVisits::open(int unit) {
   if (!g.open && store_.gradients().buckets(unit)) {
     g.bucket = take(bucket_ranges_);
     std::erase_if(draining_, [&](const Draining& d) {
-      const bool same = d.bucket.begin < g.bucket.end && g.bucket.begin < d.bucket.end;
+      // A rank alone continues a gradient from its home.
+      const bool same = d.unit == unit || (d.bucket.begin < g.bucket.end && g.bucket.begin < d.bucket.end);
       if (same) compute_.wait(d.done);
       return same;
     });
@@ -333,7 +334,7 @@ void RecordedVisits::sum(int unit) {
   if (g.open && g.complete) {
     store_.gradients().reduce(unit, g.whole);
     bucket_ranges_.give_back(g.bucket);
-    draining_.push_back({g.bucket, comm_.record()});
+    draining_.push_back({unit, g.bucket, comm_.record()});
     g = {};
   } else if (store_.gradients().unit(unit).sharding.reduce_each_micro->size() > 1) {
     store_.gradients().join(unit, bucket_of(unit, spare_bucket_));

@@ -125,10 +125,11 @@ class RecordedVisits : public Visits {
   bool keeps_ = false;   // all gathered units fit at the same time
   int64_t version_ = 0;  // of the weights that are there
   struct Draining {
+    int unit;
     Range bucket;
     Event done;
   };
-  std::vector<Draining> draining_;  // buckets that were given back before their sums are done
+  std::vector<Draining> draining_;  // sums that were not done when their bucket was given back
   Stream on_host_;                  // inline, for rounds
   std::map<int, Log> records_;      // by kind of pass
   Log* record_ = nullptr;
