@@ -80,6 +80,7 @@ void RecordedVisits::commit() {
 
 void RecordedVisits::begin_step(double unscale, GradientUser* user) {
   store_.begin_step(unscale);
+  in_step_ = true;
   comm_.wait(compute_.record());  // the last update has read the sums and zeros that are written next
   user_ = user;
   for (Gradient& g : gradients_) g.summed = false;
@@ -375,8 +376,8 @@ bool RecordedVisits::end_pass(bool fails) {
   }
   if (said == kEndsWithGradients) sum_pending(true);
   if (departed_) record_anew();
-  if (store_.weights().on_disk())
-    comm_.synchronize();  // a pass outside of a step has no other end for errors
+  // Errors within a step appear at its end.
+  if (!in_step_ && store_.weights().on_disk()) comm_.synchronize();
   return said != kFails;
 }
 
@@ -416,7 +417,7 @@ void RecordedVisits::end_step() {
     user_->expect(units);
     for (const int u : units) user_->complete(u);
   }
-  user_ = nullptr;
+  user_ = nullptr, in_step_ = false;
   store_.weights().end_step();
 }
 

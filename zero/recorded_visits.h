@@ -137,7 +137,7 @@ class RecordedVisits : public Visits {
   std::vector<int>* expected_ = nullptr;
   size_t next_ = 0;  // index into the record
   Log used_;         // units that this rank needed in this pass, in order
-  bool departed_ = false;
+  bool departed_ = false, in_step_ = false;
   int64_t now_ = 0, unforeseen_ = 0;
   Event released_;  // compute has finished all released units
   GradientUser* user_ = nullptr;

@@ -3,8 +3,8 @@
 
 usage: scripts.py BUILD [--seed S] [--cases N | --minutes M] [--only WORD] [--nccl] [--counts FILE] [--show]
 
-BUILD is the folder of the preset `interpreter`. A case is a test of tests/python, homes for the state of configurations that leave it on
-the GPU, a transport between GPUs, and the seed of all orders: of the engine's streams and of torch's. --nccl: also the NCCL replacement.
+BUILD is the folder of the preset `interpreter`. A case is a test of tests/python with homes for configurations that leave all state on the
+GPU, a transport between GPUs, and a seed for the order of the engine's and of torch's streams. --nccl: also the NCCL replacement.
 --show: only prints the cases. --counts: adds passed and failed cases to a file. Exits with 1 and repeats the command of each case that
 fails. Needs a Python with torch (tests/python/with_torch.py).
 """
