@@ -36,17 +36,21 @@ if [ -z "${CLEAVE_TORCH_PYTHON:-}" ]; then
   torch=$!
 fi
 
-# build PRESET [target...]: configures and builds; shows the log after a failure.
-build() {
-  local preset=$1 log=build/$1.log
+# compile PRESET [target...]: configures and builds, with the log in build/PRESET.log.
+compile() {
+  local preset=$1
   shift
-  mkdir -p build
-  if cmake --preset "$preset" >"$log" 2>&1 && cmake --build --preset "$preset" ${1:+--target "$@"} >>"$log" 2>&1; then
-    grep -E '^-- (Gloo|liburing|oneDNN|CUDA|cuBLASLt|cuDNN|NCCL)' "$log" || true
+  cmake --preset "$preset" && cmake --build --preset "$preset" ${1:+--target "$@"}
+}
+
+# built PRESET STATUS: returns the status of a build, and shows the end of the log of a failed one.
+built() {
+  if [ "$2" = 0 ]; then
+    grep -E '^-- (Gloo|liburing|oneDNN|CUDA|cuBLASLt|cuDNN|NCCL)' "build/$1.log" || true
     return 0
   fi
-  tail -40 "$log"
-  bad "build $preset"
+  tail -40 "build/$1.log"
+  bad "build $1"
   return 1
 }
 
@@ -89,8 +93,55 @@ in_units release
 # Derived from the commit, so that runs cover many orders and inputs over time, and a failure can be repeated.
 seed=$((16#$(git rev-parse HEAD 2>/dev/null | cut -c1-6 | grep . || echo 1)))
 
+has_nvcc=true
+command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || has_nvcc=false
+# Half of the tests with one sanitizer; four commits in a row have both halves with both. One of two checks of the whole
+# program; eight commits in a row have each with each half.
+count=$(git rev-list --count HEAD 2>/dev/null || echo 0)
+sanitizers=(asan tsan) others=(odr fuzz)
+$all || { sanitizers=("${sanitizers[$((count % 2))]}"); others=("${others[$((count / 4 % 2))]}"); }
+
+# The builds of later sections run during the tests, which leave a third of the CPU time unused, with low priority.
+build_later() {
+  local preset begin
+  for preset in "$@"; do
+    begin=$SECONDS
+    case "$preset" in
+      cuda) in_units cuda; compile cuda gpu_programs kernels_bench ;;
+      interpreter) in_units interpreter; ./tests/cuda_interpreter/run.sh --build ;;
+      *) compile "$preset" ;;
+    esac >"build/$preset.log" 2>&1
+    echo "$? $((SECONDS - begin))" >"build/$preset.status.new"
+    mv "build/$preset.status.new" "build/$preset.status"
+  done
+}
+
+# later_build PRESET: waits for a build of build_later.
+later_build() {
+  local status seconds
+  while [ ! -e "build/$1.status" ]; do sleep 1; done
+  read -r status seconds <"build/$1.status"
+  echo "$1: built in $seconds s, during other sections"
+  built "$1" "$status"
+}
+
 section "release build"
-if build release; then
+mkdir -p build
+compile release >build/release.log 2>&1
+release=$?
+if ! $quick; then
+  later=()
+  ! $has_nvcc || later+=(cuda interpreter)
+  later+=("${sanitizers[@]}")
+  for preset in "${others[@]}"; do [ "$preset" = fuzz ] && ! command -v clang++ >/dev/null || later+=("$preset"); done
+  for preset in "${later[@]}"; do rm -f "build/$preset.status"; done
+  set -m  # a process group, which the trap ends
+  (renice -n 10 "$BASHPID" >/dev/null; build_later "${later[@]}") &
+  builds=$!
+  set +m
+  trap 'kill -- -$builds 2>/dev/null' EXIT
+fi
+if built release $release; then
   [ -z "${torch:-}" ] || wait "$torch" || { tail -5 build/torch.log; echo "no torch: the tests of the Python package are skipped"; }
   section "release tests"
   run_ctest release
@@ -99,10 +150,20 @@ fi
 if $quick; then
   skip "the CUDA build, the sanitizers, the fuzzers, the installed copy and the examples: --quick"
 else
-  section "CUDA build"
-  if ! command -v nvcc >/dev/null && [ ! -x /usr/local/cuda/bin/nvcc ]; then
+  section "an installed copy, used by another project"
+  if ./scripts/test_install.sh; then ok; else bad "installed copy"; fi
+  section "the wheel, in an empty virtual environment"
+  if ! "${CLEAVE_TORCH_PYTHON:-.venv/bin/python}" -c "import auditwheel, scikit_build_core, torch" 2>/dev/null; then
+    skip "the wheel: no Python here has torch, scikit-build-core and auditwheel"
+  elif ./scripts/test_wheel.sh; then ok; else bad "the wheel"; fi
+  section "the documentation site and its links"
+  if ./scripts/build_docs.sh; then ok; else bad "scripts/build_docs.sh"; fi
+  section "the examples"
+  if ./scripts/test_examples.sh; then ok; else bad "examples"; fi
+  section "the CUDA build"
+  if ! $has_nvcc; then
     skip "the CUDA build, and its code in the interpreter: no nvcc on this machine"
-  elif in_units cuda && build cuda gpu_programs kernels_bench; then
+  elif later_build cuda; then
     ok
     build/cuda/bin/cleave report || bad "cleave report of the CUDA build"
     section "what the CUDA compiler makes of the kernels"
@@ -115,9 +176,6 @@ else
     else
       skip "the tests on a GPU: there is none here; the CUDA build was compiled and linked only"
     fi
-    section "a sample of the GPU's code on the CPU, in the interpreter, with seed $seed"
-    in_units interpreter
-    if ./tests/cuda_interpreter/run.sh --sample "$seed"; then ok; else bad "tests/cuda_interpreter/run.sh --sample $seed"; fi
   fi
   section "an eighth of the C++ files, each compiled alone, with seed $seed"
   # Units hide a missing header, and a build without them may then fail.
@@ -129,42 +187,40 @@ else
   else
     bad "files that do not compile alone"
   fi
-  # Half of the tests with one sanitizer; four commits in a row have both halves with both.
-  count=$(git rev-list --count HEAD 2>/dev/null || echo 0)
-  sanitizers=(asan tsan)
-  $all || sanitizers=("${sanitizers[$((count % 2))]}")
+  section "a sample of the GPU's code on the CPU, in the interpreter, with seed $seed"
+  if $has_nvcc && later_build interpreter; then
+    if ./tests/cuda_interpreter/run.sh --sample "$seed"; then ok; else bad "tests/cuda_interpreter/run.sh --sample $seed"; fi
+  fi
   for preset in "${sanitizers[@]}"; do
-    section "$preset build"
-    if build $preset; then
-      section "$preset tests"
+    section "$preset tests"
+    if later_build "$preset"; then
       if $all; then
-        run_ctest $preset
+        run_ctest "$preset"
       else
-        run_ctest $preset -I $((1 + count / 2 % 2)),,2
+        run_ctest "$preset" -I $((1 + count / 2 % 2)),,2
         skip "every second test with $preset, and all with the other sanitizer: scripts/test.sh --all runs them"
       fi
     fi
   done
-  section "one definition of each name, by the linker; a program without inlining"
-  if build odr; then
-    if ./scripts/test_odr.sh; then ok; else bad "the program without inlining"; fi
-  fi
-  section "fuzzers, with seed $seed"
-  if ! command -v clang++ >/dev/null; then
-    skip "libFuzzer: no clang++ on this machine; broken files of the tests' own making were read by the other builds"
-  elif build fuzz; then
-    if FUZZ_SEED=$seed ./scripts/fuzz.sh --seconds 10; then ok; else bad "fuzzers"; fi
-  fi
-  section "an installed copy, used by another project"
-  if ./scripts/test_install.sh; then ok; else bad "installed copy"; fi
-  section "the wheel, in an empty virtual environment"
-  if ! "${CLEAVE_TORCH_PYTHON:-.venv/bin/python}" -c "import auditwheel, scikit_build_core, torch" 2>/dev/null; then
-    skip "the wheel: no Python here has torch, scikit-build-core and auditwheel"
-  elif ./scripts/test_wheel.sh; then ok; else bad "the wheel"; fi
-  section "the documentation site and its links"
-  if ./scripts/build_docs.sh; then ok; else bad "scripts/build_docs.sh"; fi
-  section "the examples"
-  if ./scripts/test_examples.sh; then ok; else bad "examples"; fi
+  for preset in "${others[@]}"; do
+    if [ "$preset" = odr ]; then
+      section "one definition of each name, by the linker; a program without inlining"
+      if later_build odr; then
+        if ./scripts/test_odr.sh; then ok; else bad "the program without inlining"; fi
+      fi
+    else
+      section "fuzzers, with seed $seed"
+      if ! command -v clang++ >/dev/null; then
+        skip "libFuzzer: no clang++ on this machine; broken files of the tests' own making were read by the other builds"
+      elif later_build fuzz; then
+        if FUZZ_SEED=$seed ./scripts/fuzz.sh --seconds 10; then ok; else bad "fuzzers"; fi
+      fi
+    fi
+  done
+  $all || case "${others[0]}" in
+    odr) skip "the fuzzers: every second group of four commits runs them, and scripts/test.sh --all" ;;
+    fuzz) skip "one definition of each name: every second group of four commits checks it, and scripts/test.sh --all" ;;
+  esac
 fi
 
 section "what the newest DeepSpeed and transformers have and this program does not know"

@@ -13,8 +13,11 @@ if [ "${1:-}" = --cuda ]; then
   cuda=true
   CLEAVE_PYTHON=$torch_python ./scripts/build_wheel.sh --cuda "$work/wheels"
 else
-  CLEAVE_PYTHON=$torch_python ./scripts/build_wheel.sh "$work/wheels" -C build-dir=build/release \
-    -C cmake.define.CLEAVE_TESTS=ON -C cmake.define.CLEAVE_BENCHMARKS=ON -C cmake.define.CLEAVE_EXAMPLES=ON
+  # With the options of the release build, which then has the same objects.
+  names="CLEAVE_TESTS|CLEAVE_BENCHMARKS|CLEAVE_EXAMPLES|CMAKE_UNITY_BUILD|CMAKE_UNITY_BUILD_BATCH_SIZE"
+  mapfile -t options < <(sed -nE "s/^($names):[A-Z]+=(.*)/-C\ncmake.define.\1=\2/p" build/release/CMakeCache.txt)
+  grep -q ^CMAKE_UNITY_BUILD: build/release/CMakeCache.txt || options+=(-C cmake.define.CMAKE_UNITY_BUILD=OFF)
+  CLEAVE_PYTHON=$torch_python ./scripts/build_wheel.sh "$work/wheels" -C build-dir=build/release "${options[@]}"
 fi
 ls -l "$work/wheels"
 "$torch_python" -m venv "$work/venv"

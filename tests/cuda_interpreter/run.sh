@@ -2,15 +2,17 @@
 # Runs the CUDA backend on the CPU, in the interpreter next to this script, with these seeds for the order of streams;
 # without seeds, each call draws and prints others.
 #   tests/cuda_interpreter/run.sh [--sample | --quick] [SEED...]
+#   tests/cuda_interpreter/run.sh --build      only builds the programs of --sample
 # --quick: one rank only; --sample: the same with the cases of every fourth kernel, selected by the first seed, and three
 # minutes of PyTorch scripts.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-quick=false sample=1 minutes=20
+quick=false sample=1 minutes=20 runs=true
 case "${1:-}" in
   --quick) quick=true; shift ;;
   --sample) quick=true sample=4 minutes=2.5; shift ;;
+  --build) quick=true sample=4 runs=false; shift ;;
 esac
 seeds=("$@")
 if [ ${#seeds[@]} -eq 0 ]; then
@@ -29,6 +31,7 @@ $quick && [ $sample = 1 ] && scripts=false
 nccl=false
 grep -q '^CLEAVE_NCCL_VERSION_HEADER.*NOTFOUND' build/interpreter/CMakeCache.txt || { nccl=true; programs+=(nccl_standin_test); ! $scripts || programs+=(nccl_standin_c); }
 cmake --build --preset interpreter --target "${programs[@]}"
+$runs || exit 0
 bin=build/interpreter/bin
 failed=()
 
