@@ -51,7 +51,10 @@ std::optional<std::string> RankLines::take(size_t rank, std::string_view line, b
 bool RankLines::take_traceback(Last& last, std::string_view text) {
   constexpr int kMessageLines = 60;  // an exception may have a table
   if (text == "Traceback (most recent call last):") return last.in_traceback = true;
-  if (!last.in_traceback) return last.raised > 0 && --last.raised > 0;
+  if (!last.in_traceback) {
+    if (last.raised == kMessageLines && last.text.ends_with(':')) last.text += fmt::format(" {}", text);
+    return last.raised > 0 && --last.raised > 0;
+  }
   if (!text.starts_with(' ')) last = {.text = std::string(text), .raised = kMessageLines};
   return true;
 }

@@ -21,9 +21,10 @@ class RankLines {
   // indented lines that follow it. `name` is the rank's number if `rank` is its index on this host.
   std::optional<std::string> take(size_t rank, std::string_view line, bool is_error, int name = -1);
 
-  // The rank's last error without "error: "; else the exception of its last Python traceback, unless more
-  // than 60 lines of stderr follow it; else its last line on stderr. Empty if there is none, or if `exit`
-  // shows that a signal killed the rank before it printed an error: its earlier output is not the reason.
+  // The rank's last error without "error: "; else the exception of its last Python traceback, with the line
+  // after one that ends with a colon, unless more than 60 lines of stderr follow it; else its last line on
+  // stderr. Empty if there is none, or if `exit` shows that a signal killed the rank before it printed an
+  // error: its earlier output is not the reason.
   std::string error_of(size_t rank, int exit) const;
   // Among these ranks with their exit codes, one that ended with the same code as `cause` and printed an
   // error; else `cause`.

@@ -57,7 +57,7 @@ TEST(RankLines, TheExceptionOfATracebackCountsDespiteItsOtherLinesAndWarnings) {
     lines.take(0, std::string("[rank0]: ") + line, true);
     lines.take(1, line, true);
   }
-  EXPECT_EQ(lines.error_of(0, 2), "cleave.errors.UsageError: ds.json: has errors:");
+  EXPECT_EQ(lines.error_of(0, 2), "cleave.errors.UsageError: ds.json: has errors: error: ds.json:1:3: no");
   EXPECT_EQ(lines.error_of(1, 2), "ds.json:1:3: no") << "marked";
   for (int i = 0; i < 70; ++i) lines.take(0, "[rank0]: the script goes on\n", true);
   EXPECT_EQ(lines.error_of(0, 1), "[rank0]: the script goes on") << "it was handled";
