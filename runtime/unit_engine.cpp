@@ -262,7 +262,7 @@ void UnitEngine::begin_pass(int kind, bool last) {
   CHECK(s.in_step || !last, "begin_pass: the last pass of no step");
   s.in_pass = true;
   s.last = s.last || last;
-  s.recorded().begin_pass(kind);
+  s.recorded().begin_pass(kind, last);
 }
 
 void UnitEngine::end_pass() {

@@ -127,6 +127,25 @@ void GradientShards::finish(int index) {
   crossing_.finish(this->unit(index), units_[size_t(index)].gradients);
 }
 
+bool GradientShards::can_reopen(int index) const {
+  const Sharding& s = unit(index).sharding;
+  const int ranks = s.reduce_each_step->size() * s.reduce_replicas->size();
+  if (!trains(index) || buckets(index) || apart_numel(index) > 0 || ranks == 1) return false;
+  const GradientForm::Needs needs = form_->crossing(unit(index).layout.numel(), ranks);
+  return needs.kept.numel == 0 && needs.travelling == 0;
+}
+
+void GradientShards::reopen(int index) {
+  Unit& unit = units_[size_t(index)];
+  const Tensor whole = unit.gradients.tensor();
+  const int64_t begin = unit.of->sharding.reduce_each_step->rank() * unit.of->slice_numel();
+  const int64_t kept = unit.of->sharding.reduce_replicas->rank() == 0 ? unit.of->slice_numel() : 0;
+  compute_.wait(comm_.record());
+  for (const Range others : {Range{0, begin}, Range{begin + kept, whole.numel()}})
+    if (!others.empty()) kernels::launch(kernels::Fill{.y = whole.slice(others)}, compute_);
+  std::fill_n(unit.written.get(), unit.of->layout.params(), true);
+}
+
 Tensor GradientShards::slice(int index) const {
   const Unit& unit = units_[size_t(index)];
   if (unit.gradients.tensor().numel() == 0) return unit.gradients;

@@ -51,9 +51,13 @@ class GradientShards {
   }
   const GradientForm& form() const { return *form_; }
 
+  // Returns true if the unit's gradient, which its ranks sum once per step, may be summed before it is known
+  // to be complete: reopen() makes room for what follows.
+  bool can_reopen(int unit) const;
+
   // Begins a step: no unit has a gradient yet. unscale: see GradientForm::begin_step.
   void begin_step(double unscale);
-  // Forgets all gradients of the step so far. No sum over the ranks of a step may have begun.
+  // Forgets all gradients of the step so far.
   void discard();
   // Returns true if the step has a gradient of this parameter in whole().
   bool holds(int unit, int param) const;
@@ -67,8 +71,10 @@ class GradientShards {
   // Like reduce, for a rank without a gradient: contributes zeros, which it writes to `bucket`.
   void join(int unit, Tensor bucket);
   void clear(int unit);  // sets zeros if no rank has a gradient in this step
-  // Completes the sum over the data ranks. No gradient of the unit may follow in this step.
+  // Completes the sum over the data ranks. No gradient of the unit may follow in this step, except after
+  // reopen on all ranks: then one rank keeps each part of the sum, so that another finish adds what follows.
   void finish(int unit);
+  void reopen(int unit);
 
   Tensor slice(int unit) const;                                            // at home; empty for a frozen unit
   Tensor whole(int unit) const { return units_[size_t(unit)].gradients; }  // at home, with this rank's shards

@@ -55,6 +55,7 @@ void RecordedVisits::commit() {
     if (wholes_[size_t(u)].gathers) whole.push_back(numel);
     if (gradients.buckets(u)) bucket.push_back(numel);
     if (const int64_t n = gradients.apart_numel(u); n > 0) apart.push_back(n);
+    finishes_early_ = finishes_early_ || gradients.can_reopen(u);
   }
   int64_t gathered = 0;
   for (const int64_t n : whole) gathered += round_up(n, 64);
@@ -83,10 +84,12 @@ void RecordedVisits::begin_step(double unscale, GradientUser* user) {
   in_step_ = true;
   comm_.wait(compute_.record());  // the last update has read the sums and zeros that are written next
   user_ = user;
-  for (Gradient& g : gradients_) g.summed = false;
+  reopened_ = 0, had_last_ = false;
+  for (Gradient& g : gradients_) g.summed = g.finished = false;
 }
 
 void RecordedVisits::discard_gradients() {
+  compute_.wait(comm_.record());  // sums that have begun are written again
   for (size_t u = 0; u < gradients_.size(); ++u) {
     Gradient& g = gradients_[u];
     if (g.open && store_.gradients().buckets(int(u))) bucket_ranges_.give_back(g.bucket);
@@ -95,8 +98,14 @@ void RecordedVisits::discard_gradients() {
   store_.gradients().discard();
 }
 
-void RecordedVisits::begin_pass(int kind) {
+void RecordedVisits::begin_pass(int kind, bool last) {
   store_.weights().begin_unknown_pass();
+  last_ = last && finishes_early_ && !had_last_;
+  if (last_) {
+    had_last_ = true;
+    kind = -1 - kind;  // a record of its own
+    for (Gradient& g : gradients_) g.complete = false;
+  }
   record_ = &records_[kind], next_ = 0, departed_ = false;
   expected_ = &uses_[kind];
   expected_->resize(wholes_.size());
@@ -242,7 +251,9 @@ void RecordedVisits::fetch(int unit, bool needed) {
 // All ranks exchange their needs and serve all of them. Returns 0 if a rank needed a unit or had no room, and
 // the smallest message otherwise.
 int64_t RecordedVisits::round(int64_t message) {
-  std::vector<int64_t> said = from_all({message});
+  std::vector<int64_t> said, all = from_all({message, reopened_});
+  for (size_t i = 0; i < all.size(); i += 2)
+    said.push_back(all[i]), reopened_ = std::max(reopened_, all[i + 1]);
   std::sort(said.begin(), said.end());
   said.erase(std::unique(said.begin(), said.end()), said.end());
   departed_ = departed_ || said != std::vector{kEnds};
@@ -306,6 +317,7 @@ GradientShards::WholeGradient RecordedVisits::open(int unit) {
 std::vector<GradientSlot> RecordedVisits::gradients(int unit) {
   std::vector<GradientSlot> slots;
   Gradient& g = gradients_[size_t(unit)];
+  if (g.finished) reopen(unit);
   const bool trains = store_.gradients().trains(unit);
   store_.gradients().add_slots(unit, trains ? open(unit) : GradientShards::WholeGradient{}, slots);
   g.open = g.written = trains, g.complete = false;
@@ -324,13 +336,17 @@ void RecordedVisits::give(int unit) {
 void RecordedVisits::complete(int unit) {
   if (!store_.gradients().trains(unit) || !gradients_[size_t(unit)].open) return;
   gradients_[size_t(unit)].complete = true;
-  if (!store_.gradients().buckets(unit)) return;
+  if (!store_.gradients().buckets(unit)) {
+    if (!last_ || !store_.gradients().can_reopen(unit)) return;
+    std::erase(used_, sum_of(unit));  // the last time counts
+  }
   used_.push_back(sum_of(unit));
   run_ahead();
 }
 
 // Joins the sum over all ranks: with this rank's complete gradient, or with zeros.
 void RecordedVisits::sum(int unit) {
+  if (!store_.gradients().buckets(unit)) return finish(unit);
   Gradient& g = gradients_[size_t(unit)];
   if (g.open && g.complete) {
     store_.gradients().reduce(unit, g.whole);
@@ -343,6 +359,32 @@ void RecordedVisits::sum(int unit) {
     return;
   }
   g.summed = true;
+}
+
+// Sums the gradient of a step over its ranks, which all call this.
+void RecordedVisits::finish(int unit) {
+  Gradient& g = gradients_[size_t(unit)];
+  if (g.finished) return;
+  const bool buckets = store_.gradients().buckets(unit);
+  if (!(buckets ? g.summed : g.open))
+    store_.gradients().clear(unit);  // no rank, or another one, gave it
+  else if (!buckets)
+    store_.gradients().reduce(unit, g.whole);
+  store_.gradients().finish(unit);
+  g.open = false, g.finished = true;
+}
+
+void RecordedVisits::reopen(int unit) {
+  Gradient& g = gradients_[size_t(unit)];
+  store_.gradients().reopen(unit);
+  g.open = true, g.finished = false;
+  reopened_ = 1;
+}
+
+void RecordedVisits::reopen_all() {
+  finishes_early_ = false;
+  for (int u = 0; u < store_.units(); ++u)
+    if (gradients_[size_t(u)].finished) reopen(u);
 }
 
 // Sums the gradients that any rank holds in a bucket; `every_one`: at the end of the pass, including
@@ -368,13 +410,16 @@ bool RecordedVisits::end_pass(bool fails) {
   for (size_t u = 0; u < wholes_.size(); ++u) (*expected_)[u] = wholes_[u].uses;
   const auto pending = [&] {
     for (size_t u = 0; u < gradients_.size(); ++u)
-      if (gradients_[u].open && store_.gradients().buckets(int(u))) return true;
+      if (store_.gradients().buckets(int(u)) ? gradients_[u].open
+                                             : last_ && gradients_[u].complete && !gradients_[u].finished)
+        return true;
     return false;
   };
   int64_t said = 0;
   while ((said = round(fails ? kFails : pending() ? kEndsWithGradients : kEnds)) >= 0) {
   }
   if (said == kEndsWithGradients) sum_pending(true);
+  if (reopened_ > 0 && finishes_early_) reopen_all();
   if (departed_) record_anew();
   // Errors within a step appear at its end.
   if (!in_step_ && store_.weights().on_disk()) comm_.synchronize();
@@ -382,17 +427,8 @@ bool RecordedVisits::end_pass(bool fails) {
 }
 
 void RecordedVisits::finish_gradients() {
-  for (int u = 0; u < store_.units(); ++u) {
-    if (!store_.gradients().trains(u)) continue;
-    Gradient& g = gradients_[size_t(u)];
-    const bool buckets = store_.gradients().buckets(u);
-    if (!(buckets ? g.summed : g.open))
-      store_.gradients().clear(u);  // no rank gave it
-    else if (!buckets)
-      store_.gradients().reduce(u, g.whole);
-    store_.gradients().finish(u);
-    g.open = false;
-  }
+  for (int u = 0; u < store_.units(); ++u)
+    if (store_.gradients().trains(u)) finish(u);
 }
 
 void RecordedVisits::record_anew() {
@@ -406,6 +442,14 @@ void RecordedVisits::record_anew() {
   for (size_t r = 0; r < sizes.size(); ++r)
     logs.emplace_back(all.begin() + int64_t(r) * most, all.begin() + int64_t(r) * most + sizes[r]);
   *record_ = merged(logs);
+  // A sum of the step is made once, when the last rank has its gradient.
+  std::vector<bool> later(gradients_.size());
+  for (size_t at = record_->size(); at-- > 0;) {
+    const int64_t entry = (*record_)[at];
+    if (entry >= 0 || store_.gradients().buckets(int(-1 - entry))) continue;
+    if (later[size_t(-1 - entry)]) record_->erase(record_->begin() + int64_t(at));
+    later[size_t(-1 - entry)] = true;
+  }
 }
 
 void RecordedVisits::end_step() {

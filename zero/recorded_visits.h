@@ -12,6 +12,10 @@
 // therefore has the additions of a planned pass, unless ranks gave the unit at different points of a pass or
 // one rank departed before it gave the unit. In that case its parts are added up one after another.
 //
+// A gradient that its ranks sum once per step (stages 0 and 1) is summed in the last pass of a step, when the
+// record says so. If any rank adds to one afterwards, as in a second backward, all ranks reopen their sums,
+// and later steps sum at their end.
+//
 // Rounds are messages between hosts, with their own order: the host waits for other ranks there, but never
 // for the communication stream. If all units fit in the memory for whole parameters, a gathered unit stays
 // there until the weights change; the ranks then have the same units at any point of their collectives.
@@ -46,7 +50,8 @@ class RecordedVisits : public Visits {
   // step. Collective: begin_step, end_pass, finish_gradients, and end_step. No pass of this step may give
   // gradients after finish_gradients.
   void begin_step(double unscale = 1, GradientUser* user = nullptr) override;
-  void begin_pass(int kind);
+  // `last`: sums of the step may begin in this pass; the same on all ranks.
+  void begin_pass(int kind, bool last = false);
   // `fails`: the pass of this rank ends early. Returns false if it does so on any rank; then
   // discard_gradients must follow before other gradients.
   bool end_pass(bool fails = false);
@@ -85,6 +90,7 @@ class RecordedVisits : public Visits {
     bool complete = false;  // and this pass adds no more
     bool written = false;   // its slots are in use
     bool summed = false;    // in this step, on all ranks
+    bool finished = false;  // and no gradient followed
     GradientShards::WholeGradient whole = {};
     Range bucket = {}, apart = {};
   };
@@ -104,6 +110,9 @@ class RecordedVisits : public Visits {
   bool has_room(int64_t numel, Evicts evicts);
   int64_t round(int64_t message);
   void sum(int unit);
+  void finish(int unit);
+  void reopen(int unit);
+  void reopen_all();
   void sum_pending(bool every_one);
   GradientShards::WholeGradient open(int unit);
   Tensor bucket_of(int unit, Range range) const;
@@ -138,6 +147,9 @@ class RecordedVisits : public Visits {
   size_t next_ = 0;  // index into the record
   Log used_;         // units that this rank needed in this pass, in order
   bool departed_ = false, in_step_ = false;
+  bool finishes_early_ = false;
+  bool last_ = false, had_last_ = false;  // this pass, and one of this step, may begin sums of the step
+  int64_t reopened_ = 0;                  // 1: in this step, by this rank, and after a round by any rank
   int64_t now_ = 0, unforeseen_ = 0;
   Event released_;  // compute has finished all released units
   GradientUser* user_ = nullptr;

@@ -95,6 +95,11 @@ struct VisitingRank {
     }
     visits.give(u);
   }
+  std::vector<float> sum_of(int u) {
+    compute.synchronize(), other.synchronize();
+    const Tensor sum = store.gradient_slice(u);
+    return {sum.as<float>(), sum.as<float>() + sum.numel()};
+  }
   // Call after a step with times[r][u] gives of unit u by rank r.
   void expect_sums(const std::vector<std::vector<int>>& times) {
     compute.synchronize(), other.synchronize();
@@ -152,7 +157,8 @@ std::vector<VisitCase> cases() {
   return all;
 }
 
-// Steps of two micro-batches. Each rank draws its units and their order, and uses some twice.
+// Steps of two micro-batches, of which some have a second backward. Each rank draws its units and their
+// order, uses some twice, and says too early of some that they are complete.
 TEST(RecordedVisits, GiveTheSumsOfWhateverEveryRankDoesInWhateverOrder) {
   const Scratch scratch;
   for (const VisitCase& c : cases()) {
@@ -164,18 +170,20 @@ TEST(RecordedVisits, GiveTheSumsOfWhateverEveryRankDoesInWhateverOrder) {
         r.publish(step);
         std::vector<std::vector<int>> times(size_t(c.ranks), std::vector<int>(kUnits, 0));
         r.visits.begin_step();
-        for (int micro = 0; micro < 2; ++micro) {
+        for (int pass = 0; pass < 2 + int(every() % 4 == 0); ++pass) {
           std::vector<std::vector<int>> orders;
           for (int rank = 0; rank < c.ranks; ++rank) {
             std::vector<int>& order = orders.emplace_back();
             for (int n = int(every() % 14); n > 0; --n) order.push_back(int(every() % kUnits));
           }
-          r.visits.begin_pass(0);
+          const bool early = every() % 4 == 0;
+          r.visits.begin_pass(0, pass > 0);
           const std::vector<int>& mine = orders[size_t(world.rank())];
           for (const int u : mine) r.use(step, u, false);
           for (size_t n = mine.size(); n-- > 0;) {
             r.use(step, mine[n], true);
-            if (std::find(mine.begin(), mine.begin() + int64_t(n), mine[n]) == mine.begin() + int64_t(n))
+            if (early ||
+                std::find(mine.begin(), mine.begin() + int64_t(n), mine[n]) == mine.begin() + int64_t(n))
               r.visits.complete(mine[n]);
           }
           for (int rank = 0; rank < c.ranks; ++rank)
@@ -188,6 +196,49 @@ TEST(RecordedVisits, GiveTheSumsOfWhateverEveryRankDoesInWhateverOrder) {
       }
     });
   }
+}
+
+// Backwards in one order; the sum of a unit is there when the next one is complete. In step `again`, the last
+// rank adds to a unit that is summed already, in the same pass or in a second one; later sums begin at the
+// end.
+TEST(RecordedVisits, SumInTheLastPassOfAStepUntilAGradientFollows) {
+  const Scratch scratch;
+  const int again = 4;
+  const std::vector<int> order{5, 3, 2, 1, 0};
+  for (const int stage : {0, 1})
+    for (const int ranks : {2, 3})
+      for (const bool overlap : {false, true})
+        for (const bool second : {false, true}) {
+          const VisitCase c{.ranks = ranks, .stage = stage, .overlap = overlap};
+          SCOPED_TRACE(c.text());
+          comm::run_ranks(ranks, [&](comm::Communicator& world) {
+            VisitingRank r(world, c, scratch.folder());
+            for (int step = 0; step < again + 3; ++step) {
+              r.publish(step);
+              r.visits.begin_step();
+              std::vector<std::vector<int>> times(size_t(ranks), std::vector<int>(kUnits, 2));
+              const bool adds = step == again && world.rank() == ranks - 1;
+              if (step == again) ++times.back()[3];
+              std::vector<float> in_pass;
+              for (const bool last : {false, true}) {
+                r.visits.begin_pass(0, last);
+                for (const int u : order) r.use(step, u, true), r.visits.complete(u);
+                in_pass = r.sum_of(5);
+                if (last && adds && !second) r.use(step, 3, true), r.visits.complete(3);
+                r.visits.end_pass();
+              }
+              if (second && step >= again) {
+                r.visits.begin_pass(0, true);
+                if (adds) r.use(step, 3, true), r.visits.complete(3);
+                r.visits.end_pass();
+              }
+              r.visits.finish_gradients();
+              EXPECT_EQ(in_pass == r.sum_of(5), 1 <= step && step <= again) << step;
+              r.visits.end_step();
+              r.expect_sums(times);
+            }
+          });
+        }
 }
 
 // In each step, a pass ends halfway on some ranks; the next one gives all sums.
@@ -206,11 +257,11 @@ TEST(RecordedVisits, DiscardThePassThatFailsOnAnyRank) {
           std::vector<bool> on(size_t(c.ranks), false);
           for (int rank = 0; rank < c.ranks; ++rank) on[size_t(rank)] = fails && every() % 2 == 0;
           if (fails) on[every() % size_t(c.ranks)] = true;
-          r.visits.begin_pass(0);
+          r.visits.begin_pass(0, true);
           for (int rank = 0; rank < c.ranks; ++rank)
             for (int n = 6; n > 0; --n) {
               const int u = int(every() % kUnits);
-              if (rank == world.rank() && !(on[size_t(rank)] && n <= 3)) r.use(step, u, true);
+              if (rank == world.rank() && !(on[size_t(rank)] && n <= 3)) r.use(step, u, true), r.visits.complete(u);
               if (!fails) ++times[size_t(rank)][size_t(u)];
             }
           ASSERT_EQ(r.visits.end_pass(on[size_t(world.rank())]), !fails);
@@ -276,7 +327,7 @@ TEST(RecordedVisits, GiveTheBitsOfPlannedOnesInEveryOrder) {
           for (int micro = 0; micro < 3; ++micro) {
             std::vector<int> drawn = order;
             std::shuffle(drawn.begin(), drawn.end(), draw);
-            recorded.visits.begin_pass(0);
+            recorded.visits.begin_pass(0, micro == 2);
             for (const int u : drawn) {
               recorded.visits.acquire(u);
               add_rounded(recorded.visits, u, world.rank(), micro, u);
