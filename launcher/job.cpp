@@ -163,8 +163,10 @@ void Job::choose_device() {
     try {
       meet(kTellsOthers, kTellsOthers);
     } catch (const comm::AgreedError&) {
+      // A launcher ends the job when the first rank ends, and names it.
+      if (!first()) std::this_thread::sleep_for(std::chrono::seconds(1));
       throw;
-    } catch (const Error&) {
+    } catch (const Error&) {  // the others are late or gone
     }
     std::rethrow_exception(device_failure_);
   }
