@@ -1,15 +1,20 @@
 #include "comm/gpu_transport.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <set>
 
 #include "comm/device_group.h"
+#include "comm/from_peer.h"
 #include "comm/ipc/ipc.h"
 #include "comm/nccl/nccl.h"
 #include "comm/rendezvous/rank_process.h"
+#include "comm/together.h"
 #include "core/environment.h"
 #include "core/philox.h"
 #include "device/cuda/cuda_memory.h"
+#include "device/gpu_problems.h"
 
 namespace cleave::comm {
 namespace {
@@ -32,8 +37,17 @@ std::string_view nccl_host_name() {
   return set ? set : "";
 }
 
+// Reason why the ranks cannot use a transport that needs whole GPUs; empty if none.
+std::string slice_obstacle(std::span<const RankGpu> ranks, std::string_view transport) {
+  const auto at = std::find_if(ranks.begin(), ranks.end(), [](const RankGpu& r) { return r.slice; });
+  if (at == ranks.end()) return {};
+  return fmt::format("rank {} has a part of a GPU (MIG), between which {} moves no data", at - ranks.begin(),
+                     transport);
+}
+
 // Reason why these ranks cannot use NCCL together; empty if they can.
 std::string nccl_obstacle(std::span<const RankGpu> ranks, const std::string& problem) {
+  if (const std::string why = slice_obstacle(ranks, "NCCL"); !why.empty()) return why;
   for (size_t r = 0; r < ranks.size(); ++r)
     if (ranks[r].nccl == 0)
       return fmt::format("rank {} has no NCCL{}{}", r, problem.empty() ? "" : ": ", problem);
@@ -68,6 +82,7 @@ std::string said_of_registering(std::span<const RankGpu> ranks, bool& registers)
 // Reason why they cannot use CUDA IPC, as far as known in advance; empty if none.
 std::string ipc_obstacle(std::span<const RankGpu> ranks, const std::string& problem) {
   if (!problem.empty()) return problem;
+  if (const std::string why = slice_obstacle(ranks, "CUDA IPC"); !why.empty()) return why;
   for (size_t r = 1; r < ranks.size(); ++r)
     if (ranks[r].host != ranks[0].host)
       return fmt::format("ranks 0 and {} are on different hosts, or in containers without shared memory", r);
@@ -76,16 +91,37 @@ std::string ipc_obstacle(std::span<const RankGpu> ranks, const std::string& prob
   return {};
 }
 
-}  // namespace
-
-Device gpu_of_rank(int gpus, int local_rank, int local_size, bool share) {
-  require(
-      share || local_size <= gpus, Exit::usage,
-      "{} ranks on this host with {} GPU{}; start {} (cleave launch -n {}), or add --share_gpu (for a "
-      "script: CLEAVE_SHARE_GPU=1) so that ranks take turns on a GPU (slow, for tests), or use --device cpu",
-      local_size, gpus, gpus == 1 ? "" : "s", gpus, gpus);
-  return Device::cuda(local_rank % gpus);
+// Throws Error(usage) if only some ranks have a GPU.
+void require_one_kind(std::span<const RankGpu> ranks, const std::string& why_cpu) {
+  const auto on_cpu = [](const RankGpu& s) { return s.gpu == 0; };
+  const auto cpu = std::find_if(ranks.begin(), ranks.end(), on_cpu);
+  const auto gpu = std::find_if_not(ranks.begin(), ranks.end(), on_cpu);
+  if (cpu == ranks.end() || gpu == ranks.end()) return;
+  fail(Exit::usage,
+       "--device: rank {} computes on the CPU{} and rank {} on a GPU; give every rank a GPU, or compute on "
+       "the "
+       "CPU on all ranks with --device cpu (for a script: CUDA_VISIBLE_DEVICES=-1)",
+       cpu - ranks.begin(), why_cpu.empty() ? "" : fmt::format(" ({})", why_cpu), gpu - ranks.begin());
 }
+
+// Throws Error(usage) if ranks have the same GPU without the user's consent.
+void require_own_gpus(std::span<const RankGpu> ranks) {
+  const auto [a, b] = same_gpu(ranks, false);
+  if (a < 0 || (ranks[size_t(a)].shares && ranks[size_t(b)].shares)) return;
+  std::set<int64_t> gpus;
+  for (const RankGpu& r : ranks)
+    if (r.host == ranks[size_t(a)].host) gpus.insert(r.gpu);
+  const auto here = std::count_if(ranks.begin(), ranks.end(),
+                                  [&](const RankGpu& r) { return r.host == ranks[size_t(a)].host; });
+  fail(
+      Exit::usage,
+      "GPUs: ranks {} and {} have the same one (got {} ranks on {} GPU{} of their host); start {} there "
+      "(cleave launch -n {}), or add --share_gpu (for a script: CLEAVE_SHARE_GPU=1) so that ranks take turns "
+      "on a GPU (slow, for tests), {}",
+      a, b, here, gpus.size(), gpus.size() == 1 ? "" : "s", gpus.size(), gpus.size(), kUseTheCpu);
+}
+
+}  // namespace
 
 GpuTransport parse_gpu_transport(std::string_view text) {
   if (text == "auto") return GpuTransport::automatic;
@@ -99,11 +135,8 @@ GpuRoute gpu_route(std::span<const RankGpu> ranks, GpuTransport wanted, const Gp
   GpuRoute route;
   const auto on_cpu = [](const RankGpu& s) { return s.gpu == 0; };
   if (std::all_of(ranks.begin(), ranks.end(), on_cpu)) return route;
-  for (size_t r = 1; r < ranks.size(); ++r)
-    require(on_cpu(ranks[r]) == on_cpu(ranks[0]), Exit::usage,
-            "--device: rank {} computes on the CPU and rank {} on a GPU; use --device cpu on all ranks, or a "
-            "GPU on all",
-            on_cpu(ranks[r]) ? r : 0, on_cpu(ranks[r]) ? 0 : r);
+  require_one_kind(ranks, problems.cpu);
+  require_own_gpus(ranks);
   route.shared_gpus = same_gpu(ranks, false).first >= 0;
   const std::string no_nccl = nccl_obstacle(ranks, problems.nccl), no_ipc = ipc_obstacle(ranks, problems.ipc);
   const bool any = wanted == GpuTransport::automatic;
@@ -128,13 +161,39 @@ GpuRoute gpu_route(std::span<const RankGpu> ranks, GpuTransport wanted, const Gp
   return route;
 }
 
-std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted) {
-  const bool named = wanted == GpuTransport::nccl || wanted == GpuTransport::ipc;
-  require(device.is_cuda() || !named, Exit::usage,
-          "--gpu_transport {}: has no effect, because this rank computes on the CPU; leave the option out, "
-          "or run cleave report to see why no GPU is available",
-          wanted == GpuTransport::nccl ? "nccl" : "ipc");
-  if (world.size() == 1) return {};
+namespace {
+
+// Text of the first rank without a GPU, at most 1 KiB. Collective.
+std::string reason_of(Communicator& world, std::span<const int64_t> gpus, const std::string& mine) {
+  const auto first = std::find(gpus.begin(), gpus.end(), 0);
+  if (first == gpus.end() || std::count(gpus.begin(), gpus.end(), 0) == std::ssize(gpus)) return {};
+  std::array<char, 1024> text{};
+  std::copy_n(mine.begin(), std::min(mine.size(), text.size() - 1), text.begin());
+  Stream stream;
+  world.broadcast(Tensor(text.data(), DType::uint8, {int64_t(text.size())}, MemoryKind::host),
+                  int(first - gpus.begin()), stream, {.what = "why a rank has no GPU"});
+  stream.synchronize();
+  return text_from_peer(text);
+}
+
+// Facts of a GPU that make a difference to users.
+std::string kind_of(const Gpu& gpu) {
+  return fmt::format("{}, compute capability {}.{}, {} GiB", gpu.name, gpu.major, gpu.minor,
+                     (gpu.memory_bytes + (int64_t{1} << 29)) >> 30);
+}
+
+}  // namespace
+
+GpuRoute connect_gpus(Communicator& world, const OwnDevice& mine, GpuTransport wanted) {
+  const Device device = mine.device;
+  const auto require_effect = [&] {
+    const bool named = wanted == GpuTransport::nccl || wanted == GpuTransport::ipc;
+    require(device.is_cuda() || !named, Exit::usage,
+            "--gpu_transport {}: has no effect, because this rank computes on the CPU; leave the option out, "
+            "or run cleave report to see why no GPU is available",
+            wanted == GpuTransport::nccl ? "nccl" : "ipc");
+  };
+  if (world.size() == 1) return require_effect(), GpuRoute{};
   TransportAccess* own = world.transport();
   CHECK(own, "{}: a group of ranks without a transport", world.name());
   const bool ask = device.is_cuda() && (wanted == GpuTransport::automatic || wanted == GpuTransport::nccl);
@@ -145,15 +204,26 @@ std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted
   const auto registers =
       own->exchange(environment_value("CLEAVE_NCCL_REGISTER") == "on", "asking who registers buffers");
   const auto nccl_hosts = own->exchange(int64_t(hash_name(nccl_host_name())), "comparing NCCL's hosts");
+  const auto slices = own->exchange(is_slice(mine.gpu), "asking who has a part of a GPU");
+  const auto shares = own->exchange(mine.shares, "asking who shares a GPU");
   std::vector<RankGpu> ranks(gpus.size());
   for (size_t r = 0; r < ranks.size(); ++r)
-    ranks[r] = {gpus[r], versions[r], hosts[r], registers[r] != 0, nccl_hosts[r]};
-  GpuProblems problems{nccl.problem, ""};
+    ranks[r] = {gpus[r],       versions[r],    hosts[r],      registers[r] != 0,
+                nccl_hosts[r], slices[r] != 0, shares[r] != 0};
+  GpuProblems problems{nccl.problem, "", reason_of(world, gpus, mine.why_cpu)};
   GpuRoute route = gpu_route(ranks, wanted, problems);
+  require_effect();
+  if (!device.is_cuda()) return route;
+  const std::string differences = differences_of_ranks(world, {{"GPUs", kind_of(mine.gpu)}});
   if (route.way == GpuTransport::ipc) problems.ipc = own->try_to_use(ipc_transport(device));
   if (!problems.ipc.empty()) route = gpu_route(ranks, wanted, problems);
   if (route.way == GpuTransport::nccl) own->use(nccl_transport(device, {route.shared_gpus, route.registers}));
-  return route.line;
+  if (!differences.empty())
+    route.warning =
+        differences +
+        "the slowest GPU sets the pace, the smallest the memory, and other bits than on equal GPUs "
+        "are possible; use equal GPUs";
+  return route;
 }
 
 }  // namespace cleave::comm

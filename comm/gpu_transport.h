@@ -7,10 +7,6 @@
 
 namespace cleave::comm {
 
-// GPU of a rank among `gpus` of its host, assigned round-robin. Throws Error(usage) if the host has fewer
-// GPUs than ranks and `share` is false.
-Device gpu_of_rank(int gpus, int local_rank, int local_size, bool share);
-
 enum class GpuTransport : uint8_t { automatic, nccl, ipc, host };
 // Parses "auto", "nccl", "ipc" or "host"; otherwise throws Error(usage).
 GpuTransport parse_gpu_transport(std::string_view text);
@@ -22,27 +18,40 @@ struct RankGpu {
   int64_t host = 0;        // equal on ranks that can share memory
   bool registers = false;  // the rank requests registered buffers
   int64_t nccl_host = 0;   // hash of NCCL_HOSTID; NCCL takes different values for different hosts
+  bool slice = false;      // the GPU is a part of one (MIG)
+  bool shares = true;      // other ranks may have the same GPU
   bool operator==(const RankGpu&) const = default;
 };
 
 // Reasons why this rank cannot use NCCL or CUDA IPC; empty if not known to fail.
 struct GpuProblems {
   std::string nccl, ipc;
+  std::string cpu = {};  // why the first rank without a GPU has none
 };
 
 struct GpuRoute {
   GpuTransport way = GpuTransport::host;  // host: through pinned memory and the CPU's transport
   bool shared_gpus = false;               // some ranks have the same GPU
   bool registers = false;                 // buffers are registered with NCCL
-  std::string line;  // the choice and its reason, for users; empty if all ranks are on the CPU
+  std::string line;     // the choice and its reason, for users; empty if all ranks are on the CPU
+  std::string warning;  // empty, or how the GPUs of the ranks differ
 };
 
 // One entry per rank. Prefers NCCL, then CUDA IPC on one host, then host memory. Throws Error(usage) if ranks
-// compute on different kinds of devices or if `wanted` is not possible.
+// compute on different kinds of devices, have the same GPU without RankGpu::shares, or if `wanted` is not
+// possible.
 GpuRoute gpu_route(std::span<const RankGpu> ranks, GpuTransport wanted, const GpuProblems& problems);
 
-// Collective over `world`: exchanges the facts of all ranks, decides, and sets up `world`. Returns
-// GpuRoute::line.
-std::string connect_gpus(Communicator& world, Device device, GpuTransport wanted);
+// Device of this rank.
+struct OwnDevice {
+  Device device;
+  Gpu gpu = {};              // facts of the GPU
+  bool shares = true;        // as RankGpu
+  std::string why_cpu = {};  // why the rank computes on the CPU; may be empty
+};
+
+// Collective over `world`: exchanges the facts of all ranks, decides, and sets up `world`. Every rank throws
+// the same error.
+GpuRoute connect_gpus(Communicator& world, const OwnDevice& own, GpuTransport wanted);
 
 }  // namespace cleave::comm

@@ -150,9 +150,9 @@ std::string sentence(const std::string& name, const Facts& first, const std::vec
 
 }  // namespace
 
-void require_alike(Communicator& world, const Facts& mine) {
+std::string differences_of_ranks(Communicator& world, const Facts& mine) {
   const std::string text = packed(mine);
-  if (world.size() == 1 || all_same(world, text)) return;
+  if (world.size() == 1 || all_same(world, text)) return {};
   const Facts first = facts_of_first(world, text);
   using Record = std::array<char, (kShown + 1) * 2 * (kLongest + 1) + 1>;  // terminated by a 0
   Record own{};
@@ -176,8 +176,13 @@ void require_alike(Communicator& world, const Facts& mine) {
   std::string all;
   for (size_t n = 0; n < std::min(names.size(), kShown); ++n)
     all += sentence(names[n].first, first, of_ranks) + "; ";
-  throw RanksDiffer(Exit::usage, fmt::format("{}{}start all ranks with the same command", all,
-                                             names.size() > kShown ? "and others; " : ""));
+  return all + (names.size() > kShown ? "and others; " : "");
+}
+
+void require_alike(Communicator& world, const Facts& mine) {
+  const std::string differences = differences_of_ranks(world, mine);
+  if (!differences.empty())
+    throw RanksDiffer(Exit::usage, differences + "start all ranks with the same command");
 }
 
 void together(Communicator& world, Exit otherwise, const std::function<void()>& body) {

@@ -30,6 +30,10 @@ class RanksDiffer : public AgreedError {
   using AgreedError::AgreedError;
 };
 
+// Compares the facts of all ranks in one all-reduce of 32 bytes. Returns the same text on every rank: empty,
+// or the first differing facts with the ranks and their values, each followed by "; ". Collective.
+std::string differences_of_ranks(Communicator& world, const Facts& mine);
+
 // Compares the facts of all ranks in one all-reduce of 32 bytes. If they differ, every rank throws
 // RanksDiffer(usage) with the first differing facts, the ranks and their values. Collective.
 void require_alike(Communicator& world, const Facts& mine);

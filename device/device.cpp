@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "core/error.h"
+#include "device/gpu_problems.h"
 
 namespace cleave {
 
@@ -36,16 +37,18 @@ Device choose_device(std::string_view wanted, int local_rank, const CudaStatus& 
   require(wanted == "auto" || wanted == "cuda" || named, Exit::usage,
           "--device {}: unknown device; use auto, cpu, cuda or cuda:INDEX", wanted);
   const int gpus = int(status.gpus.size());
-  require(!status.meant && (gpus > 0 || wanted == "auto"), Exit::usage,
-          "--device {}: {}; or use --device cpu", wanted, status.problem);
+  require(!status.meant && (gpus > 0 || wanted == "auto"), Exit::usage, "--device {}: {}; {}", wanted,
+          status.problem, kUseTheCpu);
   if (gpus == 0) return {};
-  if (!named) return Device::cuda(local_rank % gpus);
-  int index = -1;
+  int index = local_rank % gpus;
   const char* end = wanted.data() + wanted.size();
-  const bool number = std::from_chars(wanted.data() + 5, end, index).ptr == end;
+  const bool number = !named || std::from_chars(wanted.data() + 5, end, index).ptr == end;
   require(number && index >= 0 && index < gpus, Exit::usage, "--device {}: this machine's GPUs are 0 to {}",
           wanted, gpus - 1);
-  return Device::cuda(index);
+  const Device device = Device::cuda(index);
+  const std::string problem = capability_problem(status.gpus[size_t(index)], device);
+  require(problem.empty(), Exit::usage, "{}; {}", problem, kUseTheCpu);
+  return device;
 }
 
 }  // namespace cleave

@@ -51,8 +51,8 @@ CudaStatus cuda_status(bool free_memory = false);
 Gpu cuda_gpu(Device device);
 
 // Chooses a device from "auto" (a GPU if the machine has one, else the CPU), "cpu", "cuda" or "cuda:INDEX".
-// Ranks of a host use its GPUs round-robin. Throws Error(usage) with an action if a requested GPU is
-// unusable; with "auto", if CudaStatus::meant is set.
+// Ranks of a host use the GPUs that they see round-robin. Throws Error(usage) with an action if a requested
+// GPU is unusable; with "auto", if CudaStatus::meant is set.
 Device choose_device(std::string_view wanted, int local_rank);
 Device choose_device(std::string_view wanted, int local_rank, const CudaStatus& status);
 

@@ -11,18 +11,6 @@ namespace {
 
 std::string version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
 
-// Entries of CUDA_VISIBLE_DEVICES. CUDA ends the list at the first unknown entry; users end it on purpose
-// with a negative number.
-std::vector<std::string> entries_of(std::string_view list) {
-  std::vector<std::string> out;
-  while (!list.empty()) {
-    const size_t end = std::min(list.find(','), list.size());
-    out.emplace_back(list.substr(0, end));
-    list.remove_prefix(std::min(end + 1, list.size()));
-  }
-  return out;
-}
-
 bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
@@ -32,11 +20,7 @@ constexpr const char* kForms =
     "numbers as nvidia-smi shows them, such as 0,1, or GPU-... and MIG-... identities";
 
 GpuProblem problem_of_list(const std::string& list, int gpus) {
-  const std::vector<std::string> entries = entries_of(list);
-  if (list.find_first_not_of(' ') == std::string::npos || entries[0] == "-1")
-    return {fmt::format("CUDA_VISIBLE_DEVICES is '{}', which hides every GPU; unset it, or name GPUs: {}",
-                        list, kForms),
-            false};
+  const std::vector<std::string> entries = visible_entries(list);
   for (size_t i = 0; i < entries.size(); ++i) {
     if (entries[i] == "-1") return {};  // the end
     if (!is_number(entries[i]) && !is_identity(entries[i]))
@@ -66,8 +50,28 @@ GpuProblem problem_of_list(const std::string& list, int gpus) {
 
 }  // namespace
 
+// Entries of CUDA_VISIBLE_DEVICES. CUDA ends the list at the first unknown entry; users end it on purpose
+// with a negative number.
+std::vector<std::string> visible_entries(std::string_view list) {
+  std::vector<std::string> out;
+  while (!list.empty()) {
+    const size_t end = std::min(list.find(','), list.size());
+    out.emplace_back(list.substr(0, end));
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return out;
+}
+
+bool hides_every_gpu(std::string_view list) {
+  return list.find_first_not_of(' ') == std::string_view::npos || visible_entries(list)[0] == "-1";
+}
+
 GpuProblem gpu_problem(const DriverReport& r) {
   using Answer = DriverReport::Answer;
+  if (r.visible && hides_every_gpu(*r.visible))  // also with a driver that does not work
+    return {fmt::format("CUDA_VISIBLE_DEVICES is '{}', which hides every GPU; unset it, or name GPUs: {}",
+                        *r.visible, kForms),
+            false};
   switch (r.answer) {
     case Answer::no_driver:
       return {fmt::format("no NVIDIA driver found; install one for CUDA {} or newer", version(r.runtime)),
@@ -97,12 +101,12 @@ std::string slice_note(const Gpu& gpu, Device device) {
                      gpu.multiprocessors, format_bytes(gpu.memory_bytes));
 }
 
-std::string slice_problem(const Gpu& gpu, Device device, int ranks, std::string_view transport) {
-  if (!is_slice(gpu) || ranks == 1 || transport == "host") return {};
+std::string capability_problem(const Gpu& gpu, Device device) {
+  if (gpu.major >= 8) return {};
   return fmt::format(
-      "{} is a part of a GPU ({}), and neither NCCL nor CUDA IPC moves data between such parts; "
-      "give whole GPUs, or --gpu_transport host",
-      name_of(device), gpu.name);
+      "{} ({}): not supported (got compute capability {}.{}, expected 8.0 or newer); choose another GPU with "
+      "CUDA_VISIBLE_DEVICES",
+      name_of(device), gpu.name, gpu.major, gpu.minor);
 }
 
 std::string fp8_problem(const Gpu& gpu, Device device, bool scales_of_rows) {

@@ -3,6 +3,8 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "device/device.h"
 
@@ -26,12 +28,20 @@ struct GpuProblem {
 };
 GpuProblem gpu_problem(const DriverReport& report);
 
+// Advice at the end of messages about GPUs that do not work.
+inline constexpr const char* kUseTheCpu =
+    "or compute on the CPU with --device cpu (for a script: CUDA_VISIBLE_DEVICES=-1)";
+
+// Entries of a CUDA_VISIBLE_DEVICES, and whether it hides every GPU.
+std::vector<std::string> visible_entries(std::string_view list);
+bool hides_every_gpu(std::string_view list);
+
 // A GPU slice (MIG), which its owner sees as a GPU.
 bool is_slice(const Gpu& gpu);
 // Empty for a whole GPU; else describes the slice of a rank.
 std::string slice_note(const Gpu& gpu, Device device);
-// Returns why this rank cannot use its MIG slice with `transport` (--gpu_transport); empty if it can.
-std::string slice_problem(const Gpu& gpu, Device device, int ranks, std::string_view transport);
+// Returns why no kernel runs on the GPU; empty if they do.
+std::string capability_problem(const Gpu& gpu, Device device);
 
 // Returns why the GPU does not support FP8 products with a scale per operand or per row; empty if it does.
 std::string fp8_problem(const Gpu& gpu, Device device, bool scales_of_rows);

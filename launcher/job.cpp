@@ -108,18 +108,8 @@ void keep_from_children(comm::RankInfo& info) {
   for (const char* name : {"CLEAVE_TOKEN", "CLEAVE_MEETING_PORT", "CLEAVE_MEETING_FD"}) unsetenv(name);
 }
 
-// All ranks of a host detect its missing resources. The first one reports at once and the others later,
-// because a launcher ends the job when the first rank ends.
-template <class Choose>
-Device refused_once(int local_rank, Choose choose) {
-  try {
-    return choose();
-  } catch (const Error&) {
-    if (local_rank == 0) throw;
-    std::this_thread::sleep_for(std::chrono::seconds(2));
-    throw;  // the first rank had no error: only this one has
-  }
-}
+// A rank without a usable device tells the others, if they arrive so soon.
+constexpr std::chrono::seconds kTellsOthers(10);
 
 }  // namespace
 
@@ -142,31 +132,64 @@ Job::Job(const JobOptions& given) : options_(given) {
           "--local_rank: conflicts with the launcher (got {}, but {} set {}); leave the option out",
           options.local_rank, info_.launched_by, info_.local_rank);
   set_cuda_environment(info_.world > 1 ? RanksHere::several : RanksHere::one);
-  device_ = refused_once(info_.local_rank, [&] {
-    const CudaStatus status = options.device == "cpu" ? CudaStatus{} : cuda_status();
-    Device device = choose_device(options.device, info_.local_rank, status);
-    if (!device.is_cuda()) {
-      if (build::cuda && first() && !status.problem.empty())
-        std::fprintf(stderr, "device: cpu (%s)\n", status.problem.c_str());
-      return device;
-    }
-    if (!options.device.starts_with("cuda:"))
-      device =
-          comm::gpu_of_rank(int(status.gpus.size()), info_.local_rank, info_.local_size, options.share_gpu);
-    const Gpu& gpu = status.gpus[size_t(device.index)];
-    const std::string problem = slice_problem(gpu, device, info_.world, options.gpu_transport);
-    require(problem.empty(), Exit::usage, "{}", problem);
-    if (const std::string note = slice_note(gpu, device); first() && !note.empty())
-      std::fprintf(stderr, "warning: %s\n", note.c_str());
-    return device;
-  });
-  if (const std::string problem = problem_of_channels(); first() && device_.is_cuda() && !problem.empty())
+  choose_device();
+  if (const std::string problem = problem_of_channels(); first() && device().is_cuda() && !problem.empty())
     std::fprintf(stderr, "warning: %s\n", problem.c_str());
-  if (first() && device_.is_cuda() && info_.world > 1)
+  if (first() && device().is_cuda() && info_.world > 1)
     if (const std::string problem = problem_of_loading(); !problem.empty())
       std::fprintf(stderr, "warning: %s\n", problem.c_str());
   threads_ = threads_of_process(options.threads, info_.local_size);
   set_team_threads(threads_.threads);
+}
+
+void Job::choose_device() {
+  try {
+    const CudaStatus status = options_.device == "cpu" ? CudaStatus{} : cuda_status();
+    cuda_version_ = status.runtime;
+    const Device chosen = cleave::choose_device(options_.device, info_.local_rank, status);
+    device_ = {.device = chosen,
+               .shares = options_.share_gpu || options_.device.starts_with("cuda:"),
+               .why_cpu = status.problem};
+    if (chosen.is_cuda()) {
+      device_.gpu = status.gpus[size_t(chosen.index)];
+      if (const std::string note = slice_note(device_.gpu, chosen); first() && !note.empty())
+        std::fprintf(stderr, "warning: %s\n", note.c_str());
+    } else if (build::cuda && first() && !status.problem.empty()) {
+      std::fprintf(stderr, "device: cpu (%s)\n", status.problem.c_str());
+    }
+  } catch (const Error&) {
+    if (info_.world == 1) throw;
+    device_failure_ = std::current_exception();
+    try {
+      meet(kTellsOthers, kTellsOthers);
+    } catch (const comm::AgreedError&) {
+      // A launcher ends the job when the first rank ends, and names it.
+      if (!first()) std::this_thread::sleep_for(std::chrono::seconds(1));
+      throw;
+    } catch (const Error&) {  // the others are late or gone
+    }
+    std::rethrow_exception(device_failure_);
+  }
+}
+
+void Job::meet(std::chrono::milliseconds rendezvous_timeout, std::chrono::seconds timeout) {
+  comm::ConnectOptions o;
+  o.transport = comm::parse_transport(options_.transport);
+  o.comm.timeout = timeout;
+  o.rendezvous_timeout = rendezvous_timeout;
+  if (info_.token.empty() && options_.secret_by_pmi && info_.nodes > 1) {
+    std::string why;
+    info_.token = secret_by_pmi(environment_of_process(), comm::Clock::now() + o.rendezvous_timeout, why);
+    if (!why.empty()) std::fprintf(stderr, "warning: %s\n", why.c_str());
+  }
+  o.on_wait = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
+  connecting_ = true;
+  world_ = cleave::comm::connect(info_, o);
+  connecting_ = false;
+  info_ = world_->info();
+  cleave::comm::together(world(), Exit::usage, [this] {
+    if (device_failure_) std::rethrow_exception(device_failure_);
+  });
 }
 
 config::ReadOptions Job::read_options(bool strict, const config::AutoValues& values) const {
@@ -201,35 +224,25 @@ config::ReadResult Job::accepted(config::ReadResult r, const std::string& name) 
 
 // Ranks may differ in GPU index and number of threads.
 comm::Facts Job::own_facts() const {
-  return {{"the version of cleave", std::string(build::version)},
-          {"--device", device_.is_cuda() ? "cuda" : "cpu"},
-          {"--transport", options_.transport},
-          {"--gpu_transport", options_.gpu_transport},
-          {"--share_gpu", options_.share_gpu ? "on" : "off"}};
+  comm::Facts facts = {{"the version of cleave", std::string(build::version)},
+                       {"--transport", options_.transport},
+                       {"--gpu_transport", options_.gpu_transport},
+                       {"--share_gpu", options_.share_gpu ? "on" : "off"}};
+  facts.insert(facts.end(), options_.facts.begin(), options_.facts.end());
+  return facts;
 }
 
 comm::Communicator& Job::connect(const config::DsConfig& config, const comm::Facts& facts) {
   const std::chrono::seconds timeout(config.comm_timeout_s);
-  comm::ConnectOptions o;
-  o.transport = comm::parse_transport(options_.transport);
   const comm::GpuTransport between_gpus = comm::parse_gpu_transport(options_.gpu_transport);
-  o.comm.timeout = timeout;
-  o.rendezvous_timeout = std::min<std::chrono::milliseconds>(o.rendezvous_timeout, timeout);
-  if (info_.token.empty() && options_.secret_by_pmi && info_.nodes > 1) {
-    std::string why;
-    info_.token = secret_by_pmi(environment_of_process(), comm::Clock::now() + o.rendezvous_timeout, why);
-    if (!why.empty()) std::fprintf(stderr, "warning: %s\n", why.c_str());
-  }
-  o.on_wait = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
-  connecting_ = true;
-  world_ = cleave::comm::connect(info_, o);
-  connecting_ = false;
-  info_ = world_->info();
+  meet(std::min<std::chrono::milliseconds>(comm::ConnectOptions{}.rendezvous_timeout, timeout), timeout);
   comm::Facts all = own_facts();
   all.insert(all.end(), facts.begin(), facts.end());
   for (auto& value : config::compared_values(config)) all.push_back(std::move(value));
   comm::require_alike(world(), all);
-  between_gpus_ = comm::connect_gpus(world(), device_, between_gpus);
+  const comm::GpuRoute route = comm::connect_gpus(world(), device_, between_gpus);
+  if (first() && !route.warning.empty()) std::fprintf(stderr, "warning: %s\n", route.warning.c_str());
+  between_gpus_ = route.line;
   return world();
 }
 

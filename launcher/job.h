@@ -10,10 +10,13 @@
 //     });
 //   }
 #pragma once
+#include <chrono>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "comm/gpu_transport.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/together.h"
 #include "config_schema/read_config.h"
@@ -33,18 +36,21 @@ struct JobOptions {
   int local_rank = -1;                 // passed by some launchers; checked against the environment
   bool port_is_taken = false;          // another process of this job listens at the master's port
   bool secret_by_pmi = false;          // no MPI here, so PMI can give ranks of several hosts a secret
+  comm::Facts facts = {};              // further inputs that must be equal on all ranks
 };
 
 class Job {
  public:
   // Finds this rank and the world in the environment (launcher/discovery.h), chooses the device, and sizes
-  // the thread team for the rank's share of cores. Throws Error(usage).
+  // the thread team for the rank's share of cores. Throws Error(usage); if this rank has no usable device,
+  // the other ranks throw the same error in connect().
   explicit Job(const JobOptions& options = {});
   ~Job();
 
   const comm::RankInfo& info() const { return info_; }
   bool first() const { return info_.rank == 0; }
-  Device device() const { return device_; }  // device of this rank
+  int cuda_version() const { return cuda_version_; }  // of this build: 13000; 0: without CUDA, or not asked
+  Device device() const { return device_.device; }    // device of this rank
 
   // Options for reading a ds_config in this world; `values` replace "auto".
   config::ReadOptions read_options(bool strict = false, const config::AutoValues& values = {}) const;
@@ -94,12 +100,17 @@ class Job {
  private:
   config::ReadResult accepted(config::ReadResult read, const std::string& name) const;
   comm::Facts own_facts() const;
+  void choose_device();
+  // Meets the other ranks. If a rank has no usable device, every rank throws its error.
+  void meet(std::chrono::milliseconds rendezvous_timeout, std::chrono::seconds timeout);
   // From now on, SIGTERM prints `said` and ends the process with this code.
   static void keep_code(int exit, const std::string& said);
 
   JobOptions options_;
   comm::RankInfo info_;
-  Device device_;
+  comm::OwnDevice device_;
+  int cuda_version_ = 0;
+  std::exception_ptr device_failure_;
   ThreadCount threads_;
   std::unique_ptr<comm::World> world_;
   bool connecting_ = false;  // to other ranks; errors then concern this rank only

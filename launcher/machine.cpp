@@ -11,6 +11,8 @@
 #include <numeric>
 #include <sstream>
 
+#include "device/gpu_problems.h"
+
 namespace cleave::launcher {
 
 int gpus_of_machine(const std::string& devices) {
@@ -23,6 +25,21 @@ int gpus_of_machine(const std::string& devices) {
             name.find_first_not_of("0123456789", kName.size()) == name.npos;
   }
   return gpus;
+}
+
+int usable_gpus(const Environment& env) {
+  const auto visible = env.find("CUDA_VISIBLE_DEVICES");
+  return visible != env.end() && hides_every_gpu(visible->second) ? 0 : gpus_of_machine();
+}
+
+std::vector<std::string> device_names(const Environment& env) {
+  const auto visible = env.find("CUDA_VISIBLE_DEVICES");
+  if (visible == env.end()) return {};
+  std::vector<std::string> names = visible_entries(visible->second);
+  const bool all = std::all_of(names.begin(), names.end(), [](const std::string& name) {
+    return name.starts_with("GPU-") || name.starts_with("MIG-");
+  });
+  return all ? names : std::vector<std::string>();
 }
 
 std::vector<int> slots_of_machine(const Environment& env, int gpus, int wanted) {

@@ -43,6 +43,9 @@ Placed placed_rank(const NodeStart& node, size_t index, int port) {
           "{}: has {} GPU{}, but its slot {} was requested; use -n N to start N ranks without regard to GPUs",
           node.host, gpus, gpus == 1 ? "" : "s", rank.slot);
   if (node.set_devices && gpus == 0) env.erase("CUDA_VISIBLE_DEVICES");
+  // A process can use only one MIG slice.
+  if (const auto names = device_names(env); names.size() > 1 && names[0].starts_with("MIG-"))
+    env["CUDA_VISIBLE_DEVICES"] = names[size_t(rank.slot) % names.size()];
   // The rank's program may start CUDA before it joins the job; the variable must be set earlier
   // (set_cuda_environment).
   if (node.world > 1) env.emplace("CUDA_MODULE_LOADING", "EAGER");

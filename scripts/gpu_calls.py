@@ -198,7 +198,7 @@ def python_suite(check, name, limit):
            "CLEAVE_LIBRARY": os.path.join(check.programs, "..", "lib", "libcleave_c.so"), "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false",
            "HF_HUB_OFFLINE": "1", "NCCL_SOCKET_IFNAME": "lo"}  # fmt: skip
     command = [os.environ.get("GPU_CHECK_PYTHON", sys.executable), os.path.join(HERE, "scripts", "gpu_python.py")]
-    pattern = "PythonSpeed.*" if name == "python_speed" else "Python.*"
+    pattern = {"python_speed": "PythonSpeed.*", "python_devices": "PythonDevices.*"}.get(name, "Python.*")
     return of_suite(check.suite(name, limit, command, filter=pattern, env=env, start_seconds=30, case_seconds=45))
 
 
@@ -347,6 +347,7 @@ CALLS = {
         Case("nccl_pipeline", two_ranks("nccl", {"pipeline": {"stages": 2}}), "10 steps, 1,420 MiB per rank in addition to the plan", 20),
         Case("nccl_tensor", two_ranks("nccl", {"tensor_parallel": {"autotp_size": 2}}), "10 steps, 1,330 MiB per rank in addition to the plan", 20),
         Case("memcheck", memcheck, "0 errors", 25),
+        Case("python_devices", python_suite, "10 pass, or 9 without bitsandbytes", 0, 90, least=20),
     ],
     "second": [
         Case("report", report, "as in the first call", 6),

@@ -26,6 +26,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import gpu_torch_cases
+
 DEVICE = os.environ.get("GPU_CHECK_DEVICE", "cuda")
 STEPS, MICROS, SAMPLES, LENGTH, VOCABULARY = 5, 2, 4, 32, 128
 # fp32 losses and weights after 5 steps of AdamW; bf16 losses against fp32.
@@ -327,6 +329,10 @@ _add("gpt2_stage_1", "gpt2", config(1))
 _add("gpt2_native_stage_3_parameter_offload", "gpt2", config(3, zero={"offload_optimizer": HOST, "offload_param": HOST}, cleave=NATIVE), 1e-4)
 
 
+for _case in gpu_torch_cases.TorchCases(sys.modules[__name__]).all():
+    CASES[f"PythonDevices.{_case.__name__}"] = _case
+
+
 # ---- how fast ----
 
 
@@ -432,7 +438,7 @@ def main() -> int:
     for name in names:
         if not run(name) and "--gtest_fail_fast" in options:
             return 1
-        if name.startswith("PythonSpeed"):
+        if not name.startswith("Python."):
             forget()
     return 0
 

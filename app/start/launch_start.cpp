@@ -58,11 +58,12 @@ Made ranks_asked_for(const LaunchRequest& r) {
 
 // Returns this machine's GPUs, for a job without a hostfile.
 Made slots_here(const LaunchRequest& r, const launcher::Environment& env) {
-  const int gpus = launcher::gpus_of_machine();
+  const int gpus = launcher::usable_gpus(env);
   const int wanted = std::max(r.filter.num_gpus, launcher::slots_named(r.filter));
   std::vector<int> slots = launcher::slots_of_machine(env, gpus, wanted);
   const bool numbers = !slots.empty();
-  if (!numbers) slots = launcher::slots_of_machine({}, gpus, wanted);  // GPUs have names instead of numbers
+  const int names = int(launcher::device_names(env).size());
+  if (!numbers) slots = launcher::slots_of_machine({}, names > 0 ? names : gpus, wanted);
   Made made{launcher::select_hosts({{"localhost", slots}}, r.filter), gpus > 0 && numbers, r.force_multi, ""};
   made.why = fmt::format(
       "{}{}",

@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <string_view>
 
 #include "device/cuda/check.h"
 #include "device/gpu_problems.h"
@@ -54,6 +56,9 @@ int64_t cuda_identity(Device device) {
   int64_t halves[2];
   static_assert(sizeof p.uuid == sizeof halves);
   std::memcpy(halves, &p.uuid, sizeof halves);
+  // A process sees one slice, which its list names; the number may be that of the whole GPU.
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"); visible && is_slice({.name = p.name}))
+    halves[0] ^= int64_t(std::hash<std::string_view>()(visible));
   return (halves[0] ^ halves[1]) | 1;  // random except for a few bits; never 0
 }
 

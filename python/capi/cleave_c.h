@@ -37,11 +37,13 @@ typedef struct cleave_job cleave_job;
 
 /* Reads rank and world from the environment, selects the device and sizes the thread team. options:
  * JSON object with any of transport, gpu_transport, device, share_gpu, threads (launcher/job.h),
- * port_is_taken (another listener uses the master's port) and secret_by_pmi (the process does not use
- * MPI, so the ranks may share a secret over the launcher's PMI). */
+ * port_is_taken (another listener uses the master's port), secret_by_pmi (the process does not use
+ * MPI, so the ranks may share a secret over the launcher's PMI) and facts (an object of strings that
+ * must be equal on all ranks). If a rank has no usable device, the others fail in cleave_job_connect. */
 CLEAVE_C int cleave_job_open(const char* options, cleave_job** job);
 /* Returns a JSON object: rank, world, local_rank, local_size, node_rank, nodes, master_addr,
- * master_port, launched_by, device ("cpu", "cuda:0"), threads; and transport once connected. */
+ * master_port, launched_by, device ("cpu", "cuda:0"), cuda (CUDA version
+ * of this build, 13000; 0 without CUDA), threads; and transport once connected. */
 CLEAVE_C int cleave_job_facts(cleave_job* job, char** facts);
 /* Connects the ranks; fails if a rank does not arrive within timeout_s seconds. Collective. */
 CLEAVE_C int cleave_job_connect(cleave_job* job, double timeout_s);

@@ -21,8 +21,8 @@ using Json = nlohmann::json;
 launcher::JobOptions options_of(const char* text) {
   launcher::JobOptions o;
   const Json given = parse_json(text && *text ? text : "{}", "the options of a job", Exit::usage);
-  static const std::set<std::string> known = {"transport", "gpu_transport", "device",       "share_gpu",
-                                              "threads",   "port_is_taken", "secret_by_pmi"};
+  static const std::set<std::string> known = {"transport", "gpu_transport", "device",        "share_gpu",
+                                              "threads",   "port_is_taken", "secret_by_pmi", "facts"};
   for (const auto& [key, value] : given.items())
     require(known.contains(key), Exit::usage, "the options of a job: unknown key \"{}\"", key);
   try {
@@ -33,6 +33,8 @@ launcher::JobOptions options_of(const char* text) {
     o.threads = given.value("threads", o.threads);
     o.port_is_taken = given.value("port_is_taken", o.port_is_taken);
     o.secret_by_pmi = given.value("secret_by_pmi", o.secret_by_pmi);
+    const Json facts = given.value("facts", Json::object());
+    for (const auto& [name, value] : facts.items()) o.facts.emplace_back(name, value.get<std::string>());
   } catch (const Json::exception& e) {
     fail(Exit::usage, "the options of a job: {}", without_number(e.what()));
   }
@@ -51,6 +53,7 @@ std::string facts_of(const cleave_job& j) {
              {"master_port", info.master_port},
              {"launched_by", info.launched_by},
              {"device", name_of(j.job.device())},
+             {"cuda", j.job.cuda_version()},
              {"threads", j.job.thread_count()}};
   if (j.world) facts["transport"] = j.job.transport();
   return facts.dump();

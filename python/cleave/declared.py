@@ -25,7 +25,7 @@ from .outside import OutsideOptimizer
 from .partition import Partition
 from .schedules import differs, kind_of
 from .tensor_specs import KEY
-from .units import ModuleUnits
+from .units import ModuleUnits, has_bits
 
 _GIVES = 4  # most gradients of a unit per micro-batch with exact sums: a script may call several backwards
 
@@ -137,7 +137,7 @@ def _in_types_of(module: torch.nn.Module, config: Configuration, job: native.Job
     Raises:
         NotBuilt: a parameter is fp64.
     """
-    types = {p.dtype: name for name, p in module.named_parameters() if p.is_floating_point()}
+    types = {p.dtype: name for name, p in module.named_parameters() if not has_bits(p)}
     if torch.float64 in types:
         raise NotBuilt(f"{types[torch.float64]}: float64 is not supported; call model.float() before initialize()")
     half = [(name, dtype) for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)) if dtype in types]

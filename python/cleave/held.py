@@ -8,11 +8,16 @@ from typing import Any
 
 import torch
 
+from . import devices, native, streams
 from . import job as jobs
+<<<<<<< HEAD
 from . import memory_errors, native, streams
+=======
+>>>>>>> helper2
 from .cuts import Cut
 from .declared import Declared
 from .errors import NotBuilt, UsageError
+from .materialized import Materialized
 from .residency import Residency
 from .sharded import engine_of, joined, part_of, shard_of, value_of
 from .units import Slot, describe_shape
@@ -35,11 +40,11 @@ class HeldModule(torch.nn.Module):
         facts = self._job.facts()
         self.global_rank, self.local_rank = int(facts["rank"]), int(facts["local_rank"])
         self.world_size = int(facts["world"])
-        self.device = torch.device(facts["device"])
+        self.device: torch.device = devices.adopt(facts["device"])
         self.module, self._configuration, self._precision = declared.module, declared.config, declared.config.precision()
         self._declared, self._outside = declared, declared.outside
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)  # for scripts that say "cuda" or .cuda()
+        self._materialized = Materialized(self.module)
+        self._materialized.buffers(self.module)
         self._move_buffers()
         self._make()
         groups.mpu = None
@@ -109,12 +114,15 @@ class HeldModule(torch.nn.Module):
     def _hand_over(self, slots: list[Slot]) -> None:
         """Copies each parameter from the first rank that has it, and frees the original before the next one. Collective."""
         for slot in slots:
+            self._materialized.parameter(slot.parameter)
             whole = value_of(slot.parameter).to("cpu", _type_outside(slot)).contiguous()
             self._native.take_first(slot.unit, whole.data_ptr(), whole.nbytes)
             self._put(slot.name, whole)
             if shard := shard_of(slot.parameter):
                 shard.forget(slot.parameter)
             slot.parameter.data = whole.new_empty(0) if slot.has_bits else whole.new_full((), float("nan")).expand(slot.shape)
+            if (state := getattr(slot.parameter, "quant_state", None)) is not None:
+                state.to(self.device)  # scales of packed numbers
             if slot.is_part and hasattr(slot.parameter, "ds_shape"):
                 describe_shape(slot.parameter, slot.shape)
 

@@ -10,7 +10,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
-from . import native
+from . import devices, native
 from .errors import CleaveError
 
 _DEADLINE_S = 600.0
@@ -27,14 +27,15 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
         if _owner != os.getpid():
             raise CleaveError("engine: not usable in a process that was forked from a rank, such as a DataLoader worker")
         return _job
-    options = {"port_is_taken": _torch_has_ranks(), "secret_by_pmi": "mpi4py" not in sys.modules}
+    options = {"port_is_taken": _torch_has_ranks(), "secret_by_pmi": "mpi4py" not in sys.modules, "facts": devices.facts()}
     _job, _owner = native.Job(**options), os.getpid()
     for name in ("CLEAVE_TOKEN", "CLEAVE_MEETING_PORT", "CLEAVE_MEETING_FD"):
         os.environ.pop(name, None)  # the job has them; children must not inherit them
+    atexit.register(_end)
     _job.connect(timeout_s)
     for name in ("rank", "world", "local_rank", "local_size", "master_addr", "master_port"):
         os.environ.setdefault(_IN_TORCH.get(name, name.upper()), str(_job.facts()[name]))
-    atexit.register(_end)
+    devices.require_usable(_job.facts())
     return _job
 
 
@@ -138,7 +139,6 @@ def _leave() -> None:
 
 def init_torch(backend: str | None = None, timeout: datetime.timedelta | None = None) -> None:
     """Creates torch's process group with the same ranks if there is none. Collective."""
-    import torch
     import torch.distributed as dist
 
     job = current(timeout.total_seconds() if timeout else _DEADLINE_S)
@@ -150,8 +150,7 @@ def init_torch(backend: str | None = None, timeout: datetime.timedelta | None = 
     device = str(facts["device"])
     if backend in (None, "ccl", "mpi") or (backend == "nccl" and not device.startswith("cuda")):
         backend = "nccl" if device.startswith("cuda") else "gloo"
-    if device.startswith("cuda"):
-        torch.cuda.set_device(torch.device(device))
+    devices.adopt(device)
     dist.init_process_group(backend, store=store, rank=facts["rank"], world_size=facts["world"], timeout=wait)
 
 

@@ -238,6 +238,11 @@ class NativeEngine(_Handle):
             _check(self._lib.cleave_use_stream(super().handle, c_void_p(now)))
         return super().handle
 
+    def require_stream(self) -> None:
+        """Checks that the current stream can take the engine's work."""
+        if self._stream is not None:
+            self._stream()
+
     def __del__(self) -> None:
         self.free()
 

@@ -56,6 +56,7 @@ class Residency(SavedWeights):
     def _require_whole(self) -> None:
         if self.broken:
             raise StepOrderError(f"the engine cannot continue: {self.broken}; start the script again from a checkpoint")
+        self.engine.require_stream()
 
     def require_no_pass(self, what: str) -> None:
         if self._in_pass:

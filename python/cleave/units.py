@@ -31,8 +31,8 @@ class Slot:
 
     @property
     def has_bits(self) -> bool:
-        """True if the parameter is not of floating-point numbers: its values are moved and saved as bits."""
-        return not self.parameter.is_floating_point()
+        """True if the values are moved and saved as bits."""
+        return has_bits(self.parameter)
 
     @property
     def nbytes(self) -> int:
@@ -112,7 +112,8 @@ class ModuleUnits:
             if id(parameter) in self.of_parameter or parameter.numel() == 0:
                 continue
             group: int | str = trains.get(id(parameter), "frozen")
-            if not parameter.is_floating_point():
+            _require_quantized(full, parameter)
+            if has_bits(parameter):
                 _require_frozen(full, parameter, group)
                 group = "bits"
             unit = groups.get(group)
@@ -160,6 +161,17 @@ class ModuleUnits:
             return {**facts, "parameters": [told(slot) for slot in u.slots]}
 
         return list(map(unit, self.units))
+
+
+def has_bits(parameter: torch.Tensor) -> bool:
+    """Returns True if a parameter has other values than floating-point numbers, also if a library packed them into such a type."""
+    return not parameter.is_floating_point() or getattr(parameter, "quant_state", None) is not None
+
+
+def _require_quantized(name: str, parameter: torch.nn.Parameter) -> None:
+    later = getattr(parameter, "bnb_quantized", None) is False or getattr(parameter, "has_fp16_weights", None) is False
+    if later and parameter.is_floating_point():
+        raise UsageError(f"{name}: not quantized yet; call model.cuda(), which quantizes layers of bitsandbytes, before initialize()")
 
 
 def _require_frozen(name: str, parameter: torch.nn.Parameter, group: int | str) -> None:

@@ -120,6 +120,13 @@ class Launching(LaunchTest):
             r = self.deepspeed("--master_port", port, "train.py", code=2)
             self.assertIn(f"port {port} cannot be used for the rendezvous: ", r.stderr)
 
+    def test_each_rank_gets_one_of_several_gpu_slices(self):
+        for given, want in (("MIG-a,MIG-b", ["MIG-a", "MIG-b", "MIG-a"]), ("MIG-a", ["MIG-a"] * 3), ("GPU-a,GPU-b", ["GPU-a,GPU-b"] * 3)):
+            r = self.deepspeed("--num_gpus", 3, "--no_python", "--no_local_rank", "sh", "-c", "echo $RANK $CUDA_VISIBLE_DEVICES",
+                               env={"CUDA_VISIBLE_DEVICES": given})
+            said = sorted(line.partition("] ")[2] for line in r.stdout.splitlines())
+            self.assertEqual(said, [f"{rank} {name}" for rank, name in enumerate(want)])
+
     def test_a_dry_run_can_be_pasted(self):
         r = self.deepspeed("--num_gpus", 2, "--dry_run", "train.py", "it's $HOME", "`x`", "")
         lines = [line for line in r.stdout.splitlines() if not line.startswith("#")]

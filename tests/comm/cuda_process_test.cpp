@@ -98,7 +98,8 @@ class CudaProcesses : public testing::TestWithParam<std::string> {
         options.comm.timeout = timeout;
         const auto world = connect(test::rank_of(r, size, port), options);
         const Device device = Device::cuda(r % int(status.gpus.size()));
-        const std::string line = connect_gpus(world->communicator(), device, parse_gpu_transport(route));
+        const std::string line =
+            connect_gpus(world->communicator(), {device}, parse_gpu_transport(route)).line;
         if (r == 0) fprintf(stderr, "%s\n", line.c_str());
         Rank me(device);
         body(world->communicator(), me);

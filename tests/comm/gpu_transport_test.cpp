@@ -103,6 +103,11 @@ TEST(GpuRoute, RejectsMixedDevicesAndVersions) {
   const std::string mixed = error_of([] { route({{11, kOld}, {0, 0}}); }, Exit::usage);
   EXPECT_TRUE(has(mixed, "--device: rank 1 computes on the CPU and rank") && has(mixed, "rank 0 on a GPU"))
       << mixed;
+  const std::vector<RankGpu> ranks = {{0, 0}, {11, kOld}};
+  const GpuProblems problems{.nccl = "", .ipc = "", .cpu = "no NVIDIA driver found"};
+  const std::string why = error_of([&] { gpu_route(ranks, GpuTransport::host, problems); }, Exit::usage);
+  EXPECT_TRUE(has(why, "--device: rank 0 computes on the CPU (no NVIDIA driver found) and rank 1 on a GPU"))
+      << why;
   EXPECT_EQ(route({{11, kOld}, {13, kNew}}).way, GpuTransport::ipc);
   EXPECT_EQ(route({{11, 22809}, {13, 22803}}).way, GpuTransport::nccl) << "a patch level does not matter";
 }
@@ -116,21 +121,45 @@ TEST(GpuRoute, IsTheHostOnRequest) {
 TEST(GpuRoute, IsNoneOnTheCpu) {
   EXPECT_EQ(route({{0, 0}, {0, 0}}).line, "");
   run_ranks(2, [](Communicator& world) {
-    EXPECT_EQ(connect_gpus(world, Device{}, GpuTransport::automatic), "");
+    EXPECT_EQ(connect_gpus(world, {}, GpuTransport::automatic).line, "");
     EXPECT_EQ(world.bytes(), CommBytes{}) << "the choice was counted";
   });
   const auto alone = self_communicator();
   for (GpuTransport wanted : {GpuTransport::nccl, GpuTransport::ipc})
-    error_of([&] { connect_gpus(*alone, Device{}, wanted); }, Exit::usage);
+    error_of([&] { connect_gpus(*alone, {}, wanted); }, Exit::usage);
 }
 
-TEST(GpuOfRank, IsRoundRobinOnlyIfSharingIsAllowed) {
-  EXPECT_EQ(gpu_of_rank(4, 3, 4, false), Device::cuda(3));
-  EXPECT_EQ(gpu_of_rank(1, 3, 4, true), Device::cuda(0));
-  EXPECT_EQ(gpu_of_rank(2, 3, 4, true), Device::cuda(1));
-  const std::string refused = error_of([] { gpu_of_rank(1, 0, 4, false); }, Exit::usage);
-  EXPECT_TRUE(has(refused, "4 ranks") && has(refused, "1 GPU;") && has(refused, "--share_gpu")) << refused;
-  EXPECT_EQ(refused.find('\n'), std::string::npos);
+RankGpu owned(int64_t gpu, int64_t host = 0) {
+  return {.gpu = gpu, .nccl = kNew, .host = host, .shares = false};
+}
+
+TEST(GpuRoute, RejectsASharedGpuWithoutConsent) {
+  // As with a launcher that shows one GPU to each rank.
+  EXPECT_EQ(route({owned(11), owned(13), owned(17), owned(19)}).way, GpuTransport::nccl);
+  EXPECT_EQ(route({{.gpu = 11, .nccl = kNew}, {.gpu = 11, .nccl = kNew}}).way, GpuTransport::nccl);
+  const std::string text = error_of(
+      [] {
+        route({owned(7, 1), owned(11, 2), owned(13, 2), owned(11, 2), owned(13, 2)});
+      },
+      Exit::usage);
+  EXPECT_TRUE(has(text,
+                  "ranks 1 and 3 have the same one (got 4 ranks on 2 GPUs of their host); start 2 there "
+                  "(cleave launch -n 2)") &&
+              has(text, "--share_gpu") && has(text, "CLEAVE_SHARE_GPU=1"))
+      << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos);
+}
+
+TEST(GpuRoute, IsTheHostBetweenSlices) {
+  const std::vector<RankGpu> ranks = {{.gpu = 11, .nccl = kNew}, {.gpu = 13, .nccl = kNew, .slice = true}};
+  const GpuRoute r = route(ranks);
+  EXPECT_EQ(r.way, GpuTransport::host);
+  EXPECT_TRUE(has(r.line, "rank 1 has a part of a GPU (MIG), between which NCCL moves no data") &&
+              has(r.line, "between which CUDA IPC moves no data"))
+      << r.line;
+  for (const GpuTransport wanted : {GpuTransport::nccl, GpuTransport::ipc})
+    EXPECT_TRUE(has(error_of([&] { route(ranks, wanted); }, Exit::usage), "rank 1 has a part of a GPU"));
+  EXPECT_EQ(route(ranks, GpuTransport::host).way, GpuTransport::host);
 }
 
 TEST(GpuTransport, HasFourNames) {

@@ -183,6 +183,7 @@ try "the interpreter itself" $bin/interpreter_test
 if $nccl; then try "what stands in for NCCL" $bin/nccl_standin_test; else echo "NCCL: nccl.h is not here"; fi
 ! $scripts || try "PyTorch scripts, seed ${seeds[0]}" tests/cuda_interpreter/scripts.py build/interpreter --seed $((seeds[0] % 1000000)) \
   --minutes $minutes $($nccl && echo --nccl)
+$scripts && $nccl && ! $quick && try "devices of jobs" tests/cuda_interpreter/jobs.py build/interpreter
 for seed in "${seeds[@]}"; do
   export CUDA_INTERPRETER_SEED=$seed
   try "streams, seed $seed" $bin/device_test --gtest_filter='*cuda*'

@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <set>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "tests/cuda_interpreter/device_memory.h"
 #include "tests/cuda_interpreter/modules.h"
@@ -32,9 +34,51 @@ int most_shared() {
   return bytes;
 }
 
-int gpus() {
-  static const int count = int(setting("GPUS", 1));
-  return count;
+constexpr std::string_view kGpuName = "GPU-interpreted-", kSliceName = "MIG-interpreted-";
+
+// Number of a GPU of the machine that an entry of CUDA_VISIBLE_DEVICES names; -1 if none.
+int number_of(std::string_view entry) {
+  for (const std::string_view name : {kGpuName, kSliceName})
+    if (entry.starts_with(name)) entry.remove_prefix(name.size());
+  int number = -1;
+  const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), number);
+  const bool whole = error == std::errc() && end == entry.data() + entry.size();
+  return whole && number < setting("GPUS", 1) ? number : -1;
+}
+
+// GPUs that the process sees, as CUDA reads its list: up to the first unknown entry, and one slice at most.
+struct Visible {
+  Visible() {
+    const char* list = std::getenv("CUDA_VISIBLE_DEVICES");
+    if (!list)
+      for (int i = 0; i < setting("GPUS", 1); ++i) numbers.push_back(i);
+    for (std::string_view rest = list ? list : ""; !rest.empty() && !slice;) {
+      const std::string_view entry = rest.substr(0, rest.find(','));
+      rest.remove_prefix(std::min(rest.size(), entry.size() + 1));
+      const int number = number_of(entry);
+      if (number < 0) break;
+      numbers.push_back(number), slice = entry.starts_with(kSliceName);
+    }
+  }
+  std::vector<int> numbers;
+  bool slice = false;
+};
+
+const Visible& visible() {
+  static const Visible once;
+  return once;
+}
+
+int gpus() { return int(visible().numbers.size()); }
+
+int driver_version() {
+  static const int version = int(setting("DRIVER", CUDART_VERSION));
+  return version;
+}
+
+int capability() {
+  static const int number = int(setting("CAPABILITY", 90));
+  return number;
 }
 
 // A machine without a GPU may have the real NCCL.
@@ -192,7 +236,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 cudaError_t cudaDriverGetVersion(int* version) {
   CALL_OF_RUNTIME;
-  return *version = CUDART_VERSION, cudaSuccess;
+  return *version = driver_version(), cudaSuccess;
 }
 cudaError_t cudaRuntimeGetVersion(int* version) {
   CALL_OF_RUNTIME;
@@ -201,6 +245,8 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 cudaError_t cudaGetDeviceCount(int* count) {
   CALL_OF_RUNTIME;
   loads_lazily();
+  *count = 0;
+  if (driver_version() < CUDART_VERSION) return ended(cudaErrorInsufficientDriver);
   *count = gpus();
   return *count ? cudaSuccess : ended(cudaErrorNoDevice);
 }
@@ -218,23 +264,24 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   CALL_OF_RUNTIME;
   if (device < 0 || device >= gpus()) return ended(cudaErrorInvalidDevice);
   std::memset(p, 0, sizeof *p);
-  std::snprintf(p->name, sizeof p->name, "an interpreter of PTX");
-  p->major = 9, p->minor = 0, p->multiProcessorCount = int(setting("MULTIPROCESSORS", 8));
+  std::snprintf(p->name, sizeof p->name, "an interpreter of PTX%s", visible().slice ? " MIG 1g.8gb" : "");
+  p->major = capability() / 10, p->minor = capability() % 10,
+  p->multiProcessorCount = int(setting("MULTIPROCESSORS", 8));
   p->totalGlobalMem = device_memory().total();
   p->warpSize = 32, p->maxThreadsPerBlock = 1024, p->sharedMemPerBlockOptin = most_shared();
   p->sharedMemPerBlock = kSharedOfBlock;
   std::memset(&p->uuid, 'i', sizeof p->uuid);
-  p->uuid.bytes[1] = char(device + 1);
+  p->uuid.bytes[1] = char(visible().numbers[size_t(device)] + 1);
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr what, int) {
   CALL_OF_RUNTIME;
   switch (what) {
     case cudaDevAttrComputeCapabilityMajor:
-      *value = 9;
+      *value = capability() / 10;
       break;
     case cudaDevAttrComputeCapabilityMinor:
-      *value = 0;
+      *value = capability() % 10;
       break;
     case cudaDevAttrMultiProcessorCount:
       *value = int(setting("MULTIPROCESSORS", 8));

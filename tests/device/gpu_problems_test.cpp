@@ -37,11 +37,14 @@ TEST(GpuProblem, IsEmptyIfTheNamedGpusExist) {
 }
 
 TEST(GpuProblem, AListThatHidesAllGpusIsIntended) {
-  for (const char* list : {"", " ", "-1"}) {
-    const GpuProblem p = gpu_problem(report(0, list));
-    expect_line(p.text, {"CUDA_VISIBLE_DEVICES", "hides every GPU", "unset it", "0,1"});
-    EXPECT_FALSE(p.meant) << list;
-  }
+  for (const Answer driver : {Answer::no_gpu, Answer::no_driver, Answer::old_driver})
+    for (const char* list : {"", " ", "-1"}) {
+      DriverReport r = report(0, list);
+      r.answer = driver;
+      const GpuProblem p = gpu_problem(r);
+      expect_line(p.text, {"CUDA_VISIBLE_DEVICES", "hides every GPU", "unset it", "0,1"});
+      EXPECT_FALSE(p.meant) << list;
+    }
 }
 
 TEST(GpuProblem, AWrongListNamesTheEntryAndPreventsUse) {
@@ -81,7 +84,7 @@ TEST(GpuProblem, DriverProblemsNameBothVersionsAndTheAction) {
 TEST(Device, DoesNotSilentlyFallBackToTheCpuIfAGpuWasMeant) {
   const CudaStatus none{.problem = "there is none"}, wrong{.problem = "the list is wrong", .meant = true};
   CudaStatus partly = wrong;
-  partly.gpus.resize(1);
+  partly.gpus.resize(1, {.name = "a GPU", .major = 9});
   EXPECT_EQ(choose_device("auto", 0, none), Device{});
   for (const CudaStatus* status : {&wrong, &static_cast<const CudaStatus&>(partly)}) {
     EXPECT_EQ(choose_device("cpu", 0, *status), Device{});
@@ -95,22 +98,35 @@ TEST(Device, DoesNotSilentlyFallBackToTheCpuIfAGpuWasMeant) {
   }
   EXPECT_THROW(choose_device("cuda", 0, none), Error);
   CudaStatus two;
-  two.gpus.resize(2);
+  two.gpus.resize(2, {.name = "a GPU", .major = 9});
   EXPECT_EQ(choose_device("auto", 3, two), Device::cuda(1));
 }
 
-TEST(GpuSlice, IsReportedAndRejectedIfRanksCannotReachEachOther) {
+TEST(GpuSlice, IsReported) {
   const Gpu whole{.name = "NVIDIA H200", .multiprocessors = 132, .memory_bytes = 140 * kGiB},
       slice{.name = "NVIDIA H200 MIG 1g.18gb", .multiprocessors = 16, .memory_bytes = 17 * kGiB};
   EXPECT_EQ(slice_note(whole, Device::cuda(0)), "");
   expect_line(slice_note(slice, Device::cuda(0)),
               {"cuda:0", "MIG 1g.18gb", "16 multiprocessors", "17.00 GiB"});
-  for (const char* transport : {"auto", "nccl", "ipc"}) {
-    expect_line(slice_problem(slice, Device::cuda(0), 2, transport), {"MIG 1g.18gb", "--gpu_transport host"});
-    EXPECT_EQ(slice_problem(whole, Device::cuda(0), 2, transport), "");
-    EXPECT_EQ(slice_problem(slice, Device::cuda(0), 1, transport), "");
+}
+
+TEST(GpuProblems, NameGpusWithoutKernels) {
+  CudaStatus status;
+  for (const auto& [major, minor] : {std::pair{7, 5}, {8, 0}, {9, 0}, {12, 0}})
+    status.gpus.push_back({.name = "Tesla T4", .major = major, .minor = minor});
+  for (const int good : {1, 2, 3}) {
+    EXPECT_EQ(capability_problem(status.gpus[size_t(good)], Device::cuda(good)), "");
+    EXPECT_EQ(choose_device("auto", good, status), Device::cuda(good));
   }
-  EXPECT_EQ(slice_problem(slice, Device::cuda(0), 2, "host"), "");
+  for (const char* wanted : {"auto", "cuda", "cuda:0"}) try {
+      choose_device(wanted, 4, status);
+      ADD_FAILURE() << wanted << " was accepted";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.exit(), Exit::usage);
+      expect_line(e.what(),
+                  {"cuda:0 (Tesla T4): not supported (got compute capability 7.5, expected 8.0 or newer)",
+                   "CUDA_VISIBLE_DEVICES", "--device cpu"});
+    }
 }
 
 TEST(GpuProblems, NameGpusWithoutFp8Products) {

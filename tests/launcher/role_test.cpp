@@ -158,6 +158,12 @@ TEST(Machine, HasSlotsOfTheVisibleGpus) {
   EXPECT_TRUE(slots_of_machine({{"CUDA_VISIBLE_DEVICES", "GPU-8932f937"}}, 8, 1).empty());
   EXPECT_EQ(slots_of_machine({{"CUDA_VISIBLE_DEVICES", "5,2"}}, 0, 3), (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(slots_of_machine({}, 0, -1), std::vector<int>{0});
+  EXPECT_EQ(device_names({{"CUDA_VISIBLE_DEVICES", "MIG-a,MIG-b"}}),
+            (std::vector<std::string>{"MIG-a", "MIG-b"}));
+  for (const char* numbers : {"", "0,1", "GPU-a,1"})
+    EXPECT_TRUE(device_names({{"CUDA_VISIBLE_DEVICES", numbers}}).empty()) << numbers;
+  EXPECT_TRUE(device_names({}).empty());
+  for (const char* hidden : {"", "-1"}) EXPECT_EQ(usable_gpus({{"CUDA_VISIBLE_DEVICES", hidden}}), 0);
 }
 
 }  // namespace

@@ -39,6 +39,12 @@ class GpuPython(unittest.TestCase):
         self.assertEqual({name: c["note"] for name, c in cases.items() if c["result"] != "passed"}, {})
         self.assertIn("largest difference from torch", cases["Python.gpt2_stage_3"]["note"])
 
+    def test_every_case_of_torch_cuda_passes_as_far_as_a_cpu_runs_it(self) -> None:
+        cases = self.run_cases("PythonDevices.*")
+        self.assertEqual({name: c["note"] for name, c in cases.items() if c["result"] != "passed"}, {})
+        self.assertEqual(len(cases), 9)
+        self.assertIn("largest difference from torch", cases["PythonDevices.model_on_the_gpu"]["note"])
+
     def test_speeds_are_measured(self) -> None:
         cases = self.run_cases("PythonSpeed.n*")
         self.assertIn("PythonSpeed.native", cases)

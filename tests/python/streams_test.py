@@ -9,6 +9,7 @@ from unittest import mock
 
 import torch
 from cleave import native, streams
+from cleave.errors import StepOrderError
 
 
 class Library:
@@ -27,12 +28,25 @@ class Streams(unittest.TestCase):
         self.assertIsNone(streams.current(torch.device("cpu")))
 
     def test_that_of_the_engines_device_is_asked_for(self) -> None:
-        with mock.patch("torch.cuda.init") as begins, mock.patch("torch._C._cuda_getCurrentRawStream", return_value=7) as raw:
+        capturing = mock.patch("torch._C._cuda_isCurrentStreamCapturing", return_value=False)
+        with capturing, mock.patch("torch.cuda.init") as begins, mock.patch("torch._C._cuda_getCurrentRawStream", return_value=7) as raw:
             current = streams.current(torch.device("cuda:3"))
             begins.assert_called_once_with()
             assert current is not None
             self.assertEqual(current(), 7)
             raw.assert_called_once_with(3)
+
+    def test_a_stream_that_captures_a_graph_is_an_error_before_the_engine_is_told(self) -> None:
+        capturing = mock.patch("torch._C._cuda_isCurrentStreamCapturing", return_value=True)
+        with mock.patch("torch.cuda.init"), capturing:
+            current = streams.current(torch.device("cuda:0"))
+            assert current is not None
+            engine, library = native.NativeEngine.__new__(native.NativeEngine), Library()
+            engine.__dict__ |= {"_handle": ctypes.c_void_p(1), "_lib": library, "_stream": current, "_on": 5}
+            with self.assertRaisesRegex(StepOrderError, "captures a graph.*outside of torch.cuda.graph"):
+                _ = engine.handle
+            self.assertEqual(library.told, [])
+            engine._handle = ctypes.c_void_p()
 
     def test_the_engine_is_told_about_each_change_and_no_more(self) -> None:
         engine, library, now = native.NativeEngine.__new__(native.NativeEngine), Library(), iter([5, 5, 9, 9, 5, 0])
