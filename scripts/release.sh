@@ -55,9 +55,11 @@ files_of() { "$python" -c "import sys, zipfile; print(*sorted(zipfile.ZipFile(sy
 export LC_ALL=C # the order of sort
 for kind in "${kinds[@]}"; do
   echo "-- $kind wheel"
-  options=()
-  [ "$kind" = cpu ] || options=(--cuda)
-  "$work/cleave-$version/scripts/build_wheel.sh" "${options[@]}" "$output/$kind"
+  case $kind in
+    cpu) options=("$output/cpu" -C build-dir=build/wheel-cpu) ;; # ccache finds nothing for a folder with a random name
+    cuda) options=(--cuda "$output/cuda") ;;
+  esac
+  "$work/cleave-$version/scripts/build_wheel.sh" "${options[@]}"
   wheel=$(echo "$output/$kind/cleave-$version"-*.whl)
   diff <({ git ls-files python/cleave | sed 's,^python/,,'; printf '%s\n' cleave/bin/cleave cleave/lib/libcleave_c.so; } | sort) \
     <(files_of "$wheel" | grep '^cleave/') || fail "$wheel: wrong files in cleave/ (differences above); fix pyproject.toml"

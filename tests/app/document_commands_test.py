@@ -42,6 +42,8 @@ ELSEWHERE = {
     "scripts/gpu_table.py": ("tests/app/gpu_scripts_test.py", "gpu_table.py"),
     "./scripts/build_wheel.sh": (WHEEL, "./scripts/build_wheel.sh"),
     "scripts/build_wheel.sh": (WHEEL, "./scripts/build_wheel.sh"),
+    "./scripts/release.sh": ("tests/python/release_test.py", 'scripts/release.sh'),
+    "scripts/release.sh": ("tests/python/release_test.py", 'scripts/release.sh'),
     "pip install .": (WHEEL, "./scripts/build_wheel.sh"),
     "pip install --no-deps python/deepspeed_name": (WHEEL, "python/deepspeed_name"),
     "./scripts/install_torch.sh": (SUITE, "./scripts/install_torch.sh"),
@@ -79,7 +81,7 @@ ELSEWHERE = {
 # Commands that no test runs: they need the network, or hours.
 NOT_RUN = ("git clone https://github.com/deepspeedai/DeepSpeed", ".venv/bin/pip install", "scripts/run_deepspeed_tests.sh",
            "tests/cuda_interpreter/seeds.py", "cmake --preset cuda-release", "scripts/test_wheel.sh --cuda", 'pip install "nvidia-cublas==13.*"',
-           "pip install nvidia-nccl-cu13", "pip install nvidia-cudnn-cu13")
+           "pip install nvidia-nccl-cu13", "pip install nvidia-cudnn-cu13", "./scripts/test_matrix.sh", "docker build", "az ml")
 
 # Commands with placeholders, and parts of commands, in running text: the command that runs.
 TRAIN = "cleave train --deepspeed_config ds_config.json --model tiny --data corpus.txt --seq_len 16 --steps 2"
