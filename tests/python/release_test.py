@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The source archive has the files of the tree, and scripts/release.sh rejects trees that are no release before it builds anything."""
+"""The source archive has the files of the tree, and scripts/release.sh rejects trees that are not releases before it builds anything."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Release(unittest.TestCase):
         git(self.tree, "commit", "-q", "--allow-empty", "-m", "Change")
 
     def said(self, *args: str) -> str:
-        """Returns the error of a call that must end with code 2 and write nothing. No call builds, because CLEAVE_PYTHON is no Python."""
+        """Returns the error of a call that must end with code 2 and write nothing. No call builds, because CLEAVE_PYTHON has no packages."""
         output = self.enter(tempfile.TemporaryDirectory())
         command = ["bash", str(self.tree / "scripts/release.sh"), *(args or (output,))]
         done = subprocess.run(command, env={"PATH": "/usr/bin:/bin", "CLEAVE_PYTHON": "/bin/false"}, capture_output=True, text=True)
