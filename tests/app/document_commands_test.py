@@ -43,7 +43,6 @@ ELSEWHERE = {
     "./scripts/build_wheel.sh": (WHEEL, "./scripts/build_wheel.sh"),
     "scripts/build_wheel.sh": (WHEEL, "./scripts/build_wheel.sh"),
     "./scripts/release.sh": ("tests/python/release_test.py", 'scripts/release.sh'),
-    "scripts/release.sh": ("tests/python/release_test.py", 'scripts/release.sh'),
     "pip install .": (WHEEL, "./scripts/build_wheel.sh"),
     "pip install --no-deps python/deepspeed_name": (WHEEL, "python/deepspeed_name"),
     "./scripts/install_torch.sh": (SUITE, "./scripts/install_torch.sh"),
@@ -117,7 +116,7 @@ SCRIPT = "import sys\nif not any(word.startswith(('--local_rank=', '--deepspeed_
 # Files with options that no help text of the program has.
 SCRIPTS = ("app/start", "benchmarks", "examples", "python", "scripts", "tests/cuda_interpreter")
 SCRIPT_TYPES = {".cpp", ".py", ".sh", ".sbatch"}
-OF_OTHERS = {"__no_deps", "__ntasks_per_node", "__mpi", "__version"}
+OF_OTHERS = {"__build_arg", "__file", "__gpus", "__no_deps", "__ntasks_per_node", "__mpi", "__tag", "__version"}
 DATA = ("split", "tokenize", "inspect", "ngrams")
 
 
