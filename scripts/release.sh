@@ -63,7 +63,7 @@ for kind in "${kinds[@]}"; do
   "$work/cleave-$version/scripts/build_wheel.sh" "${options[@]}"
   wheel=$(echo "$output/$kind/cleave-$version"-*.whl)
   diff <({ git ls-files python/cleave | sed 's,^python/,,'; printf '%s\n' cleave/lib/libcleave_c.so cleave/bin/cleave; } | sort) \
-    <(files_of "$wheel" | grep '^cleave/') || fail "$wheel: wrong files in cleave/ (differences above); fix pyproject.toml"
+    <(files_of "$wheel" | grep '^cleave/.*[^/]$') || fail "$wheel: wrong files in cleave/ (differences above); fix pyproject.toml"
 done
 mkdir "$output/container"
 cp scripts/container/* "$wheel" "$output/container/"
