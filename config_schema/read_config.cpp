@@ -35,11 +35,40 @@ ReadResult whole_file_problem(const std::string& path, const std::string& messag
   return result;
 }
 
+const JsonMember* member_of(const JsonValue& object, std::string_view key) {
+  const auto found = std::find_if(object.members.begin(), object.members.end(),
+                                  [&](const JsonMember& m) { return m.key == key; });
+  return found == object.members.end() ? nullptr : &*found;
+}
+
 void index_keys(Reading& r) {
   r.keys = describe(r.result.config);
   for (size_t i = 0; i < r.keys.size(); ++i) {
     if (!r.keys[i].listed_only) r.index.emplace(r.keys[i].path, i);
     r.paths.push_back(r.keys[i].path);
+  }
+}
+
+// Gives a value, and what is in it, the positions of a value of the file, or this position.
+void place(JsonValue& value, const JsonValue* in_file, TextPosition otherwise) {
+  value.where = in_file ? in_file->where : otherwise;
+  for (JsonMember& m : value.members) {
+    const JsonMember* same = in_file ? member_of(*in_file, m.key) : nullptr;
+    m.where = same ? same->where : otherwise;
+    place(m.value, same ? &same->value : nullptr, m.where);
+  }
+  for (JsonValue& item : value.items) place(item, nullptr, value.where);
+}
+
+void replace_sections(JsonValue& root, std::string_view sections) {
+  JsonDocument given = read_json_text(sections);
+  CHECK(given.complete && given.root.kind == JsonValue::Kind::object, "sections: not an object");
+  for (JsonMember& section : given.root.members) {
+    const JsonMember* in_file = member_of(root, section.key);
+    section.where = in_file ? in_file->where : TextPosition{};
+    place(section.value, in_file ? &in_file->value : nullptr, section.where);
+    std::erase_if(root.members, [&](const JsonMember& m) { return m.key == section.key; });
+    if (section.value.kind != JsonValue::Kind::null) root.members.push_back(std::move(section));
   }
 }
 
@@ -121,6 +150,8 @@ ReadResult read_ds_config(std::string_view text, const std::string& file_name, c
   if (const std::optional<JsonError> foreign = plain ? std::nullopt : foreign_text(text))
     document = {.root = {}, .errors = {*foreign}, .complete = false, .not_json = {}};
   for (const JsonError& e : document.errors) r.error(e.where, "", e.message);
+  if (!options.sections.empty() && document.complete && document.root.kind == JsonValue::Kind::object)
+    replace_sections(document.root, options.sections);
   if (document.complete) r.result.text = to_json(document.root);
   if (document.not_json)
     r.warning(

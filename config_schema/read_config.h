@@ -62,6 +62,9 @@ struct ReadOptions {
   std::string world_origin = {};  // for messages: "4 ranks from WORLD_SIZE"
   bool world_assumed = false;     // the number of ranks is unknown; messages ask for it
   AutoValues auto_values = {};
+  // JSON object of sections that a script has set instead of those of the file; null removes one. Problems
+  // in them are at the key of the file, or else at its section or the top.
+  std::string sections = {};
   // Without training: samples per rank and forward. Batch sizes and data-parallel ranks of the file
   // are then not compared with the actual ranks.
   std::optional<int64_t> micro_batch_size = {};

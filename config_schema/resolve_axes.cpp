@@ -33,13 +33,27 @@ std::string no_divisor(const Reading& r, int64_t size, std::string_view what, in
   return fmt::format("{} {} do not divide {} ranks{}; use {}", size, what, ranks, beside, divisors(ranks));
 }
 
-// Returns the number of ranks that makes the three sizes consistent, if the user gave none and the
-// sizes define it.
+// Returns the data-parallel ranks that make the three sizes consistent; 0 if the sizes define none.
+int64_t data_ranks_of(const BatchSizes& sizes) {
+  if (!sizes.train || !sizes.micro || !sizes.accumulation) return 0;
+  int64_t one = 0;
+  if (__builtin_mul_overflow(*sizes.micro, *sizes.accumulation, &one)) return 0;
+  return *sizes.train % one == 0 ? *sizes.train / one : 0;
+}
+
+// Returns the number of ranks that the sizes define, if the user gave none.
 int64_t ranks_of_sizes(const Reading& r, const BatchSizes& sizes, int64_t share) {
-  if (!r.options.world_assumed || !sizes.train || !sizes.micro || !sizes.accumulation) return 0;
-  int64_t one = 0, all = 0;
-  if (__builtin_mul_overflow(*sizes.micro, *sizes.accumulation, &one) || *sizes.train % one != 0) return 0;
-  return __builtin_mul_overflow(*sizes.train / one, share, &all) ? 0 : all;
+  int64_t all = 0;
+  return !r.options.world_assumed || __builtin_mul_overflow(data_ranks_of(sizes), share, &all) ? 0 : all;
+}
+
+// Returns the pipeline that a script may make, if it leaves the ranks that the sizes define.
+std::string hint_of_stages(const BatchSizes& sizes, int64_t ranks) {
+  const int64_t left = data_ranks_of(sizes);
+  if (left == 0 || left >= ranks || ranks % left != 0) return "";
+  return fmt::format(
+      "; a pipeline of {} stages leaves {}: pipeline.stages, or num_stages of a PipelineModule", ranks / left,
+      left);
 }
 
 void resolve_batch(Reading& r) {
@@ -82,7 +96,7 @@ void resolve_batch(Reading& r) {
         ranks > 0
             ? fmt::format("the three batch sizes need {} ranks, but one is assumed; add --world_size {}",
                           ranks, ranks)
-            : solved.error + from_options);
+            : solved.error + (stages == 1 ? hint_of_stages(sizes, cut.data) : "") + from_options);
   }
   const char* how = "derived";
   if (!sizes.train) r.derived[kBatchKeys[0]] = how;

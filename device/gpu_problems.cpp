@@ -116,16 +116,14 @@ std::string fp8_problem(const Gpu& gpu, Device device, bool scales_of_rows) {
 }
 
 std::string memory_problem(const Gpu& gpu, Device device, int64_t needed) {
-  // Context, kernel code and library memory: 602 MiB on an H100.
-  constexpr int64_t kOfCuda = int64_t{1} << 30;
-  if (needed + kOfCuda <= gpu.free_bytes) return {};
+  if (needed + kCudaReserve <= gpu.free_bytes) return {};
   const std::string found = fmt::format("{} ({}) has {} of its {} free", name_of(device), gpu.name,
                                         format_bytes(gpu.free_bytes), format_bytes(gpu.memory_bytes));
-  const std::string wanted =
-      fmt::format("this rank needs {} and CUDA {} for itself", format_bytes(needed), format_bytes(kOfCuda));
-  if (needed + kOfCuda > gpu.memory_bytes)
+  const std::string wanted = fmt::format("this rank needs {} and CUDA {} for itself", format_bytes(needed),
+                                         format_bytes(kCudaReserve));
+  if (needed + kCudaReserve > gpu.memory_bytes)
     return fmt::format("{}, and {}; `cleave plan` with --device_memory {}MiB suggests changes", found, wanted,
-                       std::max<int64_t>(1, (gpu.memory_bytes - kOfCuda) >> 20));
+                       std::max<int64_t>(1, (gpu.memory_bytes - kCudaReserve) >> 20));
   return fmt::format(
       "{}: others use the rest (nvidia-smi names them), and {}; wait for them, or choose another "
       "GPU with CUDA_VISIBLE_DEVICES",

@@ -20,6 +20,12 @@ std::string_view without_rank(std::string_view text) {
              : text;
 }
 
+// Removes the rank that PyTorch puts before the lines of a traceback, "[rank12]: text".
+std::string_view without_mark_of_torch(std::string_view text) {
+  const size_t end = text.starts_with("[rank") ? text.find("]: ") : text.npos;
+  return end == text.npos ? text : text.substr(end + 3);
+}
+
 }  // namespace
 
 std::optional<std::string> RankLines::take(size_t rank, std::string_view line, bool is_error, int name) {
@@ -29,6 +35,9 @@ std::optional<std::string> RankLines::take(size_t rank, std::string_view line, b
   if (is_error && text == kStoppedEarly && !errors_.emplace(text).second) return {};
   Last& last = last_[rank];
   last.going_on = last.going_on && is_error && text.starts_with(' ');
+  if (is_error && !text.empty() && !marked && !last.marked &&
+      take_traceback(last, without_mark_of_torch(text)))
+    return fmt::format("[{}] {}", name < 0 ? int(rank) : name, line);
   if (!last.going_on && is_error && !text.empty() && (marked || !last.marked))
     last = {.text = std::string(text),
             .marked = marked,
@@ -36,6 +45,18 @@ std::optional<std::string> RankLines::take(size_t rank, std::string_view line, b
             .said_by_another = marked && !errors_.emplace(without_rank(text)).second};
   if (last.going_on && last.said_by_another) return {};
   return fmt::format("[{}] {}", name < 0 ? int(rank) : name, line);
+}
+
+// Returns true if the line belongs to a traceback or its exception.
+bool RankLines::take_traceback(Last& last, std::string_view text) {
+  constexpr int kMessageLines = 60;  // an exception may have a table
+  if (text == "Traceback (most recent call last):") return last.in_traceback = true;
+  if (!last.in_traceback) {
+    if (last.raised == kMessageLines && last.text.ends_with(':')) last.text += fmt::format(" {}", text);
+    return last.raised > 0 && --last.raised > 0;
+  }
+  if (!text.starts_with(' ')) last = {.text = std::string(text), .raised = kMessageLines};
+  return true;
 }
 
 namespace {

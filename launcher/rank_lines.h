@@ -21,7 +21,8 @@ class RankLines {
   // indented lines that follow it. `name` is the rank's number if `rank` is its index on this host.
   std::optional<std::string> take(size_t rank, std::string_view line, bool is_error, int name = -1);
 
-  // The rank's last error without "error: "; for a program that does not mark errors, its last line on
+  // The rank's last error without "error: "; else the exception of its last Python traceback, with the line
+  // after one that ends with a colon, unless more than 60 lines of stderr follow it; else its last line on
   // stderr. Empty if there is none, or if `exit` shows that a signal killed the rank before it printed an
   // error: its earlier output is not the reason.
   std::string error_of(size_t rank, int exit) const;
@@ -34,10 +35,13 @@ class RankLines {
  private:
   struct Last {
     std::string text;
-    bool marked = false;    // "error: ..."
+    bool marked = false;  // "error: ..."
+    int raised = 0;       // the exception of a traceback: number of lines that may follow it
+    bool in_traceback = false;
     bool going_on = false;  // only indented lines since, which belong to the error
     bool said_by_another = false;
   };
+  static bool take_traceback(Last& last, std::string_view text);
   std::vector<Last> last_;
   std::set<std::string, std::less<>> errors_;
 };

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; callers must compare it with cleave_c_version(). */
-#define CLEAVE_C_VERSION 13
+#define CLEAVE_C_VERSION 14
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* message of this thread's last failed call */
@@ -63,10 +63,12 @@ CLEAVE_C int cleave_job_barrier(cleave_job* job);
 
 /* ---- a configuration ---- */
 
-/* Validates a ds_config for the job's world. read: JSON object with values (effective value by the
+/* Validates a ds_config for the job's world. sections: JSON object of sections that replace those of the
+ * text; null removes one; problems in them have the positions of the text. read: JSON object with values (effective value by the
  * path of each key, "zero_optimization.stage") and warnings (one line each, with the position).
  * Error usage (2) lists all problems. */
-CLEAVE_C int cleave_job_read_config(cleave_job* job, const char* text, const char* name, char** read);
+CLEAVE_C int cleave_job_read_config(cleave_job* job, const char* text, const char* name,
+                                    const char* sections, char** read);
 /* Converts JSON with comments or Hjson to strict JSON; empty if it cannot be parsed, in which case
  * cleave_job_read_config reports the error. Needs no job. */
 CLEAVE_C int cleave_config_json(const char* text, const char* name, char** json);
@@ -142,8 +144,8 @@ CLEAVE_C int cleave_use_stream(cleave_engine* engine, void* stream);
  * cleave_engine_make fails if this plan does not fit in the memory of the host.
  *
  * plan: JSON object with model, parameters, world_size, ranks (equal ranks once, with their memory
- * by kind and category), per_host (bytes per kind, of ranks_per_host), activations and table
- * (text). activations: bytes that the caller keeps in addition to the engine, negative if unknown.
+ * by kind and category), per_host (bytes per kind, of ranks_per_host), activations, reserve (bytes that
+ * a GPU needs outside of the plan: of cuda, and of torch if the activations are known) and table (text). activations: bytes that the caller keeps in addition to the engine, negative if unknown.
  * With pipeline.stages above 1, units is a list with the declaration of each stage. Error memory
  * (3), with the table, if a rank exceeds the limits in options. */
 CLEAVE_C int cleave_plan(const char* config, const char* config_name, const char* model, const char* units,

@@ -15,6 +15,7 @@
 #include "core/json.h"
 #include "core/json_path.h"
 #include "core/units.h"
+#include "device/gpu_problems.h"
 #include "launcher/job.h"
 #include "plan/machine_memory.h"
 #include "plan/unit_plan.h"
@@ -246,7 +247,32 @@ std::string facts_of(cleave_engine& e) {
       .dump();
 }
 
-Json json_of(const plan::JobPlan& plan, int ranks_per_host, int64_t activations) {
+// Returns the bytes that PyTorch needs on a GPU in addition to the activations that it keeps: workspaces of
+// its libraries, the gradient of the largest parameter and a value of the same size, and blocks of its
+// allocator that do not fit the activations.
+int64_t torch_reserve(const Made& made, int64_t activations) {
+  constexpr int64_t kWorkspaces = int64_t{64} << 20, kPartUnused = 8;
+  int64_t largest = 0;
+  for (const std::vector<UnitSpec>& units : made.stages)
+    for (const UnitSpec& unit : units)
+      for (const ParamSpec& p : unit.params) largest = std::max(largest, p.numel());
+  return kWorkspaces + 2 * largest * size_of(runtime::model_dtype(made.config)) + activations / kPartUnused;
+}
+
+// Memory of a GPU outside the engine. It is not in the plan, whose limits are those of the engine.
+struct Reserve {
+  int64_t cuda = kCudaReserve, torch = -1;  // torch: negative if the activations are unknown
+
+  std::string line(int64_t engine) const {
+    if (torch < 0)
+      return fmt::format("a GPU also needs {} for CUDA, and memory for what PyTorch keeps: a trace adds it\n",
+                         format_bytes(cuda));
+    return fmt::format("a GPU also needs {} for CUDA and {} for PyTorch: {} in all\n", format_bytes(cuda),
+                       format_bytes(torch), format_bytes(engine + cuda + torch));
+  }
+};
+
+Json json_of(const plan::JobPlan& plan, int ranks_per_host, int64_t activations, const Reserve& reserve) {
   Json ranks = Json::array();
   for (const plan::RankPlan& r : plan.ranks)
     ranks.push_back({{"ranks", r.ranks}, {"memory", json_of(r.memory)}});
@@ -258,12 +284,16 @@ Json json_of(const plan::JobPlan& plan, int ranks_per_host, int64_t activations)
   if (activations >= 0)
     table += fmt::format("of activations, {} are what torch keeps of a micro-batch for its backward\n",
                          format_bytes(activations));
+  int64_t most = 0;
+  for (const plan::RankPlan& r : plan.ranks) most = std::max(most, r.memory.total(MemoryKind::device));
+  table += reserve.line(most);
   return {{"model", plan.model},
           {"parameters", plan.params},
           {"world_size", plan.mesh.size()},
           {"ranks", ranks},
           {"per_host", per_host},
           {"activations", activations >= 0 ? Json(activations) : Json()},
+          {"reserve", {{"cuda", reserve.cuda}, {"torch", reserve.torch >= 0 ? Json(reserve.torch) : Json()}}},
           {"table", table}};
 }
 
@@ -349,7 +379,9 @@ int cleave_plan(const char* config, const char* config_name, const char* model, 
     for (plan::RankPlan& r : planned.ranks)
       r.memory.at(MemoryKind::device, Category::activations) += std::max<int64_t>(0, activations);
     planned.check_fits(made.options.engine.limits);
-    given(plan, "plan") = handed_over(capi::json_of(planned, ranks_per_host, activations).dump());
+    capi::Reserve reserve;
+    if (activations >= 0) reserve.torch = capi::torch_reserve(made, activations);
+    given(plan, "plan") = handed_over(capi::json_of(planned, ranks_per_host, activations, reserve).dump());
   });
 }
 

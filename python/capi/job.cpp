@@ -158,10 +158,12 @@ int cleave_config_json(const char* text, const char* name, char** json) {
   });
 }
 
-int cleave_job_read_config(cleave_job* job, const char* text, const char* name, char** read) {
+int cleave_job_read_config(cleave_job* job, const char* text, const char* name, const char* sections,
+                           char** read) {
   return call([&] {
     config::ReadOptions options = given(job, "job").job.read_options();
     options.front = config::Front::scripts;
+    options.sections = &given(sections, "sections");
     const config::ReadResult result =
         config::read_ds_config(&given(text, "text"), &given(name, "name"), options);
     std::string problems = config::format(result.problems);

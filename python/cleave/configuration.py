@@ -21,12 +21,17 @@ _ALIASES = {"bfloat16": "bf16"}  # other names of sections (config_schema/collec
 
 @dataclass
 class Configuration:
-    """A ds_config: its text and name for the engine, the parsed values, and the effective values that Python reads."""
+    """A ds_config: its text and name for the engine, the parsed values, and the effective values that Python reads.
+
+    `own` is the text that the user sees, and `sections` those of `text` that differ from it.
+    """
 
     text: str
     name: str
     given: dict[str, Any]
     values: dict[str, Any] = field(default_factory=dict)
+    own: str = ""
+    sections: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = {alias: name for alias, name in _ALIASES.items() if name not in self.given}  # the engine reports both
@@ -34,14 +39,17 @@ class Configuration:
 
     def read(self, job: native.Job) -> None:
         """Validates the ds_config and reads the effective values; the first rank prints warnings."""
-        read = json.loads(job.asked("read_config", self.text, self.name))
+        read = json.loads(job.asked("read_config", self.own or self.text, self.name, json.dumps(self.sections)))
         self.values = read["values"]
         print(read["warnings"] if job.facts()["rank"] == 0 else "", end="")
 
     def with_sections(self, **sections: dict[str, Any] | None) -> "Configuration":
         """Returns a copy with other sections; None removes a section."""
         given = {key: value for key, value in {**self.given, **sections}.items() if key not in sections or value is not None}
-        return self if given == self.given else Configuration(json.dumps(given, indent=2), self.name, given)
+        if given == self.given:
+            return self
+        replaced = self.sections | {alias: None for alias, name in _ALIASES.items() if name in sections} | sections
+        return Configuration(json.dumps(given, indent=2), self.name, given, own=self.own or self.text, sections=replaced)
 
     def section(self, name: str) -> Mapping[str, Any]:
         return given if isinstance(given := self.given.get(name), Mapping) else {}  # the engine reports wrong types

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from . import job as jobs
-from . import native, streams
+from . import memory_errors, native, streams
 from .cuts import Cut
 from .declared import Declared
 from .errors import NotBuilt, UsageError
@@ -74,14 +74,15 @@ class HeldModule(torch.nn.Module):
         """Makes the native engine of the declared units. Collective."""
         declared, outside = self._declared, self._outside
         self._units = units = declared.units
-        self._native: native.NativeEngine = native.NativeEngine(
-            self._job,
-            *declared.of_engine(),
-            stream=streams.current(self.device),
-            update=(lambda part: outside.update(part, units.units[part.unit].slots[part.parameter], self._native)) if outside else None,
-            states=outside.kinds if outside else (),
-            **declared.options(),
-        )
+        with memory_errors.refused(self.device):
+            self._native: native.NativeEngine = native.NativeEngine(
+                self._job,
+                *declared.of_engine(),
+                stream=streams.current(self.device),
+                update=(lambda part: outside.update(part, units.units[part.unit].slots[part.parameter], self._native)) if outside else None,
+                states=outside.kinds if outside else (),
+                **declared.options(),
+            )
         if any(self._configuration.values.get(key) for key in ("checkpoint.async", "checkpoint.writer.decoupled", "nebula.enabled")):
             jobs.engines.append(self._native)
         about = self._native.facts()

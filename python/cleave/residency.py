@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch.utils._pytree import tree_map
 
-from . import functions, native
+from . import functions, memory_errors, native
 from .errors import CleaveError, StepOrderError, TrainingError, UsageError
 from .functions import in_derivative
 from .gradients import OWN
@@ -103,7 +103,8 @@ class Residency(SavedWeights):
         """Runs the module. Hooks end the pass after an exception of the script, which may continue on all ranks."""
         self._require_whole()
         try:
-            return call()
+            with memory_errors.explained(self.engine, self.device):
+                return call()
         except BaseException as error:
             if self.any_gathers and not self.in_backward and (self._lent or isinstance(error, CleaveError)):
                 self.break_use("a forward", error)
@@ -269,8 +270,9 @@ class Residency(SavedWeights):
         """
         self.begin_backward(last)
         try:
-            run()
-            self.end_backward()
+            with memory_errors.explained(self.engine, self.device):
+                run()
+                self.end_backward()
         except BaseException as error:
             other = isinstance(error, CleaveError) and not isinstance(error, TrainingError)  # that of another rank
             if other or not recovers or not isinstance(error, Exception):

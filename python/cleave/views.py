@@ -19,7 +19,7 @@ class ParameterViews:
 
     def __init__(self, module: torch.nn.Module, engine: native.NativeEngine, units: ModuleUnits, dtype: str, device: torch.device) -> None:
         """Makes the parameters show the engine's memory, which already has their values. Collective."""
-        self.module, self.engine, self.units = module, engine, units
+        self.module, self.engine, self.units, self.device = module, engine, units, device
         self.dtype = native.DTYPES[dtype]
         self.torch_dtype = TORCH_TYPES[dtype]
         count = len(units.units)

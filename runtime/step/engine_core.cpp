@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "device/gpu_problems.h"
 #include "runtime/step/disk_check.h"
 #include "runtime/step/products_check.h"
 #include "runtime/step/state_records.h"
@@ -69,6 +70,12 @@ void EngineCore::check_memory() {
       [&](int stage) {
         return settings.mesh.pipe > 1 ? fmt::format("stage {} of the pipeline: ", stage) : "";
       });
+  if (!settings.device.is_cuda() || options.dry) return;
+  ranks.agree([&] {  // before any rank allocates, because ranks may share a GPU
+    const std::string problem =
+        memory_problem(cuda_gpu(settings.device), settings.device, needs.memory.total(MemoryKind::device));
+    require(problem.empty(), Exit::memory, "{}", problem);
+  });
 }
 
 void EngineCore::choose_update() {

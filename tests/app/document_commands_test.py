@@ -43,6 +43,8 @@ ELSEWHERE = {
     "./scripts/build_wheel.sh": (WHEEL, "./scripts/build_wheel.sh"),
     "scripts/build_wheel.sh": (WHEEL, "./scripts/build_wheel.sh"),
     "./scripts/release.sh": ("tests/python/release_test.py", 'scripts/release.sh'),
+    "CLEAVE_PYTHON=.venv/bin/python ./scripts/build_wheel.sh": (WHEEL, "./scripts/build_wheel.sh --cuda"),
+    "pip install wheels/cleave-*.whl": (WHEEL, '"$work/wheels"/cleave-*.whl'),
     "pip install .": (WHEEL, "./scripts/build_wheel.sh"),
     "pip install --no-deps python/deepspeed_name": (WHEEL, "python/deepspeed_name"),
     "./scripts/install_torch.sh": (SUITE, "./scripts/install_torch.sh"),

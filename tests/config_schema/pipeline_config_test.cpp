@@ -48,6 +48,20 @@ TEST(PipelineConfig, ABatchThatDoesNotFitNamesTheStages) {
       << format(r.problems);
 }
 
+TEST(PipelineConfig, ABatchThatFitsWithStagesNamesThem) {
+  const auto problems = [](const std::string& batch, int64_t world) {
+    return format(read_pipeline("{}", world, batch).problems);
+  };
+  const std::string batch =
+      R"("train_batch_size": 24, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 3)";
+  EXPECT_NE(problems(batch, 8).find(
+                "; a pipeline of 4 stages leaves 2: pipeline.stages, or num_stages of a PipelineModule"),
+            std::string::npos)
+      << problems(batch, 8);
+  EXPECT_EQ(problems(batch, 3).find("a pipeline"), std::string::npos) << problems(batch, 3);
+  EXPECT_EQ(problems(R"("train_batch_size": 9)", 4).find("a pipeline"), std::string::npos);
+}
+
 TEST(PipelineConfig, WrongSchedulesMethodsAndCombinationsAreErrorsWithTheChoices) {
   EXPECT_EQ(pipeline_problems(R"({"stages": 2, "schedule": "1F1B"})", 2),
             "error: f:2:27: pipeline.schedule: unknown schedule \"1F1B\"; use gpipe, 1f1b, interleaved, "

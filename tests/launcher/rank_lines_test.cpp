@@ -45,6 +45,24 @@ TEST(RankLines, WithoutMarkedErrorsTheLastLineCounts) {
   EXPECT_EQ(lines.error_of(0, 1), "ValueError: rank 7 of 2");
 }
 
+TEST(RankLines, TheExceptionOfATracebackCountsDespiteItsOtherLinesAndWarnings) {
+  RankLines lines(2);
+  for (const char* line :
+       {"ValueError: of an exception that the next one handles\n", "Traceback (most recent call last):\n",
+        "  File \"x.py\", line 1\n", "KeyError: 'a'\n", "\n",
+        "During handling of the above exception, another exception occurred:\n", "\n",
+        "Traceback (most recent call last):\n", "  File \"x.py\", line 2\n", "    f()\n",
+        "cleave.errors.UsageError: ds.json: has errors:\n", "error: ds.json:1:3: no\n",
+        "warning: ds.json:2:3: off\n", "sys:1: ResourceWarning: unclosed\n"}) {
+    lines.take(0, std::string("[rank0]: ") + line, true);
+    lines.take(1, line, true);
+  }
+  EXPECT_EQ(lines.error_of(0, 2), "cleave.errors.UsageError: ds.json: has errors: error: ds.json:1:3: no");
+  EXPECT_EQ(lines.error_of(1, 2), "ds.json:1:3: no") << "marked";
+  for (int i = 0; i < 70; ++i) lines.take(0, "[rank0]: the script goes on\n", true);
+  EXPECT_EQ(lines.error_of(0, 1), "[rank0]: the script goes on") << "it was handled";
+}
+
 TEST(RankLines, OutputBeforeAKillIsNotTheReason) {
   RankLines lines(2);
   lines.take(0, "text.txt: uses tokens of an earlier run\n", true);

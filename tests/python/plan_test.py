@@ -72,6 +72,11 @@ class Planned(unittest.TestCase):
             kept = planned.ranks[0]["memory"]["device"].get("activations", 0)
             self.assertEqual(planned.activations, KEPT if trace else None)
             self.assertEqual(kept - (planned.activations or 0), 16, "the squared norms of two units")
+            torch_needs = (64 << 20) + 2 * 4 * (8 * 16) + KEPT // 8 if trace else None
+            self.assertEqual(planned.reserve, {"cuda": 1 << 30, "torch": torch_needs})
+            self.assertRegex(
+                str(planned), r"a GPU also needs 1\.00 GiB for CUDA" + (r" and 64\.0\d MiB for PyTorch: " if trace else ", and memory")
+            )
         inputs = cleave.plan(plan_cases.make_mlp, CONFIG, trace=torch.ones(5, 8))
         self.assertEqual(inputs.activations, KEPT - 4 * 2 * 5 * 4, "without the loss")
 

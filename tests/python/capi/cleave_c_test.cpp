@@ -456,13 +456,13 @@ TEST_F(CInterface, FailsOnInvalidCallsWithTheReason) {
 
 TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {
   char* read = nullptr;
-  ASSERT_EQ(cleave_job_read_config(job_, kConfig, "test.json", &read), 0) << cleave_error();
+  ASSERT_EQ(cleave_job_read_config(job_, kConfig, "test.json", "{}", &read), 0) << cleave_error();
   const auto said = nlohmann::json::parse(taken(read));
   EXPECT_EQ(said["values"]["train_batch_size"], 2);
   EXPECT_EQ(said["values"]["zero_optimization.stage"], 3);
   EXPECT_EQ(said["warnings"], "");
   const char* loose = R"({"train_batch_size": 1, "wall_clock_breakdown": 1, "mine": 2})";
-  ASSERT_EQ(cleave_job_read_config(job_, loose, "test.json", &read), 0) << cleave_error();
+  ASSERT_EQ(cleave_job_read_config(job_, loose, "test.json", "{}", &read), 0) << cleave_error();
   const auto warned = nlohmann::json::parse(taken(read));
   EXPECT_EQ(warned["values"]["wall_clock_breakdown"], true);
   EXPECT_NE(warned["warnings"].get<std::string>().find("1:49: wall_clock_breakdown: 1 is read as true"),
@@ -473,7 +473,7 @@ TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {
       std::string::npos)
       << warned["warnings"];
   const char* section = R"({"train_batch_size": 1, "comms_logger": {}})";
-  ASSERT_EQ(cleave_job_read_config(job_, section, "test.json", &read), 0) << cleave_error();
+  ASSERT_EQ(cleave_job_read_config(job_, section, "test.json", "{}", &read), 0) << cleave_error();
   const std::string alone = nlohmann::json::parse(taken(read))["warnings"];
   EXPECT_NE(alone.find("comms_logger.enabled: has no effect in a PyTorch script"), std::string::npos)
       << alone;
@@ -481,7 +481,7 @@ TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {
   for (const char* key : {"tensorboard", "csv_monitor", "flops_profiler", "comms_logger"}) {
     for (const bool on : {false, true}) {
       const std::string text = fmt::format(R"({{"train_batch_size": 1, "{}": {{"enabled": {}}}}})", key, on);
-      ASSERT_EQ(cleave_job_read_config(job_, text.c_str(), "test.json", &read), 0) << cleave_error();
+      ASSERT_EQ(cleave_job_read_config(job_, text.c_str(), "test.json", "{}", &read), 0) << cleave_error();
       const std::string warnings = nlohmann::json::parse(taken(read))["warnings"];
       const std::string wanted = fmt::format(
           "{}.enabled: has no effect in a PyTorch script, only in cleave train; remove it, or report "
@@ -495,12 +495,22 @@ TEST_F(CInterface, GivesTheEffectiveValueOfEveryKey) {
        {std::pair{7, "comm_timeout_s is 7, but the ranks met before"}, {60, ""}}) {
     const std::string late =
         fmt::format(R"({{"train_batch_size": 1, "cleave": {{"comm_timeout_s": {}}}}})", asked);
-    ASSERT_EQ(cleave_job_read_config(job_, late.c_str(), "test.json", &read), 0) << cleave_error();
+    ASSERT_EQ(cleave_job_read_config(job_, late.c_str(), "test.json", "{}", &read), 0) << cleave_error();
     const std::string warnings = nlohmann::json::parse(taken(read))["warnings"];
     EXPECT_EQ(warnings.empty(), std::string(part).empty()) << warnings;
     EXPECT_NE(warnings.find(part), std::string::npos) << warnings;
   }
-  EXPECT_EQ(cleave_job_read_config(job_, R"({"train_batch_size": 0})", "test.json", &read), 2);
+  // Sections of the script have the positions of the file.
+  const char* lines =
+      "{\"train_batch_size\": 1,\n \"fp16\": {\"enabled\": false},\n \"wall_clock_breakdown\": true}";
+  const char* sections =
+      R"({"fp16": {"enabled": true, "none": 1}, "optimizer": {"of": 1}, "scheduler": null})";
+  EXPECT_EQ(cleave_job_read_config(job_, lines, "test.json", sections, &read), 2);
+  for (const char* wanted :
+       {"test.json:2:2: fp16.none: unknown key", "test.json:1:1: optimizer.of: unknown key",
+        "test.json:3:2: wall_clock_breakdown: has no effect"})
+    EXPECT_NE(std::string(cleave_error()).find(wanted), std::string::npos) << cleave_error();
+  EXPECT_EQ(cleave_job_read_config(job_, R"({"train_batch_size": 0})", "test.json", "{}", &read), 2);
   EXPECT_NE(std::string(cleave_error()).find("test.json: has errors:"), std::string::npos) << cleave_error();
 }
 
