@@ -196,6 +196,14 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
         for option in options:
             self.assertIn(f"option({option} ", (ROOT / "CMakeLists.txt").read_text())
 
+    def test_the_environment_of_a_release_builds_the_image_beside_it_from_a_wheel(self):
+        folder = ROOT / "scripts/container"
+        environment = yaml.safe_load((folder / "environment.yml").read_text())
+        self.assertEqual(set(environment) - {"$schema", "name", "description", "build"}, set())
+        self.assertEqual(environment["build"], {"path": ".", "dockerfile_path": "Dockerfile"})
+        copied = re.findall(r"^COPY (\S+)", (folder / environment["build"]["dockerfile_path"]).read_text(), re.MULTILINE)
+        self.assertEqual(copied, ["cleave-*.whl"])
+
     # SLURM, torchrun and mpirun
 
     def steps(self, file):

@@ -42,6 +42,7 @@ ELSEWHERE = {
     "scripts/gpu_table.py": ("tests/app/gpu_scripts_test.py", "gpu_table.py"),
     "./scripts/build_wheel.sh": (WHEEL, "./scripts/build_wheel.sh"),
     "scripts/build_wheel.sh": (WHEEL, "./scripts/build_wheel.sh"),
+    "./scripts/release.sh": ("tests/python/release_test.py", 'scripts/release.sh'),
     "CLEAVE_PYTHON=.venv/bin/python ./scripts/build_wheel.sh": (WHEEL, "./scripts/build_wheel.sh --cuda"),
     "pip install wheels/cleave-*.whl": (WHEEL, '"$work/wheels"/cleave-*.whl'),
     "pip install .": (WHEEL, "./scripts/build_wheel.sh"),
@@ -81,7 +82,7 @@ ELSEWHERE = {
 # Commands that no test runs: they need the network, or hours.
 NOT_RUN = ("git clone https://github.com/deepspeedai/DeepSpeed", ".venv/bin/pip install", "scripts/run_deepspeed_tests.sh",
            "tests/cuda_interpreter/seeds.py", "cmake --preset cuda-release", "scripts/test_wheel.sh --cuda", 'pip install "nvidia-cublas==13.*"',
-           "pip install nvidia-nccl-cu13", "pip install nvidia-cudnn-cu13")
+           "pip install nvidia-nccl-cu13", "pip install nvidia-cudnn-cu13", "./scripts/test_matrix.sh", "docker build", "az ml")
 
 # Commands with placeholders, and parts of commands, in running text: the command that runs.
 TRAIN = "cleave train --deepspeed_config ds_config.json --model tiny --data corpus.txt --seq_len 16 --steps 2"
@@ -117,7 +118,7 @@ SCRIPT = "import sys\nif not any(word.startswith(('--local_rank=', '--deepspeed_
 # Files with options that no help text of the program has.
 SCRIPTS = ("app/start", "benchmarks", "examples", "python", "scripts", "tests/cuda_interpreter")
 SCRIPT_TYPES = {".cpp", ".py", ".sh", ".sbatch"}
-OF_OTHERS = {"__no_deps", "__ntasks_per_node", "__mpi", "__version"}
+OF_OTHERS = {"__build_arg", "__file", "__gpus", "__no_deps", "__ntasks_per_node", "__mpi", "__tag", "__version"}
 DATA = ("split", "tokenize", "inspect", "ngrams")
 
 

@@ -233,13 +233,15 @@ def refused() -> None:
     deepspeed.initialize(model=models.seeded(models.Mlp), config={"train_batch_size": 7, "gradient_cliping": 1})
 
 
+def collate(samples: list[Any]) -> plain.Batch:
+    """Makes a batch of samples with other values. Not a local function, which Python 3.14 cannot send to a worker."""
+    return torch.stack([x + 100 for x, _ in samples]), torch.tensor([y for _, y in samples])
+
+
 def arguments(folder: str) -> dict[str, Any]:
     """Returns the effects of arguments of initialize and of the engine's methods."""
     out: dict[str, Any] = {}
     data = [(torch.full((8,), float(i)), i % models.CLASSES) for i in range(10)]
-
-    def collate(samples: list[Any]) -> plain.Batch:
-        return torch.stack([x + 100 for x, _ in samples]), torch.tensor([y for _, y in samples])
 
     engine, _, loader, _ = deepspeed.initialize(
         model=models.seeded(models.Mlp), config_params=config(1), training_data=data, collate_fn=collate
