@@ -49,6 +49,7 @@ output=$output/cleave-$version
 [ ! -e "$output" ] || [ -e "$output/SHA256SUMS" ] || fail "$output: not a folder of release files (got no SHA256SUMS); move it, or name another folder"
 rm -rf "$output"
 mkdir -p "$output"
+: >"$output/SHA256SUMS"
 
 "$python" -c "import scikit_build_core.build as b, sys; b.build_sdist(sys.argv[1])" "$output" >/dev/null
 archive=$output/cleave-$version.tar.gz
@@ -69,7 +70,7 @@ done
 mkdir "$output/container"
 cp scripts/container/* "$wheel" "$output/container/"
 cd "$output"
-find . -type f -printf '%P\0' | sort -z | xargs -0 sha256sum >"$work/sums"
+find . -type f ! -name SHA256SUMS -printf '%P\0' | sort -z | xargs -0 sha256sum >"$work/sums"
 mv "$work/sums" SHA256SUMS
 
 printf '\n| file of %s | MB |\n|---|---|\n' "$version"
