@@ -8,12 +8,8 @@ from typing import Any
 
 import torch
 
-from . import devices, native, streams
+from . import devices, memory_errors, native, streams
 from . import job as jobs
-<<<<<<< HEAD
-from . import memory_errors, native, streams
-=======
->>>>>>> helper2
 from .cuts import Cut
 from .declared import Declared
 from .errors import NotBuilt, UsageError

@@ -60,7 +60,7 @@ class Release(unittest.TestCase):
         git(self.tree, "commit", "-q", "--allow-empty", "-m", "Change")
 
     def said(self, *args: str) -> str:
-        """Returns the error of a call that must end with code 2 and write nothing. No call builds, because CLEAVE_PYTHON has no packages."""
+        """Returns the error of a call that must end with code 2 and write nothing. CLEAVE_PYTHON has no packages, so no call builds."""
         output = self.enter(tempfile.TemporaryDirectory())
         command = ["bash", str(self.tree / "scripts/release.sh"), *(args or (output,))]
         done = subprocess.run(command, env={"PATH": "/usr/bin:/bin", "CLEAVE_PYTHON": "/bin/false"}, capture_output=True, text=True)
