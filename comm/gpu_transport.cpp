@@ -172,7 +172,6 @@ std::string reason_of(Communicator& world, std::span<const int64_t> gpus, const 
   Stream stream;
   world.broadcast(Tensor(text.data(), DType::uint8, {int64_t(text.size())}, MemoryKind::host),
                   int(first - gpus.begin()), stream, {.what = "why a rank has no GPU"});
-  stream.synchronize();
   return text_from_peer(text);
 }
 
