@@ -99,8 +99,7 @@ void require_one_kind(std::span<const RankGpu> ranks, const std::string& why_cpu
   if (cpu == ranks.end() || gpu == ranks.end()) return;
   fail(Exit::usage,
        "--device: rank {} computes on the CPU{} and rank {} on a GPU; give every rank a GPU, or compute on "
-       "the "
-       "CPU on all ranks with --device cpu (for a script: CUDA_VISIBLE_DEVICES=-1)",
+       "the CPU on all ranks with --device cpu (for a script: CUDA_VISIBLE_DEVICES=-1)",
        cpu - ranks.begin(), why_cpu.empty() ? "" : fmt::format(" ({})", why_cpu), gpu - ranks.begin());
 }
 

@@ -53,9 +53,8 @@ std::string join_shown(std::string_view section, std::string_view name) {
 }
 
 const JsonValue* member(const JsonValue& object, std::string_view name) {
-  for (const JsonMember& m : object.members)
-    if (m.key == name) return &m.value;
-  return nullptr;
+  const JsonMember* found = member_of(object, name);
+  return found ? &found->value : nullptr;
 }
 
 constexpr const char* kStage = "zero_optimization.stage";

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <set>
@@ -245,6 +246,12 @@ bool read_literal(std::string_view text, JsonValue& v) {
   }
   v = std::move(read);
   return true;
+}
+
+const JsonMember* member_of(const JsonValue& object, std::string_view key) {
+  const auto found = std::find_if(object.members.begin(), object.members.end(),
+                                  [&](const JsonMember& m) { return m.key == key; });
+  return found == object.members.end() ? nullptr : &*found;
 }
 
 JsonDocument read_json_text(std::string_view text) {

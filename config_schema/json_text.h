@@ -36,6 +36,9 @@ struct JsonMember {
   JsonValue value;
 };
 
+// Returns the member of an object with this key, or nullptr.
+const JsonMember* member_of(const JsonValue& object, std::string_view key);
+
 struct JsonError {
   TextPosition where;
   std::string message;

@@ -35,12 +35,6 @@ ReadResult whole_file_problem(const std::string& path, const std::string& messag
   return result;
 }
 
-const JsonMember* member_of(const JsonValue& object, std::string_view key) {
-  const auto found = std::find_if(object.members.begin(), object.members.end(),
-                                  [&](const JsonMember& m) { return m.key == key; });
-  return found == object.members.end() ? nullptr : &*found;
-}
-
 void index_keys(Reading& r) {
   r.keys = describe(r.result.config);
   for (size_t i = 0; i < r.keys.size(); ++i) {

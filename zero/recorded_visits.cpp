@@ -336,10 +336,7 @@ void RecordedVisits::give(int unit) {
 void RecordedVisits::complete(int unit) {
   if (!store_.gradients().trains(unit) || !gradients_[size_t(unit)].open) return;
   gradients_[size_t(unit)].complete = true;
-  if (!store_.gradients().buckets(unit)) {
-    if (!last_ || !store_.gradients().can_reopen(unit)) return;
-    std::erase(used_, sum_of(unit));  // the last time counts
-  }
+  if (!store_.gradients().buckets(unit) && !(last_ && store_.gradients().can_reopen(unit))) return;
   used_.push_back(sum_of(unit));
   run_ahead();
 }
@@ -411,7 +408,8 @@ bool RecordedVisits::end_pass(bool fails) {
   const auto pending = [&] {
     for (size_t u = 0; u < gradients_.size(); ++u)
       if (store_.gradients().buckets(int(u)) ? gradients_[u].open
-                                             : last_ && gradients_[u].complete && !gradients_[u].finished)
+                                             : last_ && gradients_[u].complete && !gradients_[u].finished &&
+                                                   store_.gradients().can_reopen(int(u)))
         return true;
     return false;
   };
@@ -442,7 +440,7 @@ void RecordedVisits::record_anew() {
   for (size_t r = 0; r < sizes.size(); ++r)
     logs.emplace_back(all.begin() + int64_t(r) * most, all.begin() + int64_t(r) * most + sizes[r]);
   *record_ = merged(logs);
-  // A sum of the step is made once, when the last rank has its gradient.
+  // A sum of the step is made once, when the last rank has its gradient for the last time.
   std::vector<bool> later(gradients_.size());
   for (size_t at = record_->size(); at-- > 0;) {
     const int64_t entry = (*record_)[at];

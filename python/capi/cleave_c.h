@@ -66,11 +66,11 @@ CLEAVE_C int cleave_job_barrier(cleave_job* job);
 /* ---- a configuration ---- */
 
 /* Validates a ds_config for the job's world. sections: JSON object of sections that replace those of the
- * text; null removes one; problems in them have the positions of the text. read: JSON object with values (effective value by the
- * path of each key, "zero_optimization.stage") and warnings (one line each, with the position).
- * Error usage (2) lists all problems. */
-CLEAVE_C int cleave_job_read_config(cleave_job* job, const char* text, const char* name,
-                                    const char* sections, char** read);
+ * text; null removes one; problems in them have the positions of the text. read: JSON object with values
+ * (effective value by the path of each key, "zero_optimization.stage") and warnings (one line each, with the
+ * position). Error usage (2) lists all problems. */
+CLEAVE_C int cleave_job_read_config(cleave_job* job, const char* text, const char* name, const char* sections,
+                                    char** read);
 /* Converts JSON with comments or Hjson to strict JSON; empty if it cannot be parsed, in which case
  * cleave_job_read_config reports the error. Needs no job. */
 CLEAVE_C int cleave_config_json(const char* text, const char* name, char** json);
@@ -147,9 +147,10 @@ CLEAVE_C int cleave_use_stream(cleave_engine* engine, void* stream);
  *
  * plan: JSON object with model, parameters, world_size, ranks (equal ranks once, with their memory
  * by kind and category), per_host (bytes per kind, of ranks_per_host), activations, reserve (bytes that
- * a GPU needs outside of the plan: of cuda, and of torch if the activations are known) and table (text). activations: bytes that the caller keeps in addition to the engine, negative if unknown.
- * With pipeline.stages above 1, units is a list with the declaration of each stage. Error memory
- * (3), with the table, if a rank exceeds the limits in options. */
+ * a GPU needs outside of the plan: of cuda, and of torch if the activations are known) and table (text).
+ * activations: bytes that the caller keeps in addition to the engine, negative if unknown. With
+ * pipeline.stages above 1, units is a list with the declaration of each stage. Error memory (3), with the
+ * table, if a rank exceeds the limits in options. */
 CLEAVE_C int cleave_plan(const char* config, const char* config_name, const char* model, const char* units,
                          const cleave_engine_options* options, int32_t world, int32_t ranks_per_host,
                          int64_t activations, char** plan);

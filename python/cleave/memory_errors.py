@@ -47,7 +47,7 @@ def explained(engine: native.NativeEngine, device: torch.device) -> Iterator[Non
     try:
         yield
     except torch.OutOfMemoryError as error:
-        if "memory of " in str(error):  # by an inner context
+        if isinstance(error.__cause__, torch.OutOfMemoryError):  # by an inner context
             raise
         live = engine.facts()["live"].get("device", {})
         wasted = device.type == "cuda" and torch.cuda.memory_reserved(device) > 1.2 * torch.cuda.memory_allocated(device)

@@ -5,7 +5,7 @@ import torch
 
 
 class Full(torch.nn.Module):
-    """A layer for which there is no memory, in one of two passes."""
+    """A layer that finds no memory in one of two passes."""
 
     def __init__(self, where: str) -> None:
         super().__init__()

@@ -261,7 +261,8 @@ TEST(RecordedVisits, DiscardThePassThatFailsOnAnyRank) {
           for (int rank = 0; rank < c.ranks; ++rank)
             for (int n = 6; n > 0; --n) {
               const int u = int(every() % kUnits);
-              if (rank == world.rank() && !(on[size_t(rank)] && n <= 3)) r.use(step, u, true), r.visits.complete(u);
+              if (rank == world.rank() && !(on[size_t(rank)] && n <= 3))
+                r.use(step, u, true), r.visits.complete(u);
               if (!fails) ++times[size_t(rank)][size_t(u)];
             }
           ASSERT_EQ(r.visits.end_pass(on[size_t(world.rank())]), !fails);
