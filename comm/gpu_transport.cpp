@@ -108,10 +108,12 @@ void require_own_gpus(std::span<const RankGpu> ranks) {
   const auto [a, b] = same_gpu(ranks, false);
   if (a < 0 || (ranks[size_t(a)].shares && ranks[size_t(b)].shares)) return;
   std::set<int64_t> gpus;
-  for (const RankGpu& r : ranks)
-    if (r.host == ranks[size_t(a)].host) gpus.insert(r.gpu);
-  const auto here = std::count_if(ranks.begin(), ranks.end(),
-                                  [&](const RankGpu& r) { return r.host == ranks[size_t(a)].host; });
+  size_t here = 0;
+  for (const RankGpu& r : ranks) {
+    if (r.host != ranks[size_t(a)].host) continue;
+    gpus.insert(r.gpu);
+    ++here;
+  }
   fail(
       Exit::usage,
       "GPUs: ranks {} and {} have the same one (got {} ranks on {} GPU{} of their host); start {} there "

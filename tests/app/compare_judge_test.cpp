@@ -147,6 +147,7 @@ TEST_F(CompareJudge, ComparesNoGradientsOfSkippedSteps) {
     Values r = run(rounding, seed);
     r.steps[0].skipped = true;
     r.gradients[1][1][5] = std::numeric_limits<float>::infinity();
+    r.gradients[1][1][6] = float(seed);
     return r;
   };
   const Verdict v = judge(written("first", skipping(0, 2)), written("second", skipping(kRounding, 3)),
