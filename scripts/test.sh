@@ -215,7 +215,7 @@ else
       if ! command -v clang++ >/dev/null; then
         skip "libFuzzer: no clang++ on this machine; broken files of the tests' own making were read by the other builds"
       elif later_build fuzz; then
-        if FUZZ_SEED=$seed ./scripts/fuzz.sh --seconds 10; then ok; else bad "fuzzers"; fi
+        if FUZZ_SEED=$seed ./scripts/fuzz.sh --seconds 5; then ok; else bad "fuzzers"; fi
       fi
     fi
   done
