@@ -25,6 +25,12 @@ std::string text_of(const std::vector<int64_t>& shape) {
   return out.empty() ? "1 value" : out;
 }
 
+// Parameters that are not floating point are stored as words, without their own type.
+std::string shape_of(const json& tensor) {
+  const bool words = tensor["kind"] == "bytes";
+  return text_of(tensor["shape"]) + (words ? " words of 8 bytes" : "");
+}
+
 // Returns the entry of the saving program, or null for another program's.
 json client_of(const checkpoint::CheckpointReader& reader) {
   try {
@@ -101,7 +107,7 @@ void print_table(const json& contents) {
   std::printf("\n%-12s %-*s %-20s %12s %8s\n", "kind", int(wide), "tensor", "shape", "bytes", "records");
   for (const json& t : contents["tensors"])
     std::printf("%-12s %-*s %-20s %12lld %8lld\n", printable(t["kind"].get<std::string>()).c_str(), int(wide),
-                printable(t["tensor"].get<std::string>()).c_str(), text_of(t["shape"]).c_str(),
+                printable(t["tensor"].get<std::string>()).c_str(), shape_of(t).c_str(),
                 t["bytes"].get<long long>(), t["records"].get<long long>());
 }
 

@@ -6,6 +6,7 @@ Expected values come from the same loop in torch alone.
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 import unittest
 from typing import Any
@@ -33,6 +34,8 @@ class Trained(unittest.TestCase):
             for rank, got in enumerate(ranks.answers(2, "trained_cases", "not_floating", folder)):
                 self.assertEqual(got, dict.fromkeys(got, True), f"rank {rank}")
                 self.assertEqual(len(got), 21)
+            told = subprocess.run([ranks.CLEAVE, "inspect", f"{folder}/3"], capture_output=True, text=True, check=True).stdout
+            self.assertRegex(told, r"bytes +int8 +19 words of 8 bytes +152 ")  # of 150 bytes
 
     def test_views_of_packed_integers_stay_valid_until_the_backward(self) -> None:
         for stage in (2, 3):
