@@ -153,6 +153,8 @@ std::vector<VisitCase> cases() {
     all.push_back({.ranks = 1, .parameters = MemoryKind::disk, .overlap = overlap, .room = 200});
     all.push_back({.ranks = 3, .overlap = overlap, .exact = true, .room = 300});
     all.push_back({.ranks = 1, .gradients = MemoryKind::host, .overlap = overlap, .exact = true});
+    for (const int stage : {0, 1, 2})
+      all.push_back({.ranks = 3, .stage = stage, .overlap = overlap, .exact = true});
   }
   return all;
 }
