@@ -7,6 +7,10 @@
 #include "comm/group.h"
 #include "device/memory_block.h"
 
+namespace cleave {
+struct RankGroup;
+}
+
 namespace cleave::comm {
 
 // One rank's part. Calls are enqueued on CUDA streams; their tensors are in memory of the stream's GPU. If a
@@ -18,6 +22,10 @@ class DeviceGroup {
   // Collective over the group, on the host thread, before the first collective; w is first in line. Throws
   // Error(rank_lost) at the group's deadline.
   virtual void meet(const Waiting& w) = 0;
+
+  // Collective, once after meet(), if the group exchanges messages between all pairs: all_to_all and
+  // collectives in pieces. Throws as meet().
+  virtual void meet_pairs(const Waiting&) {}
 
   // Arguments are checked and not empty. All ranks make calls in the same order.
   virtual void all_gather(const Waiting& w, Tensor full, Tensor shard, Range piece, Stream& stream) = 0;
@@ -45,6 +53,8 @@ class DeviceTransport {
   virtual std::unique_ptr<DeviceGroup> over(std::shared_ptr<Group> group, int rank) = 0;
   // Allocator of memory that groups register; null if unused. All ranks have one or none has.
   virtual DeviceAllocator allocator() const { return nullptr; }
+  // Returns the bytes of this rank's GPU that a group takes outside of the memory plan, if they are many.
+  virtual int64_t reserve(const RankGroup&, int /*ranks*/) const { return 0; }
 };
 
 // Operations of a group with a CPU transport beyond collectives: Communicator::transport().
@@ -56,12 +66,16 @@ class TransportAccess {
   // unchanged and returns the reason; otherwise returns an empty string.
   virtual std::string try_to_use(std::shared_ptr<DeviceTransport> transport) = 0;
 
-  // Collective: does the setup of the first collective between GPUs. Setup allocates and maps memory, which
-  // waits for whole GPUs, so call it before a step. No effect without connected GPUs.
-  virtual void open() = 0;
+  // Collective: does the setup of the first collective between GPUs, and with `pairs` that of all_to_all and
+  // of collectives in pieces. Setup allocates and maps memory, which waits for whole GPUs, so call it before
+  // a step. No effect without connected GPUs.
+  virtual void open(bool pairs) = 0;
   // Setup for messages of at most `bytes` from one rank to another. Both ranks call it, in an order
   // that all ranks share.
   virtual void open(int from, int to, int64_t bytes) = 0;
+
+  // As DeviceTransport::reserve; 0 without a transport.
+  virtual int64_t reserve(const RankGroup& group, int ranks) const = 0;
 
   // Allocator of memory to register; null if the transport has no use for it.
   virtual DeviceAllocator allocator() const = 0;

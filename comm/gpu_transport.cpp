@@ -73,10 +73,8 @@ std::string said_of_registering(std::span<const RankGpu> ranks, bool& registers)
   if (not_asked != ranks.end())
     return fmt::format(", no buffers registered (CLEAVE_NCCL_REGISTER is not on at rank {})",
                        not_asked - ranks.begin());
-  registers = ranks[0].nccl >= kNcclRegisters;
-  return registers ? ", buffers registered"
-                   : fmt::format(", no buffers registered (needs NCCL {} or newer)",
-                                 library_version_text(kNcclRegisters));
+  registers = true;
+  return ", buffers registered";
 }
 
 // Reason why they cannot use CUDA IPC, as far as known in advance; empty if none.

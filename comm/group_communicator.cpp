@@ -1,6 +1,7 @@
 #include "comm/group_communicator.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "comm/device_group.h"
 #include "comm/relay.h"
@@ -17,10 +18,62 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
         recvs_(size_t(size())) {}
 
   std::unique_ptr<Communicator> split(const Subgroup& part, const std::string& name) override {
-    auto turn = collectives_.join();
-    const Waiting w =
-        waiting(*group_, rank(), *turn, {.op = Collective::barrier}, "creating group '" + name + "'");
-    first_in_line(*group_, w, *turn);
+    return in_line("creating group '" + name + "'",
+                   [&](const Waiting& w) { return make_part(w, part, name); });
+  }
+
+  void abort(const std::string& reason) override { group_->abort(reason); }
+  TransportAccess* transport() override { return this; }
+
+  void use(std::shared_ptr<DeviceTransport> transport) override { transport_ = std::move(transport); }
+  std::string try_to_use(std::shared_ptr<DeviceTransport> transport) override {
+    transport_ = std::move(transport);
+    try {
+      meet_on_gpus({.op = Collective::barrier});
+      return {};
+    } catch (const Error& e) {
+      if (e.exit() != Exit::usage) throw;
+      on_gpus_.reset(), transport_.reset();
+      return e.what();
+    }
+  }
+  void open(bool pairs) override {
+    if (!transport_) return;
+    if (!met_) meet_on_gpus({.op = Collective::barrier});
+    if (!pairs || met_pairs_) return;
+    in_line("connecting all pairs of GPUs", [&](const Waiting& w) { on_gpus_->meet_pairs(w); });
+    met_pairs_ = true;
+  }
+  void open(int from, int to, int64_t bytes) override {
+    if (!transport_) return;
+    const Call call{.what = "opening the connection"};
+    if (rank() == from)
+      message_on_gpus(sends_[size_t(to)], {Collective::send, DType::uint8, to, bytes}, call,
+                      [&](auto& g, const Waiting& w) { g.open_to(w, to, bytes); });
+    if (rank() == to)
+      message_on_gpus(recvs_[size_t(from)], {Collective::recv, DType::uint8, from, bytes}, call,
+                      [&](auto& g, const Waiting& w) { g.open_from(w, from, bytes); });
+  }
+  int64_t reserve(const RankGroup& group, int ranks) const override {
+    return transport_ ? transport_->reserve(group, ranks) : 0;
+  }
+  DeviceAllocator allocator() const override { return transport_ ? transport_->allocator() : nullptr; }
+  void lend(std::vector<Tensor> buffers) override {
+    lent_ = std::move(buffers);
+    if (!met_ || lent_.empty()) return;
+    in_line("registering buffers with the GPU transport",
+            [&](const Waiting& w) { on_gpus_->lend(w, lent_); });
+  }
+  void take_back() override {
+    lent_.clear();
+    if (met_) on_gpus_->take_back();
+  }
+  std::vector<int64_t> exchange(int64_t mine, const std::string& what) override {
+    return in_line(what, [&](const Waiting& w) { return group_->exchange(w, mine); });
+  }
+
+ private:
+  std::unique_ptr<Communicator> make_part(const Waiting& w, const Subgroup& part, const std::string& name) {
     const std::vector<int64_t> colors = group_->exchange(w, part.color),
                                ranks = group_->exchange(w, part.rank);
     std::vector<int> members(size_t(part.size), -1);
@@ -40,56 +93,6 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
     return made;
   }
 
-  void abort(const std::string& reason) override { group_->abort(reason); }
-  TransportAccess* transport() override { return this; }
-
-  void use(std::shared_ptr<DeviceTransport> transport) override { transport_ = std::move(transport); }
-  std::string try_to_use(std::shared_ptr<DeviceTransport> transport) override {
-    transport_ = std::move(transport);
-    try {
-      meet_on_gpus({.op = Collective::barrier});
-      return {};
-    } catch (const Error& e) {
-      if (e.exit() != Exit::usage) throw;
-      on_gpus_.reset(), transport_.reset();
-      return e.what();
-    }
-  }
-  void open() override {
-    if (transport_ && !met_) meet_on_gpus({.op = Collective::barrier});
-  }
-  void open(int from, int to, int64_t bytes) override {
-    if (!transport_) return;
-    const Call call{.what = "opening the connection"};
-    if (rank() == from)
-      message_on_gpus(sends_[size_t(to)], {Collective::send, DType::uint8, to, bytes}, call,
-                      [&](auto& g, const Waiting& w) { g.open_to(w, to, bytes); });
-    if (rank() == to)
-      message_on_gpus(recvs_[size_t(from)], {Collective::recv, DType::uint8, from, bytes}, call,
-                      [&](auto& g, const Waiting& w) { g.open_from(w, from, bytes); });
-  }
-  DeviceAllocator allocator() const override { return transport_ ? transport_->allocator() : nullptr; }
-  void lend(std::vector<Tensor> buffers) override {
-    lent_ = std::move(buffers);
-    if (!met_ || lent_.empty()) return;
-    auto turn = collectives_.join();
-    const Waiting w = waiting(*group_, rank(), *turn, {.op = Collective::barrier},
-                              "registering buffers with the GPU transport");
-    first_in_line(*group_, w, *turn);
-    on_gpus_->lend(w, lent_);
-  }
-  void take_back() override {
-    lent_.clear();
-    if (met_) on_gpus_->take_back();
-  }
-  std::vector<int64_t> exchange(int64_t mine, const std::string& what) override {
-    auto turn = collectives_.join();
-    const Waiting w = waiting(*group_, rank(), *turn, {.op = Collective::barrier}, what);
-    first_in_line(*group_, w, *turn);
-    return group_->exchange(w, mine);
-  }
-
- private:
   static Waiting waiting(const Group& group, int rank, const Order::Turn& turn, const Post& post,
                          std::string what) {
     return {group.name(), group.ranks(), rank, turn.number(), std::move(what), post};
@@ -98,6 +101,16 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
   static void first_in_line(Group& group, const Waiting& w, Order::Turn& turn) {
     if (!turn.wait_first(group.deadline()))
       group.give_up(w, describe(w) + ": an earlier call of this group on this rank did not end in time");
+  }
+
+  // Returns body(waiting), called on this thread after all earlier collectives.
+  template <class Body>
+  std::invoke_result_t<Body, const Waiting&> in_line(std::string what, Body body,
+                                                     const Post& post = {.op = Collective::barrier}) {
+    auto turn = collectives_.join();
+    const Waiting w = waiting(*group_, rank(), *turn, post, std::move(what));
+    first_in_line(*group_, w, *turn);
+    return body(w);
   }
 
   // Runs body(group, waiting) on the stream after all earlier calls of `order`. The task shares ownership of
@@ -125,12 +138,12 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
   }
 
   void meet_on_gpus(const Post& post) {
-    auto turn = collectives_.join();
-    const Waiting w = waiting(*group_, rank(), *turn, post, "connecting the GPUs");
-    first_in_line(*group_, w, *turn);
-    on_gpus().meet(w);
-    met_ = true;
-    if (!lent_.empty()) on_gpus_->lend(w, lent_);
+    const auto meet = [&](const Waiting& w) {
+      on_gpus().meet(w);
+      met_ = true;
+      if (!lent_.empty()) on_gpus_->lend(w, lent_);
+    };
+    in_line("connecting the GPUs", meet, post);
   }
 
   // Calls body(gpus, waiting) immediately: the GPU stream keeps the order. The first call meets the other
@@ -236,7 +249,7 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
   std::unique_ptr<Relay> relay_;      // created by the first call on a CUDA stream
   std::shared_ptr<DeviceTransport> transport_;
   std::unique_ptr<DeviceGroup> on_gpus_;
-  bool met_ = false;
+  bool met_ = false, met_pairs_ = false;
   std::vector<Tensor> lent_;
 };
 

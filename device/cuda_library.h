@@ -21,9 +21,10 @@ inline constexpr CudaLibraryName kCublasLt{
     130000};
 inline constexpr CudaLibraryName kCudnn{
     "cuDNN", "libcudnn.so.9", "CLEAVE_CUDNN", "nvidia-cudnn-cu13", "cudnnGetVersion", false, 90000};
-// 2.14 is the first version with non-blocking calls and ncclGetLastError.
+// 2.26 is the first version that orders the calls of several communicators and whose allocator uses the
+// granularity that CUDA recommends for a GPU.
 inline constexpr CudaLibraryName kNccl{"NCCL",           "libnccl.so.2", "CLEAVE_NCCL", "nvidia-nccl-cu13",
-                                       "ncclGetVersion", true,           21400};
+                                       "ncclGetVersion", true,           22600};
 
 // A library that stays loaded until the process ends. Takes the first that loads: the file that the variable
 // names, which has no alternative; a library of this process, such as the one that torch loaded; a file in

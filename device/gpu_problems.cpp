@@ -119,15 +119,19 @@ std::string fp8_problem(const Gpu& gpu, Device device, bool scales_of_rows) {
       scales_of_rows ? "9.0" : "8.9 or more", scales_of_rows && capability >= 89 ? "delayed" : "off");
 }
 
-std::string memory_problem(const Gpu& gpu, Device device, int64_t needed) {
-  if (needed + kCudaReserve <= gpu.free_bytes) return {};
+std::string memory_problem(const Gpu& gpu, Device device, int64_t needed, int64_t nccl) {
+  const int64_t reserve = kCudaReserve + nccl;
+  if (needed + reserve <= gpu.free_bytes) return {};
   const std::string found = fmt::format("{} ({}) has {} of its {} free", name_of(device), gpu.name,
                                         format_bytes(gpu.free_bytes), format_bytes(gpu.memory_bytes));
-  const std::string wanted = fmt::format("this rank needs {} and CUDA {} for itself", format_bytes(needed),
-                                         format_bytes(kCudaReserve));
-  if (needed + kCudaReserve > gpu.memory_bytes)
+  const std::string own =
+      nccl > 0 ? fmt::format("{}, CUDA {} and NCCL {}", format_bytes(needed), format_bytes(kCudaReserve),
+                             format_bytes(nccl))
+               : fmt::format("{} and CUDA {}", format_bytes(needed), format_bytes(kCudaReserve));
+  const std::string wanted = "this rank needs " + own + " for itself";
+  if (needed + reserve > gpu.memory_bytes)
     return fmt::format("{}, and {}; `cleave plan` with --device_memory {}MiB suggests changes", found, wanted,
-                       std::max<int64_t>(1, (gpu.memory_bytes - kCudaReserve) >> 20));
+                       std::max<int64_t>(1, (gpu.memory_bytes - reserve) >> 20));
   return fmt::format(
       "{}: others use the rest (nvidia-smi names them), and {}; wait for them, or choose another "
       "GPU with CUDA_VISIBLE_DEVICES",

@@ -48,7 +48,7 @@ std::string fp8_problem(const Gpu& gpu, Device device, bool scales_of_rows);
 
 // Memory of a GPU for CUDA's context, kernels and libraries: 602 MiB on an H100, rounded up.
 inline constexpr int64_t kCudaReserve = int64_t{1} << 30;
-// Returns why `needed` bytes plus CUDA's own memory are not free on the GPU; empty if they are.
-std::string memory_problem(const Gpu& gpu, Device device, int64_t needed);
+// Returns why `needed` bytes plus CUDA's own memory and NCCL's are not free on the GPU; empty if they are.
+std::string memory_problem(const Gpu& gpu, Device device, int64_t needed, int64_t nccl = 0);
 
 }  // namespace cleave

@@ -3,8 +3,10 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "comm/gpu_reserve.h"
 #include "core/json_path.h"
 #include "core/units.h"
+#include "device/gpu_problems.h"
 #include "plan/job_plan.h"
 #include "plan/memory_json.h"
 
@@ -108,6 +110,38 @@ std::string format(const JobPlan& plan) {
              format_moved(*largest));
 }
 
+int64_t most_device_bytes(const JobPlan& plan) {
+  int64_t most = 0;
+  for (const RankPlan& r : plan.ranks) most = std::max(most, r.memory.total(MemoryKind::device));
+  return most;
+}
+
+GpuReserve gpu_reserve(const JobPlan& plan) {
+  const MeshShape& m = plan.mesh;
+  using Purpose = RankGroup::Purpose;
+  int64_t nccl = comm::nccl_reserve({Axis::data}, m.data) + comm::nccl_reserve({Axis::tensor}, m.tensor) +
+                 comm::nccl_reserve({Axis::sequence}, m.sequence);
+  for (const Purpose p : {Purpose::activations, Purpose::gradients})
+    nccl += comm::nccl_reserve({Axis::pipe, p}, m.pipe);
+  int64_t of_parts = 0;
+  for (const RankPlan& r : plan.ranks) {
+    int64_t mine = 0;
+    for (const GroupTraffic& t : r.sent)
+      for (const Purpose p : {Purpose::near, Purpose::across, Purpose::parts, Purpose::tied})
+        if (t.group.purpose == p) mine += comm::nccl_reserve(t.group, 2);
+    of_parts = std::max(of_parts, mine);
+  }
+  return {kCudaReserve, nccl + of_parts, 0};
+}
+
+std::string GpuReserve::line(int64_t engine) const {
+  std::string out = fmt::format("a GPU also needs {} for CUDA", format_bytes(cuda));
+  if (nccl > 0) out += fmt::format(", {} for NCCL", format_bytes(nccl));
+  if (!torch) return out + ", and memory for what PyTorch keeps: a trace adds it\n";
+  if (*torch > 0) out += fmt::format(" and {} for PyTorch", format_bytes(*torch));
+  return out + fmt::format(": {} in all\n", format_bytes(engine + cuda + nccl + *torch));
+}
+
 std::string to_json(const JobPlan& plan) {
   json ranks = json::array();
   for (const RankPlan& r : plan.ranks) {
@@ -128,11 +162,18 @@ std::string to_json(const JobPlan& plan) {
                      {"comm_bytes_total", r.sent_total()},
                      {"comm_bytes_between_nodes", r.sent_between_nodes()}});
   }
-  return json{{"model", path_in_json(plan.model)},  {"parameters", plan.params},
-              {"frozen_parameters", plan.frozen},   {"mesh", as_json(plan.mesh)},
-              {"world_size", plan.mesh.size()},     {"flops_per_step", plan.flops},
-              {"pipeline", plan.pipeline},          {"idle_share", plan.idle_share},
-              {"every_rank_tried", plan.tried_all}, {"ranks", ranks}}
+  const GpuReserve reserve = gpu_reserve(plan);
+  return json{{"reserve", {{"cuda", reserve.cuda}, {"nccl", reserve.nccl}}},
+              {"model", path_in_json(plan.model)},
+              {"parameters", plan.params},
+              {"frozen_parameters", plan.frozen},
+              {"mesh", as_json(plan.mesh)},
+              {"world_size", plan.mesh.size()},
+              {"flops_per_step", plan.flops},
+              {"pipeline", plan.pipeline},
+              {"idle_share", plan.idle_share},
+              {"every_rank_tried", plan.tried_all},
+              {"ranks", ranks}}
       .dump(2);
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,20 @@ CallProof prove_calls(int world, const EngineMaker& make);
 // Returns the rank of each stage with the largest needs, in order: ranks of a stage may differ by a few
 // bytes.
 std::vector<const RankPlan*> largest_of_stages(const JobPlan& plan);
+
+// Bytes of a rank's GPU outside of the plan, whose limits are those of the engine.
+struct GpuReserve {
+  int64_t cuda = 0;                   // context, kernels and libraries
+  int64_t nccl = 0;                   // most of any rank; 0 on one rank
+  std::optional<int64_t> torch = {};  // empty: unknown
+
+  // Returns a line for users; `engine` is the planned memory of the rank with the largest needs.
+  std::string line(int64_t engine) const;
+};
+// Without PyTorch: `torch` is 0.
+GpuReserve gpu_reserve(const JobPlan& plan);
+// Returns the planned device memory of the rank with the largest needs.
+int64_t most_device_bytes(const JobPlan& plan);
 
 std::string format(const JobPlan& plan);   // for users
 std::string to_json(const JobPlan& plan);  // one object, all values in bytes

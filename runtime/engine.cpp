@@ -122,19 +122,6 @@ Engine::State::State(const config::DsConfig& c, const ModelFactory& make, comm::
   set_units(rank_units(model, pipeline, settings.place.pipe));
 }
 
-// In rank order from the first stage, which is the same on all ranks.
-void Engine::State::open_pipe() {
-  const Stage& stage = layers().stage;
-  const int stages = settings.mesh.pipe, here = settings.place.pipe;
-  for (int from = 0; from < stages; ++from) {
-    const int to = (from + 1) % stages;
-    const int64_t bytes = here == from ? stage.bytes_to_others() : here == to ? stage.bytes_from_others() : 0;
-    comm::TransportAccess *up = ranks.activations().transport(), *down = ranks.gradients().transport();
-    if (bytes > 0 && up) up->open(from, to, bytes);
-    if (bytes > 0 && down && settings.trains) down->open(to, from, bytes);
-  }
-}
-
 void Engine::State::make_texts() {
   if (options.texts == 0) return;
   const tensor_parallel::TensorAxis& tensor = ranks.axes().tensor;
@@ -160,7 +147,8 @@ Engine::Engine(const config::DsConfig& config, const ModelFactory& make, comm::C
                const EngineOptions& options)
     : EngineBase(std::make_unique<State>(config, make, world, options)) {
   state().start();
-  state().open_pipe();
+  const Stage& stage = state().layers().stage;
+  state().ranks.open_pipe(stage.bytes_to_others(), stage.bytes_from_others(), state().settings.trains);
   state().make_texts();
   state().make_graphs();
 }

@@ -61,7 +61,6 @@ struct Engine::State : EngineCore {
   StageComputation& layers() const { return static_cast<StageComputation&>(*computes); }
   void make_texts();
   void make_graphs();
-  void open_pipe();  // collective over the pipe: opens the GPU transports of its messages
 
   // Returns the mean number of targets per micro-batch of the step over all ranks. Throws Error(data) on
   // every rank if no micro-batch has a target.

@@ -139,6 +139,13 @@ struct UnitEngine::State : EngineCore {
   }
   int up() const { return shape(1).up(settings.place.pipe); }
   int down() const { return shape(1).down(settings.place.pipe); }
+  // Connects the stages; the size of their messages is only known in the first pass.
+  void open_pipe() const {
+    const int stage = settings.place.pipe, end = settings.mesh.pipe - 1;
+    if (end == 0) return;
+    const bool wraps = config.pipeline.virtual_stages > 1;  // the last stage sends to the first
+    ranks.open_pipe(stage < end || wraps, stage > 0 || wraps, settings.trains);
+  }
   // Returns the shape of a chunk's activations in this walk; calls `tell` if it is unknown or if shapes
   // change.
   std::string& shape_of(std::map<int, std::string>& said, int chunk,
@@ -169,6 +176,7 @@ UnitEngine::UnitEngine(const config::DsConfig& config, const std::string& name,
                        const UnitOptions& options)
     : EngineBase(std::make_unique<State>(config, name, units, world, options)) {
   core().start();
+  state().open_pipe();
 }
 UnitEngine::~UnitEngine() = default;
 

@@ -53,6 +53,8 @@ class ParameterStore {
   // Returns each group with more than one rank that the units' shardings use, once, in an order that is the
   // same on all its ranks.
   std::vector<comm::Communicator*> groups() const;
+  // Returns true if these groups gather some unit in pieces.
+  bool gathers_in_pieces() const { return weights_.in_pieces(); }
   // Makes work enqueued on compute from now on see the published weights.
   void wait_for_weights() { weights_.wait_for_published(); }
 

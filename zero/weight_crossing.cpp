@@ -20,8 +20,11 @@ WeightCrossing::Route WeightCrossing::of_publication(const StoredUnit& unit) con
 }
 
 void WeightCrossing::add_unit(const StoredUnit& unit) {
-  for (const Route& route : {of_use(unit), of_publication(unit)})
-    most_ = std::max(most_, route.bytes() * route.ranks.size());
+  for (const Route& route : {of_use(unit), of_publication(unit)}) {
+    const int64_t each = route.bytes(), size = route.ranks.size();
+    most_ = std::max(most_, each * size);
+    in_pieces_ = in_pieces_ || (size > 1 && (each > 0 ? each : route.numel) > options_.gather_numel / size);
+  }
 }
 
 void WeightCrossing::commit() {

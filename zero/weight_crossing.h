@@ -16,6 +16,9 @@ class WeightCrossing {
   void add_unit(const StoredUnit& unit);
   void commit();
 
+  // Returns true if a gather of some unit exceeds StoreOptions::gather_numel, so that pieces are gathered.
+  bool in_pieces() const { return in_pieces_; }
+
   // whole = the shards of all ranks of gather_on_use, with equal values on each rank: a rounding form also
   // rounds this rank's own shard. The shard may be its own range of `whole`.
   void gather(const StoredUnit& unit, Tensor whole, Tensor shard);
@@ -39,6 +42,7 @@ class WeightCrossing {
   std::unique_ptr<WeightForm> used_, published_;
   Stream& comm_;
   int64_t most_ = 0;  // bytes of all parts of a unit, maximum over units
+  bool in_pieces_ = false;
   Buffer travelling_;
 };
 

@@ -27,6 +27,7 @@ class WeightShards {
 
   int units() const { return int(units_.size()); }
   const StoredUnit& unit(int unit) const { return *units_[size_t(unit)].of; }
+  bool in_pieces() const { return crossing_.in_pieces(); }  // gathers of some unit
 
   // No shard is written between begin_step and end_step. A pass may also run outside a step.
   void begin_step() { disk_.begin_step(); }

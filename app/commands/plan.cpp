@@ -150,7 +150,9 @@ void print(const plan::Candidate& candidate, const std::optional<plan::StepTime>
     std::printf("%s\n",
                 (time ? plan::to_json(candidate.plan, *time) : plan::to_json(candidate.plan)).c_str());
   else
-    std::printf("%s\n%s", plan::format(candidate.plan).c_str(), time ? plan::format(*time).c_str() : "");
+    std::printf("%s\n%s%s", plan::format(candidate.plan).c_str(),
+                plan::gpu_reserve(candidate.plan).line(plan::most_device_bytes(candidate.plan)).c_str(),
+                time ? plan::format(*time).c_str() : "");
   if (!o.html.empty()) {
     std::ofstream page(o.html);
     page << plan::to_html(candidate.plan);

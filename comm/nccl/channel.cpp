@@ -9,6 +9,11 @@ NcclChannel::NcclChannel(Group& group, const Waiting& w, NcclLink::Member member
   check(make_stream(&stream_, Stream::Turn::first), "cudaStreamCreate");
   for (cudaEvent_t* e : {&copied_, &sent_})
     check(cudaEventCreateWithFlags(e, cudaEventDisableTiming), "cudaEventCreate");
+  const NcclLink::FirstCall message[] = {[sends = member.rank == 0](const NcclLibrary& nccl, ncclComm_t comm,
+                                                                    float* in, float* out, cudaStream_t s) {
+    return sends ? nccl.send(in, 1, ncclFloat32, 1, comm, s) : nccl.recv(out, 1, ncclFloat32, 0, comm, s);
+  }};
+  link_.make_first_calls(w, message);
 }
 
 NcclChannel::~NcclChannel() {

@@ -31,12 +31,10 @@ Loaded load() {
   library.find("ncclSend", l.send), library.find("ncclRecv", l.recv);
   library.find("ncclGroupStart", l.group_start);
   library.find("ncclGroupEnd", l.group_end);
-  if (library.version() >= kNcclRegisters) {
-    library.find("ncclMemAlloc", l.mem_alloc);
-    library.find("ncclMemFree", l.mem_free);
-    library.find("ncclCommRegister", l.comm_register);
-    library.find("ncclCommDeregister", l.comm_deregister);
-  }
+  library.find("ncclMemAlloc", l.mem_alloc);
+  library.find("ncclMemFree", l.mem_free);
+  library.find("ncclCommRegister", l.comm_register);
+  library.find("ncclCommDeregister", l.comm_deregister);
   out.status = {library.version(), library.problem(), library.path(), library.place()};
   return out;
 }

@@ -25,7 +25,6 @@ struct NcclLibrary {
   decltype(&ncclRecv) recv;
   decltype(&ncclGroupStart) group_start;
   decltype(&ncclGroupEnd) group_end;
-  // Null if the library is older than kNcclRegisters.
   decltype(&ncclMemAlloc) mem_alloc;
   decltype(&ncclMemFree) mem_free;
   decltype(&ncclCommRegister) comm_register;

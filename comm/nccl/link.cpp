@@ -12,6 +12,24 @@ using namespace std::chrono_literals;
 
 constexpr auto kParting = 5s;
 
+// A stream, and memory for its calls.
+struct Scratch {
+  Scratch(size_t floats, int device) {
+    cuda_check(make_stream(&stream, Stream::Turn::first), "cudaStreamCreate", device);
+    cuda_check(cudaMalloc(reinterpret_cast<void**>(&memory), floats * sizeof(float)), "cudaMalloc", device);
+  }
+  ~Scratch() {
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+    cudaFree(memory);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  cudaStream_t stream = nullptr;
+  float* memory = nullptr;
+};
+
 }  // namespace
 
 NcclLink::NcclLink(Group& group, const Waiting& w, Member member, const ncclUniqueId& id)
@@ -90,10 +108,9 @@ void NcclLink::throw_if_given_up(const Waiting& w) {
   require(given_up_.empty(), Exit::rank_lost, "{} was aborted: {}", describe(w), given_up_);
 }
 
-// Non-blocking NCCL calls may continue in the background; the next call must wait for them.
-void NcclLink::settle(const Waiting& w, ncclResult_t result, const char* doing) {
+void NcclLink::wait_until(const Waiting& w, const char* doing, const std::function<bool()>& done) {
   const auto deadline = group_.deadline();
-  for (; result == ncclInProgress; result = state()) {
+  while (!done()) {
     throw_if_given_up(w);
     const std::string lost = group_.lost();
     require(lost.empty(), Exit::rank_lost, "{} was aborted: {}", describe(w), lost);
@@ -102,6 +119,14 @@ void NcclLink::settle(const Waiting& w, ncclResult_t result, const char* doing) 
                                     double(group_.options().timeout.count()) / 1000));
     std::this_thread::sleep_for(50us);
   }
+}
+
+// Non-blocking NCCL calls may continue in the background; the next call must wait for them.
+void NcclLink::settle(const Waiting& w, ncclResult_t result, const char* doing) {
+  wait_until(w, doing, [&] {
+    if (result == ncclInProgress) result = state();
+    return result != ncclInProgress;
+  });
   if (result == ncclSuccess) return;
   throw_if_given_up(w);
   group_.give_up(w,
@@ -121,6 +146,25 @@ void NcclLink::enqueue(const Waiting& w, cudaStream_t stream, const Body& body) 
   }
   settle(w, result, "enqueueing");
   flights_.end(stream);
+}
+
+void NcclLink::make_first_calls(const Waiting& w, std::span<const FirstCall> calls) {
+  const Scratch scratch(size_t(2 * member_.size), member_.device);
+  try {
+    for (const FirstCall& call : calls)
+      enqueue(w, scratch.stream, [&](const NcclLibrary& nccl, ncclComm_t comm) {
+        return call(nccl, comm, scratch.memory, scratch.memory + member_.size, scratch.stream);
+      });
+    cudaError_t state = cudaErrorNotReady;
+    wait_until(w, "the first calls",
+               [&] { return (state = cudaStreamQuery(scratch.stream)) != cudaErrorNotReady; });
+    cudaGetLastError();  // "not ready" stays as an error until it is read
+    cuda_check(state, "cudaStreamQuery", member_.device);
+  } catch (...) {
+    abort("its first calls failed");  // the stream could wait for a lost rank
+    throw;
+  }
+  throw_if_given_up(w);
 }
 
 void NcclLink::finish() {

@@ -28,6 +28,13 @@ class NcclLink final : public WatchedLink {
   // Enqueues the NCCL calls of `body` on `stream`. Throws Error(rank_lost) if the link was aborted.
   void enqueue(const Waiting& w, cudaStream_t stream, const Body& body);
 
+  // Calls with one element per rank; `in` and `out` hold one per rank of the communicator.
+  using FirstCall =
+      std::function<ncclResult_t(const NcclLibrary&, ncclComm_t, float* in, float* out, cudaStream_t)>;
+  // Makes these calls and waits for them. NCCL allocates at the first call of a kind and at the first message
+  // to a rank, which would wait for whole GPUs in a step.
+  void make_first_calls(const Waiting& w, std::span<const FirstCall> calls);
+
   // Registers exactly this memory (comm/nccl/nccl_memory.h), so that NCCL can access it in place if its
   // transports support that. On failure, prints one line to stderr and returns false; a part may then be
   // registered.
@@ -42,6 +49,7 @@ class NcclLink final : public WatchedLink {
 
  private:
   void settle(const Waiting& w, ncclResult_t result, const char* doing);
+  void wait_until(const Waiting& w, const char* doing, const std::function<bool()>& done);
   ncclResult_t state();
   ncclResult_t settled(ncclResult_t result, Clock::time_point until) const;
   std::string explain(ncclResult_t result);

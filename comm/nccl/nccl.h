@@ -16,14 +16,9 @@ struct NcclStatus {
 // Loads libnccl.so.2 at the first call; never throws.
 NcclStatus nccl_status();
 
-// First version with registered buffers. From this version on, NCCL's allocator, which registration needs,
-// uses the granularity that CUDA recommends for a GPU, multiples of 2 MiB; earlier versions use the
-// unpredictable granularity of multicast objects.
-inline constexpr int kNcclRegisters = 22600;
-
 struct NcclUse {
   bool shared_gpus = false;  // several ranks may share a GPU (NCCL 2.30 or newer)
-  bool registers = false;    // registers buffers (kNcclRegisters or newer); equal on all ranks
+  bool registers = false;    // registers buffers; equal on all ranks
 };
 // `device` is this rank's GPU. Throws Error(usage) if nccl_status() has a problem.
 std::shared_ptr<DeviceTransport> nccl_transport(Device device, NcclUse use);

@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "comm/gpu_reserve.h"
 #include "comm/nccl/channel.h"
 #include "comm/nccl/nccl_memory.h"
 #include "device/cuda/check.h"
@@ -50,6 +51,37 @@ class NcclGroup final : public WatchedGroup {
     if (group().size() > 1) group().broadcast(w, bytes_of(id), 0);
     all_ =
         &keep(std::make_unique<NcclLink>(group(), w, NcclLink::Member{rank(), group().size(), device()}, id));
+    using Nccl = const NcclLibrary&;
+    const NcclLink::FirstCall calls[] = {[](Nccl n, ncclComm_t c, float* in, float* out, cudaStream_t s) {
+                                           return n.all_gather(in, out, 1, ncclFloat32, c, s);
+                                         },
+                                         [](Nccl n, ncclComm_t c, float* in, float* out, cudaStream_t s) {
+                                           return n.reduce_scatter(in, out, 1, ncclFloat32, ncclSum, c, s);
+                                         },
+                                         [](Nccl n, ncclComm_t c, float* in, float* out, cudaStream_t s) {
+                                           return n.all_reduce(in, out, 1, ncclFloat32, ncclSum, c, s);
+                                         },
+                                         [](Nccl n, ncclComm_t c, float* in, float* out, cudaStream_t s) {
+                                           return n.broadcast(in, out, 1, ncclFloat32, 0, c, s);
+                                         },
+                                         [](Nccl n, ncclComm_t c, float* in, float* out, cudaStream_t s) {
+                                           return n.reduce(in, out, 1, ncclFloat32, ncclSum, 0, c, s);
+                                         }};
+    all_->make_first_calls(w, calls);
+  }
+
+  void meet_pairs(const Waiting& w) override {
+    const NcclLink::FirstCall to_each[] = {
+        [this](const NcclLibrary& nccl, ncclComm_t comm, float* in, float* out, cudaStream_t s) {
+          ncclResult_t result = nccl.group_start();
+          for (int r = 0; r < group().size() && result == ncclSuccess; ++r) {
+            if (r == rank()) continue;
+            result = nccl.send(in + r, 1, ncclFloat32, r, comm, s);
+            if (result == ncclSuccess) result = nccl.recv(out + r, 1, ncclFloat32, r, comm, s);
+          }
+          return ended(nccl, result);
+        }};
+    all_->make_first_calls(w, to_each);
   }
 
   // NCCL requires that buffers are registered on all ranks or on none, and that they come from one allocator.
@@ -194,6 +226,7 @@ class NcclTransport final : public WatchedTransport<NcclGroup> {
  public:
   NcclTransport(Device device, bool registers) : WatchedTransport(device), registers_(registers) {}
   DeviceAllocator allocator() const override { return registers_ ? nccl_allocate : nullptr; }
+  int64_t reserve(const RankGroup& group, int ranks) const override { return nccl_reserve(group, ranks); }
 
  private:
   const bool registers_;
@@ -202,11 +235,14 @@ class NcclTransport final : public WatchedTransport<NcclGroup> {
 }  // namespace
 
 std::shared_ptr<DeviceTransport> nccl_transport(Device device, NcclUse use) {
-  const NcclLibrary& nccl = nccl_library();
-  CHECK(!use.registers || nccl.mem_alloc, "NCCL {} has no allocator",
-        library_version_text(nccl_status().version));
-  // NCCL reads this variable once, when the first communicator is made.
+  (void)nccl_library();  // throws if it cannot be used
+  // NCCL reads these variables once, when the first communicator is made; values of the user stay.
   if (use.shared_gpus) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+  // Ranks launch the calls of several communicators in the order of the program. Otherwise two ranks may
+  // each wait in a call for which the other has no room.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+  // Connects ranks, and allocates for it, when a communicator is made instead of in a step.
+  setenv("NCCL_RUNTIME_CONNECT", "0", 0);
   return std::make_shared<NcclTransport>(device, use.registers);
 }
 

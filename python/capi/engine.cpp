@@ -259,20 +259,8 @@ int64_t torch_reserve(const Made& made, int64_t activations) {
   return kWorkspaces + 2 * largest * size_of(runtime::model_dtype(made.config)) + activations / kPartUnused;
 }
 
-// Memory of a GPU outside the engine. It is not in the plan, whose limits are those of the engine.
-struct Reserve {
-  int64_t cuda = kCudaReserve, torch = -1;  // torch: negative if the activations are unknown
-
-  std::string line(int64_t engine) const {
-    if (torch < 0)
-      return fmt::format("a GPU also needs {} for CUDA, and memory for what PyTorch keeps: a trace adds it\n",
-                         format_bytes(cuda));
-    return fmt::format("a GPU also needs {} for CUDA and {} for PyTorch: {} in all\n", format_bytes(cuda),
-                       format_bytes(torch), format_bytes(engine + cuda + torch));
-  }
-};
-
-Json json_of(const plan::JobPlan& plan, int ranks_per_host, int64_t activations, const Reserve& reserve) {
+Json json_of(const plan::JobPlan& plan, int ranks_per_host, int64_t activations,
+             const plan::GpuReserve& reserve) {
   Json ranks = Json::array();
   for (const plan::RankPlan& r : plan.ranks)
     ranks.push_back({{"ranks", r.ranks}, {"memory", json_of(r.memory)}});
@@ -284,16 +272,17 @@ Json json_of(const plan::JobPlan& plan, int ranks_per_host, int64_t activations,
   if (activations >= 0)
     table += fmt::format("of activations, {} are what torch keeps of a micro-batch for its backward\n",
                          format_bytes(activations));
-  int64_t most = 0;
-  for (const plan::RankPlan& r : plan.ranks) most = std::max(most, r.memory.total(MemoryKind::device));
-  table += reserve.line(most);
+  table += reserve.line(plan::most_device_bytes(plan));
   return {{"model", plan.model},
           {"parameters", plan.params},
           {"world_size", plan.mesh.size()},
           {"ranks", ranks},
           {"per_host", per_host},
           {"activations", activations >= 0 ? Json(activations) : Json()},
-          {"reserve", {{"cuda", reserve.cuda}, {"torch", reserve.torch >= 0 ? Json(reserve.torch) : Json()}}},
+          {"reserve",
+           {{"cuda", reserve.cuda},
+            {"nccl", reserve.nccl},
+            {"torch", reserve.torch ? Json(*reserve.torch) : Json()}}},
           {"table", table}};
 }
 
@@ -379,7 +368,8 @@ int cleave_plan(const char* config, const char* config_name, const char* model, 
     for (plan::RankPlan& r : planned.ranks)
       r.memory.at(MemoryKind::device, Category::activations) += std::max<int64_t>(0, activations);
     planned.check_fits(made.options.engine.limits);
-    capi::Reserve reserve;
+    plan::GpuReserve reserve = plan::gpu_reserve(planned);
+    reserve.torch.reset();
     if (activations >= 0) reserve.torch = capi::torch_reserve(made, activations);
     given(plan, "plan") = handed_over(capi::json_of(planned, ranks_per_host, activations, reserve).dump());
   });

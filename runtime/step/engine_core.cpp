@@ -72,8 +72,8 @@ void EngineCore::check_memory() {
       });
   if (!settings.device.is_cuda() || options.dry) return;
   ranks.agree([&] {  // before any rank allocates, because ranks may share a GPU
-    const std::string problem =
-        memory_problem(cuda_gpu(settings.device), settings.device, needs.memory.total(MemoryKind::device));
+    const std::string problem = memory_problem(cuda_gpu(settings.device), settings.device,
+                                               needs.memory.total(MemoryKind::device), ranks.reserve());
     require(problem.empty(), Exit::memory, "{}", problem);
   });
 }
@@ -99,7 +99,7 @@ void EngineCore::allocate() {
   computes = computation(*rank, *streams, memory);
   state_copy = copy_of_state(*rank, *computes, *streams, memory);
   if (settings.device.is_cuda() && !settings.dry) {
-    ranks.open(rank->store.groups());
+    ranks.open(rank->store.groups(), rank->store.gathers_in_pieces());
     loan = BufferLoan(ranks.data_groups(), memory.moved());
     // Allocation may wait for all work of a GPU, including that of another rank that waits for this one.
     ranks.agree([] {});

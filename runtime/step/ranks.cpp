@@ -83,11 +83,25 @@ std::vector<comm::Communicator*> Ranks::data_groups() const {
   return out;
 }
 
-void Ranks::open(std::vector<comm::Communicator*> groups) const {
-  groups.insert(groups.end(), {mesh_.tensor, mesh_.sequence});
-  for (const auto& [unit, group] : tied_) groups.push_back(group.get());
-  for (comm::Communicator* group : groups)
-    if (comm::TransportAccess* own = group->transport()) own->open();
+void Ranks::open(std::span<comm::Communicator* const> groups, bool in_pieces) const {
+  const auto open = [](comm::Communicator& group, bool pairs) {
+    if (comm::TransportAccess* own = group.transport()) own->open(pairs);
+  };
+  for (comm::Communicator* group : groups) open(*group, in_pieces);
+  open(*mesh_.tensor, false), open(*mesh_.sequence, true);
+  for (const auto& [unit, group] : tied_) open(*group, false);
+}
+
+// In rank order from the first stage, which is the same on all ranks.
+void Ranks::open_pipe(int64_t to_next, int64_t from_before, bool gradients) const {
+  const int stages = mesh_.pipe->size(), here = mesh_.pipe->rank();
+  for (int from = 0; from < stages; ++from) {
+    const int to = (from + 1) % stages;
+    const int64_t bytes = here == from ? to_next : here == to ? from_before : 0;
+    comm::TransportAccess *up = activations_->transport(), *down = gradients_->transport();
+    if (bytes > 0 && up) up->open(from, to, bytes);
+    if (bytes > 0 && down && gradients) down->open(to, from, bytes);
+  }
 }
 
 std::vector<Ranks::Group> Ranks::groups() const {
@@ -105,6 +119,13 @@ std::vector<Ranks::Group> Ranks::groups() const {
       add({Axis::pipe, Purpose::gradients}, gradients_.get());
   for (const auto& [unit, group] : tied_) add(tied_by(unit), group.get());
   return out;
+}
+
+int64_t Ranks::reserve() const {
+  const comm::TransportAccess* own = world_.transport();
+  int64_t sum = 0;
+  for (const Group& g : groups()) sum += own ? own->reserve(g.what, g.ranks->size()) : 0;
+  return sum;
 }
 
 void Ranks::agree(comm::Communicator& group, const std::function<void()>& check,

@@ -39,8 +39,15 @@ class Ranks {
   std::vector<comm::Communicator*> data_groups() const;
 
   // Opens the GPU transports of these groups, the cutting axes and the tied units for their messages in a
-  // step. Collective.
-  void open(std::vector<comm::Communicator*> groups) const;
+  // step. in_pieces: these groups gather in pieces. Collective.
+  void open(std::span<comm::Communicator* const> groups, bool in_pieces) const;
+
+  // Returns the bytes of this rank's GPU that the transport takes for the groups, outside of the plan.
+  int64_t reserve() const;
+
+  // Opens them for the messages of a pipeline, which have at most these bytes to the next stage and from the
+  // one before, or none. Collective over the pipe.
+  void open_pipe(int64_t to_next, int64_t from_before, bool gradients) const;
 
   // Returns each group of more than one rank that this rank communicates in, once.
   struct Group {

@@ -146,7 +146,7 @@ TEST_F(CompareJudge, ComparesNoGradientsOfSkippedSteps) {
   const auto skipping = [](double rounding, unsigned seed) {
     Values r = run(rounding, seed);
     r.steps[0].skipped = true;
-    r.gradients[1][1][5] = std::numeric_limits<float>::infinity();
+    r.gradients[1][1][5] = std::numeric_limits<float>::quiet_NaN();
     r.gradients[1][1][6] = float(seed);
     return r;
   };

@@ -87,10 +87,10 @@ TEST(DeviceTransport, IsOpenedOnceByTheRanksThatItConnects) {
   run_ranks(3, [](Communicator& world) {
     Told told;
     TransportAccess& own = *world.transport();
-    own.open(), own.open(1, 2, 10);
+    own.open(true), own.open(1, 2, 10);
     EXPECT_EQ(told.met, 0) << "no GPUs are connected";
     own.use(std::make_shared<TalkingTransport>(told));
-    own.open(), own.open();
+    own.open(false), own.open(false);
     EXPECT_EQ(told.met, 1);
     own.open(1, 2, 64);
     using Opened = std::vector<std::pair<int, int64_t>>;

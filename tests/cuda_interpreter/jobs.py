@@ -153,13 +153,13 @@ JOBS = [
     ),
     Job(
         "two versions of NCCL",
-        [{"CLEAVE_GPU_TRANSPORT": "nccl"}, {"CLEAVE_GPU_TRANSPORT": "nccl", "CUDA_INTERPRETER_NCCL_VERSION": "22505"}],
-        ["NCCL: versions differ (rank 0 has", "rank 1 has 2.25.5); install the same version on all hosts"],
+        [{"CLEAVE_GPU_TRANSPORT": "nccl"}, {"CLEAVE_GPU_TRANSPORT": "nccl", "CUDA_INTERPRETER_NCCL_VERSION": "22705"}],
+        ["NCCL: versions differ (rank 0 has", "rank 1 has 2.27.5); install the same version on all hosts"],
     ),
     Job(
         "an old NCCL",
         [{"CLEAVE_GPU_TRANSPORT": "nccl", "CUDA_INTERPRETER_NCCL_VERSION": "21200"}] * 2,
-        ["NCCL: unsupported version (got 2.12.0, expected 2.14.0 or newer", "pip install"],
+        ["NCCL: unsupported version (got 2.12.0, expected 2.26.0 or newer", "pip install"],
     ),
     Job(
         "two versions of torch",

@@ -47,9 +47,12 @@ ncclResult_t launch() {
     }
     if (parts.size() > kSlots) return refuse(comm, text("a group of %zu calls", parts.size()));
     if (parts.empty()) continue;
-    std::lock_guard lock(comm->mutex);
+    std::unique_lock lock(comm->mutex);
+    for (const Part& p : parts)
+      if (const std::string no = connect(comm, p); !no.empty()) return refuse(comm, no);
     auto work = [comm, parts, s = reinterpret_cast<Stream*>(calls[0].stream)] { give(comm, s, parts); };
     if (comm->blocking || comm->random() % 2 == 0) {
+      lock.unlock();  // a full stream waits for the GPU, which takes the lock
       work();
     } else {
       comm->held.push_back(work), comm->looks = 1 + int(comm->random() % kMostLooks);
@@ -156,7 +159,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   *state = ncclSuccess;
   if (comm->shared->broken.load() == 2) return *state = ncclInvalidUsage, ncclSuccess;
   if (comm->left) return *state = ncclRemoteError, ncclSuccess;
-  std::lock_guard lock(comm->mutex);
+  std::unique_lock lock(comm->mutex);
   const State now = comm->state;
   if (now == State::ready || now == State::finalized) return ncclSuccess;
   *state = ncclInProgress;
@@ -164,7 +167,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
                    : now == State::finalizing ? comm->turn == comm->tickets
                                               : true;
   if (!may || --comm->looks > 0) return ncclSuccess;
-  for (const auto& work : std::exchange(comm->held, {})) work();
+  const auto held = std::exchange(comm->held, {});
+  lock.unlock();
+  for (const auto& work : held) work();
   comm->state = now == State::finalizing ? State::finalized : State::ready;
   *state = ncclSuccess;
   return ncclSuccess;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -96,6 +97,7 @@ struct ncclComm {
   int looks = 0;                            // queries until the operation in progress is complete
   std::vector<std::function<void()>> held;  // work that waits for it
   std::map<void*, nccl_standin::Range> registered;
+  std::set<std::pair<nccl_standin::Op, int>> connected;  // kinds of calls made, and ranks messaged
   uint64_t collectives = 0, sent[nccl_standin::kMostRanks] = {}, received[nccl_standin::kMostRanks] = {};
   uint64_t tickets = 0;
   std::atomic<bool> left{false};  // left by a rank with data that this rank needed
@@ -134,6 +136,10 @@ ncclResult_t refuse(ncclComm_t comm, const std::string& why);
 std::string obstacle(ncclComm_t comm, const char* call);
 std::string problem_of(const Called& c);
 std::string overlap(std::span<const Called> calls);
+
+// Returns an empty text, or why a call must not be the communicator's first of its kind or to this rank.
+// Requires the communicator's mutex.
+std::string connect(ncclComm_t comm, const Part& p);
 
 // Enqueues the parts of a group.
 void give(ncclComm_t comm, Stream* stream, std::vector<Part> parts);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "comm/reduce.h"
@@ -26,6 +27,32 @@ void* map_file(int process, int file, size_t bytes, int protection) {
 }
 
 namespace {
+
+// Collectives of a GPU's communicators, of which one runs at a time, as if it filled the GPU. Without
+// NCCL_LAUNCH_ORDER_IMPLICIT, the next one is any that its stream has reached.
+class Occupant {
+ public:
+  static Occupant& of(int device) {
+    static std::mutex mutex;
+    static std::map<int, Occupant> all;
+    std::lock_guard lock(mutex);
+    return all[device];
+  }
+  uint64_t line_up() { return launched_++; }
+  bool may_enter(uint64_t number) const {
+    const char* ordered = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    return !occupied_ && (!ordered || *ordered != '1' || done_ == number);
+  }
+  void enter() { occupied_ = true; }
+  void leave() {
+    ++done_;
+    occupied_ = false;
+  }
+
+ private:
+  std::atomic<uint64_t> launched_{0}, done_{0};
+  std::atomic<bool> occupied_{false};
+};
 
 // Returns the GPU memory of another process; null if it has ended.
 const std::byte* memory_of(int process, int file) {
@@ -86,6 +113,8 @@ struct Group {
   std::vector<std::vector<std::byte>> results;
   int delay;
   bool failed = false;
+  Occupant* occupant = nullptr;  // of collectives
+  uint64_t number = 0;
 
   Said& said(const Part& p) const {
     Member& me = comm->me();
@@ -215,18 +244,22 @@ void Group::write() {
       std::memcpy(p.out, results[i].data(), results[i].size());
     }
   comm->turn.store(ticket + 1);
+  if (occupant) occupant->leave();
 }
 
 }  // namespace
 
 void give(ncclComm_t comm, Stream* stream, std::vector<Part> parts) {
   auto group = std::make_shared<Group>();
-  group->comm = comm, group->parts = std::move(parts), group->ticket = comm->tickets++;
-  group->delay = int(comm->random() % 20);
-  for (Part& p : group->parts)
-    p.number = p.op == Op::send   ? comm->sent[p.peer]++
-               : p.op == Op::recv ? comm->received[p.peer]++
-                                  : comm->collectives++;
+  {
+    std::lock_guard lock(comm->mutex);
+    group->comm = comm, group->parts = std::move(parts), group->ticket = comm->tickets++;
+    group->delay = int(comm->random() % 20);
+    for (Part& p : group->parts)
+      p.number = p.op == Op::send   ? comm->sent[p.peer]++
+                 : p.op == Op::recv ? comm->received[p.peer]++
+                                    : comm->collectives++;
+  }
   const std::string name = text("NCCL's %s", kOps[int(group->parts[0].op)]);
   const auto wait = [&](const char* what, std::function<bool()> ready) {
     streams().give(stream, {name + what, {}, {}, std::move(ready), "nccl"});
@@ -234,8 +267,23 @@ void give(ncclComm_t comm, Stream* stream, std::vector<Part> parts) {
   const auto run = [&](auto f) {
     streams().give(stream, {name, [f](std::mt19937_64&) { f(); }, {}, {}, "nccl"});
   };
-  wait(", after the communicator's earlier calls",
-       [comm, group] { return comm->turn.load() == group->ticket; });
+  const auto is_message = [](const Part& p) { return pairwise(p.op); };
+  if (!std::all_of(group->parts.begin(), group->parts.end(), is_message)) {
+    group->occupant = &Occupant::of(comm->device);
+    group->number = group->occupant->line_up();
+  }
+  const auto begins = [comm, group] {
+    return comm->turn.load() == group->ticket &&
+           (!group->occupant || group->occupant->may_enter(group->number));
+  };
+  const auto enter = [group](std::mt19937_64&) {
+    if (group->occupant) group->occupant->enter();
+  };
+  streams().give(stream, {name + ", after the communicator's earlier calls and until the GPU has room",
+                          enter,
+                          {},
+                          begins,
+                          "nccl"});
   run([group] { group->publish(); });
   wait(", until all ranks are there", [group] { return group->met(); });
   run([group] { group->compute(); });

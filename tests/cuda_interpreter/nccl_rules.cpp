@@ -5,6 +5,7 @@
 
 #include "tests/cuda_interpreter/device_memory.h"
 #include "tests/cuda_interpreter/nccl_communicator.h"
+#include "tests/cuda_interpreter/settings.h"
 
 namespace nccl_standin {
 
@@ -106,6 +107,16 @@ std::string problem_of(const Called& c) {
   if (in.bytes && out.bytes && in.meets(out) && !in_place)
     return text("%s: input and output overlap, and not as an operation in place", name);
   return {};
+}
+
+// NCCL allocates at a first call, which waits for whole GPUs. A step moves more than one element, so the
+// first call is one element before any step.
+std::string connect(ncclComm_t comm, const Part& p) {
+  if (!comm->connected.insert({p.op, pairwise(p.op) ? p.peer : -1}).second) return {};
+  if (p.count == 1 || interpreter::setting("NCCL_CONNECTS", 0)) return {};
+  return text("%s of %zu elements%s connects ranks, which allocates: call it with one element before a step",
+              kOps[int(p.op)], p.count,
+              pairwise(p.op) ? text(", the first with rank %d,", p.peer).c_str() : "");
 }
 
 // Requires that the calls of a group share no memory that one of them writes.

@@ -17,7 +17,10 @@ namespace interpreter {
 namespace {
 
 // Read before the first call of CUDA.
-[[gnu::constructor]] void have_two_gpus() { setenv("CUDA_INTERPRETER_GPUS", "2", 1); }
+[[gnu::constructor]] void have_two_gpus() {
+  setenv("CUDA_INTERPRETER_GPUS", "2", 1);
+  setenv("CUDA_INTERPRETER_NCCL_CONNECTS", "1", 1);  // first calls of any size
+}
 
 template <class F>
 F* function(F*, const char* name) {
@@ -139,6 +142,23 @@ TEST(Nccl, MovesAndSumsInTheOrderOfRanks) {
     NCCL(CommFinalize)(me.comm);
     ASSERT_EQ(me.settle(), ncclSuccess);
   });
+}
+
+TEST(Nccl, ConnectsRanksByCallsOfOneElement) {
+  setenv("CUDA_INTERPRETER_NCCL_CONNECTS", "0", 1);
+  both([](Rank& me) {
+    ASSERT_EQ(me.settle(), ncclSuccess);
+    for (const size_t count : {size_t{1}, kCount}) {
+      NCCL(AllReduce)(me.in, me.out, count, ncclFloat32, ncclSum, me.comm, me.stream);
+      ASSERT_EQ(me.settle(), ncclSuccess);
+    }
+    EXPECT_EQ(cudaStreamSynchronize(me.stream), cudaSuccess);
+    NCCL(AllGather)(me.in, me.out, 2, ncclFloat32, me.comm, me.stream);
+    EXPECT_NE(me.settle(), ncclSuccess);
+    EXPECT_NE(std::string(NCCL(GetLastError)(me.comm)).find("AllGather of 2 elements connects ranks"),
+              std::string::npos);
+  });
+  setenv("CUDA_INTERPRETER_NCCL_CONNECTS", "1", 1);
 }
 
 size_t free_memory() {

@@ -233,8 +233,6 @@ for seed in "${seeds[@]}"; do
   for stage in 1 3; do
     try "registered buffers at stage $stage, seed $seed" registered "" ", buffers registered;" "{$common, \"zero_optimization\": {\"stage\": $stage}}" 2
   done
-  try "buffers that an older NCCL does not register, seed $seed" registered NCCL_VERSION=22505 "no buffers registered (needs NCCL 2.26" \
-    "{$common, \"zero_optimization\": {\"stage\": 3}}" 2
   try "buffers of which NCCL refuses one, seed $seed" registered FAIL=ncclMemAlloc:3:1:1 "warning: cuda:1: NCCL gives no memory" \
     "{$common, \"zero_optimization\": {\"stage\": 3}}" 2
   try "two stages over the stand-in for NCCL, seed $seed" layout "{$common, \"pipeline\": {\"stages\": 2, \"schedule\": \"1f1b\"}}" 2

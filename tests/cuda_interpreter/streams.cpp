@@ -33,6 +33,7 @@ Streams::Streams() : random_(uint64_t(setting("SEED", 1))), inside_(random_()) {
 
 Stream* Streams::make(int device) {
   std::lock_guard lock(mutex_);
+  if (made_ == 0) random_.seed(uint64_t(setting("SEED", 1)) + 1'000'003 * uint64_t(device));  // ranks differ
   streams_.push_back(std::make_unique<Stream>());
   Stream* s = streams_.back().get();
   s->device = device, s->number = ++made_, s->rank = random_();

@@ -145,6 +145,10 @@ TEST(GpuMemory, UsedByOthersIsReportedBeforeAllocation) {
   Gpu gpu{.name = "NVIDIA H200", .memory_bytes = 140 * kGiB, .free_bytes = 60 * kGiB};
   EXPECT_EQ(memory_problem(gpu, Device::cuda(2), 59 * kGiB), "");
   EXPECT_EQ(memory_problem(gpu, Device::cuda(2), 60 * kGiB - kGiB), "");
+  EXPECT_EQ(memory_problem(gpu, Device::cuda(2), 57 * kGiB, 2 * kGiB), "");
+  expect_line(memory_problem(gpu, Device::cuda(2), 57 * kGiB, 2 * kGiB + 1),
+              {"needs 57.00 GiB, CUDA 1.00 GiB and NCCL 2.00 GiB for itself"});
+  expect_line(memory_problem(gpu, Device::cuda(2), 138 * kGiB, 2 * kGiB), {"--device_memory 140288MiB"});
   expect_line(memory_problem(gpu, Device::cuda(2), 60 * kGiB - kGiB + 1),
               {"cuda:2 (NVIDIA H200)", "60.00 GiB of its 140.00 GiB free", "others use the rest",
                "CUDA_VISIBLE_DEVICES"});

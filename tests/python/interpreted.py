@@ -89,8 +89,8 @@ class Interpreted(native.NativeEngine):
 
     def __init__(self, *values: Any, update: Any = None, **options: Any) -> None:
         self._numel: dict[tuple[int, int], int] = {}  # by unit and parameter
+        self._size: dict[tuple[int, int], int] = {}  # in bytes
         self._of: dict[int, tuple[int, int]] = {}  # unit and parameter of an address, of the unit that was acquired last
-        self._bytes = 0  # of an element of the parameters
         self._staying: dict[int, list[int]] = {}  # addresses by unit
         self._shown: dict[int, int] = {}  # bytes of gradients by address
         self._shows = False
@@ -122,7 +122,9 @@ class Interpreted(native.NativeEngine):
         if address in self._shown:
             self._shown[address] = math.prod(shape) * _BYTES[dtype]
         elif address in self._of:
-            self._numel[self._of[address]], self._bytes = math.prod(shape), _BYTES[dtype]
+            of = self._of[address]
+            self._numel[of] = math.prod(shape)
+            self._size[of] = self._numel[of] * _BYTES[dtype]
         return super().dlpack(address, dtype, shape, True)
 
     def acquire(self, unit: int) -> Sequence[int]:
@@ -134,8 +136,8 @@ class Interpreted(native.NativeEngine):
 
     def _read(self, unit: int, addresses: Sequence[int]) -> None:
         for index, address in enumerate(addresses):
-            if numel := self._numel.get((unit, index)):
-                self.streams.read(address, numel * self._bytes)
+            if size := self._size.get((unit, index)):
+                self.streams.read(address, size)
 
     def release(self, unit: int) -> None:
         self.streams.move()

@@ -50,6 +50,7 @@ class Planned(unittest.TestCase):
         self.assertEqual(planned.parameters, sum(p.numel() for p in pipeline_cases.Plain(pipeline_cases.layers()).parameters()))
         whole = cleave.plan(lambda: pipeline_cases.module(1), CONFIG, 2)
         self.assertEqual([whole.parameters, len(whole.ranks[0]["ranks"])], [planned.parameters, 2])
+        self.assertEqual(planned.reserve["nccl"], 768 + 2 * 2 * 64 << 20, "a communicator, and a channel for each neighbor and direction")
         for words, call in {
             "trace: not supported for pipelines": lambda: cleave.plan(plan_cases.make_stages, CONFIG, 2, trace=plan_cases.loss),
             r"\[2, 1\] of .* does not match the job .expected 3 ranks": lambda: cleave.plan(plan_cases.make_stages, CONFIG, 3),
@@ -73,7 +74,7 @@ class Planned(unittest.TestCase):
             self.assertEqual(planned.activations, KEPT if trace else None)
             self.assertEqual(kept - (planned.activations or 0), 16, "the squared norms of two units")
             torch_needs = (64 << 20) + 2 * 4 * (8 * 16) + KEPT // 8 if trace else None
-            self.assertEqual(planned.reserve, {"cuda": 1 << 30, "torch": torch_needs})
+            self.assertEqual(planned.reserve, {"cuda": 1 << 30, "nccl": 0, "torch": torch_needs})
             self.assertRegex(
                 str(planned), r"a GPU also needs 1\.00 GiB for CUDA" + (r" and 64\.0\d MiB for PyTorch: " if trace else ", and memory")
             )
