@@ -7,6 +7,8 @@
 #include "core/cores.h"
 #include "core/error.h"
 #include "launcher/machine.h"
+#include "launcher/memory_policy.h"
+#include "launcher/rank_gpus.h"
 
 namespace cleave::launcher {
 namespace {
@@ -26,9 +28,21 @@ void place_in_slurm(const NodeStart& node, const RankStart& rank, Environment& e
 
 }  // namespace
 
-Placed placed_rank(const NodeStart& node, size_t index, int port) {
+Machine this_machine(const NodeStart& node) {
+  Machine machine{.usable = usable_cores(), .topology = topology_of()};
+  machine.gpu_nodes = gpu_nodes_of(node, environment_of_process(), machine.topology);
+  machine.binds_memory = memory_policy() == MemoryPolicy::unset;
+  return machine;
+}
+
+std::string place_of_process(const Topology& topology) {
+  if (topology.memory_nodes.size() < 2) return {};
+  return describe_place({usable_cores(), preferred_memory_node()}, topology);
+}
+
+Placed placed_rank(const NodeStart& node, size_t index, int port, const RankPlace& place) {
   const RankStart& rank = node.ranks[index];
-  Placed placed{environment_of_process(), cores_of(node, index, usable_cores())};
+  Placed placed{environment_of_process(), place};
   Environment& env = placed.environment;
   // Variables of an outer launcher describe this process, not the ranks.
   std::erase_if(env, [](const auto& entry) {
@@ -52,13 +66,15 @@ Placed placed_rank(const NodeStart& node, size_t index, int port) {
   const bool asked = node.binding.how == Binding::How::asked;
   const auto threads = env.find("OMP_NUM_THREADS");
   // Unbound if the user requests more threads than a share has cores.
-  if (!asked && threads != env.end() && std::atol(threads->second.c_str()) > long(placed.cores.size()))
-    placed.cores.clear();
+  if (!asked && threads != env.end() && std::atol(threads->second.c_str()) > long(place.cores.size()))
+    placed.place = {};
+  const std::vector<int>& cores = placed.place.cores;
   ThreadFacts facts = thread_facts(int(node.ranks.size()));
-  facts.own_cores = false;  // all ranks share this process's cores
+  facts.own_cores = !cores.empty();  // else all ranks share this process's cores
+  if (facts.own_cores) facts.cores = int(cores.size());
   env.emplace("OMP_NUM_THREADS", std::to_string(choose_threads(facts).threads));
-  if (asked) env["OMP_NUM_THREADS"] = std::to_string(placed.cores.size());
-  if (!placed.cores.empty()) env["CLEAVE_CORES"] = fmt::format("{}", fmt::join(placed.cores, ","));
+  if (asked) env["OMP_NUM_THREADS"] = std::to_string(cores.size());
+  if (!cores.empty()) env["CLEAVE_CORES"] = fmt::format("{}", fmt::join(cores, ","));
   return placed;
 }
 

@@ -118,7 +118,7 @@ SCRIPT = "import sys\nif not any(word.startswith(('--local_rank=', '--deepspeed_
 # Files with options that no help text of the program has.
 SCRIPTS = ("app/start", "benchmarks", "examples", "python", "scripts", "tests/cuda_interpreter")
 SCRIPT_TYPES = {".cpp", ".py", ".sh", ".sbatch"}
-OF_OTHERS = {"__build_arg", "__file", "__gpus", "__no_deps", "__ntasks_per_node", "__mpi", "__tag", "__version"}
+OF_OTHERS = {"__build_arg", "__cap_add", "__file", "__gpus", "__no_deps", "__ntasks_per_node", "__mpi", "__tag", "__version"}
 DATA = ("split", "tokenize", "inspect", "ngrams")
 
 
