@@ -11,8 +11,8 @@ namespace cleave::launcher {
 // kernel rejects, leave memory unbound.
 Machine this_machine(const NodeStart& node);
 
-// Cores and memory node of this process as the kernel has them, whoever set them; empty on a machine where
-// one NUMA node has memory. A text for the start-up output.
+// Cores and memory node of this process as the kernel has them, set by Cleave or others; empty on a machine
+// where one NUMA node has memory. A text for the start-up output.
 std::string place_of_process(const Topology& topology = topology_of());
 
 // A rank as it starts on this machine: its whole environment and its place. Throws Error(usage) if the slot

@@ -93,7 +93,7 @@ int common_node(const Topology& t, const std::vector<int>& cpus) {
   return nodes.size() == 1 ? *nodes.begin() : -1;
 }
 
-// The memory of a GPU can be a NUMA node without CPUs, which is no place for a rank.
+// A GPU that is a NUMA node itself has no CPUs for a rank.
 int node_of_device(const Topology& t, const fs::path& device) {
   const int node = number_of(line_of(device / "numa_node")).value_or(-1);
   const bool has_cpus =

@@ -27,7 +27,7 @@ struct Topology {
   std::vector<GpuPlace> gpus = {};     // GPUs that this process may use, by PCI address
 };
 
-// Topology of the machine whose /sys, /proc and /dev are below `root`. Missing or malformed files make their
+// Topology of the machine with /sys, /proc and /dev below `root`. Missing or malformed files make their
 // facts unknown. GPUs are empty if the driver's device files do not tell which ones this process may use.
 Topology topology_of(const std::string& root = "");
 

@@ -105,7 +105,7 @@ TEST(Topology, GivesRanksOfAzureMachinesTheNodesOfTheirGpus) {
 
 TEST(Topology, KeepsMemoryOfAGh200RankOutOfTheGpu) {
   EXPECT_EQ(places(read(gh200())), Texts{"0-71 of NUMA node 0; memory: node 0"});
-  MachineTable two = four_nodes();  // two GPUs, whose own nodes 2 and 3 have no CPUs
+  MachineTable two = four_nodes();  // two GPUs; their own nodes 2 and 3 have no CPUs
   two.nodes = {"0-1", "2-3", "", ""};
   two.gpus = {{"0009:01:00.0", 3, "2-3"}, {"0019:01:00.0", 2, "0-1"}};
   EXPECT_EQ(places(read(two)),
@@ -120,7 +120,7 @@ TEST(Topology, CutsAMachineWithoutNodesOfGpusEvenlyAtWholeCores) {
   // More ranks than cores: single threads; more ranks than threads: nothing.
   EXPECT_EQ(places(vm, upto(8), {0, 0, 0, 0, 0})[4], "4 of NUMA node 0");
   EXPECT_EQ(places(vm, {2, 5}, {0, 0, 0}), (Texts{"", "", ""}));
-  // Two nodes, and a GPU whose node is unknown.
+  // Two nodes, and a GPU with an unknown node.
   MachineTable table = dgx_h100();
   table.gpus[3].node = -1;
   table.gpus[3].local_cpus = "0-223";
