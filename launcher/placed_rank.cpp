@@ -1,7 +1,9 @@
 #include "launcher/placed_rank.h"
 
 #include <fmt/ranges.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "core/cores.h"
@@ -33,6 +35,28 @@ Machine this_machine(const NodeStart& node) {
   machine.gpu_nodes = gpu_nodes_of(node, environment_of_process(), machine.topology);
   machine.binds_memory = memory_policy() == MemoryPolicy::unset;
   return machine;
+}
+
+RankPlace adopted_place(const comm::RankInfo& info, const std::vector<std::string>& command,
+                        const Environment& env, const Machine& machine) {
+  if (machine.usable.size() < machine.topology.cpus.size() || info.local_rank >= info.local_size) return {};
+  NodeStart node;
+  for (int r = 0; r < info.local_size; ++r) node.ranks.push_back({info.rank, r, r, command});
+  Machine with_gpus = machine;
+  with_gpus.gpu_nodes = gpu_nodes_of(node, env, machine.topology);
+  if (std::count(with_gpus.gpu_nodes.begin(), with_gpus.gpu_nodes.end(), -1) > 0) return {};
+  const RankPlace place = places_of(node, with_gpus)[size_t(info.local_rank)];
+  const auto threads = env.find("OMP_NUM_THREADS");
+  const bool too_many = threads != env.end() && std::atol(threads->second.c_str()) > long(place.cores.size());
+  return too_many ? RankPlace{} : place;
+}
+
+void take_place(const RankPlace& place) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : place.cores) CPU_SET(core, &set);
+  if (!place.cores.empty()) sched_setaffinity(0, sizeof(set), &set);
+  prefer_memory_of(place.memory);
 }
 
 std::string place_of_process(const Topology& topology) {

@@ -11,6 +11,13 @@ namespace cleave::launcher {
 // kernel rejects, leave memory unbound.
 Machine this_machine(const NodeStart& node);
 
+// Place of a rank that another launcher started, near its GPU. Empty if that launcher or a user bound the
+// process to some CPUs of the machine, and if the GPU of a local rank is unknown; then its cores stay.
+RankPlace adopted_place(const comm::RankInfo& info, const std::vector<std::string>& command,
+                        const Environment& env, const Machine& machine);
+// Binds this thread, and programs that it starts later.
+void take_place(const RankPlace& place);
+
 // Cores and memory node of this process as the kernel has them, set by Cleave or others; empty on a machine
 // where one NUMA node has memory. A text for the start-up output.
 std::string place_of_process(const Topology& topology = topology_of());

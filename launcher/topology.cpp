@@ -73,7 +73,9 @@ void read_cpus(const std::string& root, Topology& t) {
     });
   for (const auto& [node, folder] : numbered(nodes, "node"))
     for (const int cpu : listed(line_of(folder / "cpulist"))) node_of[cpu] = node;
-  for (const auto& [number, folder] : numbered(root + "/sys/devices/system/cpu", "cpu")) {
+  const fs::path cpus = root + "/sys/devices/system/cpu";
+  for (const int number : listed(line_of(cpus / "online"))) {
+    const fs::path folder = cpus / fmt::format("cpu{}", number);
     const std::vector<int> threads = listed(line_of(folder / "topology/thread_siblings_list"));
     const auto node = node_of.find(number);
     t.cpus.push_back({.number = number,

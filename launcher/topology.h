@@ -22,7 +22,7 @@ struct GpuPlace {
 };
 
 struct Topology {
-  std::vector<Cpu> cpus = {};          // by number
+  std::vector<Cpu> cpus = {};          // online, by number
   std::vector<int> memory_nodes = {};  // NUMA nodes with memory for this process, also without CPUs
   std::vector<GpuPlace> gpus = {};     // GPUs that this process may use, by PCI address
 };

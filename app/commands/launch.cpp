@@ -53,14 +53,19 @@ int become_rank(const LaunchRequest& r, const launcher::Environment& env, const 
   if (program.local_rank) command.push_back(fmt::format("--local_rank={}", info.local_rank));
   command.insert(command.end(), program.after.begin(), program.after.end());
   const launcher::Environment more = launcher::adopted_environment(env, info);
+  const launcher::Machine machine = launcher::this_machine({});
+  const launcher::RankPlace place =
+      r.no_bind ? launcher::RankPlace{} : launcher::adopted_place(info, command, env, machine);
+  const std::string where = launcher::describe_place(place, machine.topology);
   if (info.rank == 0 || r.dry_run)
-    say(r, fmt::format("rank {} of {}, started by {}: runs the program in this process", info.rank,
-                       info.world, info.launched_by));
+    say(r, fmt::format("rank {} of {}, started by {}: runs the program in this process{}", info.rank,
+                       info.world, info.launched_by, where.empty() ? "" : ", on cores " + where));
   if (r.dry_run) {
     std::printf("%s\n", launcher::shown_command(more, "", command).c_str());
     return 0;
   }
   for (const auto& [name, value] : more) setenv(name.c_str(), value.c_str(), 1);
+  launcher::take_place(place);
   become(command);
 }
 

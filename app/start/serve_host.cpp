@@ -1,6 +1,5 @@
 #include "app/start/serve_host.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,7 +12,6 @@
 #include "core/error.h"
 #include "launcher/discovery.h"
 #include "launcher/last_of_rank.h"
-#include "launcher/memory_policy.h"
 #include "launcher/placed_rank.h"
 #include "launcher/serve_node.h"
 #include "launcher/variables.h"
@@ -75,11 +73,7 @@ int serve_rank(const std::vector<launcher::NodeStart>& nodes) {
       const launcher::Placed placed = launcher::placed_rank(node, i, node.master_port, places[i]);
       clearenv();
       for (const auto& [name, value] : placed.environment) setenv(name.c_str(), value.c_str(), 1);
-      cpu_set_t set;
-      CPU_ZERO(&set);
-      for (const int core : placed.place.cores) CPU_SET(core, &set);
-      if (!placed.place.cores.empty()) sched_setaffinity(0, sizeof(set), &set);
-      launcher::prefer_memory_of(placed.place.memory);
+      launcher::take_place(placed.place);
       require(node.folder.empty() || chdir(node.folder.c_str()) == 0, Exit::usage, "{}: {}", node.folder,
               std::strerror(errno));
       launcher::end_with_all_children();

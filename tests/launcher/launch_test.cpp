@@ -187,6 +187,18 @@ TEST(Launch, StartsARankOnItsCoresWithMemoryOfItsNode) {
   EXPECT_EQ(preferred_memory_node(), -1);  // only the child's
 }
 
+TEST(Launch, TakesTheCoresAndTheMemoryNodeOfAPlace) {
+  const std::vector<int> all = usable_cores();
+  in_thread([&] {
+    take_place({{}, -1});
+    EXPECT_EQ(usable_cores(), all);
+    EXPECT_EQ(preferred_memory_node(), -1);
+    take_place({{all.back()}, 0});
+    EXPECT_EQ(usable_cores(), std::vector<int>{all.back()});
+    EXPECT_EQ(preferred_memory_node(), memory_policy() == MemoryPolicy::blocked ? -1 : 0);
+  });
+}
+
 TEST(Launch, ReportsTheMemoryPolicyOfTheKernel) {
   if (memory_policy() == MemoryPolicy::blocked) GTEST_SKIP() << "the container forbids memory policies";
   in_thread([] {

@@ -5,6 +5,7 @@
 
 #include <numeric>
 
+#include "launcher/placed_rank.h"
 #include "launcher/rank_gpus.h"
 #include "tests/launcher/machines.h"
 #include "tests/scratch.h"
@@ -254,6 +255,32 @@ TEST(Topology, TreatsMissingAndMalformedFilesAsUnknown) {
   write_file(scratch.folder() / "sys/devices/system/node/nodes/cpulist", "0");
   write_file(scratch.folder() / "proc/driver/nvidia/gpus/x/information", "Device Minor: ../null");
   EXPECT_EQ(topology_of(scratch.folder()).gpus.size(), 2u);
+}
+
+TEST(Topology, HasOnlyCpusThatAreOnline) {
+  const Scratch scratch;
+  write_machine(scratch.folder(), cloud_vm());  // second threads switched off
+  write_file(scratch.folder() / "sys/devices/system/cpu/online", "0,2,4,6");
+  const Topology t = topology_of(scratch.folder());
+  ASSERT_EQ(t.cpus.size(), 4u);
+  EXPECT_EQ(t.cpus[3], (Cpu{6, 6, 0}));
+}
+
+TEST(Topology, PlacesRanksOfOtherLaunchersNearTheirGpus) {
+  Machine machine{.usable = upto(224), .topology = h100(), .binds_memory = true};
+  const comm::RankInfo info{.rank = 13, .world = 16, .local_rank = 5, .local_size = 8};
+  const std::vector<int> sixth = {70,  71,  72,  73,  74,  75,  76,  77,  78,  79,  80,  81,  82,  83,
+                                  182, 183, 184, 185, 186, 187, 188, 189, 190, 191, 192, 193, 194, 195};
+  EXPECT_EQ(adopted_place(info, {"python"}, {}, machine), (RankPlace{sixth, 1}));
+  EXPECT_EQ(adopted_place(info, {"python"}, {{"OMP_NUM_THREADS", "28"}}, machine), (RankPlace{sixth, 1}));
+  EXPECT_EQ(adopted_place(info, {"python"}, {{"OMP_NUM_THREADS", "29"}}, machine), RankPlace());
+  EXPECT_EQ(adopted_place(info, {"cleave", "--device", "cpu"}, {}, machine), RankPlace());
+  EXPECT_EQ(adopted_place(info, {"python"}, {{"CUDA_VISIBLE_DEVICES", "-1"}}, machine), RankPlace());
+  // One GPU per process, as SLURM and some MPI launchers set it.
+  const RankPlace own = adopted_place(info, {"python"}, {{"CUDA_VISIBLE_DEVICES", "4"}}, machine);
+  EXPECT_EQ(describe_place(own, h100()), "91-97,203-209 of NUMA node 1; memory: node 1");
+  machine.usable.pop_back();  // the other launcher bound the rank
+  EXPECT_EQ(adopted_place(info, {"python"}, {}, machine), RankPlace());
 }
 
 TEST(Topology, BindsMemoryOnlyToNodesThatThisProcessMayUse) {
