@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "launcher/memory_policy.h"
 #include "launcher/passed_signals.h"
 
 namespace cleave::launcher {
@@ -47,6 +48,7 @@ struct Become {
   char* const* environment;
   const char* folder;
   const cpu_set_t* cores;
+  int memory_node;
   int in, out, err, inherits, failure, parent_death;
   pid_t parent;
   bool holds_stops;
@@ -58,6 +60,7 @@ struct Become {
   const bool there = getppid() == b.parent;  // false: the parent died before prctl()
   if (there && (!b.folder || chdir(b.folder) == 0)) {
     if (b.cores) sched_setaffinity(0, sizeof(*b.cores), b.cores);
+    prefer_memory_of(b.memory_node);
     dup2(b.in >= 0 ? b.in : open("/dev/null", O_RDONLY), STDIN_FILENO);
     if (b.out >= 0) dup2(b.out, STDOUT_FILENO);
     if (b.err >= 0) dup2(b.err, STDERR_FILENO);
@@ -88,7 +91,7 @@ ChildProcess start_child(const ChildSpec& spec) {
   const std::vector<char*> argv = pointers(spec.command), environment = pointers(spec.environment);
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  for (int core : spec.cores) CPU_SET(core, &cores);
+  for (int core : spec.place.cores) CPU_SET(core, &cores);
   const pid_t parent = getpid();
   ChildProcess child;
   child.pid = fork();
@@ -97,7 +100,8 @@ ChildProcess start_child(const ChildSpec& spec) {
     become({.argv = argv.data(),
             .environment = environment.data(),
             .folder = spec.folder.empty() ? nullptr : spec.folder.c_str(),
-            .cores = spec.cores.empty() ? nullptr : &cores,
+            .cores = spec.place.cores.empty() ? nullptr : &cores,
+            .memory_node = spec.place.memory,
             .in = spec.pipe_input ? in.read.fd() : -1,
             .out = spec.inherit_output ? -1 : out.write.fd(),
             .err = spec.inherit_output ? -1 : err.write.fd(),

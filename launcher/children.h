@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "comm/rendezvous/socket.h"
+#include "launcher/topology.h"
 
 namespace cleave::launcher {
 
 struct ChildSpec {
   std::vector<std::string> command;
   std::vector<std::string> environment;  // "NAME=value"
-  std::vector<int> cores;                // empty: all that this process may use
+  RankPlace place = {};                  // empty: cores and memory policy of this process
   bool inherit_output = false;
   bool pipe_input = false;     // false: no input
   std::string folder = {};     // working folder; empty: that of this process

@@ -26,6 +26,7 @@
 #include "device/team.h"
 #include "launcher/discovery.h"
 #include "launcher/exit_code.h"
+#include "launcher/network.h"
 #include "launcher/passed_signals.h"
 #include "launcher/pmi.h"
 #include "launcher/rank_lines.h"
@@ -243,7 +244,17 @@ comm::Communicator& Job::connect(const config::DsConfig& config, const comm::Fac
   const comm::GpuRoute route = comm::connect_gpus(world(), device_, between_gpus);
   if (first() && !route.warning.empty()) std::fprintf(stderr, "warning: %s\n", route.warning.c_str());
   between_gpus_ = route.line;
+  if (info_.nodes > 1 && route.way == comm::GpuTransport::nccl) warn_of_network();
   return world();
+}
+
+// The checks of a trace's clocks are in cleave report only.
+void Job::warn_of_network() {
+  std::vector<NetworkProblem> problems;
+  if (info_.local_rank == 0) problems = network_problems(network_of(), environment_of_process());
+  std::erase_if(problems, [](const NetworkProblem& p) { return p.check == NetworkCheck::clock; });
+  for (const std::string& warning : agreed_warnings(world(), problems, info_.nodes))
+    std::fprintf(stderr, "warning: %s\n", warning.c_str());
 }
 
 std::string Job::threads() const {

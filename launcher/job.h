@@ -101,6 +101,8 @@ class Job {
   config::ReadResult accepted(config::ReadResult read, const std::string& name) const;
   comm::Facts own_facts() const;
   void choose_device();
+  // Prints settings of the hosts that slow NCCL or prevent it. Collective.
+  void warn_of_network();
   // Meets the other ranks. If a rank has no usable device, every rank throws its error.
   void meet(std::chrono::milliseconds rendezvous_timeout, std::chrono::seconds timeout);
   // From now on, SIGTERM prints `said` and ends the process with this code.

@@ -38,6 +38,7 @@ class Launch {
     for (const RankStart& r : node.ranks)
       require(!r.command.empty(), Exit::usage, "launch: no command; write it after --");
     if (node.ranks.front().rank == 0) ports_ = take_ports(node, stay.place);
+    if (stay.place) places_ = places_of(node, this_machine(node));
     if (stay.control >= 0) fcntl(stay.control, F_SETFL, O_NONBLOCK);
   }
 
@@ -76,7 +77,8 @@ class Launch {
   ChildSpec spec_of(size_t index) const {
     const RankStart& rank = node_.ranks[index];
     Placed placed =
-        stay_.place ? placed_rank(node_, index, ports_.master_port ? ports_.master_port : node_.master_port)
+        stay_.place ? placed_rank(node_, index, ports_.master_port ? ports_.master_port : node_.master_port,
+                                  places_[index])
                     : Placed{environment_of_process(), {}};
     if (!stay_.place)
       for (const auto& [name, value] : node_.environment) placed.environment[name] = value;
@@ -85,7 +87,7 @@ class Launch {
     if (inherits >= 0) placed.environment["CLEAVE_MEETING_FD"] = std::to_string(inherits);
     ChildSpec spec{rank.command,
                    {},
-                   placed.cores,
+                   placed.place,
                    rank.rank == 0 && stay_.rank0_inherits_output,
                    false,
                    node_.folder,
@@ -250,6 +252,7 @@ class Launch {
   const LaunchCallbacks& callbacks_;
   Signals signals_;
   RankPorts ports_;
+  std::vector<RankPlace> places_;  // of the ranks
   std::vector<ChildProcess> children_;
   std::optional<RankLogs> logs_;
   std::vector<std::pair<int, int>> order_;  // index and exit code in order of their ends

@@ -63,6 +63,24 @@ NodeStart read_node(const json& j) {
   return n;
 }
 
+// Equal shares of the cores that a user listed, in their order.
+std::vector<RankPlace> places_in_list(const NodeStart& node, const Machine& machine) {
+  const std::vector<int>& all = node.binding.cores;
+  for (const int core : all)
+    require(machine.usable.empty() || std::count(machine.usable.begin(), machine.usable.end(), core) > 0,
+            Exit::usage, "--bind_core_list: core {} is not available on {} (expected one of {})", core,
+            node.host, fmt::join(machine.usable, ","));
+  const size_t share = all.size() / node.ranks.size();
+  std::vector<RankPlace> places;
+  for (size_t i = 0; i < node.ranks.size(); ++i) {
+    const auto first = all.begin() + long(i * share);
+    RankPlace place{{first, first + long(share)}};
+    place.memory = memory_node(machine.topology, place.cores);
+    places.push_back(std::move(place));
+  }
+  return places;
+}
+
 }  // namespace
 
 LaunchPlan make_plan(const Hosts& hosts, const Program& program, const NodeStart& common) {
@@ -99,20 +117,25 @@ std::map<std::string, std::string> place_of(const NodeStart& node, const RankSta
   return env;
 }
 
-std::vector<int> cores_of(const NodeStart& node, size_t index, const std::vector<int>& usable) {
+std::vector<RankPlace> places_of(const NodeStart& node, const Machine& machine) {
+  const size_t ranks = node.ranks.size();
   const bool asked = node.binding.how == Binding::How::asked;
-  const std::vector<int>& all = node.binding.cores.empty() ? usable : node.binding.cores;
-  const size_t share = all.size() / std::max<size_t>(1, node.ranks.size());
-  if (node.binding.how == Binding::How::none || (share < 1 && !asked)) return {};
-  require(share >= 1, Exit::usage,
+  if (node.binding.how == Binding::How::none) return std::vector<RankPlace>(ranks);
+  const std::vector<int>& all = node.binding.cores.empty() ? machine.usable : node.binding.cores;
+  require(all.size() >= ranks || !asked, Exit::usage,
           "--bind_cores_to_rank: {} has too few cores (got {} cores for {} ranks, expected one each)",
-          node.host, all.size(), node.ranks.size());
-  const std::vector<int> cores(all.begin() + long(index * share), all.begin() + long((index + 1) * share));
-  for (const int core : cores)
-    require(std::count(usable.begin(), usable.end(), core) > 0, Exit::usage,
-            "--bind_core_list: core {} is not available on {} (expected one of {})", core, node.host,
-            fmt::join(usable, ","));
-  return cores;
+          node.host, all.size(), ranks);
+  std::vector<RankPlace> places;
+  if (node.binding.cores.empty()) {
+    std::vector<int> nodes = machine.gpu_nodes;
+    nodes.resize(ranks, -1);
+    places = share_cores(machine.topology, all, nodes);
+  } else {
+    places = places_in_list(node, machine);
+  }
+  for (RankPlace& place : places)
+    if (!machine.binds_memory) place.memory = -1;
+  return places;
 }
 
 std::vector<int> parse_core_list(const std::string& text) {
@@ -172,25 +195,27 @@ std::string shown_command(const std::map<std::string, std::string>& environment,
   return out + before + shell_quoted(without_secrets(command));
 }
 
-std::string describe(const LaunchPlan& plan, const std::vector<int>& usable,
-                     const std::vector<NumaNode>& numa) {
+std::string describe(const LaunchPlan& plan, const Machine& machine) {
   std::string out;
   for (const NodeStart& n : plan.nodes) {
     const std::vector<int> slots = slots_of(n);
     const bool bound = n.binding.how != Binding::How::none;
-    const bool known = !usable.empty() || !n.binding.cores.empty();
+    const bool known = !machine.usable.empty() || !n.binding.cores.empty();
     out += fmt::format("# {}: rank{} of {}, slot{} {}{}\n", n.host,
                        n.ranks.size() == 1
                            ? fmt::format(" {}", n.ranks[0].rank)
                            : fmt::format("s {} to {}", n.ranks.front().rank, n.ranks.back().rank),
                        n.world, slots.size() == 1 ? "" : "s", fmt::join(slots, ","),
-                       bound && !known ? "; each rank has an equal share of the host's cores" : "");
+                       bound && !known ? "; each rank has a share of the host's cores" : "");
+    const std::vector<RankPlace> places =
+        known ? places_of(n, machine) : std::vector<RankPlace>(n.ranks.size());
     for (size_t i = 0; i < n.ranks.size(); ++i) {
-      const std::vector<int> cores =
-          known ? cores_of(n, i, usable.empty() ? n.binding.cores : usable) : std::vector<int>();
-      if (!cores.empty()) out += fmt::format("# rank {}: {}\n", n.ranks[i].rank, describe_cores(cores, numa));
+      const RankPlace& place = places[i];
+      if (!place.cores.empty())
+        out += fmt::format("# rank {}: cores {}\n", n.ranks[i].rank, describe_place(place, machine.topology));
       if (!n.folder.empty()) out += fmt::format("cd {} && ", shell_quoted(n.folder));
-      const std::string pinned = cores.empty() ? "" : fmt::format("taskset -c {} ", fmt::join(cores, ","));
+      const std::string pinned =
+          place.cores.empty() ? "" : fmt::format("taskset -c {} ", fmt::join(place.cores, ","));
       out += shown_command(place_of(n, n.ranks[i], n.master_port), pinned, n.ranks[i].command) + "\n";
     }
   }

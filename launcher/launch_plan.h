@@ -8,7 +8,7 @@
 
 #include "comm/rendezvous/socket.h"
 #include "launcher/hosts.h"
-#include "launcher/numa.h"
+#include "launcher/topology.h"
 
 namespace cleave::launcher {
 
@@ -62,9 +62,17 @@ LaunchPlan make_plan(const Hosts& hosts, const Program& program, const NodeStart
 // does not set it.
 std::map<std::string, std::string> place_of(const NodeStart& node, const RankStart& rank, int port);
 
-// Cores of a node's index-th rank: an equal share of the binding's cores, in order. Empty: unbound. Throws
-// Error(usage) if requested cores are too few or not in `usable`.
-std::vector<int> cores_of(const NodeStart& node, size_t index, const std::vector<int>& usable);
+// A machine that starts ranks, for their places on it.
+struct Machine {
+  std::vector<int> usable = {};  // cores that the launcher may use; empty: unknown
+  Topology topology = {};
+  std::vector<int> gpu_nodes = {};  // gpu_nodes_of(); shorter than the ranks: no GPUs
+  bool binds_memory = false;        // false: ranks keep the launcher's memory policy
+};
+
+// Places of a node's ranks: equal shares of the binding's cores in their order, or else share_cores(). Throws
+// Error(usage) if requested cores are too few or not usable.
+std::vector<RankPlace> places_of(const NodeStart& node, const Machine& machine);
 // "0,3-5": ascending and disjoint. Otherwise throws Error(usage).
 std::vector<int> parse_core_list(const std::string& text);
 
@@ -77,9 +85,8 @@ std::vector<NodeStart> decode_nodes(std::string_view text);
 std::string shown_command(const std::map<std::string, std::string>& environment, const std::string& before,
                           const std::vector<std::string>& command);
 // Output of --dry_run: per host a comment, and per rank a line that can be pasted into a shell, with its
-// cores from `usable` (empty: unknown, as for another host); a comment names their NUMA nodes. Secrets are
-// masked (core/secrets.h).
-std::string describe(const LaunchPlan& plan, const std::vector<int>& usable,
-                     const std::vector<NumaNode>& numa = {});
+// cores on `machine` (all unknown, as for another host: those of the binding); a comment names their NUMA
+// nodes. Secrets are masked (core/secrets.h).
+std::string describe(const LaunchPlan& plan, const Machine& machine);
 
 }  // namespace cleave::launcher

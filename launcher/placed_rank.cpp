@@ -1,12 +1,16 @@
 #include "launcher/placed_rank.h"
 
 #include <fmt/ranges.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "core/cores.h"
 #include "core/error.h"
 #include "launcher/machine.h"
+#include "launcher/memory_policy.h"
+#include "launcher/rank_gpus.h"
 
 namespace cleave::launcher {
 namespace {
@@ -26,9 +30,43 @@ void place_in_slurm(const NodeStart& node, const RankStart& rank, Environment& e
 
 }  // namespace
 
-Placed placed_rank(const NodeStart& node, size_t index, int port) {
+Machine this_machine(const NodeStart& node) {
+  Machine machine{.usable = usable_cores(), .topology = topology_of()};
+  machine.gpu_nodes = gpu_nodes_of(node, environment_of_process(), machine.topology);
+  machine.binds_memory = memory_policy() == MemoryPolicy::unset;
+  return machine;
+}
+
+RankPlace adopted_place(const comm::RankInfo& info, const std::vector<std::string>& command,
+                        const Environment& env, const Machine& machine) {
+  if (machine.usable.size() < machine.topology.cpus.size() || info.local_rank >= info.local_size) return {};
+  NodeStart node;
+  for (int r = 0; r < info.local_size; ++r) node.ranks.push_back({info.rank, r, r, command});
+  Machine with_gpus = machine;
+  with_gpus.gpu_nodes = gpu_nodes_of(node, env, machine.topology);
+  if (std::count(with_gpus.gpu_nodes.begin(), with_gpus.gpu_nodes.end(), -1) > 0) return {};
+  const RankPlace place = places_of(node, with_gpus)[size_t(info.local_rank)];
+  const auto threads = env.find("OMP_NUM_THREADS");
+  const bool too_many = threads != env.end() && std::atol(threads->second.c_str()) > long(place.cores.size());
+  return too_many ? RankPlace{} : place;
+}
+
+void take_place(const RankPlace& place) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int core : place.cores) CPU_SET(core, &set);
+  if (!place.cores.empty()) sched_setaffinity(0, sizeof(set), &set);
+  prefer_memory_of(place.memory);
+}
+
+std::string place_of_process(const Topology& topology) {
+  if (topology.memory_nodes.size() < 2) return {};
+  return describe_place({usable_cores(), preferred_memory_node()}, topology);
+}
+
+Placed placed_rank(const NodeStart& node, size_t index, int port, const RankPlace& place) {
   const RankStart& rank = node.ranks[index];
-  Placed placed{environment_of_process(), cores_of(node, index, usable_cores())};
+  Placed placed{environment_of_process(), place};
   Environment& env = placed.environment;
   // Variables of an outer launcher describe this process, not the ranks.
   std::erase_if(env, [](const auto& entry) {
@@ -52,13 +90,15 @@ Placed placed_rank(const NodeStart& node, size_t index, int port) {
   const bool asked = node.binding.how == Binding::How::asked;
   const auto threads = env.find("OMP_NUM_THREADS");
   // Unbound if the user requests more threads than a share has cores.
-  if (!asked && threads != env.end() && std::atol(threads->second.c_str()) > long(placed.cores.size()))
-    placed.cores.clear();
+  if (!asked && threads != env.end() && std::atol(threads->second.c_str()) > long(place.cores.size()))
+    placed.place = {};
+  const std::vector<int>& cores = placed.place.cores;
   ThreadFacts facts = thread_facts(int(node.ranks.size()));
-  facts.own_cores = false;  // all ranks share this process's cores
+  facts.own_cores = !cores.empty();  // else all ranks share this process's cores
+  if (facts.own_cores) facts.cores = int(cores.size());
   env.emplace("OMP_NUM_THREADS", std::to_string(choose_threads(facts).threads));
-  if (asked) env["OMP_NUM_THREADS"] = std::to_string(placed.cores.size());
-  if (!placed.cores.empty()) env["CLEAVE_CORES"] = fmt::format("{}", fmt::join(placed.cores, ","));
+  if (asked) env["OMP_NUM_THREADS"] = std::to_string(cores.size());
+  if (!cores.empty()) env["CLEAVE_CORES"] = fmt::format("{}", fmt::join(cores, ","));
   return placed;
 }
 

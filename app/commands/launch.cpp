@@ -16,11 +16,12 @@
 #include "app/start/launch_program.h"
 #include "app/start/launch_start.h"
 #include "app/start/serve_host.h"
-#include "core/cores.h"
 #include "core/error.h"
 #include "core/secrets.h"
 #include "launcher/launch_hosts.h"
 #include "launcher/machine.h"
+#include "launcher/memory_policy.h"
+#include "launcher/placed_rank.h"
 #include "launcher/role.h"
 #include "launcher/shell_words.h"
 
@@ -52,14 +53,19 @@ int become_rank(const LaunchRequest& r, const launcher::Environment& env, const 
   if (program.local_rank) command.push_back(fmt::format("--local_rank={}", info.local_rank));
   command.insert(command.end(), program.after.begin(), program.after.end());
   const launcher::Environment more = launcher::adopted_environment(env, info);
+  const launcher::Machine machine = launcher::this_machine({});
+  const launcher::RankPlace place =
+      r.no_bind ? launcher::RankPlace{} : launcher::adopted_place(info, command, env, machine);
+  const std::string where = launcher::describe_place(place, machine.topology);
   if (info.rank == 0 || r.dry_run)
-    say(r, fmt::format("rank {} of {}, started by {}: runs the program in this process", info.rank,
-                       info.world, info.launched_by));
+    say(r, fmt::format("rank {} of {}, started by {}: runs the program in this process{}", info.rank,
+                       info.world, info.launched_by, where.empty() ? "" : ", on cores " + where));
   if (r.dry_run) {
     std::printf("%s\n", launcher::shown_command(more, "", command).c_str());
     return 0;
   }
   for (const auto& [name, value] : more) setenv(name.c_str(), value.c_str(), 1);
+  launcher::take_place(place);
   become(command);
 }
 
@@ -81,10 +87,9 @@ void print(const LaunchStart& start, const LaunchRequest& r) {
   for (const launcher::RemoteCommand& c : start.several ? launcher::remote_commands(start.plan, remote_of(r))
                                                         : std::vector<launcher::RemoteCommand>())
     std::printf("# %s\n", launcher::shell_quoted(without_secrets(c.command)).c_str());
-  std::fputs((start.several ? launcher::describe(shown, {})
-                            : launcher::describe(shown, usable_cores(), launcher::numa_of_machine()))
-                 .c_str(),
-             stdout);
+  const launcher::Machine machine =
+      start.several ? launcher::Machine{} : launcher::this_machine(shown.nodes[0]);
+  std::fputs(launcher::describe(shown, machine).c_str(), stdout);
 }
 
 // /tmp/ID.deepspeed during the life of this process; programs that start launchers read it to find
@@ -114,14 +119,26 @@ class PidFile {
   std::string path_;
 };
 
-// Prints the cores of each rank if a user requested binding.
-void say_cores(const LaunchStart& start, const LaunchRequest& r) {
+// Prints cores and memory of each rank if a user requested binding, or if ranks are in different NUMA nodes.
+void say_places(const LaunchStart& start, const LaunchRequest& r) {
   const launcher::NodeStart& node = start.plan.nodes[start.node];
-  if (start.several || node.binding.how != launcher::Binding::How::asked) return;
-  const auto numa = launcher::numa_of_machine();
-  for (size_t i = 0; i < node.ranks.size(); ++i)
-    say(r, fmt::format("rank {}: {}", node.ranks[i].rank,
-                       launcher::describe_cores(launcher::cores_of(node, i, usable_cores()), numa)));
+  if (start.several || r.quiet) return;
+  const launcher::Machine machine = launcher::this_machine(node);
+  const std::vector<launcher::RankPlace> places = launcher::places_of(node, machine);
+  const auto numa_node = [&](const launcher::RankPlace& place) {
+    return launcher::memory_node(machine.topology, place.cores);
+  };
+  const bool differ = std::any_of(places.begin(), places.end(), [&](const launcher::RankPlace& place) {
+    return numa_node(place) != numa_node(places[0]);
+  });
+  if (!differ && node.binding.how != launcher::Binding::How::asked) return;
+  for (size_t i = 0; i < places.size(); ++i)
+    say(r, fmt::format("rank {}: cores {}", node.ranks[i].rank,
+                       launcher::describe_place(places[i], machine.topology)));
+  if (differ && launcher::memory_policy() == launcher::MemoryPolicy::blocked)
+    say(r,
+        "memory is not bound to NUMA nodes, because the system does not permit set_mempolicy; start the "
+        "container with --cap-add SYS_NICE");
 }
 
 launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r) {
@@ -198,7 +215,7 @@ int launch(const Arguments& arguments, bool as_deepspeed) {
                "{} rank{} on {} host{}{}: {}", ranks, ranks == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s",
                start.several ? fmt::format(", by {}", launcher::name_of(r.launcher)) : "", start.plan.why));
   if (!r.dry_run) {
-    say_cores(start, r);
+    say_places(start, r);
     return run(start, r);
   }
   print(start, r);

@@ -18,6 +18,8 @@
 #include "device/cuda_library.h"
 #include "device/device.h"
 #include "kernels/matmul_ways.h"
+#include "launcher/discovery.h"
+#include "launcher/network.h"
 #include "offload/disk_queue.h"
 
 namespace cleave::app {
@@ -122,6 +124,33 @@ Json io_uring() {
   return {{"liburing", offload::liburing_version()}, {"problem", problem}};
 }
 
+// Returns facts of this host for jobs on several hosts.
+Json network_facts() {
+  const launcher::HostNetwork host = launcher::network_of();
+  Json ports = Json::array(), problems = Json::array();
+  for (const launcher::InfiniBandPort& p : host.ports)
+    ports.push_back(
+        {{"device", p.device}, {"port", p.port}, {"state", p.state}, {"rate", p.rate}, {"link", p.link}});
+  for (const launcher::NetworkProblem& p :
+       launcher::network_problems(host, launcher::environment_of_process()))
+    problems.push_back(p.text);
+  return {{"interfaces", host.interfaces},
+          {"infiniband", ports},
+          {"gpu_direct", host.gpu_direct},
+          {"locked_memory_bytes", host.locked_memory ? Json(*host.locked_memory) : Json()},
+          {"clock_synchronized", host.clock},
+          {"problems", problems}};
+}
+
+void print_network(const Json& network) {
+  for (const Json& p : network["infiniband"])
+    std::printf("%-14s%s:%d %s, %s, %s\n", "InfiniBand", p["device"].get<std::string>().c_str(),
+                p["port"].get<int>(), p["state"].get<std::string>().c_str(),
+                p["rate"].get<std::string>().c_str(), p["link"].get<std::string>().c_str());
+  for (const Json& problem : network["problems"])
+    std::printf("%-14s%s\n", "several hosts", problem.get<std::string>().c_str());
+}
+
 // Lists missing features, their use, and how to get them.
 Json missing(const CudaStatus& status, const std::vector<Library>& libraries) {
   Json list = Json::array();
@@ -186,6 +215,7 @@ void print(const Json& j) {
                     text(gpu["compute_capability"]), gpu["multiprocessors"].get<int>(),
                     reaches.empty() ? "" : ", reaches" + reaches));
   }
+  print_network(j["network"]);
   for (const Json& m : j["missing"])
     row("missing", fmt::format("{}: {}", m["for"].get<std::string>(), m["what"].get<std::string>()));
 }
@@ -214,6 +244,7 @@ int run_report(const Arguments& arguments) {
                     {"matmul", matmul_facts()},
                     {"environment", environment_facts()},
                     {"transports", transports},
+                    {"network", network_facts()},
                     {"io_uring", io_uring()},
                     {"cuda", cuda_facts(status, of_cuda)},
                     {"missing", missing(status, of_cuda)}};

@@ -9,6 +9,7 @@
 #include "app/run/train_paths.h"
 #include "app/run/training_steps.h"
 #include "app/tokenizer_files.h"
+#include "launcher/placed_rank.h"
 
 namespace cleave::app {
 namespace {
@@ -159,7 +160,7 @@ void Run::begin(RunParts& run) {
     if (job_.first() && wanted_.tokenizer && !wanted_.output.empty())
       keep_tokenizer_files(*wanted_.tokenizer, wanted_.output);
   });
-  watch_.report().start(*engine_, {job_.transport(), job_.threads(), weights});
+  watch_.report().start(*engine_, {job_.transport(), job_.threads(), launcher::place_of_process(), weights});
   for (const data::TokenFile& file : data_.training().files())
     if (!wanted_.quiet && file.vocab_is_a_guess() && !file.documents())
       watch_.say(named_line("tokens", file.describe()));

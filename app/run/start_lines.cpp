@@ -124,6 +124,7 @@ std::vector<config::NamedValue> start_lines(const runtime::Engine& engine, const
   if (options.quiet) return out;
   add("frozen", frozen_value(engine));
   add("ranks", ranks_value(engine, facts));
+  add("cores", facts.place.empty() || engine.mesh().size() == 1 ? facts.place : facts.place + " (rank 0)");
   add("layout", layout_value(engine));
   add("precision", precision_value(engine.config()));
   add("batch", config::batch_value(engine.config()));

@@ -10,9 +10,10 @@
 
 namespace cleave::app {
 
-// `transport` and `threads` are those of Job; `weights`: their origin, empty for a resumed run.
+// `transport` and `threads` are those of Job; `place`: launcher::place_of_process(); `weights`: their origin,
+// empty for a resumed run.
 struct StartFacts {
-  std::string transport, threads, weights;
+  std::string transport, threads, place, weights;
 };
 
 // Returns model and weights if quiet; every key and the complete memory table if verbose; otherwise

@@ -1,6 +1,5 @@
 #include "app/start/serve_host.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -70,13 +69,11 @@ int serve_rank(const std::vector<launcher::NodeStart>& nodes) {
   for (const launcher::NodeStart& node : nodes)
     for (size_t i = 0; i < node.ranks.size(); ++i) {
       if (node.ranks[i].rank != number) continue;
-      const launcher::Placed placed = launcher::placed_rank(node, i, node.master_port);
+      const std::vector<launcher::RankPlace> places = launcher::places_of(node, launcher::this_machine(node));
+      const launcher::Placed placed = launcher::placed_rank(node, i, node.master_port, places[i]);
       clearenv();
       for (const auto& [name, value] : placed.environment) setenv(name.c_str(), value.c_str(), 1);
-      cpu_set_t set;
-      CPU_ZERO(&set);
-      for (const int core : placed.cores) CPU_SET(core, &set);
-      if (!placed.cores.empty()) sched_setaffinity(0, sizeof(set), &set);
+      launcher::take_place(placed.place);
       require(node.folder.empty() || chdir(node.folder.c_str()) == 0, Exit::usage, "{}: {}", node.folder,
               std::strerror(errno));
       launcher::end_with_all_children();

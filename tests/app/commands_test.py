@@ -156,7 +156,9 @@ class Commands(AppTest):
         self.assertEqual(bool(report["cuda"]["gpus"]), not any("GPU" == m["for"].split()[-1] for m in report["missing"]))
         uring = report["io_uring"]
         self.assertEqual(bool(uring["problem"]), any("io_uring" in m["for"] for m in report["missing"]))
-        text = self.run_cleave("report").stdout
+        self.assertIn("lo", report["network"]["interfaces"])
+        text = self.run_cleave("report", env={"NCCL_SOCKET_IFNAME": "absent0"}).stdout
+        self.assertIn("several hosts NCCL_SOCKET_IFNAME: matches no network interface (got absent0, expected some of ", text)
         self.assertIn("threads" if uring["problem"] else f"liburing {uring['liburing']}", text)
         self.assertIn(report["cpu"]["model"], text)
         for m in report["missing"]:

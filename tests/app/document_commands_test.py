@@ -72,6 +72,7 @@ ELSEWHERE = {
     "cleave export DIR OUT --adapter": ("tests/app/lora_test.py", '"--adapter"'),
     # On several hosts, or started by SLURM.
     "deepspeed -H hosts train.py": (HOSTS, '"-H", self.hosts'),
+    "NCCL_DEBUG=INFO deepspeed -H hosts train.py": (HOSTS, '"-H", self.hosts'),
     "mpirun -n 8 deepspeed train.py": (HOSTS, '["mpirun", "-n", 2, *more, DEEPSPEED'),
     "mpirun ... cleave launch --rank": (HOSTS, '"--launcher", kind'),
     "ssh HOST 'exec cleave launch --node'": (HOSTS, 'self.several("train.py"'),
@@ -118,7 +119,8 @@ SCRIPT = "import sys\nif not any(word.startswith(('--local_rank=', '--deepspeed_
 # Files with options that no help text of the program has.
 SCRIPTS = ("app/start", "benchmarks", "examples", "python", "scripts", "tests/cuda_interpreter")
 SCRIPT_TYPES = {".cpp", ".py", ".sh", ".sbatch"}
-OF_OTHERS = {"__build_arg", "__file", "__gpus", "__no_deps", "__ntasks_per_node", "__mpi", "__tag", "__version"}
+OF_OTHERS = {"__build_arg", "__cap_add", "__file", "__gpus", "__network", "__no_deps", "__ntasks_per_node", "__mpi", "__shm_size", "__tag",
+             "__ulimit", "__version"}
 DATA = ("split", "tokenize", "inspect", "ngrams")
 
 

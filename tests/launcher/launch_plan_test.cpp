@@ -78,23 +78,32 @@ TEST(LaunchPlan, IsReadBackUnchanged) {
   EXPECT_NE(error_text(Exit::usage, [&] { encode(plan.nodes); }).find("not UTF-8"), std::string::npos);
 }
 
+std::vector<std::vector<int>> cores(const std::vector<RankPlace>& places) {
+  std::vector<std::vector<int>> list;
+  for (const RankPlace& p : places) list.push_back(p.cores);
+  return list;
+}
+
 TEST(LaunchPlan, SharesOutCores) {
+  using Lists = std::vector<std::vector<int>>;
   NodeStart node = unequal().nodes[0];
-  EXPECT_EQ(cores_of(node, 2, {4, 5, 6, 7, 8, 9, 10}), (std::vector<int>{8, 9}));
-  EXPECT_TRUE(cores_of(node, 0, {0, 1}).empty());
+  EXPECT_EQ(cores(places_of(node, {.usable = {4, 5, 6, 7, 8, 9, 10}})), (Lists{{4, 5}, {6, 7}, {8, 9}}));
+  EXPECT_EQ(cores(places_of(node, {.usable = {0, 1}})), (Lists{{}, {}, {}}));
   node.binding = {Binding::How::asked, {1, 3, 5}};
-  EXPECT_EQ(cores_of(node, 1, {0, 1, 2, 3, 4, 5}), std::vector<int>{3});
+  EXPECT_EQ(cores(places_of(node, {.usable = {0, 1, 2, 3, 4, 5}})), (Lists{{1}, {3}, {5}}));
   EXPECT_EQ(error_text(Exit::usage,
                        [&] {
-                         cores_of(node, 1, {0, 1});
+                         places_of(node, {.usable = {0, 1}});
                        }),
             "--bind_core_list: core 3 is not available on h-1 (expected one of 0,1)");
   node.binding.cores = {1, 3};
   EXPECT_EQ(error_text(Exit::usage,
                        [&] {
-                         cores_of(node, 1, {0, 1});
+                         places_of(node, {.usable = {0, 1}});
                        }),
             "--bind_cores_to_rank: h-1 has too few cores (got 2 cores for 3 ranks, expected one each)");
+  node.binding.how = Binding::How::none;
+  EXPECT_EQ(cores(places_of(node, {.usable = {0, 1, 2, 3}})), (Lists{{}, {}, {}}));
   EXPECT_EQ(parse_core_list("0,2-4,7"), (std::vector<int>{0, 2, 3, 4, 7}));
   for (const char* text : {"", "a", "3-1", "1,1", "2,1", "1-3,2", "1,", "1;2", "-1", "1-"})
     EXPECT_NE(error_text(Exit::usage, [&] { parse_core_list(text); }).find("--bind_core_list"),
@@ -102,38 +111,37 @@ TEST(LaunchPlan, SharesOutCores) {
         << text;
 }
 
+// Two nodes with three cores each; the GPUs of ranks 0 and 2 are at node 1.
+Machine two_nodes() {
+  Machine machine{.usable = {0, 1, 2, 3, 4, 5}, .gpu_nodes = {1, 0, 1}, .binds_memory = true};
+  for (int cpu = 0; cpu < 6; ++cpu) machine.topology.cpus.push_back({cpu, cpu, cpu / 3});
+  machine.topology.memory_nodes = {0, 1};
+  return machine;
+}
+
+TEST(LaunchPlan, FollowsGpusUnlessTheUserListsCores) {
+  NodeStart node = unequal().nodes[0];
+  EXPECT_EQ(places_of(node, two_nodes()), (std::vector<RankPlace>{{{3}, 1}, {{0, 1, 2}, 0}, {{4}, 1}}));
+  node.binding.cores = {0, 1, 2, 3, 4, 5};
+  EXPECT_EQ(places_of(node, two_nodes()), (std::vector<RankPlace>{{{0, 1}, 0}, {{2, 3}, -1}, {{4, 5}, 1}}));
+  Machine numactl = two_nodes();  // the user's policy stays
+  numactl.binds_memory = false;
+  EXPECT_EQ(places_of(node, numactl)[2], (RankPlace{{4, 5}, -1}));
+}
+
 TEST(LaunchPlan, NamesTheNumaNodesOfARanksCores) {
   NodeStart node = unequal().nodes[0];
   node.binding = {Binding::How::asked, {0, 1, 2, 3, 4, 5}};
-  const std::vector<NumaNode> numa = {{0, {0, 1, 2}}, {1, {3, 4, 5}}};
-  const std::string text = describe({{node}, ""}, {0, 1, 2, 3, 4, 5, 6}, numa);
-  EXPECT_NE(text.find("# rank 0: cores 0-1 of NUMA node 0\n"), std::string::npos) << text;
+  const std::string text = describe({{node}, ""}, two_nodes());
+  EXPECT_NE(text.find("# rank 0: cores 0-1 of NUMA node 0; memory: node 0\n"), std::string::npos) << text;
   EXPECT_NE(text.find("# rank 1: cores 2-3 of NUMA nodes 0-1\n"), std::string::npos) << text;
-  EXPECT_NE(text.find("# rank 2: cores 4-5 of NUMA node 1\n"), std::string::npos) << text;
-  EXPECT_EQ(describe_cores({2}, {}), "core 2");
-  EXPECT_EQ(describe_cores({0, 1, 2, 8, 10, 11}, {{3, {8, 9}}}), "cores 0-2,8,10-11 of NUMA node 3");
-}
-
-TEST(Numa, IsReadFromTheKernel) {
-  const Scratch scratch;
-  const std::map<std::string, std::string> files = {
-      {"node10", "4-5,7\n"}, {"node2", "0\n"}, {"node3", "\n"}, {"has_cpu", "2,10\n"}, {"node", "9\n"}};
-  for (const auto& [name, list] : files) {
-    std::filesystem::create_directories(scratch.folder() / name);
-    std::ofstream(scratch.folder() / name / "cpulist") << list;
-  }
-  const auto numa = numa_of_machine(scratch.folder());
-  ASSERT_EQ(numa.size(), 2u);
-  EXPECT_EQ(numa[0].node, 2);
-  EXPECT_EQ(numa[0].cores, std::vector<int>{0});
-  EXPECT_EQ(numa[1].node, 10);
-  EXPECT_EQ(numa[1].cores, (std::vector<int>{4, 5, 7}));
-  EXPECT_TRUE(numa_of_machine(scratch.path("gone")).empty());
+  EXPECT_NE(text.find("# rank 2: cores 4-5 of NUMA node 1; memory: node 1\n"), std::string::npos) << text;
+  EXPECT_EQ(as_ranges({0, 1, 2, 8, 10, 11}), "0-2,8,10-11");
 }
 
 TEST(LaunchPlan, IsPrintedForPastingWithoutSecrets) {
   LaunchPlan plan = unequal();
-  const std::string text = describe(plan, {0, 1, 2});
+  const std::string text = describe(plan, {.usable = {0, 1, 2}});
   EXPECT_NE(text.find("# h-2: ranks 3 to 4 of 5, slots 2,5\n"), std::string::npos) << text;
   EXPECT_NE(text.find("cd '/work dir' && env "), std::string::npos);
   EXPECT_NE(text.find(" PYTHONPATH='/x y' "), std::string::npos);
@@ -148,7 +156,7 @@ TEST(LaunchPlan, MasksSecretsInVariablesAndArguments) {
     plan.nodes[0].environment[name] = "postgres://u:hidden@h";
   for (const char* word : {"http://u:hidden@h", "--hf_token=hidden", "--hf_token", "hidden"})
     plan.nodes[0].ranks[0].command.push_back(word);
-  EXPECT_EQ(describe(plan, {0, 1, 2}).find("hidden"), std::string::npos);
+  EXPECT_EQ(describe(plan, {.usable = {0, 1, 2}}).find("hidden"), std::string::npos);
 }
 
 TEST(ShellWords, AreReadBackUnchanged) {

@@ -17,8 +17,13 @@
 
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/rendezvous/socket.h"
+#include "core/cores.h"
+#include "launcher/children.h"
 #include "launcher/discovery.h"
+#include "launcher/memory_policy.h"
+#include "launcher/placed_rank.h"
 #include "launcher/rank_ports.h"
+#include "tests/launcher/machines.h"
 #include "tests/scratch.h"
 
 namespace cleave::launcher {
@@ -160,6 +165,88 @@ TEST(Launch, DividesTheCores) {
   ran = run(shell(cores * 2, "echo $OMP_NUM_THREADS"));
   EXPECT_EQ(ran.lines.size(), size_t(cores) * 2);
   EXPECT_EQ(ran.lines[0], "[0] 1\n");
+}
+
+// The policy belongs to a thread, so this thread takes it along when it ends.
+void in_thread(const std::function<void()>& body) { std::thread(body).join(); }
+
+TEST(Launch, StartsARankOnItsCoresWithMemoryOfItsNode) {
+  if (memory_policy() == MemoryPolicy::blocked) GTEST_SKIP() << "the container forbids memory policies";
+  const int core = usable_cores().back();
+  ChildProcess child = start_child(
+      {.command = {"sh", "-c",
+                   "grep Cpus_allowed_list /proc/self/status; cut -d' ' -f2 /proc/self/numa_maps"},
+       .environment = {"PATH=/bin:/usr/bin"},
+       .place = {{core}, 0}});
+  waitpid(child.pid, nullptr, 0);
+  std::vector<std::string> lines;
+  while (child.output[0]) read_lines(child, 0, [&](std::string_view line) { lines.emplace_back(line); });
+  ASSERT_GE(lines.size(), 2u);
+  EXPECT_EQ(lines[0], fmt::format("Cpus_allowed_list:\t{}\n", core));
+  EXPECT_EQ(lines[1], "prefer:0\n");
+  EXPECT_EQ(preferred_memory_node(), -1);  // only the child's
+}
+
+TEST(Launch, TakesTheCoresAndTheMemoryNodeOfAPlace) {
+  const std::vector<int> all = usable_cores();
+  in_thread([&] {
+    take_place({{}, -1});
+    EXPECT_EQ(usable_cores(), all);
+    EXPECT_EQ(preferred_memory_node(), -1);
+    take_place({{all.back()}, 0});
+    EXPECT_EQ(usable_cores(), std::vector<int>{all.back()});
+    EXPECT_EQ(preferred_memory_node(), memory_policy() == MemoryPolicy::blocked ? -1 : 0);
+  });
+}
+
+TEST(Launch, ReportsTheMemoryPolicyOfTheKernel) {
+  if (memory_policy() == MemoryPolicy::blocked) GTEST_SKIP() << "the container forbids memory policies";
+  in_thread([] {
+    EXPECT_EQ(memory_policy(), MemoryPolicy::unset);
+    EXPECT_FALSE(prefer_memory_of(-1));
+    EXPECT_FALSE(prefer_memory_of(1023));  // no such node
+    EXPECT_FALSE(prefer_memory_of(1 << 20));
+    EXPECT_EQ(preferred_memory_node(), -1);
+    EXPECT_FALSE(this_machine({}).gpu_nodes.size());
+    EXPECT_TRUE(this_machine({}).binds_memory);
+    EXPECT_TRUE(prefer_memory_of(0));
+    EXPECT_EQ(memory_policy(), MemoryPolicy::set);
+    EXPECT_EQ(preferred_memory_node(), 0);
+    EXPECT_FALSE(this_machine({}).binds_memory);  // as after numactl
+  });
+}
+
+TEST(Launch, SaysCoresAndMemoryOfARankOnSeveralNodes) {
+  const Scratch scratch;
+  MachineTable machine = dgx_h100();
+  machine.nodes = {"0-223", ""};
+  write_machine(scratch.folder(), machine);
+  const std::string cores = as_ranges(usable_cores()) + " of NUMA node 0";
+  in_thread([&] {
+    EXPECT_EQ(place_of_process(topology_of(scratch.folder())), cores);
+    if (!prefer_memory_of(0)) return;
+    EXPECT_EQ(place_of_process(topology_of(scratch.folder())), cores + "; memory: node 0");
+  });
+  write_file(scratch.folder() / "sys/devices/system/node/has_memory", "0");
+  EXPECT_EQ(place_of_process(topology_of(scratch.folder())), "");
+}
+
+// A rank with few cores near its GPU starts as many threads.
+TEST(Launch, CountsTheThreadsOfARankByItsCores) {
+  NodeStart node;
+  node.ranks = {{0, 0, 0, {"program"}}};
+  const char* const outer = getenv("OMP_NUM_THREADS");
+  const std::optional<std::string> before = outer ? std::optional<std::string>(outer) : std::nullopt;
+  unsetenv("OMP_NUM_THREADS");
+  Placed placed = placed_rank(node, 0, 1, {{0}, 0});
+  EXPECT_EQ(placed.environment["OMP_NUM_THREADS"], "1");
+  EXPECT_EQ(placed.environment["CLEAVE_CORES"], "0");
+  setenv("OMP_NUM_THREADS", "2", 1);  // more than this place has
+  placed = placed_rank(node, 0, 1, {{0}, 0});
+  EXPECT_EQ(placed.place, RankPlace());
+  EXPECT_FALSE(placed.environment.contains("CLEAVE_CORES"));
+  unsetenv("OMP_NUM_THREADS");
+  if (before) setenv("OMP_NUM_THREADS", before->c_str(), 1);
 }
 
 // A script's libraries may start CUDA before the engine can set the variable.
