@@ -32,7 +32,7 @@ void describe_batch(Keys& k, DsConfig& c) {
       .in(0, 100'000)
       .or_null();
   k.honoured("steps_per_print", &c.steps_per_print,
-             "prints a progress line every N steps; 0 or null: progress bar only")
+             "prints a line every N steps; 0 or null: none, or in cleave train the progress bar only")
       .at_least(0)
       .or_null()
       .or_infinity();
@@ -138,12 +138,12 @@ void read_by_types(Keys& k, size_t first, std::span<const TypeRow> rows) {
 }
 
 void describe_monitors(Keys& k, DsConfig& c) {
-  k.section("tensorboard", "TensorBoard event files", Front::train);
+  k.section("tensorboard", "TensorBoard event files");
   k.honoured("enabled", &c.tensorboard.enabled, "writes event files");
   k.honoured("output_path", &c.tensorboard.output_path,
              "folder of the event files; job_name is a sub-folder");
   k.honoured("job_name", &c.tensorboard.job_name, "sub-folder of output_path");
-  k.section("csv_monitor", "one CSV file per metric", Front::train);
+  k.section("csv_monitor", "one CSV file per metric");
   k.honoured("enabled", &c.csv_monitor.enabled, "writes CSV files");
   k.honoured("output_path", &c.csv_monitor.output_path, "folder of the CSV files; job_name is a sub-folder");
   k.honoured("job_name", &c.csv_monitor.job_name, "sub-folder of output_path");

@@ -14,4 +14,10 @@ std::string proc_value(const char* file, std::string_view name) {
   return "";
 }
 
+std::string first_line(const std::filesystem::path& file) {
+  std::string line;
+  std::getline(std::ifstream(file), line);
+  return line;
+}
+
 }  // namespace cleave

@@ -20,12 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string line_of(const fs::path& path) {
-  std::string line;
-  std::getline(std::ifstream(path), line);
-  return line;
-}
-
 // Names in a folder, in order.
 std::vector<std::string> names_in(const fs::path& folder) {
   std::vector<std::string> names;
@@ -40,13 +34,13 @@ std::vector<InfiniBandPort> ports_of(const fs::path& folder) {
   for (const std::string& device : names_in(folder))
     for (const std::string& port : names_in(folder / device / "ports")) {
       const fs::path files = folder / device / "ports" / port;
-      const std::string state = line_of(files / "state");  // "4: ACTIVE"
+      const std::string state = first_line(files / "state");  // "4: ACTIVE"
       const size_t word = state.find(": ");
       ports.push_back({.device = device,
                        .port = std::atoi(port.c_str()),
                        .state = word == state.npos ? state : state.substr(word + 2),
-                       .rate = line_of(files / "rate"),
-                       .link = line_of(files / "link_layer")});
+                       .rate = first_line(files / "rate"),
+                       .link = first_line(files / "link_layer")});
     }
   return ports;
 }
@@ -54,7 +48,7 @@ std::vector<InfiniBandPort> ports_of(const fs::path& folder) {
 int infiniband_adapters(const fs::path& bus) {
   int adapters = 0;
   for (const std::string& address : names_in(bus))
-    adapters += line_of(bus / address / "class").starts_with("0x0207");
+    adapters += first_line(bus / address / "class").starts_with("0x0207");
   return adapters;
 }
 
@@ -87,10 +81,11 @@ Environment settings_in(const std::string& path) {
 
 // NCCL uses DMA-BUF with the open driver since Linux 5.12.
 bool has_dma_buf(const std::string& proc) {
-  if (line_of(proc + "/driver/nvidia/version").find("Open Kernel Module") == std::string::npos) return false;
+  if (first_line(proc + "/driver/nvidia/version").find("Open Kernel Module") == std::string::npos)
+    return false;
   int major = 0, minor = 0;
   char dot = 0;
-  std::istringstream(line_of(proc + "/sys/kernel/osrelease")) >> major >> dot >> minor;
+  std::istringstream(first_line(proc + "/sys/kernel/osrelease")) >> major >> dot >> minor;
   return major > 5 || (major == 5 && minor >= 12);
 }
 

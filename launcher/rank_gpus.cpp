@@ -10,7 +10,7 @@
 namespace cleave::launcher {
 namespace {
 
-int number_of(std::string_view text) {
+int device_number(std::string_view text) {
   int n = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
   return error == std::errc() && end == text.data() + text.size() ? n : -1;
@@ -61,7 +61,7 @@ const GpuPlace* named_gpu(const Topology& t, std::string_view uuid) {
 // NUMA node of an entry of CUDA_VISIBLE_DEVICES.
 int node_of_entry(std::string_view entry, const Environment& env, const Topology& t) {
   constexpr std::string_view kSlice = "MIG-";
-  const int number = number_of(entry);
+  const int number = device_number(entry);
   if (number >= int(t.gpus.size())) return -1;  // CUDA does not show it
   const GpuPlace* gpu = nullptr;
   if (number >= 0) {
@@ -87,7 +87,7 @@ std::vector<int> gpu_nodes_of(const NodeStart& node, const Environment& env, con
     const std::vector<std::string> visible = visible_devices(node, env, t.gpus.size());
     const std::string_view option = device_option(node.ranks[i].command);
     size_t device = i;
-    if (option.starts_with(kIndex)) device = size_t(std::max(0, number_of(option.substr(kIndex.size()))));
+    if (option.starts_with(kIndex)) device = size_t(std::max(0, device_number(option.substr(kIndex.size()))));
     const bool on_gpu = !t.gpus.empty() && !visible.empty() && option != "cpu";
     nodes.push_back(on_gpu ? node_of_entry(visible[device % visible.size()], env, t) : -1);
   }

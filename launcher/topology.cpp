@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,12 +18,6 @@ namespace cleave::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string line_of(const fs::path& path) {
-  std::string line;
-  std::getline(std::ifstream(path), line);
-  return line;
-}
 
 std::optional<int> number_of(std::string_view text, int base = 10) {
   int n = -1;
@@ -65,18 +58,18 @@ std::map<int, fs::path> numbered(const fs::path& folder, std::string_view name) 
 void read_cpus(const std::string& root, Topology& t) {
   std::map<int, int> node_of;
   const fs::path nodes = root + "/sys/devices/system/node";
-  t.memory_nodes = listed(line_of(nodes / "has_memory"));
+  t.memory_nodes = listed(first_line(nodes / "has_memory"));
   if (const std::string text = proc_value((root + "/proc/self/status").c_str(), "Mems_allowed_list");
       !text.empty())
     std::erase_if(t.memory_nodes, [allowed = listed(text)](int node) {
       return std::find(allowed.begin(), allowed.end(), node) == allowed.end();
     });
   for (const auto& [node, folder] : numbered(nodes, "node"))
-    for (const int cpu : listed(line_of(folder / "cpulist"))) node_of[cpu] = node;
+    for (const int cpu : listed(first_line(folder / "cpulist"))) node_of[cpu] = node;
   const fs::path cpus = root + "/sys/devices/system/cpu";
-  for (const int number : listed(line_of(cpus / "online"))) {
+  for (const int number : listed(first_line(cpus / "online"))) {
     const fs::path folder = cpus / fmt::format("cpu{}", number);
-    const std::vector<int> threads = listed(line_of(folder / "topology/thread_siblings_list"));
+    const std::vector<int> threads = listed(first_line(folder / "topology/thread_siblings_list"));
     const auto node = node_of.find(number);
     t.cpus.push_back({.number = number,
                       .core = threads.empty() ? number : threads.front(),
@@ -97,10 +90,10 @@ int common_node(const Topology& t, const std::vector<int>& cpus) {
 
 // A GPU that is a NUMA node itself has no CPUs for a rank.
 int node_of_device(const Topology& t, const fs::path& device) {
-  const int node = number_of(line_of(device / "numa_node")).value_or(-1);
+  const int node = number_of(first_line(device / "numa_node")).value_or(-1);
   const bool has_cpus =
       std::any_of(t.cpus.begin(), t.cpus.end(), [&](const Cpu& c) { return c.node == node; });
-  return node >= 0 && has_cpus ? node : common_node(t, listed(line_of(device / "local_cpulist")));
+  return node >= 0 && has_cpus ? node : common_node(t, listed(first_line(device / "local_cpulist")));
 }
 
 // Domain, bus, device and function, which CUDA sorts by. Domains can have more than four digits.
@@ -135,10 +128,10 @@ std::vector<GpuPlace> gpus_of_bus(const std::string& root, const fs::path& folde
   std::vector<GpuPlace> gpus;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string kind = line_of(entry.path() / "class");
-    if (line_of(entry.path() / "vendor") != "0x10de") continue;
+    const std::string kind = first_line(entry.path() / "class");
+    if (first_line(entry.path() / "vendor") != "0x10de") continue;
     if (!kind.starts_with("0x0300") && !kind.starts_with("0x0302")) continue;  // VGA and 3D controllers
-    gpus.push_back({.address = entry.path().filename(), .model = line_of(entry.path() / "device")});
+    gpus.push_back({.address = entry.path().filename(), .model = first_line(entry.path() / "device")});
   }
   return int(gpus.size()) == gpus_of_machine(root + "/dev") ? gpus : std::vector<GpuPlace>();
 }

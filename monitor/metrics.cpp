@@ -125,12 +125,16 @@ std::map<std::string, std::string> choices_in(const std::string& path) {
 
 void MetricsFile::step(const StepMetrics& metrics) { file_.write(to_json(metrics) + "\n"); }
 
+std::string line_of(const StepMetrics& m) {
+  return fmt::format("step={}, skipped={}, lr=[{:g}], loss={:.6g}", m.step, m.skipped_total, m.lr, m.loss);
+}
+
 std::vector<Scalar> scalars_of(const StepMetrics& m) {
   std::vector<Scalar> scalars = {{"Train/Samples/train_loss", m.loss},
                                  {"Train/Samples/lr", m.lr},
                                  {"Train/Samples/loss_scale", m.loss_scale},
-                                 {"Train/Samples/grad_norm", m.grad_norm},
-                                 {"Train/Samples/tokens_per_s", m.tokens_per_s}};
+                                 {"Train/Samples/grad_norm", m.grad_norm}};
+  if (m.tokens > 0) scalars.push_back({"Train/Samples/tokens_per_s", m.tokens_per_s});
   for (const auto& [phase, ms] : m.times_ms)
     scalars.push_back({"Train/Samples/elapsed_time_ms_" + phase, ms});
   return scalars;

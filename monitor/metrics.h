@@ -20,12 +20,15 @@ struct StepMetrics {
   double loss = 0, lr = 0, grad_norm = 0, loss_scale = 1;
   bool skipped = false;
   int64_t skipped_total = 0;
-  int64_t tokens = 0;  // of this step, over all ranks
+  int64_t tokens = 0;  // of this step, over all ranks; 0: unknown, as tokens_per_s
   double tokens_per_s = 0, step_ms = 0;
   double mfu = 0;                               // fraction of the machine's peak, 0 to 1
   std::map<std::string, int64_t> comm_bytes{};  // by collective, sent by this rank in this step
   std::map<std::string, double> times_ms{};     // by phase, if measured
 };
+
+// "step=10, skipped=0, lr=[0.001], loss=2.5": the line of every steps_per_print-th step.
+std::string line_of(const StepMetrics& metrics);
 
 // The line of one step, without newline: numbers as %.9g, which is exact for a float; "nan", "inf" and "-inf"
 // as strings, because JSON has no such numbers.

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -16,10 +15,9 @@
 #include "core/printable.h"
 #include "kernels/choices.h"
 #include "kernels/matmul_ways.h"
-#include "monitor/csv_monitor.h"
 #include "monitor/metrics.h"
+#include "monitor/monitors.h"
 #include "monitor/progress.h"
-#include "monitor/tensorboard.h"
 #include "plan/memory_json.h"
 
 namespace cleave::app {
@@ -36,15 +34,13 @@ int columns_of_terminal() {
 }  // namespace
 
 struct RunReport::Sinks {
-  Sinks(const RunOptions& o, const config::ReadResult& c) : options(o), config(c), epoch(o.epoch) {}
+  Sinks(const RunOptions& o, const config::ReadResult& c)
+      : options(o), config(c), epoch(o.epoch), monitors(c.config.tensorboard, c.config.csv_monitor) {}
 
   // Writes to TensorBoard and CSV files, by the number of trained samples.
   void draw(const std::vector<monitor::Scalar>& scalars, int64_t step) {
     const int64_t samples = epoch.trained(step, config.config.train_batch_size);
-    for (const monitor::Scalar& scalar : scalars) {
-      if (tensorboard) tensorboard->scalar(scalar.tag, scalar.value, samples);
-      if (csv) csv->scalar(scalar.tag, scalar.value, samples);
-    }
+    monitors.write(scalars, samples);
   }
 
   const RunOptions& options;
@@ -52,8 +48,7 @@ struct RunReport::Sinks {
   EpochLength epoch;
   std::optional<monitor::Progress> progress;
   std::optional<monitor::MetricsFile> metrics;
-  std::optional<monitor::TensorBoard> tensorboard;
-  std::optional<monitor::CsvMonitor> csv;
+  monitor::Monitors monitors;
   int ranks = 1;
   double peak = 0, loss = 0, step_seconds = 0;
   int64_t steps = 0, tokens = 0;  // of this run
@@ -63,15 +58,7 @@ struct RunReport::Sinks {
 };
 
 RunReport::RunReport(bool first, const RunOptions& options, const config::ReadResult& config) {
-  if (!first) return;
-  sinks_ = std::make_unique<Sinks>(options, config);
-  const config::TensorBoardConfig& board = config.config.tensorboard;
-  if (board.enabled) {
-    const std::string base = board.output_path.empty() ? "./runs" : board.output_path;
-    sinks_->tensorboard.emplace((std::filesystem::path(base) / board.job_name).string());
-  }
-  const config::CsvConfig& csv = config.config.csv_monitor;
-  if (csv.enabled) sinks_->csv.emplace(csv.output_path, csv.job_name);
+  if (first) sinks_ = std::make_unique<Sinks>(options, config);
 }
 
 RunReport::~RunReport() = default;
@@ -147,8 +134,7 @@ void RunReport::step(const runtime::Engine& engine, const runtime::StepResult& r
     line(fmt::format("step {}: gradients overflow at loss scale {}; skipped ({} so far)", r.step,
                      r.loss_scale, r.skipped_total));
   s.progress->step(r.step, r.loss, m.tokens);
-  if (c.steps_per_print > 0 && r.step % c.steps_per_print == 0)
-    line(fmt::format("step={}, skipped={}, lr=[{:g}], loss={:.6g}", r.step, r.skipped_total, r.lr, r.loss));
+  if (c.steps_per_print > 0 && r.step % c.steps_per_print == 0) line(monitor::line_of(m));
   if (s.metrics) {
     if (const kernels::Choices::Map made = kernels::Choices::of_process().take_new(); !made.empty())
       s.metrics->choices(made);

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; callers must compare it with cleave_c_version(). */
-#define CLEAVE_C_VERSION 14
+#define CLEAVE_C_VERSION 15
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* message of this thread's last failed call */
@@ -271,6 +271,15 @@ typedef struct {
  * without losses. rates: with rates_given, one per group; otherwise null and 0. */
 CLEAVE_C int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count,
                                 const cleave_rates* rates, int32_t groups, cleave_step_result* result);
+/* Reports a finished step on rank 0: adds points to the curves of the configuration's monitors
+ * (monitor/monitors.h) at `samples`, the number of trained samples. line: a text to print, as the
+ * configuration's steps_per_print asks; empty on other steps and ranks. */
+CLEAVE_C int cleave_report_step(cleave_engine* engine, const cleave_step_result* result, int64_t samples,
+                                char** line);
+/* Adds a point to the curve `tag` of these monitors, on rank 0. */
+CLEAVE_C int cleave_write_scalar(cleave_engine* engine, const char* tag, double value, int64_t samples);
+/* Returns 1 on rank 0 if the configuration has monitors. */
+CLEAVE_C int cleave_has_monitors(cleave_engine* engine, int32_t* has);
 /* Merges a script's parameter groups with equal rates (optim/rate_groups.h). numbers[g]: group
  * number for units of group g. merged[n]: rates of number n for cleave_finish_step; has room for
  * count. Needs no engine. */

@@ -348,6 +348,8 @@ int cleave_engine_make(cleave_job* job, const char* config, const char* config_n
                                            });
     if (made.caller) made.caller->computes_on(e->base().stream());
     e->caller = made.caller;
+    if (j.job.info().rank == 0)
+      e->monitors = std::make_unique<monitor::Monitors>(made.config.tensorboard, made.config.csv_monitor);
     j.engines.push_back(e);
     e->handle = e;
     given(engine, "engine") = e.get();

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "monitor/monitors.h"
 #include "python/capi/caller_stream.h"
 #include "python/capi/cleave_c.h"
 #include "runtime/saved_training.h"
@@ -16,8 +17,9 @@
 
 // Common interface of both. Parameters have the names and shapes of the caller's declaration.
 struct cleave_engine : std::enable_shared_from_this<cleave_engine> {
-  std::shared_ptr<cleave_engine> handle;                    // of the caller, until cleave_engine_free
-  std::shared_ptr<cleave::capi::CallerStream> caller = {};  // null on a CPU
+  std::shared_ptr<cleave_engine> handle;                     // of the caller, until cleave_engine_free
+  std::shared_ptr<cleave::capi::CallerStream> caller = {};   // null on a CPU
+  std::unique_ptr<cleave::monitor::Monitors> monitors = {};  // of rank 0; null elsewhere
 
   virtual ~cleave_engine() = default;
   virtual cleave::runtime::EngineBase& base() = 0;

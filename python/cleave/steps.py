@@ -294,6 +294,7 @@ class SteppedModule(BatchedModule):
         self.global_samples += self.train_batch_size() if self._managed else self._micro_batch * self.dp_world_size * len(losses)
         self._losses.clear()
         self.last_result = result
+        self.monitor.step(result, self.global_samples)
 
     def was_step_applied(self) -> bool:
         """Returns True if the last `step` updated the parameters: a boundary, without overflow."""

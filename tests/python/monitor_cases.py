@@ -1,0 +1,43 @@
+"""Cases of monitor_test.py for ranks; each returns JSON or prints lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cleave as deepspeed
+import models
+import pipeline_cases
+import torch
+from engine_cases import config
+
+
+def _writes(folder: str) -> dict[str, Any]:
+    return {name: {"enabled": True, "output_path": f"{folder}/{name}", "job_name": "job"} for name in ("tensorboard", "csv_monitor")}
+
+
+def trained(folder: str, stage: int) -> dict[str, Any]:
+    """Trains three steps with both monitors, and adds a curve of the script."""
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage, **_writes(folder), fp16={"enabled": True}))[0]
+    rows = []
+    for step in range(3):
+        for micro in range(engine.gradient_accumulation_steps()):
+            engine.backward(models.loss(engine, models.batch(step, micro, engine.global_rank)))
+            engine.step()
+        result = engine.last_result
+        engine.monitor.write_events([("Eval/accuracy", torch.tensor(0.5 * step), engine.global_samples)])
+        rows.append([engine.global_samples, result.loss, result.lr, result.loss_scale, result.grad_norm])
+    return {"rows": rows, "enabled": engine.monitor.enabled}
+
+
+def pipeline(folder: str) -> list[float]:
+    """Trains a pipeline of two stages; returns its losses."""
+    engine = pipeline_cases.made(2, 1, **_writes(folder))
+    return [loss for loss, _ in pipeline_cases.trained(engine, 2)]
+
+
+def lines(more: dict[str, Any]) -> None:
+    """Trains four steps of one micro-batch, with these sections."""
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(1, gradient_accumulation_steps=1, **more))[0]
+    for step in range(4):
+        engine.backward(models.loss(engine, models.batch(step, 0, engine.global_rank)))
+        engine.step()
