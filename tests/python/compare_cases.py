@@ -232,6 +232,7 @@ def _train(
             x, y = models.batch(step, micro, engine.global_rank if data is None else data(engine.global_rank))
             engine.backward((loss or F.cross_entropy)(engine(x), y), scale_wrt_gas=gas)
             engine.step()
+            engine.monitor.write_events([("Eval/loss", 1.0, engine.global_samples)])
 
 
 class _Schedule:

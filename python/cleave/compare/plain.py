@@ -6,6 +6,7 @@ weights of the next step, so this engine only counts, sums and advances the sche
 
 import contextlib
 import inspect
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -75,6 +76,7 @@ class PlainEngine(PlainGradients):
         self._take_values()
         self._loaders, self._positions = {}, {}
         self.client_optimizer, self.client_lr_scheduler = optimizer, lr_scheduler
+        self.monitor = types.SimpleNamespace(enabled=False, write_events=lambda *_, **__: None)  # type: ignore[assignment]
         section = self._configuration.section("scheduler")
         if lr_scheduler is None and section.get("type") and self.optimizer is not None:
             self.lr_scheduler: Any = PlainSchedule(self.optimizer, section["type"], section.get("params") or {})
