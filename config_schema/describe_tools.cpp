@@ -39,8 +39,7 @@ void describe_tools(Keys& k, DsConfig& c) {
              "a synchronization per step")
       .only_in(Front::train);
   k.honoured("memory_breakdown", &c.memory_breakdown,
-             "prints memory by category after the first step and every steps_per_print steps")
-      .only_in(Front::train);
+             "prints memory by category after the first step and every steps_per_print steps");
   k.honoured("dump_state", &c.dump_state,
              "prints every effective value and the placement of each unit of parameters at the start");
 

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/proc_value.h"
+#include "core/process_memory.h"
 #include "core/units.h"
 
 namespace cleave::plan {
@@ -78,6 +79,16 @@ AvailableMemory available_memory(const std::string& proc, const std::string& mou
       if (group.empty() || group == "/") break;
     }
   return least;
+}
+
+std::string memory_use_of(const runtime::EngineBase& engine) {
+  const MemoryTable now = engine.memory_live(), peak = engine.memory_peak();
+  const ProcessMemory process = process_memory();
+  return fmt::format(
+      "memory of rank 0 after step {} (peak of its allocations, and now):\n{}  resident in this process: {}, "
+      "at most {}; available on this machine: {}",
+      engine.step(), format(peak, &now), format_bytes(process.resident), format_bytes(process.peak_resident),
+      format_bytes(available_memory().bytes));
 }
 
 const RankPlan& plan_of_rank(const JobPlan& plan, int rank) {

@@ -15,6 +15,10 @@ struct AvailableMemory {
 AvailableMemory available_memory(const std::string& proc = "/proc",
                                  const std::string& mount = "/sys/fs/cgroup");
 
+// Returns the memory of this rank's engine, the first of the job, by category, and that of its process: the
+// text of memory_breakdown.
+std::string memory_use_of(const runtime::EngineBase& engine);
+
 // Returns the needs of a rank; for an untried rank, those of its stage.
 const RankPlan& plan_of_rank(const JobPlan& plan, int rank);
 

@@ -2,7 +2,6 @@
 
 #include <fstream>
 
-#include "core/process_memory.h"
 #include "core/units.h"
 #include "pipeline/partition.h"
 #include "plan/machine_memory.h"
@@ -68,7 +67,7 @@ std::optional<monitor::PhaseTimes> Profile::end_step(const runtime::Engine& engi
   const monitor::PhaseTimes times = times_.take();
   if (layers_) tell_layers(engine, seconds);
   const bool due = config_.steps_per_print > 0 && engine.step() % config_.steps_per_print == 0;
-  if (config_.memory_breakdown && (due || first_)) tell_memory(engine);
+  if (config_.memory_breakdown && (due || first_)) say_(plan::memory_use_of(engine));
   first_ = false;
   if (!config_.wall_clock_breakdown) return {};
   for (int p = 0; p < monitor::kPhases; ++p) total_[size_t(p)] += times[size_t(p)];
@@ -101,16 +100,6 @@ void Profile::tell_times() {
   }
   say_(monitor::format_times(step_ms, totals, steps_));
   total_ = {}, total_ms_ = 0, steps_ = 0;
-}
-
-void Profile::tell_memory(const runtime::Engine& engine) {
-  const MemoryTable now = engine.memory_live(), peak = engine.memory_peak();
-  const ProcessMemory process = process_memory();
-  say_(fmt::format(
-      "memory of rank 0 after step {} (peak of its allocations, and now):\n{}\n  resident in this "
-      "process: {}, at most {}; available on this machine: {}",
-      engine.step(), block(format(peak, &now)), format_bytes(process.resident),
-      format_bytes(process.peak_resident), format_bytes(plan::available_memory().bytes)));
 }
 
 // Layers on several ranks are shown with the mean of their times.

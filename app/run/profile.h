@@ -58,7 +58,6 @@ class Profile {
   };
   void see(const TraceEvent& event);
   void tell_times();
-  void tell_memory(const runtime::Engine& engine);
   void tell_layers(const runtime::Engine& engine, double seconds);
   void write_layers(const std::string& text);
 

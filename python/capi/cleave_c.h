@@ -273,7 +273,7 @@ CLEAVE_C int cleave_finish_step(cleave_engine* engine, const double* losses, int
                                 const cleave_rates* rates, int32_t groups, cleave_step_result* result);
 /* Reports a finished step on rank 0: adds points to the curves of the configuration's monitors
  * (monitor/monitors.h) at `samples`, the number of trained samples. line: a text to print, as the
- * configuration's steps_per_print asks; empty on other steps and ranks. */
+ * configuration's steps_per_print and memory_breakdown ask; empty on other steps and ranks. */
 CLEAVE_C int cleave_report_step(cleave_engine* engine, const cleave_step_result* result, int64_t samples,
                                 char** line);
 /* Adds a point to the curve `tag` of these monitors, on rank 0. */

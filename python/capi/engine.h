@@ -20,6 +20,7 @@ struct cleave_engine : std::enable_shared_from_this<cleave_engine> {
   std::shared_ptr<cleave_engine> handle;                     // of the caller, until cleave_engine_free
   std::shared_ptr<cleave::capi::CallerStream> caller = {};   // null on a CPU
   std::unique_ptr<cleave::monitor::Monitors> monitors = {};  // of rank 0; null elsewhere
+  bool reported = false;                                     // cleave_report_step was called
 
   virtual ~cleave_engine() = default;
   virtual cleave::runtime::EngineBase& base() = 0;

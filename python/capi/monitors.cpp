@@ -1,6 +1,7 @@
 // Monitors of an engine, and its lines about steps.
 #include "monitor/monitors.h"
 
+#include "plan/machine_memory.h"
 #include "python/capi/call.h"
 #include "python/capi/engine.h"
 
@@ -13,7 +14,8 @@ int cleave_report_step(cleave_engine* engine, const cleave_step_result* result, 
     cleave_engine& e = given(engine, "engine");
     const cleave_step_result& r = given(result, "result");
     char*& out = given(line, "line");
-    const int64_t every = e.base().config().steps_per_print;
+    const config::DsConfig& config = e.base().config();
+    const bool due = config.steps_per_print > 0 && r.step % config.steps_per_print == 0;
     const monitor::StepMetrics m{.step = r.step,
                                  .loss = r.loss,
                                  .lr = r.lr,
@@ -22,7 +24,11 @@ int cleave_report_step(cleave_engine* engine, const cleave_step_result* result, 
                                  .skipped = r.skipped != 0,
                                  .skipped_total = r.skipped_total};
     if (e.monitors) e.monitors->write(monitor::scalars_of(m), samples);
-    out = handed_over(e.monitors && every > 0 && r.step % every == 0 ? monitor::line_of(m) : "");
+    std::string text = e.monitors && due ? monitor::line_of(m) : "";
+    if (e.monitors && config.memory_breakdown && (due || !e.reported))
+      text += (text.empty() ? "" : "\n") + plan::memory_use_of(e.base());
+    e.reported = true;
+    out = handed_over(text);
   });
 }
 

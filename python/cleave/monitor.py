@@ -22,7 +22,7 @@ class Monitor:
         engine.has_monitors(ctypes.byref(has))
         self._engine = engine
         self.enabled = bool(has.value)
-        self._reports = rank == 0 and (self.enabled or bool(values.get("steps_per_print")))
+        self._reports = rank == 0 and (self.enabled or any(values.get(key) for key in ("steps_per_print", "memory_breakdown")))
         if rank == 0 and values.get("dump_state"):
             print("effective values:", *(f"  {key} = {json.dumps(value)}" for key, value in values.items()), sep="\n")
             print(engine.facts()["units"], flush=True)

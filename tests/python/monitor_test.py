@@ -95,11 +95,15 @@ class Monitors(unittest.TestCase):
                 self.assertTrue(math.isclose(float(got), loss, rel_tol=1e-6))
 
     def test_lines_about_steps_and_settings_are_printed_on_request_only(self) -> None:
-        quiet, told = (ranks.run(2, CASES, "lines", more) for more in ({}, {"steps_per_print": 2, "dump_state": True}))
+        asked = {"steps_per_print": 2, "dump_state": True, "memory_breakdown": True}
+        quiet, told = (ranks.run(2, CASES, "lines", more) for more in ({}, asked))
         self.assertEqual([quiet.code, told.code], [0, 0], quiet.output + told.output)
         self.assertNotIn("step=", quiet.output)
         self.assertRegex(told.output, r"step=2, skipped=0, lr=\[0\.\d+\], loss=\d\.\d+\n(.*\n)*.*step=4, skipped=0")
         self.assertEqual(told.output.count("step="), 2, "on rank 0, every second step")
+        for step, times in ((1, 1), (2, 1), (3, 0), (4, 1)):
+            self.assertEqual(told.output.count(f"memory of rank 0 after step {step} "), times)
+        self.assertRegex(told.output, r"optimizer_state +\d")
         for text in ("steps_per_print = 2", "optimizer.params.lr = ", "effective values:"):
             self.assertEqual(told.output.count(text), 1, text)
 
