@@ -2,7 +2,7 @@
 # Installs the packages for the tests, builds, and runs all tests that this machine supports. Prints the skipped tests
 # with their reasons and the time of each section. Exits non-zero after a failure.
 #   scripts/test.sh [--quick | --all]     --quick: the release build and its tests only
-#                                         --all: all tests with both sanitizers; otherwise half of them with one
+#                                         --all: all tests with both sanitizers; otherwise a third of them with one
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -95,11 +95,11 @@ seed=$((16#$(git rev-parse HEAD 2>/dev/null | cut -c1-6 | grep . || echo 1)))
 
 has_nvcc=true
 command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ] || has_nvcc=false
-# Half of the tests with one sanitizer; four commits in a row have both halves with both. One of two checks of the whole
-# program; eight commits in a row have each with each half.
+# A third of the tests with one sanitizer; six commits in a row have all of them with both. One of two checks of the whole
+# program; twelve commits in a row have each with each third.
 count=$(git rev-list --count HEAD 2>/dev/null || echo 0)
 sanitizers=(asan tsan) others=(odr fuzz)
-$all || { sanitizers=("${sanitizers[$((count % 2))]}"); others=("${others[$((count / 4 % 2))]}"); }
+$all || { sanitizers=("${sanitizers[$((count % 2))]}"); others=("${others[$((count / 6 % 2))]}"); }
 
 # The builds of later sections run during the tests, which leave a third of the CPU time unused, with low priority.
 build_later() {
@@ -199,8 +199,8 @@ else
       if $all; then
         run_ctest "$preset"
       else
-        run_ctest "$preset" -I $((1 + count / 2 % 2)),,2
-        skip "every second test with $preset, and all with the other sanitizer: scripts/test.sh --all runs them"
+        run_ctest "$preset" -I $((1 + count / 2 % 3)),,3
+        skip "two thirds of the tests with $preset, and all with the other sanitizer: scripts/test.sh --all runs them"
       fi
     fi
   done
@@ -220,8 +220,8 @@ else
     fi
   done
   $all || case "${others[0]}" in
-    odr) skip "the fuzzers: every second group of four commits runs them, and scripts/test.sh --all" ;;
-    fuzz) skip "one definition of each name: every second group of four commits checks it, and scripts/test.sh --all" ;;
+    odr) skip "the fuzzers: every second group of six commits runs them, and scripts/test.sh --all" ;;
+    fuzz) skip "one definition of each name: every second group of six commits checks it, and scripts/test.sh --all" ;;
   esac
 fi
 
