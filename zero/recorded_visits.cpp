@@ -70,6 +70,8 @@ void RecordedVisits::commit() {
   };
   gathered_ = allocate(Category::gathered, store_.options().weights, whole, options_.gathered_numel,
                        whole_ranges_, &spare_whole_, "gathered units");
+  for (int u = 0; keeps_ && u < store_.units(); ++u)
+    if (wholes_[size_t(u)].gathers) wholes_[size_t(u)].range = *whole_ranges_.take(store_.layout(u).numel());
   store_.weights().commit();
   buckets_ = allocate(Category::buckets, gradients.widest_bucket(), bucket, options_.bucket_numel,
                       bucket_ranges_, &spare_bucket_, "gradient buckets");
@@ -117,7 +119,7 @@ void RecordedVisits::begin_pass(int kind, bool last) {
     w.uses = 0;
     if (!w.there) continue;
     w.fresh = w.there = w.kept = stay;
-    if (!stay) whole_ranges_.give_back(w.range);
+    if (!keeps_) whole_ranges_.give_back(w.range);
   }
 }
 
@@ -213,7 +215,7 @@ bool RecordedVisits::alone(int unit) const {
 }
 
 bool RecordedVisits::has_room(int64_t numel, Evicts evicts) {
-  while (true) {
+  while (!keeps_) {
     if (const std::optional<Range> range = whole_ranges_.take(numel)) {
       whole_ranges_.give_back(*range);
       return true;
@@ -228,6 +230,7 @@ bool RecordedVisits::has_room(int64_t numel, Evicts evicts) {
     whole_ranges_.give_back(oldest->range);
     oldest->there = oldest->fresh = false;
   }
+  return true;
 }
 
 // `needed`: evicts other units to make room. Otherwise fetches only if there is room; without room the rank
@@ -237,7 +240,7 @@ void RecordedVisits::fetch(int unit, bool needed) {
   const int64_t numel = store_.layout(unit).numel();
   if (w.there && (keeps_ || alone(unit))) return;
   if (!w.there && has_room(numel, needed ? Evicts::any : Evicts::none)) {
-    w.range = *whole_ranges_.take(numel);
+    if (!keeps_) w.range = *whole_ranges_.take(numel);
     w.there = w.fresh = true, w.kept = false;
     w.used = ++now_;
     w.ready = store_.weights().fetch(unit, gathered_.tensor().slice(w.range), released_);

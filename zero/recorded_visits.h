@@ -17,8 +17,9 @@
 // and later steps sum at their end.
 //
 // Rounds are messages between hosts, with their own order: the host waits for other ranks there, but never
-// for the communication stream. If all units fit in the memory for whole parameters, a gathered unit stays
-// there until the weights change; the ranks then have the same units at any point of their collectives.
+// for the communication stream. If all units fit in the memory for whole parameters, each has a fixed place
+// there, and a gathered unit stays until the weights change; the ranks then have the same units at any point
+// of their collectives.
 #pragma once
 #include <map>
 #include <optional>
@@ -131,7 +132,7 @@ class RecordedVisits : public Visits {
   Buffer gathered_, buckets_, apart_;
   Range spare_whole_ = {}, spare_bucket_ = {};  // for units needed only by other ranks
   RangeAllocator whole_ranges_, bucket_ranges_, apart_ranges_;
-  bool keeps_ = false;   // all gathered units fit at the same time
+  bool keeps_ = false;   // all gathered units fit at the same time, each at a fixed address
   int64_t version_ = 0;  // of the weights that are there
   struct Draining {
     int unit;

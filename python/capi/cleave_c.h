@@ -216,6 +216,8 @@ CLEAVE_C int cleave_position(cleave_engine* engine, char** position);
 CLEAVE_C int cleave_set_position(cleave_engine* engine, const char* position, const char* fresh);
 /* Returns the factor to multiply a micro-batch's mean loss with before the backward. */
 CLEAVE_C int cleave_scale(cleave_engine* engine, double* scale);
+/* Returns the loss scale of the next step, 1 without loss scaling. */
+CLEAVE_C int cleave_loss_scale(cleave_engine* engine, double* scale);
 /* Returns 1 if the parameters of a unit move between uses. Others stay at the addresses of the
  * first cleave_acquire. */
 CLEAVE_C int cleave_gathers(cleave_engine* engine, int32_t unit, int32_t* gathers);
@@ -225,15 +227,16 @@ CLEAVE_C int cleave_end_pass(cleave_engine* engine);
  * training (5). All ranks must call cleave_discard_gradients before other gradients of the step. */
 CLEAVE_C int cleave_abandon_pass(cleave_engine* engine);
 /* Returns the addresses of a unit's parameters, in the type of the model on the rank's device,
- * valid for work that is enqueued on the engine's stream from now on. pointers: one per parameter. */
+ * valid for work that is enqueued on the engine's stream from now on. They are the same each time if all
+ * units that gather have at most zero_optimization.stage3_max_live_parameters elements. pointers: one per
+ * parameter. */
 CLEAVE_C int cleave_acquire(cleave_engine* engine, int32_t unit, void** pointers);
 CLEAVE_C int cleave_release(cleave_engine* engine, int32_t unit);
-/* Adds a whole gradient of the loss times cleave_scale, in the rank's memory, to the unit. It is
- * read before the call returns on a CPU, and in stream order on a GPU. */
-CLEAVE_C int cleave_add_gradient(cleave_engine* engine, int32_t unit, int32_t parameter, const void* gradient,
-                                 int32_t dtype);
-/* Ends this pass's additions to a unit. Parameters without additions have gradient zero. */
-CLEAVE_C int cleave_give(cleave_engine* engine, int32_t unit);
+/* Adds whole gradients of the loss times cleave_scale, in the rank's memory, to the unit, and ends this
+ * pass's additions to it. They are read before the call returns on a CPU, and in stream order on a GPU.
+ * gradients and dtypes: one per parameter; null for a gradient of zero. */
+CLEAVE_C int cleave_give(cleave_engine* engine, int32_t unit, const void* const* gradients,
+                         const int32_t* dtypes);
 
 /* ---- a model that the engine computes (runtime/engine.h) ---- */
 

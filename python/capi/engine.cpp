@@ -290,7 +290,7 @@ Json json_of(const plan::JobPlan& plan, int ranks_per_host, int64_t activations,
 
 UnitEngine::UnitEngine(const config::DsConfig& config, const char* model, std::vector<UnitSpec> its_units,
                        comm::Communicator& world, const runtime::UnitOptions& options)
-    : units(std::move(its_units)), engine(config, model, units, world, options), slots_(units.size()) {}
+    : units(std::move(its_units)), engine(config, model, units, world, options) {}
 
 std::map<std::string, std::vector<int64_t>> UnitEngine::shapes() {
   std::map<std::string, std::vector<int64_t>> out;

@@ -13,7 +13,6 @@
 #include "python/capi/cleave_c.h"
 #include "runtime/saved_training.h"
 #include "runtime/unit_engine.h"
-#include "zero/gradient_shards.h"
 
 // Common interface of both. Parameters have the names and shapes of the caller's declaration.
 struct cleave_engine : std::enable_shared_from_this<cleave_engine> {
@@ -87,16 +86,8 @@ struct UnitEngine : cleave_engine {
   }
   runtime::SavedTraining opened(const std::string& folder, const std::string& tag) override;
 
-  // Returns the gradient slot of a parameter. The slots of a unit are taken together and kept until
-  // it is given.
-  zero::GradientSlot& slot(int unit, int parameter);
-  void give(int unit);
-
   std::vector<UnitSpec> units;
   runtime::UnitEngine engine;
-
- private:
-  std::vector<std::vector<zero::GradientSlot>> slots_;  // by unit; empty: not taken
 };
 
 // Returns the engine that its caller drives; Error(internal) for one that computes by itself.

@@ -9,30 +9,10 @@
 #include "optim/schedule.h"
 #include "python/capi/call.h"
 #include "python/capi/engine.h"
+#include "zero/gradient_shards.h"
 
 using namespace cleave;
 using capi::call, capi::given;
-
-namespace cleave::capi {
-
-zero::GradientSlot& UnitEngine::slot(int unit, int parameter) {
-  CHECK(0 <= unit && unit < int(units.size()), "unit {} of {}", unit, units.size());
-  std::vector<zero::GradientSlot>& slots = slots_[size_t(unit)];
-  if (slots.empty()) slots = engine.gradients(unit);
-  CHECK(0 <= parameter && parameter < int(slots.size()), "parameter {} of {} of {}", parameter, slots.size(),
-        units[size_t(unit)].name);
-  return slots[size_t(parameter)];
-}
-
-void UnitEngine::give(int unit) {
-  CHECK(0 <= unit && unit < int(units.size()), "unit {} of {}", unit, units.size());
-  if (slots_[size_t(unit)].empty()) engine.gradients(unit);
-  slots_[size_t(unit)].clear();
-  engine.give(unit);
-  engine.complete(unit);
-}
-
-}  // namespace cleave::capi
 
 namespace {
 
@@ -132,6 +112,10 @@ int cleave_scale(cleave_engine* engine, double* scale) {
   return call(engine, [&](cleave_engine& e) { given(scale, "scale") = e.scale(); });
 }
 
+int cleave_loss_scale(cleave_engine* engine, double* scale) {
+  return call(engine, [&](cleave_engine& e) { given(scale, "scale") = e.base().loss_scale(); });
+}
+
 int cleave_gathers(cleave_engine* engine, int32_t unit, int32_t* gathers) {
   return call(engine, [&](cleave_engine& e) { given(gathers, "gathers") = e.gathers(unit); });
 }
@@ -159,19 +143,19 @@ int cleave_release(cleave_engine* engine, int32_t unit) {
   return call(engine, [&](cleave_engine& e) { e.release(unit); });
 }
 
-int cleave_add_gradient(cleave_engine* engine, int32_t unit, int32_t parameter, const void* gradient,
-                        int32_t dtype) {
+int cleave_give(cleave_engine* engine, int32_t unit, const void* const* gradients, const int32_t* dtypes) {
   return call(engine, [&](cleave_engine& e) {
-    capi::UnitEngine& its = capi::unit_engine(e);
-    const zero::GradientSlot& slot = its.slot(unit, parameter);
-    CHECK(slot.written, "a gradient of the frozen unit {}", its.units[size_t(unit)].name);
-    void* data = const_cast<char*>(&given(static_cast<const char*>(gradient), "gradient"));
-    add(engine_of(e).stream(), slot, Tensor(data, DType(dtype), {slot.tensor.numel()}, MemoryKind::device));
+    const void* const* data = &given(gradients, "gradients");
+    const int32_t* types = &given(dtypes, "dtypes");
+    for (const zero::GradientSlot& slot : engine_of(e).gradients(unit)) {
+      void* from = const_cast<void*>(*data++);
+      const auto type = DType(*types++);
+      CHECK(!from || slot.written, "a gradient of the frozen unit {}", unit);
+      if (from)
+        add(engine_of(e).stream(), slot, Tensor(from, type, {slot.tensor.numel()}, MemoryKind::device));
+    }
+    engine_of(e).give(unit), engine_of(e).complete(unit);
   });
-}
-
-int cleave_give(cleave_engine* engine, int32_t unit) {
-  return call(engine, [&](cleave_engine& e) { capi::unit_engine(e).give(unit); });
 }
 
 int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count, const cleave_rates* rates,

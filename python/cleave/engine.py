@@ -170,6 +170,5 @@ class DeepSpeedEngine(SavedModule):
         """
         if schedule is not None or compiled_autograd_enabled:
             raise NotBuilt("compile: schedule and compiled_autograd_enabled are not supported; leave them out")
-        self._residency.leave_to_torch()
         self.module.compile(backend=backend, **(compile_kwargs or {}))
         self.is_compiled = True

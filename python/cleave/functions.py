@@ -10,7 +10,7 @@ tensors unchanged, so they stay enabled.
 
 import contextlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,24 +45,20 @@ def _gathers_and_applies(context: Any, *args: Any) -> Any:
     return _apply(context, *args)
 
 
-def is_of_level(tensor: torch.Tensor) -> bool:
-    """Returns True for a tensor of a level of torch.func. It has no memory."""
-    return bool(_func.is_functorch_wrapped_tensor(tensor))
-
-
-def in_func() -> bool:
-    """Returns True inside a function that torch.func differentiates or maps."""
-    return _func.maybe_current_level() is not None
+is_of_level: Callable[[torch.Tensor], bool] = _func.is_functorch_wrapped_tensor
+"""Returns True for a tensor of a level of torch.func. It has no memory."""
+level: Callable[[], int | None] = _func.maybe_current_level
+"""Returns the level of torch.func inside a function that it differentiates or maps, else None."""
 
 
 def in_derivative() -> bool:
     """Returns True inside a function that torch.func differentiates by a backward."""
-    return any(level.key() == _func.TransformType.Grad for level in _func.get_interpreter_stack() or ())
+    return level() is not None and any(each.key() == _func.TransformType.Grad for each in _func.get_interpreter_stack() or ())
 
 
 def outside_of_func() -> contextlib.AbstractContextManager[Any]:
     """Context without the levels of torch.func. Operations inside them return tensors without memory."""
-    return temporarily_clear_interpreter_stack() if in_func() else contextlib.nullcontext()
+    return temporarily_clear_interpreter_stack() if level() is not None else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -76,7 +72,7 @@ def _disables_others(message: str) -> Iterator[None]:
 @contextlib.contextmanager
 def saving(residency: "Residency") -> Iterator[None]:
     """Context with the hooks of an engine for saved tensors, also where torch.func disabled hooks."""
-    disabled = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() if in_func() else None
+    disabled = torch._C._autograd._saved_tensors_hooks_get_disabled_error_message() if level() is not None else None
     if disabled is not None:
         torch._C._autograd._saved_tensors_hooks_enable()
     try:

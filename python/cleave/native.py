@@ -7,7 +7,7 @@ import ctypes
 import functools
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_char_p, c_double, c_int32, c_int64, c_void_p
 from typing import Any
 
@@ -30,6 +30,10 @@ def library() -> ctypes.CDLL:
     name_cuda_libraries()
     library = ctypes.CDLL(str(path))
     library.cleave_error.restype = library.cleave_version.restype = c_char_p
+    # Many calls per step: by declared types, ctypes converts plain numbers.
+    library.cleave_acquire.argtypes = [c_void_p, c_int32, c_void_p]
+    library.cleave_release.argtypes = [c_void_p, c_int32]
+    library.cleave_give.argtypes = [c_void_p, c_int32, c_void_p, c_void_p]
     version = library.cleave_c_version()
     if version != _C_VERSION:
         raise CleaveError(f"{path}: wrong version of the C interface (got {version}, expected {_C_VERSION}); install the package again")
@@ -57,9 +61,11 @@ def _text(call: Callable[[Any], int]) -> str:
 
 
 def _in_c(value: Any) -> Any:
-    if isinstance(value, str | ctypes.Structure):
-        return os.fsencode(value) if isinstance(value, str) else byref(value)
-    return c_int64(value) if isinstance(value, int) else c_double(value) if isinstance(value, float) else value
+    if isinstance(value, int):
+        return c_int64(value)
+    if isinstance(value, str):
+        return os.fsencode(value)
+    return c_double(value) if isinstance(value, float) else byref(value) if isinstance(value, ctypes.Structure) else value
 
 
 class _Handle:
@@ -215,7 +221,9 @@ class NativeEngine(_Handle):
             options |= {"has_stream": 1, "stream": self._on}
         self._lib = library()
         self._failed: BaseException | None = None
-        self._pointers = [(c_void_p * len(unit["parameters"]))() for unit in units]
+        sizes = [len(unit["parameters"]) for unit in units]
+        self._pointers = [(c_void_p * count)() for count in sizes]
+        self._given = [((c_void_p * count)(), (c_int32 * count)()) for count in sizes]
         given = _options(states, **options)
         if update is not None:
 
@@ -236,7 +244,7 @@ class NativeEngine(_Handle):
         if self._stream is not None and (now := self._stream()) != self._on:
             self._on = now
             _check(self._lib.cleave_use_stream(super().handle, c_void_p(now)))
-        return super().handle
+        return self._handle or super().handle
 
     def require_stream(self) -> None:
         """Checks that the current stream can take the engine's work."""
@@ -254,6 +262,9 @@ class NativeEngine(_Handle):
     def scale(self) -> float:
         return float(self._number(c_double(), "scale"))
 
+    def loss_scale(self) -> float:
+        return float(self._number(c_double(), "loss_scale"))
+
     def gathers(self, unit: int) -> bool:
         return bool(self._number(c_int32(), "gathers", unit))
 
@@ -264,8 +275,23 @@ class NativeEngine(_Handle):
     def acquire(self, unit: int) -> Sequence[int]:
         """Returns the addresses of the unit's parameters, valid until release."""
         pointers = self._pointers[unit]
-        _check(self._lib.cleave_acquire(self.handle, unit, pointers))
+        if code := self._lib.cleave_acquire(self.handle, unit, pointers):
+            _check(code)
         return pointers  # type: ignore[return-value]
+
+    def release(self, unit: int) -> None:
+        if code := self._lib.cleave_release(self.handle, unit):
+            _check(code)
+
+    def give(self, unit: int, gradients: Iterable[tuple[int, int, int]]) -> None:
+        """Adds gradients, as index of the parameter, address and type, to the unit."""
+        pointers, dtypes = self._given[unit]
+        for index, address, dtype in gradients:
+            pointers[index], dtypes[index] = address, dtype
+        code = self._lib.cleave_give(self.handle, unit, pointers, dtypes)
+        for index in range(len(dtypes)):
+            pointers[index] = None
+        _check(code)
 
     def shown_gradients(self, unit: int) -> tuple[Sequence[int], int]:
         """Returns the addresses of the unit's gradients and their type (cleave_shown_gradients)."""

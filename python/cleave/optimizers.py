@@ -229,9 +229,9 @@ class EngineOptimizer(torch.optim.Optimizer):
             if p.requires_grad
         }
 
-    def trains_more_than(self, known: Container[torch.nn.Parameter]) -> bool:
-        """Returns True if a parameter of a group requires a gradient and is not among the known ones."""
-        return any(p.requires_grad and p not in known for group in self.param_groups for p in group["params"])
+    def trains_more_than(self, known: Container[int]) -> bool:
+        """Returns True if a parameter of a group requires a gradient and its id is not among the known ones."""
+        return any(p.requires_grad and id(p) not in known for group in self.param_groups for p in group["params"])
 
     def regrouped(self) -> bool:
         """Numbers the groups again if one was added, begins to decay, or departed from another with the same first rates."""

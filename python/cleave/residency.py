@@ -7,48 +7,40 @@ module code.
 """
 
 import contextlib
-import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
-from . import functions, memory_errors, native
+from . import compiled, functions, memory_errors, native
+from .arriving import ArrivingGradients
 from .errors import CleaveError, StepOrderError, TrainingError, UsageError
 from .functions import in_derivative
-from .gradients import OWN
-from .saved_weights import SavedWeights
-from .units import ModuleUnits, Slot
-from .views import OUTSIDE, TORCH_TYPES
-from .watched import Hook, ParameterOffload, Watched, forget_gradient, of_slot
+from .units import ModuleUnits
+from .views import OUTSIDE
+from .watched import Hook, ParameterOffload, Watched
 
-_CODES = {dtype: native.DTYPES[name] for name, dtype in TORCH_TYPES.items()}  # gradients have the type of their parameter
 _BACKWARD, _OTHER = OUTSIDE + 1, OUTSIDE + 2  # kinds of passes; from _OTHER on, one per root module, part and grad mode
 
 
-class Residency(SavedWeights):
+class Residency(ArrivingGradients):
     """Moves the parameters of a module between the engine and torch."""
-
-    training: ClassVar[weakref.WeakSet["Residency"]] = weakref.WeakSet()  # those in a backward that gives gradients to their engine
 
     def __init__(self, module: torch.nn.Module, engine: native.NativeEngine, units: ModuleUnits, dtype: str, device: torch.device) -> None:
         """Makes the parameters show the engine's memory, which already has their values. Collective."""
         super().__init__(module, engine, units, dtype, device)
-        self._arrived: list[dict[int, torch.Tensor]] = [{} for _ in units.units]  # by index, until all gradients of the unit arrived
         self._in_pass = self._own_pass = False
-        self._trains = True  # the backward gives gradients to the engine
         self._kinds: dict[tuple[int, int, bool], int] = {}
         self.part = 0  # part of the module that passes belong to
         self._saved_hooks: Any = None
         self.broken: str | None = None
-        self.arrived: set[str] = set()  # parameters with a gradient in the current step
-        self._handles: list[Any] = []
         self.offload = ParameterOffload(self)
         if self.any_gathers:
             self._watch_parameters()
             self.offload._register_deepspeed_module(module)
             functions.watch(self)
+            compiled.watch(self)
         self._watch_gradients()
 
     # ---- passes ----
@@ -124,21 +116,36 @@ class Residency(SavedWeights):
     def watch_calls(self, module: torch.nn.Module) -> list[Any]:
         """Returns the handles of hooks that gather the parameters of submodules while they run.
 
-        Submodules with only whole parameters have none: a rank may call them alone.
+        Submodules with only whole parameters have none: a rank may call them alone. Those of a compiled module have none either.
         """
-        handles = []
-        alone: set[torch.nn.Module] = set()
+        handles: list[Any] = []
+        passed: set[torch.nn.Module] = set()
         for submodule in module.modules():
-            below = [self.gathers[u] for each in submodule.modules() for u in self.units.used_by(each)]
-            if below and not any(below):
-                alone.update(submodule.modules())
-            if submodule in alone:
+            if submodule in passed:
                 continue
+            below = self.gathered_below(submodule)
+            if not below and submodule is not self.module:
+                passed.update(submodule.modules())
+                continue
+            if compiled.is_compiled(submodule):
+                handles.append(compiled.Visit(self, submodule, below))
+                passed.update(submodule.modules())
+                continue
+            if compiled.is_wrapper(submodule):
+                handles.append(compiled.Split(submodule))
             used = [u for u in self.units.used_by(submodule) if self.gathers[u]]
             frozen = [u for u in used if not self.units.units[u].trains]
             handles.append(submodule.register_forward_pre_hook(Hook(self._before, used), prepend=True))
-            handles.append(submodule.register_forward_hook(Hook(self._after, used, frozen), with_kwargs=True, always_call=True))
+            handles.append(submodule.register_forward_hook(Hook(self._after, used), always_call=True))
+            if frozen:
+                hook = Hook(self._after_frozen, frozen)
+                handles.append(submodule.register_forward_hook(hook, with_kwargs=True, always_call=True))
         return handles
+
+    def gathered_below(self, module: torch.nn.Module) -> list[int]:
+        """Returns the units of a module and its submodules that are gathered."""
+        every = (u for submodule in module.modules() for u in self.units.used_by(submodule))
+        return [u for u in dict.fromkeys(every) if self.gathers[u]]
 
     def _before(self, used: list[int], module: torch.nn.Module, args: Any) -> None:
         if self.in_backward:  # recomputation
@@ -147,17 +154,19 @@ class Residency(SavedWeights):
             return
         if not self._lent:
             self._begin_forward(module)
-        self._lent.append([])
-        for u in used:
-            self._lend(u)
+        lent: list[int] = []
+        self._lent.append(lent)
+        if used:
+            copied = self._lends_copies()
+            for u in used:
+                self._take(u, copied)
+                lent.append(u)
 
-    def _after(self, used: list[int], frozen: list[int], module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+    def _after(self, used: list[int], module: torch.nn.Module, args: Any, output: Any) -> Any:
         if self.in_backward or not self._lent:
-            if frozen and self.in_backward and torch.is_grad_enabled():
-                self._let_go_behind(args, kwargs, frozen)
             return None
         taken, replaced = self._lent.pop(), None
-        derived = in_derivative() if taken else False
+        derived = bool(taken) and in_derivative()
         returned = set(taken) if derived and self._lent else self._units_in(output) if taken else set()
         lost = [u for u in taken if self._users[u] == 1] if derived and not self._lent else []
         if returned and not self._lent:
@@ -186,11 +195,19 @@ class Residency(SavedWeights):
         elif self._lent and slot.unit not in self._lent[-1]:
             self._lend(slot.unit)
 
-    def _let_go_behind(self, args: Any, kwargs: Any, frozen: list[int]) -> None:
-        """Lets frozen units go in the backward when the gradient of their module's input is computed."""
-        value = next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and v.requires_grad), None)
-        if value is not None:
-            value.register_hook(lambda _: list(map(self._let_go, frozen)) and None)
+    def _after_frozen(self, frozen: list[int], module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        """Lets frozen units of a recomputed module go when the gradients of its inputs are computed."""
+        if not (self.in_backward and torch.is_grad_enabled()):
+            return
+        values = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor) and v.requires_grad]
+        if not values:
+            return
+
+        def let_go(_: Any) -> None:
+            for u in frozen:
+                self._let_go(u)
+
+        torch.autograd.graph.register_multi_grad_hook(values, let_go)
 
     def _begin_forward(self, root: torch.nn.Module) -> None:
         self._require_whole()
@@ -215,52 +232,7 @@ class Residency(SavedWeights):
             self.begin_backward(False, trains=False)
             torch.autograd.Variable._execution_engine.queue_callback(self.end_backward)
 
-    # ---- gradients ----
-
-    def _watch_gradients(self) -> None:
-        for slot in self.units.slots():
-            if slot.trains:
-                trains = slot.parameter.requires_grad
-                slot.parameter.requires_grad_(True)  # torch registers no hook on a parameter that is frozen at the moment
-                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(of_slot(self, slot)))
-                slot.parameter.requires_grad_(trains)
-            elif self.gathers[slot.unit] and slot.parameter.requires_grad:
-                self._handles.append(slot.parameter.register_post_accumulate_grad_hook(forget_gradient))
-
-    def forget_gradients(self) -> None:
-        """Removes the gradients that are not the engine's."""
-        for slot in self.units.slots():
-            OWN.__set__(slot.parameter, None)
-
-    def _on_gradient(self, slot: Slot, parameter: torch.Tensor) -> None:
-        if self not in self.training and self.training:
-            return  # the backward of another engine: the script may drop the gradient, as by module.zero_grad()
-        gradient = OWN.__get__(parameter)
-        OWN.__set__(parameter, None)
-        if gradient is None:
-            return
-        if not self.in_backward:
-            past = f"{slot.name}: got a gradient before a backward reached an output of the engine"
-            raise StepOrderError(f"{past}; call the engine, not its module, or engine.backward(loss)")
-        if not self._trains:
-            raise StepOrderError(f"{slot.name}: got a gradient from backward(inputs=...); leave inputs out, or call torch.autograd.grad")
-        if gradient.is_sparse:
-            gradient = gradient.to_dense()
-        if self._factor != 1:
-            gradient = gradient * self._factor
-        self.arrived.add(slot.name)
-        u, index, arrived = slot.unit, slot.index, self._arrived[slot.unit]
-        arrived[index] = arrived[index] + gradient if index in arrived else gradient.contiguous()
-        if len(arrived) == len(self.units.units[u].slots):
-            self._give(u)
-            self._let_go(u)
-
-    def _give(self, u: int) -> None:
-        """Adds the gradients that arrived to the engine; other parameters of the unit have gradient zero."""
-        for index, gradient in self._arrived[u].items():
-            self.engine.add_gradient(u, index, gradient.data_ptr(), _CODES[gradient.dtype])
-        self._arrived[u].clear()
-        self.engine.give(u)
+    # ---- backwards ----
 
     def backward(self, run: Callable[[], None], last: bool, recovers: bool = False) -> None:
         """Runs a backward; the engine takes its gradients. Collective.
@@ -319,16 +291,19 @@ class Residency(SavedWeights):
         self._in_pass = self.in_backward = self._creates_graph = False
         self.training.discard(self)
         self._leave_nodes(0)
-        for u in range(len(self.units.units)):
-            if gives and self._arrived[u]:
+        for u, arrived in enumerate(self._arrived):
+            if arrived and gives:
                 self._give(u)
-            self._arrived[u].clear()
-            self._let_go(u)
+            arrived.clear()
+            if self._held[u]:
+                self._let_go(u)
 
     def close(self, keeps: bool = True) -> None:
         """Detaches the parameters from the engine. keeps: those that are whole on this rank keep their values; others lose them."""
         functions.leave(self)
-        for handle in (*self._handles, *self.offload.forward_hooks):
+        compiled.leave(self)
+        self.offload.remove()
+        for handle in self._handles:
             handle.remove()
         self._handles.clear()
         for submodule in self.module.modules():
@@ -338,4 +313,5 @@ class Residency(SavedWeights):
             if not self.gathers[slot.unit]:
                 slot.parameter.data = slot.parameter.data.clone() if keeps else self._hidden[slot]
         self._views.clear()
+        self._turned.clear()
         self._staying.clear()

@@ -8,9 +8,11 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .errors import StepOrderError, UsageError
-from .functions import in_func, is_of_level
+from .functions import is_of_level, level
 from .units import Slot
 from .views import ParameterViews
+
+_graph_task, _node = torch._C._current_graph_task_id, torch._C._current_autograd_node
 
 
 class _Weight(NamedTuple):
@@ -42,20 +44,21 @@ class SavedWeights(ParameterViews):
         """Begins a backward without gradients for this engine, if the backward of another engine reached this module."""
         raise NotImplementedError
 
-    def leave_to_torch(self) -> None:
-        """Keeps torch.compile from tracing the transfers of parameters, which it cannot compile."""
-        for name in ("_show", "_hide", "_begin_forward", "_end_forward"):
-            setattr(self, name, torch.compiler.disable(getattr(self, name)))
+    def _lends_copies(self) -> bool:
+        """Returns True if a backward inside the forward computes the running module again, or torch.func keeps its parameters longer."""
+        return _graph_task() >= 0 or level() is not None
 
     def _lend(self, u: int) -> None:
-        """Takes a unit until the running module ends; copies if a backward inside the forward computes the module again, or torch.func
-        keeps it longer."""
-        self._take(u, torch._C._current_graph_task_id() >= 0 or in_func())
+        """Takes a unit until the running module ends."""
+        self._take(u, self._lends_copies())
         self._lent[-1].append(u)
 
     def _units_in(self, output: Any) -> set[int]:
         """Returns the units whose gathered parameters an output shows, as of a module that returns its weight or a view of it."""
-        leaves = (output,) if isinstance(output, torch.Tensor) else tree_leaves(output)
+        if isinstance(output, torch.Tensor):
+            slot = self._slot_at(output)
+            return set() if slot is None else {slot.unit}
+        leaves = tree_leaves(output)
         return {slot.unit for leaf in leaves if isinstance(leaf, torch.Tensor) and (slot := self._slot_at(leaf)) is not None}
 
     def _copy_of_weight(self, value: Any) -> Any:
@@ -96,10 +99,8 @@ class SavedWeights(ParameterViews):
         return None
 
     def _unpack(self, saved: Any) -> torch.Tensor:
-        if isinstance(saved, _Weight):
-            return self._weight(*saved)
-        if isinstance(saved, _OfLevel):
-            return saved.tensor
+        if type(saved) is not tuple:
+            return self._weight(*saved) if isinstance(saved, _Weight) else saved.tensor
         tensor, version = saved
         if tensor._version != version:
             raise RuntimeError(
@@ -111,13 +112,21 @@ class SavedWeights(ParameterViews):
     def _weight(self, slot: Slot, dtype: torch.dtype, size: torch.Size, stride: tuple[int, ...], offset: Any) -> torch.Tensor:
         self._take_for_backward(slot)
         whole = slot.parameter
-        if dtype == whole.dtype and (size, stride, offset) == (whole.shape, whole.stride(), 0):
+        if dtype != whole.dtype:
+            return whole.detach().to(dtype).as_strided(size, stride, offset)
+        if offset == 0 and size == whole.shape and stride == whole.stride():
             return whole
-        return whole.detach().to(dtype).as_strided(size, stride, offset)
+        if slot.unit in self._copied or offset or size.numel() != slot.shape.numel():
+            return whole.detach().as_strided(size, stride, offset)
+        key = (whole.data_ptr(), size, stride)
+        turned = self._turned.get(key)
+        if turned is None:
+            turned = self._turned[key] = whole.detach().as_strided(size, stride)
+        return turned
 
     def _take_for_backward(self, slot: Slot) -> None:
         """Makes a parameter whole for the running node of a backward: one of the engine, or `torch.autograd.grad` inside a forward."""
-        u, node = slot.unit, torch._C._current_autograd_node()
+        u, node = slot.unit, _node()
         if not self.in_backward and not self._lent and not self._users[u]:
             self._begin_within_another()
         if not self.in_backward and not self._lent:
@@ -137,7 +146,7 @@ class SavedWeights(ParameterViews):
 
     def _take_for_node(self, u: int, node: int) -> None:
         """Takes a unit until another node of the same backward needs one."""
-        task = torch._C._current_graph_task_id()
+        task = _graph_task()
         while self._of_nodes and self._of_nodes[-1][0] > task:  # ended by an exception
             self._leave_nodes(len(self._of_nodes) - 1)
         if not self._of_nodes or self._of_nodes[-1][0] != task:

@@ -102,7 +102,7 @@ class SteppedModule(BatchedModule):
             return
         factor, trains = 1.0, any(slot.trains and slot.parameter.requires_grad for slot in self._units.slots())
         if counts := trains and torch.autograd._is_checkpoint_valid():  # False only inside torch.autograd.grad
-            scale = self._native.facts()["loss_scale"]
+            scale = self._native.loss_scale()
             if SteppedModule._asked:
                 raise StepOrderError(
                     f"engine.backward: reaches trained parameters of {type(self.module).__name__}, which belongs to another engine; call "
@@ -193,7 +193,7 @@ class SteppedModule(BatchedModule):
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Returns the loss times the loss scale, for a `backward` that the script calls itself."""
         self._require_loss("scale", loss)
-        SteppedModule._scaled = scale = float(self._native.facts()["loss_scale"])
+        SteppedModule._scaled = scale = self._native.loss_scale()
         self._loss = loss.detach()
         return loss.float() * scale
 

@@ -25,7 +25,7 @@ class TrainedModule(HeldModule):
     """An engine with an optimizer. Parameters may be frozen, unfrozen and added to the optimizer between steps."""
 
     _why_fixed = ""  # reason why trained parameters cannot change after initialize()
-    _trains: Set[torch.nn.Parameter] = frozenset()  # parameters with optimizer state
+    _trains: Set[int] = frozenset()  # ids of parameters with optimizer state
     _paused: list[str] | None = None  # names of those that are frozen
     _in_step = False
 
@@ -44,8 +44,8 @@ class TrainedModule(HeldModule):
         if dtype and self._precision != "fp32" and self.global_rank == 0:
             print("warning: torch_autocast: bf16 rounds the parameters, also for operations in fp32; remove bf16 to keep them in fp32")
         if self.optimizer is not None:
-            self._trains = self.optimizer.trained().keys()
-            self.optimizer.scale_now = lambda: float(self._native.facts()["loss_scale"])
+            self._trains = set(map(id, self.optimizer.trained()))
+            self.optimizer.scale_now = self._native.loss_scale
             self.optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
             self.optimizer.offload_states, self.optimizer.reload_states = self.offload_states, self.reload_states
         self.lr_scheduler = declared.schedule or self._schedule_of_engine()
@@ -98,22 +98,22 @@ class TrainedModule(HeldModule):
             )
         trained = self.optimizer.trained()
         grouped = self._grouped()
-        paused = [s.parameter for s in self._units.slots() if s.trains and s.parameter not in trained and s.parameter in grouped]
+        paused = [s.parameter for s in self._units.slots() if s.trains and s.parameter not in trained and id(s.parameter) in grouped]
         self._renew(paused)
-        self._brings_rates, self._trains = self._declared.brings_rates, {**trained, **dict.fromkeys(paused)}.keys()
+        self._brings_rates, self._trains = self._declared.brings_rates, {*map(id, trained), *map(id, paused)}
         self._paused = None
         self._show_gradients()
 
-    def _grouped(self) -> set[torch.nn.Parameter]:
-        """Returns the parameters of all groups of the optimizer."""
-        return {p for group in self.optimizer.param_groups for p in group["params"]} if self.optimizer else set()
+    def _grouped(self) -> set[int]:
+        """Returns the ids of the parameters of all groups of the optimizer."""
+        return {id(p) for group in self.optimizer.param_groups for p in group["params"]} if self.optimizer else set()
 
     def _pause_frozen(self) -> None:
         """Excludes trained parameters from the update that left the optimizer, or are frozen now and got no gradient in this step."""
         arrived, grouped = self._residency.arrived, self._grouped()
         trained = [s for s in self._units.slots() if s.trains]
         frozen = {s.name for s in trained if not s.parameter.requires_grad and s.name not in arrived}
-        paused = [s.name for s in trained if s.name in frozen or s.parameter not in grouped]
+        paused = [s.name for s in trained if s.name in frozen or id(s.parameter) not in grouped]
         if paused != (self._paused or []):
             if self._why_fixed:
                 raise NotBuilt(f"requires_grad: parameters cannot be frozen {self._why_fixed}; freeze them before initialize()")

@@ -97,6 +97,7 @@ class ModuleUnits:
             unit.whole = True
         if not self.units:
             raise UsageError(f"{type(module).__name__}: has no parameters on this rank")
+        self._slots = [slot for unit in self.units for slot in unit.slots]
 
     def _add(
         self,
@@ -136,7 +137,7 @@ class ModuleUnits:
         return {slot.name: slot for slot in self.slots() if slot.has_bits}
 
     def slots(self) -> list[Slot]:
-        return [slot for unit in self.units for slot in unit.slots]
+        return self._slots
 
     def other_names(self, module: torch.nn.Module) -> dict[str, str]:
         """Returns the first name of each tied parameter by its other names."""

@@ -1,17 +1,34 @@
 """Parameters as views of the engine's memory: units that stay on this rank, and units that are gathered while somebody uses them."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from . import native
 from .errors import UsageError
-from .functions import is_of_level, outside_of_func
+from .functions import level, outside_of_func
 from .units import ModuleUnits, Slot, ZeroParamStatus, describe, describe_shape
 
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 OUTSIDE = 0  # kind of passes outside of calls
+_AVAILABLE, _NOT_AVAILABLE = ZeroParamStatus.AVAILABLE, ZeroParamStatus.NOT_AVAILABLE
+
+
+class _Hidden(NamedTuple):
+    """A parameter and its value while this rank has a part of it."""
+
+    parameter: Any
+    value: torch.Tensor
+
+
+class _Shown(NamedTuple):
+    """A parameter, its value in the engine's memory or a copy, and the address of the value."""
+
+    parameter: Any
+    value: torch.Tensor
+    address: int
+    slot: Slot
 
 
 class ParameterViews:
@@ -29,11 +46,14 @@ class ParameterViews:
         self._nothing = torch.full((len(units.slots()),), float("nan"), dtype=self.torch_dtype, device=device)
         self._hidden = {slot: self._without_values(slot, nan) for slot, nan in zip(units.slots(), self._nothing, strict=True)}
         self._hidden_at = {view.data_ptr(): slot for slot, view in self._hidden.items() if view.numel()}
-        self._views: dict[tuple[int, int], list[torch.Tensor]] = {}
+        self._hidden_of = [[_Hidden(slot.parameter, self._hidden[slot]) for slot in unit.slots] for unit in units.units]
+        self._views: dict[tuple[int, int], list[_Shown]] = {}
+        self._turned: dict[tuple[Any, ...], torch.Tensor] = {}  # views of whole parameters with other strides, by address
         self._copied: set[int] = set()  # units with copies as parameters
         self._pool: set[int] = set()  # addresses of gathered memory where parameters have been
+        self._low, self._high = 1 << 64, 0  # and range of the bytes there
         self._at: dict[int, Slot] = {}  # gathered parameters by address
-        self._shown: list[list[int]] = [[] for _ in range(count)]  # addresses of each unit in `_at`
+        self._shown: list[list[_Shown]] = [[] for _ in range(count)]  # parameters of each unit in `_at`
         self._creates_graph = False  # the current backward can be differentiated again
         self._attach()
 
@@ -43,43 +63,52 @@ class ParameterViews:
             describe(slot.parameter)
             if slot.has_bits:  # it may have no elements already
                 describe_shape(slot.parameter, slot.shape)
-            self._take_away(slot)
         for u in range(len(self.units.units)):
+            self._take_away(u)
             if not self.gathers[u]:
                 self._show(u)
                 self.engine.release(u)
+                self._at.clear()
+                self._shown[u] = []
         self.engine.end_pass()
-        views = [(slot, view) for (u, _), views in self._views.items() for slot, view in zip(self.units.units[u].slots, views, strict=True)]
-        self._staying = [(slot, view, slot.parameter.data_ptr, view.data_ptr()) for slot, view in views]
+        self._staying = [each for shown in self._views.values() for each in shown]
 
-    def _take_away(self, slot: Slot) -> None:
-        slot.parameter.data = self._hidden[slot]
-        slot.parameter.ds_status = ZeroParamStatus.NOT_AVAILABLE  # type: ignore[attr-defined]
+    def _take_away(self, u: int) -> None:
+        """Removes the values of a unit's parameters."""
+        for parameter, hidden in self._hidden_of[u]:
+            parameter.data = hidden
+            parameter.ds_status = _NOT_AVAILABLE
 
     def _show(self, u: int, copied: bool = False) -> None:
         """Acquires a unit and makes its parameters views of its memory, or copies."""
         addresses = self.engine.acquire(u)
-        key = (u, addresses[0])
-        views = self._views.get(key)
-        unit = self.units.units[u]
-        if views is None:
-            with torch.inference_mode(False):
-                views = self._views[key] = [self._view(slot, address) for address, slot in zip(addresses, unit.slots, strict=True)]
-            if self.gathers[u]:
-                self._pool.update(addresses)
+        shown = self._views.get((u, addresses[0])) or self._views_at(u, addresses)
         # Libraries keep views of packed integers for their backward without telling autograd.
-        if copied or (unit.has_bits and self.gathers[u]):
+        if copied or (self.units.units[u].has_bits and self.gathers[u]):
             with torch.inference_mode(False):
-                views = [view.clone() for view in views]
+                copies = [(parameter, value.clone(), slot) for parameter, value, _, slot in shown]
+            shown = [_Shown(parameter, value, value.data_ptr(), slot) for parameter, value, slot in copies]
             self._copied.add(u)
             self.engine.release(u)
-        gathers, shown = self.gathers[u], self._shown[u]
-        for slot, view in zip(unit.slots, views, strict=True):
-            slot.parameter.data = view
-            slot.parameter.ds_status = ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
-            if gathers:
-                self._at[address := view.data_ptr()] = slot
-                shown.append(address)
+        at = self._at
+        for parameter, value, address, slot in shown:
+            parameter.data = value
+            parameter.ds_status = _AVAILABLE
+            at[address] = slot
+        self._shown[u] = shown
+
+    def _views_at(self, u: int, addresses: Sequence[int]) -> list[_Shown]:
+        """Returns the parameters of a unit at new addresses."""
+        slots = self.units.units[u].slots
+        with torch.inference_mode(False):
+            values = [self._view(slot, address) for address, slot in zip(addresses, slots, strict=True)]
+        shown = [_Shown(slot.parameter, value, value.data_ptr(), slot) for slot, value in zip(slots, values, strict=True)]
+        self._views[u, addresses[0]] = shown
+        if self.gathers[u]:
+            self._pool.update(addresses)
+            self._low = min(self._low, *addresses)
+            self._high = max(self._high, *(address + slot.nbytes for address, slot in zip(addresses, slots, strict=True)))
+        return shown
 
     @staticmethod
     def _without_values(slot: Slot, nan: torch.Tensor) -> torch.Tensor:
@@ -96,29 +125,29 @@ class ParameterViews:
 
     def _hide(self, u: int) -> None:
         """Releases a unit and removes the values of its parameters."""
-        for address in self._shown[u]:  # a script may have replaced the data of a parameter
+        for _, _, address, _ in self._shown[u]:  # a script may have replaced the data of a parameter
             del self._at[address]
-        self._shown[u].clear()
-        for slot in self.units.units[u].slots:
-            self._take_away(slot)
-        if u not in self._copied:
+        self._shown[u] = []
+        self._take_away(u)
+        if u in self._copied:
+            self._copied.discard(u)
+        else:
             self.engine.release(u)
-        self._copied.discard(u)
 
-    def _replaced(self) -> list[tuple[Slot, torch.Tensor]]:
+    def _replaced(self) -> list[_Shown]:
         """Returns parameters that stay on this rank and whose data a script replaced, with the views that belong there."""
-        return [(slot, view) for slot, view, address_of, address in self._staying if address_of() != address]
+        return [shown for shown in self._staying if shown.parameter.data_ptr() != shown.address]
 
     def show_again(self) -> None:
         """Makes parameters whose data a script replaced views of the engine's memory again."""
-        for slot, view in self._replaced():
-            slot.parameter.data = view
+        for shown in self._replaced():
+            shown.parameter.data = shown.value
 
     def require_views(self) -> None:
         """Checks that no script replaced the data of a parameter."""
-        for slot, _ in self._replaced():
+        for shown in self._replaced():
             raise UsageError(
-                f"{slot.name}: its data was replaced, so it does not show the engine's values; change it inside "
+                f"{shown.slot.name}: its data was replaced, so it does not show the engine's values; change it inside "
                 "zero.GatheredParameters with modifier_rank, or with engine.set_parameter"
             )
 
@@ -134,15 +163,21 @@ class ParameterViews:
 
     def _take(self, u: int, copied: bool = False) -> None:
         if self.gathers[u] and not self._users[u]:
-            with outside_of_func():
+            if level() is None:
                 self._show(u, copied)
+            else:
+                with outside_of_func():
+                    self._show(u, copied)
         self._users[u] += 1
 
     def _drop(self, u: int) -> None:
         self._users[u] -= 1
         if self.gathers[u] and self._users[u] == 0:
-            with outside_of_func():
+            if level() is None:
                 self._hide(u)
+            else:
+                with outside_of_func():
+                    self._hide(u)
 
     def _hold(self, u: int) -> None:
         """Takes a unit that is computed with again in the backward, until its gradient arrived."""
@@ -157,9 +192,13 @@ class ParameterViews:
 
     def _slot_at(self, tensor: torch.Tensor) -> Slot | None:
         """Returns the gathered parameter whose memory a tensor shows."""
-        if not self._at or tensor.layout != torch.strided or is_of_level(tensor):
+        if not self._at:
             return None
         try:
-            return self._at.get(tensor.untyped_storage().data_ptr())
-        except RuntimeError:  # a tensor without memory, as of a tracing mode
+            address = tensor.data_ptr()
+            slot = self._at.get(address)
+            if slot is None and (self._low <= address < self._high or self._copied):  # in the middle of a parameter
+                slot = self._at.get(tensor.untyped_storage().data_ptr())
+            return slot
+        except RuntimeError:  # a tensor without memory: sparse, of a level of torch.func, or of a tracing mode
             return None

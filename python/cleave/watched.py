@@ -1,13 +1,9 @@
 """Hooks of a module and its parameters, which gather weights; copies of the module have none."""
 
-import weakref
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-
-from .units import Slot
 
 if TYPE_CHECKING:
     from .residency import Residency
@@ -57,18 +53,9 @@ class ParameterOffload:
         """Adds the hooks of the module and of its submodules."""
         self.forward_hooks += self._add(module)
 
-
-def of_slot(residency: "Residency", slot: Slot) -> Callable[[torch.Tensor], None]:
-    """Returns the hook of a parameter. Torch hides hooks from the garbage collector, so it keeps neither alive."""
-    residency_now, slot_now = weakref.ref(residency), weakref.ref(slot)
-
-    def arrive(parameter: torch.Tensor) -> None:
-        if (to := residency_now()) is not None and (its_slot := slot_now()) is not None:
-            to._on_gradient(its_slot, parameter)
-
-    return arrive
-
-
-def forget_gradient(parameter: torch.Tensor) -> None:
-    """Removes the gradient of a parameter that no engine trains."""
-    parameter.grad = None
+    def remove(self) -> bool:
+        """Removes all hooks. Returns False if the client has done so."""
+        hooks, self.forward_hooks = self.forward_hooks, []
+        for hook in hooks:
+            hook.remove()
+        return bool(hooks)

@@ -325,15 +325,15 @@ def _losing(here: bool) -> None:
     """One rank drops the gradient of a parameter in one micro-batch, in the engine."""
 
     def made(engine: Any) -> None:
-        give, calls = engine._native.add_gradient, [0]
+        give, calls = engine._native.give, [0]
 
-        def drops(unit: int, index: int, *others: Any) -> None:
-            calls[0] += (unit, index) == (0, 0)
-            if (unit, index) != (0, 0) or calls[0] != 2:
-                give(unit, index, *others)
+        def drops(unit: int, gradients: list[tuple[int, int, int]]) -> None:
+            calls[0] += unit == 0
+            lost = 0 if unit == 0 and calls[0] == 2 else None
+            give(unit, [gradient for gradient in gradients if gradient[0] != lost])
 
         if engine.global_rank == 1:
-            engine._native.add_gradient = drops
+            engine._native.give = drops
 
     _train(_net(), _sgd(), made=made if here else None)
 

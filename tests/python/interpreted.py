@@ -17,7 +17,7 @@ import math
 import os
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cleave import configuration, native, streams
@@ -146,16 +146,16 @@ class Interpreted(native.NativeEngine):
         if not self.gathers(unit):
             self._staying[unit] = list(self._pointers[unit])
 
-    def add_gradient(self, unit: int, parameter: int, address: int, dtype: int) -> None:
+    def give(self, unit: int, gradients: Iterable[tuple[int, int, int]]) -> None:
         self.streams.move()
-        there = self.streams.write(address, self._numel[unit, parameter] * _BYTES[dtype])
+        written = []
+        for parameter, address, dtype in gradients:
+            there = self.streams.write(address, self._numel[unit, parameter] * _BYTES[dtype])
+            written.append((parameter, there, dtype))
         self._read(unit, self._staying.get(unit, []))
-        native._check(self._lib.cleave_add_gradient(self.handle, unit, parameter, ctypes.c_void_p(there), dtype))
-        self.streams.free(there)
-
-    def give(self, unit: int) -> None:
-        self.streams.move()
-        native._check(self._lib.cleave_give(self.handle, unit))
+        super().give(unit, written)
+        for _, there, _ in written:
+            self.streams.free(there)
 
     def shown_gradients(self, unit: int) -> tuple[Sequence[int], int]:
         pointers, dtype = super().shown_gradients(unit)

@@ -377,6 +377,26 @@ TEST(RecordedVisits, FollowTheRecordWithoutAWordWhereRanksDoAsBefore) {
   });
 }
 
+// CUDA graphs of a caller contain the addresses.
+TEST(RecordedVisits, KeepTheAddressOfEachUnitInAnyOrderIfAllFit) {
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    VisitingRank r(world, {}, "");
+    std::array<void*, kUnits> first{};
+    for (int step = 0; step < 4; ++step) {
+      r.publish(step);
+      r.visits.begin_pass(step % 2);
+      for (int n = 0; n < kUnits; ++n) {
+        const int u = (n + 2 * step) % kUnits;
+        void* at = r.visits.acquire(u)[0].raw();
+        r.visits.release(u);
+        EXPECT_EQ(at, step == 0 ? first[size_t(u)] = at : first[size_t(u)])
+            << "unit " << u << ", step " << step;
+      }
+      r.visits.end_pass();
+    }
+  });
+}
+
 TEST(RecordedVisits, NameTheUnitWithoutRoomAndThoseInUse) {
   comm::run_ranks(2, [&](comm::Communicator& world) {
     VisitingRank r(world, {.room = 150}, "");

@@ -89,7 +89,7 @@ class EngineFollower(UpdatingFollower):
         return self.engine.parameters_of(name)  # type: ignore[no-any-return]
 
     def follow_scale(self, scale: float) -> None:
-        self.scale = float(self.engine._native.facts()["loss_scale"])
+        self.scale = self.engine._native.loss_scale()
         self.engine._native.wait_with_updates(1)  # so that recorded gradients can replace those of this step
 
 

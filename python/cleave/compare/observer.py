@@ -175,7 +175,7 @@ class Recorder(Observer):
             raise UsageError(f"{text}; set TMPDIR or --keep to another disk, or use fewer --steps")
 
     def before(self) -> None:
-        self._scale = float(self.engine._native.facts()["loss_scale"])
+        self._scale = self.engine._native.loss_scale()
         self._write(self._gradients, "gradient", self.step, self.trained())
 
     def after(self) -> None:

@@ -71,10 +71,10 @@ class CInterface : public ::testing::Test {
       for (float& g : gradients.back()) g *= float(scale);
     }
     ASSERT_EQ(cleave_release(engine_, unit), 0) << cleave_error();
-    for (int p = 0; p < int(numels.size()); ++p)
-      ASSERT_EQ(cleave_add_gradient(engine_, unit, p, gradients[size_t(p)].data(), CLEAVE_FP32), 0)
-          << cleave_error();
-    ASSERT_EQ(cleave_give(engine_, unit), 0) << cleave_error();
+    std::vector<const void*> given;
+    for (const std::vector<float>& g : gradients) given.push_back(g.data());
+    const std::vector<int32_t> types(numels.size(), CLEAVE_FP32);
+    ASSERT_EQ(cleave_give(engine_, unit, given.data(), types.data()), 0) << cleave_error();
     ASSERT_EQ(cleave_end_pass(engine_), 0) << cleave_error();
   }
   cleave_step_result step(const std::vector<cleave_rates>& rates = {}) {
