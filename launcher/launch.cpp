@@ -252,7 +252,7 @@ class Launch {
   const LaunchCallbacks& callbacks_;
   Signals signals_;
   RankPorts ports_;
-  std::vector<RankPlace> places_;  // of the ranks
+  std::vector<RankPlace> places_;  // by index, as node_.ranks
   std::vector<ChildProcess> children_;
   std::optional<RankLogs> logs_;
   std::vector<std::pair<int, int>> order_;  // index and exit code in order of their ends

@@ -42,7 +42,7 @@ class ArrivingGradients(SavedWeights):
         self._arrived: list[dict[int, torch.Tensor]] = [{} for _ in self.units.units]  # by index, until all gradients of the unit arrived
         self._counts = [len(unit.slots) for unit in self.units.units]
         self._trains = True  # the backward gives gradients to the engine
-        self._factor = 1.0  # of the gradients of the backward
+        self._factor = 1.0  # multiplies the gradients of the current backward
         self.arrived: set[str] = set()  # parameters with a gradient in the current step
         self._handles: list[Any] = []
 
