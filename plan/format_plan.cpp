@@ -136,7 +136,7 @@ GpuReserve gpu_reserve(const JobPlan& plan) {
 
 std::string GpuReserve::line(int64_t engine) const {
   std::string out = fmt::format("a GPU also needs {} for CUDA", format_bytes(cuda));
-  if (nccl > 0) out += fmt::format(", {} for NCCL", format_bytes(nccl));
+  if (nccl > 0) out += fmt::format("{} {} for NCCL", torch == 0 ? " and" : ",", format_bytes(nccl));
   if (!torch) return out + ", and memory for what PyTorch keeps: a trace adds it\n";
   if (*torch > 0) out += fmt::format(" and {} for PyTorch", format_bytes(*torch));
   return out + fmt::format(": {} in all\n", format_bytes(engine + cuda + nccl + *torch));

@@ -8,6 +8,7 @@ import cleave as deepspeed
 import models
 import pipeline_cases
 import torch
+import transformers
 from engine_cases import config
 
 
@@ -33,6 +34,22 @@ def pipeline(folder: str) -> list[float]:
     """Trains a pipeline of two stages; returns its losses."""
     engine = pipeline_cases.made(2, 1, **_writes(folder))
     return [loss for loss, _ in pipeline_cases.trained(engine, 2)]
+
+
+def native(folder: str) -> list[float]:
+    """Trains a model that the engine computes; returns its losses."""
+    sizes = {"vocab_size": 64, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
+    no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **no_dropout))
+    made = config(1, gradient_accumulation_steps=1, cleave={"native": True, "sequence_length": 16}, **_writes(folder))
+    engine = deepspeed.initialize(model=model, config=made)[0]
+    losses = []
+    for _ in range(2):
+        tokens = torch.randint(0, 64, (4, 16))
+        engine.backward(engine(input_ids=tokens, labels=tokens).loss)
+        engine.step()
+        losses.append(engine.last_result.loss)
+    return losses
 
 
 def lines(more: dict[str, Any]) -> None:

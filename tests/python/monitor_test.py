@@ -87,12 +87,13 @@ class Monitors(unittest.TestCase):
                     self.check(folder, f"Train/Samples/{tag}", [(row[0], row[column]) for row in first["rows"]])
                 self.check(folder, "Eval/accuracy", [(row[0], 0.5 * step) for step, row in enumerate(first["rows"])])
 
-    def test_pipelines_write_their_losses(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            losses = ranks.answers(2, CASES, "pipeline", folder)[0]
-            table = rows(pathlib.Path(folder, "csv_monitor/job/Train_Samples_train_loss.csv"))
-            for (_, got), loss in zip(table[1:], losses, strict=True):
-                self.assertTrue(math.isclose(float(got), loss, rel_tol=1e-6))
+    def test_pipelines_and_models_of_the_engine_write_their_losses(self) -> None:
+        for case in ("pipeline", "native"):
+            with tempfile.TemporaryDirectory() as folder:
+                losses = ranks.answers(2, CASES, case, folder)[0]
+                table = rows(pathlib.Path(folder, "csv_monitor/job/Train_Samples_train_loss.csv"))
+                for (_, got), loss in zip(table[1:], losses, strict=True):
+                    self.assertTrue(math.isclose(float(got), loss, rel_tol=1e-6), case)
 
     def test_lines_about_steps_and_settings_are_printed_on_request_only(self) -> None:
         asked = {"steps_per_print": 2, "dump_state": True, "memory_breakdown": True}
