@@ -17,7 +17,6 @@ Loaded load() {
   library.find("ncclGetVersion", l.get_version);
   library.find("ncclGetUniqueId", l.get_unique_id);
   library.find("ncclCommInitRankConfig", l.comm_init_rank_config);
-  library.find("ncclCommFinalize", l.comm_finalize);
   library.find("ncclCommDestroy", l.comm_destroy);
   library.find("ncclCommAbort", l.comm_abort);
   library.find("ncclCommGetAsyncError", l.comm_get_async_error);

@@ -1,7 +1,9 @@
 #include "comm/nccl/link.h"
 
 #include <cstdio>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "device/cuda/check.h"
 
@@ -11,6 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kParting = 5s;
+constexpr auto kLeaving = 1s;  // a call returns by then unless its stream is full
 
 // A stream, and memory for its calls.
 struct Scratch {
@@ -35,77 +38,47 @@ struct Scratch {
 NcclLink::NcclLink(Group& group, const Waiting& w, Member member, const ncclUniqueId& id)
     : nccl_(nccl_library()), group_(group), member_(member), flights_(group, member.rank, member.device) {
   cuda_check(cudaSetDevice(member.device), "cudaSetDevice", member.device);
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  const ncclResult_t result = nccl_.comm_init_rank_config(&comm_, member.size, id, member.rank, &config);
-  try {
-    settle(w, result, "creating the communicator");
-  } catch (...) {
-    abort("it does not exist yet");
-    throw;
-  }
+  const auto made = std::make_shared<ncclComm_t>();  // for a thread that stays behind
+  const auto make = [nccl = &nccl_, made, member, id] {
+    cuda_check(cudaSetDevice(member.device), "cudaSetDevice", member.device);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    return nccl->comm_init_rank_config(made.get(), member.size, id, member.rank, &config);
+  };
+  const ncclResult_t result = result_of(w, aside(make), "creating the communicator");
+  comm_ = *made;
+  require_success(w, settled(comm_, result), "creating the communicator");
 }
 
 NcclLink::~NcclLink() {
-  cudaSetDevice(member_.device);
-  {
+  ncclComm_t comm = nullptr;
+  if (flights_.all_done()) {
     std::lock_guard lock(mutex_);
-    const bool idle = comm_ && flights_.all_done();
-    const auto until = Clock::now() + kParting;
-    if (idle)
-      for (void* handle : registered_) settled(nccl_.comm_deregister(comm_, handle), until);
-    if (idle && settled(nccl_.comm_finalize(comm_), until) == ncclSuccess)
-      nccl_.comm_destroy(std::exchange(comm_, nullptr));
+    comm = std::exchange(comm_, nullptr);
   }
+  if (comm)
+    aside([nccl = &nccl_, device = member_.device, comm, registered = registered_] {
+      cudaSetDevice(device);
+      for (void* handle : registered) nccl->comm_deregister(comm, handle);
+      return nccl->comm_destroy(comm);
+    }).wait_for(kParting);
   abort("it was closed");
+  if (aborted_.valid()) aborted_.wait_for(kParting);
 }
 
-// Result of an NCCL call that continues in the background.
-ncclResult_t NcclLink::settled(ncclResult_t result, Clock::time_point until) const {
-  while (result == ncclInProgress && Clock::now() < until) {
-    std::this_thread::sleep_for(100us);
-    if (nccl_.comm_get_async_error(comm_, &result) != ncclSuccess) return ncclSystemError;
+std::future<ncclResult_t> NcclLink::aside(std::function<ncclResult_t()> call) {
+  const auto task = std::make_shared<std::packaged_task<ncclResult_t()>>(std::move(call));
+  try {
+    std::thread([task] { (*task)(); }).detach();
+  } catch (const std::system_error&) {  // no more threads; abort() must not fail
+    (*task)();
   }
-  return result;
+  return task->get_future();
 }
 
-bool NcclLink::use_in_place(std::span<const Tensor> buffers) {
-  std::lock_guard lock(mutex_);
-  if (!comm_) return false;
-  const auto until = Clock::now() + kParting;
-  ncclResult_t result = ncclSuccess;
-  for (void* handle : registered_)
-    if (result == ncclSuccess) result = settled(nccl_.comm_deregister(comm_, handle), until);
-  registered_.clear();
-  for (const Tensor& t : buffers) {
-    void* handle = nullptr;
-    if (result == ncclSuccess)
-      result = settled(nccl_.comm_register(comm_, t.raw(), size_t(t.bytes()), &handle), until);
-    if (result == ncclSuccess && handle) registered_.push_back(handle);
-  }
-  if (result != ncclSuccess)
-    std::fprintf(stderr, "warning: cuda:%d: group '%s': NCCL does not use buffers in place: %s\n",
-                 member_.device, group_.name().c_str(), nccl_.get_error_string(result));
-  return result == ncclSuccess;
-}
-
-ncclResult_t NcclLink::state() {
-  std::lock_guard lock(mutex_);
-  ncclResult_t now = ncclSystemError;
-  if (comm_ && nccl_.comm_get_async_error(comm_, &now) != ncclSuccess) now = ncclSystemError;
-  return now;
-}
-
-std::string NcclLink::explain(ncclResult_t result) {
-  std::lock_guard lock(mutex_);
-  const char* detail = nccl_.get_last_error(comm_);
-  return fmt::format("{}{}{}", nccl_.get_error_string(result), detail && *detail ? ": " : "",
-                     detail ? detail : "");
-}
-
-void NcclLink::throw_if_given_up(const Waiting& w) {
-  std::lock_guard lock(mutex_);
-  require(given_up_.empty(), Exit::rank_lost, "{} was aborted: {}", describe(w), given_up_);
+ncclResult_t NcclLink::result_of(const Waiting& w, std::future<ncclResult_t> call, const char* doing) {
+  wait_until(w, doing, [&] { return call.wait_for(0s) == std::future_status::ready; });
+  return call.get();
 }
 
 void NcclLink::wait_until(const Waiting& w, const char* doing, const std::function<bool()>& done) {
@@ -121,12 +94,16 @@ void NcclLink::wait_until(const Waiting& w, const char* doing, const std::functi
   }
 }
 
-// Non-blocking NCCL calls may continue in the background; the next call must wait for them.
-void NcclLink::settle(const Waiting& w, ncclResult_t result, const char* doing) {
-  wait_until(w, doing, [&] {
-    if (result == ncclInProgress) result = state();
-    return result != ncclInProgress;
-  });
+// The user's NCCL_COMM_BLOCKING=0 lets calls continue in the background; the next call must wait for them.
+ncclResult_t NcclLink::settled(ncclComm_t comm, ncclResult_t result) const {
+  while (result == ncclInProgress) {
+    std::this_thread::sleep_for(50us);
+    if (nccl_.comm_get_async_error(comm, &result) != ncclSuccess) return ncclSystemError;
+  }
+  return result;
+}
+
+void NcclLink::require_success(const Waiting& w, ncclResult_t result, const char* doing) {
   if (result == ncclSuccess) return;
   throw_if_given_up(w);
   group_.give_up(w,
@@ -136,28 +113,59 @@ void NcclLink::settle(const Waiting& w, ncclResult_t result, const char* doing) 
                  result == ncclInvalidUsage || result == ncclInvalidArgument ? Exit::usage : Exit::rank_lost);
 }
 
+std::string NcclLink::explain(ncclResult_t result) {
+  std::lock_guard lock(mutex_);
+  const char* detail = nccl_.get_last_error(comm_);
+  return fmt::format("{}{}{}", nccl_.get_error_string(result), detail && *detail ? ": " : "",
+                     detail ? detail : "");
+}
+
+void NcclLink::throw_if_given_up(const Waiting& w) {
+  std::lock_guard lock(mutex_);
+  require(given_up_.empty(), Exit::rank_lost, "{} was aborted: {}", describe(w), given_up_);
+}
+
+NcclLink::Entered::Entered(NcclLink& l, const Waiting& w) : link(l) {
+  std::lock_guard lock(link.mutex_);
+  require(link.given_up_.empty(), Exit::rank_lost, "{} was aborted: {}", describe(w), link.given_up_);
+  link.inside_ = true;
+  comm = link.comm_;
+}
+
+NcclLink::Entered::~Entered() {
+  std::lock_guard lock(link.mutex_);
+  link.inside_ = false;
+}
+
 void NcclLink::enqueue(const Waiting& w, cudaStream_t stream, const Body& body) {
   throw_if_given_up(w);
-  ncclResult_t result = ncclSystemError;
   flights_.begin(w, stream);
+  ncclResult_t result = ncclSuccess;
   {
-    std::lock_guard lock(mutex_);
-    if (comm_) result = body(nccl_, comm_);
+    const Entered now(*this, w);
+    result = settled(now.comm, body(nccl_, now.comm));
   }
-  settle(w, result, "enqueueing");
+  require_success(w, result, "enqueueing");
   flights_.end(stream);
 }
 
 void NcclLink::make_first_calls(const Waiting& w, std::span<const FirstCall> calls) {
-  const Scratch scratch(size_t(2 * member_.size), member_.device);
+  const auto scratch = std::make_shared<Scratch>(size_t(2 * member_.size), member_.device);
   try {
-    for (const FirstCall& call : calls)
-      enqueue(w, scratch.stream, [&](const NcclLibrary& nccl, ncclComm_t comm) {
-        return call(nccl, comm, scratch.memory, scratch.memory + member_.size, scratch.stream);
-      });
+    for (const FirstCall& call : calls) {
+      flights_.begin(w, scratch->stream);
+      const Entered now(*this, w);
+      const auto make = [nccl = &nccl_, call, scratch, member = member_, comm = now.comm] {
+        cuda_check(cudaSetDevice(member.device), "cudaSetDevice", member.device);
+        return call(*nccl, comm, scratch->memory, scratch->memory + member.size, scratch->stream);
+      };
+      const ncclResult_t result = result_of(w, aside(make), "the first calls");
+      require_success(w, settled(now.comm, result), "the first calls");
+      flights_.end(scratch->stream);
+    }
     cudaError_t state = cudaErrorNotReady;
     wait_until(w, "the first calls",
-               [&] { return (state = cudaStreamQuery(scratch.stream)) != cudaErrorNotReady; });
+               [&] { return (state = cudaStreamQuery(scratch->stream)) != cudaErrorNotReady; });
     cudaGetLastError();  // "not ready" stays as an error until it is read
     cuda_check(state, "cudaStreamQuery", member_.device);
   } catch (...) {
@@ -165,6 +173,25 @@ void NcclLink::make_first_calls(const Waiting& w, std::span<const FirstCall> cal
     throw;
   }
   throw_if_given_up(w);
+}
+
+bool NcclLink::use_in_place(std::span<const Tensor> buffers) {
+  std::lock_guard lock(mutex_);
+  if (!comm_) return false;
+  ncclResult_t result = ncclSuccess;
+  for (void* handle : registered_)
+    if (result == ncclSuccess) result = settled(comm_, nccl_.comm_deregister(comm_, handle));
+  registered_.clear();
+  for (const Tensor& t : buffers) {
+    void* handle = nullptr;
+    if (result == ncclSuccess)
+      result = settled(comm_, nccl_.comm_register(comm_, t.raw(), size_t(t.bytes()), &handle));
+    if (result == ncclSuccess && handle) registered_.push_back(handle);
+  }
+  if (result != ncclSuccess)
+    std::fprintf(stderr, "warning: cuda:%d: group '%s': NCCL does not use buffers in place: %s\n",
+                 member_.device, group_.name().c_str(), nccl_.get_error_string(result));
+  return result == ncclSuccess;
 }
 
 void NcclLink::finish() {
@@ -191,10 +218,13 @@ std::string NcclLink::trouble() {
   });
 }
 
+// A call whose stream is full returns only after the abort, which must not need CUDA before it ends the
+// waits.
 void NcclLink::abort(const std::string& reason) {
   std::lock_guard lock(mutex_);
-  if (given_up_.empty()) given_up_ = reason;
-  if (comm_) nccl_.comm_abort(std::exchange(comm_, nullptr));
+  if (given_up_.empty()) given_up_ = reason, given_up_at_ = Clock::now();
+  if (!comm_ || (inside_ && Clock::now() - given_up_at_ < kLeaving)) return;
+  aborted_ = aside([nccl = &nccl_, comm = std::exchange(comm_, nullptr)] { return nccl->comm_abort(comm); });
 }
 
 }  // namespace cleave::comm

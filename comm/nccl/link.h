@@ -1,7 +1,12 @@
-// One non-blocking NCCL communicator; its calls are watched on the GPU. A call's deadline starts when the GPU
-// reaches it, just as CPU transports start it when a call is first in line.
+// One NCCL communicator; its calls are watched on the GPU. A call's deadline starts when the GPU reaches it,
+// just as CPU transports start it when a call is first in line.
+//
+// The communicator is a blocking one: its calls return when their work is on the stream, without the thread
+// and the queries per call of non-blocking ones. Calls that wait for other ranks (creation, first calls,
+// closing) run on a separate thread, which stays behind if these ranks are lost.
 #pragma once
 #include <functional>
+#include <future>
 #include <mutex>
 #include <span>
 
@@ -48,19 +53,34 @@ class NcclLink final : public WatchedLink {
   void abort(const std::string& reason) override;
 
  private:
-  void settle(const Waiting& w, ncclResult_t result, const char* doing);
+  // The communicator during a call that launches work; throws if the link was aborted.
+  struct Entered {
+    Entered(NcclLink& link, const Waiting& w);
+    ~Entered();
+    Entered(const Entered&) = delete;
+    Entered& operator=(const Entered&) = delete;
+    NcclLink& link;
+    ncclComm_t comm = nullptr;
+  };
+  // Runs a call of NCCL on a separate thread.
+  static std::future<ncclResult_t> aside(std::function<ncclResult_t()> call);
+  // Waits for that call and returns its result. Throws Error(rank_lost) at the group's deadline or loss.
+  ncclResult_t result_of(const Waiting& w, std::future<ncclResult_t> call, const char* doing);
   void wait_until(const Waiting& w, const char* doing, const std::function<bool()>& done);
-  ncclResult_t state();
-  ncclResult_t settled(ncclResult_t result, Clock::time_point until) const;
+  ncclResult_t settled(ncclComm_t comm, ncclResult_t result) const;
+  void require_success(const Waiting& w, ncclResult_t result, const char* doing);
   std::string explain(ncclResult_t result);
   void throw_if_given_up(const Waiting& w);
 
   const NcclLibrary& nccl_;
   Group& group_;
   const Member member_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards the members below; not held by calls that launch work
   ncclComm_t comm_ = nullptr;
+  bool inside_ = false;  // a call that launches work is running
   std::string given_up_;
+  Clock::time_point given_up_at_;
+  std::future<ncclResult_t> aborted_;
   Flights flights_;
   std::vector<void*> registered_;
 };

@@ -71,16 +71,17 @@ class NcclGroup final : public WatchedGroup {
   }
 
   void meet_pairs(const Waiting& w) override {
-    const NcclLink::FirstCall to_each[] = {
-        [this](const NcclLibrary& nccl, ncclComm_t comm, float* in, float* out, cudaStream_t s) {
-          ncclResult_t result = nccl.group_start();
-          for (int r = 0; r < group().size() && result == ncclSuccess; ++r) {
-            if (r == rank()) continue;
-            result = nccl.send(in + r, 1, ncclFloat32, r, comm, s);
-            if (result == ncclSuccess) result = nccl.recv(out + r, 1, ncclFloat32, r, comm, s);
-          }
-          return ended(nccl, result);
-        }};
+    const NcclLink::FirstCall to_each[] = {[me = rank(), size = group().size()](const NcclLibrary& nccl,
+                                                                                ncclComm_t comm, float* in,
+                                                                                float* out, cudaStream_t s) {
+      ncclResult_t result = nccl.group_start();
+      for (int r = 0; r < size && result == ncclSuccess; ++r) {
+        if (r == me) continue;
+        result = nccl.send(in + r, 1, ncclFloat32, r, comm, s);
+        if (result == ncclSuccess) result = nccl.recv(out + r, 1, ncclFloat32, r, comm, s);
+      }
+      return ended(nccl, result);
+    }};
     all_->make_first_calls(w, to_each);
   }
 

@@ -1,10 +1,12 @@
 // Replacement of libnccl.so.2 (CLEAVE_NCCL names it) for ranks in processes with interpreted GPUs.
 // Checks the rules of NCCL's documentation, names the rank that breaks one, and keeps calls of
-// non-blocking communicators in progress for a random time.
+// non-blocking communicators in progress for a random time. NCCL_COMM_BLOCKING overrides the configuration.
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
@@ -72,6 +74,30 @@ ncclResult_t call(const Called& c) {
   return depth > 0 ? ncclSuccess : launch();
 }
 
+// State of the communicator; completes what is in progress after enough looks.
+ncclResult_t look(ncclComm_t comm) {
+  if (comm->shared->broken.load() == 2) return ncclInvalidUsage;
+  if (comm->left) return ncclRemoteError;
+  std::unique_lock lock(comm->mutex);
+  const State now = comm->state;
+  if (now == State::ready || now == State::finalized) return ncclSuccess;
+  const bool may = now == State::joining      ? comm->shared->joined == comm->size
+                   : now == State::finalizing ? comm->turn == comm->tickets
+                                              : true;
+  if (!may || --comm->looks > 0) return ncclInProgress;
+  const auto held = std::exchange(comm->held, {});
+  lock.unlock();
+  for (const auto& work : held) work();
+  comm->state = now == State::finalizing ? State::finalized : State::ready;
+  return ncclSuccess;
+}
+
+ncclResult_t wait_for(ncclComm_t comm) {
+  ncclResult_t state = ncclInProgress;
+  while ((state = look(comm)) == ncclInProgress) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  return state;
+}
+
 }  // namespace
 
 extern "C" {
@@ -131,6 +157,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, 
   comm->rank = rank, comm->size = size;
   comm->shared = {static_cast<Segment*>(at), [](Segment* s) { munmap(s, sizeof *s); }};
   comm->blocking = !config || config->blocking != 0;
+  if (const char* forced = std::getenv("NCCL_COMM_BLOCKING")) comm->blocking = *forced != '0';
   comm->random.seed(uint64_t(setting("SEED", 1)) * 7919 + uint64_t(rank));
   comm->looks = 1 + int(comm->random() % kMostLooks);
   comm->device = interpreter::gpu_of_thread();
@@ -145,10 +172,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* out, int size, ncclUniqueId id, 
     if (r != rank && comm->shared->members[r].device == comm->device + 1)
       return refuse(comm, text("ranks %d and %d have the same GPU, %d", r, rank, comm->device));
   ++comm->shared->joined;
-  if (!comm->blocking) return ncclInProgress;
-  ncclResult_t state = ncclInProgress;
-  while (state == ncclInProgress) std::this_thread::yield(), ncclCommGetAsyncError(comm, &state);
-  return state;
+  return comm->blocking ? wait_for(comm) : ncclInProgress;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
@@ -156,46 +180,35 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   if (!comm) return ncclInvalidArgument;
   if (comm->state == State::destroyed || comm->state == State::aborted)
     return refuse(comm, obstacle(comm, "ncclCommGetAsyncError"));
-  *state = ncclSuccess;
-  if (comm->shared->broken.load() == 2) return *state = ncclInvalidUsage, ncclSuccess;
-  if (comm->left) return *state = ncclRemoteError, ncclSuccess;
-  std::unique_lock lock(comm->mutex);
-  const State now = comm->state;
-  if (now == State::ready || now == State::finalized) return ncclSuccess;
-  *state = ncclInProgress;
-  const bool may = now == State::joining      ? comm->shared->joined == comm->size
-                   : now == State::finalizing ? comm->turn == comm->tickets
-                                              : true;
-  if (!may || --comm->looks > 0) return ncclSuccess;
-  const auto held = std::exchange(comm->held, {});
-  lock.unlock();
-  for (const auto& work : held) work();
-  comm->state = now == State::finalizing ? State::finalized : State::ready;
-  *state = ncclSuccess;
-  return ncclSuccess;
+  return *state = look(comm), ncclSuccess;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   CALL_OF_LIBRARY(ncclResult_t);
   if (const std::string no = obstacle(comm, "ncclCommFinalize"); !no.empty()) return refuse(comm, no);
-  std::lock_guard lock(comm->mutex);
-  if (!comm->registered.empty())
-    return refuse(comm, text("ncclCommFinalize with %zu buffers registered", comm->registered.size()));
-  comm->state = State::finalizing, comm->looks = 1 + int(comm->random() % kMostLooks);
-  return ncclInProgress;
+  {
+    std::lock_guard lock(comm->mutex);
+    if (!comm->registered.empty())
+      return refuse(comm, text("ncclCommFinalize with %zu buffers registered", comm->registered.size()));
+    comm->state = State::finalizing, comm->looks = 1 + int(comm->random() % kMostLooks);
+  }
+  return comm->blocking ? wait_for(comm) : ncclInProgress;
 }
 
+// Finalizes first, and blocks until that is done.
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   CALL_OF_LIBRARY(ncclResult_t);
-  if (comm->state != State::finalized)
-    return refuse(comm,
-                  "ncclCommDestroy of a communicator that does not block, before ncclCommFinalize is done");
-  return comm->state = State::destroyed, ncclSuccess;
+  ncclResult_t result = ncclSuccess;
+  if (comm->state != State::finalizing && comm->state != State::finalized) result = ncclCommFinalize(comm);
+  if (result == ncclSuccess || result == ncclInProgress) result = wait_for(comm);
+  if (result == ncclSuccess) comm->state = State::destroyed;
+  return result;
 }
 
 // Work that waits on the GPU continues without having moved data.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   CALL_OF_LIBRARY(ncclResult_t);
+  if (!comm) return ncclSuccess;
   if (comm->state == State::destroyed || comm->state == State::aborted)
     return refuse(comm, obstacle(comm, "ncclCommAbort"));
   std::lock_guard lock(comm->mutex);

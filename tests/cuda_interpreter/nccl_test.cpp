@@ -40,7 +40,7 @@ struct Rank {
   float *in = nullptr, *out = nullptr;
   std::vector<float*> from_nccl;
 
-  Rank(int which, const ncclUniqueId& id, int device) : rank(which) {
+  Rank(int which, const ncclUniqueId& id, int device, int blocking) : rank(which) {
     cudaSetDevice(device);
     cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     for (float** p : {&in, &out}) cudaMalloc(reinterpret_cast<void**>(p), bytes());
@@ -48,7 +48,7 @@ struct Rank {
     for (size_t i = 0; i < values.size(); ++i) values[i] = value(rank, i);
     cudaMemcpy(in, values.data(), bytes(), cudaMemcpyDefault);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    config.blocking = blocking;
     made = NCCL(CommInitRankConfig)(&comm, 2, id, rank, &config);
   }
   ~Rank() {
@@ -92,13 +92,13 @@ struct Rank {
   ncclResult_t made;
 };
 
-void both(const std::function<void(Rank&)>& body, int second_gpu = 1) {
+void both(const std::function<void(Rank&)>& body, int second_gpu = 1, int blocking = 0) {
   ncclUniqueId id;
   ASSERT_EQ(NCCL(GetUniqueId)(&id), ncclSuccess);
   std::vector<std::thread> threads;
   for (int r = 0; r < 2; ++r)
     threads.emplace_back([&, r] {
-      Rank me(r, id, r == 0 ? 0 : second_gpu);
+      Rank me(r, id, r == 0 ? 0 : second_gpu, blocking);
       body(me);
     });
   for (std::thread& t : threads) t.join();
@@ -142,6 +142,17 @@ TEST(Nccl, MovesAndSumsInTheOrderOfRanks) {
     NCCL(CommFinalize)(me.comm);
     ASSERT_EQ(me.settle(), ncclSuccess);
   });
+}
+
+TEST(Nccl, LeavesNothingInProgressIfItBlocks) {
+  const auto blocks = [](Rank& me) {
+    ASSERT_EQ(me.made, ncclSuccess);
+    for (int i = 0; i < 50; ++i)
+      ASSERT_EQ(NCCL(AllReduce)(me.in, me.out, kCount, ncclFloat32, ncclSum, me.comm, me.stream),
+                ncclSuccess);
+    EXPECT_EQ(NCCL(CommDestroy)(std::exchange(me.comm, nullptr)), ncclSuccess);
+  };
+  both(blocks, 1, 1);
 }
 
 TEST(Nccl, ConnectsRanksByCallsOfOneElement) {
@@ -265,11 +276,6 @@ const Rule kRules[] = {
      [](Rank& me) {
        NCCL(CommFinalize)(me.comm);
        all_reduce(me, kCount);
-     }},
-    {"DestroyedBehindFinalize", "before ncclCommFinalize is done",
-     [](Rank& me) {
-       NCCL(CommDestroy)
-       (me.comm);
      }},
     {"StreamOfItsGpu", "the communicator is of GPU",
      [](Rank& me) {
