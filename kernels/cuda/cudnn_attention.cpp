@@ -1,5 +1,5 @@
 // Attention with cuDNN on any GPU. A shape is used if cuDNN makes plans for it, their workspace fits, and a
-// trial agrees with the own kernels.
+// trial agrees with the own kernels; a plan, if its first results do.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "device/cuda/check.h"
+#include "kernels/cuda/attention_sample.h"
 #include "kernels/cuda/attention_trial.h"
 #include "kernels/cuda/cudnn_attention_graphs.h"
 #include "kernels/cuda/cudnn_stream.h"
@@ -24,6 +25,8 @@ struct Plans {
   AttentionShape forward_shape, backward_shape;
   std::optional<CudnnPlan> forward, backward;
   QuerySums sums;  // summation of the backward
+  // Whether the results agree with the own kernels; nothing before a comparison.
+  std::optional<bool> forward_agrees, backward_agrees;
 };
 
 using Known = std::map<AttentionShape, Plans>;  // empty plans if cuDNN cannot make them
@@ -63,8 +66,8 @@ Plans& plans_of(const AttentionShape& shape, CudaQueue& queue) {
   CudnnStream& cudnn = cudnn_of(queue);
   if (!cudnn.attention) cudnn.attention = std::make_shared<Known>();
   const QuerySums sums = cudnn.any_order ? QuerySums::any_order : QuerySums::in_order;
-  const auto [at, added] =
-      static_cast<Known*>(cudnn.attention.get())->try_emplace(shape, Plans{shape, shape, {}, {}, sums});
+  const auto [at, added] = static_cast<Known*>(cudnn.attention.get())
+                               ->try_emplace(shape, Plans{shape, shape, {}, {}, sums, {}, {}});
   Plans& p = at->second;
   if (!added) {
     require(p.forward.has_value(), Exit::internal, "its plans could not be made before");
@@ -157,6 +160,9 @@ Verdict trial(const AttentionShape& shape, Stream& stream) {
 bool aligned(const AttentionForward& op) { return all_aligned({op.y, op.lse, op.qkv}); }
 bool aligned(const AttentionBackward& op) { return all_aligned({op.dqkv, op.dy}) && aligned(op.forward); }
 
+std::optional<bool>& agrees_of(Plans& plans, const AttentionForward&) { return plans.forward_agrees; }
+std::optional<bool>& agrees_of(Plans& plans, const AttentionBackward&) { return plans.backward_agrees; }
+
 // Returns false if the own kernels must compute the op.
 template <class Op>
 bool in_library(const Op& op, Stream& stream) {
@@ -166,12 +172,19 @@ bool in_library(const Op& op, Stream& stream) {
     return false;
   if (!aligned(op)) return false;
   if (!proved("cuDNN", kCudnnSwitch, stream, [] { return cudnn_problem(); })) return false;
-  if (!proved(fmt::format("cuDNN's attention{}{}", words(s), queue.any_order ? ", added in any order" : ""),
-              kCudnnSwitch, stream, [&] { return trial(s, stream); }))
-    return false;
+  const std::string name =
+      fmt::format("cuDNN's attention{}{}", words(s), queue.any_order ? ", added in any order" : "");
+  if (!proved(name, kCudnnSwitch, stream, [&] { return trial(s, stream); })) return false;
   try {
+    std::optional<bool>& agrees = agrees_of(plans_of(s, queue), op);
+    if (agrees && !*agrees) return false;
     run_in_library(op, stream);
-    return true;
+    if (agrees || queue.capturing()) return true;
+    const std::optional<Verdict> verdict = sampled_difference(op, stream);
+    if (!verdict) return false;
+    if (!verdict->empty()) report_unused(name, kCudnnSwitch, queue.device(), *verdict);
+    agrees = verdict->empty();
+    return *agrees;
   } catch (const Error& e) {  // another stream made its plans; this one failed
     if (e.exit() != Exit::internal) throw;
     return false;

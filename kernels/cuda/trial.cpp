@@ -56,10 +56,13 @@ bool proved(const std::string& name, const char* variable, Stream& stream,
   const Verdict verdict = off ? Verdict() : trial();
   const std::lock_guard lock(all.mutex);
   const auto [at, first] = all.known.emplace(key, !off && verdict.empty());
-  if (first && !verdict.empty())
-    std::fprintf(stderr, "warning: cuda:%d: %s is not used: %s; %s=off spares the trial\n", key.second,
-                 name.c_str(), verdict.c_str(), variable);
+  if (first && !verdict.empty()) report_unused(name, variable, key.second, verdict);
   return at->second;
+}
+
+void report_unused(const std::string& name, const char* variable, int device, const Verdict& verdict) {
+  std::fprintf(stderr, "warning: cuda:%d: %s is not used: %s; %s=off spares the trial\n", device,
+               name.c_str(), verdict.c_str(), variable);
 }
 
 TrialSpace::TrialSpace(Stream& stream) : stream_(stream) {

@@ -21,9 +21,14 @@ using Verdict = std::string;
 bool proved(const std::string& name, const char* variable, Stream& stream,
             const std::function<Verdict()>& trial);
 
+// Prints that line.
+void report_unused(const std::string& name, const char* variable, int device, const Verdict& verdict);
+
 // Memory of a trial: the end of the stream's scratch; the tested kernels use its start.
 class TrialSpace {
  public:
+  static constexpr int64_t kBytes = int64_t{48} << 20;
+
   explicit TrialSpace(Stream& stream);
   // False if the stream's scratch is too small; take nothing then.
   bool enough() const { return begin_ != nullptr; }
@@ -32,7 +37,7 @@ class TrialSpace {
   Tensor random(DType type, Shape shape, float spread = 1);
 
  private:
-  static constexpr int64_t kForKernels = int64_t{8} << 20, kBytes = int64_t{48} << 20;
+  static constexpr int64_t kForKernels = int64_t{8} << 20;
 
   Stream& stream_;
   std::byte* begin_ = nullptr;

@@ -6,6 +6,7 @@
 #include "core/build.h"
 #include "kernels/attention.h"
 #include "kernels/choices.h"
+#include "kernels/cuda/attention_sample.h"
 #include "kernels/cuda/gated_routes.h"
 #include "kernels/cuda/measure.h"
 #include "kernels/dense.h"
@@ -230,6 +231,58 @@ TEST_P(TrialKernel, MeasuresEpiloguesAndComputesTheSameEitherWay) {
   for (const auto& [name, choice] : Choices::of_process().take_new())
     asked |= name.starts_with("bias gradient 64 x 128 x 256") && (choice == "together" || choice == "apart");
   EXPECT_TRUE(asked);
+}
+
+// A result that is wrong only in the last head of the last sequence, at its last tokens, is found there, also
+// if only a part of the tokens is compared.
+TEST_P(TrialKernel, ComparesTheLastHeadOfTheLastSequence) {
+  const int64_t batch = 2, seq = 200, heads = 4, kv = 2, dim = 64, narrow = heads * dim,
+                wide = (heads + 2 * kv) * dim, rows = batch * seq;
+  const DType t = DType::bf16;
+  TestStream stream;
+  Guarded qkv(t, {rows, wide}, random_values(rows * wide, 1)),
+      dy(t, {rows, narrow}, random_values(rows * narrow, 2));
+  Guarded y(t, {rows, narrow}), dqkv(t, {rows, wide}), lse(DType::fp32, {batch, heads, seq});
+  AttentionForward forward{
+      .y = y, .lse = lse, .qkv = qkv, .batch = batch, .seq = seq, .heads = heads, .kv_heads = kv};
+  forward.head_dim = dim, forward.scale = 0.2f;
+  const AttentionBackward backward{dqkv, dy, forward};
+  launch(forward, stream);
+  launch(backward, stream);
+  const auto found = [&](const auto& op, int64_t most_tokens = gpu::kWholeSequence) {
+    const std::optional<gpu::Verdict> v = gpu::sampled_difference(op, stream.get(), most_tokens);
+    return v ? *v : "not finite";
+  };
+  for (const int64_t tokens : {seq, int64_t{70}}) {
+    EXPECT_EQ(found(forward, tokens), "");
+    EXPECT_EQ(found(backward, tokens), "");
+  }
+  // Columns of a row: queries, keys, values.
+  const int64_t last = (rows - 1) * wide, head = (heads - 1) * dim, key = (heads + kv - 1) * dim,
+                value = (heads + 2 * kv - 1) * dim;
+  const auto wrong = [&](Guarded& x, int64_t at, const auto& op, int64_t most_tokens = gpu::kWholeSequence) {
+    const Values before = x.values();
+    x.put(at, before[size_t(at)] + 2);
+    (void)x.tensor();  // takes it to the GPU
+    const gpu::Verdict v = found(op, most_tokens);
+    x.put(at, before[size_t(at)]);
+    (void)x.tensor();
+    return v;
+  };
+  const auto says = [](const gpu::Verdict& v, const char* what) { return v.find(what) == 0; };
+  EXPECT_TRUE(says(wrong(y, rows * narrow - 1, forward), "the output"));
+  EXPECT_TRUE(says(wrong(lse, batch * heads * seq - 1, forward), "the row sums"));
+  EXPECT_TRUE(says(wrong(dqkv, last + head + 3, backward), "the queries' gradient"));
+  EXPECT_TRUE(says(wrong(dqkv, last + key + 3, backward), "the keys' gradient"));
+  EXPECT_TRUE(says(wrong(dqkv, last + value + 3, backward), "the values' gradient"));
+  EXPECT_TRUE(says(wrong(dqkv, last + key + 3, backward, 70), "the keys' gradient"));
+  EXPECT_TRUE(says(wrong(dqkv, last - (seq - 1) * wide + head, backward, 70), "the queries' gradient"));
+  EXPECT_EQ(wrong(y, 0, forward, 70).find("the output"), 0u);
+  EXPECT_TRUE(says(wrong(y, 3, forward), "the output")) << "in the first sequence";
+
+  dy.put(rows * narrow - 1, INFINITY);
+  (void)dy.tensor();
+  EXPECT_EQ(found(backward), "not finite");
 }
 
 // The own kernels compute this shape, because cuDNN's plans do not support it. attention_test.cpp compares
