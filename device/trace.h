@@ -13,9 +13,9 @@ namespace cleave {
 
 struct TraceEvent {
   std::string name;
-  // "pipeline", "collective", "step"; offload: "gather" (weights from their home), "gradient" (to its home),
-  // "update" (of a unit), "disk", "inputs" (moves layer inputs); or a layer's "forward", "recompute" or
-  // "backward"
+  // "pipeline", "collective", "step"; offload: "gather" (weights from their home), "gradient" (there or
+  // back), "update" (of a unit), "disk", "inputs" (moves layer inputs); or a layer's "forward", "recompute"
+  // or "backward"
   const char* category = "";
   int micro = -1, chunk = -1;  // of a pipeline instruction
   int layer = -1;              // index in the model; the head follows the last layer

@@ -70,7 +70,23 @@ void GradientBuckets::begin_pass(int pass, bool last) {
   const Event before = reduced_.empty() ? Event() : reduced_.back();
   reduced_.assign(pass_->visits.size() + 1, Event());
   reduced_[0] = before;
+  back_.assign(pass_->visits.size(), Event());
+  bring_back(0), bring_back(1);
   if (user_ && last_) user_->expect(pass_->completes);
+}
+
+// With overlap, two visits share no memory of buckets if they follow one another, and what lay there before
+// is reduced earlier on comm: the gradients of a visit can return during the visit before it.
+void GradientBuckets::bring_back(int visit) {
+  if (!options_.overlap || visit >= int(pass_->visits.size())) return;
+  bool any = false;
+  for (int u : pass_->visits[size_t(visit)].units) {
+    const Stay* stay = pass_->buckets.find(u, visit);
+    if (!stay || stay->first_use != visit || !shards_.continues(u)) continue;
+    shards_.bring_back(u, bucket(*stay));
+    any = true;
+  }
+  if (any) back_[size_t(visit)] = comm_.record();
 }
 
 Tensor GradientBuckets::bucket(const Stay& s) const {
@@ -83,6 +99,7 @@ GradientShards::WholeGradient GradientBuckets::whole(int visit, int unit) const 
   if (const Stay* stay = pass_->buckets.find(unit, visit)) {
     whole.bucket = bucket(*stay);
     whole.first = visit == stay->first_use;
+    whole.back = options_.overlap;
   }
   if (shards_.apart_numel(unit) > 0) whole.apart = apart(visit, unit);
   return whole;
@@ -91,6 +108,7 @@ GradientShards::WholeGradient GradientBuckets::whole(int visit, int unit) const 
 std::vector<GradientSlot> GradientBuckets::slots(int visit) {
   // Buckets that share memory with this visit's were reduced at least two visits ago (one, without overlap).
   compute_.wait(reduced_[size_t(std::max(0, visit - (options_.overlap ? 1 : 0)))]);
+  compute_.wait(back_[size_t(visit)]);
   std::vector<GradientSlot> slots;
   for (int u : pass_->visits[size_t(visit)].units) shards_.add_slots(u, whole(visit, u), slots);
   return slots;
@@ -109,7 +127,7 @@ Tensor GradientBuckets::apart(int visit, int unit) const {
 void GradientBuckets::finish(int visit) {
   // reduced_[v + 1]: all reductions up to and including visit v are done.
   reduced_[size_t(visit) + 1] = reduced_[size_t(visit)];
-  if (!pass_->visits[size_t(visit)].backward) return;
+  if (!pass_->visits[size_t(visit)].backward) return bring_back(visit + 2);
   for (int u : pass_->visits[size_t(visit)].units) shards_.give(u, whole(visit, u));
   bool any = false;
   for (int u : pass_->visits[size_t(visit)].units) {
@@ -121,6 +139,7 @@ void GradientBuckets::finish(int visit) {
     any = true;
   }
   if (any) reduced_[size_t(visit) + 1] = comm_.record();
+  bring_back(visit + 2);
   if (!user_ || !last_) return;
   if (options_.overlap) hand_over();  // units of earlier visits, reduced during this visit
   for (int u : pass_->visits[size_t(visit)].units)

@@ -40,6 +40,7 @@ class GradientBuckets {
   };
   void lay_out(Pass& pass) const;
   GradientShards::WholeGradient whole(int visit, int unit) const;
+  void bring_back(int visit);
   Tensor bucket(const Stay& stay) const;
   Tensor apart(int visit, int unit) const;
   void hand_over();
@@ -55,7 +56,8 @@ class GradientBuckets {
   int64_t apart_numel_ = 0;
   Pass* pass_ = nullptr;
   std::vector<Event> reduced_;  // by visit of the current pass: its reductions are done
-  bool last_ = true;            // no later pass adds to the gradients of this pass
+  std::vector<Event> back_;  // by visit of the current pass: gradients of earlier passes are in their buckets
+  bool last_ = true;         // no later pass adds to the gradients of this pass
   GradientUser* user_ = nullptr;
   std::vector<std::pair<int, Event>> complete_;  // units not yet reported to the user
 };

@@ -82,6 +82,12 @@ void GradientCrossing::reduce(const StoredUnit& unit, Tensor sum, Tensor full, b
   });
 }
 
+void GradientCrossing::bring_back(const StoredUnit& unit, Tensor bucket, Tensor sum, Stream& stream) {
+  const TraceSpan seen(sum.memory() == MemoryKind::device ? nullptr : trace_, stream, "gradient",
+                       unit.name());
+  copy(bucket, sum, stream);
+}
+
 void GradientCrossing::finish(const StoredUnit& unit, Tensor sum) {
   const Sharding& sharding = unit.sharding;
   if (sharding.reduce_each_step->size() == 1 && sharding.reduce_replicas->size() == 1) return;

@@ -27,6 +27,8 @@ class GradientCrossing {
   // sum = (adds ? sum : 0) + this rank's shard of the sum of `full` over reduce_each_micro. `full` can be
   // reused after this call's work on comm. `full` has the wire type, or the type of `sum` on a single rank.
   void reduce(const StoredUnit& unit, Tensor sum, Tensor full, bool adds);
+  // Copies the unit's gradient so far from its home to a bucket of the same type.
+  void bring_back(const StoredUnit& unit, Tensor bucket, Tensor sum, Stream& stream);
   // Sums over reduce_each_step and reduce_replicas, in place.
   void finish(const StoredUnit& unit, Tensor sum);
   void clear(Tensor sum);  // zeros, at home

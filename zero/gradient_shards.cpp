@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "device/copy.h"
 #include "kernels/elementwise.h"
 
 namespace cleave::zero {
@@ -68,13 +67,17 @@ bool GradientShards::holds(int index, int param) const {
   return buckets(index) ? unit.reduced : apart_numel(index) > 0 ? unit.begun : unit.written[size_t(param)];
 }
 
+void GradientShards::bring_back(int index, Tensor bucket) {
+  crossing_.bring_back(unit(index), bucket, units_[size_t(index)].gradients, comm_);
+}
+
 void GradientShards::add_slots(int index, const WholeGradient& whole, std::vector<GradientSlot>& to) {
   Unit& unit = units_[size_t(index)];
   const int params = unit.of->layout.params();
   if (!unit.trains()) return to.resize(to.size() + size_t(params));
   const bool begins = whole.bucket.defined() && whole.first;
   const bool goes_on = begins && unit.continues();
-  if (goes_on) copy(whole.bucket, unit.gradients, compute_);
+  if (goes_on && !whole.back) crossing_.bring_back(*unit.of, whole.bucket, unit.gradients, compute_);
   if (whole.apart.defined() || (begins && !goes_on)) std::fill_n(unit.written.get(), params, false);
   const Tensor full = whole.apart.defined()    ? whole.apart
                       : whole.bucket.defined() ? whole.bucket

@@ -26,7 +26,8 @@ class GradientShards {
   struct WholeGradient {
     Tensor bucket = {};  // of bucket_type; undefined if the unit has no bucket (Sharding::buckets)
     Tensor apart = {};   // fp32, of one visit, for a form that needs it (GradientForm::apart_numel)
-    bool first = true;   // the bucket holds no value yet
+    bool first = true;   // the bucket holds no value of this pass yet
+    bool back = false;   // bring_back() was called for the bucket
   };
 
   // compute and comm may be the same stream. All collectives run on comm.
@@ -61,6 +62,11 @@ class GradientShards {
   void discard();
   // Returns true if the step has a gradient of this parameter in whole().
   bool holds(int unit, int param) const;
+  // Returns true if the next whole gradient begins with the unit's gradient so far, from its home: a single
+  // rank accumulates all micro-batches in one gradient. The copy is part of add_slots, unless bring_back()
+  // enqueued it on comm ahead; compute must then wait for it.
+  bool continues(int unit) const { return trains(unit) && units_[size_t(unit)].continues(); }
+  void bring_back(int unit, Tensor bucket);
   // Appends a slot for every parameter of the unit, for work enqueued on compute before give().
   void add_slots(int unit, const WholeGradient& whole, std::vector<GradientSlot>& to);
   // Call after the visit wrote its gradient: converts the `apart` part and adds it to the bucket.
@@ -92,8 +98,6 @@ class GradientShards {
     bool begun = false;  // without buckets, for `apart` forms: the gradients hold a value of this step
 
     bool trains() const { return !of->layout.frozen(); }
-    // A single rank accumulates all micro-batches in one gradient, which is copied back to the bucket each
-    // time.
     bool continues() const { return reduced && of->sharding.reduce_each_micro->size() == 1; }
   };
   MemoryKind home() const;

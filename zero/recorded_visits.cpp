@@ -94,7 +94,7 @@ void RecordedVisits::discard_gradients() {
   compute_.wait(comm_.record());  // sums that have begun are written again
   for (size_t u = 0; u < gradients_.size(); ++u) {
     Gradient& g = gradients_[u];
-    if (g.open && store_.gradients().buckets(int(u))) bucket_ranges_.give_back(g.bucket);
+    if ((g.open && store_.gradients().buckets(int(u))) || g.ahead) bucket_ranges_.give_back(g.bucket);
     g = {};
   }
   store_.gradients().discard();
@@ -288,6 +288,7 @@ GradientShards::WholeGradient RecordedVisits::open(int unit) {
   const int64_t numel = store_.layout(unit).numel();
   const auto take = [&](RangeAllocator& ranges) {
     std::optional<Range> range = ranges.take(numel);
+    if (!range) drop_ahead(), range = ranges.take(numel);
     // Makes room by the record's next sums, then by a round.
     while (!range && next_ < record_->size()) follow(), range = ranges.take(numel);
     for (const bool every_one : {false, true}) {
@@ -301,20 +302,48 @@ GradientShards::WholeGradient RecordedVisits::open(int unit) {
     return *range;
   };
   if (!g.open && store_.gradients().buckets(unit)) {
-    g.bucket = take(bucket_ranges_);
+    const bool back = std::exchange(g.ahead, false);
+    if (!back) g.bucket = take(bucket_ranges_);
     std::erase_if(draining_, [&](const Draining& d) {
       // A rank alone continues a gradient from its home.
       const bool same = d.unit == unit || (d.bucket.begin < g.bucket.end && g.bucket.begin < d.bucket.end);
       if (same) compute_.wait(d.done);
       return same;
     });
-    g.whole = {.bucket = bucket_of(unit, g.bucket)};
+    if (back) compute_.wait(g.back);
+    g.whole = {.bucket = bucket_of(unit, g.bucket), .back = back};
   }
   if (const int64_t apart = store_.gradients().apart_numel(unit); apart > 0) {
     g.apart = take(apart_ranges_);
     g.whole.apart = apart_.tensor().slice({g.apart.begin, g.apart.begin + apart});
   }
   return g.whole;
+}
+
+// A rank alone continues gradients of earlier passes. The next one in the record returns from its home during
+// the backward before it.
+void RecordedVisits::bring_back_ahead() {
+  for (size_t at = next_; at < record_->size(); ++at) {
+    const auto unit = int(-1 - (*record_)[at]);
+    if (unit < 0 || gradients_[size_t(unit)].open) continue;
+    Gradient& g = gradients_[size_t(unit)];
+    if (g.ahead || !store_.gradients().buckets(unit) || !store_.gradients().continues(unit)) return;
+    const std::optional<Range> range = bucket_ranges_.take(store_.layout(unit).numel());
+    if (!range) return;
+    g.bucket = *range, g.ahead = true;
+    store_.gradients().bring_back(unit, bucket_of(unit, g.bucket));
+    g.back = comm_.record();
+    return;
+  }
+}
+
+void RecordedVisits::drop_ahead() {
+  for (size_t u = 0; u < gradients_.size(); ++u) {
+    Gradient& g = gradients_[u];
+    if (!std::exchange(g.ahead, false)) continue;
+    bucket_ranges_.give_back(g.bucket);
+    draining_.push_back({int(u), g.bucket, g.back});
+  }
 }
 
 std::vector<GradientSlot> RecordedVisits::gradients(int unit) {
@@ -342,6 +371,7 @@ void RecordedVisits::complete(int unit) {
   if (!store_.gradients().buckets(unit) && !(last_ && store_.gradients().can_reopen(unit))) return;
   used_.push_back(sum_of(unit));
   run_ahead();
+  bring_back_ahead();
 }
 
 // Joins the sum over all ranks: with this rank's complete gradient, or with zeros.
@@ -406,6 +436,7 @@ void RecordedVisits::sum_pending(bool every_one) {
 }
 
 bool RecordedVisits::end_pass(bool fails) {
+  drop_ahead();
   catch_up(record_->size());
   for (size_t u = 0; u < wholes_.size(); ++u) (*expected_)[u] = wholes_[u].uses;
   const auto pending = [&] {

@@ -92,8 +92,10 @@ class RecordedVisits : public Visits {
     bool written = false;   // its slots are in use
     bool summed = false;    // in this step, on all ranks
     bool finished = false;  // and no gradient followed
+    bool ahead = false;     // not open, but its gradient of earlier passes is brought back to the bucket
     GradientShards::WholeGradient whole = {};
     Range bucket = {}, apart = {};
+    Event back = {};
   };
   // Collectives of a pass, in order: u is a gather of unit u, -1 - u is the sum of its gradient.
   using Log = std::vector<int64_t>;
@@ -116,6 +118,8 @@ class RecordedVisits : public Visits {
   void reopen_all();
   void sum_pending(bool every_one);
   GradientShards::WholeGradient open(int unit);
+  void bring_back_ahead();
+  void drop_ahead();
   Tensor bucket_of(int unit, Range range) const;
   void record_anew();
   std::vector<int64_t> from_all(std::vector<int64_t> mine);

@@ -148,6 +148,9 @@ std::vector<VisitCase> cases() {
     }
     all.push_back({.ranks = 3, .overlap = overlap, .room = 200});
     all.push_back({.ranks = 2, .stage = 2, .overlap = overlap, .room = 150});
+    for (const int64_t room : {150, 300})
+      all.push_back(
+          {.ranks = 1, .stage = 2, .gradients = MemoryKind::host, .overlap = overlap, .room = room});
     all.push_back({.parameters = MemoryKind::host, .overlap = overlap, .room = 260});
     all.push_back({.parameters = MemoryKind::disk, .gradients = MemoryKind::host, .overlap = overlap});
     all.push_back({.ranks = 1, .parameters = MemoryKind::disk, .overlap = overlap, .room = 200});
@@ -375,6 +378,62 @@ TEST(RecordedVisits, FollowTheRecordWithoutAWordWhereRanksDoAsBefore) {
     EXPECT_GT(unforeseen[3], unforeseen[2]);
     EXPECT_EQ(unforeseen[5], unforeseen[4]);
   });
+}
+
+// A rank alone continues the gradients of earlier micro-batches. Except for the first one of a pass, they
+// return from their home on the stream of transfers, during the backward of another unit.
+TEST(RecordedVisits, BringGradientsBackDuringTheBackwardBefore) {
+  const std::vector<int> order{5, 3, 2, 1, 0};
+  const VisitCase c{.ranks = 1, .stage = 2, .gradients = MemoryKind::host, .overlap = true};
+  for (const bool recorded : {true, false})
+    comm::run_ranks(1, [&](comm::Communicator& world) {
+      Trace trace;
+      VisitingRank r(world, c, "");
+      r.store.show_in(trace);
+      PlannedVisits planned(r.memory, r.store, r.compute, r.other);
+      std::vector<Visit> stops;
+      for (const int u : order) stops.push_back({{u}, true});
+      const int pass = recorded ? 0 : planned.add_pass(stops);
+      if (!recorded) planned.commit();
+      for (int step = 0; step < 2; ++step) {
+        r.publish(step);
+        recorded ? r.visits.begin_step() : planned.begin_step();
+        for (int micro = 0; micro < 3; ++micro) {
+          if (!recorded) {
+            planned.begin_pass(pass, micro == 2);
+            for (int v = 0; v < int(order.size()); ++v) {
+              planned.acquire(v);
+              add_rounded(planned, v, 0, micro, order[size_t(v)]);
+              planned.finish(v);
+            }
+            continue;
+          }
+          r.visits.begin_pass(0);
+          for (const int u : order) {
+            r.visits.acquire(u);
+            add_rounded(r.visits, u, 0, micro, u);
+            r.visits.give(u), r.visits.release(u), r.visits.complete(u);
+          }
+          r.visits.end_pass();
+        }
+        if (recorded) r.visits.finish_gradients(), r.visits.end_step();
+        if (!recorded) planned.end_step();
+      }
+      for (const int u : order) {
+        const std::vector<float> sum = r.sum_of(u);
+        for (int64_t i = 0; i < kUnitNumel[size_t(u)]; ++i)
+          ASSERT_EQ(sum[size_t(i)], rounded(0, 0, u, i) + rounded(0, 1, u, i) + rounded(0, 2, u, i))
+              << "unit " << u;
+      }
+      int on_compute = 0, on_transfers = 0;
+      for (const TraceEvent& e : trace.events())
+        if (std::string(e.category) == "gradient") ++(e.stream == &r.compute ? on_compute : on_transfers);
+      // Two steps of three passes; the last two return what all three take home. The first unit of a recorded
+      // pass is not foreseen.
+      const int units = int(order.size()), home = 6 * units, back = 4 * units, unforeseen = recorded ? 4 : 0;
+      EXPECT_EQ(on_compute, unforeseen);
+      EXPECT_EQ(on_transfers, home + back - unforeseen);
+    });
 }
 
 // CUDA graphs of a caller contain the addresses.
