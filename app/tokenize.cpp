@@ -14,6 +14,7 @@
 #include "checkpoint/checksum.h"
 #include "core/file_owner.h"
 #include "core/units.h"
+#include "core/user_cache.h"
 #include "data/indexed_file.h"
 #include "data/text/corpus.h"
 #include "data/token_file.h"
@@ -123,9 +124,7 @@ bool is_text(const std::string& path) {
 
 TokenCache token_cache(const std::string& output) {
   if (!output.empty()) return {(fs::path(output) / "tokens").string()};
-  for (const auto& [name, below] : {std::pair{"XDG_CACHE_HOME", "cleave"}, {"HOME", ".cache/cleave"}})
-    if (const char* folder = std::getenv(name); folder && *folder)
-      return {(fs::path(folder) / below).string(), true};
+  if (const std::string folder = user_cache_folder(); !folder.empty()) return {folder, true};
   return {(fs::temp_directory_path() / fmt::format("cleave-tokens-{}", ::geteuid())).string(), true};
 }
 

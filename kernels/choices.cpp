@@ -2,23 +2,31 @@
 
 #include <utility>
 
+#include "core/build.h"
+
 namespace cleave::kernels {
 
 Choices& Choices::of_process() {
-  static Choices all;
+  // Measured times of interpreted GPUs mean nothing.
+  static Choices all(build::interpreter ? ChoiceFile() : ChoiceFile(ChoiceFile::default_path()));
   return all;
 }
 
-std::optional<std::string> Choices::find(const std::string& name) const {
+std::optional<std::string> Choices::find(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  const auto at = known_.find(name);
-  return at == known_.end() ? std::nullopt : std::optional(at->second);
+  if (const auto at = known_.find(name); at != known_.end()) return at->second;
+  in_file_.merge(file_.read_new());
+  const auto at = in_file_.find(name);
+  if (at == in_file_.end()) return std::nullopt;
+  known_.insert(*at), fresh_.insert(*at);
+  return at->second;
 }
 
-std::string Choices::keep(const std::string& name, const std::string& choice) {
+std::string Choices::keep(const std::string& name, const std::string& choice, Reason reason) {
   const std::lock_guard lock(mutex_);
   const auto [at, first] = known_.emplace(name, choice);
   if (first) fresh_.insert(*at);
+  if (first && reason == Reason::measured) file_.add(name, choice);
   return at->second;
 }
 

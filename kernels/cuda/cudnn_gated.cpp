@@ -59,6 +59,8 @@ bool library_gates(Stream& stream) {
   return proved("cuDNN", kCudnnSwitch, stream, [] { return cudnn_problem(); });
 }
 
+int library_gates_version() { return cudnn_version(); }
+
 bool library_gated(const DenseGated& op, Stream& stream) {
   const GatedShape s{op.y.dim(0), op.y.dim(1), op.x.dim(1), op.y.dtype()};
   if (s.width % 8 || s.depth % 8 || !all_aligned({op.y, op.hidden, op.x, op.weight})) return false;

@@ -19,6 +19,7 @@ struct Library {
   decltype(&cudnnBackendFinalize) finalize;
   decltype(&cudnnBackendExecute) execute;
   std::string problem;
+  int version = 0;
 };
 
 Library load() {
@@ -32,7 +33,7 @@ Library load() {
   find("cudnnBackendDestroyDescriptor", l.destroy_descriptor);
   find("cudnnBackendSetAttribute", l.set_attribute), find("cudnnBackendGetAttribute", l.get_attribute);
   find("cudnnBackendFinalize", l.finalize), find("cudnnBackendExecute", l.execute);
-  l.problem = library.problem();
+  l.problem = library.problem(), l.version = library.version();
   return l;
 }
 
@@ -54,6 +55,7 @@ constexpr cudnnDataType_t kFloat = CUDNN_DATA_FLOAT;
 }  // namespace
 
 const std::string& cudnn_problem() { return library().problem; }
+int cudnn_version() { return library().version; }
 
 CudnnHandle::CudnnHandle() { check(library().create(&handle_), "cudnnCreate"); }
 CudnnHandle::~CudnnHandle() { library().destroy(handle_); }

@@ -14,6 +14,7 @@ namespace cleave::kernels::gpu {
 
 // Reason why cuDNN is unusable in this process; empty if it is usable.
 const std::string& cudnn_problem();
+int cudnn_version();  // 91300 is 9.13.0; 0: not found
 
 class CudnnHandle {
  public:

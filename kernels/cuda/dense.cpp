@@ -63,7 +63,7 @@ constexpr const char* kUnmeasured = "together, because the scratch is too small 
 // Returns true if one product with its epilogue is faster than separate kernels for this shape. `added_to`
 // are the tensors that both accumulate into. Without measurements returns else_together.
 template <class Op>
-bool faster_together(const Op& op, const char* what, std::vector<Tensor> added_to, Stream& stream,
+bool faster_together(const Op& op, const std::string& what, std::vector<Tensor> added_to, Stream& stream,
                      bool else_together = true) {
   CudaQueue& queue = cuda_queue(stream);
   if (!queue.measures) return else_together;
@@ -75,7 +75,7 @@ bool faster_together(const Op& op, const char* what, std::vector<Tensor> added_t
   std::optional<std::string> chosen = choices.find(name);
   if (!chosen && measures(queue)) {
     const Untouched untouched(queue, std::move(added_to));
-    if (!untouched.fits()) return choices.keep(name, kUnmeasured) == kUnmeasured;
+    if (!untouched.fits()) return choices.keep(name, kUnmeasured, Choices::Reason::no_space) == kUnmeasured;
     const float together = milliseconds_of(queue, [&] { return run_together(op, stream); });
     const float separate = milliseconds_of(queue, [&] { return run_separately(op, stream), true; });
     untouched.restore();
@@ -171,6 +171,10 @@ void run(const DenseActivationGradient& op, Stream& stream) {
   run_separately(op, stream);
 }
 
+std::string by_cudnn(const char* what) {
+  return fmt::format("{} by cuDNN {}", what, library_gates_version());
+}
+
 // Only if measured to be faster, because the cost of a product in a cuDNN-generated kernel is unknown.
 void run(const DenseGated& op, Stream& stream) {
   const DType type = op.x.dtype();
@@ -179,7 +183,7 @@ void run(const DenseGated& op, Stream& stream) {
       some_work(op.product()) && cuda_queue(stream).measures && library_gates(stream) &&
       proved(fmt::format("cuDNN's SwiGLU in {}", name_of(type)), kEpilogueSwitch, stream,
              [&] { return trial_of_layer<DenseGated>("SwiGLU", 2, type, false, stream); }) &&
-      faster_together(op, "SwiGLU", {}, stream, false) && run_together(op, stream))
+      faster_together(op, by_cudnn("SwiGLU"), {}, stream, false) && run_together(op, stream))
     return;
   run_separately(op, stream);
 }
@@ -192,7 +196,7 @@ void run(const DenseGatedGradient& op, Stream& stream) {
       cuda_queue(stream).measures && library_gates(stream) &&
       proved(fmt::format("cuDNN's SwiGLU gradient in {}", name_of(type)), kEpilogueSwitch, stream,
              [&] { return trial_of_gradient<DenseGatedGradient>(what, 2, type, stream); }) &&
-      faster_together(op, what, {}, stream, false) && run_together(op, stream))
+      faster_together(op, by_cudnn(what), {}, stream, false) && run_together(op, stream))
     return;
   run_separately(op, stream);
 }

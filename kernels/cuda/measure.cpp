@@ -52,7 +52,9 @@ const std::string& place_of_choices(const CudaQueue& queue) {
   if (text.empty()) {
     cudaDeviceProp gpu;
     cuda_check(cudaGetDeviceProperties(&gpu, queue.device()), "cudaGetDeviceProperties", queue.device());
-    text = fmt::format("{}, cuBLASLt {}", gpu.name, cublaslt().get_version());
+    int driver = 0;
+    cuda_check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion", queue.device());
+    text = fmt::format("{}, driver {}, cuBLASLt {}", gpu.name, driver, cublaslt().get_version());
   }
   return text;
 }

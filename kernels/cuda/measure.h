@@ -14,7 +14,7 @@ inline bool measures(const CudaQueue& queue) { return queue.measures && !queue.c
 // Minimum milliseconds of a few runs after a warm-up; infinite if `work` returns false. Waits for the stream.
 float milliseconds_of(CudaQueue& queue, const std::function<bool()>& work);
 
-// "NVIDIA H200, cuBLASLt 130100": the validity of a choice.
+// "NVIDIA H200, driver 13010, cuBLASLt 130100": the validity of a choice.
 const std::string& place_of_choices(const CudaQueue& queue);
 
 // Saves tensors and restores them, because measured work adds to them. The copies are in the libraries'

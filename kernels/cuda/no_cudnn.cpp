@@ -7,6 +7,7 @@ namespace cleave::kernels::gpu {
 bool library_attention(const AttentionForward&, Stream&) { return false; }
 bool library_attention(const AttentionBackward&, Stream&) { return false; }
 bool library_gates(Stream&) { return false; }
+int library_gates_version() { return 0; }
 bool library_gated(const DenseGated&, Stream&) { return false; }
 bool library_gated(const DenseGatedGradient&, Stream&) { return false; }
 
