@@ -436,7 +436,6 @@ void RecordedVisits::sum_pending(bool every_one) {
 }
 
 bool RecordedVisits::end_pass(bool fails) {
-  drop_ahead();
   catch_up(record_->size());
   for (size_t u = 0; u < wholes_.size(); ++u) (*expected_)[u] = wholes_[u].uses;
   const auto pending = [&] {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <random>
+#include <thread>
 
 #include "core/philox.h"
 #include "tests/scratch.h"
@@ -399,6 +400,7 @@ TEST(RecordedVisits, BringGradientsBackDuringTheBackwardBefore) {
         r.publish(step);
         recorded ? r.visits.begin_step() : planned.begin_step();
         for (int micro = 0; micro < 3; ++micro) {
+          r.other.enqueue([] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
           if (!recorded) {
             planned.begin_pass(pass, micro == 2);
             for (int v = 0; v < int(order.size()); ++v) {
