@@ -4,7 +4,7 @@ explains the formula. usage: predict.py [--gpu h200] [--cudnn] [--fp32_logits] [
 import argparse
 
 # FLOP/s of a large bf16 product of random values; TB/s of kernels that only move data.
-GPUS = {"h100": (770e12, 2.6), "h200": (780e12, 3.6)}
+GPUS = {"h100": (770e12, 3.0), "h200": (780e12, 3.6)}
 T = 1024
 OWN = {64: (210, 200), 128: (310, 255)}  # TFLOP/s of Cleave's wgmma kernels at this T by head width; on mma.sync 180 and 130
 
