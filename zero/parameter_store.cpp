@@ -6,11 +6,12 @@
 
 namespace cleave::zero {
 
-ParameterStore::ParameterStore(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm)
+ParameterStore::ParameterStore(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm,
+                               Stream& from_home)
     : options_(options),
       compute_(compute),
       comm_(comm),
-      weights_(memory, options, compute, comm),
+      weights_(memory, options, compute, comm, from_home),
       gradients_(memory, options, compute, comm) {}
 
 int ParameterStore::add_unit(UnitSpec spec, const Sharding& sharding) {
@@ -25,6 +26,7 @@ void ParameterStore::show_in(Trace& trace) { weights_.show_in(trace), gradients_
 void ParameterStore::wait_for_gradients() {
   synchronize_disk();  // throws disk errors in their own step; the writes are usually done by now
   compute_.wait(comm_.record());
+  weights_.wait_for_fetches();
 }
 
 namespace {

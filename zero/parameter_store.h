@@ -13,8 +13,11 @@ namespace cleave::zero {
 
 class ParameterStore {
  public:
-  // compute and comm may be the same stream. All collectives run on comm.
-  ParameterStore(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm);
+  // The streams may be the same. All collectives run on comm. See WeightShards for from_home.
+  ParameterStore(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm,
+                 Stream& from_home);
+  ParameterStore(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm)
+      : ParameterStore(memory, options, compute, comm, comm) {}
 
   // Adds a unit before the driver's commit. The sharding holds the unit's own groups; all units share one
   // home of gradients.

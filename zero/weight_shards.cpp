@@ -4,10 +4,18 @@
 
 namespace cleave::zero {
 
-WeightShards::WeightShards(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm)
-    : memory_(memory), options_(options), compute_(compute), comm_(comm), crossing_(memory, options, comm) {}
+WeightShards::WeightShards(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm,
+                           Stream& from_home)
+    : memory_(memory),
+      options_(options),
+      compute_(compute),
+      comm_(comm),
+      from_home_(from_home),
+      crossing_(memory, options, comm) {}
 
 void WeightShards::add_unit(const StoredUnit& unit) {
+  CHECK(&from_home_ == &comm_ || unit.sharding.gather_on_use->size() == 1,
+        "unit {}: fetches on another stream than comm cannot be followed by an all-gather", unit.name());
   Unit& u = units_.emplace_back(Unit{.of = &unit});
   if (unit.sharding.home.parameters == MemoryKind::disk)
     u.on_disk = disk_.add(unit.shard_numel());
@@ -31,7 +39,7 @@ void WeightShards::commit() {
 
 void WeightShards::show_in(Trace& trace) {
   trace_ = &trace;
-  trace.name(comm_, "weights from home", "gather");
+  trace.name(from_home_, "weights from home", "gather");
   disk_.show_in(trace);
 }
 
@@ -42,17 +50,19 @@ Event WeightShards::fetch(int index, Tensor full, const Event& free) {
   const int64_t numel = unit.of->shard_numel();
   const Tensor own = full.slice(Range{0, numel}.shifted(ranks.rank() * numel));
   Tensor shard = unit.weights;
-  comm_.wait(free), comm_.wait(published_);
+  from_home_.wait(free), from_home_.wait(published_);
   if (unit.of->sharding.home.parameters != MemoryKind::device) {
-    if (unit.on_disk >= 0) shard = disk_.take(unit.on_disk, comm_);
-    const TraceSpan seen(trace_, comm_, "gather", unit.of->name());
-    copy(own, shard, comm_);
+    if (unit.on_disk >= 0) shard = disk_.take(unit.on_disk, from_home_);
+    const TraceSpan seen(trace_, from_home_, "gather", unit.of->name());
+    copy(own, shard, from_home_);
     shard = own;
   }
-  if (unit.on_disk >= 0) disk_.release(comm_.record());
-  crossing_.gather(*unit.of, full, shard);
-  return comm_.record();
+  if (unit.on_disk >= 0) disk_.release(from_home_.record());
+  if (&from_home_ == &comm_) crossing_.gather(*unit.of, full, shard);
+  return from_home_.record();
 }
+
+void WeightShards::wait_for_fetches() { compute_.wait(from_home_.record()); }
 
 void WeightShards::add_views(int index, const Tensor& whole, std::vector<Tensor>& to) const {
   for (int p = 0; p < unit(index).layout.params(); ++p) to.push_back(unit(index).view(p, whole));

@@ -15,8 +15,10 @@ namespace cleave::zero {
 
 class WeightShards {
  public:
-  // compute and comm may be the same stream. All collectives run on comm.
-  WeightShards(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm);
+  // The streams may be the same. All collectives run on comm. Shards away from the device are fetched on
+  // from_home, which is comm unless every unit is gathered by this rank alone: transfers to homes, on comm,
+  // then run at the same time.
+  WeightShards(Memory& memory, const StoreOptions& options, Stream& compute, Stream& comm, Stream& from_home);
 
   // Set-up, in this order: add_unit for every unit, which must stay in place and outlive this object;
   // add_pass for every pass with known fetches, with their units in order, returning its index; commit.
@@ -52,6 +54,7 @@ class WeightShards {
   // Brings the updated slice to its home and to the ranks that hold the whole unit. Waits for the work on
   // compute and for all events in `updated`.
   void publish(int unit, std::span<const Event> updated);
+  void wait_for_fetches();  // makes work enqueued on compute from now on run after all fetches
   bool on_disk() const { return disk_.shards() > 0; }
   void wait_for_published();  // makes work enqueued on compute from now on see the published weights
   int64_t version() const { return version_; }  // changes with the weights
@@ -70,6 +73,7 @@ class WeightShards {
   StoreOptions options_;
   Stream& compute_;
   Stream& comm_;
+  Stream& from_home_;
   std::vector<Unit> units_;
   WeightCrossing crossing_;
   Event published_;  // compute has seen all published shards

@@ -18,11 +18,14 @@ Stream::Mode beside(bool used) { return used ? Stream::Mode::worker : Stream::Mo
 Streams::Streams(const Settings& s, Stream::Mode otherwise, bool dry)
     : comm_overlaps(s.comm_overlaps),
       rows_overlap(s.rows_overlap),
+      homes_overlap(s.homes_overlap),
       compute(s.cuda_stream && !dry ? Stream(Stream::Foreign{s.device, *s.cuda_stream})
                                     : Stream(dry ? Device{} : s.device, mode_of(dry, otherwise))),
       overlapped(dry ? Device{} : s.device, mode_of(dry, beside(comm_overlaps)), Stream::Turn::first),
       rows(dry || !rows_overlap ? Device{} : s.device, mode_of(dry, beside(rows_overlap)),
-           Stream::Turn::first) {
+           Stream::Turn::first),
+      inward(dry || !homes_overlap ? Device{} : s.device, mode_of(dry, beside(homes_overlap)),
+             Stream::Turn::first) {
   if (s.tf32) compute.allow_tf32();
   if (s.any_order) compute.allow_any_order();
   if (s.measures_products) compute.measure_choices();
@@ -32,6 +35,7 @@ void Streams::name_in(Trace& trace) const {
   trace.name(compute, "compute");
   if (comm_overlaps) trace.name(overlapped, "communication");
   if (rows_overlap) trace.name(rows, "tensor axis");
+  if (homes_overlap) trace.name(inward, "from home");
 }
 
 Workspaces::Workspaces(Memory& memory, Streams& streams, bool has_products)
@@ -48,7 +52,7 @@ RankState::RankState(const Settings& s, const RankUnits& of, const Ranks& ranks,
     : units(of),
       pipe_rank(s.place.pipe),
       spaces(memory, streams, s.has_products),
-      store(memory, store_options(s, units), streams.compute, streams.comm()) {
+      store(memory, store_options(s, units), streams.compute, streams.comm(), streams.from_home()) {
   ShardingRule sharding_of(s, ranks);
   for (const int u : units.held) store.add_unit(units.all[size_t(u)], sharding_of(units.all[size_t(u)]));
   if (s.trains) {

@@ -16,13 +16,17 @@ struct Streams {
   Streams(const Settings& settings, Stream::Mode otherwise, bool dry);
 
   Stream& comm() { return comm_overlaps ? overlapped : compute; }  // for collectives
-  void synchronize() { rows.synchronize(), compute.synchronize(), comm().synchronize(); }
+  Stream& from_home() { return homes_overlap ? inward : comm(); }
+  void synchronize() {
+    rows.synchronize(), compute.synchronize(), comm().synchronize(), from_home().synchronize();
+  }
   void name_in(Trace& trace) const;
 
-  bool comm_overlaps, rows_overlap;
+  bool comm_overlaps, rows_overlap, homes_overlap;
   Stream compute;  // a new stream, or the one given to the engine
   Stream overlapped;
-  Stream rows;  // for tensor-axis transfers that overlap matrix products
+  Stream rows;    // for tensor-axis transfers that overlap matrix products
+  Stream inward;  // for weights from host memory
 };
 
 // Scratch memory for the streams of a CUDA rank.

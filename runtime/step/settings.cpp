@@ -219,6 +219,9 @@ Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, in
              .any_order = !c.deterministic,
              .measures_products = c.tune_products && !c.exact_sums,
              .comm_overlaps = c.zero.overlap_comm,
+             // With other ranks, the all-gathers that follow would need the order of one stream.
+             .homes_overlap = c.zero.overlap_comm && mesh.sharers() == 1 &&
+                              c.zero.offload_param.device == config::OffloadDevice::cpu,
              .rows_overlap = mesh.tensor > 1 && c.tensor_parallel.tp_overlap_comm.value_or(gpu),
              .cuts_rows = c.tensor_parallel.sequence_parallel,
              .piece_rows = c.tensor_parallel.piece_rows(),

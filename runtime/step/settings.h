@@ -60,10 +60,11 @@ struct Settings {
   // Stream properties. tf32 and the next two: see Stream::allow_tf32 and the functions after it.
   bool has_products = true;  // the passes run in the engine
   bool tf32 = false, any_order = false, measures_products = false;
-  bool comm_overlaps = false;         // collectives have a separate stream
-  bool rows_overlap = false;          // transfers of the tensor axis overlap products
-  bool cuts_rows = false;             // the tensor axis cuts rows outside of its products
-  int64_t piece_rows = 0;             // rows per transfer
+  bool comm_overlaps = false;  // collectives have a separate stream
+  bool homes_overlap = false;  // weights come from host memory on another one, while gradients go there
+  bool rows_overlap = false;   // transfers of the tensor axis overlap products
+  bool cuts_rows = false;      // the tensor axis cuts rows outside of its products
+  int64_t piece_rows = 0;      // rows per transfer
   std::optional<Graphs::Use> graphs;  // condition for CUDA graphs; empty: never
   std::string graphs_note;            // reason for users; empty if not of interest
 

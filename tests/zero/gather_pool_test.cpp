@@ -17,7 +17,7 @@ UnitSpec unit_of(const char* name, int64_t numel) {
 // Units of 100, 30 and 64 elements including a bias of two, sharded at a stage.
 struct Pool {
   Pool(comm::Communicator& world, int stage, const StoreOptions& options, offload::ShardHome home = {})
-      : shards(memory, options, compute, compute), pool(memory, options, shards, compute) {
+      : shards(memory, options, compute, compute, compute), pool(memory, options, shards, compute) {
     for (const UnitSpec& spec : {unit_of("a", 98), unit_of("b", 28), unit_of("c", 62)}) {
       Sharding sharding = sharding_of_stage(stage, world, *self);
       sharding.home = home;

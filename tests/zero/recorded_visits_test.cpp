@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <random>
 #include <thread>
@@ -29,12 +30,13 @@ float gradient_of_visit(int rank, int unit, int64_t i) { return float((rank + 1)
 struct VisitCase {
   int ranks = 2, stage = 3;
   MemoryKind parameters = MemoryKind::device, gradients = MemoryKind::device;
-  bool overlap = false, exact = false;
+  bool overlap = false, exact = false, inward = false;
   int64_t room = comm::Call::kWhole;  // for whole parameters, and for whole gradients
   int64_t prefetch = 1000;
   std::string text() const {
-    return fmt::format("{} ranks, stage {}, {} and {}, overlap {}, exact {}, room {}, prefetch {}", ranks,
-                       stage, name_of(parameters), name_of(gradients), overlap, exact, room, prefetch);
+    return fmt::format("{} ranks, stage {}, {} and {}, overlap {}, exact {}, inward {}, room {}, prefetch {}",
+                       ranks, stage, name_of(parameters), name_of(gradients), overlap, exact, inward, room,
+                       prefetch);
   }
 };
 
@@ -45,7 +47,11 @@ struct VisitingRank {
         rank(world.rank()),
         exact(c.exact),
         other(Stream::Mode::worker),
-        store(memory, options_of(c, folder), compute, c.overlap ? other : compute),
+        inward(Stream::Mode::worker),
+        store(memory, options_of(c, folder), compute, c.overlap ? other : compute,
+              c.inward    ? inward
+              : c.overlap ? other
+                          : compute),
         rounds(world.duplicate("rounds")),
         visits(memory, store, *rounds,
                {.gathered_numel = c.room, .bucket_numel = c.room, .prefetch_numel = c.prefetch}, compute,
@@ -124,7 +130,7 @@ struct VisitingRank {
   bool exact;
   std::unique_ptr<comm::Communicator> self = comm::self_communicator();
   Memory memory;
-  Stream compute, other;
+  Stream compute, other, inward;
   ParameterStore store;
   std::unique_ptr<comm::Communicator> rounds;
   RecordedVisits visits;
@@ -149,6 +155,13 @@ std::vector<VisitCase> cases() {
     }
     all.push_back({.ranks = 3, .overlap = overlap, .room = 200});
     all.push_back({.ranks = 2, .stage = 2, .overlap = overlap, .room = 150});
+    for (const int64_t room : {260, 1000})
+      all.push_back({.ranks = 1,
+                     .parameters = MemoryKind::host,
+                     .gradients = MemoryKind::host,
+                     .overlap = overlap,
+                     .inward = true,
+                     .room = room});
     for (const int64_t room : {150, 300})
       all.push_back(
           {.ranks = 1, .stage = 2, .gradients = MemoryKind::host, .overlap = overlap, .room = room});
@@ -436,6 +449,38 @@ TEST(RecordedVisits, BringGradientsBackDuringTheBackwardBefore) {
       EXPECT_EQ(on_compute, unforeseen);
       EXPECT_EQ(on_transfers, home + back - unforeseen);
     });
+}
+
+// A rank alone fetches weights while gradients are on their way home.
+TEST(RecordedVisits, FetchDuringTransfersToHomes) {
+  comm::run_ranks(1, [&](comm::Communicator& world) {
+    VisitingRank r(world,
+                   {.ranks = 1,
+                    .parameters = MemoryKind::host,
+                    .gradients = MemoryKind::host,
+                    .overlap = true,
+                    .inward = true},
+                   "");
+    r.publish(0);
+    r.visits.begin_step();
+    r.visits.begin_pass(0);
+    r.other.synchronize();
+    std::atomic<bool> fetched = false;
+    bool waited = false;
+    r.other.enqueue([&] {
+      for (int i = 0; i < 1000 && !fetched; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      waited = !fetched;
+    });
+    r.use(0, 0, true);
+    r.visits.complete(0);
+    r.use(0, 1, false);
+    fetched = true;
+    r.other.synchronize();
+    EXPECT_FALSE(waited);
+    r.visits.end_pass();
+    r.visits.finish_gradients();
+    r.visits.end_step();
+  });
 }
 
 // CUDA graphs of a caller contain the addresses.
