@@ -88,7 +88,7 @@ class Judge {
         if (unread || follows != derived || said) continue;
         if (const bool* const* on = std::get_if<bool*>(&now.target);
             derived && on && **on && of_other_front(now) && r_.entry(parent_of(now.path)))
-          warn_of_other_front(r_.entry(parent_of(now.path))->where, now.path);
+          tell_of_other_front(r_.entry(parent_of(now.path))->where, now.path);
         const std::string value = now.target.index() == 0 ? now.default_text : text_of(now.target);
         r_.result.notes.push_back({"", now.path, value,
                                    it != r_.derived.end() ? it->second
@@ -122,12 +122,13 @@ class Judge {
            key.front != front;
   }
 
-  void warn_of_other_front(TextPosition where, const std::string& path) {
-    r_.warning(where, path,
-               r_.options.front == Front::scripts
-                   ? "has no effect in a PyTorch script, only in cleave train; remove it, or report "
-                     "engine.last_result yourself"
-                   : "has no effect in cleave train, only in PyTorch scripts; remove it");
+  // A script asks its engine for something that only cleave train does; a file of both may have keys for
+  // scripts.
+  void tell_of_other_front(TextPosition where, const std::string& path) {
+    if (r_.options.front == Front::scripts)
+      r_.error(where, path, "is not supported in a PyTorch script, only in cleave train; remove it");
+    else
+      r_.warning(where, path, "has no effect in cleave train, only in PyTorch scripts; remove it");
   }
 
   // A section's switch alone is a warning, not the keys that it covers.
@@ -136,7 +137,7 @@ class Judge {
     const bool* const* enabled = std::get_if<bool*>(&now.target);
     const bool covered = r_.index.contains(parent_of(now.path) + ".enabled");
     if (enabled && now.path.ends_with(".enabled") ? **enabled : asks && !covered)
-      warn_of_other_front(g.where, g.shown);
+      tell_of_other_front(g.where, g.shown);
   }
 
   void judge(const Key& key, const Key& now, const Given& g, Note& note) {
