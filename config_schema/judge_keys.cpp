@@ -131,6 +131,21 @@ class Judge {
       r_.warning(where, path, "has no effect in cleave train, only in PyTorch scripts; remove it");
   }
 
+  // Returns the reason why the reading script does not act on a key, or an empty string.
+  std::string unused_by_script(const Key& key) const {
+    if (r_.options.front != Front::scripts) return {};
+    return key.not_scripts.empty() && !r_.result.config.native ? key.not_torch : key.not_scripts;
+  }
+
+  // Keys of DeepSpeed are a warning, because DeepSpeed trains with them.
+  void judge_unused(const Given& g, const std::string& why, Note& note) {
+    note.status = "no effect here", note.meaning = why;
+    if (g.path.starts_with("cleave."))
+      r_.error(g.where, g.shown, fmt::format("is not supported in this PyTorch script: {}; remove it", why));
+    else
+      r_.warning(g.where, g.shown, fmt::format("has no effect in this PyTorch script: {}; remove it", why));
+  }
+
   // A section's switch alone is a warning, not the keys that it covers.
   void judge_of_other_front(const Key& now, const Given& g, bool asks, Note& note) {
     note.status = "no effect here", note.meaning = fmt::format("only {} acts on it", name_of(now.front));
@@ -144,6 +159,8 @@ class Judge {
     const bool asks = g.origin != "auto" && !is_off(key, *g.value);
     if (of_other_front(key)) {
       judge_of_other_front(now, g, asks, note);
+    } else if (const std::string why = unused_by_script(key); asks && !why.empty()) {
+      judge_unused(g, why, note);
     } else if (key.status == Status::honoured && key.front != Front::both &&
                r_.options.front == Front::both && now.inert.empty()) {
       note.status = fmt::format("honoured by {}", name_of(key.front));
