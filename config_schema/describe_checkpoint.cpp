@@ -36,6 +36,7 @@ void describe_checkpoint(Keys& k, CheckpointConfig& c) {
   k.honoured("enabled", &c.nebula, "the same as checkpoint.async");
   k.honoured("num_of_version_in_retention", &c.nebula_versions,
              "with nebula.enabled, number of newest checkpoints to keep, unless --keep is given")
+      .not_in_scripts("it keeps all checkpoints")
       .at_least(0);
   k.no_effect("persistent_time_interval", "i=100",
               "every save goes to disk; set --save_interval and --save_minutes");

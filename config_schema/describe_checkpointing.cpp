@@ -15,6 +15,7 @@ void implied(Keys& k, const char* name, std::string meaning) {
 // the section alone enables nothing. Here any key that requests recomputation enables it.
 void describe_checkpointing(Keys& k, CheckpointingConfig& c) {
   k.section("activation_checkpointing", "activation recomputation");
+  const size_t first = k.list.size();
   k.honoured("interval", &c.interval,
              "number of layers to recompute at a time in the backward pass; only the input of the first is "
              "kept; 0: off. Same as pipeline.activation_checkpoint_interval")
@@ -36,6 +37,9 @@ void describe_checkpointing(Keys& k, CheckpointingConfig& c) {
              "(with the default, true, inputs are split anyway)");
   implied(k, "contiguous_memory_optimization", "activations come from one arena, which cannot fragment");
   implied(k, "synchronize_checkpoint_boundary", "stream order needs no synchronization");
+  for (Key& key : std::span(k.list).subspan(first))
+    key.not_in_torch(
+        "only calls of cleave.checkpointing in the module recompute, unless cleave.native is true");
   k.warned("profile", "b=false", "times per checkpoint are not available");
 }
 

@@ -3,6 +3,8 @@
 namespace cleave::config {
 namespace {
 
+constexpr const char* kByTorch = "torch computes the module, unless cleave.native is true";
+
 void describe_lora(Keys& k, LoraConfig& c) {
   k.section("cleave.lora", "low-rank adapters (LoRA); only the adapters are trained");
   k.honoured("targets", &c.targets,
@@ -48,11 +50,13 @@ void describe_own(Keys& k, DsConfig& c) {
       .inert_if(c.zero.stage > 1, fmt::format("zero_optimization.stage is {}", c.zero.stage));
   k.honoured("loss_average", &c.loss_average,
              "average of a step's loss: targets (all targets with a loss have equal weight) or micro_batches "
-             "(mean of the micro-batch means, as in DeepSpeed; a micro-batch without targets counts as 0)");
+             "(mean of the micro-batch means, as in DeepSpeed; a micro-batch without targets counts as 0)")
+      .not_in_torch("its losses are means of micro-batches");
   k.honoured("weight_decay_on", &c.weight_decay_on,
              "parameters with weight decay: matrices (no biases or norms, as in Hugging Face's Trainer), all "
              "(as in DeepSpeed with model.parameters()), or name patterns such as *.weight")
       .or_text()
+      .not_in_scripts("the parameter groups of its optimizer decide it")
       .inert_if(c.optimizer.weight_decay == 0, "optimizer.params.weight_decay is 0");
   k.honoured("freeze", &c.freeze,
              "frozen parameters, as name patterns such as *.mlp.* or model.embed_tokens.*; they have no "
@@ -83,30 +87,37 @@ void describe_own(Keys& k, DsConfig& c) {
   k.honoured("cuda_graphs", &c.cuda_graphs,
              "launches each pass of a GPU rank as one CUDA graph: on, off, or auto (if faster in the first "
              "steps); one rank, without offload and trace")
+      .not_in_torch(kByTorch)
       .inert_if(c.zero.offload_optimizer.device != OffloadDevice::none ||
                     c.zero.offload_param.device != OffloadDevice::none,
                 "state or parameters are offloaded");
   k.honoured("tf32", &c.tf32, "fp32 matrix products on tensor cores, which round operands to 11 bits")
+      .not_in_torch("torch.backends.cuda.matmul.allow_tf32 decides it, unless cleave.native is true")
       .inert_if(c.fp16.enabled || c.bf16_enabled, "products use 16-bit operands");
   k.honoured("logits_dtype", &c.logits_dtype,
              "type of the logits between the head and the loss; loss sums are fp32: fp32, model (type of the "
              "weights; the gradient reuses their memory) or auto (model on a GPU, fp32 on the CPU)")
+      .not_in_torch(kByTorch)
       .inert_if(!c.fp16.enabled && !c.bf16_enabled, "the model is fp32");
   k.honoured("logits_rows", &c.logits_rows,
              "rows of logits in memory at a time; 0: 4096 on a GPU, more for models narrower than 4096, at "
              "most 2 GiB; 128 MiB on the CPU")
+      .not_in_torch(kByTorch)
       .in(0, 1e9);
   k.honoured("deterministic", &c.deterministic,
              "false: the cuDNN attention backward adds with atomics, which is faster and changes the last "
              "bits from step to step")
+      .not_in_torch(kByTorch)
       .inert_if(!c.fp16.enabled && !c.bf16_enabled, "the model is fp32, which does not use cuDNN");
   k.honoured("tune_products", &c.tune_products,
              "measures up to 32 cuBLASLt algorithms and the fused epilogues when a GPU meets a new matrix "
              "shape, and takes the fastest; --metrics records the choices, and bits may differ between "
              "runs unless they are replayed")
+      .not_in_torch(kByTorch)
       .inert_if(c.exact_sums, "cleave.exact_sums is true and requires the same bits in every run");
   k.honoured("product_choices", &c.product_choices,
-             "--metrics file of an earlier run; uses its tune_products choices instead of new measurements");
+             "--metrics file of an earlier run; uses its tune_products choices instead of new measurements")
+      .not_in_torch(kByTorch);
   k.honoured("offload_update", &c.offload_update,
              "device of the update of offloaded optimizer state: host, device (state is streamed through it) "
              "or auto (a GPU rank measures both at the start and takes the faster one)")

@@ -28,6 +28,7 @@ void describe_tensor_parallel(Keys& k, TensorParallelConfig& c) {
   k.honoured("overlap_rows", &c.overlap_rows,
              "with tp_overlap_comm, splits a product into pieces of at least this many rows (64 or more), to "
              "sum one piece during the next product; 0: no split")
+      .not_in_torch("torch computes the products, unless cleave.native is true")
       .at_least(0)
       .inert_if(alone, "tensor_parallel.autotp_size is 1")
       .inert_if(waits, "tensor_parallel.tp_overlap_comm is false");

@@ -36,27 +36,30 @@ void describe_tools(Keys& k, DsConfig& c) {
   k.section("", "");
   k.honoured("wall_clock_breakdown", &c.wall_clock_breakdown,
              "prints the mean time of each phase of a step every steps_per_print steps, or at the end; adds "
-             "a synchronization per step")
-      .only_in(Front::train);
+             "a synchronization per step, in scripts one per timer");
   k.honoured("memory_breakdown", &c.memory_breakdown,
              "prints memory by category after the first step and every steps_per_print steps");
   k.honoured("dump_state", &c.dump_state,
              "prints every effective value and the placement of each unit of parameters at the start");
 
-  k.section("flops_profiler", "cost of each layer", Front::train);
+  k.section("flops_profiler", "cost of each layer");
   FlopsProfilerConfig& f = c.flops_profiler;
-  k.honoured("enabled", &f.enabled, "prints parameters, arithmetic and time of each layer for one step");
+  k.honoured("enabled", &f.enabled,
+             "prints parameters, arithmetic and time of each layer for one step, in scripts of each module");
   k.honoured("profile_step", &f.profile_step, "number of steps before the profiled step").at_least(0);
-  k.honoured("module_depth", &f.module_depth, "0: the whole model only; otherwise one row per layer")
+  k.honoured(
+       "module_depth", &f.module_depth,
+       "0: the whole model only; otherwise one row per layer, in scripts per module of at most this depth "
+       "(-1: any)")
       .at_least(-1);
   k.honoured("top_modules", &f.top_modules,
-             "number of layer types to list by parameters, arithmetic and time")
+             "number of kinds of layers to list by parameters, arithmetic and time")
       .at_least(0);
   k.honoured("detailed", &f.detailed, "one row per layer");
   k.honoured("output_file", &f.output_file, "file of the table; empty or null: standard output").or_null();
   k.no_effect("recompute_fwd_factor", "n=0.0", "recomputation is measured, not assumed");
 
-  k.section("comms_logger", "log of collectives; the section alone enables it", Front::train);
+  k.section("comms_logger", "log of collectives; the section alone enables it");
   CommsLoggerConfig& l = c.comms_logger;
   k.honoured("enabled", &l.enabled, "counts and times every collective, and prints a table at the end");
   k.honoured("prof_all", &l.prof_all, "logs all collectives instead of prof_ops only");

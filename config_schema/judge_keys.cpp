@@ -88,7 +88,7 @@ class Judge {
         if (unread || follows != derived || said) continue;
         if (const bool* const* on = std::get_if<bool*>(&now.target);
             derived && on && **on && of_other_front(now) && r_.entry(parent_of(now.path)))
-          warn_of_other_front(r_.entry(parent_of(now.path))->where, now.path);
+          tell_of_other_front(r_.entry(parent_of(now.path))->where, now.path);
         const std::string value = now.target.index() == 0 ? now.default_text : text_of(now.target);
         r_.result.notes.push_back({"", now.path, value,
                                    it != r_.derived.end() ? it->second
@@ -122,12 +122,28 @@ class Judge {
            key.front != front;
   }
 
-  void warn_of_other_front(TextPosition where, const std::string& path) {
-    r_.warning(where, path,
-               r_.options.front == Front::scripts
-                   ? "has no effect in a PyTorch script, only in cleave train; remove it, or report "
-                     "engine.last_result yourself"
-                   : "has no effect in cleave train, only in PyTorch scripts; remove it");
+  // A script asks its engine for something that only cleave train does; a file of both may have keys for
+  // scripts.
+  void tell_of_other_front(TextPosition where, const std::string& path) {
+    if (r_.options.front == Front::scripts)
+      r_.error(where, path, "is not supported in a PyTorch script, only in cleave train; remove it");
+    else
+      r_.warning(where, path, "has no effect in cleave train, only in PyTorch scripts; remove it");
+  }
+
+  // Returns the reason why the reading script does not act on a key, or an empty string.
+  std::string unused_by_script(const Key& key) const {
+    if (r_.options.front != Front::scripts) return {};
+    return key.not_scripts.empty() && !r_.result.config.native ? key.not_torch : key.not_scripts;
+  }
+
+  // Keys of DeepSpeed are a warning, because DeepSpeed trains with them.
+  void judge_unused(const Given& g, const std::string& why, Note& note) {
+    note.status = "no effect here", note.meaning = why;
+    if (g.path.starts_with("cleave."))
+      r_.error(g.where, g.shown, fmt::format("is not supported in this PyTorch script: {}; remove it", why));
+    else
+      r_.warning(g.where, g.shown, fmt::format("has no effect in this PyTorch script: {}; remove it", why));
   }
 
   // A section's switch alone is a warning, not the keys that it covers.
@@ -136,13 +152,15 @@ class Judge {
     const bool* const* enabled = std::get_if<bool*>(&now.target);
     const bool covered = r_.index.contains(parent_of(now.path) + ".enabled");
     if (enabled && now.path.ends_with(".enabled") ? **enabled : asks && !covered)
-      warn_of_other_front(g.where, g.shown);
+      tell_of_other_front(g.where, g.shown);
   }
 
   void judge(const Key& key, const Key& now, const Given& g, Note& note) {
     const bool asks = g.origin != "auto" && !is_off(key, *g.value);
     if (of_other_front(key)) {
       judge_of_other_front(now, g, asks, note);
+    } else if (const std::string why = unused_by_script(key); asks && !why.empty()) {
+      judge_unused(g, why, note);
     } else if (key.status == Status::honoured && key.front != Front::both &&
                r_.options.front == Front::both && now.inert.empty()) {
       note.status = fmt::format("honoured by {}", name_of(key.front));

@@ -56,11 +56,12 @@ struct Key {
   std::vector<std::string> only_for;  // optimizer or scheduler types that read it
   std::string inert;                  // reason why it has no effect in this configuration, with the other key
   std::string also;                   // addition to the expected value that depends on another key
-  bool null_ok = false;               // null means the default
-  bool or_list_of_one = false;        // [x] means x: one parameter group
-  bool or_one_text = false;           // "x" means ["x"]
-  bool infinity_is_never = false;     // infinity is stored as 0
-  bool never_boolean = false;         // true and false are not accepted as numbers
+  std::string not_scripts, not_torch;  // reasons why scripts, or modules that torch computes, do not use it
+  bool null_ok = false;                // null means the default
+  bool or_list_of_one = false;         // [x] means x: one parameter group
+  bool or_one_text = false;            // "x" means ["x"]
+  bool infinity_is_never = false;      // infinity is stored as 0
+  bool never_boolean = false;          // true and false are not accepted as numbers
   bool listed_only = false;  // documented but never matched: a pattern for names that are checked elsewhere
 
   Key& only_in(Front which) { return front = which, *this; }
@@ -72,6 +73,9 @@ struct Key {
   Key& inert_if(bool condition, std::string why) {
     return condition ? (inert = std::move(why), *this) : *this;
   }
+  // PyTorch scripts do not act on it, or only for a model that the engine computes (cleave.native).
+  Key& not_in_scripts(std::string why) { return not_scripts = std::move(why), *this; }
+  Key& not_in_torch(std::string why) { return not_torch = std::move(why), *this; }
   Key& or_null() { return null_ok = true, *this; }
   Key& not_boolean() { return never_boolean = true, *this; }
   Key& or_list() { return or_list_of_one = true, *this; }

@@ -47,20 +47,18 @@ PhaseTimes StepTimes::take() {
   return std::exchange(times_, {});
 }
 
-std::string format_times(const std::vector<double>& step_ms, const std::vector<PhaseTimes>& totals,
-                         int64_t steps) {
+std::string format_times(std::span<const std::string_view> names,
+                         const std::vector<std::vector<double>>& of_ranks, int64_t steps) {
   std::string text = "time (ms)";
-  const auto column = [&](std::string_view name, auto of_rank) {
-    double least = of_rank(0), most = least;
-    for (size_t r = 1; r < totals.size(); ++r)
-      least = std::min(least, of_rank(r)), most = std::max(most, of_rank(r));
-    if (most <= 0) return;
-    text += fmt::format(" | {}: {:.2f}", name, of_rank(0));
-    if (totals.size() > 1) text += fmt::format(" [{:.2f} to {:.2f}]", least, most);
-  };
-  column("step", [&](size_t r) { return step_ms[r] / double(steps); });
-  for (int p = 0; p < kPhases; ++p)
-    column(name_of(Phase(p)), [&](size_t r) { return totals[r][size_t(p)] / double(steps); });
+  for (size_t c = 0; c < names.size(); ++c) {
+    const auto mean = [&](const std::vector<double>& rank) { return rank[c] / double(steps); };
+    double least = mean(of_ranks[0]), most = least;
+    for (const std::vector<double>& rank : of_ranks)
+      least = std::min(least, mean(rank)), most = std::max(most, mean(rank));
+    if (most <= 0) continue;
+    text += fmt::format(" | {}: {:.2f}", names[c], mean(of_ranks[0]));
+    if (of_ranks.size() > 1) text += fmt::format(" [{:.2f} to {:.2f}]", least, most);
+  }
   return text;
 }
 

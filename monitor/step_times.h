@@ -2,7 +2,9 @@
 #pragma once
 #include <array>
 #include <map>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/trace.h"
@@ -46,9 +48,9 @@ class StepTimes {
 };
 
 // "time (ms) | step: 81.2 [80.9 to 81.5] | forward: 30.1 [29.8 to 30.2] | ...": means over `steps` of the
-// first rank, with minimum and maximum of all ranks if there are several. Omits phases without time on all
-// ranks. step_ms and totals are sums over the steps, by rank.
-std::string format_times(const std::vector<double>& step_ms, const std::vector<PhaseTimes>& totals,
-                         int64_t steps);
+// first rank, with minimum and maximum of all ranks if there are several. Omits columns without time on all
+// ranks. of_ranks: sums over the steps by rank, in the order of the names.
+std::string format_times(std::span<const std::string_view> names,
+                         const std::vector<std::vector<double>>& of_ranks, int64_t steps);
 
 }  // namespace cleave::monitor

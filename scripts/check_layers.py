@@ -20,7 +20,7 @@ ALLOWED = {
     "tensor_parallel": ["comm", "kernels", "device"],
     "model": ["kernels", "device", "tensor_parallel", "config_schema"],
     "checkpoint": ["comm", "device"],
-    "monitor": ["config_schema", "device"],
+    "monitor": ["comm", "config_schema", "device", "pipeline"],
     "runtime": ["checkpoint", "pipeline", "model", "tensor_parallel", "zero", "config_schema", "comm", "optim", "offload", "kernels", "device"],
     "plan": ["runtime", "pipeline", "model", "zero", "config_schema", "comm", "optim", "offload", "kernels", "device"],
     "launcher": ["config_schema", "comm", "device"],

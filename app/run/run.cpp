@@ -112,8 +112,8 @@ Exit Run::train() {
   data::TokenBatches batches = data_.batches(read_.config, place);
   watch_.report().measure_peak(job_.device(), runtime::model_dtype(read_.config));
   make_engine();
-  Profile profile(read_.config, watch_.trace(), job_.world(),
-                  [this](const std::string& line) { watch_.say(line); });
+  monitor::Profile profile(read_.config, config::Front::train, watch_.trace(), job_.world(),
+                           [this](const std::string& line) { watch_.say(line); });
   RunParts parts{.wanted = wanted_,
                  .job = job_,
                  .engine = *engine_,
@@ -165,7 +165,11 @@ void Run::begin(RunParts& run) {
     if (!wanted_.quiet && file.vocab_is_a_guess() && !file.documents())
       watch_.say(named_line("tokens", file.describe()));
   if (resumed) check_first_loss(run);
-  run.profile.start(*engine_, read_);
+  if (!read_.config.dump_state) return;
+  for (std::string text : {"effective values:\n" + config::format(read_.notes), engine_->describe_units()}) {
+    while (text.ends_with('\n')) text.pop_back();
+    watch_.say(text);
+  }
 }
 
 }  // namespace cleave::app

@@ -3,13 +3,13 @@
 #include <optional>
 
 #include "app/run/best.h"
-#include "app/run/profile.h"
 #include "app/run/recorder.h"
 #include "app/run/run_data.h"
 #include "app/run/run_folder.h"
 #include "app/run/run_options.h"
 #include "app/run/watch.h"
 #include "launcher/job.h"
+#include "monitor/profile.h"
 #include "runtime/engine.h"
 
 namespace cleave::app {
@@ -24,7 +24,7 @@ struct RunParts {
   DataPlace place;
   RunFolder& folder;
   Watch& watch;
-  Profile& profile;
+  monitor::Profile& profile;
   EpochLength epoch;     // and the position at which the run started to count
   Best best;             // evaluation so far
   nlohmann::json facts;  // entry of this run in checkpoints

@@ -128,8 +128,7 @@ void RunReport::step(const runtime::Engine& engine, const runtime::StepResult& r
   for (int i = 0; i < comm::kCollectives; ++i)
     if (const int64_t bytes = cost.sent[comm::Collective(i)])
       m.comm_bytes[std::string(comm::name_of(comm::Collective(i)))] = bytes;
-  for (int p = 0; cost.times && p < monitor::kPhases; ++p)
-    m.times_ms[std::string(monitor::name_of(monitor::Phase(p)))] = (*cost.times)[size_t(p)];
+  m.times_ms = cost.times;
   if (r.skipped)
     line(fmt::format("step {}: gradients overflow at loss scale {}; skipped ({} so far)", r.step,
                      r.loss_scale, r.skipped_total));

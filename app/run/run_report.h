@@ -2,6 +2,7 @@
 // if the ds_config enables them. Only the first rank writes.
 #pragma once
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,15 +13,14 @@
 #include "app/run/start_lines.h"
 #include "comm/communicator.h"
 #include "config_schema/read_config.h"
-#include "monitor/step_times.h"
 #include "runtime/engine.h"
 
 namespace cleave::app {
 
 struct StepCost {
   double seconds = 0;
-  comm::CommBytes sent;                      // by this rank
-  std::optional<monitor::PhaseTimes> times;  // if the configuration asks for them
+  comm::CommBytes sent;                 // by this rank
+  std::map<std::string, double> times;  // in ms by curve, if the configuration asks for them
 };
 
 class RunReport {

@@ -1,6 +1,10 @@
 #include "app/run/training_steps.h"
 
 #include <chrono>
+#include <optional>
+#include <utility>
+
+#include "plan/machine_memory.h"
 
 namespace cleave::app {
 
@@ -9,7 +13,10 @@ void TrainingSteps::take() {
   const auto begin = Clock::now();
   auto said = begin;
   const int64_t index = run_.engine.step();
-  run_.profile.begin_step(run_.engine);
+  std::optional<monitor::ProfiledEngine> profiled;
+  if (run_.profile.profiles(index))
+    profiled = {run_.engine.layer_costs(), run_.engine.mesh(), run_.engine.params()};
+  run_.profile.begin_step(index, std::move(profiled));
   const std::vector<Batch> batches =
       run_.profile.timed(monitor::Phase::data, [&] { return run_.batches.step(index); });
   // A step of a large model may take minutes; a line shows that it is running.
@@ -25,7 +32,8 @@ void TrainingSteps::take() {
   const runtime::StepResult r = train_or_save(batches, begins);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const comm::CommBytes sent = run_.engine.comm_bytes() - before;
-  run_.watch.report().step(run_.engine, r, {seconds, sent, run_.profile.end_step(run_.engine, seconds)});
+  const auto memory = [&] { return plan::memory_use_of(run_.engine); };
+  run_.watch.report().step(run_.engine, r, {seconds, sent, run_.profile.end_step({r.step, seconds, memory})});
 }
 
 runtime::StepResult TrainingSteps::train_or_save(std::span<const Batch> batches,

@@ -2,17 +2,17 @@
 
 #include <cstdio>
 
-#include "app/run/profile.h"
 #include "comm/clock.h"
 #include "comm/traced.h"
 #include "core/printable.h"
+#include "monitor/profile.h"
 
 namespace cleave::app {
 
 void Watch::open_trace() {
   comm::Communicator& all = job_.world();
   if (wanted_.trace.empty()) {
-    if (Profile::wanted(config_.config)) trace_ = std::make_unique<Trace>(Trace::Keep::none);
+    if (monitor::Profile::wanted(config_.config)) trace_ = std::make_unique<Trace>(Trace::Keep::none);
   } else {
     // Ranks of one host share a clock.
     const double clock = job_.info().nodes > 1 ? comm::clock_offset(all, Trace::now_us).offset : 0;

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; callers must compare it with cleave_c_version(). */
-#define CLEAVE_C_VERSION 15
+#define CLEAVE_C_VERSION 16
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* message of this thread's last failed call */
@@ -157,8 +157,8 @@ CLEAVE_C int cleave_plan(const char* config, const char* config_name, const char
 /* Returns a JSON object: step, skipped, params, dtype, mesh and place (sizes of the axes, and this
  * rank's coordinate), parameters (shapes by name, whole model), planned, live and peak memory by
  * kind and category, notes (texts), kinds (state kinds in checkpoints), a table of the units,
- * gathers and rounds that no record predicted, the loss scale of the next step, and the vocabulary
- * of a model that the engine computes. */
+ * gathers and rounds that no record predicted, the loss scale of the next step, the vocabulary of a
+ * model that the engine computes, and reports (true if this rank must call cleave_report_step). */
 CLEAVE_C int cleave_engine_facts(cleave_engine* engine, char** facts);
 
 /* Reads one whole state of a parameter in fp32. kind: "master" for the value, one of the facts'
@@ -274,11 +274,23 @@ typedef struct {
  * without losses. rates: with rates_given, one per group; otherwise null and 0. */
 CLEAVE_C int cleave_finish_step(cleave_engine* engine, const double* losses, int32_t count,
                                 const cleave_rates* rates, int32_t groups, cleave_step_result* result);
-/* Reports a finished step on rank 0: adds points to the curves of the configuration's monitors
- * (monitor/monitors.h) at `samples`, the number of trained samples. line: a text to print, as the
- * configuration's steps_per_print and memory_breakdown ask; empty on other steps and ranks. */
+/* Reports a finished step, if the facts have `reports`: adds points to the curves of the configuration's
+ * monitors (monitor/monitors.h) at `samples`, the number of trained samples. line: a text to print on rank 0,
+ * as steps_per_print, memory_breakdown, wall_clock_breakdown, flops_profiler and comms_logger ask; empty on
+ * other steps and ranks. Collective with the last three. */
 CLEAVE_C int cleave_report_step(cleave_engine* engine, const cleave_step_result* result, int64_t samples,
                                 char** line);
+/* Returns the rest of the text after the last step. */
+CLEAVE_C int cleave_report_end(cleave_engine* engine, char** text);
+/* Returns the table of comms_logger up to now; empty if it is off. */
+CLEAVE_C int cleave_collectives(cleave_engine* engine, char** table);
+/* Starts or stops a timer of wall_clock_breakdown: fwd, bwd, bwd_inner or step (monitor/time_columns.h).
+ * First waits for the work that the caller and the engine have enqueued. */
+CLEAVE_C int cleave_time(cleave_engine* engine, const char* timer, int32_t begins);
+/* Takes the layers of a step that flops_profiler measures from a caller that computes, before
+ * cleave_report_step. layers: JSON object with rows, [[name, parameters, operations, milliseconds of the
+ * forwards, and of the backwards], ...] without overlap, and facts, a list of texts about the measurement. */
+CLEAVE_C int cleave_give_profile(cleave_engine* engine, const char* layers);
 /* Adds a point to the curve `tag` of these monitors, on rank 0. */
 CLEAVE_C int cleave_write_scalar(cleave_engine* engine, const char* tag, double value, int64_t samples);
 /* Returns 1 on rank 0 if the configuration has monitors. */

@@ -158,10 +158,19 @@ struct Made {
                       ranks)
                 : plan::plan_units(config, name, stages, options, world, ranks);
   }
-  std::unique_ptr<cleave_engine> engine(comm::Communicator& world) const {
-    if (twin) return std::make_unique<ModelEngine>(*twin, world, options.engine);
-    CHECK(stages.size() == 1, "an engine is of one rank's units; got those of {} stages", stages.size());
-    return std::make_unique<UnitEngine>(config, name.c_str(), stages.front(), world, options);
+  std::unique_ptr<cleave_engine> engine(comm::Communicator& ranks) const {
+    auto reports = std::make_unique<Reports>(config, ranks);
+    runtime::UnitOptions traced = options;
+    traced.engine.trace = reports->trace();
+    std::unique_ptr<cleave_engine> made;
+    if (twin) {
+      made = std::make_unique<ModelEngine>(*twin, reports->world(), traced.engine);
+    } else {
+      CHECK(stages.size() == 1, "an engine is of one rank's units; got those of {} stages", stages.size());
+      made = std::make_unique<UnitEngine>(config, name.c_str(), stages.front(), reports->world(), traced);
+    }
+    made->reports = std::move(reports);
+    return made;
   }
 
   config::DsConfig config;
@@ -243,7 +252,8 @@ std::string facts_of(cleave_engine& e) {
               {"units", engine.describe_units()},
               {"unforeseen", e.unforeseen()},
               {"vocabulary", e.vocabulary()},
-              {"loss_scale", engine.loss_scale()}}
+              {"loss_scale", engine.loss_scale()},
+              {"reports", e.reports->wants_steps()}}
       .dump();
 }
 
@@ -348,8 +358,7 @@ int cleave_engine_make(cleave_job* job, const char* config, const char* config_n
                                            });
     if (made.caller) made.caller->computes_on(e->base().stream());
     e->caller = made.caller;
-    if (j.job.info().rank == 0)
-      e->monitors = std::make_unique<monitor::Monitors>(made.config.tensorboard, made.config.csv_monitor);
+    e->reports->open_files();
     j.engines.push_back(e);
     e->handle = e;
     given(engine, "engine") = e.get();

@@ -8,18 +8,17 @@
 #include <string>
 #include <vector>
 
-#include "monitor/monitors.h"
 #include "python/capi/caller_stream.h"
 #include "python/capi/cleave_c.h"
+#include "python/capi/reports.h"
 #include "runtime/saved_training.h"
 #include "runtime/unit_engine.h"
 
 // Common interface of both. Parameters have the names and shapes of the caller's declaration.
 struct cleave_engine : std::enable_shared_from_this<cleave_engine> {
-  std::shared_ptr<cleave_engine> handle;                     // of the caller, until cleave_engine_free
-  std::shared_ptr<cleave::capi::CallerStream> caller = {};   // null on a CPU
-  std::unique_ptr<cleave::monitor::Monitors> monitors = {};  // of rank 0; null elsewhere
-  bool reported = false;                                     // cleave_report_step was called
+  std::shared_ptr<cleave_engine> handle;                    // of the caller, until cleave_engine_free
+  std::shared_ptr<cleave::capi::CallerStream> caller = {};  // null on a CPU
+  std::unique_ptr<cleave::capi::Reports> reports = {};      // the engine computes with their communicator
 
   virtual ~cleave_engine() = default;
   virtual cleave::runtime::EngineBase& base() = 0;
@@ -29,6 +28,8 @@ struct cleave_engine : std::enable_shared_from_this<cleave_engine> {
   virtual cleave::runtime::StepResult finish_step(std::span<const double> losses,
                                                   std::span<const cleave::optim::Rates> rates) = 0;
   virtual std::map<std::string, std::vector<int64_t>> shapes() = 0;  // of all parameters
+  // Returns the layers that the engine computes, for a profile; empty if its caller computes.
+  virtual std::optional<cleave::monitor::ProfiledEngine> profiled() const { return {}; }
   virtual int64_t unforeseen() const { return 0; }
   virtual int64_t vocabulary() const { return 0; }  // 0 unless the engine computes the model
   virtual void take_first(int unit, cleave::Tensor value) = 0;

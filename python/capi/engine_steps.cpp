@@ -52,7 +52,12 @@ cleave_rates in_c(const optim::Rates& r) { return {r.lr, r.momentum, r.beta2, r.
 }  // namespace
 
 int cleave_begin_step(cleave_engine* engine, int32_t micros) {
-  return call(engine, [&](cleave_engine& e) { e.begin_step(micros); });
+  return call(engine, [&](cleave_engine& e) {
+    monitor::Profile* profile = e.reports->profile();
+    const bool profiled = profile && profile->profiles(e.base().step());
+    e.reports->begin_step(e.base().step(), profiled ? e.profiled() : std::nullopt);
+    e.begin_step(micros);
+  });
 }
 
 int cleave_wait_with_updates(cleave_engine* engine, int32_t waits) {
@@ -121,11 +126,17 @@ int cleave_gathers(cleave_engine* engine, int32_t unit, int32_t* gathers) {
 }
 
 int cleave_begin_pass(cleave_engine* engine, int32_t kind, int32_t last) {
-  return call(engine, [&](cleave_engine& e) { e.begin_pass(kind, last != 0); });
+  return call(engine, [&](cleave_engine& e) {
+    e.reports->watch();
+    e.begin_pass(kind, last != 0);
+  });
 }
 
 int cleave_end_pass(cleave_engine* engine) {
-  return call(engine, [&](cleave_engine& e) { e.end_pass(); });
+  return call(engine, [&](cleave_engine& e) {
+    e.end_pass();
+    e.reports->read_events();
+  });
 }
 
 int cleave_abandon_pass(cleave_engine* engine) {

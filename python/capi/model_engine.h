@@ -23,6 +23,9 @@ struct ModelEngine : cleave_engine {
   // items: cleave_samples::items.
   double train_micro_batch(const Batch& batch, double items);
   std::map<std::string, std::vector<int64_t>> shapes() override;
+  std::optional<monitor::ProfiledEngine> profiled() const override {
+    return monitor::ProfiledEngine{engine->layer_costs(), engine->mesh(), engine->params()};
+  }
   int64_t vocabulary() const override { return twin.model.vocab; }
   void take_first(int unit, Tensor value) override;
   void begin_pass(int, bool) override {}

@@ -8,6 +8,7 @@ from torch.distributed import is_initialized  # noqa: F401
 from . import compat
 from . import job as _job
 from .api import init_distributed  # noqa: F401
+from .errors import NotBuilt
 
 
 def get_local_rank() -> int:
@@ -18,6 +19,20 @@ def get_local_rank() -> int:
 def has_all_gather_into_tensor() -> bool:
     """Returns True."""
     return True
+
+
+def log_summary(show_straggler: bool = False, return_dict: bool = False) -> None:
+    """Prints the table of `comms_logger` of each engine on rank 0, from its first step up to now.
+
+    Args:
+        show_straggler: not supported.
+        return_dict: not supported.
+    """
+    if show_straggler or return_dict:
+        raise NotBuilt("log_summary: show_straggler and return_dict are not supported; set wall_clock_breakdown for times of all ranks")
+    tables = [monitor.collectives() for monitor in _job.reports] if _job.rank() == 0 else []
+    for table in filter(None, tables):
+        print(table, flush=True)
 
 
 allgather_fn = _dist.all_gather_into_tensor

@@ -14,7 +14,7 @@ from .cuts import Cut
 from .declared import Declared
 from .errors import NotBuilt, UsageError
 from .materialized import Materialized
-from .monitor import Monitor
+from .reports import MonitorMaster
 from .residency import Residency
 from .sharded import engine_of, joined, part_of, shard_of, value_of
 from .units import Slot, describe_shape
@@ -87,7 +87,9 @@ class HeldModule(torch.nn.Module):
             )
         if any(self._configuration.values.get(key) for key in ("checkpoint.async", "checkpoint.writer.decoupled", "nebula.enabled")):
             jobs.engines.append(self._native)
-        self.monitor = Monitor(self._native, self._configuration.values, self.global_rank)
+        self.monitor = MonitorMaster(self._native, self._configuration.values, self.global_rank)
+        if self.monitor.reports_at_end:
+            jobs.reports.append(self.monitor)
         about = self._native.facts()
         self.dp_world_size, self._data_rank = int(about["mesh"]["data"]), int(about["place"]["data"])
         self.mp_world_size = int(about["mesh"]["tensor"])
@@ -350,6 +352,9 @@ class HeldModule(torch.nn.Module):
         self._free()
 
     def _free(self) -> None:
+        self.monitor.end()
+        if self.monitor in jobs.reports:
+            jobs.reports.remove(self.monitor)
         self._native.free()
         if self._native in jobs.engines:
             jobs.engines.remove(self._native)

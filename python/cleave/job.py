@@ -41,6 +41,7 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
 
 # Engines with background saves in creation order, which is the same on all ranks. A job that ends without failure first finishes these.
 engines: list[native.NativeEngine] = []
+reports: list[Any] = []  # MonitorMaster of each engine that reports at the end
 planned: tuple[int, int] | None = None  # while a plan creates a module: the rank and world size to plan for
 
 
@@ -129,6 +130,8 @@ def _leave() -> None:
     try:
         for engine in () if _failure else engines:
             engine.finish_save()
+        for monitor in () if _failure else reports:
+            monitor.end()
         interrupted = (_failure or "").startswith(KeyboardInterrupt.__name__)
         job.close(_failure, _exit_code or (128 + signal.SIGINT if interrupted else 1))
     except CleaveError as error:

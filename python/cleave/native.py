@@ -19,7 +19,7 @@ from .c_types import StepResult as StepResult
 from .errors import CleaveError, error_of
 from .programs import installed, name_cuda_libraries
 
-_C_VERSION = 15
+_C_VERSION = 16
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "uint8": 7}  # numbers of types in the C interface
 
 

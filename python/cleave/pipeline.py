@@ -67,7 +67,7 @@ class _Walk:
             DeepSpeedEngine.backward(self.engine, outputs)
             return
         run = (lambda: torch.autograd.backward(_trained(outputs), seeds)) if seeds else lambda: None
-        self.engine._residency.backward(run, bool(self.engine._boundary))
+        self.engine._run_backward(run, bool(self.engine._boundary))
 
     def send_activation(self, at: tuple[int, int]) -> None:
         outputs = self.outputs[at] if self.trains else self.outputs.pop(at)

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -82,7 +82,7 @@ class SteppedModule(BatchedModule):
             if self._same:
                 self._same.check_batch(inputs, kwargs)
         try:
-            with self._autocast:
+            with self._autocast, self.monitor.profiled(self), self.monitor.timed("fwd", torch.is_grad_enabled()):
                 output = self._residency.forward(lambda: self.module(*inputs, **kwargs))
         except RuntimeError as error:
             if self._partition:
@@ -120,7 +120,11 @@ class SteppedModule(BatchedModule):
         def end() -> None:
             SteppedModule._scaled = None
             try:
+                if counts:
+                    self.monitor.stop("bwd_inner")
                 self._residency.end_backward()
+                if counts:
+                    self.monitor.stop("bwd")
             except TrainingError as error:
                 if counts:
                     self._lose_step(error)
@@ -134,7 +138,11 @@ class SteppedModule(BatchedModule):
         last = counts and self._is_last()
         if last:
             self._pause_frozen()
+        if counts:
+            self.monitor.start("bwd")
         self._residency.begin_backward(last, factor, counts, torch.is_grad_enabled())
+        if counts:
+            self.monitor.start("bwd_inner")
         torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _is_last(self) -> bool:
@@ -176,7 +184,7 @@ class SteppedModule(BatchedModule):
         if last := self._is_last():
             self._pause_frozen()
         try:
-            self._residency.backward(lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), last, self._recovers)
+            self._run_backward(lambda: torch.autograd.backward(loss, seed, retain_graph=retain_graph), last)
         except TrainingError as error:
             self._lose_step(error)
             raise
@@ -189,6 +197,14 @@ class SteppedModule(BatchedModule):
         self._shown.gave(last)
         self._losses.append(loss.detach() * times)
         return loss.detach() / self.gradient_accumulation_steps() if scale_wrt_gas else loss.detach()
+
+    def _run_backward(self, run: Callable[[], None], last: bool) -> None:
+        def inner() -> None:
+            with self.monitor.timed("bwd_inner"):
+                run()
+
+        with self.monitor.profiled(self), self.monitor.timed("bwd"):
+            self._residency.backward(inner, last, self._recovers)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """Returns the loss times the loss scale, for a `backward` that the script calls itself."""
@@ -283,7 +299,8 @@ class SteppedModule(BatchedModule):
         rates = self.optimizer.rates() if self._brings_rates else []
         self._in_step = False
         losses = torch.stack([loss.float().reshape(()) for loss in self._losses]).tolist() if self._losses else []
-        result = self._native.finish_step(losses, rates)
+        with self.monitor.timed("step"):
+            result = self._native.finish_step(losses, rates)
         self._shown.ended()
         self._norm = float("inf") if result.skipped else result.grad_norm
         self.optimizer.updated(bool(result.skipped))

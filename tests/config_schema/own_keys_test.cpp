@@ -190,5 +190,37 @@ TEST(OwnKeys, AllowAnyOrderIn16BitsOnly) {
   EXPECT_NE(own_problems(R"("cleave": {"deterministic": false})").find("has no effect"), std::string::npos);
 }
 
+// The module of a script is computed by torch, unless cleave.native is true.
+TEST(OwnKeys, OfTheEnginesLayersAreErrorsInScriptsAndThoseOfDeepSpeedWarnings) {
+  const auto problems = [](const std::string& sections, Front front) {
+    return format(
+        read_ds_config(R"({"train_batch_size": 1, )" + sections + "}", "f", {.front = front}).problems);
+  };
+  const std::string rows = R"("cleave": {"logits_rows": 8})",
+                    interval = R"("activation_checkpointing": {"interval": 1})";
+  EXPECT_NE(problems(rows, Front::scripts)
+                .find("error: f:1:36: cleave.logits_rows: is not supported in this PyTorch"),
+            std::string::npos)
+      << problems(rows, Front::scripts);
+  EXPECT_NE(problems(interval, Front::scripts)
+                .find("warning: f:1:54: activation_checkpointing.interval: has no effect"),
+            std::string::npos)
+      << problems(interval, Front::scripts);
+  for (const std::string& section : {rows, interval}) EXPECT_EQ(problems(section, Front::train), "");
+  EXPECT_EQ(problems(R"("cleave": {"logits_rows": 8, "native": true}, )" + interval, Front::scripts), "");
+  EXPECT_EQ(
+      problems(R"("activation_checkpointing": {"interval": 0}, "cleave": {"tf32": false})", Front::scripts),
+      "")
+      << "disabled keys";
+  for (const char* native : {"false", "true"})
+    EXPECT_NE(
+        problems(fmt::format(R"("cleave": {{"weight_decay_on": "all", "native": {}}},
+        "optimizer": {{"type": "AdamW", "params": {{"lr": 1, "weight_decay": 1}}}})",
+                             native),
+                 Front::scripts)
+            .find("cleave.weight_decay_on: is not supported in this PyTorch script: the parameter groups"),
+        std::string::npos);
+}
+
 }  // namespace
 }  // namespace cleave::config

@@ -69,14 +69,12 @@ TEST(StepTimes, DistinguishTransfersAndStagedStateFromComputation) {
 }
 
 TEST(StepTimes, ArePrintedAsMeansOfTheFirstRankWithTheSpreadOfAll) {
-  PhaseTimes a{}, b{};
-  a[size_t(Phase::forward)] = 20, b[size_t(Phase::forward)] = 30;
-  b[size_t(Phase::gathers)] = 5;
+  const std::vector<std::string_view> names = {"step", "forward", "reductions", "gathers"};
   EXPECT_EQ(
-      format_times({100, 104}, {a, b}, 2),
+      format_times(names, {{100, 20, 0, 0}, {104, 30, 0, 5}}, 2),
       "time (ms) | step: 50.00 [50.00 to 52.00] | forward: 10.00 [10.00 to 15.00] | gathers: 0.00 [0.00 to "
       "2.50]");
-  EXPECT_EQ(format_times({7}, {a}, 1), "time (ms) | step: 7.00 | forward: 20.00");
+  EXPECT_EQ(format_times(names, {{7, 20, 0, 0}}, 1), "time (ms) | step: 7.00 | forward: 20.00");
 }
 
 // Definitions of NCCL (its tests' PERFORMANCE.md): 1 GB over 4 ranks in 0.5 s.

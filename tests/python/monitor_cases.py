@@ -36,12 +36,12 @@ def pipeline(folder: str) -> list[float]:
     return [loss for loss, _ in pipeline_cases.trained(engine, 2)]
 
 
-def native(folder: str) -> list[float]:
+def native(folder: str, **more: Any) -> list[float]:
     """Trains a model that the engine computes; returns its losses."""
     sizes = {"vocab_size": 64, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
     no_dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **no_dropout))
-    made = config(1, gradient_accumulation_steps=1, cleave={"native": True, "sequence_length": 16}, **_writes(folder))
+    made = config(1, gradient_accumulation_steps=1, cleave={"native": True, "sequence_length": 16}, **(_writes(folder) if folder else more))
     engine = deepspeed.initialize(model=model, config=made)[0]
     losses = []
     for _ in range(2):

@@ -110,9 +110,13 @@ class Monitors(unittest.TestCase):
 
     def test_a_folder_that_cannot_be_made_is_an_error_of_all_ranks(self) -> None:
         with tempfile.NamedTemporaryFile() as file:
-            ended = ranks.run(2, CASES, "lines", {"tensorboard": {"enabled": True, "output_path": file.name}})
-        self.assertEqual(ended.code, 2, ended.output)
-        self.assertIn(file.name, ended.output)
+            for section in (
+                {"tensorboard": {"enabled": True, "output_path": file.name}},
+                {"flops_profiler": {"enabled": True, "output_file": f"{file.name}/profile"}},
+            ):
+                ended = ranks.run(2, CASES, "lines", section)
+                self.assertEqual(ended.code, 2, ended.output)
+                self.assertIn(file.name, ended.output)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,8 @@ MODULES: dict[str, dict[str, str]] = {
         **_not("set tensor_parallel in the ds_config, which splits the layers of a module", "LinearLayer LinearAllreduce"),
     },
     "module_inject.replace_policy": _not(_INFERENCE, "HFGPT2LayerPolicy HFBertLayerPolicy DSPolicy"),
+    "monitor": {},
+    "monitor.monitor": _of("reports", "MonitorMaster"),
     "nebula": {},
     "ops.op_builder": _not(
         _KERNELS, "AsyncIOBuilder GDSBuilder CPUAdamBuilder CPULionBuilder CPUAdagradBuilder FusedAdamBuilder FusedLambBuilder UtilsBuilder"
