@@ -14,9 +14,9 @@ from check_layers import ALLOWED  # noqa: E402
 PURPOSE = {
     "core": "errors, units, names", "device": "memory and streams", "kernels": "arithmetic, CPU and GPU",
     "comm": "collectives, rendezvous", "data": "texts, tokens, batches", "pipeline": "schedules as values", "offload": "host memory, disk files",
-    "config_schema": "every key of a ds_config", "optim": "updates, schedules", "tensor_parallel": "heads, columns and positions cut",
+    "config_schema": "every key of a ds_config", "optim": "updates, schedules", "tensor_parallel": "heads, columns, positions",
     "zero": "units, sharding, homes", "model": "layers, families", "checkpoint": "records, manifests",
-    "monitor": "metrics, profiles", "runtime": "the engine", "plan": "memory, traffic, measured limits", "launcher": "job, ranks, exit codes",
+    "monitor": "metrics, profiles", "runtime": "the engine", "plan": "memory, traffic, time", "launcher": "job, ranks, exit codes",
     "app": "the command line", "python": "the engine for scripts",
 }
 STROKE, COLORS = "#57606a", {"compute": "#ddf4ff", "move": "#fff8c5", "update": "#dafbe1", "wait": "#ffebe9"}
