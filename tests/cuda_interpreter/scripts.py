@@ -25,7 +25,7 @@ import with_torch  # noqa: E402
 MODULES = ("engine", "states", "outside", "pipeline", "compared", "trained", "client", "memory_errors")
 # Tests of texts and launchers, which the order of streams does not change, or of torch alone.
 OMITTED = ("mistakes", "are_named", "grids", "are_cut_as", "unsupported", "every_script_was_on_both", "in_planned_memory", "holders", "explain", "advice")
-OWN_HOMES = ("move_to_host_memory",)  # tests that look at homes
+OWN_HOMES = ("move_to_host_memory", "may_be_compiled")  # tests that look at homes, or gather whole blocks
 CPU, DISK = {"device": "cpu"}, {"device": "nvme", "nvme_path": "/tmp/cleave_interpreted"}
 HOMES = (
     {},
