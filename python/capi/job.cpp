@@ -99,7 +99,10 @@ int cleave_job_close(cleave_job* job, const char* reason, int32_t exit_code) {
     // Engines need the job, so those that are left stay until the process ends.
     static std::vector<std::shared_ptr<cleave_engine>>& left =
         *new std::vector<std::shared_ptr<cleave_engine>>;
-    for (const std::weak_ptr<cleave_engine>& e : j->engines) left.push_back(e.lock());
+    for (const std::weak_ptr<cleave_engine>& e : j->engines) {
+      left.push_back(e.lock());
+      if (left.back()) left.back()->reports->close();
+    }
     if (j->world) j->job.end(reason ? reason : "", exit_code);
   });
 }
