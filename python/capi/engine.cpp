@@ -155,7 +155,7 @@ struct Made {
                         o.rates_given = options.engine.rates_given;
                         return twin->engine(each, o);
                       },
-                      ranks)
+                      {.ranks = ranks})
                 : plan::plan_units(config, name, stages, options, world, ranks);
   }
   std::unique_ptr<cleave_engine> engine(comm::Communicator& ranks) const {
