@@ -1,6 +1,7 @@
 #include "python/capi/job.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "config_schema/wrong_variables.h"
 #include "core/json.h"
 #include "python/capi/call.h"
 #include "python/capi/cleave_c.h"
@@ -74,7 +76,10 @@ using namespace cleave;
 using capi::call, capi::given, capi::handed_over;
 
 int cleave_job_open(const char* options, cleave_job** job) {
-  return call([&] { given(job, "job") = new cleave_job(capi::options_of(options)); });
+  return call([&] {
+    config::refuse_wrong_variables(environ);
+    given(job, "job") = new cleave_job(capi::options_of(options));
+  });
 }
 
 int cleave_job_facts(cleave_job* job, char** facts) {
