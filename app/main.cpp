@@ -8,8 +8,7 @@
 
 #include "app/commands.h"
 #include "app/parse.h"
-#include "config_schema/nearest_key.h"
-#include "core/environment.h"
+#include "config_schema/wrong_variables.h"
 #include "core/error.h"
 #include "core/version.h"
 #include "kernels/cpu/bodies.h"
@@ -25,17 +24,6 @@ void print_help() {
       build::version.data());
   for (const Command& c : kCommands) std::printf("  %-10s %s\n", c.name, c.summary);
   std::printf("\nCOMMAND --help shows its options and an example.\n");
-}
-
-// Other programs may use variables with the same prefix; only a variable that nearly matches a
-// known one is an error.
-void refuse_wrong_variables() {
-  constexpr size_t kPrefix = std::string_view("CLEAVE_").size();
-  std::vector<std::string> known;
-  for (const EnvironmentVariable& v : environment_variables()) known.emplace_back(v.name.substr(kPrefix));
-  for (const std::string& name : check_environment(environ))
-    if (const std::string near = config::nearest_word(name.substr(kPrefix), known); !near.empty())
-      fail(Exit::usage, "{}: unknown variable; did you mean CLEAVE_{}?", name, near);
 }
 
 // DeepSpeed's launchers insert --local_rank=N directly after the program, before a command. The
@@ -67,7 +55,7 @@ int with_output_written(const Command& command, int code) {
 
 int run(const Arguments& all, bool as_deepspeed) {
   if (as_deepspeed) {
-    refuse_wrong_variables();
+    config::refuse_wrong_variables(environ);
     return run_deepspeed(all);
   }
   if (all.empty() || all[0] == "--help" || all[0] == "-h" || all[0] == "help") {
@@ -78,7 +66,7 @@ int run(const Arguments& all, bool as_deepspeed) {
     std::printf("cleave %s\n", build::version.data());
     return 0;
   }
-  refuse_wrong_variables();
+  config::refuse_wrong_variables(environ);
   kernels::cpu::isa();  // fails if this CPU does not support CLEAVE_ISA
   for (const Command& c : kCommands)
     if (all[0] == c.name) return with_output_written(c, c.run({all.begin() + 1, all.end()}));

@@ -1,5 +1,7 @@
 #include "comm/planned.h"
 
+#include "device/work_log.h"
+
 namespace cleave::comm {
 namespace {
 
@@ -15,31 +17,44 @@ class PlannedCommunicator final : public Communicator {
   void abort(const std::string&) override {}
 
  private:
-  void note(Collective op, DType dtype, int peer, int64_t numel, Reduction by = Reduction::sum) const {
+  void note(const Stream& on, Collective op, DType dtype, int peer, int64_t numel,
+            Reduction by = Reduction::sum) const {
     if (trace_) trace_(group_, {op, dtype, peer, numel, by});
+    if (WorkLog* log = WorkLog::current())
+      log->message(
+          on, {group_.path, rank(), size()},
+          {.op = uint8_t(op), .peer = peer, .bytes = share_sent(op) * double(numel * size_of(dtype))});
   }
-  void do_all_gather(Tensor full, Tensor, Range piece, Stream&, const Call&) override {
-    note(Collective::all_gather, full.dtype(), -1, piece.size() * size());
+  // Bytes that a rank sends per byte of the whole tensor (CommBytes).
+  double share_sent(Collective op) const {
+    const double others = double(size() - 1) / size();
+    return op == Collective::recv || op == Collective::barrier     ? 0
+           : op == Collective::send || op == Collective::broadcast ? 1
+           : op == Collective::all_reduce                          ? 2 * others
+                                                                   : others;
   }
-  void do_reduce_scatter(Tensor, Tensor full, Range piece, Stream&, const Call& call) override {
-    note(Collective::reduce_scatter, full.dtype(), -1, piece.size() * size(), call.by);
+  void do_all_gather(Tensor full, Tensor, Range piece, Stream& on, const Call&) override {
+    note(on, Collective::all_gather, full.dtype(), -1, piece.size() * size());
   }
-  void do_all_reduce(Tensor t, Stream&, const Call& call) override {
-    note(Collective::all_reduce, t.dtype(), -1, t.numel(), call.by);
+  void do_reduce_scatter(Tensor, Tensor full, Range piece, Stream& on, const Call& call) override {
+    note(on, Collective::reduce_scatter, full.dtype(), -1, piece.size() * size(), call.by);
   }
-  void do_broadcast(Tensor t, int root, Stream&, const Call&) override {
-    note(Collective::broadcast, t.dtype(), root, t.numel());
+  void do_all_reduce(Tensor t, Stream& on, const Call& call) override {
+    note(on, Collective::all_reduce, t.dtype(), -1, t.numel(), call.by);
   }
-  void do_all_to_all(Tensor, Tensor in, Range piece, Stream&, const Call&) override {
-    note(Collective::all_to_all, in.dtype(), -1, piece.size() * size());
+  void do_broadcast(Tensor t, int root, Stream& on, const Call&) override {
+    note(on, Collective::broadcast, t.dtype(), root, t.numel());
   }
-  void do_send(Tensor t, int to, Stream&, const Call&) override {
-    note(Collective::send, t.dtype(), to, t.numel());
+  void do_all_to_all(Tensor, Tensor in, Range piece, Stream& on, const Call&) override {
+    note(on, Collective::all_to_all, in.dtype(), -1, piece.size() * size());
   }
-  void do_recv(Tensor t, int from, Stream&, const Call&) override {
-    note(Collective::recv, t.dtype(), from, t.numel());
+  void do_send(Tensor t, int to, Stream& on, const Call&) override {
+    note(on, Collective::send, t.dtype(), to, t.numel());
   }
-  void do_barrier(Stream&, const Call&) override { note(Collective::barrier, {}, -1, 0); }
+  void do_recv(Tensor t, int from, Stream& on, const Call&) override {
+    note(on, Collective::recv, t.dtype(), from, t.numel());
+  }
+  void do_barrier(Stream& on, const Call&) override { note(on, Collective::barrier, {}, -1, 0); }
 
   PlannedGroup group_;
   CallTrace trace_;

@@ -87,6 +87,8 @@ std::string nearest_sets(const BatchSizes& given, int64_t ranks) {
   return text;
 }
 
+constexpr int64_t kMostAccumulation = 1'000'000;  // an engine plans each micro-batch of a step
+
 // Returns up to four numbers of ranks near `ranks` that divide the given train_batch_size.
 std::string ranks_that_fit(const BatchSizes& given, int64_t ranks) {
   constexpr size_t kMost = 4;
@@ -121,7 +123,14 @@ SolvedBatch solve_batch(const BatchSizes& given, int64_t ranks, const std::strin
   solved.sizes = derive(given, ranks);
   const auto& [train, micro, accumulation] = solved.sizes;
   const auto total = micro && accumulation ? product(*micro, *accumulation, ranks) : std::nullopt;
-  if (train && total && *train > 0 && *micro > 0 && *accumulation > 0 && *total == *train) return solved;
+  if (train && total && *train > 0 && *micro > 0 && *accumulation > 0 && *total == *train) {
+    if (*accumulation > kMostAccumulation)
+      solved.error = fmt::format(
+          "{} micro-batches per step are too many (at most {}); raise the micro-batch size, or lower "
+          "train_batch_size",
+          *accumulation, kMostAccumulation);
+    return solved;
+  }
   const std::string sets = nearest_sets(given, ranks);
   solved.error = mismatch(given, ranks, origin) +
                  (sets.empty() ? "" : "; nearest valid values, as train = micro * accumulation * ranks: ") +

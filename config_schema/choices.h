@@ -116,9 +116,9 @@ constexpr auto choice_names(LossAverage) {
 enum class LogitsType : uint8_t { automatic, fp32, model };
 constexpr auto choice_names(LogitsType) { return std::to_array<std::string_view>({"auto", "fp32", "model"}); }
 
-enum class CheckpointingPolicy : uint8_t { full, selective };
+enum class CheckpointingPolicy : uint8_t { full, selective, fit };
 constexpr auto choice_names(CheckpointingPolicy) {
-  return std::to_array<std::string_view>({"full", "selective"});
+  return std::to_array<std::string_view>({"full", "selective", "fit"});
 }
 
 enum class Precision : uint8_t { fp32, fp16, bf16 };

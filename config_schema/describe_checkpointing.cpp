@@ -26,8 +26,12 @@ void describe_checkpointing(Keys& k, CheckpointingConfig& c) {
       .or_null();
   k.honoured("policy", &c.policy,
              "full: recomputes whole layers by the interval; selective: recomputes the outputs of norms and "
-             "activation functions in each transformer layer and keeps the rest")
-      .one_of({"full", "selective"});
+             "activation functions in each transformer layer and keeps the rest; fit: on each pipeline rank, "
+             "recomputes as little as fits in the device's memory (sets full_layers and selective_layers)");
+  k.honoured("full_layers", &c.full_layers,
+             "number of layers per pipeline rank that keep only their input, such as \"2,1,0,0\"");
+  k.honoured("selective_layers", &c.selective_layers,
+             "number of further layers per pipeline rank that recompute as with the policy selective");
   k.honoured("cpu_checkpointing", &c.to_host,
              "true enables recomputation and keeps the inputs in pinned host memory; copies overlap with "
              "computation");

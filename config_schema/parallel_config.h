@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config_schema/choices.h"
 
@@ -16,14 +17,18 @@ struct PipelineConfig {
   int64_t checkpoint_interval = 0;  // another name of CheckpointingConfig::interval
 };
 
-// Activation checkpointing. If both numbers are 0 and lean is false, everything is kept.
+// Activation checkpointing. If both numbers are 0, lean is false and no list is set, everything is kept.
 struct CheckpointingConfig {
   int64_t interval = 0;  // number of layers to recompute together; or
   int64_t number = 0;    // number of such groups
   CheckpointingPolicy policy = CheckpointingPolicy::full;
   bool lean = false;  // resolved from policy: layers keep less, without groups
   bool to_host = false;
-  bool partition = false;  // over the tensor axis, if rows are not already cut
+  bool partition = false;                     // over the tensor axis, if rows are not already cut
+  std::string full_layers = {}, selective_layers = {};  // "4,2,0,0"
+  // Resolved from them: numbers of layers, by rank of the pipeline. A plan sets them for the policy `fit`.
+  std::vector<int64_t> full = {}, selective = {};
+  bool by_rank() const { return !full.empty(); }
 };
 
 struct TensorParallelConfig {

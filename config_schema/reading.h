@@ -60,6 +60,7 @@ void resolve_trainer_options(Reading& reading);
 void resolve_config(Reading& reading);
 // The part for the mesh axes and the batch sizes that depend on them.
 void resolve_axes(Reading& reading);
+void resolve_checkpointing(Reading& reading);
 
 // Adds a problem or a note for every given key, by its status in the resolved configuration, and
 // notes for all other keys.

@@ -174,35 +174,6 @@ void resolve_scheduler(Reading& r) {
     s.cycle_momentum = false, r.derived["scheduler.params.cycle_momentum"] = "derived";
 }
 
-void resolve_checkpointing(Reading& r) {
-  CheckpointingConfig& c = r.result.config.checkpointing;
-  const std::string section = "activation_checkpointing.";
-  const int64_t other = r.result.config.pipeline.checkpoint_interval;
-  if (c.interval > 0 && other > 0 && c.interval != other)
-    r.error_at(section + "interval",
-               fmt::format("{} differs from pipeline.activation_checkpoint_interval {}; remove one",
-                           c.interval, other));
-  if (c.interval == 0) c.interval = other;
-  if (c.interval > 0 && c.number > 0)
-    r.error_at(section + "number_checkpoints",
-               fmt::format("an interval of {} layers is already set; remove one", c.interval));
-  c.lean = c.policy == CheckpointingPolicy::selective;
-  if (c.lean && (c.interval > 0 || c.number > 0 || c.to_host || c.partition))
-    r.error_at(section + "policy",
-               "\"selective\" keeps no inputs of layer groups; remove it, or the interval, "
-               "number_checkpoints, cpu_checkpointing and partition_activations");
-  bool asked = c.to_host || c.partition;
-  for (const char* key : {"contiguous_memory_optimization", "synchronize_checkpoint_boundary"})
-    asked = asked || r.boolean(section + key, false);
-  if (c.lean || c.interval > 0 || (!asked && c.number == 0)) return;
-  if (r.entry(section + "interval")) {
-    r.warning_at(section + "interval", "0 turns recomputation off, but other keys of the section turn it on");
-    c.number = 0, c.to_host = c.partition = false;
-  } else if (c.number == 0) {
-    c.interval = 1, r.derived[section + "interval"] = "derived";
-  }
-}
-
 void resolve_lora(Reading& r) {
   const DsConfig& c = r.result.config;
   if (c.lora.targets.empty()) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/failed_work.h"
+#include "device/work_log.h"
 
 namespace cleave {
 namespace {
@@ -50,6 +51,16 @@ class WorkerPoint final : public Event::State {
   std::exception_ptr failure_;
   std::vector<std::function<void()>> actions_;
   bool done_ = false;
+};
+
+// A point in the work of a dry stream, which is done at once.
+class LoggedPoint final : public Event::State {
+ public:
+  explicit LoggedPoint(int64_t at) : event(at) {}
+  void wait() override {}
+  void then(std::function<void()> action) override { action(); }
+
+  const int64_t event;
 };
 
 class Worker final : public Queue {
@@ -176,10 +187,17 @@ void Stream::enqueue(std::function<void()> task) {
     task();
 }
 
-Event Stream::record() { return queue_ ? queue_->record() : Event(); }  // inline work is already done
+Event Stream::record() {
+  if (queue_) return queue_->record();
+  WorkLog* const log = dry() ? WorkLog::current() : nullptr;
+  return log ? Event(std::make_shared<LoggedPoint>(log->record(*this))) : Event();  // its work is done
+}
 
 void Stream::wait(const Event& event) {
   if (!event.state()) return;
+  if (WorkLog* const log = dry() ? WorkLog::current() : nullptr)
+    if (const auto* point = dynamic_cast<const LoggedPoint*>(event.state()))
+      return log->wait(*this, point->event);
   if (queue_)
     queue_->wait(event);
   else

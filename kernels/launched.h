@@ -8,7 +8,7 @@
 #define CLEAVE_LAUNCH(Op)                                \
   void launch(const Op& op, Stream& stream) {            \
     op.check();                                          \
-    if (stream.dry()) return count(#Op, op);             \
+    if (stream.dry()) return count(#Op, op, stream);     \
     if constexpr (build::cuda)                           \
       if (stream.on_cuda()) return gpu::run(op, stream); \
     stream.enqueue([op] { cpu::run(op); });              \
@@ -18,9 +18,10 @@ namespace cleave::kernels {
 
 // Counts a launch on a dry stream. An op that is several ops on a CPU counts as these.
 template <class Op>
-void count(std::string_view name, const Op& op) {
+void count(std::string_view name, const Op& op, const Stream& stream) {
   Tally* tally = Tally::current();
   if (!tally) return;
+  tally->on(stream);
   if constexpr (requires { op.add_parts(*tally); })
     op.add_parts(*tally);
   else

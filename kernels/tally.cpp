@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "device/work_log.h"
 
 namespace cleave::kernels {
 namespace {
@@ -21,6 +22,7 @@ Tally::~Tally() { counting = nullptr; }
 Tally* Tally::current() { return counting; }
 
 void Tally::add(const Work& launch) {
+  if (WorkLog* log = WorkLog::current(); log && stream_) log->launch(*stream_, launch.flops, launch.bytes);
   const auto known = std::ranges::find_if(work_, [&](const Work& w) {
     return w.op == launch.op && w.type == launch.type && w.variant == launch.variant;
   });

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "device/stream.h"
 #include "device/tensor.h"
 
 namespace cleave::kernels {
@@ -47,9 +48,12 @@ class Tally {
   const std::vector<Work>& work() const { return work_; }  // in the order of the first launch
   static Tally* current();
   void add(const Work& launch);
+  // Sets the stream of the next launches, for a WorkLog of the thread.
+  void on(const Stream& stream) { stream_ = &stream; }
 
  private:
   std::vector<Work> work_;
+  const Stream* stream_ = nullptr;
 };
 
 template <class Op>

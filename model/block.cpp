@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "device/work_log.h"
 #include "kernels/activation.h"
 #include "kernels/fp8.h"
 #include "model/fp8.h"
@@ -140,6 +141,7 @@ Block::WaitingOfBranch Block::backward(const Branch& branch, const KeptOfBranch&
   if (!waiting.normed.defined()) {
     Arena& arena = a.part == BackwardPart::input ? *a.keep : a.scratch;
     waiting.normed = arena.take(sum.x.dtype(), sum.x.shape());
+    const WorkLog::Repeats repeats;
     branch.before->forward(waiting.normed, {.x = sum.x}, kept.before, a.params, a.stream);
   }
   BackwardArgs half = a;

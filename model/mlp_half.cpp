@@ -1,5 +1,7 @@
 #include "model/mlp_half.h"
 
+#include "device/work_log.h"
+
 namespace cleave::model {
 
 MlpHalf::MlpHalf(const Config& config, const tensor_parallel::TensorAxis& axis)
@@ -53,6 +55,7 @@ void MlpHalf::backward(const BackwardArgs& a) const {
   const bool both = a.part == BackwardPart::both;
   if (!kept.active.defined() && a.part != BackwardPart::input && down_.trains(a.grads)) {
     kept.active = a.scratch.take(kept.hidden.dtype(), {kept.hidden.dim(0), columns_});
+    const WorkLog::Repeats repeats;
     activate(kept.active, kept.hidden, a.stream);
   }
   const CutLinear cut{axis_, a.stream, c_.name};

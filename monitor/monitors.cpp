@@ -1,22 +1,51 @@
 #include "monitor/monitors.h"
 
 #include <filesystem>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "monitor/csv_monitor.h"
+#include "monitor/metrics.h"
+#include "monitor/tensorboard.h"
 
 namespace cleave::monitor {
+namespace {
 
-Monitors::Monitors(const config::TensorBoardConfig& tensorboard, const config::CsvConfig& csv) {
+// Adds points to the curves in a file; x is the number of trained samples.
+template <class File>
+class Curves final : public Sink {
+ public:
+  using Sink::take;
+  Curves(std::string key, File file) : key_(std::move(key)), file_(std::move(file)) {}
+  std::string name() const override { return key_; }
+  EventKinds takes() const override { return kinds_of<Stepped, Evaluated, Measured>(); }
+  void take(const Stepped& e) override { write(scalars_of(e.metrics), e.samples); }
+  void take(const Evaluated& e) override { write(scalars_of(e.metrics), e.samples); }
+  void take(const Measured& e) override { write({&e.scalar, 1}, e.samples); }
+
+ private:
+  void write(std::span<const Scalar> scalars, int64_t samples) {
+    for (const Scalar& scalar : scalars) file_.scalar(scalar.tag, scalar.value, samples);
+  }
+  std::string key_;
+  File file_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Sink>> monitors_of(const config::TensorBoardConfig& tensorboard,
+                                               const config::CsvConfig& csv) {
+  std::vector<std::unique_ptr<Sink>> sinks;
   if (tensorboard.enabled) {
     const std::filesystem::path base = tensorboard.output_path.empty() ? "./runs" : tensorboard.output_path;
-    tensorboard_.emplace((base / tensorboard.job_name).string());
+    sinks.push_back(std::make_unique<Curves<TensorBoard>>(
+        "tensorboard", TensorBoard((base / tensorboard.job_name).string())));
   }
-  if (csv.enabled) csv_.emplace(csv.output_path, csv.job_name);
-}
-
-void Monitors::write(std::span<const Scalar> scalars, int64_t samples) {
-  for (const Scalar& scalar : scalars) {
-    if (tensorboard_) tensorboard_->scalar(scalar.tag, scalar.value, samples);
-    if (csv_) csv_->scalar(scalar.tag, scalar.value, samples);
-  }
+  if (csv.enabled)
+    sinks.push_back(
+        std::make_unique<Curves<CsvMonitor>>("csv_monitor", CsvMonitor(csv.output_path, csv.job_name)));
+  return sinks;
 }
 
 }  // namespace cleave::monitor

@@ -1,11 +1,11 @@
 #include "monitor/progress.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "core/error.h"
+#include "monitor/event.h"
 
 namespace cleave::monitor {
 namespace {
@@ -15,10 +15,6 @@ constexpr double kRecent = 60, kPointInterval = 0.25;  // seconds
 constexpr int64_t kRecentSteps = 16;
 constexpr int kShortestBar = 8, kLongestBar = 40;
 constexpr const char* kClearLine = "\r\x1b[K";
-
-double steady_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::string bar(int64_t step, int64_t total, int width) {
   const double part = total > 0 ? std::clamp(double(step) / double(total), 0.0, 1.0) : 0;
@@ -52,7 +48,7 @@ std::string format_duration(double seconds) {
 }
 
 Progress::Progress(ProgressOptions options) : options_(std::move(options)) {
-  if (!options_.now) options_.now = steady_now;
+  if (!options_.now) options_.now = steady_seconds;
   recent_.push_back({options_.now(), options_.done});
 }
 

@@ -90,6 +90,7 @@ std::string format(const JobPlan& plan) {
   out += fmt::format("model: {}, {} parameters{}", plan.model, format_count(plan.params), frozen);
   out += plan.flops > 0 ? fmt::format(", {:.4g} TFLOP a step\n", plan.flops / 1e12) : "\n";
   if (!plan.pipeline.empty()) out += plan.pipeline + '\n';
+  if (!plan.recomputed.empty()) out += "layers that recompute: " + plan.recomputed + '\n';
   if (!plan.tried_all) out += "ranks at the ends of the axes also represent those between them\n";
   const std::vector<const RankPlan*> stages = largest_of_stages(plan);
   const RankPlan* largest = stages[0];
@@ -171,6 +172,7 @@ std::string to_json(const JobPlan& plan) {
               {"world_size", plan.mesh.size()},
               {"flops_per_step", plan.flops},
               {"pipeline", plan.pipeline},
+              {"recomputed", plan.recomputed},
               {"idle_share", plan.idle_share},
               {"every_rank_tried", plan.tried_all},
               {"ranks", ranks}}

@@ -12,6 +12,7 @@
 #include "core/axis.h"
 #include "core/mesh_shape.h"
 #include "model/layer.h"
+#include "plan/fit_layers.h"
 #include "plan/match_calls.h"
 
 namespace cleave::plan {
@@ -139,56 +140,124 @@ class DataCalls {
   Calls all_, inside_;
 };
 
+class Job {
+ public:
+  Job(const config::DsConfig& config, int world, const EngineMaker& make, const PlanOptions& options)
+      : config_(config), world_(world), make_(make), options_(options) {}
+
+  JobPlan plan() {
+    if (!fits()) return std::move(plan_);
+    plan_ = {};
+    for_each_rank([&](runtime::Engine& engine, RankPlan mine) {
+      run(engine, mine);
+      plan_.add(std::move(mine));
+      return true;
+    });
+    return std::move(plan_);
+  }
+
+ private:
+  using Visit = std::function<bool(runtime::Engine& engine, RankPlan mine)>;  // false: no further ranks
+
+  void for_each_rank(const Visit& visit) {
+    std::vector<int> order = {0};
+    bool more = true;
+    for (size_t i = 0; i < order.size() && more; ++i) {
+      calls_.reset();
+      const auto ranks = comm::planned_communicator(
+          order[i], world_, [&](const comm::PlannedGroup& group, const comm::Post& post) {
+            if (calls_) calls_->add(group, post);
+          });
+      const auto engine = make_(*ranks, {.dry = true});
+      if (i == 0) {
+        describe(*engine), order = ranks_to_try(plan_.mesh, options_.ranks);
+        plan_.tried_all = int(order.size()) == world_;
+      }
+      more = visit(*engine, {.ranks = {order[i]},
+                             .place = plan_.mesh.place(order[i]),
+                             .memory = engine->memory_planned(),
+                             .sent = {},
+                             .update = engine->update_bytes(),
+                             .frame_bytes = engine->frame_bytes()});
+    }
+  }
+
+  // Otherwise the plan has the memory of the ranks: of all, or up to the first one that is too large.
+  bool fits() {
+    if (options_.until.device_bytes == MemoryLimits::kNone) return true;
+    bool fit = true;
+    for_each_rank([&](runtime::Engine&, RankPlan mine) {
+      fit = fit && mine.memory.total(MemoryKind::device) <= options_.until.device_bytes;
+      plan_.add(std::move(mine));
+      return fit || options_.ranks == PlanRanks::all;
+    });
+    return fit;
+  }
+
+  void describe(const runtime::Engine& engine) {
+    plan_.mesh = engine.mesh();
+    plan_.model = engine.model().name, plan_.params = engine.params();
+    plan_.frozen = engine.model().frozen_params();
+    plan_.pipeline = engine.notes().pipeline, plan_.idle_share = engine.idle_share();
+    plan_.timeline = engine.timeline();
+    plan_.recomputed = format_layers(config_.checkpointing);
+    plan_.flops = engine.flops_per_sample() * double(config_.train_batch_size);
+  }
+
+  // Runs one step, or two to log their work.
+  void run(runtime::Engine& engine, RankPlan& mine) {
+    const Batch batch = shapes_of(engine.model(), engine.samples_per_micro());
+    const auto before = engine.comm_bytes_by_group();
+    const kernels::Tally tally;
+    std::optional<WorkLog> log;
+    if (axes_behind(mine.place).without({Axis::pipe}).empty()) log.emplace();
+    calls_.emplace();
+    engine.train_batch([&](int) { return batch; });
+    calls_->write(plan_.mesh, mine);
+    mine.work = tally.work();
+    const auto after = engine.comm_bytes_by_group();
+    for (size_t g = 0; g < after.size(); ++g) {
+      const RankRun members = plan_.mesh.members(after[g].first, mine.place, near_);
+      mine.sent.push_back({.group = after[g].first,
+                           .bytes = after[g].second - before[g].second,
+                           .between_nodes = node(members.first) != node(members.last())});
+    }
+    if (!log) return;
+    const size_t first_step = log->entries.size();
+    engine.train_batch([&](int) { return batch; });
+    mine.enqueued = std::make_shared<RankWork>(work_of(*log, mine, first_step));
+  }
+
+  RankWork work_of(WorkLog& log, const RankPlan& rank, size_t first_step) const {
+    RankWork out{.entries = std::move(log.entries), .groups = {}, .first_step = first_step};
+    for (const WorkLog::Group& g : log.groups) {
+      const std::string name = g.path.substr(0, g.path.rfind(':')).substr(g.path.rfind('/') + 1);
+      const auto known =
+          std::ranges::find_if(rank.sent, [&](const GroupTraffic& t) { return name_of(t.group) == name; });
+      const RankRun ranks =
+          known == rank.sent.end() ? RankRun{0, world_} : plan_.mesh.members(known->group, rank.place, near_);
+      int here = 0;
+      for (int i = 0; i < ranks.count; ++i) here += int(node(ranks[i]) == node(rank.ranks.front()));
+      out.groups.push_back({.path = g.path, .size = g.size, .here = std::min(here, g.size), .rank = g.rank});
+    }
+    return out;
+  }
+  int node(int rank) const { return rank / options_.ranks_per_node; }
+
+  const config::DsConfig& config_;
+  const int world_;
+  const EngineMaker& make_;
+  const PlanOptions options_;
+  const int near_ = std::max(1, config_.zero.near_ranks());
+  JobPlan plan_;
+  std::optional<DataCalls> calls_;
+};
+
 }  // namespace
 
-JobPlan plan_job(const config::DsConfig& config, int world, const EngineMaker& make, PlanRanks which,
-                 int ranks_per_node) {
-  JobPlan plan;
-  const int near = std::max(1, config.zero.near_ranks());
-  std::vector<int> order = {0};
-  for (size_t i = 0; i < order.size(); ++i) {
-    std::optional<DataCalls> calls;
-    const auto ranks = comm::planned_communicator(
-        order[i], world, [&](const comm::PlannedGroup& group, const comm::Post& post) {
-          if (calls) calls->add(group, post);
-        });
-    const auto engine = make(*ranks, {.dry = true});
-    if (i == 0) {
-      plan.mesh = engine->mesh();
-      plan.model = engine->model().name, plan.params = engine->params();
-      plan.frozen = engine->model().frozen_params();
-      plan.pipeline = engine->notes().pipeline, plan.idle_share = engine->idle_share();
-      plan.timeline = engine->timeline();
-      plan.flops = engine->flops_per_sample() * double(config.train_batch_size);
-      order = ranks_to_try(plan.mesh, which);
-      plan.tried_all = int(order.size()) == world;
-    }
-    RankPlan mine{.ranks = {order[i]},
-                  .place = plan.mesh.place(order[i]),
-                  .memory = {},
-                  .sent = {},
-                  .update = engine->update_bytes(),
-                  .work = {},
-                  .frame_bytes = engine->frame_bytes()};
-    const Batch batch = shapes_of(engine->model(), engine->samples_per_micro());
-    const auto before = engine->comm_bytes_by_group();
-    const kernels::Tally tally;
-    calls.emplace();
-    engine->train_batch([&](int) { return batch; });
-    calls->write(plan.mesh, mine);
-    mine.work = tally.work();
-    mine.memory = engine->memory_planned();
-    const auto after = engine->comm_bytes_by_group();
-    for (size_t g = 0; g < after.size(); ++g) {
-      const RankRun members = plan.mesh.members(after[g].first, mine.place, near);
-      mine.sent.push_back(
-          {.group = after[g].first,
-           .bytes = after[g].second - before[g].second,
-           .between_nodes = members.first / ranks_per_node != members.last() / ranks_per_node});
-    }
-    plan.add(std::move(mine));
-  }
-  return plan;
+JobPlan plan_job(const config::DsConfig& config, int world, const EngineMaker& make,
+                 const PlanOptions& options) {
+  return Job(config, world, make, options).plan();
 }
 
 }  // namespace cleave::plan

@@ -11,6 +11,7 @@
 #include "comm/communicator.h"
 #include "kernels/tally.h"
 #include "pipeline/simulate.h"
+#include "plan/timeline.h"
 #include "runtime/engine.h"
 #include "zero/update_times.h"
 
@@ -35,6 +36,8 @@ struct RankPlan {
   std::vector<kernels::Work> work = {};  // kernels that the first rank launches in one step
   int64_t frame_bytes = 0;               // part of `memory`: activations of one micro-batch in flight
   int64_t gathers = 0, reductions = 0;   // calls of one step over the data axis
+  // Work of two steps, on the first rank of each stage; null on other ranks.
+  std::shared_ptr<const RankWork> enqueued = {};
 
   int64_t sent_total() const;
   int64_t sent_between_nodes() const;
@@ -45,6 +48,7 @@ struct RankPlan {
 
 struct JobPlan {
   std::string model, pipeline;  // pipeline: empty with one stage
+  std::string recomputed;       // layers that keep less, by rank of the pipeline; empty without numbers
   MeshShape mesh;
   int64_t params = 0;             // of the whole model
   int64_t frozen = 0;             // parameters that are not trained
@@ -72,13 +76,20 @@ enum class PlanRanks {
   of_stages  // the first rank of every stage: differs from the others by a few bytes at most
 };
 
+struct PlanOptions {
+  PlanRanks ranks = PlanRanks::all;
+  int ranks_per_node = 8;  // consecutive ones
+  // If a rank needs more, the plan has only the memory of the ranks: of all, or of `of_stages` up to that
+  // rank.
+  MemoryLimits until = {};
+};
+
 // Returns the ranks of a mesh that such a plan tries.
 std::vector<int> ranks_to_try(const MeshShape& mesh, PlanRanks ranks);
 
-// Plans a job. Consecutive ranks share a node, `ranks_per_node` of them. Throws Error(usage) as the engine
-// does if the job cannot be laid out.
+// Plans a job. Throws Error(usage) as the engine does if the job cannot be laid out.
 JobPlan plan_job(const config::DsConfig& config, int world, const EngineMaker& make,
-                 PlanRanks ranks = PlanRanks::all, int ranks_per_node = 8);
+                 const PlanOptions& options = {});
 
 // Runs every rank's set-up and two steps, and matches all their calls in lockstep (plan/match_calls.h).
 // Throws Error(internal) with the first call that does not match; otherwise returns the number of calls.

@@ -89,25 +89,18 @@ DeviceModel device_model(const std::string& name) {
 
 namespace {
 
-// Seconds of a rank's messages per step: those that computation can hide, and those it waits for.
-struct Wire {
-  double hidden = 0, exposed = 0;
-};
-Wire wire_of(const RankPlan& rank, const config::DsConfig& config, const DeviceModel& d) {
-  Wire wire;
-  const bool overlap = config.zero.overlap_comm;
-  for (const GroupTraffic& t : rank.sent) {
-    const double seconds = double(t.total()) / (t.between_nodes ? d.network : d.node_link);
-    (overlap && t.group.axis == Axis::data ? wire.hidden : wire.exposed) += seconds;
-  }
-  // In each micro-batch, off-device parameters arrive for the forward and the backward, and gradients leave.
+// Share of a GPU's multiprocessors that copy and add while a message is under way (NCCL: 16 of 132).
+constexpr double kTakenByMessages = 0.12;
+
+// Transfer time of parameters and gradients off the device: in each micro-batch, parameters arrive for the
+// forward and the backward, and gradients leave.
+double moves_of(const RankPlan& rank, const config::DsConfig& config, const DeviceModel& d) {
   auto offloaded = [&](Category c) {
     return double(rank.memory.at(MemoryKind::pinned, c) + rank.memory.at(MemoryKind::host, c));
   };
   const double read = 2 * double(rank.memory.at(MemoryKind::disk, Category::weights)) / d.disk;
   const double moved = (2 * offloaded(Category::weights) + offloaded(Category::gradients)) / d.host_link;
-  (overlap ? wire.hidden : wire.exposed) += double(config.gradient_accumulation_steps) * (moved + read);
-  return wire;
+  return double(config.gradient_accumulation_steps) * (moved + read);
 }
 
 // Time of offloaded state on the configured side, or on the faster one. The host's kernels read and write it
@@ -135,23 +128,48 @@ double update_of(const MemoryTable& memory, double offloaded, const DeviceModel&
 
 }  // namespace
 
+namespace {
+
+std::vector<const RankWork*> enqueued_of(const JobPlan& plan) {
+  std::vector<const RankWork*> out;
+  for (const RankPlan& r : plan.ranks)
+    if (r.enqueued) out.push_back(r.enqueued.get());
+  CHECK(int(out.size()) == plan.mesh.pipe, "a plan of {} stages has the work of {}", plan.mesh.pipe,
+        out.size());
+  return out;
+}
+
+// Computation, idle time and messages of a step.
+void replay_step(StepTime& time, const JobPlan& plan, const DeviceModel& d, double rate) {
+  const std::vector<const RankWork*> stages = enqueued_of(plan);
+  ReplayRates rates{
+      .flops = rate, .memory = d.memory, .node_link = d.node_link, .network = d.network, .messages = false};
+  // The rate counts the FLOPs of the model; a backward of attention launches more.
+  const double launched = replay(stages, rates).launched;
+  if (launched > 0) rates.flops *= launched / (plan.flops * plan.mesh.pipe / plan.mesh.size());
+  const Replayed alone = replay(stages, rates);
+  rates.messages = true;
+  const Replayed whole = replay(stages, rates);
+  time.compute = alone.compute, time.waiting = std::max(0.0, alone.step - alone.compute);
+  const double exposed = std::max(0.0, whole.step - alone.step);
+  time.exchange = exposed + kTakenByMessages * std::max(0.0, whole.messages - exposed);
+}
+
+}  // namespace
+
 StepTime predict(const config::DsConfig& config, const JobPlan& plan, const DeviceModel& device) {
-  const config::CheckpointingConfig& again = config.checkpointing;
-  const bool recomputes = again.interval > 0 || again.number > 0;
-  const double rate =
-      device.training / (config.precision == config::Precision::fp32 ? device.slowdown_fp32 : 1);
   StepTime time{.device = device.name, .says = device.says};
-  // A forward is a third of the work, and recomputation runs it twice.
-  time.compute = plan.flops * (recomputes ? 4.0 / 3 : 1) / plan.mesh.size() / rate;
-  time.waiting = time.compute * plan.idle_share / std::max(0.01, 1 - plan.idle_share);
+  replay_step(time, plan, device,
+              device.training / (config.precision == config::Precision::fp32 ? device.slowdown_fp32 : 1));
+  double moves = 0;
   for (const RankPlan& r : plan.ranks) {
-    const Wire wire = wire_of(r, config, device);
-    // Communication kernels and products share the device, so only a part of the computation hides them.
-    time.exchange = std::max(time.exchange, wire.exposed + std::max(0.0, wire.hidden - 0.8 * time.compute));
+    moves = std::max(moves, moves_of(r, config, device));
     const OffloadedUpdate offloaded = offloaded_update(r.update, config.offload_update, device);
     time.update = std::max(time.update, update_of(r.memory, offloaded.seconds, device));
     time.streams = time.streams || offloaded.streams;
   }
+  // Copies take no multiprocessors.
+  time.exchange += config.zero.overlap_comm ? std::max(0.0, moves - time.compute) : moves;
   return time;
 }
 

@@ -1,5 +1,6 @@
 // Predicts the step time from counted work and a device's rates: a roofline for choosing between layouts,
-// never exact. For a measured CPU see plan/measured_cpu.h.
+// never exact. Replays the enqueued work (plan/timeline.h), which counts the messages that computation hides.
+// For a measured CPU see plan/measured_cpu.h.
 #pragma once
 #include <string>
 #include <vector>
@@ -31,11 +32,13 @@ struct StepTime {
   std::string device, says;  // name of the predicted device, and its description
   double compute = 0;        // products, including recomputed ones, at the device's rate
   double waiting = 0;        // idle time in the pipeline
-  double exchange = 0;       // collectives and messages that nothing overlaps
-  double update = 0;         // optimizer, including transfers to host and disk
+  // Messages that no computation hides, and the multiprocessors that the hidden ones take.
+  double exchange = 0;
+  double update = 0;     // optimizer, including transfers to host and disk
   bool streams = false;  // offloaded state streams through the device, by configuration or as the faster side
   double total() const { return compute + waiting + exchange + update; }
 };
+// The plan must be one of plan_job().
 StepTime predict(const config::DsConfig& config, const JobPlan& plan, const DeviceModel& device);
 
 // Returns one line for users.

@@ -86,6 +86,16 @@ bool recomputes(const config::DsConfig& c) {
   return c.checkpointing.interval > 0 || c.checkpointing.number > 0;
 }
 
+// Recomputes what does not fit (plan/fit_layers.h), instead of the layers that the configuration names.
+Json recompute_to_fit(const config::DsConfig& c) {
+  Json keys = {{"policy", "fit"}};
+  if (recomputes(c) || c.checkpointing.by_rank())
+    for (const char* key : {"interval", "number_checkpoints", "cpu_checkpointing", "partition_activations",
+                            "full_layers", "selective_layers"})
+      keys[key] = nullptr;
+  return {{"activation_checkpointing", std::move(keys)}};
+}
+
 // Returns changes that save memory, lowest time cost first.
 std::vector<Json> savings(const Candidate& t) {
   const config::DsConfig& c = t.config;
@@ -276,21 +286,32 @@ constexpr size_t kOnDevice = 3;  // the first ones move nothing off the device
 // State of a search.
 class Layouts {
  public:
+  // Relative accuracy of predictions; within it, less memory is better.
+  static constexpr double kTie = 1e-3;
+
   Layouts(const Search& search, const DeviceModel& device) : search_(search), device_(device) {}
 
-  // Keeps the first saving that makes the shape fit and returns its index, or the number of savings if none
-  // does. Nothing if the job cannot be laid out.
-  std::optional<size_t> add(const Json& shape) {
-    for (size_t i = 0; i < savings_.size(); ++i) {
+  // Limits the savings to the first ones.
+  void use(size_t savings) { used_ = savings; }
+  size_t fitting() const { return order_.size(); }
+
+  // Keeps the first saving, from index `first` on, that makes the shape fit and returns its index, or the
+  // number of savings if none does. Nothing if the job cannot be laid out.
+  struct Added {
+    size_t saving;
+    double seconds = 0;
+  };
+  std::optional<Added> add(const Json& shape, size_t first) {
+    for (size_t i = first; i < used_; ++i) {
       const std::optional<Candidate> t = search_.candidate(joined(shape, savings_[i]), false);
       ++tried_;
       if (!t) return std::nullopt;
       if (!search_.fit(*t)) continue;
       order_.push_back({predict(t->config, t->plan, device_).total(), most(t->plan, {MemoryKind::device}),
                         most(t->plan, {MemoryKind::pinned, MemoryKind::host}), joined(shape, savings_[i])});
-      return i;
+      return Added{i, order_.back().seconds};
     }
-    return savings_.size();
+    return Added{used_};
   }
 
   // Replans with all ranks, because only one rank per stage was planned so far.
@@ -316,26 +337,28 @@ class Layouts {
   const Search& search_;
   const DeviceModel& device_;
   const std::vector<Json> savings_ = memory_savings();
+  size_t used_ = savings_.size();
   // Fitting configuration, for the largest rank of a stage.
   struct Tried {
     double seconds;
     int64_t device_bytes, host_bytes;
     Json patch;
   };
-  // Relative accuracy of predictions; within it, less memory is better.
-  static constexpr double kTie = 1e-3;
   std::vector<Tried> order_;
   int tried_ = 0;
 };
 
 // Adds all batch and sequence sizes of `ranks` ranks with these tensor and pipe axes. Cuts sequences only if
-// a whole one is too large for a rank without recomputation and offload, or if there are more ranks than
-// samples: less than one sample per rank needs it, while for more a smaller micro-batch is enough.
+// a whole one is too large for a rank without offload, or if there are more ranks than samples: less than one
+// sample per rank needs it, while for more a smaller micro-batch is enough.
 void add_sizes(Layouts& layouts, const config::DsConfig& c, int ranks, int most_sequence, const Json& axes) {
   bool cuts = false;
   for (int sequence = 1; sequence <= most_sequence && (sequence == 1 || cuts); sequence *= 2) {
     if (ranks % sequence != 0) return;
-    for (int64_t micro = sequence == 1 ? 64 : 1; micro >= 1; micro /= 2) {
+    // A larger micro-batch needs at least the savings of a smaller one, and from the first slower one on, all
+    // are slower, because fewer of them fill a pipeline.
+    Layouts::Added last{0};
+    for (int64_t micro = 1; micro <= (sequence == 1 ? 64 : 1); micro *= 2) {
       Json shape = batch_of(c, micro, ranks / sequence);
       if (shape.is_null()) {
         cuts = cuts || micro == 1;
@@ -343,14 +366,43 @@ void add_sizes(Layouts& layouts, const config::DsConfig& c, int ranks, int most_
       }
       shape.update(axes);
       if (sequence > 1 || c.sequence_ranks() > 1) shape["sequence_parallel_size"] = sequence;
-      for (const int interval : {0, 1}) {
-        shape["activation_checkpointing"] = {{"interval", interval}};
-        const std::optional<size_t> saving = layouts.add(shape);
-        if (!saving && sequence > 1) return;
-        if (sequence == 1 && micro == 1 && interval == 0) cuts = saving && *saving >= kOnDevice;
-      }
+      shape.update(recompute_to_fit(c));
+      const std::optional<Layouts::Added> now = layouts.add(shape, last.saving);
+      if (!now && sequence > 1) return;
+      if (sequence == 1 && micro == 1) cuts = now && now->saving >= kOnDevice;
+      if (!now) continue;
+      if (last.seconds > 0 && now->seconds > last.seconds * (1 + Layouts::kTie)) break;
+      last = *now;
     }
   }
+}
+
+// Returns the pipelines with this number of stages: each schedule that idles less than 1F1B, and for the
+// interleaved one some numbers of chunks.
+std::vector<Json> pipelines_of(const config::DsConfig& c, int stages) {
+  std::vector<Json> out;
+  const auto add = [&](const char* schedule, int chunks) {
+    Json keys = {{"stages", stages}};
+    if (c.pipeline.schedule != schedule) keys["schedule"] = schedule;
+    if (c.pipeline.virtual_stages != chunks) keys["virtual_stages"] = chunks;
+    out.push_back({{"pipeline", std::move(keys)}});
+  };
+  add("1f1b", 1);
+  if (stages == 1) return out;
+  add("zb-h1", 1);
+  for (const int chunks : {2, 4, 8}) add("interleaved", chunks);
+  return out;
+}
+
+void add_axes(Layouts& layouts, const Candidate& given, const DeviceModel& device) {
+  const int world = given.plan.mesh.size();
+  for (int tensor = 1; tensor <= std::min(world, device.per_node); ++tensor)
+    for (int pipe = 1; pipe * tensor <= world && pipe <= 64; ++pipe)
+      for (Json axes : pipelines_of(given.config, pipe)) {
+        if (world % (tensor * pipe) != 0) continue;
+        axes["tensor_parallel"] = {{"autotp_size", tensor}};
+        add_sizes(layouts, given.config, world / (tensor * pipe), device.per_node / tensor, axes);
+      }
 }
 
 std::string memory_of(const JobPlan& plan) {
@@ -378,13 +430,12 @@ std::optional<Suggestion> suggest(const Candidate& given, const MemoryLimits& li
   const std::optional<Json> base = parse(given.text);
   if (!base) return std::nullopt;
   const Search search(*base, limits, plan);
-  const int world = given.plan.mesh.size();
   Layouts layouts(search, device);
-  for (int tensor = 1; tensor <= std::min(world, device.per_node); ++tensor)
-    for (int pipe = 1; pipe * tensor <= world && pipe <= 64; ++pipe)
-      if (world % (tensor * pipe) == 0)
-        add_sizes(layouts, given.config, world / (tensor * pipe), device.per_node / tensor,
-                  {{"tensor_parallel", {{"autotp_size", tensor}}}, {"pipeline", {{"stages", pipe}}}});
+  // Offloaded state takes longer than recomputation.
+  for (const size_t savings : {kOnDevice, memory_savings().size()}) {
+    layouts.use(savings);
+    if (layouts.fitting() == 0) add_axes(layouts, given, device);
+  }
   return layouts.fastest();
 }
 

@@ -41,9 +41,11 @@ Changes changes_that_fit(const Candidate& given, const MemoryLimits& limits, con
 std::string format_changes(const Candidate& given, const Changes& changes);
 
 // Finds the fitting configuration with the smallest predicted step time (on ties the least memory) over
-// stages, offload, micro-batch sizes, activation checkpointing and the sizes of the tensor, sequence and
-// pipeline axes. The global batch stays the same. Cuts sequences by powers of two inside a node, if a whole
-// sequence is too large for a rank or there are more ranks than samples. Returns nothing if none fits.
+// stages, offload, micro-batch sizes, pipeline schedules and the sizes of the tensor, sequence and pipeline
+// axes; each recomputes what does not fit (plan/fit_layers.h). Offloads
+// only if nothing fits otherwise. The global batch stays the same. Cuts
+// sequences by powers of two inside a node, if a whole sequence is too large for a rank or there are more
+// ranks than samples. Returns nothing if none fits.
 struct Suggestion {
   Candidate best;
   int tried = 0, fitting = 0;

@@ -170,5 +170,10 @@ double Engine::flops_per_sample() const {
   return sum / double(samples_per_micro());
 }
 int64_t Engine::frame_bytes() const { return state().layers().stage.frame_bytes(); }
+int Engine::layers_here() const {
+  int64_t layers = 0;
+  for (const Range& chunk : state().layers().stage.shape().chunks) layers += chunk.size();
+  return int(layers);
+}
 
 }  // namespace cleave::runtime

@@ -138,6 +138,7 @@ class Engine : public EngineBase {
   double flops_per_sample() const;        // forward and backward of the whole model, without recomputation
   pipeline::Simulation timeline() const;  // recorded schedule of one step, in units of work
   int64_t frame_bytes() const;            // activation bytes per micro-batch in flight on this rank
+  int layers_here() const;                // number of layers of this rank's pipeline stage
 
  private:
   struct State;

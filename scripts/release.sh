@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the files of a release in OUTPUT_FOLDER/cleave-VERSION, which it replaces: source archive, wheels, container folder
-# and checksums. Publishes nothing.
+# Builds the files of a release in OUTPUT_FOLDER/cleave-VERSION, which it replaces: source archive, wheels, the package of
+# the name deepspeed, container folder and checksums. Publishes nothing.
 #   scripts/release.sh [--cuda] [--snapshot] OUTPUT_FOLDER
 #   --cuda      also the CUDA wheel, whose first build takes half an hour on two cores; the container uses it
 #   --snapshot  any state of the tree: without the checks of changes, tag and changelog
@@ -67,6 +67,9 @@ for kind in "${kinds[@]}"; do
   diff <({ git ls-files python/cleave | sed 's,^python/,,'; printf '%s\n' cleave/lib/libcleave_c.so cleave/bin/cleave; } | sort) \
     <(files_of "$wheel" | grep '^cleave/.*[^/]$') || fail "$wheel: wrong files in cleave/ (differences above); fix pyproject.toml"
 done
+# An archive, because only its build refuses to replace DeepSpeed.
+(cd "$work/cleave-$version/python/deepspeed_name" && mkdir "$output/deepspeed_name" &&
+  "$python" -c "import sys; sys.path.insert(0, '.'); import refuse_beside; refuse_beside.build_sdist(sys.argv[1])" "$output/deepspeed_name" >/dev/null)
 mkdir "$output/container"
 cp scripts/container/* "$wheel" "$output/container/"
 cd "$output"

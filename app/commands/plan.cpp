@@ -240,8 +240,8 @@ int run_plan(const Arguments& arguments) {
                                     .steps_may_be_open = true};
   const config::ReadResult read = read_config(o, options);
   const int64_t per_node = o.per_node ? o.per_node : device ? device->per_node : 8;
-  const Planner planner(shape, o.model, int(o.world), options, int(std::min(per_node, o.world)),
-                        device ? Device::cuda(0) : Device());
+  const Planner planner(shape, o.model, int(o.world), options,
+                        {int(std::min(per_node, o.world)), device ? Device::cuda(0) : Device(), limits});
   const plan::Candidate candidate = planner.plan(read.text, read.config);
   if (o.suggest) return print_suggestion(candidate, limits, *device, planner);
 
@@ -250,7 +250,7 @@ int run_plan(const Arguments& arguments) {
   if (measured) time = plan::MeasuredCpu(o.device).predict(candidate.config, candidate.plan);
   print(candidate, time, o);
   if (o.simulate) {
-    const plan::CallProof proof = plan::prove_calls(int(o.world), planner.maker(read.config));
+    const plan::CallProof proof = plan::prove_calls(int(o.world), planner.maker(candidate.config));
     std::fprintf(stderr, "simulated %d ranks: their %lld calls match\n", proof.ranks,
                  static_cast<long long>(proof.calls));
   }

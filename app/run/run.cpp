@@ -10,9 +10,13 @@
 #include "app/run/training_steps.h"
 #include "app/tokenizer_files.h"
 #include "launcher/placed_rank.h"
+#include "plan/fit_layers.h"
 
 namespace cleave::app {
 namespace {
+
+// Bytes of a GPU that the context, libraries and messages use (plan::GpuReserve), at most.
+constexpr int64_t kOfLibraries = int64_t{3} << 30;
 
 // The steps of a run, with saves and evaluations.
 class Loop {
@@ -74,7 +78,7 @@ std::vector<std::string> set_by_steps(const config::ReadResult& config, const co
 
 }  // namespace
 
-Run::Run(const RunOptions& wanted, launcher::Job& job, const config::ReadResult& config, RunData data)
+Run::Run(const RunOptions& wanted, launcher::Job& job, config::ReadResult& config, RunData data)
     : wanted_(wanted),
       job_(job),
       read_(config),
@@ -102,12 +106,31 @@ Run::Run(const RunOptions& wanted, launcher::Job& job, const config::ReadResult&
 
 void Run::check_plan(const config::ReadOptions& reading) {
   const comm::RankInfo& me = job_.info();
-  const Planner planner(model_, wanted_.model, me.world, reading, me.local_size, job_.device());
+  MemoryLimits limits = memory_limits(wanted_.ranks);
+  const bool fits = read_.config.checkpointing.policy == config::CheckpointingPolicy::fit;
+  if (fits && job_.device().is_cuda() && limits.device_bytes == MemoryLimits::kNone)
+    limits.device_bytes = cuda_gpu(job_.device()).memory_bytes - kOfLibraries;
+  const Planner planner(model_, wanted_.model, me.world, reading, {me.local_size, job_.device(), limits});
+  planner.fit(read_.config);
   before_.check_plan(planner, data_);
+}
+
+// Ranks with other numbers of layers would wait for each other forever.
+void Run::agree_on_layers() {
+  const std::string mine = plan::format_layers(read_.config.checkpointing), first = job_.from_first(mine);
+  job_.together([&] {
+    require(
+        mine == first, Exit::usage,
+        "activation_checkpointing.policy: \"fit\" chose other layers on rank 0, which has another amount of "
+        "memory (got {}, expected {}); pass the same --device_memory to all ranks",
+        mine, first);
+  });
+  if (!mine.empty()) watch_.say(named_line("recomputed", "layers by pipeline rank: " + mine));
 }
 
 Exit Run::train() {
   before_.check_ranks(data_, folder_, watch_);
+  agree_on_layers();
   const DataPlace place = data_place(read_.config, watch_.world().rank(), watch_.world().size());
   data::TokenBatches batches = data_.batches(read_.config, place);
   watch_.report().measure_peak(job_.device(), runtime::model_dtype(read_.config));

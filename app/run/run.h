@@ -17,22 +17,23 @@ class Run {
  public:
   // Matches data and model, equally on every rank. `wanted`, `job` and `config` must outlive this.
   // Error(usage), Error(data).
-  Run(const RunOptions& wanted, launcher::Job& job, const config::ReadResult& config, RunData data);
+  Run(const RunOptions& wanted, launcher::Job& job, config::ReadResult& config, RunData data);
 
   // Call before the job is connected: as BeforeRun::check_plan. `reading` are the options that the
-  // configuration was read with.
+  // configuration was read with. Sets the layers that recompute, if the configuration says that they fit.
   void check_plan(const config::ReadOptions& reading);
 
   // Trains on the connected job. Collective. Returns Exit::ok, or Exit::stopped after a signal.
   Exit train();
 
  private:
+  void agree_on_layers();
   void make_engine();
   void begin(RunParts& parts);
 
   const RunOptions& wanted_;
   launcher::Job& job_;
-  const config::ReadResult& read_;
+  config::ReadResult& read_;
   RunData data_;
   const model::ModelConfig model_;
   StartWeights weights_;

@@ -3,8 +3,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -15,9 +17,10 @@
 #include "core/printable.h"
 #include "kernels/choices.h"
 #include "kernels/matmul_ways.h"
-#include "monitor/metrics.h"
+#include "monitor/event_stream.h"
+#include "monitor/metrics_sink.h"
 #include "monitor/monitors.h"
-#include "monitor/progress.h"
+#include "monitor/terminal_sink.h"
 #include "plan/memory_json.h"
 
 namespace cleave::app {
@@ -35,20 +38,30 @@ int columns_of_terminal() {
 
 struct RunReport::Sinks {
   Sinks(const RunOptions& o, const config::ReadResult& c)
-      : options(o), config(c), epoch(o.epoch), monitors(c.config.tensorboard, c.config.csv_monitor) {}
+      : options(o),
+        config(c),
+        epoch(o.epoch),
+        monitors(monitor::monitors_of(c.config.tensorboard, c.config.csv_monitor)) {}
 
-  // Writes to TensorBoard and CSV files, by the number of trained samples.
-  void draw(const std::vector<monitor::Scalar>& scalars, int64_t step) {
-    const int64_t samples = epoch.trained(step, config.config.train_batch_size);
-    monitors.write(scalars, samples);
+  int64_t samples(int64_t step) const { return epoch.trained(step, config.config.train_batch_size); }
+  // Opens the metrics file, which continues that of a resumed run.
+  void open(bool resumes) {
+    std::vector<std::unique_ptr<monitor::Sink>> sinks;
+    sinks.push_back(std::make_unique<monitor::TerminalSink>(
+        monitor::TerminalOptions{.steps_per_print = config.config.steps_per_print,
+                                 .is_terminal = terminal,
+                                 .columns = columns_of_terminal()}));
+    if (!options.metrics.empty())
+      sinks.push_back(std::make_unique<monitor::MetricsSink>(options.metrics, resumes));
+    std::move(monitors.begin(), monitors.end(), std::back_inserter(sinks));
+    stream.emplace(std::move(sinks));
   }
 
   const RunOptions& options;
   const config::ReadResult& config;
   EpochLength epoch;
-  std::optional<monitor::Progress> progress;
-  std::optional<monitor::MetricsFile> metrics;
-  monitor::Monitors monitors;
+  std::vector<std::unique_ptr<monitor::Sink>> monitors;  // until the stream is open
+  std::optional<monitor::EventStream> stream;
   int ranks = 1;
   double peak = 0, loss = 0, step_seconds = 0;
   int64_t steps = 0, tokens = 0;  // of this run
@@ -77,16 +90,7 @@ void RunReport::start(const runtime::Engine& engine, const StartFacts& facts) {
   s.ranks = engine.mesh().size(), s.first_step = engine.step();
   s.begin = Clock::now();
   s.terminal = isatty(STDOUT_FILENO) != 0;
-  s.progress.emplace(monitor::ProgressOptions{.out = stdout,
-                                              .total = s.options.steps,
-                                              .done = engine.step(),
-                                              .epochs_done = s.epoch.epochs(engine.step()),
-                                              .steps_per_epoch = s.epoch.steps,
-                                              .is_terminal = s.terminal,
-                                              .columns = columns_of_terminal()});
-  named(start_lines(engine, facts, s.options, s.epoch, s.config));
-  if (s.options.metrics.empty()) return;
-  s.metrics.emplace(s.options.metrics, engine.step() > 0);
+  s.open(engine.step() > 0);
   json resolved = json::object();
   for (const config::Note& n : s.config.notes)
     if (!n.path.empty())
@@ -105,7 +109,12 @@ void RunReport::start(const runtime::Engine& engine, const StartFacts& facts) {
                     {"matmul_flops_per_s", s.peak},
                     {"memory_planned", plan::as_json(engine.memory_planned())}};
   if (!engine.device().is_cuda()) start["products"] = kernels::describe_matmul_ways();
-  s.metrics->start(start.dump());
+  s.stream->emit(monitor::Started{.step = engine.step(),
+                                  .steps = s.options.steps,
+                                  .epochs = s.epoch.epochs(engine.step()),
+                                  .steps_per_epoch = s.epoch.steps,
+                                  .fields = start.dump()});
+  named(start_lines(engine, facts, s.options, s.epoch, s.config));
 }
 
 void RunReport::step(const runtime::Engine& engine, const runtime::StepResult& r, const StepCost& cost) {
@@ -129,31 +138,19 @@ void RunReport::step(const runtime::Engine& engine, const runtime::StepResult& r
     if (const int64_t bytes = cost.sent[comm::Collective(i)])
       m.comm_bytes[std::string(comm::name_of(comm::Collective(i)))] = bytes;
   m.times_ms = cost.times;
-  if (r.skipped)
-    line(fmt::format("step {}: gradients overflow at loss scale {}; skipped ({} so far)", r.step,
-                     r.loss_scale, r.skipped_total));
-  s.progress->step(r.step, r.loss, m.tokens);
-  if (c.steps_per_print > 0 && r.step % c.steps_per_print == 0) line(monitor::line_of(m));
-  if (s.metrics) {
-    if (const kernels::Choices::Map made = kernels::Choices::of_process().take_new(); !made.empty())
-      s.metrics->choices(made);
-    s.metrics->step(m);
-  }
-  s.draw(monitor::scalars_of(m), r.step);
+  if (kernels::Choices::Map made = kernels::Choices::of_process().take_new(); !made.empty())
+    s.stream->emit(monitor::Chosen{std::move(made)});
+  s.stream->emit(monitor::Stepped{.metrics = std::move(m), .samples = s.samples(r.step)});
 }
 
 void RunReport::evaluation(int64_t step, const std::string& data, const runtime::Evaluation& result) {
   if (!sinks_) return;
-  const monitor::EvaluationMetrics m{.step = step,
-                                     .epoch = sinks_->epoch.epochs(step),
-                                     .data = data,
-                                     .loss = result.loss,
-                                     .accuracy = result.accuracy()};
-  line(fmt::format("step {}: validation loss {}{:.6g}, perplexity {:.6g}{}", step,
-                   data.empty() ? "" : "of " + data + " ", m.loss, m.perplexity(),
-                   m.accuracy ? fmt::format(", token accuracy {:.6g}", *m.accuracy) : ""));
-  if (sinks_->metrics) sinks_->metrics->evaluation(m);
-  sinks_->draw(monitor::scalars_of(m), step);
+  const monitor::EvaluationMetrics metrics{.step = step,
+                                           .epoch = sinks_->epoch.epochs(step),
+                                           .data = data,
+                                           .loss = result.loss,
+                                           .accuracy = result.accuracy()};
+  sinks_->stream->emit(monitor::Evaluated{metrics, sinks_->samples(step)});
 }
 
 void RunReport::line(const std::string& text) {
@@ -162,8 +159,8 @@ void RunReport::line(const std::string& text) {
 }
 
 void RunReport::print(const std::string& text) {
-  if (sinks_->progress) {
-    sinks_->progress->line(text);
+  if (sinks_->stream) {
+    sinks_->stream->emit(monitor::Said{text});
   } else {
     std::printf("%s\n", text.c_str());
     std::fflush(stdout);
@@ -183,7 +180,8 @@ void RunReport::named(const std::vector<config::NamedValue>& lines) {
 void RunReport::end(const runtime::Engine& engine, const Best& best, bool stopped, bool has_tokenizer) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
-  if (s.progress) s.progress->finish();
+  s.stream->emit(monitor::Ended{
+      json{{"step", engine.step()}, {"memory_peak", plan::as_json(engine.memory_peak())}}.dump()});
   const EndFacts facts{.step = engine.step(),
                        .steps = s.steps,
                        .loss = s.loss,
@@ -193,9 +191,7 @@ void RunReport::end(const runtime::Engine& engine, const Best& best, bool stoppe
                        .stopped = stopped,
                        .has_tokenizer = has_tokenizer};
   if (!s.options.quiet) named(end_lines(facts, best, s.options));
-  if (sinks_->metrics)
-    sinks_->metrics->end(
-        json{{"step", engine.step()}, {"memory_peak", plan::as_json(engine.memory_peak())}}.dump());
+  s.stream->flush();
 }
 
 }  // namespace cleave::app

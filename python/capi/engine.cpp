@@ -155,7 +155,7 @@ struct Made {
                         o.rates_given = options.engine.rates_given;
                         return twin->engine(each, o);
                       },
-                      ranks)
+                      {.ranks = ranks})
                 : plan::plan_units(config, name, stages, options, world, ranks);
   }
   std::unique_ptr<cleave_engine> engine(comm::Communicator& ranks) const {
@@ -394,7 +394,9 @@ int cleave_use_stream(cleave_engine* engine, void* stream) {
 }
 
 void cleave_engine_free(cleave_engine* engine) {
-  if (engine) const std::shared_ptr<cleave_engine> last = std::move(engine->handle);
+  if (!engine) return;
+  engine->reports->close();  // tensors may keep the engine
+  const std::shared_ptr<cleave_engine> last = std::move(engine->handle);
 }
 
 int cleave_engine_facts(cleave_engine* engine, char** facts) {

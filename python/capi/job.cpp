@@ -1,6 +1,7 @@
 #include "python/capi/job.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "config_schema/wrong_variables.h"
 #include "core/json.h"
 #include "python/capi/call.h"
 #include "python/capi/cleave_c.h"
@@ -74,7 +76,10 @@ using namespace cleave;
 using capi::call, capi::given, capi::handed_over;
 
 int cleave_job_open(const char* options, cleave_job** job) {
-  return call([&] { given(job, "job") = new cleave_job(capi::options_of(options)); });
+  return call([&] {
+    config::refuse_wrong_variables(environ);
+    given(job, "job") = new cleave_job(capi::options_of(options));
+  });
 }
 
 int cleave_job_facts(cleave_job* job, char** facts) {
@@ -99,7 +104,10 @@ int cleave_job_close(cleave_job* job, const char* reason, int32_t exit_code) {
     // Engines need the job, so those that are left stay until the process ends.
     static std::vector<std::shared_ptr<cleave_engine>>& left =
         *new std::vector<std::shared_ptr<cleave_engine>>;
-    for (const std::weak_ptr<cleave_engine>& e : j->engines) left.push_back(e.lock());
+    for (const std::weak_ptr<cleave_engine>& e : j->engines) {
+      left.push_back(e.lock());
+      if (left.back()) left.back()->reports->close();
+    }
     if (j->world) j->job.end(reason ? reason : "", exit_code);
   });
 }

@@ -5,6 +5,7 @@
 
 #include "comm/traced.h"
 #include "core/printable.h"
+#include "monitor/monitors.h"
 #include "monitor/output_file.h"
 #include "plan/machine_memory.h"
 
@@ -12,7 +13,8 @@ namespace cleave::capi {
 
 using Clock = std::chrono::steady_clock;
 
-Reports::Reports(const config::DsConfig& config, comm::Communicator& ranks) : config_(config), ranks_(ranks) {
+Reports::Reports(const config::DsConfig& config, comm::Communicator& ranks)
+    : config_(config), ranks_(ranks), text_(config.steps_per_print) {
   if (monitor::Profile::wanted(config_)) {
     trace_ = std::make_unique<Trace>(Trace::Keep::none);
     traced_ = comm::traced_communicator(ranks_, *trace_);
@@ -27,7 +29,10 @@ void Reports::open_files() {
   const config::FlopsProfilerConfig& profile = config_.flops_profiler;
   if (profile.enabled && !profile.output_file.empty())
     monitor::OutputFile(profile.output_file, monitor::OutputFile::Open::append);
-  monitors_ = std::make_unique<monitor::Monitors>(config_.tensorboard, config_.csv_monitor);
+  std::vector<std::unique_ptr<monitor::Sink>> sinks =
+      monitor::monitors_of(config_.tensorboard, config_.csv_monitor);
+  if (sinks.empty()) return;
+  stream_.emplace(std::move(sinks));
 }
 
 bool Reports::wants_steps() const {
@@ -35,8 +40,7 @@ bool Reports::wants_steps() const {
 }
 
 void Reports::scalar(const std::string& tag, double value, int64_t samples) {
-  const monitor::Scalar scalar{tag, value};
-  if (monitors_) monitors_->write({&scalar, 1}, samples);
+  if (stream_) stream_->emit(monitor::Measured{{tag, value}, samples});
 }
 
 void Reports::say(const std::string& text) {
@@ -44,7 +48,7 @@ void Reports::say(const std::string& text) {
   if (text.starts_with("warning: "))
     std::fprintf(stderr, "%s\n", printable(text).c_str());
   else
-    text_ += (text_.empty() ? "" : "\n") + text;
+    text_.take(monitor::Said{text});
 }
 
 void Reports::watch() {
@@ -73,27 +77,33 @@ void Reports::time(monitor::Timer timer, bool begins) {
 
 std::string Reports::end_step(const runtime::EngineBase& engine, const runtime::StepResult& r,
                               int64_t samples) {
-  monitor::StepMetrics m{.step = r.step,
-                         .loss = r.loss,
-                         .lr = r.lr,
-                         .grad_norm = r.grad_norm,
-                         .loss_scale = r.loss_scale,
-                         .skipped = r.skipped,
-                         .skipped_total = r.skipped_total};
-  if (config_.steps_per_print > 0 && r.step % config_.steps_per_print == 0) say(monitor::line_of(m));
+  monitor::Stepped event{.metrics = {.step = r.step,
+                                     .loss = r.loss,
+                                     .lr = r.lr,
+                                     .grad_norm = r.grad_norm,
+                                     .loss_scale = r.loss_scale,
+                                     .skipped = r.skipped,
+                                     .skipped_total = r.skipped_total},
+                         .samples = samples};
+  if (ranks_.rank() == 0) text_.take(event);
   const auto now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - began_.value_or(now)).count();
   began_.reset();
   if (profile_)
-    m.times_ms = profile_->end_step({r.step, seconds, [&] { return plan::memory_use_of(engine); }});
-  if (monitors_) monitors_->write(monitor::scalars_of(m), samples);
-  return std::exchange(text_, {});
+    event.metrics.times_ms =
+        profile_->end_step({r.step, seconds, [&] { return plan::memory_use_of(engine); }});
+  if (stream_) stream_->emit(std::move(event));
+  return text_.taken();
+}
+
+void Reports::close() {
+  if (stream_) stream_->close();
 }
 
 std::string Reports::end() {
   read_events();
   if (profile_) profile_->end(false);
-  return std::exchange(text_, {});
+  return text_.taken();
 }
 
 }  // namespace cleave::capi

@@ -4,11 +4,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "comm/communicator.h"
 #include "config_schema/ds_config.h"
 #include "device/trace.h"
-#include "monitor/monitors.h"
+#include "monitor/event_stream.h"
+#include "monitor/line_sink.h"
 #include "monitor/profile.h"
 #include "runtime/engine_base.h"
 
@@ -25,7 +27,7 @@ class Reports {
 
   // Opens the files on the first rank, before the first step. Throws Error(usage) if this fails.
   void open_files();
-  bool has_monitors() const { return monitors_ && monitors_->any(); }
+  bool has_monitors() const { return stream_.has_value(); }
   // Returns true if end_step() must be called on this rank.
   bool wants_steps() const;
   void scalar(const std::string& tag, double value, int64_t samples);
@@ -38,6 +40,8 @@ class Reports {
   void time(monitor::Timer timer, bool begins);
   // Reports a finished step. Collective if a profile is wanted. Returns the text to print.
   std::string end_step(const runtime::EngineBase& engine, const runtime::StepResult& result, int64_t samples);
+  // Ends the files (EventStream::close).
+  void close();
   // Returns the rest of the text. Not collective.
   std::string end();
 
@@ -50,9 +54,20 @@ class Reports {
   comm::Communicator& ranks_;
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<comm::Communicator> traced_;
-  std::unique_ptr<monitor::Monitors> monitors_;                 // of the first rank
+  // Collects the lines for the caller, which prints them in order with its own.
+  class Text final : public monitor::LineSink {
+   public:
+    using LineSink::LineSink;
+    std::string name() const override { return "lines"; }
+    std::string taken() { return std::exchange(text_, {}); }
+
+   private:
+    void print(const std::string& text) override { text_ += (text_.empty() ? "" : "\n") + text; }
+    std::string text_;
+  };
+  Text text_;                                                   // of the first rank
+  std::optional<monitor::EventStream> stream_;                  // of the first rank, if it has monitors
   std::optional<monitor::Profile> profile_;                     // if a report is wanted
-  std::string text_;                                            // not returned yet
   std::optional<std::chrono::steady_clock::time_point> began_;  // the current step
 };
 

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import json
 import os
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_char_p, c_double, c_int32, c_int64, c_void_p
 from typing import Any
@@ -80,6 +81,7 @@ class _Handle:
 
     def __init__(self) -> None:
         self._handle = c_void_p()
+        _handles.add(self)
 
     @property
     def handle(self) -> c_void_p:
@@ -103,6 +105,21 @@ class _Handle:
     def asked(self, name: str, *values: Any) -> str:
         """Returns the string output of a C function."""
         return _text(lambda text: getattr(library(), self._prefix + name)(self.handle, *map(_in_c, values), text))
+
+
+_handles: weakref.WeakSet[_Handle] = weakref.WeakSet()
+
+
+def _leave_behind() -> None:
+    """In a forked child: what the parent uses stays, and calls are errors. Both would answer the other ranks."""
+    for handle in list(_handles):
+        handle._handle = c_void_p()
+        handle._gone = (
+            "engine: not usable in a process that was forked from a rank, such as a DataLoader worker; call it in the rank itself"
+        )
+
+
+os.register_at_fork(after_in_child=_leave_behind)
 
 
 class Job(_Handle):
@@ -251,7 +268,9 @@ class NativeEngine(_Handle):
         return self._handle or super().handle
 
     def require_stream(self) -> None:
-        """Checks that the current stream can take the engine's work."""
+        """Checks that this process has the engine, and that the current stream can take its work."""
+        if not self._handle:
+            raise CleaveError(self._gone)
         if self._stream is not None:
             self._stream()
 

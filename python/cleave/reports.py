@@ -56,7 +56,7 @@ class MonitorMaster:
 
         Args:
             event_list: tag, value and number of trained samples of each point.
-            flush: accepted; points are written at once.
+            flush: accepted; another thread writes the points, within 50 ms.
         """
         for tag, value, samples in event_list if self.enabled else ():
             self._engine.write_scalar(tag, float(value), int(samples))

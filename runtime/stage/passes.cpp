@@ -70,7 +70,7 @@ Passes::Passes(const StageLayers& layers, zero::PlannedVisits& planned) {
     }
     if (!shape.trains) continue;
     const auto stops = [&](bool alive) {
-      return backward_stops(layers.layers(c), shape.recompute, layers.has_head(c), alive);
+      return backward_stops(layers.layers(c), shape.recompute, layers.has_head(c), alive, c);
     };
     passes.fused = stops(layers.may_stay()), passes.apart = stops(false);
     passes.train = planned.add_pass(visits(chunk.forward, passes.fused));

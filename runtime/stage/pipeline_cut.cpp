@@ -54,8 +54,8 @@ bool splits(const pipeline::InstructionList& list) {
 }
 
 StageShape stage_of(const PipelineCut& cut, const pipeline::Simulation& train,
-                    const pipeline::Simulation& evaluation, const Recompute& recompute, bool trains,
-                    int rank) {
+                    const pipeline::Simulation& evaluation, const config::CheckpointingConfig& kept,
+                    const Recompute& recompute, bool trains, int rank) {
   const pipeline::ScheduleShape& s = cut.schedule.shape;
   StageShape stage{
       .trains = trains,
@@ -69,6 +69,9 @@ StageShape stage_of(const PipelineCut& cut, const pipeline::Simulation& train,
       .recompute = recompute,
       .waiting_weights = train.peak_weights[size_t(rank)]};
   for (int c = 0; c < s.chunks; ++c) stage.chunks.push_back(cut.pieces[size_t(s.piece(rank, c))]);
+  std::vector<int> layers;
+  for (const Range& chunk : stage.chunks) layers.push_back(int(chunk.size()));
+  if (trains) keep_layers(stage.recompute, kept, rank, layers);
   return stage;
 }
 
@@ -101,6 +104,11 @@ pipeline::Schedule schedule_of(const config::PipelineConfig& c, const pipeline::
 
 PipelineCut cut_pipeline(const config::DsConfig& config, const model::Model& model, bool trains) {
   const config::PipelineConfig& c = config.pipeline;
+  require(!trains || config.checkpointing.policy != config::CheckpointingPolicy::fit ||
+              config.checkpointing.by_rank(),
+          Exit::usage,
+          "activation_checkpointing.policy: \"fit\" is a choice of `cleave train` and `cleave plan`; set "
+          "full_layers and selective_layers, which `cleave plan` prints");
   const pipeline::ScheduleShape shape{c.stages, int(config.gradient_accumulation_steps), c.virtual_stages};
   const Costs costs = costs_of(model, config.train_micro_batch_size_per_gpu);
   PipelineCut cut;
@@ -120,7 +128,7 @@ PipelineCut cut_pipeline(const config::DsConfig& config, const model::Model& mod
   const config::TensorParallelConfig& tensor = config.tensor_parallel;
   recompute.partition = recompute.partition && tensor.size() > 1 && !tensor.sequence_parallel;
   for (int r = 0; r < shape.stages; ++r)
-    cut.stages.push_back(stage_of(cut, train, evaluation, recompute, trains, r));
+    cut.stages.push_back(stage_of(cut, train, evaluation, config.checkpointing, recompute, trains, r));
   find_holders(cut, model);
   cut.layers = costs.layers, cut.layers.push_back(costs.head);
   if (shape.stages > 1) {

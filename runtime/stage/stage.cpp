@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "device/work_log.h"
 #include "kernels/elementwise.h"
 
 namespace cleave::runtime {
@@ -109,8 +110,8 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
   const int next = leaves ? (l + 1) / int(recompute.interval) : 0;  // index of the group with input y
   if (leaves) stored_inputs_.wait_until_left(next, stream);
   const Tensor y = take_output(f, l, run);
-  const bool dropped = !shape().trains || (recompute.again() && !run.again && !run.alive);
-  Arena& keep = dropped ? frames_.group() : frames_.until_backward(f);
+  const bool dropped = !shape().trains || (recompute.again(f.chunk, l) && !run.again && !run.alive);
+  Arena& keep = dropped ? frames_.group() : recompute.again(f.chunk, l) ? frames_.until_backward(f) : f.keep;
   const int64_t kept = keep.mark();
   f.saved[size_t(l)] = {};
   const TraceSpan seen(trace_, stream, shown(run.again ? "recompute" : "forward", f, l));
@@ -123,12 +124,13 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
                                 .position = position,
                                 .train = run.train,
                                 .stream = stream,
-                                .lean = recompute.lean,
+                                .lean = recompute.lean_at(f.chunk, l),
                                 .constants = constants_,
                                 .documents = texts_ ? Tensor() : documents(f.micro),
                                 .cache = kv_cache_of(f.chunk, l),
                                 .states = states_.of(layers_.in_model(f.chunk, l), run.sees(shape())),
                                 .side_loss = run.again ? Tensor() : side_loss(f, l)};
+  const WorkLog::Repeats repeats(run.again);
   try {
     layers_.layer(f.chunk, l).forward(args);
   } catch (const Error& e) {
@@ -188,7 +190,7 @@ void Stage::backward_layer(Frame& f, int l, const Params& params, Grads& grads, 
       .part = part,
       .for_weight = part == model::BackwardPart::both ? nullptr : &f.for_weight[size_t(l)],
       .keep = part == model::BackwardPart::both ? nullptr : &frames_.until_backward(f),
-      .lean = shape().recompute.lean,
+      .lean = shape().recompute.lean_at(f.chunk, l),
       .constants = constants_,
       .documents = documents(f.micro),
       .states = states_.of(layers_.in_model(f.chunk, l), part != model::BackwardPart::weight),

@@ -135,7 +135,7 @@ void Stage::measure_backward(Frame& dry, int chunk, Stream& discard) {
   auto params = [&](int l) { return dry_params(layers_.layer(chunk, l).units(), model().dtype); };
   auto grads = [&](int l) { return dry_grads(layers_.layer(chunk, l).units(), model().dtype, &written); };
   dry.fetched = dry.gathered = layers_.groups(chunk);
-  for (const Stop& stop : backward_stops(layers_.layers(chunk), shape().recompute, false, false)) {
+  for (const Stop& stop : backward_stops(layers_.layers(chunk), shape().recompute, false, false, chunk)) {
     const int l = stop.layer;
     bring_inputs(dry, l, discard);
     if (stop.again) forward_layer(dry, l, params(l), {}, {.again = true}, discard);

@@ -261,10 +261,13 @@ bool EngineCore::overflowed() {
       "run diverged",
       result.step, settings.store.grid, std::ldexp(settings.store.limit, -settings.store.grid));
   const bool may_skip = settings.skips_overflows && std::isfinite(result.loss);
+  const auto unsigned_nan = [](double x) {
+    return std::isnan(x) ? std::abs(x) : x;
+  };  // the sign of a NaN means nothing
   require(finite || may_skip, Exit::training,
           "step {}: the loss is {} and the gradient norm {}; the run diverged: lower the learning rate, warm "
           "it up or clip gradients harder",
-          result.step, result.loss, result.grad_norm);
+          result.step, unsigned_nan(result.loss), unsigned_nan(result.grad_norm));
   return !finite;
 }
 

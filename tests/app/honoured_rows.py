@@ -180,6 +180,8 @@ ROWS = {
     "activation_checkpointing.interval": ("memory", 0, 1, {}, 1),
     "activation_checkpointing.number_checkpoints": ("memory", None, 2, {}, 1),
     "activation_checkpointing.policy": ("memory", "full", "selective", {}, 1),
+    "activation_checkpointing.full_layers": ("memory", "", "2", {}, 1),
+    "activation_checkpointing.selective_layers": ("memory", "", "2", {}, 1),
     "activation_checkpointing.cpu_checkpointing": ("memory", False, True, {"activation_checkpointing": {"interval": 1}}, 1),
     "activation_checkpointing.partition_activations": (
         "memory", False, True, {"activation_checkpointing": {"interval": 1},

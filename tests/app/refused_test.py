@@ -39,6 +39,18 @@ class Refused(RunTest):
         self.assertEqual(file.read_text(), "x")
         self.assertEqual([p.name for p in self.dir.iterdir() if p.name.startswith(".")], [])
 
+    def test_a_monitor_that_hangs_delays_no_step_and_no_end(self):
+        curves = self.dir / "curves" / "job"
+        curves.mkdir(parents=True)
+        os.mkfifo(curves / "Train_Samples_tokens_per_s.csv")  # opening it waits for a reader
+        section = {"csv_monitor": {"enabled": True, "output_path": str(curves.parent), "job_name": "job"}}
+        r = self.train("--metrics", self.dir / "m.jsonl", config=self.config(**section), steps=6)
+        self.assertEqual(r.stderr.count("warning: csv_monitor: 6 events were not written"), 1, r.stderr)
+        self.assertIn("step 6/6", r.stdout)
+        lines = [json.loads(line) for line in (self.dir / "m.jsonl").read_text().splitlines()]
+        self.assertEqual([line.get("step") for line in lines if "event" not in line], [1, 2, 3, 4, 5, 6])
+        self.assertEqual(lines[-1]["event"], "end")
+
     def test_little_space_for_a_checkpoint_is_a_warning_at_the_start(self):
         with self.small_disk("9m") as disk:
             (pathlib.Path(disk) / "filler").write_bytes(b"x" * (1 << 20))

@@ -8,6 +8,15 @@ namespace {
 using Size = std::optional<int64_t>;
 const Size none;
 
+TEST(BatchSizes, AreLimitedInMicroBatchesPerStep) {
+  EXPECT_EQ(solve_batch({2'000'000, 2, none}, 1).error, "");
+  for (const BatchSizes& given : {BatchSizes{none, 2, 1'000'001}, BatchSizes{2'000'002, 2, none}})
+    EXPECT_EQ(
+        solve_batch(given, 1).error,
+        "1000001 micro-batches per step are too many (at most 1000000); raise the micro-batch size, or lower "
+        "train_batch_size");
+}
+
 TEST(BatchSizes, AllEightCasesFollowFromWhatIsGiven) {
   struct Case {
     BatchSizes given, wanted;

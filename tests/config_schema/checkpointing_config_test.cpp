@@ -11,7 +11,7 @@ ReadResult read_checkpointing(const std::string& section, const std::string& pip
   return read_ds_config(
       fmt::format(R"({{"train_batch_size": 4, "pipeline": {}, "activation_checkpointing": {}}})", pipeline,
                   section),
-      "f", {.world_size = 1});
+      "f", {.world_size = 2});
 }
 CheckpointingConfig accepted(const std::string& section, const std::string& pipeline = "{}") {
   const ReadResult r = read_checkpointing(section, pipeline);
@@ -61,6 +61,31 @@ TEST(CheckpointingConfig, IntervalsAndNumbersAreReadFromBothSections) {
   EXPECT_EQ(c.number, 5);
   EXPECT_EQ(c.interval, 0);
   EXPECT_TRUE(accepted(R"({"policy": "selective"})").lean);
+}
+
+TEST(CheckpointingConfig, NumbersOfLayersAreListsByPipelineRank) {
+  using Numbers = std::vector<int64_t>;
+  const CheckpointingConfig c = accepted(R"({"full_layers": "2,0"})", R"({"stages": 2})");
+  EXPECT_TRUE(c.by_rank());
+  EXPECT_EQ(c.full, (Numbers{2, 0}));
+  EXPECT_EQ(c.selective, (Numbers{0, 0}));
+  EXPECT_EQ(accepted(R"({"selective_layers": "3", "policy": "fit"})").selective, Numbers{3});
+  EXPECT_FALSE(accepted(R"({"policy": "fit"})").by_rank()) << "a plan chooses";
+  for (const char* text : {"2", "1,2,3", "1,", "1,-2", "1;2", "a,b", "1, 2"})
+    EXPECT_NE(checkpointing_problems(fmt::format(R"({{"full_layers": "{}"}})", text), R"({"stages": 2})")
+                  .find("expected one number of layers per pipeline rank, such as \"1,1\""),
+              std::string::npos)
+        << text;
+  for (const char* other : {R"("interval": 1)", R"("number_checkpoints": 2)", R"("cpu_checkpointing": true)"})
+    for (const char* key : {R"("policy": "fit")", R"("full_layers": "1")"})
+      EXPECT_NE(checkpointing_problems(fmt::format("{{{}, {}}}", other, key)).find("cannot be combined"),
+                std::string::npos)
+          << other << key;
+  EXPECT_NE(checkpointing_problems(R"({"policy": "fit"})", R"({"activation_checkpoint_interval": 4})")
+                .find("pipeline.activation_checkpoint_interval"),
+            std::string::npos);
+  EXPECT_NE(checkpointing_problems(R"({"policy": "selective", "full_layers": "1"})").find("for all layers"),
+            std::string::npos);
 }
 
 TEST(CheckpointingConfig, ContradictionsAreErrorsWithTheKeys) {

@@ -4,6 +4,7 @@
 #include "monitor/comms_log.h"
 #include "monitor/layer_profile.h"
 #include "monitor/step_times.h"
+#include "monitor/time_columns.h"
 
 namespace cleave::monitor {
 namespace {
@@ -75,6 +76,21 @@ TEST(StepTimes, ArePrintedAsMeansOfTheFirstRankWithTheSpreadOfAll) {
       "time (ms) | step: 50.00 [50.00 to 52.00] | forward: 10.00 [10.00 to 15.00] | gathers: 0.00 [0.00 to "
       "2.50]");
   EXPECT_EQ(format_times(names, {{7, 20, 0, 0}}, 1), "time (ms) | step: 7.00 | forward: 20.00");
+}
+
+TEST(TimeColumns, OfScriptsAreTimersOfTheCallerAndPhasesOfTheEngine) {
+  MeasuredStep step{.ms = 100};
+  for (size_t p = 0; p < step.phases.size(); ++p) step.phases[p] = double(1 << p);
+  step.timers = {1000, 2000, 3000, 4000};
+  const std::vector<double> got = columns_of(config::Front::scripts, step);
+  const auto names = names_of_columns(config::Front::scripts);
+  const std::map<std::string_view, double> wanted = {
+      {"fwd", 1002},  {"bwd", 2004},   {"bwd_inner", 3004}, {"bwd_allreduce", 8},
+      {"step", 4000}, {"gathers", 16}, {"exchanges", 32},   {"offload", 128}};
+  ASSERT_EQ(names.size(), wanted.size());
+  for (size_t c = 0; c < names.size(); ++c) EXPECT_EQ(got[c], wanted.at(names[c])) << names[c];
+  EXPECT_EQ(columns_of(config::Front::train, step),
+            (std::vector<double>{100, 1, 2, 4, 8, 16, 32, 64, 128, 256}));
 }
 
 // Definitions of NCCL (its tests' PERFORMANCE.md): 1 GB over 4 ranks in 0.5 s.

@@ -27,8 +27,7 @@ plan::JobPlan plan_for(const Layout& l, int ranks_per_node) {
         },
         ranks, options);
   };
-  return plan::plan_job(c, l.pipe * l.data * l.sequence * l.tensor, make, plan::PlanRanks::all,
-                        ranks_per_node);
+  return plan::plan_job(c, l.pipe * l.data * l.sequence * l.tensor, make, {.ranks_per_node = ranks_per_node});
 }
 
 // Meaning of the groups' names.

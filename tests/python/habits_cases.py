@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -50,6 +51,37 @@ def loads() -> dict[str, Any]:
             workers |= set(made_by.tolist())
         epochs.append(seen)
     return {"epochs": epochs, "workers": len(workers - {os.getpid()}), "here": os.getpid() in workers, "steps": engine.global_steps}
+
+
+def forks(stage: int) -> dict[str, Any]:
+    """Returns what calls of the engine say in a forked child, and the losses afterwards and of an engine without a child."""
+    engine, (x, y) = _engine(stage), models.batch(0, 0, 0)
+
+    def infers() -> None:
+        with torch.no_grad():
+            engine(x)
+
+    def call(what: str, to: Any) -> None:
+        try:
+            {
+                "infers": infers,
+                "trains": lambda: models.loss(engine, (x, y)),
+                "steps": engine.step,
+                "saves": lambda: engine.save_checkpoint("/nowhere"),
+            }[what]()
+            to.send("nothing")
+        except Exception as error:
+            to.send(f"{type(error).__name__}: {error}")
+
+    said, context = {}, multiprocessing.get_context("fork")
+    for what in ("infers", "trains", "saves"):
+        here, there = context.Pipe(duplex=False)
+        child = context.Process(target=call, args=(what, there))
+        child.start()
+        said[what] = here.recv() if here.poll(60) else "no answer"
+        child.join(60)
+        said[f"{what} ends"] = child.exitcode
+    return {"said": said, "losses": [steps(engine, 2), steps(_engine(stage), 2)]}
 
 
 def first_rank_saves(folder: str) -> dict[str, bool]:

@@ -41,6 +41,15 @@ class Habits(unittest.TestCase):
             self.assertNotEqual(*rank["epochs"])
             self.assertEqual([rank["workers"], rank["here"], rank["steps"]], [4, False, 2 * 24 // (2 * 4 * 2)])
 
+    def test_a_forked_child_cannot_use_the_engine_and_leaves_the_ranks_as_they_are(self) -> None:
+        for stage in (0, 3):
+            for rank in ranks.answers(2, CASES, "forks", stage):
+                for what in ("infers", "trains", "saves"):
+                    with self.subTest(stage=stage, what=what):
+                        self.assertRegex(rank["said"][what], "^CleaveError: engine: not usable in a process that was forked from a rank")
+                        self.assertEqual(rank["said"][f"{what} ends"], 0)
+                self.assertEqual(*rank["losses"])
+
     def test_the_first_rank_alone_saves_a_state_dict(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for seen in ranks.answers(2, CASES, "first_rank_saves", folder):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 import pathlib
 import struct
 import tempfile
@@ -107,6 +108,15 @@ class Monitors(unittest.TestCase):
         self.assertRegex(told.output, r"optimizer_state +\d")
         for text in ("steps_per_print = 2", "optimizer.params.lr = ", "effective values:"):
             self.assertEqual(told.output.count(text), 1, text)
+
+    def test_a_file_that_hangs_delays_no_step(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            job = pathlib.Path(folder, "job")
+            job.mkdir()
+            os.mkfifo(job / "Train_Samples_train_loss.csv")  # opening it waits for a reader
+            ended = ranks.run(2, CASES, "lines", {"csv_monitor": {"enabled": True, "output_path": folder, "job_name": "job"}})
+        self.assertEqual(ended.code, 0, ended.output)
+        self.assertEqual(ended.output.count("warning: csv_monitor: 4 events were not written"), 1, ended.output)
 
     def test_a_folder_that_cannot_be_made_is_an_error_of_all_ranks(self) -> None:
         with tempfile.NamedTemporaryFile() as file:

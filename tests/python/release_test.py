@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LEFT_OUT = (".ci/", "benchmarks/results/")
 SDIST = "import scikit_build_core.build as b, sys; b.build_sdist(sys.argv[1])"
+NAME_SDIST = "import sys; sys.path.insert(0, '.'); import refuse_beside; refuse_beside.build_sdist(sys.argv[1])"
 IDENTITY = ("-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
 
 
@@ -35,6 +37,15 @@ class Sdist(unittest.TestCase):
         tree = {name for name in git(ROOT, "ls-files", "-co", "--exclude-standard").splitlines() if (ROOT / name).exists()}
         self.assertEqual(names, {name for name in tree if not name.startswith(LEFT_OUT)} | {"PKG-INFO"})
         self.assertRegex(archive.name, r"^cleave-\d+\.\d+\.\d+\.tar\.gz$")
+
+    @unittest.skipUnless(importlib.util.find_spec("setuptools"), "setuptools is not installed")
+    def test_the_archive_of_the_name_deepspeed_has_its_own_build_backend(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            name = shutil.copytree(ROOT / "python/deepspeed_name", pathlib.Path(folder, "name"))
+            subprocess.run([sys.executable, "-c", NAME_SDIST, folder], cwd=name, capture_output=True, check=True)
+            [archive] = pathlib.Path(folder).glob("deepspeed-*.tar.gz")
+            with tarfile.open(archive) as tar:
+                self.assertIn("refuse_beside.py", {member.name.partition("/")[2] for member in tar})
 
 
 class Release(unittest.TestCase):

@@ -127,6 +127,33 @@ TEST(Recompute, WithInputsOnTheHostGivesTheBitsOfKeepingEverything) {
       }
 }
 
+// Layers of one rank that keep all, less and only their input side by side, in every schedule; the deep model
+// has 8 layers and a final norm.
+TEST(Recompute, OfLayersByRankGivesTheBitsOfKeepingEverything) {
+  Sampled sampled;
+  for (const config::Precision p : {config::Precision::fp32, config::Precision::bf16})
+    for (int zero : {0, 1, 3})
+      for (int pipe : {1, 2})
+        for (const std::string& schedule : pipeline::schedule_names()) {
+          if (!sampled.next()) continue;
+          config::DsConfig c = config(2, zero, 3, pipe, schedule);
+          use(c, p);
+          const auto run = [&] {
+            return train_on(
+                2 * pipe, c, [&] { return deep_gpt(false, type_of(p), 0.3f); }, 2);
+          };
+          const Training want = run();
+          for (const int64_t full : {0, 1, 3}) {
+            c.checkpointing.full.assign(size_t(pipe), full),
+                c.checkpointing.selective.assign(size_t(pipe), 1);
+            c.checkpointing.full.back() = 1;
+            expect_same_bits(
+                run(), want,
+                fmt::format("{} pipe {} zero {} precision {} full {}", schedule, pipe, zero, int(p), full));
+          }
+        }
+}
+
 TEST(Recompute, SelectivelyGivesTheBitsOfKeepingEverything) {
   for (const config::Precision p :
        {config::Precision::fp32, config::Precision::bf16, config::Precision::fp16})

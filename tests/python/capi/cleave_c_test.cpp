@@ -437,6 +437,11 @@ TEST_F(CInterface, FailsOnInvalidCallsWithTheReason) {
   EXPECT_EQ(make(R"({"train_batch_size": 1, "tensor_parallel": {"autotp_size": 2}})"), 2) << cleave_error();
   EXPECT_EQ(cleave_job_open(R"({"devise": "cpu"})", &job_), 2);
   EXPECT_NE(std::string(cleave_error()).find("devise"), std::string::npos) << cleave_error();
+  ::setenv("CLEAVE_NCCLL", "x", 1);
+  EXPECT_EQ(cleave_job_open(R"({"device": "cpu"})", &job_), 2);
+  ::unsetenv("CLEAVE_NCCLL");
+  EXPECT_NE(std::string(cleave_error()).find("did you mean CLEAVE_NCCL?"), std::string::npos)
+      << cleave_error();
   EXPECT_EQ(cleave_begin_step(nullptr, 0), 1);
   EXPECT_NE(std::string(cleave_error()).find("engine is null"), std::string::npos) << cleave_error();
   ASSERT_EQ(make(kConfig), 0) << cleave_error();
