@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
+#include <poll.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -40,14 +42,21 @@ Arguments without_local_rank(Arguments all) {
   return all;
 }
 
+// Returns true if standard output is a pipe whose reader has ended, as head does after its lines.
+bool reader_ended() {
+  pollfd out{STDOUT_FILENO, 0, 0};
+  return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
+
 // The output of a command is its result, so lost output is an error. The output of a training or a
 // job is a log; losing it is not.
 int with_output_written(const Command& command, int code) {
   if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return code;
+  const bool is_log = command.run == run_train || command.run == run_launch;
+  if (!is_log && reader_ended()) return code != 0 ? code : 128 + SIGPIPE;
   constexpr const char* kLost =
       "standard output: cannot be written, and the output is lost; check the free space, or what reads the "
       "output";
-  const bool is_log = command.run == run_train || command.run == run_launch;
   require(is_log || code != 0, Exit::usage, "{}", kLost);
   std::fprintf(stderr, "warning: %s\n", kLost);
   return code;

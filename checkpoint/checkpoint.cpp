@@ -133,7 +133,11 @@ Place make_place(const fs::path& dir, const std::string& tag) {
   const fs::path temporary = dir / (".tmp." + tag), trial = dir / (".tmp.trial." + tag);
   require_replaceable(dir / tag);
   require_removed(temporary, is_checkpoint_file), require_removed(trial, is_checkpoint_file);
-  fs::create_directories(trial);
+  std::error_code refused;
+  fs::create_directories(trial, refused);
+  require(!refused, Exit::checkpoint,
+          "{}: cannot be written ({}, expected a folder); choose a folder you may write to", dir.string(),
+          refused.message());
   write_text(trial / "file", "");
   std::error_code error;
   fs::rename(trial, temporary, error);

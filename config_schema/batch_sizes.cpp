@@ -116,8 +116,8 @@ SolvedBatch solve_batch(const BatchSizes& given, int64_t ranks, const std::strin
   SolvedBatch solved;
   if (!given.train && !given.micro) {
     solved.error =
-        "the batch size is not defined; set train_batch_size or train_micro_batch_size_per_gpu in the file, "
-        "or pass --per_device_train_batch_size";
+        "the batch size is not defined; set train_batch_size or train_micro_batch_size_per_gpu to a number, "
+        "or pass --per_device_train_batch_size (cleave train, Trainer)";
     return solved;
   }
   solved.sizes = derive(given, ranks);

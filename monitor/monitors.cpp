@@ -42,9 +42,12 @@ std::vector<std::unique_ptr<Sink>> monitors_of(const config::TensorBoardConfig& 
     sinks.push_back(std::make_unique<Curves<TensorBoard>>(
         "tensorboard", TensorBoard((base / tensorboard.job_name).string())));
   }
-  if (csv.enabled)
-    sinks.push_back(
-        std::make_unique<Curves<CsvMonitor>>("csv_monitor", CsvMonitor(csv.output_path, csv.job_name)));
+  if (csv.enabled) {
+    CsvMonitor tables(csv.output_path, csv.job_name);
+    OutputFile(tables.path_of("Train/Samples/train_loss"),
+               OutputFile::Open::append);  // reports a wrong folder
+    sinks.push_back(std::make_unique<Curves<CsvMonitor>>("csv_monitor", std::move(tables)));
+  }
   return sinks;
 }
 

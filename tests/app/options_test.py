@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import unittest
 
@@ -111,6 +112,14 @@ class Options(AppTest):
                 r = subprocess.run([CLEAVE, *args], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
             self.assertEqual(r.returncode, code, r.stderr)
             self.assertIn(f"{word}: standard output: cannot be written", r.stderr)
+
+    def test_a_reader_that_ends_early_is_no_error(self):
+        read, write = os.pipe()
+        os.close(read)
+        with open(write, "w") as pipe:  # Python ignores SIGPIPE, and the command inherits that
+            r = subprocess.run([CLEAVE, "check", str(self.config())], stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60,
+                               restore_signals=False)
+        self.assertEqual((r.returncode, r.stderr), (128 + signal.SIGPIPE, ""))
 
     def test_a_path_of_any_bytes_is_saved_and_resumed(self):
         odd = os.fsdecode(b"\xff\xfe \\xff")

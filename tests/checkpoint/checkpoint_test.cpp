@@ -198,6 +198,20 @@ TEST(Checkpoint, IsNotSavedIfAnElementIsMissingOrDuplicate) {
   refused({{{0, 6}}, {{0, 6}}}, {"12 of 12", "element 0 more than once"});
 }
 
+TEST(Checkpoint, NamesTheFolderThatCannotBeCreated) {
+  const Scratch scratch;
+  const fs::path file = scratch.folder() / "file";
+  std::ofstream(file) << "text";
+  const std::string said = file.string() + ": cannot be written (Not a directory, expected a folder)";
+  comm::run_ranks(2, [&](comm::Communicator& world) {
+    const int64_t begin = 6 * world.rank();
+    expect_error(Exit::checkpoint, {said, "choose a folder"}, [&] {
+      checkpoint::save_checkpoint(file, "after", {given("master", "w", {12}, {{begin, begin + 6}})}, "{}",
+                                  world);
+    });
+  });
+}
+
 TEST(Checkpoint, IsNotSavedByAnyRankIfOneCannotReadItsElements) {
   const Scratch scratch;
   comm::run_ranks(2, [&](comm::Communicator& world) {

@@ -37,8 +37,8 @@ TEST(BatchSizes, AllEightCasesFollowFromWhatIsGiven) {
   }
   for (const BatchSizes& given : {BatchSizes{none, none, 4}, BatchSizes{}})
     EXPECT_EQ(solve_batch(given, 2).error,
-              "the batch size is not defined; set train_batch_size or train_micro_batch_size_per_gpu in the "
-              "file, or pass --per_device_train_batch_size");
+              "the batch size is not defined; set train_batch_size or train_micro_batch_size_per_gpu to "
+              "a number, or pass --per_device_train_batch_size (cleave train, Trainer)");
 }
 
 TEST(BatchSizes, EverySolutionMultipliesOutAndKeepsWhatWasGiven) {

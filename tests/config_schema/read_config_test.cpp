@@ -374,7 +374,8 @@ TEST(ReadConfig, OnlyAnObjectIsAConfiguration) {
   EXPECT_EQ(format(read("").problems), "error: f:1:1: the file is empty; expected a JSON object: { ... }\n");
   EXPECT_EQ(format(read("{}").problems),
             "error: f:1:1: train_batch_size: the batch size is not defined; set train_batch_size or "
-            "train_micro_batch_size_per_gpu in the file, or pass --per_device_train_batch_size\n");
+            "train_micro_batch_size_per_gpu to a number, or pass --per_device_train_batch_size (cleave "
+            "train, Trainer)\n");
 }
 
 TEST(ReadConfig, AFileOfNonsenseEndsAfterAHundredProblems) {
@@ -407,7 +408,8 @@ TEST(ReadConfigFile, SaysWhatIsWrongWithTheFile) {
   EXPECT_EQ(base64.config.train_batch_size, 6);
   EXPECT_EQ(format(read_ds_config_file("eyJ4IjogIn5_fj8ifQ").problems),  // {"x": "~\x7f~?"}, without its "="
             "error: base64:1:1: train_batch_size: the batch size is not defined; set train_batch_size or "
-            "train_micro_batch_size_per_gpu in the file, or pass --per_device_train_batch_size\n"
+            "train_micro_batch_size_per_gpu to a number, or pass --per_device_train_batch_size (cleave "
+            "train, Trainer)\n"
             "warning: base64:1:2: x: unknown key; it has no effect\n");
   EXPECT_LT(format(read_ds_config_file(std::string(9999, 'a')).problems).size(), 300u);
   std::ofstream(file) << "{\"train_batch_size\": 4}";

@@ -122,6 +122,7 @@ class Monitors(unittest.TestCase):
         with tempfile.NamedTemporaryFile() as file:
             for section in (
                 {"tensorboard": {"enabled": True, "output_path": file.name}},
+                {"csv_monitor": {"enabled": True, "output_path": file.name}},
                 {"flops_profiler": {"enabled": True, "output_file": f"{file.name}/profile"}},
             ):
                 ended = ranks.run(2, CASES, "lines", section)
