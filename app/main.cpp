@@ -42,7 +42,7 @@ Arguments without_local_rank(Arguments all) {
   return all;
 }
 
-// Returns true if standard output is a pipe whose reader has ended, as head does after its lines.
+// Returns true if standard output is a pipe without a reader, as after the end of head.
 bool reader_ended() {
   pollfd out{STDOUT_FILENO, 0, 0};
   return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
