@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import job as jobs
-from .errors import STOPPED, CheckpointError, NotBuilt, StepOrderError, UsageError
+from .errors import STOPPED, CheckpointError, NotBuilt, StepOrderError, UsageError, names_the_call
 from .random_states import of_this_rank, random_states, set_random_states
 from .saved import Beside, beside, path_from_json
 from .schedules import Schedule
@@ -100,6 +100,7 @@ class SavedModule(SteppedModule):
             bytes={name: (slot.parameter.dtype, slot.shape) for name, slot in bits.items()},
         )
 
+    @names_the_call
     def save_checkpoint(
         self,
         save_dir: str,
@@ -173,6 +174,7 @@ class SavedModule(SteppedModule):
             micros = f"{len(self._losses)} of {self.gradient_accumulation_steps()} micro-batches"
             print(f"warning: save_checkpoint: called inside a step; the checkpoint has the state before it, without its {micros}")
 
+    @names_the_call
     def load_checkpoint(
         self,
         load_dir: str,
@@ -258,6 +260,8 @@ class SavedModule(SteppedModule):
         lost += [f"the position of loader {name}" for name, position in positions.items() if position is None]
         if lost and self.global_rank == 0:
             ranks = f"{len(kept.ranks)} ranks saved the checkpoint and {self.world_size} load it"
+            if names:
+                ranks += "; random states matter only if the script draws numbers from them"
             print(f"warning: {path}: {' and '.join(lost)}: differ between ranks and are not restored ({ranks})", flush=True)
         try:
             set_random_states({name: state for name, state in states.items() if state is not None}, self.device)

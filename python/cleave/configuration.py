@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pathlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from . import native
 from .errors import NotBuilt, UsageError
 
 _NEVER = 2**31 - 1
+_BASE64 = re.compile("[A-Za-z0-9+/_-]{60,}=*")  # at least as long as a small configuration; paths have a dot
 _ALIASES = {"bfloat16": "bf16"}  # other names of sections (config_schema/collect_keys.cpp)
 
 
@@ -92,13 +94,24 @@ class Configuration:
         return next((name for name in ("fp16", "bf16") if self.section(name).get("enabled")), "fp32")
 
 
-def _finite(value: Any) -> Any:
-    """Replaces infinity, which callers use for "never" and JSON does not have."""
+def _plain(value: Any, key: str = "") -> Any:
+    """Returns a value in types of JSON. Replaces infinity, which callers use for "never" and JSON does not have.
+
+    Raises:
+        UsageError: JSON does not have the value; the message names its key.
+    """
     if isinstance(value, float) and math.isinf(value) and value > 0:
         return _NEVER
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
-    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(name): _plain(item, f"{key}.{name}" if key else str(name)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{key}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{key}: not a finite number (got {value}, expected a number); correct the value in the ds_config")
+    if value is None or isinstance(value, str | int | float):
+        return value
+    expected = "a number, a string, a bool, None, a list or a dictionary"
+    raise UsageError(f"{key}: not a value of JSON (got a {type(value).__name__}, expected {expected}); convert it")
 
 
 def _in_sections(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,18 +120,32 @@ def _in_sections(given: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in given.items():
         section, dot, below = key.partition(".")
         if dot:
-            made.setdefault(section, {})[below] = int(value) if isinstance(value, float) and value >= 1 else value
+            if not isinstance(within := made.setdefault(section, {}), dict):
+                raise UsageError(f"{key}: conflicts with {section} (got {within!r}, expected a dictionary); leave one out")
+            within[below] = int(value) if isinstance(value, float) and value >= 1 else value
     return made
 
 
-def _of_file(path: str) -> Configuration:
-    if os.path.exists(path):
-        text, name = pathlib.Path(path).read_text(encoding="utf-8"), path
-    else:
+def _text_of(path: str) -> tuple[str, str]:
+    """Returns the text and its name, of a file or of base64."""
+    give = "give the path of a ds_config.json"
+    if not os.path.exists(path):
         try:
-            text, name = base64.urlsafe_b64decode(path).decode(), "the configuration in base64"
-        except (ValueError, UnicodeDecodeError):
-            raise UsageError(f"{path}: neither an existing file nor a configuration in base64") from None
+            return base64.urlsafe_b64decode(path).decode(), "the configuration in base64"
+        except ValueError:
+            if _BASE64.fullmatch(path):
+                raise UsageError(f"config: neither an existing file nor a configuration in base64 (got {path[:40]}...); {give}") from None
+            raise UsageError(f"{path}: does not exist in {os.getcwd()}; {give}, or a dictionary") from None
+    try:
+        return pathlib.Path(path).read_text(encoding="utf-8"), path
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not a text file (expected JSON in UTF-8); {give}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); {give}") from None
+
+
+def _of_file(path: str) -> Configuration:
+    text, name = _text_of(path)
     try:
         given = json.loads(text)
     except ValueError:  # comments or Hjson; the engine reports all other errors with their places
@@ -129,12 +156,8 @@ def _of_file(path: str) -> Configuration:
 def configuration_of(config: Any) -> Configuration:
     """Returns the configuration of a path, a text in base64, or a dictionary."""
     if isinstance(config, Mapping):
-        given = _in_sections(_finite(config))
-        try:
-            text = json.dumps(given, indent=2, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"config: not JSON: {error}") from None
-        return Configuration(text, "the configuration", given)
+        given = _in_sections(_plain(config))
+        return Configuration(json.dumps(given, indent=2, allow_nan=False), "the configuration", given)
     if isinstance(config, str | os.PathLike):
         return _of_file(os.fspath(config))
     raise UsageError(f"config: wrong type (got {type(config).__name__}, expected a dictionary or the path of a ds_config.json)")

@@ -62,7 +62,7 @@ class Declared:
         if job is not None:
             self.config.read(job)
         self.partition = self._partition(0 if job is None else int(job.facts()["rank"]))
-        if given is None and "optimizer" in config.given:
+        if given is None and config.given.get("optimizer") is not None:
             given = _of_config(self.config, parameters)
             check_groups(given.param_groups)
         self.optimizer: EngineOptimizer | None = None
@@ -92,7 +92,7 @@ class Declared:
             raise NotBuilt(f"{name}: not a floating-point parameter, which cleave.native does not support; remove cleave.native")
         # True if a step takes its rates from the groups in addition to the engine's schedule.
         grown = self.optimizer is not None and len(self.optimizer.param_groups) > self._first_groups
-        own = self.outside is not None or "scheduler" not in self.config.given or grown
+        own = self.outside is not None or self.config.given.get("scheduler") is None or grown
         self.brings_rates = self.optimizer is not None and (own or len(set(self.optimizer.numbers)) > 1)
 
     def _partition(self, rank: int) -> Partition | None:
@@ -113,7 +113,7 @@ class Declared:
     def _schedule(self, optimizer: torch.optim.Optimizer, given: Any, section: Mapping[str, Any]) -> Any:
         """Returns the script's schedule, or that of a ds_config with a rate per group. None: the engine has it, or there is none."""
         if section:
-            return kind_of(section)(optimizer, **section.get("params", {}))
+            return kind_of(section)(optimizer, **(section.get("params") or {}))
         return given(optimizer) if callable(given) and not hasattr(given, "step") else given
 
     def of_engine(self) -> tuple[str, str, str, list[dict[str, Any]]]:
@@ -157,22 +157,26 @@ def _in_types_of(module: torch.nn.Module, config: Configuration, job: native.Job
 
 def _of_config(config: Configuration, parameters: list[Any]) -> torch.optim.Optimizer:
     """Returns an optimizer of the class that DeepSpeed creates for the section, with the engine's effective values."""
-    section = config.given["optimizer"]
-    name, given = str(section.get("type")).lower(), dict(section.get("params") or {})
+    section = config.section("optimizer")
+    name, params = str(section.get("type")).lower(), section.get("params")
+    given = dict(params) if isinstance(params, Mapping) else {}  # the engine reports wrong types
     if given.get("torch_adam") and (name == "adamw" or given.get("adam_w_mode", True)):
         given.setdefault("weight_decay", 0.01)  # default of torch.optim.AdamW
     kind: Any = {"sgd": torch.optim.SGD, "adagrad": DeepSpeedCPUAdagrad, "lion": FusedLion}.get(name, FusedAdam)
     values = {key: config.values.get(f"optimizer.params.{key}", given.get(key, "auto")) for key in inspect.signature(kind).parameters}
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items() if value not in (None, "auto")}
-    return kind(parameters, **values)  # type: ignore[no-any-return]
+    try:
+        return kind(parameters, **values)  # type: ignore[no-any-return]
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"optimizer.params: not accepted by {kind.__name__}: {error}; correct the values") from None
 
 
 def _given(config: Configuration, optimizer: Any, parameters: list[Any]) -> torch.optim.Optimizer | None:
     section = config.section("optimizer")
     if optimizer is None and section.get("type") in TORCHS_OWN:
         try:
-            return getattr(torch.optim, section["type"])(parameters, **section.get("params", {}))  # type: ignore[no-any-return]
-        except TypeError as error:
+            return getattr(torch.optim, section["type"])(parameters, **(section.get("params") or {}))  # type: ignore[no-any-return]
+        except (TypeError, ValueError) as error:
             raise NotBuilt(f"optimizer.params: not accepted by torch.optim.{section['type']}: {error}") from None
     if isinstance(optimizer, EngineOptimizer):  # of an earlier engine of these parameters
         return optimizer.optimizer

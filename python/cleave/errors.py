@@ -1,5 +1,9 @@
 """Exceptions of the engine, one class per exit code of the command line."""
 
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
 
 class CleaveError(RuntimeError):
     """Base class of all errors; the message states the problem, the expected value and the action.
@@ -36,6 +40,25 @@ class NotBuilt(CleaveError, NotImplementedError):
 
 class StepOrderError(CleaveError, AssertionError):
     """forward, backward and step were called in an invalid order."""
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def names_the_call(call: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Adds the name of a collective method to its error if other ranks are in another collective. They name theirs."""
+
+    @functools.wraps(call)
+    def named(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return call(*args, **kwargs)
+        except CleaveError as error:
+            if "ranks make different calls" in str(error):
+                error.args = (f"engine.{call.__name__}: {error}; call it on all ranks, in the same order as other methods",)
+            raise
+
+    return named
 
 
 _BY_CODE: dict[int, type[CleaveError]] = {2: UsageError, 3: OutOfMemory, 4: CheckpointError, 5: TrainingError, 6: RankLost}

@@ -5,6 +5,7 @@ the engine, so `torch.nn.utils.clip_grad_norm_` and other changes take effect in
 """
 
 import enum
+import traceback
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from .units import ModuleUnits
 OWN: Any = torch.Tensor.grad
 """Descriptor of the gradient that autograd accumulates."""
 _READS = "call deepspeed.utils.safe_get_full_grad(parameter)"
+_SCALERS = {"torch.amp.grad_scaler", "torch.cuda.amp.grad_scaler"}
 
 
 class Trained(torch.nn.Parameter):
@@ -89,6 +91,10 @@ class ShownGradients:
         return self._views[id(parameter)]
 
     def _why(self) -> str:
+        if any(frame.f_globals.get("__name__") in _SCALERS for frame, _ in traceback.walk_stack(None)):
+            return (
+                "GradScaler reads it, but the engine scales the loss; leave GradScaler out, and set fp16 or torch_autocast in the ds_config"
+            )
         if self._hidden:
             return f"{self._hidden}; {_READS}"
         if self._at is _At.partial:

@@ -12,7 +12,7 @@ from . import devices, memory_errors, native, streams
 from . import job as jobs
 from .cuts import Cut
 from .declared import Declared
-from .errors import NotBuilt, UsageError
+from .errors import NotBuilt, UsageError, names_the_call
 from .materialized import Materialized
 from .reports import MonitorMaster
 from .residency import Residency
@@ -328,6 +328,7 @@ class HeldModule(torch.nn.Module):
 
     _consolidated_16bit_state_dict = _zero3_consolidated_16bit_state_dict
 
+    @names_the_call
     def save_16bit_model(self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False) -> bool:
         """Writes whole weights in the type of the model from the first rank with `torch.save`, and returns True. Collective.
 

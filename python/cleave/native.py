@@ -17,7 +17,7 @@ from .c_types import Part as Part
 from .c_types import Rates as Rates
 from .c_types import Samples as Samples
 from .c_types import StepResult as StepResult
-from .errors import CleaveError, error_of
+from .errors import CleaveError, UsageError, error_of
 from .programs import installed, name_cuda_libraries
 
 _C_VERSION = 16
@@ -29,13 +29,17 @@ def library() -> ctypes.CDLL:
     """Returns the library, and loads it at the first call."""
     path = installed("lib/libcleave_c.so", "CLEAVE_LIBRARY")
     name_cuda_libraries()
-    library = ctypes.CDLL(str(path))
-    library.cleave_error.restype = library.cleave_version.restype = c_char_p
+    try:
+        library = ctypes.CDLL(str(path))
+        library.cleave_error.restype = library.cleave_version.restype = c_char_p
+        version = library.cleave_c_version()
+    except (OSError, AttributeError) as error:  # not a library, or another one
+        said = f"{path}: not Cleave's library ({error}, expected libcleave_c.so)"
+        raise UsageError(f"{said}; leave out CLEAVE_LIBRARY, or install the package again") from None
     # Many calls per step: by declared types, ctypes converts plain numbers.
     library.cleave_acquire.argtypes = [c_void_p, c_int32, c_void_p]
     library.cleave_release.argtypes = [c_void_p, c_int32]
     library.cleave_give.argtypes = [c_void_p, c_int32, c_void_p, c_void_p]
-    version = library.cleave_c_version()
     if version != _C_VERSION:
         raise CleaveError(f"{path}: wrong version of the C interface (got {version}, expected {_C_VERSION}); install the package again")
     return library
@@ -121,7 +125,7 @@ os.register_at_fork(after_in_child=_leave_behind)
 class Job(_Handle):
     """This process as a rank of its job."""
 
-    _prefix, _gone = "cleave_job_", "the job has ended"
+    _prefix, _gone = "cleave_job_", "job: has ended; start the script again"
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -211,7 +215,7 @@ def plan(config: str, name: str, model: str, units: Any, states: Sequence[str] |
 class NativeEngine(_Handle):
     """A rank's share of parameters, gradients and optimizer state (cleave_c.h)."""
 
-    _facts, _gone = "engine_facts", "the engine was destroyed"
+    _facts, _gone = "engine_facts", "engine: was destroyed; call initialize again with the module for a new engine"
 
     def __init__(
         self,

@@ -148,8 +148,9 @@ def section_and_outside(optimizer: torch.optim.Optimizer, config: Configuration)
         check_groups(optimizer.param_groups)
         return section_of(optimizer), None
     except NotBuilt as refused:
-        zero = config.given.get("zero_optimization") or {}
-        stage = int(zero.get("stage", 0) if isinstance(zero, dict) else zero)
+        zero = config.given.get("zero_optimization")
+        stage = zero.get("stage", 0) if isinstance(zero, dict) else zero
+        stage = int(stage) if isinstance(stage, int | float) else 0  # the engine reports wrong types
         if isinstance(optimizer, _HyperparametersOnly):
             raise
         if stage and not config.given.get("zero_allow_untested_optimizer"):
@@ -178,11 +179,11 @@ def _rates(group: dict[str, Any]) -> native.Rates:
     return native.Rates(float(group["lr"]), float(betas[0]), float(betas[1]), float(group.get("weight_decay", 0.0)))
 
 
+_INSTEAD = "call engine.step(), and leave out GradScaler (section fp16 scales the loss)"
+
+
 def _only_the_engine_steps(optimizer: torch.optim.Optimizer, closure: Any = None) -> None:
-    raise StepOrderError(
-        f"{type(optimizer).__name__}.step(): only the engine can update its parameters; call engine.step(), and leave out GradScaler "
-        "(section fp16 scales the loss)"
-    )
+    raise StepOrderError(f"{type(optimizer).__name__}.step(): only the engine can update its parameters; {_INSTEAD}")
 
 
 _only_the_engine_steps._wrapped_by_lr_sched = True  # type: ignore[attr-defined]  # torch's schedules need not wrap it
@@ -268,7 +269,7 @@ class EngineOptimizer(torch.optim.Optimizer):
     cur_scale = loss_scale
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        raise StepOrderError("optimizer.step(): only the engine can step; call engine.step()")
+        raise StepOrderError(f"optimizer.step(): only the engine can step; {_INSTEAD}")
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the values of the groups. `engine.save_checkpoint` saves the state."""

@@ -193,6 +193,7 @@ class PipelineEngine(DeepSpeedEngine):
         """
         self._require_training("train_batch")
         self._follow_growth()
+        self._residency.require_types()
         self._begin_step()
         self._walk(self.micro_batches, data_iter, self.module.loss_fn, trains=True)
         self._update({})

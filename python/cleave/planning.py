@@ -106,6 +106,7 @@ def _kept(module: torch.nn.Module, trace: Any, dtype: torch.dtype) -> int:
 def _main(path: str, config: str, as_json: str, factory: str, trace: str, *numbers: str) -> int:
     """Runs `cleave plan FILE.py:NAME`."""
     sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    sys.argv = [path]  # a file that reads arguments gets none
     made = runpy.run_path(path)
     try:
         if missing := [name for name in (factory, trace) if name and name not in made]:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from .errors import CleaveError
+from .errors import CleaveError, UsageError
 
 _FOLDERS, _CUDA_LIBRARIES = "CLEAVE_CUDA_LIBRARIES", ("libcublasLt", "libcudnn", "libnccl")
 DEEPSPEED_ENVIRONMENT_NAME = ".deepspeed_env"  # clients write variables for the environment of ranks there
@@ -16,13 +16,16 @@ def installed(file: str, variable: str = "") -> Path:
     """Returns a file of the build: named by an environment variable, in the package, or in the source tree.
 
     Raises:
+        UsageError: the variable names a missing file.
         CleaveError: not found.
     """
     here, named = Path(__file__).resolve().parent, os.environ.get(variable)
-    candidates = [*([Path(named)] if named else []), here / file, here.parents[1] / "build" / "release" / file]
+    candidates = [Path(named)] if named else [here / file, here.parents[1] / "build" / "release" / file]
     for path in candidates:
         if path.exists():
             return path
+    if named:
+        raise UsageError(f"{variable}: names a missing file (got {named}, expected {Path(file).name}); correct it or leave it out")
     where = ", ".join(map(str, candidates)) + (f" or {variable}" if variable else "")
     raise CleaveError(
         f"{Path(file).name}: not found in {where}; install the package again, or run cmake --build --preset release in a clone"

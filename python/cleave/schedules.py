@@ -181,4 +181,4 @@ def differs(section: Mapping[str, Any], groups: list[Any], chosen: bool) -> bool
     rates = {float(group["lr"]) if isinstance(group, dict) and "lr" in group else None for group in groups}
     params = section.get("params")
     lists = isinstance(params, Mapping) and any(map(_listed, params.values()))
-    return section.get("type") in _KINDS and (lists or (len(rates) > 1 if chosen else rates != {None}))
+    return str(section.get("type")) in _KINDS and (lists or (len(rates) > 1 if chosen else rates != {None}))

@@ -9,7 +9,7 @@ import torch
 
 from .batches import BatchedModule
 from .configuration import Configuration
-from .errors import StepOrderError, TrainingError, UsageError
+from .errors import StepOrderError, TrainingError, UsageError, names_the_call
 from .functions import is_of_level
 from .outputs import tensors_in
 from .partition import SameOnRanks
@@ -80,6 +80,7 @@ class SteppedModule(BatchedModule):
         self._leave_failed_backward()
         if torch.is_grad_enabled():
             self._follow_growth()
+            self._residency.require_types()
             if self._same:
                 self._same.check_batch(inputs, kwargs)
         try:
@@ -156,6 +157,7 @@ class SteppedModule(BatchedModule):
             self._in_step = self._unsummed = True
         self._unsummed = self._unsummed and self._unsynced
 
+    @names_the_call
     def backward(self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True) -> torch.Tensor:
         """Computes the gradients of a loss. Collective.
 
@@ -248,6 +250,7 @@ class SteppedModule(BatchedModule):
         self._losses.clear()
         self._has_gradients = self._own = False
 
+    @names_the_call
     def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
         """Updates the parameters on the last micro-batch of a step; otherwise only counts the micro-batch. Collective on updates.
 

@@ -18,7 +18,19 @@ from .held import HeldModule
 from .schedules import kind_of
 from .views import TORCH_TYPES
 
+_WITHOUT_DDP = "DistributedDataParallel: the engine already sums gradients over the ranks; use the engine without it"
+_READ_BY_DDP = "_ddp_params_and_buffers_to_ignore"  # attribute of a module
 _MOVABLE = {"hp_params", "optim_states"}  # kinds of state that offload_states moves
+
+
+class _NoDdp:
+    """Raises when DistributedDataParallel wraps the module of an engine. A copy of the module has no engine."""
+
+    def __iter__(self) -> Any:
+        raise UsageError(_WITHOUT_DDP)
+
+    def __reduce__(self) -> Any:
+        return tuple, ()
 
 
 class TrainedModule(HeldModule):
@@ -59,7 +71,7 @@ class TrainedModule(HeldModule):
 
     @property
     def _ddp_params_and_buffers_to_ignore(self) -> Any:
-        raise UsageError("DistributedDataParallel: the engine already sums gradients over the ranks; use the engine without it")
+        raise UsageError(_WITHOUT_DDP)
 
     def _why_hidden(self) -> str:
         """Returns the reason why parameters cannot show gradients, or an empty string."""
@@ -74,10 +86,13 @@ class TrainedModule(HeldModule):
         key, hidden = {"on": True, "off": False}.get(self._value("cleave.visible_gradients")), self._why_hidden()
         if key and hidden and self.global_rank == 0:
             print(f"warning: cleave.visible_gradients: has no effect: {hidden}", flush=True)
+        vars(self.module).setdefault(_READ_BY_DDP, _NoDdp())
         self._shown = ShownGradients(self._job, self._native, self._units, key, hidden)
 
     def _free(self) -> None:
         self._shown.close()
+        if isinstance(vars(self.module).get(_READ_BY_DDP), _NoDdp):
+            del self.module.__dict__[_READ_BY_DDP]
         super()._free()
 
     def next_rates(self) -> native.Rates:

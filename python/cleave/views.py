@@ -11,6 +11,7 @@ from .functions import level, outside_of_func
 from .units import ModuleUnits, Slot, ZeroParamStatus, describe, describe_shape
 
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_CONVERSIONS = {torch.float64: "double()", torch.float32: "float()", torch.float16: "half()", torch.bfloat16: "bfloat16()"}
 OUTSIDE = 0  # kind of passes outside of calls
 _AVAILABLE, _NOT_AVAILABLE = ZeroParamStatus.AVAILABLE, ZeroParamStatus.NOT_AVAILABLE
 
@@ -55,6 +56,7 @@ class ParameterViews:
         self._at: dict[int, Slot] = {}  # gathered parameters by address
         self._shown: list[list[_Shown]] = [[] for _ in range(count)]  # parameters of each unit in `_at`
         self._creates_graph = False  # the current backward can be differentiated again
+        self._typed = [slots[0].parameter for unit in units.units if (slots := [s for s in unit.slots if not s.has_bits])]
         self._attach()
 
     def _attach(self) -> None:
@@ -150,6 +152,23 @@ class ParameterViews:
                 f"{shown.slot.name}: its data was replaced, so it does not show the engine's values; change it inside "
                 "zero.GatheredParameters with modifier_rank, or with engine.set_parameter"
             )
+
+    def require_types(self) -> None:
+        """Checks that no conversion of the module replaced the data of its units, or the parameters themselves (the meta device)."""
+        if (first := next(self.module.parameters(), None)) is not None and first.is_meta:
+            raise UsageError(
+                "module: converted to the meta device after initialize, so it has no values; leave out the conversion, such as "
+                'module.to("meta")'
+            )
+        for parameter in self._typed:
+            if parameter.dtype is not self.torch_dtype or parameter.device.type != self.device.type:
+                name, moved = self.units.of_parameter[id(parameter)].name, parameter.device.type != self.device.type
+                call = f'to("{parameter.device.type}")' if moved else _CONVERSIONS.get(parameter.dtype, "to(...)")
+                got = f"got {parameter.dtype} on {parameter.device}, expected {self.torch_dtype} on {self.device}"
+                raise UsageError(
+                    f"{name}: converted after initialize, as by module.{call} ({got}); leave the conversion out, and select the type of "
+                    "the training with bf16 or fp16 in the ds_config"
+                )
 
     def require_values(self, parameters: Iterable[Any]) -> None:
         """Checks that parameters are whole, so that copies of them have values."""

@@ -133,7 +133,7 @@ class Init(contextlib.AbstractContextManager["Init"]):
         self.enabled = enabled
         if not enabled:
             return
-        zero = configuration_of(given).given.get("zero_optimization", {}) if given is not None else {"stage": 3}
+        zero = configuration_of(given).section("zero_optimization") if given is not None else {"stage": 3}
         Init._checks = bool(zero.get("enable_sanity_checks"))
         if (stage := zero.get("stage", 0)) != 3:
             raise UsageError(f"zero.Init: needs ZeRO stage 3 (got zero_optimization.stage {stage}); set 3, or leave zero.Init out")

@@ -104,6 +104,11 @@ class Planned(unittest.TestCase):
                 with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
                     self.assertEqual(planning._main(FILE, str(config), "", factory, "loss", "2", "8", "0", "0"), code)
                 self.assertIn(words, out.getvalue())
+            script = pathlib.Path(folder, "script.py")
+            script.write_text(
+                "import argparse, torch\nargparse.ArgumentParser().parse_args()\ndef make():\n  return torch.nn.Linear(2, 2)\n"
+            )
+            self.assertEqual(run(f"{script}:make").returncode, 0, "a file that parses arguments when it is imported")
             for target, words in (
                 (f"{folder}/a.py:make", "a.py: does not exist"),
                 (folder, "expected FILE.py:NAME, with NAME a function that returns a PyTorch module"),

@@ -1,5 +1,6 @@
 """The package names the CUDA libraries of Python packages for the engine and for the programs that it starts."""
 
+import _ctypes
 import os
 import pathlib
 import subprocess
@@ -35,6 +36,21 @@ class Programs(unittest.TestCase):
     def test_folders_that_the_user_names_stay(self) -> None:
         with tempfile.TemporaryDirectory() as name:
             self.assertEqual(self.named(pathlib.Path(name), CLEAVE_CUDA_LIBRARIES="/mine:/other"), ["/mine", "/other"])
+
+    def test_a_wrong_library_is_an_error_with_its_file(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            text = pathlib.Path(name, "f.py")
+            text.write_text("x = 1\n")
+            for file, said in (
+                (str(text), f"UsageError: {text}: not Cleave's library ("),
+                (_ctypes.__file__, "not Cleave's library ("),  # a library with other functions
+                (f"{name}/gone.so", f"UsageError: CLEAVE_LIBRARY: names a missing file (got {name}/gone.so, expected libcleave_c.so)"),
+            ):
+                code = "from cleave import job, native; native.library()"  # job has the exit codes
+                env = {**os.environ, "CLEAVE_LIBRARY": file}
+                done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertIn(said, done.stderr)
 
 
 if __name__ == "__main__":

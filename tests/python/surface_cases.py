@@ -36,6 +36,24 @@ def _mistake(which: str, folder: str) -> None:
         deepspeed.initialize(model=module, config={**config(0), "cleave": 5})
     if what == "no file":
         deepspeed.initialize(model=module, config="nowhere.json")
+    if what == "binary file":
+        deepspeed.initialize(model=module, config=_written(folder, b"\xff\x00"))
+    if what == "folder":
+        deepspeed.initialize(model=module, config=folder)
+    if what == "no base64":
+        deepspeed.initialize(model=module, config="A" * 77)
+    if what == "not finite":
+        deepspeed.initialize(model=module, config=config(0, optimizer={"type": "Adam", "params": {"betas": [0.9, float("nan")]}}))
+    if what == "no JSON":
+        deepspeed.initialize(model=module, config=config(0, bf16={"enabled": torch.float32}))
+    if what == "dotted":
+        deepspeed.initialize(model=module, config={"optimizer": 3, "optimizer.type": "Adam"})
+    if what == "scheduler":
+        deepspeed.initialize(model=module, config=config(0, scheduler={"type": [1]}))
+    if what == "value":
+        deepspeed.initialize(model=module, config=config(0, optimizer={"type": "NAdam", "params": {"lr": -1}}))
+    if what == "leaf":
+        deepspeed.initialize(model=module, config=config(0, zero_optimization={"leaf_module": {"classes": 5}}))
     if what == "twice":
         args = type("Args", (), {"deepspeed_config": "a.json"})
         deepspeed.initialize(args=args, model=module, config=config(0))
@@ -89,6 +107,36 @@ def _mistake(which: str, folder: str) -> None:
     if what == "load within":
         engine.backward(loss), engine.step()
         engine.load_checkpoint(folder)
+
+
+def _written(folder: str, data: bytes) -> str:
+    path = os.path.join(folder, "written.json")
+    with open(path, "wb") as file:
+        file.write(data)
+    return path
+
+
+def sections_of_null() -> list[Any]:
+    """Returns the optimizer of an engine with null sections, and that of its plan."""
+    made = {**config(0), "optimizer": None, "scheduler": None}
+    planned = deepspeed.plan(models.seeded(models.Mlp), made)
+    return [deepspeed.initialize(model=models.seeded(models.Mlp), config=made)[1], len(planned.ranks)]
+
+
+def destroyed() -> str:
+    """Returns the error of a call after destroy()."""
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(1))[0]
+    engine.destroy()
+    return plain.said_of(lambda: engine.backward(models.loss(engine, models.batch(0, 0, 0))))
+
+
+def saves_on_rank_0() -> None:
+    """Rank 0 saves alone."""
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2, cleave={"comm_timeout_s": 20}))[0]
+    steps(engine, 1)
+    if engine.global_rank == 0:
+        engine.save_checkpoint("unused")
+    steps(engine, 1)
 
 
 def raises(rank: int, where: str) -> None:

@@ -123,7 +123,16 @@ class Surface(unittest.TestCase):
             "unknown key": ["UsageError", 'gradient_cliping: unknown key; did you mean "gradient_clipping"?'],
             "stages": ["UsageError", "pipeline.stages: got 2 for a Mlp; pass a PipelineModule, or set 1"],
             "no section": ["UsageError", "cleave: expected an object, or null, got 5"],
-            "no file": ["UsageError", "nowhere.json: neither an existing file nor a configuration in base64"],
+            "no file": ["UsageError", "nowhere.json: does not exist in ", "; give the path of a ds_config.json, or a dictionary"],
+            "binary file": ["UsageError", "written.json: not a text file (expected JSON in UTF-8); give the path of a ds_config.json"],
+            "folder": ["UsageError", ": cannot be read (Is a directory); give the path of a ds_config.json"],
+            "no base64": ["UsageError", "config: neither an existing file nor a configuration in base64 (got AAAA"],
+            "not finite": ["UsageError", "optimizer.params.betas[1]: not a finite number (got nan, expected a number); correct"],
+            "no JSON": ["UsageError", "bf16.enabled: not a value of JSON (got a dtype, expected "],
+            "dotted": ["UsageError", "optimizer.type: conflicts with optimizer (got 3, expected a dictionary); leave one out"],
+            "scheduler": ["UsageError", "scheduler.type: expected one of ", "got a list of 1"],
+            "value": ["NotBuilt", "optimizer.params: not accepted by torch.optim.NAdam: Invalid learning rate: -1"],
+            "leaf": ["UsageError", "zero_optimization.leaf_module.classes: wrong type (got 5, expected a list of strings)"],
             "twice": ["UsageError", "config: conflicts with args.deepspeed_config"],
             "groups": [
                 "NotBuilt",
@@ -153,6 +162,19 @@ class Surface(unittest.TestCase):
         for which, words in expected.items():
             for word in words:
                 self.assertIn(word, said[which], which)
+
+    def test_sections_of_null_are_absent(self) -> None:
+        self.assertEqual(ranks.answers(1, CASES, "sections_of_null"), [[None, 1]])
+
+    def test_a_destroyed_engine_names_the_action(self) -> None:
+        [said] = ranks.answers(1, CASES, "destroyed")
+        self.assertIn("engine: was destroyed; call initialize again with the module for a new engine", said)
+
+    def test_a_rank_that_saves_alone_names_its_call(self) -> None:
+        ended = ranks.run(2, CASES, "saves_on_rank_0", timeout=60)
+        self.assertNotEqual(ended.code, 0)
+        for said in ("engine.save_checkpoint: ", "engine.backward: ranks make different calls: "):
+            self.assertIn(said, ended.output)
 
     def test_a_rank_that_throws_ends_the_others_with_its_reason(self) -> None:
         ended = ranks.run(2, CASES, "raises", 1, "throw", timeout=60)

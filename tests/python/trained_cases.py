@@ -6,6 +6,7 @@ Each returns JSON.
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import random
 from collections.abc import Callable
@@ -463,6 +464,8 @@ def refused() -> dict[str, str]:
     out = {
         "inner step": plain.said_of(pair.optimizer.step),
         "ddp around": plain.said_of(lambda: torch.nn.parallel.DistributedDataParallel(engine)),
+        "ddp of the module": plain.said_of(lambda: torch.nn.parallel.DistributedDataParallel(engine.module)),
+        "ddp of a copy": plain.said_of(lambda: torch.nn.parallel.DistributedDataParallel(copy.deepcopy(engine.module))),
         "ddp inside": plain.said_of(
             lambda: deepspeed.initialize(
                 model=torch.nn.parallel.DistributedDataParallel(models.Mlp()), optimizer=adamw(models.Mlp().parameters()), config=config(0)
@@ -478,6 +481,31 @@ def refused() -> dict[str, str]:
 
     out["complex"] = plain.said_of(lambda: Pair(Wave, 0))
     return out
+
+
+def converted(stage: int) -> dict[str, str]:
+    """Returns the errors of forwards after a conversion of the engine's module."""
+    out = {}
+    conversions: dict[str, Any] = {
+        "double": lambda m: m.double(),
+        "half": lambda m: m.half(),
+        "bfloat16": lambda m: m.layers.bfloat16(),
+        "meta": lambda m: m.to("meta"),
+        "same": lambda m: m.float().cpu(),
+    }
+    for name, convert in conversions.items():
+        pair = Pair(lambda: models.seeded(models.Mlp), stage)
+        convert(pair.engine.module)
+        x = models.batch(0, 0, pair.engine.global_rank)[0]
+        out[name] = plain.said_of(functools.partial(pair.engine, x.double() if name == "double" else x))
+    return out
+
+
+def scaled(stage: int) -> str:
+    """Returns the error of a GradScaler."""
+    pair, scaler = Pair(lambda: models.seeded(models.Mlp), stage), torch.amp.GradScaler("cpu")
+    scaler.scale(models.loss(pair.engine, models.batch(0, 0, pair.engine.global_rank))).backward()
+    return plain.said_of(lambda: scaler.step(pair.optimizer))
 
 
 def frozen_on_one_rank() -> None:

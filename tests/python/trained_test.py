@@ -117,11 +117,27 @@ class Refused(unittest.TestCase):
         for name, text in (
             ("inner step", "AdamW.step(): only the engine can update its parameters; call engine.step()"),
             ("ddp around", "the engine already sums gradients over the ranks"),
+            ("ddp of the module", "the engine already sums gradients over the ranks"),
+            ("ddp of a copy", "nothing"),
             ("ddp inside", "model: got a DistributedDataParallel"),
             ("fp64", "float64 is not supported; call model.float()"),
             ("complex", "wave: training of complex numbers is not supported"),
         ):
             self.assertIn(text, got[name], name)
+
+    def test_a_conversion_of_the_module_is_an_error_of_the_next_forward(self) -> None:
+        for stage in (0, 3):
+            got = on_two("converted", stage)
+            for name, dtype in (("double", "float64"), ("half", "float16"), ("bfloat16", "bfloat16")):
+                self.assertRegex(
+                    got[name], rf"\.weight: converted after initialize, as by module\.{name}\(\) \(got torch\.{dtype} on cpu, "
+                )
+            self.assertIn("module: converted to the meta device after initialize", got["meta"])
+            self.assertEqual(got["same"], "nothing")
+
+    def test_a_grad_scaler_is_named(self) -> None:
+        for stage in (0, 2):
+            self.assertIn("leave GradScaler out" if stage else "leave out GradScaler", on_two("scaled", stage))
 
     def test_modules_keep_their_16_bit_type(self) -> None:
         got = on_two("types_of_modules")

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from ..errors import UsageError
+
 _MARK = "_z3_leaf"
 
 
@@ -55,7 +57,10 @@ def mark_configured(model: torch.nn.Module, section: Mapping[str, Any]) -> list[
     tests: dict[str, Any] = {"names": lambda name, entry: name == entry, "name_suffixes": str.endswith}
     missing = []
     for kind in ("classes", *tests):
-        for entry in [entries] if isinstance(entries := section.get(kind) or [], str) else entries:
+        entries = [given] if isinstance(given := section.get(kind) or [], str) else given
+        if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
+            raise UsageError(f"zero_optimization.leaf_module.{kind}: wrong type (got {given!r}, expected a list of strings); correct it")
+        for entry in entries:
             if kind == "classes":
                 found = set_z3_leaf_modules(model, [entry], raise_if_not_found=False)
             else:
