@@ -114,7 +114,6 @@ void Profile::tell_times(bool together) {
     world_.all_gather(Tensor(all.data(), DType::fp64, {int64_t(all.size())}, MemoryKind::host),
                       Tensor(total_.data(), DType::fp64, {int64_t(columns)}, MemoryKind::host), stream,
                       {.what = "times of phases"});
-    stream.synchronize();
     of_ranks.clear();
     for (size_t r = 0; r < size_t(world_.size()); ++r)
       of_ranks.emplace_back(all.begin() + ptrdiff_t(r * columns), all.begin() + ptrdiff_t((r + 1) * columns));
@@ -132,7 +131,6 @@ Profile::Layers Profile::layers_of(const ProfiledEngine& engine, double seconds)
   Stream stream;
   world_.all_reduce(Tensor(sums.data(), DType::fp64, {int64_t(sums.size())}, MemoryKind::host), stream,
                     {.what = "times of layers"});
-  stream.synchronize();
   const MeshShape& mesh = engine.mesh;
   const double micros = double(config_.gradient_accumulation_steps),
                cut = double(mesh.tensor * mesh.sequence);

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "config_schema/read_config.h"

@@ -7,7 +7,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "kernels.md"
-FOLDERS = ["app", "checkpoint", "comm", "device", "kernels", "model", "offload", "optim", "pipeline", "plan", "python", "runtime",
+FOLDERS = ["app", "checkpoint", "comm", "device", "kernels", "model", "monitor", "offload", "optim", "pipeline", "plan", "python", "runtime",
            "tensor_parallel", "zero"]
 NO_STREAMS = ["kernels/cpu", "plan/bench"]  # waits for a library's threads; measures by waiting
 WAIT = re.compile(r"\bto_host<|\bcuda(Stream|Event|Device)Synchronize\(|\bcudaMemcpy\(|(\.|->)wait\(\)|(?<!void )(?<![\w:])synchronize\(\)")

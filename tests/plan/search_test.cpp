@@ -310,6 +310,33 @@ TEST(Predict, AddsTheTermsOfARoofline) {
   EXPECT_NEAR(plan::predict(other, t.plan, d).compute, time.compute * d.slowdown_fp32, 1e-9 * time.compute);
 }
 
+// Recomputed products take their time, and repeated norms and activation functions that of their traffic.
+TEST(Predict, CountsRepeatedWork) {
+  const auto planned_with = [](const std::string& recomputed) {
+    return *candidates()(
+        R"({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true},
+                             "activation_checkpointing": )" +
+            recomputed + "}",
+        true);
+  };
+  const auto flops = [](const plan::Candidate& t) {
+    double sum = 0;
+    for (const kernels::Work& w : t.plan.ranks[0].work) sum += w.flops;
+    return sum;
+  };
+  plan::DeviceModel d = slow();
+  d.memory = 1e30;
+  const plan::Candidate all = planned_with("{}"), again = planned_with(R"({"interval": 1})"),
+                        lean = planned_with(R"({"policy": "selective"})");
+  const double kept = plan::predict(all.config, all.plan, d).compute,
+               repeated = plan::predict(again.config, again.plan, d).compute;
+  EXPECT_GT(repeated, 1.2 * kept);
+  EXPECT_NEAR(repeated / kept, flops(again) / flops(all), 1e-9);
+  EXPECT_NEAR(plan::predict(lean.config, lean.plan, d).compute, kept, 1e-9 * kept);
+  d.memory = 1e6;
+  EXPECT_GT(plan::predict(lean.config, lean.plan, d).compute, 1.01 * kept);
+}
+
 TEST(Predict, TakesTheSoonerSideForOffloadedStateUnlessTheConfigurationSays) {
   plan::DeviceModel d = slow();
   auto candidate = [](const std::string& where) {

@@ -87,7 +87,7 @@ TEST(Timeline, CountsThatTheTensorAxisOverlapsProducts) {
     config::DsConfig c = config_for(1, 4, 1);
     c.tensor_parallel.autotp_size = 4, c.tensor_parallel.tp_overlap_comm = overlap;
     c.tensor_parallel.overlap_rows = 64;
-    const plan::JobPlan plan = plan_for(c, 4, [](const model::Axes& axes) {
+    const plan::JobPlan plan = testing::plan_for(c, 4, [](const model::Axes& axes) {
       return model::make_model(model::kGpt2,
                                {.vocab = 64, .positions = 512, .width = 64, .layers = 4, .heads = 4},
                                DType::fp32, 512, "long", axes);

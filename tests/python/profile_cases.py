@@ -15,6 +15,7 @@ import pipeline_cases
 import torch
 from engine_cases import config
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 WIDTH, ROWS = 256, 128
 FORWARD_S, BACKWARD_S = 0.02, 0.03
@@ -44,14 +45,15 @@ class Slow(models.Mlp):
 class Tall(nn.Module):
     """Two blocks of a matrix product each, and one in the module itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, recomputes: bool = False) -> None:
         super().__init__()
+        self._recomputes = recomputes
         self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(2)])
         self.last = nn.Parameter(torch.eye(WIDTH))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
-            x = block(x)
+            x = checkpoint(block, x, use_reentrant=False) if self._recomputes else block(x)
         return (x @ self.last).square().mean()
 
 
@@ -90,10 +92,10 @@ def timed(stage: int, own: bool, folder: str) -> dict[str, Any]:
     return {"lines": lines, "seconds": seconds}
 
 
-def profiled(section: dict[str, Any], own: bool = False, stage: int = 0) -> list[str]:
+def profiled(section: dict[str, Any], own: bool = False, stage: int = 0, recomputes: bool = False) -> list[str]:
     """Trains three steps of a module with a profile; returns the printed lines."""
     made = config(stage, gradient_accumulation_steps=2, flops_profiler={"enabled": True, **section})
-    engine = deepspeed.initialize(model=models.seeded(Tall), config=made)[0]
+    engine = deepspeed.initialize(model=models.seeded(Tall, 0, recomputes), config=made)[0]
     with _printed() as lines:
         for step in range(3):
             for _ in range(2):

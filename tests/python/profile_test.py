@@ -100,6 +100,12 @@ class Profiles(unittest.TestCase):
             self.assertIn(f"forward {forward:.3f} GFLOP, backward {backward:.3f} GFLOP", "\n".join(lines))
             self.assertEqual(table["blocks.0.1"][0], "0", "an activation")
 
+    def test_count_a_recomputation_in_its_module(self) -> None:
+        for stage in (0, 3):
+            table = rows(self.profile(False, stage, True))
+            for name, products in (("blocks.0.0", 3), ("blocks.1.0", 4), ("Tall", 3)):
+                self.assertEqual(table[name][2], f"{2 * products * LINEAR / 1e9:.3f}", name)
+
     def test_merge_modules_below_the_depth(self) -> None:
         one, none = (rows(self.profile(module_depth=depth)) for depth in (1, 0))
         self.assertEqual(set(one) - ALWAYS, {"Tall", "blocks"})
