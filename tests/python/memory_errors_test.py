@@ -91,7 +91,8 @@ class MemoryErrors(unittest.TestCase):
         self.assertEqual(ended.code, 3, ended.output)
         self.assertRegex(
             ended.output,
-            r"found by rank 0: cuda:0 .* has .* of its 1\.00 GiB free, and this rank needs .*,? (and )?CUDA 1\.00 GiB(| and NCCL .*) for itself",
+            r"found by rank 0: cuda:0 .* has .* of its 1\.00 GiB free, and this rank needs "
+            r".*,? (and )?CUDA 1\.00 GiB(| and NCCL .*) for itself",
         )
         self.assertNotIn("started", ended.output)
 
