@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from cleave import configuration, native, streams
+from cleave import configuration, handles, native, streams
 
 SEED, HOMES = "CLEAVE_INTERPRETED", "CLEAVE_INTERPRETED_HOMES"
 _BYTES = {0: 4, 1: 2, 2: 2, 3: 8, 7: 1}  # by type in the C interface
@@ -142,7 +142,7 @@ class Interpreted(native.NativeEngine):
     def release(self, unit: int) -> None:
         self.streams.move()
         self._read(unit, self._pointers[unit])
-        native._check(self._lib.cleave_release(self.handle, unit))
+        handles.check(self._lib.cleave_release(self.handle, unit))
         if not self.gathers(unit):
             self._staying[unit] = list(self._pointers[unit])
 
@@ -176,19 +176,19 @@ class Interpreted(native.NativeEngine):
 
     def show_gradients(self) -> None:
         self._shows = True
-        native._check(self._lib.cleave_show_gradients(self.handle))
+        handles.check(self._lib.cleave_show_gradients(self.handle))
         self.streams.wait()
 
     def send(self, link: int, address: int, size: int) -> None:
         self.streams.move()
         there = self.streams.write(address, size)
-        native._check(self._lib.cleave_send(self.handle, link, ctypes.c_void_p(there), ctypes.c_int64(size)))
+        handles.check(self._lib.cleave_send(self.handle, link, ctypes.c_void_p(there), ctypes.c_int64(size)))
         self.streams.free(there)
 
     def receive(self, link: int, address: int, size: int) -> None:
         self.streams.move()
         there = self.streams.write(address, size)
-        native._check(self._lib.cleave_receive(self.handle, link, ctypes.c_void_p(there), ctypes.c_int64(size)))
+        handles.check(self._lib.cleave_receive(self.handle, link, ctypes.c_void_p(there), ctypes.c_int64(size)))
         self.streams.wait()
         ctypes.memmove(address, there, size)
         self.streams.free(there)
