@@ -1,10 +1,16 @@
 #include "monitor/monitors.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "core/error.h"
+#include "core/write_error.h"
 #include "monitor/csv_monitor.h"
 #include "monitor/metrics.h"
 #include "monitor/tensorboard.h"
@@ -32,6 +38,15 @@ class Curves final : public Sink {
   File file_;
 };
 
+// Creates the folder. Opens no file of it, because a file may be a pipe whose reader comes later.
+void require_folder(const std::string& folder) {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  const int error = failed ? failed.value() : ::access(folder.c_str(), W_OK | X_OK) != 0 ? errno : 0;
+  require(error == 0, Exit::usage, "{}: cannot be created or written to: {}; {}", folder,
+          std::strerror(error), remedy_of_writing(error));
+}
+
 }  // namespace
 
 std::vector<std::unique_ptr<Sink>> monitors_of(const config::TensorBoardConfig& tensorboard,
@@ -44,8 +59,7 @@ std::vector<std::unique_ptr<Sink>> monitors_of(const config::TensorBoardConfig& 
   }
   if (csv.enabled) {
     CsvMonitor tables(csv.output_path, csv.job_name);
-    OutputFile(tables.path_of("Train/Samples/train_loss"),
-               OutputFile::Open::append);  // reports a wrong folder
+    require_folder(std::filesystem::path(tables.path_of("")).parent_path().string());
     sinks.push_back(std::make_unique<Curves<CsvMonitor>>("csv_monitor", std::move(tables)));
   }
   return sinks;

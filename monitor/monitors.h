@@ -9,8 +9,8 @@
 
 namespace cleave::monitor {
 
-// Returns a sink per enabled section. Starts a TensorBoard file and the CSV file of the loss; other CSV files
-// begin with their first row. Throws Error(usage) if one cannot be opened.
+// Returns a sink per enabled section. Starts a TensorBoard file, and creates the folder of CSV files, which
+// begin with their first row. Throws Error(usage) if it cannot.
 std::vector<std::unique_ptr<Sink>> monitors_of(const config::TensorBoardConfig& tensorboard,
                                                const config::CsvConfig& csv);
 
