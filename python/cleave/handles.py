@@ -66,6 +66,9 @@ def in_c(value: Any) -> Any:
     return c_double(value) if isinstance(value, float) else byref(value) if isinstance(value, ctypes.Structure) else value
 
 
+_IN_A_CHILD = "engine: not usable in a process that was forked from a rank, such as a DataLoader worker; call it in the rank itself"
+
+
 class Handle:
     """Base class of handles; methods have the names of the C functions without the prefix."""
 
@@ -81,6 +84,11 @@ class Handle:
         if not self._handle:
             raise CleaveError(self._gone)
         return self._handle
+
+    def require_rank(self) -> None:
+        """Checks that this process is the rank, also for work that needs no call of the library."""
+        if self._gone == _IN_A_CHILD:
+            raise CleaveError(self._gone)
 
     @property
     def freed(self) -> bool:
@@ -107,9 +115,7 @@ def _leave_behind() -> None:
     """In a forked child: what the parent uses stays, and calls are errors. Both would answer the other ranks."""
     for handle in list(_handles):
         handle._handle = c_void_p()
-        handle._gone = (
-            "engine: not usable in a process that was forked from a rank, such as a DataLoader worker; call it in the rank itself"
-        )
+        handle._gone = _IN_A_CHILD
 
 
 os.register_at_fork(after_in_child=_leave_behind)

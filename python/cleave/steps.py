@@ -76,7 +76,7 @@ class SteppedModule(BatchedModule):
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Calls the module. Gradients that reach the outputs go to the engine. Collective at stage 3."""
-        self._native.require_stream()
+        self._native.require_rank()
         self._leave_failed_backward()
         if torch.is_grad_enabled():
             self._follow_growth()
