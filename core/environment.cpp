@@ -20,7 +20,7 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_CUDNN", "off FILE", "off, or the file of libcudnn.so.9", "to look for cuDNN"},
     {"CLEAVE_WGMMA", "off", "off", "for the attention kernels of Hopper"},
     {"CLEAVE_GPU_EPILOGUES", "off", "off", "for the epilogues of cuBLASLt"},
-    {"CLEAVE_CHOICES", "off TEXT", "off, or a file", "for the file in the user's cache"},
+    {"CLEAVE_CHOICES", "off", "off", "for the file in the user's cache"},
     {"CLEAVE_NCCL", "FILE", "the file of libnccl.so.2", "to look for NCCL"},
     {"CLEAVE_NCCL_REGISTER", "on off", "on or off", "for off"},
     {"CLEAVE_GPU_TRANSPORT", "auto nccl ipc host", "auto, nccl, ipc or host", "for auto"},

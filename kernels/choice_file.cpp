@@ -80,8 +80,7 @@ void ChoiceFile::add(const std::string& name, const std::string& choice) {
 }
 
 std::string ChoiceFile::default_path() {
-  const std::string asked = environment_value("CLEAVE_CHOICES");
-  if (!asked.empty()) return asked == "off" ? "" : asked;
+  if (environment_value("CLEAVE_CHOICES") == "off") return {};
   const std::string folder = user_cache_folder();
   return folder.empty() ? "" : folder + "/choices";
 }

@@ -20,8 +20,7 @@ class ChoiceFile {
   std::map<std::string, std::string> read_new();
   void add(const std::string& name, const std::string& choice);
 
-  // $XDG_CACHE_HOME/cleave/choices or ~/.cache/cleave/choices, the file named by CLEAVE_CHOICES, or nothing
-  // if that is "off".
+  // $XDG_CACHE_HOME/cleave/choices or ~/.cache/cleave/choices; empty if CLEAVE_CHOICES is "off".
   static std::string default_path();
 
  private:
