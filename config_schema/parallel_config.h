@@ -24,7 +24,7 @@ struct CheckpointingConfig {
   CheckpointingPolicy policy = CheckpointingPolicy::full;
   bool lean = false;  // resolved from policy: layers keep less, without groups
   bool to_host = false;
-  bool partition = false;                     // over the tensor axis, if rows are not already cut
+  bool partition = false;                               // over the tensor axis, if rows are not already cut
   std::string full_layers = {}, selective_layers = {};  // "4,2,0,0"
   // Resolved from them: numbers of layers, by rank of the pipeline. A plan sets them for the policy `fit`.
   std::vector<int64_t> full = {}, selective = {};

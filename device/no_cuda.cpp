@@ -8,7 +8,8 @@
 namespace cleave {
 namespace {
 
-constexpr const char* kProblem = "this build has no CUDA backend; install the CUDA wheel, or build with cmake --preset cuda";
+constexpr const char* kProblem =
+    "this build has no CUDA backend; install the CUDA wheel, or build with cmake --preset cuda";
 
 }  // namespace
 

@@ -17,7 +17,7 @@ using Kind = WorkEntry::Kind;
 struct Rank {
   const RankWork& work;
   size_t next = 0;
-  std::vector<int> groups = {};  // of the work: indices in Replay::callers_
+  std::vector<int> groups = {};  // indices in Replay::callers_, by group of the work
   std::vector<double> streams = {}, events = {};
   double first_end = 0;
   Replayed counted = {};

@@ -65,7 +65,7 @@ struct Sample {
 };
 
 int64_t fitting_tokens(const AttentionForward& op, int64_t most_tokens, int64_t bytes_per_token) {
-  constexpr int64_t kRounding = int64_t{1} << 16;  // of the parts' begins
+  constexpr int64_t kRounding = int64_t{1} << 16;  // alignment of all tensors of a sample
   return std::min({op.seq, most_tokens, (TrialSpace::kBytes - kRounding) / bytes_per_token});
 }
 

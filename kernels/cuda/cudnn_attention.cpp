@@ -25,7 +25,7 @@ struct Plans {
   AttentionShape forward_shape, backward_shape;
   std::optional<CudnnPlan> forward, backward;
   QuerySums sums;  // summation of the backward
-  // Whether the results agree with the own kernels; nothing before a comparison.
+  // True if the results agree with the own kernels; empty before the first comparison.
   std::optional<bool> forward_agrees, backward_agrees;
 };
 

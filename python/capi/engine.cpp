@@ -148,14 +148,13 @@ struct Made {
     if (o.model_config) twin.emplace(config, name, o.model_config, stages.front());
   }
   plan::JobPlan plan(int world, plan::PlanRanks ranks) const {
-    return twin ? plan::plan_job(
-                      twin->config, world,
-                      [this](comm::Communicator& each, runtime::EngineOptions o) {
-                        o.device = options.engine.device, o.updates_last = true,
-                        o.rates_given = options.engine.rates_given;
-                        return twin->engine(each, o);
-                      },
-                      {.ranks = ranks})
+    return twin ? plan::plan_job(twin->config, world,
+                                 [this](comm::Communicator& each, runtime::EngineOptions o) {
+                                   o.device = options.engine.device, o.updates_last = true,
+                                   o.rates_given = options.engine.rates_given;
+                                   return twin->engine(each, o);
+                                 },
+                                 {.ranks = ranks})
                 : plan::plan_units(config, name, stages, options, world, ranks);
   }
   std::unique_ptr<cleave_engine> engine(comm::Communicator& ranks) const {

@@ -14,6 +14,19 @@ OVERLAP = {"tensor_parallel": {"autotp_size": 2, "tp_overlap_comm": True, "overl
            "gradient_accumulation_steps": 1}
 
 
+def with_value(config, path, value):
+    """Returns a copy of a configuration with a value at a path; "absent" removes the key."""
+    config = json.loads(json.dumps(config))
+    *sections, name = path.split(".")
+    at = config
+    for section in sections:
+        at = at.setdefault(section, {})
+    if value == "absent":
+        at.pop(name, None)
+    else:
+        at[name] = value
+    return config
+
 def schedule(kind, **params):
     return {"scheduler": {"type": kind, "params": params}}
 

@@ -11,26 +11,13 @@ import subprocess
 import unittest
 
 from app_test import AppTest, CLEAVE, ROOT
-from honoured_rows import COSINE, CYCLE, DECAY, ELSEWHERE, OUTPUTS, RANGE, ROWS, WARM, how_tested
+from honoured_rows import COSINE, CYCLE, DECAY, ELSEWHERE, OUTPUTS, RANGE, ROWS, WARM, how_tested, with_value
 
 BASE = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2}}}
 MODEL = {"model_type": "gpt2", "vocab_size": 2304, "n_positions": 64, "n_embd": 32, "n_layer": 4, "n_head": 4, "attn_pdrop": 0.0,
          "activation_function": "gelu_new"}
 PLANNED = {"memory", "bytes", "calls"}
-
-
-def with_value(config, path, value):
-    config = json.loads(json.dumps(config))
-    *sections, name = path.split(".")
-    at = config
-    for section in sections:
-        at = at.setdefault(section, {})
-    if value == "absent":
-        at.pop(name, None)
-    else:
-        at[name] = value
-    return config
 
 
 def free_port():

@@ -60,7 +60,7 @@ TEST(Timeline, SharesTheNetworkLinksOfANode) {
   EXPECT_DOUBLE_EQ(seconds(entries, {"g", 64, 8, 0}), 8);
 }
 
-// Two stages: the second starts when the message has arrived, and the sender goes on meanwhile.
+// Two stages: the second starts when the message has arrived; the first continues during the message.
 TEST(Timeline, MessagesBetweenStagesArriveAfterTheirTransfer) {
   const plan::RankWork first{
       .entries = {launch(3), record(kCompute, 1), wait(kComm, 1), message(Collective::send, 2, kComm, 1),

@@ -15,7 +15,7 @@ import compared_cases
 import drawn_cases
 import models
 import torch
-from cleave import native, utils
+from cleave import handles, utils
 from cleave.compare import script, torch_ranks
 from torch import nn
 from torch.nn import functional as F
@@ -40,7 +40,7 @@ def run_roles(role: str, folder: str, scripts: dict[str, Script]) -> bool:
         run(role == "subject")
         made.close()
     cleave.api.initialize = first
-    return native.library.cache_info().currsize > 0
+    return handles.library.cache_info().currsize > 0
 
 
 # ---- random modules ----

@@ -30,7 +30,7 @@ class _Streams:
     """Streams of torch on the interpreter's GPU."""
 
     def __init__(self, seed: int, gpu: int, count: int = 3) -> None:
-        self._library = library = native.library()
+        self._library = library = handles.library()
         for name in ("stream", "memory"):
             getattr(library, f"cleave_test_{name}").restype = ctypes.c_void_p
         library.cleave_test_changed.restype = ctypes.c_int64

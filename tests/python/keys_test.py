@@ -14,7 +14,7 @@ from typing import Any
 import ranks
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "app"))
-from honoured_rows import ROWS  # type: ignore[import-not-found]
+from honoured_rows import ROWS, with_value  # type: ignore[import-not-found]
 
 CASES = "keys_cases"
 BASE = {
@@ -27,19 +27,6 @@ AHEAD = {"zero_optimization.overlap_comm": "tests/runtime", "zero_optimization.s
 ON_GPUS = {"cleave.tf32", "cleave.tune_products", "cleave.product_choices", "cleave.deterministic"}
 # save_16bit_model writes whole weights with any value.
 ALWAYS = {"zero_optimization.stage3_gather_16bit_weights_on_model_save", "zero_optimization.stage3_gather_fp16_weights_on_model_save"}
-
-
-def with_value(config: Any, path: str, value: Any) -> Any:
-    config = json.loads(json.dumps(config))
-    *sections, name = path.split(".")
-    at = config
-    for section in sections:
-        at = at.setdefault(section, {})
-    if value == "absent":
-        at.pop(name, None)
-    else:
-        at[name] = value
-    return {key: value for key, value in config.items() if value != "absent"}
 
 
 def merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +42,8 @@ def jobs(more: dict[str, Any], folder: str) -> dict[int, list[Any]]:
         logs = {"comms_logger": {}} if what in ("calls", "bytes") else {}
         pair = []
         for i, value in enumerate((a, b)):
-            config = with_value(merged(merged({**BASE, **logs}, more), rest), key, value)
+            given = with_value(merged(merged({**BASE, **logs}, more), rest), key, value)
+            config = {name: item for name, item in given.items() if item != "absent"}
             pair.append(json.loads(json.dumps(config).replace("$DIR", f"{folder}/{key}/{i}").replace("1e-39", "1e-37")))
         made.setdefault(count, []).append([key, pair, what == "saved"])
     return made

@@ -46,7 +46,7 @@ class Programs(unittest.TestCase):
                 (_ctypes.__file__, "not Cleave's library ("),  # a library with other functions
                 (f"{name}/gone.so", f"UsageError: CLEAVE_LIBRARY: names a missing file (got {name}/gone.so, expected libcleave_c.so)"),
             ):
-                code = "from cleave import job, native; native.library()"  # job has the exit codes
+                code = "from cleave import handles, job; handles.library()"  # job has the exit codes
                 env = {**os.environ, "CLEAVE_LIBRARY": file}
                 done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
                 self.assertEqual(done.returncode, 2, done.stderr)
