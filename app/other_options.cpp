@@ -10,11 +10,11 @@ namespace {
 
 // A command suggests the first of the options `use` that it has. Otherwise it prints `says` if it has a
 // ds_config.
-struct Row {
+struct Suggestion {
   std::string_view name, use, says = {};
 };
 
-constexpr std::string_view kRanks = "start N ranks with cleave launch -n N -- train ...";
+constexpr std::string_view kStartRanks = "start N ranks with cleave launch -n N -- train ...";
 constexpr std::string_view kHosts =
     "start ranks on several hosts with cleave launch -H HOSTFILE -- train ...";
 constexpr std::string_view kModel = "--model takes the name of a preset, a config.json or a model folder";
@@ -36,26 +36,26 @@ constexpr std::string_view kOffloadOptimizer =
     "set zero_optimization.offload_optimizer.device in the ds_config";
 constexpr std::string_view kOffloadParam = "set zero_optimization.offload_param.device in the ds_config";
 constexpr std::string_view kType = "use --bf16 or --fp16";
-constexpr std::string_view kRecomputed = "set activation_checkpointing.interval in the ds_config";
+constexpr std::string_view kSetInterval = "set activation_checkpointing.interval in the ds_config";
 constexpr std::string_view kOptimizer = "set optimizer.type in the ds_config";
 constexpr std::string_view kLowestRate = "set scheduler.params in the ds_config";
 constexpr std::string_view kScale = "set the fp16 section of the ds_config";
 constexpr std::string_view kLora = "set cleave.lora in the ds_config";
-constexpr std::string_view kLog =
+constexpr std::string_view kSeeMetrics =
     "set steps_per_print in the ds_config; cleave train --metrics writes every step";
 constexpr std::string_view kMonitor = "set tensorboard or csv_monitor in the ds_config";
-constexpr std::string_view kCompile = "nothing is compiled at run time; leave it out";
+constexpr std::string_view kBuiltIn = "nothing is compiled at run time; leave it out";
 
-constexpr Row kRows[] = {
+constexpr Suggestion kSuggestions[] = {
     {"accumulate_grad_batches", "--gradient_accumulation_steps"},
     {"adam_eps", "--adam_epsilon"},
     {"attention_dropout", "", kModel},
     {"batch_size", "--per_device_train_batch_size", kMicroBatch},
-    {"checkpoint_activations", "", kRecomputed},
+    {"checkpoint_activations", "", kSetInterval},
     {"checkpoint_dir", "--output"},
     {"clip_grad", "--max_grad_norm"},
     {"clip_grad_norm", "--max_grad_norm"},
-    {"compile", "", kCompile},
+    {"compile", "", kBuiltIn},
     {"config", "--deepspeed_config"},
     {"config_file", "--deepspeed_config"},
     {"context_length", "--seq_len"},
@@ -70,14 +70,14 @@ constexpr Row kRows[] = {
     {"distributed_backend", "--transport"},
     {"ds_config", "--deepspeed_config"},
     {"dtype", "", kType},
-    {"dynamo_backend", "", kCompile},
+    {"dynamo_backend", "", kBuiltIn},
     {"eval_every", "--eval_interval"},
     {"eval_freq", "--eval_interval"},
     {"eval_iters", "", "evaluation always covers all of --eval_data; leave it out"},
     {"expert_model_parallel_size", "", kExperts},
     {"ffn_hidden_size", "", kModel},
     {"global_batch_size", "", kGlobalBatch},
-    {"gpus", "--num_gpus --world_size", kRanks},
+    {"gpus", "--num_gpus --world_size", kStartRanks},
     {"grad_accum_steps", "--gradient_accumulation_steps"},
     {"grad_clip", "--max_grad_norm"},
     {"gradient_clipping", "--max_grad_norm"},
@@ -89,7 +89,7 @@ constexpr Row kRows[] = {
     {"iters", "--steps"},
     {"learning_rate_schedule", "--lr_scheduler_type"},
     {"load", "", "--output names the folder to resume from, --model a folder to start from"},
-    {"log_interval", "", kLog},
+    {"log_interval", "", kSeeMetrics},
     {"lora_alpha", "", kLora},
     {"lora_r", "", kLora},
     {"lora_rank", "", kLora},
@@ -114,22 +114,22 @@ constexpr Row kRows[] = {
     {"min_lr", "", kLowestRate},
     {"mixed_precision", "", kType},
     {"model_parallel_size", "", kTensor},
-    {"multi_gpu", "", kRanks},
-    {"n_gpus", "--num_gpus --world_size", kRanks},
+    {"multi_gpu", "", kStartRanks},
+    {"n_gpus", "--num_gpus --world_size", kStartRanks},
     {"nnodes", "--num_nodes", kHosts},
     {"node_rank", "", kHosts},
-    {"nproc", "--world_size", kRanks},
-    {"nproc_per_node", "--nproc --world_size", kRanks},
+    {"nproc", "--world_size", kStartRanks},
+    {"nproc_per_node", "--nproc --world_size", kStartRanks},
     {"num_attention_heads", "", kModel},
     {"num_epochs", "--epochs"},
-    {"num_gpus", "--world_size", kRanks},
+    {"num_gpus", "--world_size", kStartRanks},
     {"num_iters", "--steps"},
     {"num_iterations", "--steps"},
     {"num_layers", "", kModel},
     {"num_layers_per_virtual_pipeline_stage", "", kVirtual},
     {"num_machines", "--num_nodes", kHosts},
     {"num_nodes", "", kHosts},
-    {"num_processes", "--nproc --world_size", kRanks},
+    {"num_processes", "--nproc --world_size", kStartRanks},
     {"num_steps", "--steps"},
     {"num_warmup_steps", "--warmup_steps"},
     {"offload", "", kOffload},
@@ -140,8 +140,8 @@ constexpr Row kRows[] = {
     {"pipeline_model_parallel_size", "", kPipeline},
     {"pipeline_parallel_size", "", kPipeline},
     {"precision", "", kType},
-    {"recompute_activations", "", kRecomputed},
-    {"recompute_granularity", "", kRecomputed},
+    {"recompute_activations", "", kSetInterval},
+    {"recompute_granularity", "", kSetInterval},
     {"save", "--output"},
     {"save_dir", "--output"},
     {"save_every", "--save_interval"},
@@ -175,7 +175,7 @@ constexpr Row kRows[] = {
     {"wandb_project", "", kMonitor},
     {"warmup", "--warmup_steps"},
     {"warmup_iters", "--warmup_steps"},
-    {"world_size", "--nproc", kRanks},
+    {"world_size", "--nproc", kStartRanks},
     {"zero_stage", "", kStage},
 };
 
@@ -186,10 +186,10 @@ bool has(const std::vector<std::string>& known, std::string_view option) {
 }  // namespace
 
 std::string equivalent_of(std::string_view option, const std::vector<std::string>& known) {
-  const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) {
+  const auto row = std::find_if(std::begin(kSuggestions), std::end(kSuggestions), [&](const Suggestion& r) {
     return option.starts_with("--") && r.name == option.substr(2);
   });
-  if (row == std::end(kRows)) return "";
+  if (row == std::end(kSuggestions)) return "";
   for (size_t begin = 0; begin < row->use.size();) {
     const size_t end = std::min(row->use.find(' ', begin), row->use.size());
     const std::string_view use = row->use.substr(begin, end - begin);

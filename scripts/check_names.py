@@ -2,7 +2,8 @@
 """Checks that a folder is a namespace and that no namespace defines a type twice.
 
 Two classes with one name in a program are undefined behavior that no compiler detects: the linker keeps one destructor for both. So each
-file uses the namespace of its folder, and a type at namespace scope has one definition.
+file uses the namespace of its folder, and a type at namespace scope has one definition. Some builds compile several files of a folder as
+one unit, so a constant or type that only one file can use also has one definition per folder and namespace.
 usage: check_names.py [ROOT]
 """
 import collections
@@ -14,6 +15,7 @@ GROUND = {"core", "device"}  # basic vocabulary in the namespace `cleave` itself
 # Folders with a shorter namespace name, and rooms with their own namespace.
 NAMES = {"config_schema": "config", "data/text": "text", "plan/bench": "bench", "python/capi": "capi"}
 TYPE = re.compile(r"^(?:template <.*>\s*)?(?:class|struct|union|enum(?: class| struct)?) (?:alignas\(\w+\) )?(\w+)(?: final)?(?: : [^;{]*)?\s*(?:\{|$)")
+CONSTANT = re.compile(r"^(?:constexpr|const|inline constexpr) [\w:<>, *&]*?\b(k[A-Z]\w*)(?:\[\w*\])*(?: =|\{|\[|$)")
 NAMESPACE = re.compile(r"^(?:inline )?namespace ?([\w:]*) \{$")
 # Forward declarations of names in other folders.
 FORWARD = re.compile(r"(?:(?:struct|class|enum class) \w+;.*\n|namespace \w+ \{\n|\}.*\n|\n|//.*\n)+")
@@ -27,7 +29,8 @@ def folder_of(path):
 
 
 def definitions(text):
-    """Returns (namespace, type) for each type at namespace scope with a name that other files can use."""
+    """Returns (namespace, name) for each type and constant at namespace scope; a part of the namespace of names that only this file can use
+    is empty."""
     spaces = []
     text = re.sub(r"^namespace \w[\w:]* \{\n.*\n\}$", "", text, flags=re.M)  # namespaces in one line have no end comment
     for line in text.splitlines():
@@ -35,8 +38,8 @@ def definitions(text):
             spaces.append(found[1])
         elif spaces and line == f"}}  // namespace {spaces[-1]}".rstrip():
             spaces.pop()
-        elif (found := TYPE.match(line)) and "" not in spaces:
-            yield "::".join(spaces), found[1]
+        elif found := TYPE.match(line) or CONSTANT.match(line):
+            yield tuple(spaces), found[1]
 
 
 def misplaced(name, text, folder):
@@ -59,8 +62,11 @@ def problems(root):
         text, folder = path.read_text(), folder_of(name)
         if folder in folders:
             yield from misplaced(name, text, folder)
-        for space, type_name in definitions(text):
-            where[f"{space}::{type_name}"].add(str(name))
+        for spaces, defined in definitions(text):
+            inside_file = f" of {folder}, in a namespace without a name," if "" in spaces else ""
+            in_units = name.suffix == ".cpp" and folder in folders and name.parts[0] != "tests" and name.parent.name != "isa"
+            if not inside_file or in_units:
+                where["::".join([*filter(None, spaces), defined]) + inside_file].add(str(name))
     for type_name, files in sorted(where.items()):
         of_product = [f for f in files if not f.startswith(("tests/", "examples/"))]
         if type_name.startswith("cleave") and of_product and len(files) > 1:

@@ -4,7 +4,7 @@ namespace cleave::comm {
 namespace {
 
 // Up to this size every rank computes the whole sum, which saves a wait and a copy.
-constexpr int64_t kDirectBytes = 64 << 10;
+constexpr int64_t kDirectStepBytes = 64 << 10;
 constexpr int64_t kAlignment = 64;  // of the blocks in a slot
 
 template <class Body>
@@ -113,7 +113,7 @@ IpcSteps IpcStepBuilder::all_reduce(int64_t element, int64_t numel) {
 
 void IpcStepBuilder::all_reduce_chunk(IpcSteps& steps, int64_t element, Range c) {
   const int64_t at = c.begin * element, bytes = c.size() * element;
-  const bool direct = size_ == 2 || bytes <= kDirectBytes;
+  const bool direct = size_ == 2 || bytes <= kDirectStepBytes;
   const auto of_rank = [&](int r) {
     const Range all = direct ? Range{0, c.size()} : part(c.size(), size_, r);
     return Range{all.begin * element, all.end * element};

@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kGoodbye = 5s;
-constexpr auto kNap = 200us;
+constexpr auto kLinkNap = 200us;
 
 }  // namespace
 
@@ -63,7 +63,7 @@ bool IpcLink::stream_is_done(Clock::time_point until) {
       if (!given_up_.empty()) release();
       if (given_up_.empty() && !group_.lost().empty()) break;
     }
-    std::this_thread::sleep_for(kNap);
+    std::this_thread::sleep_for(kLinkNap);
   }
   if (state != cudaSuccess) cudaGetLastError();
   return state == cudaSuccess;
@@ -80,7 +80,7 @@ bool IpcLink::others_have_closed(Clock::time_point until) {
     return !given_up_.empty();
   }();
   while (!all() && !given_up && group_.lost().empty() && Clock::now() < until)
-    std::this_thread::sleep_for(kNap);
+    std::this_thread::sleep_for(kLinkNap);
   return all();
 }
 

@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kSumRows = gemm_blocks::kChunkRows, kSumColumns = gemm_blocks::kColumnBlock;
 constexpr int64_t kOwnSums = int64_t{4} << 20;
 // The same for oneDNN, with blocks of whole rows: about as many sums as a cache holds.
-constexpr int64_t kSums = int64_t{2} << 20, kLeastRows = 64;
+constexpr int64_t kOnednnSums = int64_t{2} << 20, kLeastRows = 64;
 
 // A small operand as fp32: the operand, or a converted copy.
 class AsFloat {
@@ -125,7 +125,7 @@ void run_onednn(const Matmul& op, const float* bias) {
   gemm.bias = bias;
   if (op.c.dtype() == DType::fp32 || (op.c.dtype() == DType::bf16 && !op.accumulate))
     return onednn_gemm(gemm);
-  const int64_t rows = std::min(op.m(), std::max(kLeastRows, kSums / op.n() / kLeastRows * kLeastRows));
+  const int64_t rows = std::min(op.m(), std::max(kLeastRows, kOnednnSums / op.n() / kLeastRows * kLeastRows));
   const Scratch sums(rows * op.n() * 4);
   gemm.c = sums.data(), gemm.c_type = DType::fp32, gemm.accumulate = false;
   for (int64_t m0 = 0; m0 < op.m(); m0 += rows) {

@@ -58,7 +58,7 @@ bool run_together(const DenseWeightGradient& op, Stream& stream) {
   return true;
 }
 
-constexpr const char* kUnmeasured = "together, because the scratch is too small to measure";
+constexpr const char* kTogetherUnmeasured = "together, because the scratch is too small to measure";
 
 // Returns true if one product with its epilogue is faster than separate kernels for this shape. `added_to`
 // are the tensors that both accumulate into. Without measurements returns else_together.
@@ -75,13 +75,14 @@ bool faster_together(const Op& op, const std::string& what, std::vector<Tensor> 
   std::optional<std::string> chosen = choices.find(name);
   if (!chosen && measures(queue)) {
     const Untouched untouched(queue, std::move(added_to));
-    if (!untouched.fits()) return choices.keep(name, kUnmeasured, Choices::Reason::no_space) == kUnmeasured;
+    if (!untouched.fits())
+      return choices.keep(name, kTogetherUnmeasured, Choices::Reason::no_space) == kTogetherUnmeasured;
     const float together = milliseconds_of(queue, [&] { return run_together(op, stream); });
     const float separate = milliseconds_of(queue, [&] { return run_separately(op, stream), true; });
     untouched.restore();
     chosen = choices.keep(name, together < separate ? "together" : "apart");
   }
-  return chosen ? *chosen == "together" || *chosen == kUnmeasured : else_together;
+  return chosen ? *chosen == "together" || *chosen == kTogetherUnmeasured : else_together;
 }
 
 constexpr const char *kNoKernel = "the library has no kernel for a small trial",

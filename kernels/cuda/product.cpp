@@ -263,13 +263,13 @@ int64_t rows_to_measure(const Shape3& s, const CudaQueue& queue) {
   return rows == s.m ? rows : rows < kFewest ? 0 : rows / kFewest * kFewest;
 }
 
-constexpr const char* kUnmeasured = "the first, because the scratch is too small to measure";
+constexpr const char* kFirstUnmeasured = "the first, because the scratch is too small to measure";
 
 // Name of the fastest offered algorithm, and the number of measured rows if not all were measured.
 std::string measured(const std::vector<cublasLtMatmulAlgo_t>& offered, const Shape3& s,
                      const Product& product, cublasLtHandle_t handle, CudaQueue& queue) {
   const int64_t rows = rows_to_measure(s, queue);
-  if (rows == 0) return kUnmeasured;
+  if (rows == 0) return kFirstUnmeasured;
   Choice part;
   describe(part, s, rows, queue);
   part.point(product.dbias.defined() ? product.dbias.raw() : product.op.bias.raw(), product.hidden.raw(),
@@ -302,8 +302,8 @@ void choose(Choice& p, const Shape3& s, const Product& product, cublasLtHandle_t
   std::optional<std::string> chosen = choices.find(name);
   if (!chosen && !queue.capturing() && offered.size() > 1) {
     const std::string fastest = measured(offered, s, product, handle, queue);
-    chosen = choices.keep(name, fastest,
-                          fastest == kUnmeasured ? Choices::Reason::no_space : Choices::Reason::measured);
+    chosen = choices.keep(
+        name, fastest, fastest == kFirstUnmeasured ? Choices::Reason::no_space : Choices::Reason::measured);
   }
   const auto algorithm = chosen ? algorithm_of(*chosen) : std::nullopt;
   if (!algorithm) return;
