@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "comm/together.h"
 #include "config_schema/summary.h"
@@ -239,6 +240,13 @@ int64_t EngineBase::require_state(const std::string& name, int kind, bool bits) 
 std::vector<float> EngineBase::parameter(const std::string& name, int kind) {
   std::vector<float> whole(size_t(require_state(name, kind, false)));
   read_whole(name, kind, tensor_of(whole));
+  return whole;
+}
+
+std::vector<float> EngineBase::own_master(const std::string& name) {
+  std::vector<float> whole(size_t(require_state(name, 0, false)), std::numeric_limits<float>::quiet_NaN());
+  synchronize();
+  read_own_master(*core().rank, name, whole, core().streams->compute);
   return whole;
 }
 

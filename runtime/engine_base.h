@@ -129,6 +129,8 @@ class EngineBase {
   // Returns one kind of a whole parameter in fp32, gathered from its slices. Throws Error(usage) for an
   // unknown name, and for optimizer state of a frozen parameter. Collective.
   std::vector<float> parameter(const std::string& name, int kind = 0);
+  // Returns a parameter's master with NaN for elements that another rank updates.
+  std::vector<float> own_master(const std::string& name);
   // Returns the 64-bit words of a whole parameter that is not a number (UnitSpec::word). Otherwise as
   // `parameter`.
   std::vector<int64_t> bits(const std::string& name);

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; callers must compare it with cleave_c_version(). */
-#define CLEAVE_C_VERSION 16
+#define CLEAVE_C_VERSION 17
 CLEAVE_C int cleave_c_version(void);
 CLEAVE_C const char* cleave_version(void); /* of the library, "0.1.0" */
 CLEAVE_C const char* cleave_error(void);   /* message of this thread's last failed call */
@@ -165,6 +165,9 @@ CLEAVE_C int cleave_engine_facts(cleave_engine* engine, char** facts);
  * kinds, or "gradient" for the gradient of the loss, averaged, unscaled and before clipping,
  * between the last pass of a step and cleave_finish_step. Collective. */
 CLEAVE_C int cleave_get_state(cleave_engine* engine, const char* kind, const char* parameter, float* value);
+/* Reads the elements of a parameter's master that this rank updates, in fp32; the others become NaN. Not
+ * collective. */
+CLEAVE_C int cleave_own_master(cleave_engine* engine, const char* parameter, float* value);
 /* Overwrites this rank's part of a state; all ranks pass the same values. Parameters must come in
  * the order of their units. cleave_publish makes new masters visible to passes. Norm, clipping and
  * update use a gradient that was set; error usage (2) if updates do not wait for all gradients.

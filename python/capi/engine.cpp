@@ -412,6 +412,13 @@ int cleave_get_state(cleave_engine* engine, const char* kind, const char* parame
   });
 }
 
+int cleave_own_master(cleave_engine* engine, const char* parameter, float* value) {
+  return call(engine, [&](cleave_engine& e) {
+    const std::vector<float> whole = e.own_master(&given(parameter, "parameter"));
+    std::copy(whole.begin(), whole.end(), &given(value, "value"));
+  });
+}
+
 int cleave_put_state(cleave_engine* engine, const char* kind, const char* parameter, int64_t count,
                      float* value) {
   return call(engine, [&](cleave_engine& e) {

@@ -48,6 +48,7 @@ struct cleave_engine : std::enable_shared_from_this<cleave_engine> {
 
   virtual std::vector<float> parameter(const std::string& name, int kind) = 0;
   virtual void write_parameter(const std::string& name, std::span<float> whole, int kind) = 0;
+  virtual std::vector<float> own_master(const std::string& name) = 0;
   // Opens a saved checkpoint with the engine's parameter names.
   virtual cleave::runtime::SavedTraining opened(const std::string& folder, const std::string& tag) = 0;
   // Returns the client record of a checkpoint: the caller's, with the additions of the engine.
@@ -85,6 +86,7 @@ struct UnitEngine : cleave_engine {
   void write_parameter(const std::string& name, std::span<float> whole, int kind) override {
     engine.write_parameter(name, whole, kind);
   }
+  std::vector<float> own_master(const std::string& name) override { return engine.own_master(name); }
   runtime::SavedTraining opened(const std::string& folder, const std::string& tag) override;
 
   std::vector<UnitSpec> units;

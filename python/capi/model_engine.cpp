@@ -161,6 +161,12 @@ std::vector<float> ModelEngine::parameter(const std::string& name, int kind) {
   return p.input_first ? turned(whole, p.shape[0], p.shape[1]) : whole;
 }
 
+std::vector<float> ModelEngine::own_master(const std::string& name) {
+  const runtime::TwinModel::Parameter& p = twin.known(name);
+  std::vector<float> whole = engine->own_master(p.name);
+  return p.input_first ? turned(whole, p.shape[0], p.shape[1]) : whole;
+}
+
 void ModelEngine::write_parameter(const std::string& name, std::span<float> whole, int kind) {
   const runtime::TwinModel::Parameter& p = twin.known(name);
   if (!p.input_first) return engine->write_parameter(p.name, whole, kind);

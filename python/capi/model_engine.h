@@ -39,6 +39,7 @@ struct ModelEngine : cleave_engine {
   void write_gradient(const std::string& name, std::span<const float> whole) override;
   std::vector<float> parameter(const std::string& name, int kind) override;
   void write_parameter(const std::string& name, std::span<float> whole, int kind) override;
+  std::vector<float> own_master(const std::string& name) override;
   runtime::SavedTraining opened(const std::string& folder, const std::string& tag) override {
     return twin.opened(folder, tag);
   }

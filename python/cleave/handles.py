@@ -12,7 +12,7 @@ from typing import Any
 from .errors import CleaveError, UsageError, error_of
 from .programs import installed, name_cuda_libraries
 
-_C_VERSION = 16
+_C_VERSION = 17
 
 
 @functools.cache

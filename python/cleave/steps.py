@@ -294,6 +294,7 @@ class SteppedModule(BatchedModule):
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
         assert self.optimizer is not None
         self._residency.require_views()
+        self._residency.require_followed()
         self._shown.end_step()
         if not self._shown.is_complete():  # no backward was the last one: the script ends the step by itself
             self._pause_frozen()

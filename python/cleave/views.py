@@ -74,6 +74,8 @@ class ParameterViews:
                 self._shown[u] = []
         self.engine.end_pass()
         self._staying = [each for shown in self._views.values() for each in shown]
+        trained = [shown.slot for shown in self._staying if shown.slot.trains and self.torch_dtype is not torch.float32]
+        self._following = {slot: slot.parameter._version for slot in trained}
 
     def _take_away(self, u: int) -> None:
         """Removes the values of a unit's parameters."""
@@ -151,6 +153,27 @@ class ParameterViews:
             raise UsageError(
                 f"{shown.slot.name}: its data was replaced, so it does not show the engine's values; change it inside "
                 "zero.GatheredParameters with modifier_rank, or with engine.set_parameter"
+            )
+
+    def require_followed(self) -> None:
+        """Checks that no script changed 16-bit parameters in place: the next update computes them from their fp32 masters."""
+        for slot, version in self._following.items():
+            if (now := slot.parameter._version) != version:
+                self._require_master(slot)
+                self._following[slot] = now
+
+    def _require_master(self, slot: Slot) -> None:
+        value = slot.parameter.detach().cpu()
+        master = torch.empty(slot.whole, dtype=torch.float32)
+        self.engine.own_master(slot.name, master.data_ptr())
+        master = slot.cut.part_of(master) if slot.cut else master
+        expected = master.to(value.dtype)
+        if (differs := (expected != value) & ~master.isnan()).any():
+            at = tuple(differs.nonzero()[0].tolist())
+            raise UsageError(
+                f"{slot.name}: changed in place, but the update computes {self.torch_dtype} parameters from fp32 masters, which still have "
+                f"the old values (got {value[at].item():.6g} at {list(at)}, expected {expected[at].item():.6g}); change it inside "
+                "zero.GatheredParameters with modifier_rank, or with engine.load_module_state_dict or engine.set_parameter"
             )
 
     def require_types(self) -> None:

@@ -131,6 +131,16 @@ void read_state(RankState& rank, const std::string& name, int kind, Tensor whole
   }
 }
 
+void read_own_master(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute) {
+  for (int u = 0; u < rank.store.units(); ++u) {
+    const zero::FlatLayout& layout = rank.store.layout(u);
+    for (const zero::FlatLayout::Piece& piece : layout.pieces(rank.store.slice(u)))
+      if (layout.param(piece.param).name == name)
+        rank.saved->read(u, 0, Range{0, piece.elements.size()}.shifted(piece.offset),
+                         view_of(whole, piece.elements), compute);
+  }
+}
+
 void read_gradient(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute) {
   Stream host;
   for (int u = 0; u < rank.store.units(); ++u) {

@@ -16,6 +16,9 @@ std::vector<checkpoint::Record> records_to_load(RankState& rank, Stream& compute
 // Copies this rank's saved part of one kind of a parameter's state (SavedState::kinds) to its elements of
 // `whole`, in host memory: fp32, or int64 for the words of a unit without numbers.
 void read_state(RankState& rank, const std::string& name, int kind, Tensor whole, Stream& compute);
+// Copies the elements of a parameter's master that this rank updates, in fp32 and host memory. Others of
+// `whole` stay unchanged.
+void read_own_master(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute);
 // Like read_state for the reduced gradient, as summed.
 void read_gradient(RankState& rank, const std::string& name, std::span<float> whole, Stream& compute);
 // Copies this rank's own gradient of the step so far, at stages 0 and 1: before its sum over the ranks of a

@@ -103,6 +103,45 @@ def checked() -> list[str]:
     return [*said, plain.said_of(lambda: change(None)), plain.said_of(lambda: change(0))]
 
 
+def changed_in_place(stages: list[int]) -> dict[str, Any]:
+    """Returns the errors of steps after changes of trained weights in place, by stage, type and change."""
+    said: dict[str, Any] = {}
+    for stage, precision in itertools.product(stages, ("fp32", "bf16", "fp16")):
+
+        def told(change: Any, stage: int = stage, precision: str = precision) -> str:
+            engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(stage, **{precision: {"enabled": True}}))[0]
+            steps(engine, 1)
+            with torch.no_grad():
+                change(engine)
+            said = plain.said_of(lambda: steps(engine, 1, 1))
+            engine.destroy()
+            return said
+
+        def restored(engine: Any) -> None:
+            saved = [p.clone() for p in engine.module.parameters()]
+            for p in engine.module.parameters():
+                p.zero_()
+            for p, value in zip(engine.module.parameters(), saved, strict=True):
+                p.copy_(value)
+
+        def gathered(engine: Any) -> None:
+            with deepspeed.zero.GatheredParameters(list(engine.module.parameters()), modifier_rank=0):
+                for p in engine.module.parameters():
+                    p.mul_(0.5)
+
+        halved = {name: value * 0.5 for name, value in models.seeded(models.Mlp).state_dict().items()}
+        changes = {
+            "added": lambda engine: [p.add_(1) for p in engine.module.parameters()],
+            "loaded": lambda engine: engine.module.load_state_dict(halved),
+            "not a number": lambda engine: [p.fill_(float("nan")) for p in engine.module.parameters()],
+            "restored": restored,
+            "gathered": gathered,
+            "by the engine": lambda engine: engine.load_module_state_dict(halved),
+        }
+        said |= {f"{stage} {precision} {name}": told(change) for name, change in changes.items()}
+    return said
+
+
 def built_sharded() -> dict[str, Any]:
     """Builds a model under zero.Init; returns the memory of a rank, a change before there is an engine, and the difference of losses from
     torch's."""

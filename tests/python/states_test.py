@@ -32,6 +32,18 @@ class States(unittest.TestCase):
         lost = "UsageError: GatheredParameters: an in-place modification is lost without modifier_rank; set it to the rank of the change"
         self.assertEqual(ranks.answers(2, CASES, "checked"), [[lost, "nothing"] * 2] * 2)
 
+    def test_a_step_refuses_16_bit_weights_that_differ_from_their_masters(self) -> None:
+        for said in ranks.answers(2, CASES, "changed_in_place", [0, 1, 2]):
+            self.assertEqual(len(said), 3 * 3 * 6)
+            for case, error in said.items():
+                _, precision, change = case.split(" ", 2)
+                undone = precision != "fp32" and change in ("added", "loaded", "not a number")
+                if undone:
+                    self.assertIn("changed in place, but the update computes torch.", error, case)
+                    self.assertIn("change it inside zero.GatheredParameters with modifier_rank, or with engine.", error, case)
+                elif change != "not a number":
+                    self.assertEqual(error, "nothing", case)
+
     def test_an_engine_takes_the_memory_of_a_module_with_its_values(self) -> None:
         [[parameters, most]] = ranks.answers(1, CASES, "handed_over")
         self.assertGreater(most, parameters / 2, "weights in 16 bits")
