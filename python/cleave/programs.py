@@ -1,7 +1,10 @@
 """Installed files of the package: the native library, and the `cleave` program with its other names."""
 
+import contextlib
 import importlib.util
 import os
+import platform
+import runpy
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -42,8 +45,20 @@ def name_cuda_libraries() -> None:
         os.environ[_FOLDERS] = ":".join(folders)
 
 
+def _version_of_torch() -> str:
+    """Returns the version of torch with that of its CUDA, without the time of an import."""
+    package = importlib.util.find_spec("torch")
+    for folder in package.submodule_search_locations or () if package else ():
+        with contextlib.suppress(Exception):  # a damaged installation
+            return str(runpy.run_path(f"{folder}/version.py")["__version__"])
+    return "unknown" if package else "not installed"
+
+
 def main() -> NoReturn:
     """Runs `cleave`, `deepspeed` (the launcher with the DeepSpeed command line) or `ds_report`, by the name of this program."""
     name_cuda_libraries()
     name = Path(sys.argv[0]).stem
-    os.execv(installed("bin/cleave"), [*(["cleave", "report"] if name == "ds_report" else [name]), *sys.argv[1:]])
+    arguments = [*(["cleave", "report"] if name == "ds_report" else [name]), *sys.argv[1:]]
+    if arguments == ["cleave", "report"]:  # a table, without --json
+        print(f"python        {platform.python_version()}, torch {_version_of_torch()}", flush=True)
+    os.execv(installed("bin/cleave"), arguments)

@@ -1,12 +1,17 @@
 """The package names the CUDA libraries of Python packages for the engine and for the programs that it starts."""
 
 import _ctypes
+import json
 import os
 import pathlib
+import platform
+import re
 import subprocess
 import sys
 import tempfile
 import unittest
+
+import torch
 
 CODE = "import os; from cleave import programs; programs.name_cuda_libraries(); print(os.environ.get('CLEAVE_CUDA_LIBRARIES', ''))"
 FILES = (
@@ -36,6 +41,18 @@ class Programs(unittest.TestCase):
     def test_folders_that_the_user_names_stay(self) -> None:
         with tempfile.TemporaryDirectory() as name:
             self.assertEqual(self.named(pathlib.Path(name), CLEAVE_CUDA_LIBRARIES="/mine:/other"), ["/mine", "/other"])
+
+    def test_a_report_names_the_versions_of_python_and_torch(self) -> None:
+        code = "import sys; sys.argv = {}; from cleave import programs; programs.main()"
+        table, other = (
+            subprocess.run([sys.executable, "-c", code.format(line)], capture_output=True, text=True, check=True).stdout
+            for line in (["ds_report"], ["cleave", "report", "--json"])
+        )
+        got = re.match(r"python        ([\d.]+), torch (\S+)\n", table)
+        assert got, table
+        self.assertEqual(got[1], platform.python_version())
+        self.assertEqual(got[2], torch.__version__)
+        json.loads(other)
 
     def test_a_wrong_library_is_an_error_with_its_file(self) -> None:
         with tempfile.TemporaryDirectory() as name:
