@@ -23,6 +23,8 @@ int run_import(const Arguments& arguments);
 int run_export(const Arguments& arguments);
 int run_bench(const Arguments& arguments);
 int run_report(const Arguments& arguments);
+int run_runs(const Arguments& arguments);
+int run_top(const Arguments& arguments);
 
 struct Command {
   const char* name;
@@ -42,6 +44,8 @@ inline constexpr Command kCommands[] = {
      run_compare},
     {"eval", "compute the loss of a checkpoint on data", run_eval},
     {"generate", "sample text from a checkpoint", run_generate},
+    {"top", "show a run in the terminal until it ends", run_top},
+    {"runs", "compare runs: results, curves, and settings that differ", run_runs},
     {"inspect", "list the contents of a checkpoint", run_inspect},
     {"verify", "compare every byte of a checkpoint with its checksum", run_verify},
     {"digest", "print layout-independent hashes of a checkpoint", run_digest},

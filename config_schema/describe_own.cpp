@@ -123,6 +123,10 @@ void describe_own(Keys& k, DsConfig& c) {
              "or auto (a GPU rank measures both at the start and takes the faster one)")
       .inert_if(c.zero.offload_optimizer.device == OffloadDevice::none,
                 "zero_optimization.offload_optimizer.device is none");
+  k.honoured("http", &c.http,
+             "port, or ADDRESS:PORT, on which rank 0 serves a page about the run, its state (/status) and "
+             "metrics for "
+             "Prometheus (/metrics); an address of other hosts requires CLEAVE_HTTP_TOKEN");
   describe_lora(k, c.lora);
   describe_fp8(k, c);
 }

@@ -193,6 +193,7 @@ struct DsConfig {
   bool deterministic = true;    // false: GPU libraries may add in any order
   bool tune_products = true;    // measure GPU products at the first use of a shape
   std::string product_choices;  // metrics of an earlier run with choices to reuse; empty: none
+  std::string http;             // address of the page of a run; empty: none
   bool bf16_enabled = false;
   bool check_grad_overflow = true;        // bf16
   Precision precision = Precision::fp32;  // resolved from fp16.enabled and bf16.enabled

@@ -81,26 +81,26 @@ std::string to_json(const StepMetrics& m) {
 MetricsFile::MetricsFile(const std::string& path, bool append)
     : file_(prepared(path, append), append ? OutputFile::Open::append : OutputFile::Open::replace) {}
 
-void MetricsFile::event(std::string_view name, std::string_view fields) {
+void MetricsLines::event(std::string_view name, std::string_view fields) {
   const auto members = nlohmann::ordered_json::parse(fields, nullptr, /*allow_exceptions=*/false);
   CHECK(members.is_object(), "metrics event {}: expected a JSON object, got {}", name, fields);
   nlohmann::ordered_json line{{"event", name}};
   for (const auto& [key, value] : members.items())
     if (key != "event") line[key] = value;
-  file_.write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write(line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-void MetricsFile::start(std::string_view fields) { event("start", fields); }
-void MetricsFile::end(std::string_view fields) { event("end", fields); }
-void MetricsFile::evaluation(const EvaluationMetrics& m) {
+void MetricsLines::start(std::string_view fields) { event("start", fields); }
+void MetricsLines::end(std::string_view fields) { event("end", fields); }
+void MetricsLines::evaluation(const EvaluationMetrics& m) {
   const std::string data = m.data.empty() ? "" : fmt::format(R"("data":{},)", nlohmann::json(m.data).dump());
   const std::string accuracy = m.accuracy ? fmt::format(R"(,"accuracy":{})", number(*m.accuracy)) : "";
-  file_.write(
+  write(
       fmt::format(R"({{"event":"evaluation","step":{},"epoch":{},{}"validation_loss":{},"perplexity":{}{}}})",
                   m.step, number(m.epoch), data, number(m.loss), number(m.perplexity()), accuracy) +
       "\n");
 }
-void MetricsFile::choices(const std::map<std::string, std::string>& made) {
+void MetricsLines::choices(const std::map<std::string, std::string>& made) {
   event("choices", nlohmann::json{{"choices", made}}.dump());
 }
 
@@ -123,7 +123,7 @@ std::map<std::string, std::string> choices_in(const std::string& path) {
   return found;
 }
 
-void MetricsFile::step(const StepMetrics& metrics) { file_.write(to_json(metrics) + "\n"); }
+void MetricsLines::step(const StepMetrics& metrics) { write(to_json(metrics) + "\n"); }
 
 std::string line_of(const StepMetrics& m) {
   return fmt::format("step={}, skipped={}, lr=[{:g}], loss={:.6g}", m.step, m.skipped_total, m.lr, m.loss);

@@ -46,12 +46,10 @@ struct EvaluationMetrics {
   double perplexity() const;
 };
 
-class MetricsFile {
+// Makes the lines of the events of a run.
+class MetricsLines {
  public:
-  // append: a resumed run adds to an existing file, and removes an incomplete last line of a killed run.
-  // Repeated steps appear again; the later line counts. Throws Error(usage) if the file cannot be opened.
-  explicit MetricsFile(const std::string& path, bool append = false);
-
+  virtual ~MetricsLines() = default;
   // `fields` is the text of a JSON object; the line is {"event": "start", ...its members in order}.
   void start(std::string_view fields);
   void step(const StepMetrics& metrics);
@@ -64,8 +62,18 @@ class MetricsFile {
   void end(std::string_view fields);
 
  private:
+  virtual void write(const std::string& line) = 0;  // with a newline
   void event(std::string_view name, std::string_view fields);
+};
 
+class MetricsFile final : public MetricsLines {
+ public:
+  // append: a resumed run adds to an existing file, and removes an incomplete last line of a killed run.
+  // Repeated steps appear again; the later line counts. Throws Error(usage) if the file cannot be opened.
+  explicit MetricsFile(const std::string& path, bool append = false);
+
+ private:
+  void write(const std::string& line) override { file_.write(line); }
   OutputFile file_;
 };
 

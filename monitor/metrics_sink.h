@@ -1,6 +1,8 @@
-// Writes the events of a training to a metrics file.
+// Gives the events of a training to metrics: a file, or the state of a live run.
 #pragma once
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "monitor/metrics.h"
 #include "monitor/sink.h"
@@ -10,18 +12,20 @@ namespace cleave::monitor {
 class MetricsSink final : public Sink {
  public:
   using Sink::take;
-  // As MetricsFile.
-  explicit MetricsSink(const std::string& path, bool append = false) : file_(path, append) {}
-  std::string name() const override { return "--metrics"; }
+  // name: of the option or key that asks for it.
+  MetricsSink(std::string name, std::unique_ptr<MetricsLines> lines)
+      : name_(std::move(name)), lines_(std::move(lines)) {}
+  std::string name() const override { return name_; }
   EventKinds takes() const override { return kinds_of<Started, Stepped, Evaluated, Chosen, Ended>(); }
-  void take(const Started& e) override { file_.start(e.fields); }
-  void take(const Stepped& e) override { file_.step(e.metrics); }
-  void take(const Evaluated& e) override { file_.evaluation(e.metrics); }
-  void take(const Chosen& e) override { file_.choices(e.choices); }
-  void take(const Ended& e) override { file_.end(e.fields); }
+  void take(const Started& e) override { lines_->start(e.fields); }
+  void take(const Stepped& e) override { lines_->step(e.metrics); }
+  void take(const Evaluated& e) override { lines_->evaluation(e.metrics); }
+  void take(const Chosen& e) override { lines_->choices(e.choices); }
+  void take(const Ended& e) override { lines_->end(e.fields); }
 
  private:
-  MetricsFile file_;
+  std::string name_;
+  std::unique_ptr<MetricsLines> lines_;
 };
 
 }  // namespace cleave::monitor

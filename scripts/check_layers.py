@@ -50,7 +50,9 @@ ABOVE_ROOMS = "app/main.cpp"
 WITHOUT_COMMAND_LINE = ("app/run", r"CLI/")
 FOREIGN = {  # library header: folders that may use it
     r"cuda|nccl|cublas|cudnn": ["device", "kernels", "comm"],
-    r"gloo/|sodium": ["comm"],
+    r"gloo/": ["comm"],
+    r"sodium": ["comm", "monitor"],
+    r"boost/": ["monitor"],
     r"liburing": ["offload"],
     r"(oneapi/)?dnnl": ["kernels"],
     r"nlohmann/": ["core", "config_schema", "model", "checkpoint", "pipeline", "runtime", "plan", "launcher", "monitor", "data", "app", "python"],

@@ -6,7 +6,7 @@ set -euo pipefail
 
 # ocl-icd-opencl-dev: required by oneDNN's CMake package, but only recommended by its Debian package.
 build=(g++ cmake ninja-build ccache libdnnl-dev ocl-icd-opencl-dev libgloo-dev liburing-dev libcli11-dev nlohmann-json3-dev libfmt-dev zlib1g-dev libxxhash-dev
-  libpcre2-dev libicu-dev libsentencepiece-dev libsodium-dev)
+  libpcre2-dev libicu-dev libsentencepiece-dev libsodium-dev libboost-dev)
 tests=(libgtest-dev libbenchmark-dev python3 python3-numpy python3-xxhash python3-yaml binutils)
 # tests/multinode needs these packages and is skipped without them: the script does not install login services on users'
 # machines.

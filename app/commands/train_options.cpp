@@ -130,6 +130,9 @@ void add_resume_options(CLI::App& app, RunOptions& o) {
 
 void add_telling_options(CLI::App& app, RunOptions& o) {
   app.add_option("--metrics", o.metrics, "JSON lines file, one object per step");
+  app.add_option("--http", o.http,
+                 "port, or ADDRESS:PORT, of a page about the run, with metrics for Prometheus; overrides "
+                 "cleave.http");
   app.add_option("--trace", o.trace,
                  "trace file for Perfetto or chrome://tracing; with several ranks <stem>.<rank>.json (input "
                  "of scripts/pipeline_idle.py)");

@@ -18,6 +18,7 @@
 #include "kernels/choices.h"
 #include "kernels/matmul_ways.h"
 #include "monitor/event_stream.h"
+#include "monitor/live/live_run.h"
 #include "monitor/metrics_sink.h"
 #include "monitor/monitors.h"
 #include "monitor/terminal_sink.h"
@@ -41,7 +42,12 @@ struct RunReport::Sinks {
       : options(o),
         config(c),
         epoch(o.epoch),
-        monitors(monitor::monitors_of(c.config.tensorboard, c.config.csv_monitor)) {}
+        monitors(monitor::monitors_of(c.config.tensorboard, c.config.csv_monitor)) {
+    const std::string& asked = c.config.http;
+    if (!o.http.empty() || !asked.empty())
+      live = monitor::live_run(o.http.empty() ? "cleave.http" : "--http", o.http.empty() ? asked : o.http,
+                               o.output.empty() ? o.model.model : o.output);
+  }
 
   int64_t samples(int64_t step) const { return epoch.trained(step, config.config.train_batch_size); }
   // Opens the metrics file, which continues that of a resumed run.
@@ -52,7 +58,9 @@ struct RunReport::Sinks {
                                  .is_terminal = terminal,
                                  .columns = columns_of_terminal()}));
     if (!options.metrics.empty())
-      sinks.push_back(std::make_unique<monitor::MetricsSink>(options.metrics, resumes));
+      sinks.push_back(std::make_unique<monitor::MetricsSink>(
+          "--metrics", std::make_unique<monitor::MetricsFile>(options.metrics, resumes)));
+    if (live) sinks.push_back(std::move(live));
     std::move(monitors.begin(), monitors.end(), std::back_inserter(sinks));
     stream.emplace(std::move(sinks));
   }
@@ -61,6 +69,7 @@ struct RunReport::Sinks {
   const config::ReadResult& config;
   EpochLength epoch;
   std::vector<std::unique_ptr<monitor::Sink>> monitors;  // until the stream is open
+  std::unique_ptr<monitor::Sink> live;                   // likewise; listens since the start
   std::optional<monitor::EventStream> stream;
   int ranks = 1;
   double peak = 0, loss = 0, step_seconds = 0;

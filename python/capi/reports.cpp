@@ -5,6 +5,7 @@
 
 #include "comm/traced.h"
 #include "core/printable.h"
+#include "monitor/live/live_run.h"
 #include "monitor/monitors.h"
 #include "monitor/output_file.h"
 #include "plan/machine_memory.h"
@@ -31,6 +32,7 @@ void Reports::open_files() {
     monitor::OutputFile(profile.output_file, monitor::OutputFile::Open::append);
   std::vector<std::unique_ptr<monitor::Sink>> sinks =
       monitor::monitors_of(config_.tensorboard, config_.csv_monitor);
+  if (!config_.http.empty()) sinks.push_back(monitor::live_run("cleave.http", config_.http, "script"));
   if (sinks.empty()) return;
   stream_.emplace(std::move(sinks));
 }

@@ -6,6 +6,7 @@ find_package(nlohmann_json 3.9 REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(dnnl REQUIRED)
+find_package(Boost 1.74 REQUIRED)  # headers: Beast
 
 # For oneDNN products and the limits of benchmarks; kernels have their own thread team. ThreadSanitizer does not
 # understand libgomp's barriers.

@@ -59,6 +59,8 @@ ELSEWHERE = {
     "cleave launch -n 2 -- build/release/bin/digits": (EXAMPLES, '"$bin/digits"'),
     "cleave launch -n 2 -- build/release/bin/encoder": (EXAMPLES, '"$bin/encoder"'),
     "build/release/bin/encoder plan 8": (EXAMPLES, '"$bin/encoder" plan 8'),
+    "cleave top": ("tests/app/live_test.py", 'self.run_cleave("top", '),
+    "cleave runs": ("tests/app/live_test.py", 'self.run_cleave("runs", '),
     # With torch.
     "cleave launch -n 2 -- python examples/python/cifar10.py": (PYTHON, 'self.job("cifar10")'),
     "cleave launch -n 2 -- python examples/python/trainer.py": (PYTHON, 'self.job("trainer")'),
@@ -84,7 +86,7 @@ ELSEWHERE = {
 NOT_RUN = ("git clone https://github.com/deepspeedai/DeepSpeed", ".venv/bin/pip install", "scripts/run_deepspeed_tests.sh",
            "tests/cuda_interpreter/seeds.py", "cmake --preset cuda-release", "scripts/test_wheel.sh --cuda", 'pip install "nvidia-cublas==13.*"',
            "pip install FILE.whl", "pip install --force-reinstall --no-deps FILE.whl", "pip install nvidia-nccl-cu13",
-           "pip install nvidia-cudnn-cu13", "./scripts/test_matrix.sh", "docker build", "az ml")
+           "pip install nvidia-cudnn-cu13", "ssh -L 8080:localhost:8080 HOST", "./scripts/test_matrix.sh", "docker build", "az ml")
 
 # Commands with placeholders, and parts of commands, in running text: the command that runs.
 TRAIN = "cleave train --deepspeed_config ds_config.json --model tiny --data corpus.txt --seq_len 16 --steps 2"
@@ -100,6 +102,7 @@ FILLED = {
     "cleave import --from_deepspeed DIR OUT": "cleave import --from_deepspeed deepspeed_run runs/from_deepspeed --seq_len 8",
     "cleave export DIR OUT": "cleave export runs/first exported",
     "cleave train --export OUT": f"{TRAIN} --output runs/ends --export exported-at-the-end",
+    "cleave train --http 8080": f"{TRAIN} --http 0",
     "cleave train --trace FILE": f"{TRAIN} --trace runs/shown.json",
     "cleave plan --suggest": f"{PLAN} --suggest --device h100",
     "cleave plan --device h100": f"{PLAN} --device h100",

@@ -14,6 +14,7 @@
 #include "data/token_file.h"
 #include "tests/fuzz/changed_file.h"
 #include "tests/fuzz/checkpoint_readers.h"
+#include "tests/fuzz/live_readers.h"
 
 namespace cleave {
 namespace {
@@ -220,7 +221,9 @@ const FuzzedReader kReaders[] = {{"safetensors", read_safetensors, safetensors_s
                                  {"pickle", read_pickle, pickle_seeds},
                                  {"torch", read_torch, torch_seeds},
                                  {"deepspeed", read_deepspeed, deepspeed_seeds},
-                                 {"adapters", read_adapters, adapters_seeds}};
+                                 {"adapters", read_adapters, adapters_seeds},
+                                 {"http", read_http, http_seeds},
+                                 {"metrics", read_metrics, metrics_seeds}};
 
 }  // namespace
 

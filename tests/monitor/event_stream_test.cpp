@@ -162,7 +162,7 @@ TEST(EventStream, FilesOfASinkHaveTheEventsOfTheirKind) {
   const config::CsvConfig csv{.enabled = true, .output_path = folder.string(), .job_name = "job"};
   {
     std::vector<std::unique_ptr<Sink>> all = monitors_of({}, csv);
-    all.push_back(std::make_unique<MetricsSink>(metrics));
+    all.push_back(std::make_unique<MetricsSink>("--metrics", std::make_unique<MetricsFile>(metrics)));
     EventStream stream(std::move(all));
     stream.emit(Started{.fields = R"({"steps": 2})"});
     stream.emit(step(1)), stream.emit(Measured{{"Eval/accuracy", 0.25}, 4});
