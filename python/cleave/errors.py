@@ -47,7 +47,7 @@ _R = TypeVar("_R")
 
 
 def names_the_call(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Adds the name of a collective method to its error if other ranks are in another collective. They name theirs."""
+    """Adds the name of a collective method to its error if other ranks are, or may be, in another collective. They name theirs."""
 
     @functools.wraps(call)
     def named(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -56,6 +56,8 @@ def names_the_call(call: Callable[_P, _R]) -> Callable[_P, _R]:
         except CleaveError as error:
             if "ranks make different calls" in str(error):
                 error.args = (f"engine.{call.__name__}: {error}; call it on all ranks, in the same order as other methods",)
+            elif isinstance(error, RankLost):
+                error.args = (f"engine.{call.__name__}: {error}",)
             raise
 
     return named

@@ -130,10 +130,10 @@ def destroyed() -> str:
     return plain.said_of(lambda: engine.backward(models.loss(engine, models.batch(0, 0, 0))))
 
 
-def saves_on_rank_0() -> None:
-    """Rank 0 saves alone."""
-    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2, cleave={"comm_timeout_s": 20}))[0]
-    steps(engine, 1)
+def saves_on_rank_0(before: int, timeout: int) -> None:
+    """Rank 0 saves alone after some steps."""
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(2, cleave={"comm_timeout_s": timeout}))[0]
+    steps(engine, before)
     if engine.global_rank == 0:
         engine.save_checkpoint("unused")
     steps(engine, 1)

@@ -171,10 +171,16 @@ class Surface(unittest.TestCase):
         self.assertIn("engine: was destroyed; call initialize again with the module for a new engine", said)
 
     def test_a_rank_that_saves_alone_names_its_call(self) -> None:
-        ended = ranks.run(2, CASES, "saves_on_rank_0", timeout=60)
+        ended = ranks.run(2, CASES, "saves_on_rank_0", 1, 20, timeout=60)
         self.assertNotEqual(ended.code, 0)
         for call in ("save_checkpoint", "backward"):  # the rank that comes second has its call aborted with this reason
             self.assertRegex(ended.output, rf"engine\.{call}: .*ranks make different calls: ")
+
+    def test_a_rank_that_saves_alone_before_the_first_step_names_its_call_at_the_deadline(self) -> None:
+        ended = ranks.run(2, CASES, "saves_on_rank_0", 0, 3, timeout=60)  # each rank waits in another group
+        self.assertEqual(ended.code, 6)
+        for call in ("save_checkpoint", "backward"):
+            self.assertRegex(ended.output, rf"RankLost: engine\.{call}: .*(?:the deadline|was aborted)")
 
     def test_a_rank_that_throws_ends_the_others_with_its_reason(self) -> None:
         ended = ranks.run(2, CASES, "raises", 1, "throw", timeout=60)
