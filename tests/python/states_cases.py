@@ -106,6 +106,7 @@ def checked() -> list[str]:
 def changed_in_place(stages: list[int]) -> dict[str, Any]:
     """Returns the errors of steps after changes of trained weights in place, by stage, type and change."""
     said: dict[str, Any] = {}
+    halved = {name: value * 0.5 for name, value in models.seeded(models.Mlp).state_dict().items()}
     for stage, precision in itertools.product(stages, ("fp32", "bf16", "fp16")):
 
         def told(change: Any, stage: int = stage, precision: str = precision) -> str:
@@ -129,7 +130,6 @@ def changed_in_place(stages: list[int]) -> dict[str, Any]:
                 for p in engine.module.parameters():
                     p.mul_(0.5)
 
-        halved = {name: value * 0.5 for name, value in models.seeded(models.Mlp).state_dict().items()}
         changes = {
             "added": lambda engine: [p.add_(1) for p in engine.module.parameters()],
             "loaded": lambda engine: engine.module.load_state_dict(halved),
