@@ -123,6 +123,14 @@ void describe_own(Keys& k, DsConfig& c) {
              "or auto (a GPU rank measures both at the start and takes the faster one)")
       .inert_if(c.zero.offload_optimizer.device == OffloadDevice::none,
                 "zero_optimization.offload_optimizer.device is none");
+  k.honoured("non_finite", &c.non_finite,
+             "a step with a loss or gradients that are not finite, in fp32 and bf16: stop (an error names "
+             "the first such "
+             "value), or skip (a warning names it, and the next step uses the next data)")
+      .inert_if(c.fp16.enabled, "fp16.enabled is true, which skips steps by the loss scale");
+  k.honoured("non_finite_limit", &c.non_finite_limit, "steps in a row that non_finite skips before it stops")
+      .in(1, 1e6)
+      .inert_if(c.non_finite == NonFinite::stop, "cleave.non_finite is stop");
   k.honoured("http", &c.http,
              "port, or ADDRESS:PORT, on which rank 0 serves a page about the run, its state (/status) and "
              "metrics for "

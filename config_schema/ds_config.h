@@ -189,11 +189,13 @@ struct DsConfig {
   Switch cuda_graphs = Switch::automatic;  // for passes of GPU ranks; auto: where faster
   bool tf32 = false;                       // fp32 GPU products on tensor cores
   LogitsType logits_dtype = LogitsType::automatic;
-  int64_t logits_rows = 0;      // in memory at a time; 0: chosen for the device
-  bool deterministic = true;    // false: GPU libraries may add in any order
-  bool tune_products = true;    // measure GPU products at the first use of a shape
-  std::string product_choices;  // metrics of an earlier run with choices to reuse; empty: none
-  std::string http;             // address of the page of a run; empty: none
+  int64_t logits_rows = 0;                 // in memory at a time; 0: chosen for the device
+  bool deterministic = true;               // false: GPU libraries may add in any order
+  bool tune_products = true;               // measure GPU products at the first use of a shape
+  std::string product_choices;             // metrics of an earlier run with choices to reuse; empty: none
+  NonFinite non_finite = NonFinite::stop;  // of steps in fp32 and bf16
+  int64_t non_finite_limit = 10;           // skipped in a row
+  std::string http;                        // address of the page of a run; empty: none
   bool bf16_enabled = false;
   bool check_grad_overflow = true;        // bf16
   Precision precision = Precision::fp32;  // resolved from fp16.enabled and bf16.enabled

@@ -1,5 +1,7 @@
 #include "monitor/terminal_sink.h"
 
+#include <cmath>
+
 #include "core/error.h"
 
 namespace cleave::monitor {
@@ -20,8 +22,10 @@ void TerminalSink::take(const Stepped& e) {
   const StepMetrics& m = e.metrics;
   now_ = e.time;
   if (m.skipped)
-    print(fmt::format("step {}: gradients overflow at loss scale {}; skipped ({} so far)", m.step,
-                      m.loss_scale, m.skipped_total));
+    print(std::isfinite(m.loss)
+              ? fmt::format("step {}: gradients overflow at loss scale {}; skipped ({} so far)", m.step,
+                            m.loss_scale, m.skipped_total)
+              : fmt::format("step {}: the loss is not finite; skipped ({} so far)", m.step, m.skipped_total));
   if (progress_) progress_->step(m.step, m.loss, m.tokens);
   LineSink::take(e);
 }

@@ -93,12 +93,14 @@ struct EngineCore {
   // Result of the current step, and its update with the values known before the norm.
   StepResult result;
   optim::StepArgs update;
-  bool summed = false;     // gradients of that step are summed over all ranks
-  bool shown = false;      // and averaged and unscaled (show_gradients)
-  bool may_pause = false;  // ranks compare their paused parameters in each step
-  bool waits = false;      // updates wait for finish_step in addition to Settings::norm_first
-  double uses = 1;         // factor of the loss that is known only after its passes (Engine::use_loss)
-  bool whole = true;       // false: a step that threw has updated part of the state
+  std::vector<double> unit_squares, own_losses;  // of that step: see FailedStep
+  int64_t missed_in_row = 0;                     // steps that cleave.non_finite skipped since the last update
+  bool summed = false;                           // gradients of that step are summed over all ranks
+  bool shown = false;                            // and averaged and unscaled (show_gradients)
+  bool may_pause = false;                        // ranks compare their paused parameters in each step
+  bool waits = false;  // updates wait for finish_step in addition to Settings::norm_first
+  double uses = 1;     // factor of the loss that is known only after its passes (Engine::use_loss)
+  bool whole = true;   // false: a step that threw has updated part of the state
 
  private:
   RankNeeds dry_run() const;
@@ -121,6 +123,7 @@ struct EngineCore {
   // Returns the squared norm of the gradients as summed, over all ranks; the bits are equal for every cut of
   // the model.
   double squared_norm();
+  std::string what_is_not_finite();  // of the step, for messages; collective
   bool overflowed();  // returns true if the step must be skipped; throws Error(training) if training cannot
                       // continue
 };

@@ -221,7 +221,7 @@ void Ranks::sum(std::span<double> values, std::string_view what) {
   all_reduce_on_host(Tensor(values.data(), DType::fp64, {int64_t(values.size())}, MemoryKind::host), what);
 }
 
-double Ranks::sum_in_order(std::vector<double> parts, std::string_view what) {
+double Ranks::sum_in_order(std::vector<double>& parts, std::string_view what) {
   const Tensor all(parts.data(), DType::fp64, {int64_t(parts.size())}, MemoryKind::host);
   for (const comm::CuttingAxis& a : cutting_) a.ranks->all_reduce(all, on_host_, {.what = what});
   mesh_.pipe->all_reduce(all, on_host_, {.what = what});

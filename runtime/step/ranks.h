@@ -80,7 +80,7 @@ class Ranks {
   void sum(std::span<double> values, std::string_view what);  // element by element
   // Adds partial sums over the ranks of the cutting axes and the pipe in an order that does not depend on the
   // stages. All ranks but one have 0 (or NaN, if one of several reports it).
-  double sum_in_order(std::vector<double> parts, std::string_view what);
+  double sum_in_order(std::vector<double>& parts, std::string_view what);
 
  private:
   comm::Communicator& world_;

@@ -50,6 +50,8 @@ struct Settings {
   bool scales_loss = false;  // fp16: an overflow skips the step and changes the loss scale
   bool skips_overflows =
       false;  // bf16: an overflow skips the step if the loss is finite; otherwise it aborts the run
+  int64_t most_missed =
+      0;  // fp32 and bf16: steps in a row that are skipped if the loss or gradients are not finite
   bool writes_overflows = false;  // bf16: no check, values that are not finite go to the weights
   bool update_runs_on = false;    // on a GPU: the host does not wait for the update
   config::OptimizerConfig optimizer;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <functional>
 #include <numeric>
 #include <set>
@@ -14,6 +15,7 @@
 #include "kernels/elementwise.h"
 #include "optim/clipping.h"
 #include "runtime/step/engine_core.h"
+#include "runtime/step/not_finite.h"
 #include "runtime/step/state_records.h"
 
 namespace cleave::runtime {
@@ -215,12 +217,13 @@ double EngineCore::factor_of_sums(double norm, double clipping) const {
 
 double EngineCore::squared_norm() {
   // One slot per unit of the model, so that the order of the sum is equal for every cut of the pipeline.
-  std::vector<double> squares = rank->squared_gradients(streams->compute);
+  unit_squares = rank->squared_gradients(streams->compute);
   streams->rows.synchronize();  // throws errors of that stream, which is done by now
-  return ranks.sum_in_order(std::move(squares), "squared gradient norm");
+  return ranks.sum_in_order(unit_squares, "squared gradient norm");
 }
 
 double EngineCore::mean_over_ranks(const std::vector<double>& losses) {
+  own_losses = losses;
   const auto micros = double(settings.micros);
   const double grid = rank->store.gradient_form().grid_of_losses();
   if (grid == 0) {
@@ -244,14 +247,29 @@ double EngineCore::mean_over_ranks(const std::vector<double>& losses) {
 }
 
 // The norm is already summed over the ranks, so every rank gets the same result.
+std::string EngineCore::what_is_not_finite() {
+  const auto number = [](double x) {
+    return std::isnan(x) ? std::abs(x) : x;
+  };  // the sign of a NaN means nothing
+  return fmt::format("the loss is {} and the gradient norm {}: {}", number(result.loss),
+                     number(result.grad_norm),
+                     first_not_finite(*rank, ranks,
+                                      {.squares = unit_squares,
+                                       .losses = own_losses,
+                                       .micros = settings.micros,
+                                       .dtype = settings.dtype,
+                                       .has_updates = !updates_last()},
+                                      streams->compute));
+}
+
 bool EngineCore::overflowed() {
   const bool finite = std::isfinite(result.grad_norm);
   if (settings.scales_loss) {
-    require(scaler.update(!finite) == optim::LossScaler::Update::ok, Exit::training,
-            "step {}: the gradients overflow in fp16 and the loss scale is at its minimum of {}; lower the "
-            "learning rate, or use bf16",
-            result.step, scaler.scale());
-    return !finite;
+    if (scaler.update(!finite) == optim::LossScaler::Update::ok) return !finite;
+    fail(Exit::training,
+         "step {}: the gradients overflow in fp16 and the loss scale is at its minimum of {}; {}; lower the "
+         "learning rate, or use bf16",
+         result.step, scaler.scale(), what_is_not_finite());
   }
   if (settings.writes_overflows) return false;
   require(
@@ -260,15 +278,22 @@ bool EngineCore::overflowed() {
       "grid of {}, expected gradients below {:.2g}); set a smaller grid, or lower the learning rate if the "
       "run diverged",
       result.step, settings.store.grid, std::ldexp(settings.store.limit, -settings.store.grid));
-  const bool may_skip = settings.skips_overflows && std::isfinite(result.loss);
-  const auto unsigned_nan = [](double x) {
-    return std::isnan(x) ? std::abs(x) : x;
-  };  // the sign of a NaN means nothing
-  require(finite || may_skip, Exit::training,
-          "step {}: the loss is {} and the gradient norm {}; the run diverged: lower the learning rate, warm "
-          "it up or clip gradients harder",
-          result.step, unsigned_nan(result.loss), unsigned_nan(result.grad_norm));
-  return !finite;
+  if (finite) {
+    missed_in_row = 0;
+    return false;
+  }
+  if (settings.skips_overflows && std::isfinite(result.loss)) return true;
+  const std::string what = what_is_not_finite();
+  if (++missed_in_row <= settings.most_missed) {
+    if (ranks.world().rank() == 0)
+      std::fprintf(stderr, "warning: step %lld is skipped: %s\n", static_cast<long long>(result.step),
+                   what.c_str());
+    return true;
+  }
+  fail(Exit::training,
+       "step {}: {}{}; the run diverged: lower the learning rate, warm it up or clip gradients harder",
+       result.step, what,
+       settings.most_missed > 0 ? fmt::format(" (step {} of this kind in a row)", missed_in_row) : "");
 }
 
 }  // namespace cleave::runtime
