@@ -13,6 +13,7 @@
 #include "config_schema/wrong_variables.h"
 #include "core/error.h"
 #include "core/version.h"
+#include "core/warnings.h"
 #include "kernels/cpu/bodies.h"
 #include "launcher/exit_code.h"
 
@@ -58,7 +59,7 @@ int with_output_written(const Command& command, int code) {
       "standard output: cannot be written, and the output is lost; check the free space, or what reads the "
       "output";
   require(is_log || code != 0, Exit::usage, "{}", kLost);
-  std::fprintf(stderr, "warning: %s\n", kLost);
+  warn("{}", kLost);
   return code;
 }
 

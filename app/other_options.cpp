@@ -43,7 +43,7 @@ constexpr std::string_view kScale = "set the fp16 section of the ds_config";
 constexpr std::string_view kLora = "set cleave.lora in the ds_config";
 constexpr std::string_view kSeeMetrics =
     "set steps_per_print in the ds_config; cleave train --metrics writes every step";
-constexpr std::string_view kMonitor = "set tensorboard or csv_monitor in the ds_config";
+constexpr std::string_view kMonitor = "set cleave.mlflow, tensorboard or csv_monitor in the ds_config";
 constexpr std::string_view kBuiltIn = "nothing is compiled at run time; leave it out";
 
 constexpr Suggestion kSuggestions[] = {

@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "core/json_path.h"
 #include "core/units.h"
+#include "core/warnings.h"
 #include "model/config_json.h"
 #include "runtime/step/settings.h"
 #include "runtime/step/training_state.h"
@@ -135,7 +136,7 @@ void Pretrained::find_tokenizer(const PretrainedOptions& o, bool says) {
       fmt::format("the tokenizer {} differs from the checkpoint's tokenizer {}: its ids have other meanings",
                   path, tokenizer_path_);
   require(!o.strict, Exit::usage, "{}", differs);
-  if (says) std::fprintf(stderr, "warning: %s\n", differs.c_str());
+  if (says) warn("{}", differs);
 }
 
 Pretrained::Pretrained(const PretrainedOptions& o, launcher::Job& job) {

@@ -221,6 +221,15 @@ Announcement announced(const Place& place, comm::Communicator& world) {
 
 }  // namespace
 
+int64_t bytes_of_checkpoint(const fs::path& folder) {
+  std::error_code error;
+  int64_t bytes = 0;
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (const uintmax_t size = at->is_regular_file(error) ? at->file_size(error) : 0; !error)
+      bytes += int64_t(size);
+  return error ? 0 : bytes;
+}
+
 std::string while_saving(const fs::path& folder, const Error& e) {
   return fmt::format("saving checkpoint {} (all ranks together): {}", folder.string(), e.what());
 }

@@ -55,6 +55,9 @@ SavedCheckpoint save_checkpoint(const std::filesystem::path& dir, const std::str
                                 const std::vector<Record>& records, const std::string& state,
                                 comm::Communicator& world);
 
+// Returns the bytes of all files of a checkpoint folder; 0 if they cannot be read.
+int64_t bytes_of_checkpoint(const std::filesystem::path& folder);
+
 // Reads only the blocks that contain a record's elements, and compares each block with its checksum. Const
 // members are safe to call from several threads.
 class CheckpointReader {

@@ -31,6 +31,19 @@ void describe_fp8(Keys& k, DsConfig& c) {
       .inert_if(c.fp8.scaling != Fp8Scaling::delayed, "cleave.fp8.scaling is not delayed");
 }
 
+void describe_mlflow(Keys& k, MlflowConfig& c) {
+  k.section("cleave.mlflow", "MLflow run; in an Azure ML job, the run of the job");
+  k.honoured("enabled", &c.enabled,
+             "writes metrics of each step, the configuration and the plan to an MLflow run; needs libcurl");
+  k.honoured("experiment_name", &c.experiment_name,
+             "experiment of a new run; empty: MLFLOW_EXPERIMENT_NAME or MLFLOW_EXPERIMENT_ID, or Default");
+  k.honoured("run_name", &c.run_name, "name of a new run; empty: MLFLOW_RUN_NAME, or the server's choice");
+  k.honoured(
+      "tracking_uri", &c.tracking_uri,
+      "address of the MLflow server (http, https, azureml), or a folder; empty: MLFLOW_TRACKING_URI, or "
+      "the folder mlruns");
+}
+
 }  // namespace
 
 void describe_own(Keys& k, DsConfig& c) {
@@ -137,6 +150,7 @@ void describe_own(Keys& k, DsConfig& c) {
              "Prometheus (/metrics); an address of other hosts requires CLEAVE_HTTP_TOKEN");
   describe_lora(k, c.lora);
   describe_fp8(k, c);
+  describe_mlflow(k, c.mlflow);
 }
 
 }  // namespace cleave::config

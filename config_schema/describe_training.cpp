@@ -147,6 +147,13 @@ void describe_monitors(Keys& k, DsConfig& c) {
   k.honoured("enabled", &c.csv_monitor.enabled, "writes CSV files");
   k.honoured("output_path", &c.csv_monitor.output_path, "folder of the CSV files; job_name is a sub-folder");
   k.honoured("job_name", &c.csv_monitor.job_name, "sub-folder of output_path");
+  k.section("wandb", "Weights & Biases", Front::scripts);
+  k.honoured("enabled", &c.wandb.enabled, "the Python package wandb writes the curves of a script")
+      .not_in_train(
+          "only PyTorch scripts write to Weights & Biases; set cleave.mlflow, tensorboard or csv_monitor");
+  k.honoured("group", &c.wandb.group, "group of the run").or_null();
+  k.honoured("team", &c.wandb.team, "team of the run").or_null();
+  k.honoured("project", &c.wandb.project, "project of the run");
 }
 
 }  // namespace

@@ -118,6 +118,13 @@ struct CsvConfig {
   std::string output_path, job_name = "DeepSpeedJobName";
 };
 
+// Runs of Weights & Biases, which its Python package writes.
+struct WandbConfig {
+  bool enabled = false;
+  std::string group, team;  // empty: none
+  std::string project = "deepspeed";
+};
+
 // Table of the costs of each layer in one step.
 struct FlopsProfilerConfig {
   bool enabled = false;
@@ -158,6 +165,13 @@ struct LoraConfig {
   bool use_rslora = false;
 
   double scale() const { return alpha / (use_rslora ? std::sqrt(double(rank)) : double(rank)); }
+};
+
+// Metrics to an MLflow run; variables of MLflow replace empty values.
+struct MlflowConfig {
+  bool enabled = false;
+  std::string experiment_name, run_name;
+  std::string tracking_uri;  // of a server, or a folder
 };
 
 struct DsConfig {
@@ -210,6 +224,8 @@ struct DsConfig {
   CheckpointConfig checkpoint;
   TensorBoardConfig tensorboard;
   CsvConfig csv_monitor;
+  WandbConfig wandb;
+  MlflowConfig mlflow;
   FlopsProfilerConfig flops_profiler;
   CommsLoggerConfig comms_logger;
   bool dump_state = false;        // print the engine's state at the start

@@ -124,9 +124,11 @@ class Judge {
 
   // A script asks its engine for something that only cleave train does; a file of both may have keys for
   // scripts.
-  void tell_of_other_front(TextPosition where, const std::string& path) {
+  void tell_of_other_front(TextPosition where, const std::string& path, const std::string& not_train = "") {
     if (r_.options.front == Front::scripts)
       r_.error(where, path, "is not supported in a PyTorch script, only in cleave train; remove it");
+    else if (!not_train.empty())
+      r_.error(where, path, fmt::format("is not supported in cleave train: {}", not_train));
     else
       r_.warning(where, path, "has no effect in cleave train, only in PyTorch scripts; remove it");
   }
@@ -152,7 +154,7 @@ class Judge {
     const bool* const* enabled = std::get_if<bool*>(&now.target);
     const bool covered = r_.index.contains(parent_of(now.path) + ".enabled");
     if (enabled && now.path.ends_with(".enabled") ? **enabled : asks && !covered)
-      tell_of_other_front(g.where, g.shown);
+      tell_of_other_front(g.where, g.shown, now.not_train);
   }
 
   void judge(const Key& key, const Key& now, const Given& g, Note& note) {

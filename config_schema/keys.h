@@ -56,6 +56,7 @@ struct Key {
   std::vector<std::string> only_for;  // optimizer or scheduler types that read it
   std::string inert;                  // reason why it has no effect in this configuration, with the other key
   std::string also;                   // addition to the expected value that depends on another key
+  std::string not_train;              // scripts only: reason why cleave train rejects it instead of a warning
   std::string not_scripts, not_torch;  // reasons why scripts, or modules that torch computes, do not use it
   bool null_ok = false;                // null means the default
   bool or_list_of_one = false;         // [x] means x: one parameter group
@@ -73,6 +74,7 @@ struct Key {
   Key& inert_if(bool condition, std::string why) {
     return condition ? (inert = std::move(why), *this) : *this;
   }
+  Key& not_in_train(std::string why) { return not_train = std::move(why), *this; }
   // PyTorch scripts do not act on it, or only for a model that the engine computes (cleave.native).
   Key& not_in_scripts(std::string why) { return not_scripts = std::move(why), *this; }
   Key& not_in_torch(std::string why) { return not_torch = std::move(why), *this; }

@@ -15,6 +15,7 @@
 #include "config_schema/key_values.h"
 #include "config_schema/reading.h"
 #include "core/error.h"
+#include "core/secrets.h"
 
 namespace cleave::config {
 namespace {
@@ -212,9 +213,12 @@ DsConfig require_ds_config_file(const std::string& path, const ReadOptions& opti
 std::string format(const std::vector<Problem>& problems) {
   std::string out;
   for (const Problem& p : problems)
-    out += fmt::format("{}: {}: {}{}{}\n", p.warning ? "warning" : "error", p.where, p.path,
-                       p.path.empty() ? "" : ": ", p.message);
+    out += fmt::format("{}: {}\n", p.warning ? "warning" : "error", format(p));
   return out;
+}
+
+std::string format(const Problem& p) {
+  return fmt::format("{}: {}{}{}", p.where, p.path, p.path.empty() ? "" : ": ", p.message);
 }
 
 std::string name_errors(const std::vector<Problem>& problems) {
@@ -233,7 +237,7 @@ std::string name_errors(const std::vector<Problem>& problems) {
 std::string format(const std::vector<Note>& notes) {
   std::string out;
   for (const Note& n : notes)
-    out += fmt::format("{} = {} ({}): {}: {}\n", n.path, n.value,
+    out += fmt::format("{} = {} ({}): {}: {}\n", n.path, without_secrets(n.value),
                        n.where.empty() ? n.origin : n.origin + ", " + n.where, n.status, n.meaning);
   return out;
 }

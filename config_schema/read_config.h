@@ -97,6 +97,7 @@ DsConfig require_ds_config_file(const std::string& path, const ReadOptions& opti
 
 // Formats one line per problem, "file:3:5: error: zero_optimization.stage: expected ..., got ...".
 std::string format(const std::vector<Problem>& problems);
+std::string format(const Problem& problem);  // without "error: " and the line break
 // Returns "2 errors (zero_optimization.stage, fp16)", with at most three keys, or positions of
 // errors without a key.
 std::string name_errors(const std::vector<Problem>& problems);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "config_schema/key_values.h"
+#include "core/secrets.h"
 
 namespace cleave::config {
 namespace {
@@ -54,7 +55,8 @@ std::string optimizer_value(const ReadResult& r) {
 // Returns true for values that may differ between ranks: output paths of rank 0, and settings of a
 // host's disks.
 bool is_of_rank(std::string_view path) {
-  constexpr std::string_view kSections[] = {"aio.", "tensorboard.", "csv_monitor."};
+  constexpr std::string_view kSections[] = {"aio.", "tensorboard.", "csv_monitor.", "wandb.",
+                                            "cleave.mlflow."};
   return path == "flops_profiler.output_file" || path.ends_with(".nvme_path") ||
          std::ranges::any_of(kSections, [&](std::string_view section) { return path.starts_with(section); });
 }
@@ -117,7 +119,7 @@ std::string differences(const ReadResult& result) {
     const Note* n = note_of(result, key.path);
     if (!n || has_own_line(key.path) || key.status != Status::honoured || n->status != "honoured") continue;
     if (n->origin == "default" || same_value(read_json_text(n->value).root, key.default_text)) continue;
-    line += fmt::format("{}{} = {}", line.empty() ? "" : ", ", n->path, n->value);
+    line += fmt::format("{}{} = {}", line.empty() ? "" : ", ", n->path, without_secrets(n->value));
   }
   return line;
 }
@@ -135,7 +137,8 @@ std::string decided(const ReadResult& result) {
   for (const Note& n : result.notes) {
     if (n.status != "honoured" || n.origin == "user" || n.origin == "default" || has_own_line(n.path))
       continue;
-    line += fmt::format("{}{} = {} ({})", line.empty() ? "" : ", ", n.path, n.value, n.origin);
+    line +=
+        fmt::format("{}{} = {} ({})", line.empty() ? "" : ", ", n.path, without_secrets(n.value), n.origin);
   }
   return line;
 }
@@ -144,7 +147,7 @@ std::vector<std::string> unusual(const ReadResult& result) {
   std::vector<std::string> lines;
   for (const Note& n : result.notes)
     if (!n.path.empty() && n.status != "honoured" && n.origin != "default")
-      lines.push_back(fmt::format("{} = {}: {}: {}", n.path, n.value, n.status, n.meaning));
+      lines.push_back(fmt::format("{} = {}: {}: {}", n.path, without_secrets(n.value), n.status, n.meaning));
   return lines;
 }
 

@@ -11,11 +11,9 @@ void unbuilt_monitors(Keys& k) {
   k.section("", "");
   k.no_effect("log_level", "s(debug|info|warning|error|critical)=null",
               "messages are few and have no levels");
-  k.section("wandb", "Weights & Biases");
-  k.refused("enabled", "b=false", "metrics are not sent to a service; use tensorboard or csv_monitor");
-  k.details("wandb.enabled", "Weights & Biases", "group:s?=null team:s?=null project:s=\"deepspeed\"");
   k.section("comet", "Comet");
-  k.refused("enabled", "b=false", "metrics are not sent to a service; use tensorboard or csv_monitor");
+  k.refused("enabled", "b=false",
+            "no metrics to Comet; use cleave.mlflow, tensorboard or csv_monitor, or wandb in a script");
   k.details(
       "comet.enabled", "Comet",
       "samples_log_interval:i=100 project:s?=null workspace:s?=null api_key:s?=null experiment_name:s?=null "

@@ -78,7 +78,8 @@ Suggestion near_key(const Reading& r, const std::string& section, const JsonMemb
 
 // Returns true if the name alone suggests a top-level key of a ds_config. In an object named after
 // DeepSpeed, any known key counts. Elsewhere only honoured keys count, and sections with honoured
-// keys and a matching member, because other programs also use names such as log_level and wandb.
+// keys and a matching member, because other programs also use names such as log_level and wandb, the
+// latter with the same members.
 bool is_top_level_key(const Reading& r, const JsonMember& m, bool named) {
   const std::string path = m.key == "bfloat16" ? "bf16" : m.key;
   const Meant* row = named ? meant_by("", m.key) : nullptr;
@@ -88,6 +89,7 @@ bool is_top_level_key(const Reading& r, const JsonMember& m, bool named) {
   if (named) return true;
   if (key->status != Status::section) return key->status == Status::honoured;
   bool honours = false;
+  if (path == "wandb") return false;
   for (auto it = r.index.lower_bound(path + "."); it != r.index.end() && it->first.starts_with(path + ".");
        ++it)
     honours = honours || r.keys[it->second].status == Status::honoured;

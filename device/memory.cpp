@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "core/units.h"
+#include "core/warnings.h"
 #include "device/cuda/cuda_memory.h"
 
 namespace cleave {
@@ -49,11 +50,11 @@ MemoryBlock allocate_pinned(Device device, int64_t bytes) {
   if (pinned.data) return pinned;
   static std::once_flag said;
   std::call_once(said, [&] {
-    std::fprintf(stderr,
-                 "warning: %s of host memory could not be page-locked, so copies to the GPU will be slower, "
-                 "and the host "
-                 "waits for each; ulimit -l and the container's memory limit decide\n",
-                 format_bytes(bytes).c_str());
+    warn(
+        "{} of host memory could not be page-locked, so copies to the GPU will be slower, "
+        "and the host "
+        "waits for each; ulimit -l and the container's memory limit decide",
+        format_bytes(bytes));
   });
   return {map_zeroed(bytes), unmap};
 }

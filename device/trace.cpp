@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "core/warnings.h"
 #include "device/tool_ranges.h"
 
 namespace cleave {
@@ -110,8 +111,7 @@ void Trace::end_step() {
   --steps_left_;
   if (file_.good()) return;
   // A tracing failure must not end the training.
-  std::fprintf(stderr, "warning: --trace: writing %s failed, the rest is not traced; is the disk full?\n",
-               path_.c_str());
+  warn("--trace: writing {} failed, the rest is not traced; is the disk full?", path_);
   steps_left_ = 0;
   file_.close();
 }

@@ -21,6 +21,7 @@
 #include "core/environment.h"
 #include "core/error.h"
 #include "core/version.h"
+#include "core/warnings.h"
 #include "device/gpu_problems.h"
 #include "device/loading.h"
 #include "device/team.h"
@@ -77,6 +78,8 @@ void end_by_last_words(int) {
 
 bool launched_by_us() { return !environment_value("CLEAVE_LAUNCHED").empty(); }
 
+constexpr std::string_view kWarning = "warning: ";
+
 // Every rank says it to a launcher, which shows the line once and then waits for no other rank to save. On a
 // terminal it begins below the ^C.
 constexpr std::string_view kEarlyEnd = "\nstopped on request before the training started\n";
@@ -128,17 +131,16 @@ Job::Job(const JobOptions& given) : options_(given) {
   answers = first() && !launched_by_us();
   require_open_files(info_);
   if (first())
-    for (const std::string& w : found.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
+    for (const std::string& w : found.warnings) warn("{}", w);
   require(options.local_rank < 0 || options.local_rank == info_.local_rank, Exit::usage,
           "--local_rank: conflicts with the launcher (got {}, but {} set {}); leave the option out",
           options.local_rank, info_.launched_by, info_.local_rank);
   set_cuda_environment(info_.world > 1 ? RanksHere::several : RanksHere::one);
   choose_device();
   if (const std::string problem = problem_of_channels(); first() && device().is_cuda() && !problem.empty())
-    std::fprintf(stderr, "warning: %s\n", problem.c_str());
+    warn("{}", problem);
   if (first() && device().is_cuda() && info_.world > 1)
-    if (const std::string problem = problem_of_loading(); !problem.empty())
-      std::fprintf(stderr, "warning: %s\n", problem.c_str());
+    if (const std::string problem = problem_of_loading(); !problem.empty()) warn("{}", problem);
   threads_ = threads_of_process(options.threads, info_.local_size);
   set_team_threads(threads_.threads);
 }
@@ -154,7 +156,7 @@ void Job::choose_device() {
     if (chosen.is_cuda()) {
       device_.gpu = status.gpus[size_t(chosen.index)];
       if (const std::string note = slice_note(device_.gpu, chosen); first() && !note.empty())
-        std::fprintf(stderr, "warning: %s\n", note.c_str());
+        warn("{}", note);
     } else if (build::cuda && first() && !status.problem.empty()) {
       std::fprintf(stderr, "device: cpu (%s)\n", status.problem.c_str());
     }
@@ -181,9 +183,14 @@ void Job::meet(std::chrono::milliseconds rendezvous_timeout, std::chrono::second
   if (info_.token.empty() && options_.secret_by_pmi && info_.nodes > 1) {
     std::string why;
     info_.token = secret_by_pmi(environment_of_process(), comm::Clock::now() + o.rendezvous_timeout, why);
-    if (!why.empty()) std::fprintf(stderr, "warning: %s\n", why.c_str());
+    if (!why.empty()) warn("{}", why);
   }
-  o.on_wait = [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); };
+  o.on_wait = [](const std::string& text) {
+    if (text.starts_with(kWarning))
+      print_warning(text.substr(kWarning.size()));
+    else
+      std::fprintf(stderr, "%s\n", text.c_str());
+  };
   connecting_ = true;
   world_ = cleave::comm::connect(info_, o);
   connecting_ = false;
@@ -217,6 +224,8 @@ config::ReadResult Job::accepted(config::ReadResult r, const std::string& name) 
   // Cleave's launcher prints an error of several ranks once; this may be the only rank with the error.
   if (!first() && launched_by_us())
     std::erase_if(r.problems, [](const config::Problem& p) { return p.warning; });
+  for (const config::Problem& p : r.problems)
+    if (p.warning && first()) note_warning(config::format(p));
   if (first() || launched_by_us()) std::fputs(config::format(r.problems).c_str(), stderr);
   require(r.ok(), Exit::usage, "{}: the ds_config has {}; correct the file, nothing was started", name,
           config::name_errors(r.problems));
@@ -242,7 +251,7 @@ comm::Communicator& Job::connect(const config::DsConfig& config, const comm::Fac
   for (auto& value : config::compared_values(config)) all.push_back(std::move(value));
   comm::require_alike(world(), all);
   const comm::GpuRoute route = comm::connect_gpus(world(), device_, between_gpus);
-  if (first() && !route.warning.empty()) std::fprintf(stderr, "warning: %s\n", route.warning.c_str());
+  if (first() && !route.warning.empty()) warn("{}", route.warning);
   between_gpus_ = route.line;
   if (info_.nodes > 1 && route.way == comm::GpuTransport::nccl) warn_of_network();
   return world();
@@ -253,8 +262,7 @@ void Job::warn_of_network() {
   std::vector<NetworkProblem> problems;
   if (info_.local_rank == 0) problems = network_problems(network_of(), environment_of_process());
   std::erase_if(problems, [](const NetworkProblem& p) { return p.check == NetworkCheck::clock; });
-  for (const std::string& warning : agreed_warnings(world(), problems, info_.nodes))
-    std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  for (const std::string& warning : agreed_warnings(world(), problems, info_.nodes)) warn("{}", warning);
 }
 
 std::string Job::threads() const {

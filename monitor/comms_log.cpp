@@ -28,6 +28,8 @@ bool CommsLog::see(const TraceEvent& e) {
   Calls& calls = rows_[{name_of(e), e.bytes, e.ranks}];
   calls.op = e.op;
   calls.seconds.push_back((e.end_us - e.begin_us) / 1e6);
+  Communicated::Sum& sum = sums_[std::string(e.op)];
+  ++sum.calls, sum.bytes += e.bytes, sum.seconds += calls.seconds.back();
   return true;
 }
 

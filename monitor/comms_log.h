@@ -2,9 +2,11 @@
 #pragma once
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/trace.h"
+#include "monitor/event.h"
 
 namespace cleave::monitor {
 
@@ -28,6 +30,9 @@ class CommsLog {
 
   // Counts the event if it is a selected collective; returns true if it is.
   bool see(const TraceEvent& event);
+
+  // Returns calls, bytes and seconds of the counted collectives since the last call, by kind.
+  std::map<std::string, Communicated::Sum> take_sums() { return std::exchange(sums_, {}); }
 
   // "comm op: all_reduce | time (ms): 1.23 | msg size: 4.00 MiB | algbw (GB/s): 3.41 | busbw (GB/s): 5.12"
   std::string line_of(const TraceEvent& event) const;
@@ -53,6 +58,7 @@ class CommsLog {
     std::vector<double> seconds;
   };
   std::map<Row, Calls> rows_;
+  std::map<std::string, Communicated::Sum> sums_;
 };
 
 }  // namespace cleave::monitor

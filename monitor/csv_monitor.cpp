@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/warnings.h"
 
 namespace cleave::monitor {
 
@@ -27,7 +28,7 @@ void CsvMonitor::scalar(std::string_view tag, double value, int64_t step) {
       OutputFile& file = found->second.emplace(path_of(tag), OutputFile::Open::append);
       if (file.empty()) file.write(fmt::format("step,{}\n", tag.substr(tag.rfind('/') + 1)));
     } catch (const Error& e) {
-      std::fprintf(stderr, "warning: %s\n", e.what());
+      warn("{}", e.what());
     }
   }
   if (found->second) found->second->write(fmt::format("{},{}\n", step, value));

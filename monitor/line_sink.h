@@ -11,6 +11,7 @@ class LineSink : public Sink {
   using Sink::take;
   // Prints every steps_per_print-th step; 0: none.
   explicit LineSink(int64_t steps_per_print) : steps_per_print_(steps_per_print) {}
+  EventKinds takes() const override { return kinds_of<Started, Stepped, Evaluated, Said, Ended>(); }
   void take(const Stepped& e) override;
   void take(const Evaluated& e) override;
   void take(const Said& e) override { print(e.text); }

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/json_path.h"
 
 namespace cleave::monitor {
 namespace {
@@ -99,6 +100,16 @@ void MetricsLines::evaluation(const EvaluationMetrics& m) {
       fmt::format(R"({{"event":"evaluation","step":{},"epoch":{},{}"validation_loss":{},"perplexity":{}{}}})",
                   m.step, number(m.epoch), data, number(m.loss), number(m.perplexity()), accuracy) +
       "\n");
+}
+void MetricsLines::checkpoint(const CheckpointMetrics& m) {
+  write(fmt::format(R"({{"event":"checkpoint","kind":"{}","path":{},"step":{},"bytes":{},"seconds":{}}})",
+                    m.kind, nlohmann::json(path_in_json(m.path)).dump(), m.step, m.bytes, number(m.seconds)) +
+        "\n");
+}
+void MetricsLines::warning(const std::string& text) {
+  write(fmt::format(R"({{"event":"warning","text":{}}})",
+                    nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) +
+        "\n");
 }
 void MetricsLines::choices(const std::map<std::string, std::string>& made) {
   event("choices", nlohmann::json{{"choices", made}}.dump());

@@ -46,6 +46,13 @@ struct EvaluationMetrics {
   double perplexity() const;
 };
 
+// One saved or loaded checkpoint.
+struct CheckpointMetrics {
+  std::string kind, path;  // kind: save or load
+  int64_t step = 0, bytes = 0;
+  double seconds = 0;
+};
+
 // Makes the lines of the events of a run.
 class MetricsLines {
  public:
@@ -57,6 +64,11 @@ class MetricsLines {
   // 4.48, "accuracy": 0.625}, after the evaluated steps; without "data" if the set has no name, and without
   // "accuracy" if it was not counted.
   void evaluation(const EvaluationMetrics& metrics);
+  // {"event": "checkpoint", "kind": "save", "path": "runs/a/global_step20", "step": 20, "bytes": 4096,
+  // "seconds": 0.25}
+  void checkpoint(const CheckpointMetrics& metrics);
+  // {"event": "warning", "text": "..."}: without the prefix "warning: ".
+  void warning(const std::string& text);
   // {"event": "choices", "choices": {name: choice, ...}}, for choices_in().
   void choices(const std::map<std::string, std::string>& made);
   void end(std::string_view fields);

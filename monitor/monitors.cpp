@@ -13,6 +13,10 @@
 #include "core/write_error.h"
 #include "monitor/csv_monitor.h"
 #include "monitor/metrics.h"
+#include "monitor/mlflow_files.h"
+#include "monitor/mlflow_server.h"
+#include "monitor/mlflow_sink.h"
+#include "monitor/mlflow_target.h"
 #include "monitor/tensorboard.h"
 
 namespace cleave::monitor {
@@ -47,10 +51,24 @@ void require_folder(const std::string& folder) {
           std::strerror(error), remedy_of_writing(error));
 }
 
+std::unique_ptr<Sink> mlflow(const config::MlflowConfig& config) {
+  MlflowTarget target = mlflow_target(config);
+  const MlflowSinkOptions options{.place = target.shown()};
+  std::unique_ptr<MlflowStore> store;
+  if (target.server) {
+    store = std::make_unique<MlflowServer>(std::move(target));
+  } else {
+    require_folder(target.place);
+    store = std::make_unique<MlflowFiles>(std::move(target));
+  }
+  return std::make_unique<MlflowSink>(std::move(store), options);
+}
+
 }  // namespace
 
-std::vector<std::unique_ptr<Sink>> monitors_of(const config::TensorBoardConfig& tensorboard,
-                                               const config::CsvConfig& csv) {
+std::vector<std::unique_ptr<Sink>> monitors_of(const config::DsConfig& config) {
+  const config::TensorBoardConfig& tensorboard = config.tensorboard;
+  const config::CsvConfig& csv = config.csv_monitor;
   std::vector<std::unique_ptr<Sink>> sinks;
   if (tensorboard.enabled) {
     const std::filesystem::path base = tensorboard.output_path.empty() ? "./runs" : tensorboard.output_path;
@@ -62,6 +80,7 @@ std::vector<std::unique_ptr<Sink>> monitors_of(const config::TensorBoardConfig& 
     require_folder(std::filesystem::path(tables.path_of("")).parent_path().string());
     sinks.push_back(std::make_unique<Curves<CsvMonitor>>("csv_monitor", std::move(tables)));
   }
+  if (config.mlflow.enabled) sinks.push_back(mlflow(config.mlflow));
   return sinks;
 }
 

@@ -1,5 +1,5 @@
-// Files with the curves of a training: TensorBoard events and CSV, as the ds_config's sections "tensorboard"
-// and "csv_monitor" select them. Tags and files are those of DeepSpeed's monitors.
+// Outputs of the curves of a training: TensorBoard events and CSV, as the ds_config sections "tensorboard"
+// and "csv_monitor" select them, with the tags and files of their DeepSpeed monitors; and an MLflow run.
 #pragma once
 #include <memory>
 #include <vector>
@@ -10,8 +10,7 @@
 namespace cleave::monitor {
 
 // Returns a sink per enabled section. Starts a TensorBoard file, and creates the folder of CSV files, which
-// begin with their first row. Throws Error(usage) if it cannot.
-std::vector<std::unique_ptr<Sink>> monitors_of(const config::TensorBoardConfig& tensorboard,
-                                               const config::CsvConfig& csv);
+// begin with their first row; sends nothing to MLflow yet. Throws Error(usage) if it cannot.
+std::vector<std::unique_ptr<Sink>> monitors_of(const config::DsConfig& config);
 
 }  // namespace cleave::monitor

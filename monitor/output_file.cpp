@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/warnings.h"
 #include "core/write_error.h"
 
 namespace cleave::monitor {
@@ -25,9 +26,7 @@ void OutputFile::write(std::string_view record) {
   if (refused_) return;
   refused_ = std::fwrite(record.data(), 1, record.size(), file_.get()) != record.size() ||
              std::fflush(file_.get()) != 0;
-  if (refused_)
-    std::fprintf(stderr, "warning: %s: writing failed: %s; this run adds nothing more to it\n", path_.c_str(),
-                 std::strerror(errno));
+  if (refused_) warn("{}: writing failed: {}; this run adds nothing more to it", path_, std::strerror(errno));
   empty_ = empty_ && record.empty();
 }
 

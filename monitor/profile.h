@@ -57,6 +57,9 @@ class Profile {
   // this rank by curve, if wall_clock_breakdown is enabled.
   void begin_step(int64_t steps, std::optional<ProfiledEngine> engine);
   std::map<std::string, double> end_step(const EndedStep& ended);
+  // Returns the collectives since the last call, by kind, if comms_logger is enabled; with verbose, those of
+  // its ops.
+  std::map<std::string, Communicated::Sum> take_collectives() { return comms_.take_sums(); }
   // Takes the profile of this step from a caller that computes; facts describe the measurement.
   void take_layers(std::vector<LayerRow> rows, std::vector<std::string> facts);
   Timers& timers() { return timers_; }

@@ -1,13 +1,14 @@
 #include "monitor/sink_thread.h"
 
+#include <algorithm>
 #include <condition_variable>
-#include <cstdio>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <utility>
 
 #include "core/error.h"
+#include "core/warnings.h"
 
 namespace cleave::monitor {
 namespace {
@@ -18,6 +19,7 @@ constexpr std::chrono::milliseconds kPause{50};
 
 bool may_be_dropped(const Event& e) {
   return std::holds_alternative<Stepped>(e) || std::holds_alternative<Measured>(e) ||
+         std::holds_alternative<Communicated>(e) || std::holds_alternative<Warned>(e) ||
          std::holds_alternative<Said>(e);
 }
 
@@ -32,16 +34,22 @@ struct SinkThread::Shared {
   std::condition_variable arrived, taken;
   std::deque<std::shared_ptr<const Event>> waiting;
   int64_t dropped = 0;
-  bool working = false, ends = false, asleep = false;
+  std::chrono::milliseconds interval{0}, longest_end{0};
+  std::chrono::steady_clock::time_point finished_at;
+  bool working = false, ends = false, asleep = false, ended = false, abandoned = false;
 
-  void pass(const Event& event) {
+  // Calls the sink without the lock.
+  template <class Call>
+  void use(std::unique_lock<std::mutex>& lock, const Call& call) {
     if (!sink) return;
+    lock.unlock();
     try {
-      std::visit([&](const auto& e) { sink->take(e); }, event);
+      call(*sink);
     } catch (const std::exception& e) {
-      std::fprintf(stderr, "warning: %s: %s; this run adds nothing more to it\n", name.c_str(), e.what());
+      warn("{}: {}; this run adds nothing more to it", name, e.what());
       sink.reset();
     }
+    lock.lock();
   }
   void run() {
     std::unique_lock lock(mutex);
@@ -49,45 +57,61 @@ struct SinkThread::Shared {
       const auto ready = [&] { return ends || !waiting.empty(); };
       if (!arrived.wait_for(lock, kPause, ready)) {
         asleep = true;
-        arrived.wait(lock, ready);
+        const bool woken = interval.count() > 0 ? arrived.wait_for(lock, interval, ready)
+                                                : (arrived.wait(lock, ready), true);
         asleep = false;
+        if (!woken) {
+          use(lock, [](Sink& s) { s.wake(); });
+          continue;
+        }
       }
-      if (waiting.empty()) return;
+      if (waiting.empty()) break;
       const std::shared_ptr<const Event> event = std::move(waiting.front());
       waiting.pop_front();
       working = true;
-      lock.unlock();
-      pass(*event);
-      lock.lock();
+      use(lock, [&](Sink& s) { std::visit([&](const auto& e) { s.take(e); }, *event); });
       working = false;
       if (waiting.empty()) taken.notify_all();
     }
+    if (!abandoned) use(lock, [](Sink& s) { s.end(); });
+    ended = true;
+    taken.notify_all();
   }
 };
 
 SinkThread::SinkThread(std::unique_ptr<Sink> sink, size_t capacity) : shared_(std::make_shared<Shared>()) {
   shared_->name = sink->name(), shared_->takes = sink->takes(), shared_->sink = std::move(sink),
   shared_->capacity = capacity;
+  shared_->interval = shared_->sink->interval(), shared_->longest_end = shared_->sink->longest_end();
 }
 
-void SinkThread::close() {
+void SinkThread::finish() {
+  Shared& s = *shared_;
+  const std::lock_guard lock(s.mutex);
+  if (s.ends) return;
+  s.ends = true, s.finished_at = std::chrono::steady_clock::now();
+  s.arrived.notify_all();
+}
+
+void SinkThread::close(std::chrono::steady_clock::time_point until) {
+  finish();
   if (!thread_.joinable()) return;
   Shared& s = *shared_;
   std::unique_lock lock(s.mutex);
-  const bool works = s.working || !s.waiting.empty();
+  s.taken.wait_until(lock, until, [&] { return s.waiting.empty() && !s.working; });
+  if (s.waiting.empty() && !s.working)
+    s.taken.wait_until(lock, std::max(until, s.finished_at + s.longest_end), [&] { return s.ended; });
+  const bool ended = s.ended;
   const int64_t lost = s.dropped + int64_t(s.waiting.size()) + s.working;
-  s.waiting.clear(), s.ends = true;
-  s.arrived.notify_all();
+  s.waiting.clear(), s.abandoned = true;
   lock.unlock();
-  if (works)
-    thread_.detach();
-  else
+  if (ended)
     thread_.join();
+  else
+    thread_.detach();
   if (lost > 0)
-    std::fprintf(stderr,
-                 "warning: %s: %lld events were not written, because the file or server is slower than the "
-                 "training\n",
-                 s.name.c_str(), static_cast<long long>(lost));
+    warn("{}: {} events were not written, because the file or server is slower than the training", s.name,
+         lost);
 }
 
 void SinkThread::emit(std::shared_ptr<const Event> event) {

@@ -14,7 +14,7 @@ class SinkThread {
   // The thread starts with the first event. capacity: events that may wait.
   SinkThread(std::unique_ptr<Sink> sink, size_t capacity);
   // Leaves a sink that still works to itself.
-  ~SinkThread() { close(); }
+  ~SinkThread() { close(std::chrono::steady_clock::now()); }
   SinkThread(const SinkThread&) = delete;
   SinkThread& operator=(const SinkThread&) = delete;
 
@@ -23,8 +23,11 @@ class SinkThread {
   void emit(std::shared_ptr<const Event> event);
   // Waits until the sink has taken all events so far; returns false if it has not at `until`.
   bool flush(std::chrono::steady_clock::time_point until);
-  // Ends the thread. If events were lost, prints a warning with their number to stderr.
-  void close();
+  // Tells the thread that no event follows; the sink then ends.
+  void finish();
+  // Waits until the sink has ended, at most until `until` and Sink::longest_end() after finish(). If events
+  // were lost, warns with their number.
+  void close(std::chrono::steady_clock::time_point until);
   int64_t dropped() const;
 
  private:

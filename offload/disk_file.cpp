@@ -13,6 +13,7 @@
 #include <mutex>
 
 #include "core/units.h"
+#include "core/warnings.h"
 #include "offload/disk_queue.h"
 
 namespace cleave::offload {
@@ -29,7 +30,7 @@ Aligned aligned(int64_t bytes) {
 }
 
 void say_once(std::once_flag& flag, const std::string& text) {
-  std::call_once(flag, [&] { std::fprintf(stderr, "warning: %s\n", text.c_str()); });
+  std::call_once(flag, [&] { warn("{}", text); });
 }
 
 // Opens an unnamed file. On file systems without O_TMPFILE, creates and unlinks a file.

@@ -26,7 +26,7 @@ ALLOWED = {
     "launcher": ["config_schema", "comm", "device"],
     "app": ["plan", "runtime", "pipeline", "launcher", "monitor", "checkpoint", "model", "tensor_parallel", "zero", "data", "config_schema", "comm", "optim",
             "offload", "kernels", "device"],
-    "python": ["plan", "runtime", "launcher", "monitor", "zero", "pipeline", "config_schema", "comm", "optim", "kernels", "device"],
+    "python": ["plan", "runtime", "launcher", "monitor", "checkpoint", "zero", "pipeline", "config_schema", "comm", "optim", "kernels", "device"],
 }
 # Rooms of folders, and the rooms of the same folder that each may include; ALLOWED also applies. The name of the folder means its files
 # outside of rooms. In data/, plan/ and runtime/ these files may include the rooms; in app/ the rooms may include them.

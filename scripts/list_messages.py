@@ -24,6 +24,7 @@ FOLDERS = ("app", "checkpoint", "comm", "config_schema", "core", "data", "device
            "pipeline", "plan", "python/capi", "runtime", "tensor_parallel", "zero")
 ONE = r'"(?:[^"\\\n]|\\.)*"'
 LITERAL = rf"{ONE}(?:\s*{ONE})*"
+WARNING = re.compile(rf"\bwarn\(\s*(?P<text>{LITERAL})")  # core/warnings.h
 CALL = re.compile(rf"Exit::(?P<exit>\w+),\s*(?:fmt::format\(\s*)?(?P<text>{LITERAL})")  # fail(), require(), Error()
 # Readers that put their file name before each message.
 PARTS = ("checkpoint/elements.cpp", "checkpoint/manifest.cpp", "checkpoint/safetensors.cpp", "checkpoint/torch_file.cpp")
@@ -55,6 +56,9 @@ def cpp_messages(path: pathlib.Path, name: str) -> Iterator[Message]:
     for found in CALL.finditer(text):
         if (message := joined(found["text"])) != "{}" and not message.startswith(FIXED):
             yield Message(place(found.start("text")), found["exit"], message)
+    for found in WARNING.finditer(text):
+        if (message := joined(found["text"])) != "{}":
+            yield Message(place(found.start("text")), "warning", message)
     for found in re.finditer(LITERAL, text):
         if (message := joined(found[0])).startswith("warning: "):
             yield Message(place(found.start()), "warning", message.removesuffix("\\n"))

@@ -10,6 +10,7 @@
 #include "config_schema/summary.h"
 #include "core/error.h"
 #include "core/json.h"
+#include "core/secrets.h"
 
 namespace cleave::app {
 
@@ -66,8 +67,9 @@ nlohmann::json value_of(const std::string& text) {
 }
 
 nlohmann::json as_json(const config::Note& note) {
-  return {{"key", note.path},      {"value", value_of(note.value)}, {"origin", note.origin},
-          {"status", note.status}, {"meaning", note.meaning},       {"where", note.where}};
+  return {{"key", note.path},        {"value", value_of(without_secrets(note.value))},
+          {"origin", note.origin},   {"status", note.status},
+          {"meaning", note.meaning}, {"where", note.where}};
 }
 
 // Returns false if no key is, or ends with, `name`; empty: all keys.

@@ -15,6 +15,7 @@
 #include "core/cores.h"
 #include "core/error.h"
 #include "core/units.h"
+#include "core/warnings.h"
 #include "data/indexed_file.h"
 #include "data/ngram.h"
 #include "data/split_text.h"
@@ -157,8 +158,7 @@ int tokenize(const TokenizeOptions& o, const std::string& tokenizer_path) {
           "{}: contains {} tokens ({}) instead of text; give the original text", o.text, text.size(),
           data::name_of(text.kind()));
   if (text::is_json_lines(o.text) && !tokenizer->end_of_text())
-    std::fprintf(stderr, "warning: the tokenizer %s has no end-of-text token: documents are not separated\n",
-                 tokenizer_path.c_str());
+    warn("the tokenizer {} has no end-of-text token: documents are not separated", tokenizer_path);
   launcher::Job::catch_signals();
   const TokenizeResult made = tokenize_file(*tokenizer, o);
   std::printf("%s\n", data::TokenFile(o.out).describe().c_str());

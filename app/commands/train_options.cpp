@@ -133,6 +133,11 @@ void add_telling_options(CLI::App& app, RunOptions& o) {
   app.add_option("--http", o.http,
                  "port, or ADDRESS:PORT, of a page about the run, with metrics for Prometheus; overrides "
                  "cleave.http");
+  app.add_option(
+         "--report_to", o.report_to,
+         "mlflow: write to an MLflow run, as cleave.mlflow.enabled of the ds_config; none: only if the "
+         "ds_config enables it")
+      ->capture_default_str();
   app.add_option("--trace", o.trace,
                  "trace file for Perfetto or chrome://tracing; with several ranks <stem>.<rank>.json (input "
                  "of scripts/pipeline_idle.py)");
@@ -155,6 +160,11 @@ void add_telling_options(CLI::App& app, RunOptions& o) {
 // Requires options that others depend on, and rejects contradictions.
 void require_whole(const RunOptions& o, bool steps_given) {
   require(!o.epochs || !steps_given, Exit::usage, "--epochs: conflicts with --steps; give one of them");
+  require(o.report_to == "mlflow" || o.report_to == "none", Exit::usage,
+          "--report_to {}: unsupported (expected mlflow or none); set tensorboard or csv_monitor in the "
+          "ds_config, "
+          "or write JSON lines with --metrics",
+          o.report_to);
   require(o.resume == "auto" || o.resume == "never" || !o.output.empty(), Exit::usage,
           "--resume {}: needs --output, the folder to resume from", o.resume);
   for (const auto& [name, given] : {std::pair{"--save_interval", o.save_interval > 0},

@@ -8,6 +8,7 @@
 #include "app/run/resume_check.h"
 #include "app/run/train_paths.h"
 #include "core/build.h"
+#include "core/warnings.h"
 #include "device/gpu_problems.h"
 #include "kernels/choices.h"
 #include "kernels/matmul_ways.h"
@@ -28,8 +29,7 @@ void BeforeRun::check_plan(const Planner& planner, const RunData& data) {
   const plan::Candidate candidate = planner.plan(read_.text, config_);
   const plan::RankPlan& mine = plan::plan_of_rank(candidate.plan, me.rank);
   if (job_.first())
-    for (const std::string& w : warnings_of_many_calls(config_.zero, mine))
-      std::fprintf(stderr, "warning: %s\n", w.c_str());
+    for (const std::string& w : warnings_of_many_calls(config_.zero, mine)) warn("{}", w);
   planner.require_fit(candidate, memory_limits(wanted_.ranks));
   device_bytes_ = mine.memory.total(MemoryKind::device);
   plan::require_machine_fit(candidate.plan, me.rank - me.local_rank, me.local_size, !job_.device().is_cuda());

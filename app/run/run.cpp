@@ -88,14 +88,16 @@ Run::Run(const RunOptions& wanted, launcher::Job& job, config::ReadResult& confi
       weights_(wanted, model_),
       before_(wanted, config, job),
       watch_(wanted, config, job),
-      folder_({.dir = wanted.output,
-               .resume = wanted.resume,
-               .keep = keep_rule(wanted, config.config),
-               .strict = wanted.strict,
-               .follows_steps = set_by_steps(config, wanted.values),
-               .reset_optimizer = wanted.reset_optimizer,
-               .reset_adapters = wanted.reset_adapters},
-              job, [this](const std::string& text) { watch_.say(text); }) {
+      folder_(
+          {.dir = wanted.output,
+           .resume = wanted.resume,
+           .keep = keep_rule(wanted, config.config),
+           .strict = wanted.strict,
+           .follows_steps = set_by_steps(config, wanted.values),
+           .reset_optimizer = wanted.reset_optimizer,
+           .reset_adapters = wanted.reset_adapters},
+          job, [this](const std::string& text) { watch_.say(text); },
+          [this](monitor::Checkpointed event) { watch_.report().emit(std::move(event)); }) {
   data_.use_vocab(model_.vocab);
   model::check_kernels(model_, job.device());
   if (wanted.resume == "never" || wanted.output.empty() ||

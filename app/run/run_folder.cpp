@@ -37,10 +37,11 @@ std::string run_of(const std::string& client) {
 
 }  // namespace
 
-RunFolder::RunFolder(RunFolderOptions options, launcher::Job& job, Say say)
+RunFolder::RunFolder(RunFolderOptions options, launcher::Job& job, Say say, Report report)
     : options_(std::move(options)),
       job_(job),
       say_(std::move(say)),
+      report_(std::move(report)),
       run_(new_run()),
       resumed_(std::make_unique<json>()) {}
 
@@ -76,6 +77,7 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
     const std::string tag = job_.from_first(i < candidates.size() ? candidates[i].tag : "");
     if (tag.empty()) return false;
     std::string client;
+    const auto begin = Clock::now();
     try {
       client = engine.load_checkpoint([&] { return saved_training(tag, facts, engine.model().prefix); },
                                       {.optimizer = !options_.reset_optimizer});
@@ -88,6 +90,7 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
       continue;
     }
     saved_at_ = engine.step();
+    report(monitor::Checkpointed::Kind::load, tag, engine.step(), begin);
     *resumed_ = json::parse(client, nullptr, false);
     job_.together(Exit::checkpoint, [&] {
       if (!job_.first()) return;
@@ -217,10 +220,19 @@ void RunFolder::save(runtime::Engine& engine, const json& facts) {
                            const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
                            tell(fmt::format("saved {}/{}{}", options_.dir, saved.name,
                                             behind ? fmt::format(" in {:.1f} s", seconds) : ""));
+                           report(monitor::Checkpointed::Kind::save, saved.name, step, begin);
                            written(saved, step);
                          });
   saved_at_ = step;
   look(engine);
+}
+
+void RunFolder::report(monitor::Checkpointed::Kind kind, const std::string& tag, int64_t step,
+                       Clock::time_point begin) const {
+  if (!job_.first()) return;
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const fs::path path = fs::path(options_.dir) / tag;
+  report_({kind, path.string(), step, checkpoint::bytes_of_checkpoint(path), seconds});
 }
 
 void RunFolder::finish(runtime::Engine& engine) {

@@ -14,6 +14,7 @@
 #include "app/run/run_lock.h"
 #include "checkpoint/checkpoint.h"
 #include "launcher/job.h"
+#include "monitor/event.h"
 #include "runtime/engine.h"
 #include "runtime/saved_training.h"
 
@@ -33,7 +34,10 @@ class RunFolder {
  public:
   using Say = std::function<void(const std::string&)>;  // prints for the user, on the first rank
 
-  RunFolder(RunFolderOptions options, launcher::Job& job, Say say);
+  // Called for each saved and loaded checkpoint, on the first rank; for a background save, on its thread.
+  using Report = std::function<void(monitor::Checkpointed)>;
+
+  RunFolder(RunFolderOptions options, launcher::Job& job, Say say, Report report);
 
   // Call before the folder is created. Error(checkpoint) if a required checkpoint cannot exist.
   // Collective.
@@ -80,6 +84,8 @@ class RunFolder {
   void remember(const std::string& client);
   void remove_left_overs(const std::string& in_use, int64_t step);
   void compare(const std::string& client, const nlohmann::json& facts, std::vector<std::string> changes);
+  void report(monitor::Checkpointed::Kind kind, const std::string& tag, int64_t step,
+              std::chrono::steady_clock::time_point begin) const;
   void written(const checkpoint::SavedCheckpoint& saved, int64_t step);
   void let_old_ones_go(int64_t step);
   void tell(const std::string& text);
@@ -87,6 +93,7 @@ class RunFolder {
   const RunFolderOptions options_;
   launcher::Job& job_;
   const Say say_;
+  const Report report_;
   std::optional<RunLock> lock_;
   std::chrono::steady_clock::time_point looked_;  // last check for `save_now`
   std::string run_;                               // identifies the checkpoints of this run; kept over resumes

@@ -36,7 +36,7 @@ struct RunOptions {
   RankOptions ranks;
   config::AutoValues values;
   std::string config, data, jsonl_key = "text", output, export_to, resume = "auto", resume_check = "on",
-                            init = "auto", metrics, http, trace;
+                            init = "auto", metrics, http, trace, report_to = "none";
   std::vector<EvalSet> eval_sets;  // --eval_data in order; the first decides the best loss
   // Original text of each token file, or of the file that lists several. See train_tokens.h.
   std::map<std::string, std::string> texts;

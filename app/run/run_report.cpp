@@ -7,12 +7,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <iterator>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "app/named_line.h"
 #include "app/run/end_lines.h"
 #include "app/run/matmul_peak.h"
+#include "config_schema/resolved_values.h"
 #include "core/json_path.h"
 #include "core/printable.h"
 #include "kernels/choices.h"
@@ -35,14 +37,16 @@ int columns_of_terminal() {
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
 }
 
+config::DsConfig with(config::DsConfig config, const RunOptions& options) {
+  config.mlflow.enabled |= options.report_to == "mlflow";
+  return config;
+}
+
 }  // namespace
 
 struct RunReport::Sinks {
   Sinks(const RunOptions& o, const config::ReadResult& c)
-      : options(o),
-        config(c),
-        epoch(o.epoch),
-        monitors(monitor::monitors_of(c.config.tensorboard, c.config.csv_monitor)) {
+      : options(o), config(c), epoch(o.epoch), monitors(monitor::monitors_of(with(c.config, o))) {
     const std::string& asked = c.config.http;
     if (!o.http.empty() || !asked.empty())
       live = monitor::live_run(o.http.empty() ? "cleave.http" : "--http", o.http.empty() ? asked : o.http,
@@ -62,7 +66,16 @@ struct RunReport::Sinks {
           "--metrics", std::make_unique<monitor::MetricsFile>(options.metrics, resumes)));
     if (live) sinks.push_back(std::move(live));
     std::move(monitors.begin(), monitors.end(), std::back_inserter(sinks));
+    const std::lock_guard lock(mutex);
     stream.emplace(std::move(sinks));
+  }
+
+  void emit(monitor::Event event) {
+    const std::lock_guard lock(mutex);
+    if (stream)
+      stream->emit(std::move(event));
+    else
+      early.push_back(std::move(event));
   }
 
   const RunOptions& options;
@@ -70,6 +83,8 @@ struct RunReport::Sinks {
   EpochLength epoch;
   std::vector<std::unique_ptr<monitor::Sink>> monitors;  // until the stream is open
   std::unique_ptr<monitor::Sink> live;                   // likewise; listens since the start
+  std::mutex mutex;                   // of the next two: a background save reports on its thread
+  std::vector<monitor::Event> early;  // before the stream
   std::optional<monitor::EventStream> stream;
   int ranks = 1;
   double peak = 0, loss = 0, step_seconds = 0;
@@ -100,11 +115,7 @@ void RunReport::start(const runtime::Engine& engine, const StartFacts& facts) {
   s.begin = Clock::now();
   s.terminal = isatty(STDOUT_FILENO) != 0;
   s.open(engine.step() > 0);
-  json resolved = json::object();
-  for (const config::Note& n : s.config.notes)
-    if (!n.path.empty())
-      resolved[n.key.empty() ? n.path : n.key] = json::accept(n.value) ? json::parse(n.value) : json(n.value);
-  json start = json{{"config", resolved},
+  json start = json{{"config", config::resolved_values(s.config)},
                     {"world_size", s.ranks},
                     {"mesh", plan::as_json(engine.mesh())},
                     {"pipeline", engine.notes().pipeline},
@@ -122,7 +133,12 @@ void RunReport::start(const runtime::Engine& engine, const StartFacts& facts) {
                                   .steps = s.options.steps,
                                   .epochs = s.epoch.epochs(engine.step()),
                                   .steps_per_epoch = s.epoch.steps,
-                                  .fields = start.dump()});
+                                  .fields = start.dump(),
+                                  .files = {{"ds_config.json", config::shared_text(s.config)},
+                                            {"plan.json", start["memory_planned"].dump(2)}}});
+  s.stream->emit(
+      monitor::allocated(monitor::Allocated::Kind::planned, engine.step(), engine.memory_planned()));
+  for (monitor::Event& event : std::exchange(s.early, {})) s.stream->emit(std::move(event));
   named(start_lines(engine, facts, s.options, s.epoch, s.config));
 }
 
@@ -149,6 +165,7 @@ void RunReport::step(const runtime::Engine& engine, const runtime::StepResult& r
   m.times_ms = cost.times;
   if (kernels::Choices::Map made = kernels::Choices::of_process().take_new(); !made.empty())
     s.stream->emit(monitor::Chosen{std::move(made)});
+  if (!cost.collectives.empty()) s.stream->emit(monitor::Communicated{r.step, cost.collectives});
   s.stream->emit(monitor::Stepped{.metrics = std::move(m), .samples = s.samples(r.step)});
 }
 
@@ -160,6 +177,17 @@ void RunReport::evaluation(int64_t step, const std::string& data, const runtime:
                                            .loss = result.loss,
                                            .accuracy = result.accuracy()};
   sinks_->stream->emit(monitor::Evaluated{metrics, sinks_->samples(step)});
+}
+
+void RunReport::emit(monitor::Event event) {
+  if (sinks_) sinks_->emit(std::move(event));
+}
+
+void RunReport::memory(const runtime::Engine& engine) {
+  using monitor::Allocated;
+  if (!sinks_ || !sinks_->stream->wants(monitor::kinds_of<Allocated>())) return;
+  emit(monitor::allocated(Allocated::Kind::live, engine.step(), engine.memory_live()));
+  emit(monitor::allocated(Allocated::Kind::peak, engine.step(), engine.memory_peak()));
 }
 
 void RunReport::line(const std::string& text) {
@@ -189,8 +217,10 @@ void RunReport::named(const std::vector<config::NamedValue>& lines) {
 void RunReport::end(const runtime::Engine& engine, const Best& best, bool stopped, bool has_tokenizer) {
   if (!sinks_) return;
   Sinks& s = *sinks_;
+  memory(engine);
   s.stream->emit(monitor::Ended{
-      json{{"step", engine.step()}, {"memory_peak", plan::as_json(engine.memory_peak())}}.dump()});
+      .fields = json{{"step", engine.step()}, {"memory_peak", plan::as_json(engine.memory_peak())}}.dump(),
+      .stopped = stopped});
   const EndFacts facts{.step = engine.step(),
                        .steps = s.steps,
                        .loss = s.loss,

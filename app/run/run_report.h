@@ -13,6 +13,7 @@
 #include "app/run/start_lines.h"
 #include "comm/communicator.h"
 #include "config_schema/read_config.h"
+#include "monitor/event.h"
 #include "runtime/engine.h"
 
 namespace cleave::app {
@@ -21,6 +22,7 @@ struct StepCost {
   double seconds = 0;
   comm::CommBytes sent;                 // by this rank
   std::map<std::string, double> times;  // in ms by curve, if the configuration asks for them
+  std::map<std::string, monitor::Communicated::Sum> collectives;  // if comms_logger is enabled
 };
 
 class RunReport {
@@ -34,6 +36,10 @@ class RunReport {
   void step(const runtime::Engine& engine, const runtime::StepResult& result, const StepCost& cost);
   // Counts epochs and samples from a resumed position on. Call before start().
   void count_epochs(const EpochLength& epoch);
+  // Passes an event to the outputs, as soon as start() opens them. Safe to call on any thread.
+  void emit(monitor::Event event);
+  // Reports the measured memory, if an output takes it.
+  void memory(const runtime::Engine& engine);
   // `data`: name of the evaluation data; may be empty.
   void evaluation(int64_t step, const std::string& data, const runtime::Evaluation& result);
   void line(const std::string& text);

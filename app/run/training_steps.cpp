@@ -32,8 +32,13 @@ void TrainingSteps::take() {
   const runtime::StepResult r = train_or_save(batches, begins);
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const comm::CommBytes sent = run_.engine.comm_bytes() - before;
-  const auto memory = [&] { return plan::memory_use_of(run_.engine); };
-  run_.watch.report().step(run_.engine, r, {seconds, sent, run_.profile.end_step({r.step, seconds, memory})});
+  const auto memory = [&] {
+    run_.watch.report().memory(run_.engine);
+    return plan::memory_use_of(run_.engine);
+  };
+  std::map<std::string, double> times = run_.profile.end_step({r.step, seconds, memory});
+  run_.watch.report().step(run_.engine, r,
+                           {seconds, sent, std::move(times), run_.profile.take_collectives()});
 }
 
 runtime::StepResult TrainingSteps::train_or_save(std::span<const Batch> batches,

@@ -5,6 +5,7 @@
 #include "comm/clock.h"
 #include "comm/traced.h"
 #include "core/printable.h"
+#include "core/warnings.h"
 #include "monitor/profile.h"
 
 namespace cleave::app {
@@ -26,7 +27,9 @@ void Watch::open_trace() {
 
 void Watch::say(const std::string& text) {
   if (!job_.first()) return;
-  if (text.starts_with("warning: ") || !report_)
+  if (constexpr std::string_view kWarning = "warning: "; text.starts_with(kWarning))
+    print_warning(text.substr(kWarning.size()));
+  else if (!report_)
     std::fprintf(stderr, "%s\n", printable(text).c_str());
   else
     report_->line(text);

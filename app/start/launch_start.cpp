@@ -11,6 +11,7 @@
 #include "app/start/launch_program.h"
 #include "comm/rendezvous/socket.h"
 #include "core/error.h"
+#include "core/warnings.h"
 #include "launcher/forwarded.h"
 #include "launcher/job_id.h"
 #include "launcher/machine.h"
@@ -211,7 +212,7 @@ LaunchStart start_of_node(const LaunchRequest& r, const launcher::Environment& e
   std::string why;
   if (common.token.empty() && info.nodes > 1 && !r.dry_run)  // this process is a task of the other launcher
     common.token = launcher::secret_by_pmi(env, comm::Clock::now() + kSecretWithin, why);
-  if (!why.empty()) std::fprintf(stderr, "warning: %s\n", why.c_str());
+  if (!why.empty()) warn("{}", why);
   LaunchStart start;
   launcher::Hosts hosts;
   for (int n = 0; n < info.nodes; ++n) hosts.push_back({fmt::format("node-{}", n), here.hosts[0].slots});

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/warnings.h"
 #include "device/cuda/check.h"
 
 namespace cleave::comm {
@@ -189,8 +190,8 @@ bool NcclLink::use_in_place(std::span<const Tensor> buffers) {
     if (result == ncclSuccess && handle) registered_.push_back(handle);
   }
   if (result != ncclSuccess)
-    std::fprintf(stderr, "warning: cuda:%d: group '%s': NCCL does not use buffers in place: %s\n",
-                 member_.device, group_.name().c_str(), nccl_.get_error_string(result));
+    warn("cuda:{}: group '{}': NCCL does not use buffers in place: {}", member_.device, group_.name(),
+         nccl_.get_error_string(result));
   return result == ncclSuccess;
 }
 

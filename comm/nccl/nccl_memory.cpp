@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "comm/nccl/library.h"
+#include "core/warnings.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_memory.h"
 
@@ -17,7 +18,7 @@ void give_back(void* data, int64_t) {
   const ncclResult_t result = nccl.mem_free(data);
   if (result == ncclSuccess) return;
   cudaGetLastError();
-  std::fprintf(stderr, "warning: NCCL cannot free its memory: %s\n", nccl.get_error_string(result));
+  warn("NCCL cannot free its memory: {}", nccl.get_error_string(result));
 }
 
 }  // namespace
@@ -38,10 +39,10 @@ MemoryBlock nccl_allocate(Device device, int64_t bytes) {
   }
   cudaGetLastError();
   refused = true;
-  std::fprintf(stderr,
-               "warning: %s: NCCL cannot allocate memory (%s), so buffers come from cudaMalloc and are not "
-               "registered\n",
-               name_of(device).c_str(), nccl.get_error_string(result));
+  warn(
+      "{}: NCCL cannot allocate memory ({}), so buffers come from cudaMalloc and are not "
+      "registered",
+      name_of(device), nccl.get_error_string(result));
   return cuda_allocate(device, bytes);
 }
 

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "core/environment.h"
+#include "core/warnings.h"
 #include "device/copy.h"
 #include "kernels/elementwise.h"
 
@@ -61,8 +62,7 @@ bool proved(const std::string& name, const char* variable, Stream& stream,
 }
 
 void report_unused(const std::string& name, const char* variable, int device, const Verdict& verdict) {
-  std::fprintf(stderr, "warning: cuda:%d: %s is not used: %s; %s=off spares the trial\n", device,
-               name.c_str(), verdict.c_str(), variable);
+  warn("cuda:{}: {} is not used: {}; {}=off spares the trial", device, name, verdict, variable);
 }
 
 TrialSpace::TrialSpace(Stream& stream) : stream_(stream) {

@@ -65,6 +65,10 @@ CLEAVE_C int cleave_job_barrier(cleave_job* job);
 
 /* ---- a configuration ---- */
 
+/* Passes a warning that the caller prints on rank 0, without "warning: ", to the monitors of the engines of
+ * this process, also of later ones. Needs no job. */
+CLEAVE_C int cleave_note_warning(const char* text);
+
 /* Validates a ds_config for the job's world. sections: JSON object of sections that replace those of the
  * text; null removes one; problems in them have the positions of the text. read: JSON object with values
  * (effective value by the path of each key, "zero_optimization.stage") and warnings (one line each, with the
@@ -296,6 +300,10 @@ CLEAVE_C int cleave_time(cleave_engine* engine, const char* timer, int32_t begin
 CLEAVE_C int cleave_give_profile(cleave_engine* engine, const char* layers);
 /* Adds a point to the curve `tag` of these monitors, on rank 0. */
 CLEAVE_C int cleave_write_scalar(cleave_engine* engine, const char* tag, double value, int64_t samples);
+/* Returns the events since the last call as a JSON list (monitor/event_queue.h), on rank 0 of a configuration
+ * with wandb.enabled; otherwise an empty list. wait: first waits, at most 5 s, for events of earlier calls.
+ */
+CLEAVE_C int cleave_take_events(cleave_engine* engine, int32_t wait, char** events);
 /* Returns 1 on rank 0 if the configuration has monitors. */
 CLEAVE_C int cleave_has_monitors(cleave_engine* engine, int32_t* has);
 /* Merges a script's parameter groups with equal rates (optim/rate_groups.h). numbers[g]: group

@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "checkpoint/checkpoint.h"
 #include "comm/together.h"
 #include "config_schema/summary.h"
 #include "core/json.h"
@@ -125,18 +127,19 @@ runtime::UnitOptions options_of(const cleave_engine_options& o, Device device,
   return options;
 }
 
-config::DsConfig read(const char* config, const char* name, const config::ReadOptions& options) {
+config::ReadResult read(const char* config, const char* name, const config::ReadOptions& options) {
   config::ReadResult read =
       config::read_ds_config(&given(config, "config"), &given(name, "config_name"), options);
   require(read.ok(), Exit::usage, "{}: has errors:\n{}", name, config::format(read.problems));
-  return std::move(read.config);
+  return read;
 }
 
 // Parsed arguments of an engine or a plan.
 struct Made {
-  Made(config::DsConfig its_config, const char* its_name, const char* its_units,
+  Made(config::ReadResult its_read, const char* its_name, const char* its_units,
        const cleave_engine_options& o, Device device)
-      : config(std::move(its_config)),
+      : read(std::move(its_read)),
+        config(read.config),
         name(&given(its_name, "model")),
         stages(stages_of(&given(its_units, "units"))),
         caller(o.has_stream ? std::make_shared<CallerStream>(device, o.stream) : nullptr),
@@ -172,6 +175,7 @@ struct Made {
     return made;
   }
 
+  config::ReadResult read;
   config::DsConfig config;
   std::string name;
   std::vector<std::vector<UnitSpec>> stages;  // one stage only, for an engine
@@ -357,7 +361,7 @@ int cleave_engine_make(cleave_job* job, const char* config, const char* config_n
                                            });
     if (made.caller) made.caller->computes_on(e->base().stream());
     e->caller = made.caller;
-    e->reports->open_files();
+    e->reports->open_files(made.read, made.name, e->base());
     j.engines.push_back(e);
     e->handle = e;
     given(engine, "engine") = e.get();
@@ -394,7 +398,7 @@ int cleave_use_stream(cleave_engine* engine, void* stream) {
 
 void cleave_engine_free(cleave_engine* engine) {
   if (!engine) return;
-  engine->reports->close();  // tensors may keep the engine
+  engine->reports->close(&engine->base());  // tensors may keep the engine
   const std::shared_ptr<cleave_engine> last = std::move(engine->handle);
 }
 
@@ -455,7 +459,13 @@ int cleave_put_bytes(cleave_engine* engine, const char* parameter, int64_t bytes
 
 int cleave_save_checkpoint(cleave_engine* engine, const char* folder, const char* tag, const char* client) {
   return call(engine, [&](cleave_engine& e) {
-    e.base().save_checkpoint(&given(folder, "folder"), &given(tag, "tag"), e.kept(client ? client : "{}"));
+    const std::string to = &given(folder, "folder");
+    e.base().save_checkpoint(
+        to, &given(tag, "tag"), e.kept(client ? client : "{}"),
+        [to, reports = e.reports.get(), step = e.base().step(),
+         begin = std::chrono::steady_clock::now()](const checkpoint::SavedCheckpoint& saved) {
+          reports->checkpointed(monitor::Checkpointed::Kind::save, to + "/" + saved.name, step, begin);
+        });
   });
 }
 
@@ -467,6 +477,7 @@ int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char
                            char** loaded) {
   return call(engine, [&](cleave_engine& e) {
     std::string path;
+    const auto begin = std::chrono::steady_clock::now();
     const auto open = [&] {
       runtime::SavedTraining saved = e.opened(&given(folder, "folder"), &given(tag, "tag"));
       path = saved.path().string();
@@ -476,6 +487,7 @@ int cleave_load_checkpoint(cleave_engine* engine, const char* folder, const char
         e.base().load_checkpoint(open, {.optimizer = (parts & CLEAVE_LOAD_OPTIMIZER) != 0,
                                         .schedule = (parts & CLEAVE_LOAD_SCHEDULE) != 0,
                                         .steps = (parts & CLEAVE_LOAD_STEPS) != 0});
+    e.reports->checkpointed(monitor::Checkpointed::Kind::load, path, e.base().step(), begin);
     given(loaded, "loaded") = handed_over(capi::Json{{"path", path_in_json(path)},
                                                      {"changed", e.base().changed_settings()},
                                                      {"client", parse_json(client, path, Exit::checkpoint)}}

@@ -7,10 +7,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include "config_schema/wrong_variables.h"
 #include "core/json.h"
+#include "core/warnings.h"
 #include "python/capi/call.h"
 #include "python/capi/cleave_c.h"
 #include "python/capi/engine.h"
@@ -106,7 +108,7 @@ int cleave_job_close(cleave_job* job, const char* reason, int32_t exit_code) {
         *new std::vector<std::shared_ptr<cleave_engine>>;
     for (const std::weak_ptr<cleave_engine>& e : j->engines) {
       left.push_back(e.lock());
-      if (left.back()) left.back()->reports->close();
+      if (left.back()) left.back()->reports->close(reason ? nullptr : &left.back()->base());
     }
     if (j->world) j->job.end(reason ? reason : "", exit_code);
   });
@@ -162,6 +164,18 @@ static std::string warning_of_deadline(const cleave_job& job, int64_t asked, con
       name, asked, job.timeout_s);
 }
 
+// Passes warnings to the outputs of engines; each is a line.
+static void note_warnings(const std::string& lines) {
+  constexpr std::string_view kWarning = "warning: ";
+  std::istringstream all(lines);
+  for (std::string line; std::getline(all, line);)
+    if (line.starts_with(kWarning)) note_warning(line.substr(kWarning.size()));
+}
+
+int cleave_note_warning(const char* text) {
+  return call([&] { note_warning(&given(text, "text")); });
+}
+
 int cleave_config_json(const char* text, const char* name, char** json) {
   return call([&] {
     const std::string read = config::read_ds_config(&given(text, "text"), &given(name, "name"), {}).text;
@@ -179,7 +193,9 @@ int cleave_job_read_config(cleave_job* job, const char* text, const char* name, 
         config::read_ds_config(&given(text, "text"), &given(name, "name"), options);
     std::string problems = config::format(result.problems);
     require(result.ok(), Exit::usage, "{}: has errors:\n{}", name, problems);
-    problems += warning_of_deadline(*job, result.config.comm_timeout_s, name);
+    const std::string late = warning_of_deadline(*job, result.config.comm_timeout_s, name);
+    problems += late;
+    if (job->job.first()) note_warnings(problems);
     nlohmann::json values = nlohmann::json::object();
     for (const config::Note& note : result.notes) {
       nlohmann::json value = json_or_nothing(note.value);

@@ -74,6 +74,12 @@ int cleave_write_scalar(cleave_engine* engine, const char* tag, double value, in
   return call([&] { given(engine, "engine").reports->scalar(&given(tag, "tag"), value, samples); });
 }
 
+int cleave_take_events(cleave_engine* engine, int32_t wait, char** events) {
+  return call([&] {
+    given(events, "events") = handed_over(given(engine, "engine").reports->take_events(wait != 0));
+  });
+}
+
 int cleave_has_monitors(cleave_engine* engine, int32_t* has) {
   return call([&] { given(has, "has") = given(engine, "engine").reports->has_monitors(); });
 }

@@ -1,14 +1,19 @@
 #include "python/capi/reports.h"
 
-#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
+#include "checkpoint/checkpoint.h"
 #include "comm/traced.h"
-#include "core/printable.h"
+#include "config_schema/resolved_values.h"
+#include "core/json_path.h"
+#include "core/warnings.h"
 #include "monitor/live/live_run.h"
 #include "monitor/monitors.h"
 #include "monitor/output_file.h"
 #include "plan/machine_memory.h"
+#include "plan/memory_json.h"
 
 namespace cleave::capi {
 
@@ -25,16 +30,33 @@ Reports::Reports(const config::DsConfig& config, comm::Communicator& ranks)
                      [this](const std::string& text) { say(text); });
 }
 
-void Reports::open_files() {
+void Reports::open_files(const config::ReadResult& read, const std::string& model,
+                         const runtime::EngineBase& engine) {
   if (ranks_.rank() != 0) return;
   const config::FlopsProfilerConfig& profile = config_.flops_profiler;
   if (profile.enabled && !profile.output_file.empty())
     monitor::OutputFile(profile.output_file, monitor::OutputFile::Open::append);
-  std::vector<std::unique_ptr<monitor::Sink>> sinks =
-      monitor::monitors_of(config_.tensorboard, config_.csv_monitor);
-  if (!config_.http.empty()) sinks.push_back(monitor::live_run("cleave.http", config_.http, "script"));
+  std::vector<std::unique_ptr<monitor::Sink>> sinks = monitor::monitors_of(config_);
+  if (config_.wandb.enabled) sinks.push_back(queue_.sink("wandb"));
+  if (!config_.http.empty()) sinks.push_back(monitor::live_run("cleave.http", config_.http, model));
   if (sinks.empty()) return;
   stream_.emplace(std::move(sinks));
+  const nlohmann::json planned = plan::as_json(engine.memory_planned());
+  if (wants(monitor::kinds_of<monitor::Started>()))
+    stream_->emit(monitor::Started{
+        .step = engine.step(),
+        .fields = nlohmann::json{{"config", config::resolved_values(read)},
+                                 {"world_size", engine.mesh().size()},
+                                 {"mesh", plan::as_json(engine.mesh())},
+                                 {"model", path_in_json(model)},
+                                 {"parameters", engine.params()},
+                                 {"step", engine.step()},
+                                 {"memory_planned", planned}}
+                      .dump(),
+        .files = {{"ds_config.json", config::shared_text(read)}, {"plan.json", planned.dump(2)}}});
+  if (wants(monitor::kinds_of<monitor::Allocated>()))
+    stream_->emit(
+        monitor::allocated(monitor::Allocated::Kind::planned, engine.step(), engine.memory_planned()));
 }
 
 bool Reports::wants_steps() const {
@@ -47,8 +69,8 @@ void Reports::scalar(const std::string& tag, double value, int64_t samples) {
 
 void Reports::say(const std::string& text) {
   if (ranks_.rank() != 0) return;
-  if (text.starts_with("warning: "))
-    std::fprintf(stderr, "%s\n", printable(text).c_str());
+  if (constexpr std::string_view kWarning = "warning: "; text.starts_with(kWarning))
+    print_warning(text.substr(kWarning.size()));
   else
     text_.take(monitor::Said{text});
 }
@@ -92,14 +114,46 @@ std::string Reports::end_step(const runtime::EngineBase& engine, const runtime::
   const double seconds = std::chrono::duration<double>(now - began_.value_or(now)).count();
   began_.reset();
   if (profile_)
-    event.metrics.times_ms =
-        profile_->end_step({r.step, seconds, [&] { return plan::memory_use_of(engine); }});
+    event.metrics.times_ms = profile_->end_step({r.step, seconds, [&] {
+                                                   memory(engine);
+                                                   return plan::memory_use_of(engine);
+                                                 }});
+  if (profile_ && wants(monitor::kinds_of<monitor::Communicated>()))
+    if (auto sums = profile_->take_collectives(); !sums.empty())
+      stream_->emit(monitor::Communicated{r.step, std::move(sums)});
   if (stream_) stream_->emit(std::move(event));
   return text_.taken();
 }
 
-void Reports::close() {
-  if (stream_) stream_->close();
+void Reports::memory(const runtime::EngineBase& engine) {
+  using monitor::Allocated;
+  if (!wants(monitor::kinds_of<Allocated>())) return;
+  stream_->emit(monitor::allocated(Allocated::Kind::live, engine.step(), engine.memory_live()));
+  stream_->emit(monitor::allocated(Allocated::Kind::peak, engine.step(), engine.memory_peak()));
+}
+
+void Reports::checkpointed(monitor::Checkpointed::Kind kind, const std::string& path, int64_t step,
+                           Clock::time_point begin) {
+  if (!wants(monitor::kinds_of<monitor::Checkpointed>())) return;
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  stream_->emit(monitor::Checkpointed{kind, path, step, checkpoint::bytes_of_checkpoint(path), seconds});
+}
+
+std::string Reports::take_events(bool wait) {
+  if (wait && stream_ && owner_ == getpid()) stream_->flush();
+  return queue_.take();
+}
+
+void Reports::close(const runtime::EngineBase* engine) {
+  if (!stream_ || owner_ != getpid() || std::exchange(closed_, true)) return;
+  if (engine) {
+    memory(*engine);
+    stream_->emit(
+        monitor::Ended{.fields = nlohmann::json{{"step", engine->step()},
+                                                {"memory_peak", plan::as_json(engine->memory_peak())}}
+                                     .dump()});
+  }
+  stream_->close();
 }
 
 std::string Reports::end() {

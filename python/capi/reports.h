@@ -1,5 +1,7 @@
 // Reports of an engine of the C interface about its steps: curves, and lines for the caller to print.
 #pragma once
+#include <unistd.h>
+
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -7,8 +9,10 @@
 #include <utility>
 
 #include "comm/communicator.h"
-#include "config_schema/ds_config.h"
+#include "config_schema/read_config.h"
 #include "device/trace.h"
+#include "monitor/event.h"
+#include "monitor/event_queue.h"
 #include "monitor/event_stream.h"
 #include "monitor/line_sink.h"
 #include "monitor/profile.h"
@@ -26,7 +30,8 @@ class Reports {
   Trace* trace() { return trace_.get(); }
 
   // Opens the files on the first rank, before the first step. Throws Error(usage) if this fails.
-  void open_files();
+  void open_files(const config::ReadResult& read, const std::string& model,
+                  const runtime::EngineBase& engine);
   bool has_monitors() const { return stream_.has_value(); }
   // Returns true if end_step() must be called on this rank.
   bool wants_steps() const;
@@ -40,8 +45,13 @@ class Reports {
   void time(monitor::Timer timer, bool begins);
   // Reports a finished step. Collective if a profile is wanted. Returns the text to print.
   std::string end_step(const runtime::EngineBase& engine, const runtime::StepResult& result, int64_t samples);
-  // Ends the files (EventStream::close).
-  void close();
+  // Returns events for the caller (EventQueue::take).
+  std::string take_events(bool wait);
+  // Reports a complete checkpoint, on the first rank. Safe to call on any thread.
+  void checkpointed(monitor::Checkpointed::Kind kind, const std::string& path, int64_t step,
+                    std::chrono::steady_clock::time_point begin);
+  // Ends the files (EventStream::close). engine: null after a failure. Has no effect in forked processes.
+  void close(const runtime::EngineBase* engine);
   // Returns the rest of the text. Not collective.
   std::string end();
 
@@ -49,8 +59,12 @@ class Reports {
 
  private:
   void say(const std::string& text);
+  bool wants(monitor::EventKinds kinds) const { return stream_ && stream_->wants(kinds); }
+  void memory(const runtime::EngineBase& engine);
 
   const config::DsConfig config_;
+  const pid_t owner_ = getpid();
+  bool closed_ = false;
   comm::Communicator& ranks_;
   std::unique_ptr<Trace> trace_;
   std::unique_ptr<comm::Communicator> traced_;
@@ -66,6 +80,7 @@ class Reports {
     std::string text_;
   };
   Text text_;                                                   // of the first rank
+  monitor::EventQueue queue_;                                   // with wandb.enabled
   std::optional<monitor::EventStream> stream_;                  // of the first rank, if it has monitors
   std::optional<monitor::Profile> profile_;                     // if a report is wanted
   std::optional<std::chrono::steady_clock::time_point> began_;  // the current step

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from . import job as jobs
+from . import native
 from .configuration import Configuration, chosen
 from .engine import DeepSpeedEngine
 from .errors import NotBuilt, UsageError
@@ -167,7 +168,7 @@ def initialize(
     leaves = configuration.section("zero_optimization").get("leaf_module")
     missing = mark_configured(model, leaves) if isinstance(leaves, Mapping) else []
     if missing and jobs.rank() == 0:
-        print(f"warning: zero_optimization.leaf_module: {type(model).__name__} contains no {', '.join(missing)}")
+        native.warn(f"warning: zero_optimization.leaf_module: {type(model).__name__} contains no {', '.join(missing)}")
     if training_data is not None:
         sampler = engine.sampler_of(training_data)
         engine.training_dataloader = engine.deepspeed_io(training_data, data_sampler=sampler, collate_fn=collate_fn)

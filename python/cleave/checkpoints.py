@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import job as jobs
+from . import native
 from .errors import STOPPED, CheckpointError, NotBuilt, StepOrderError, UsageError, names_the_call
 from .random_states import of_this_rank, random_states, set_random_states
 from .saved import Beside, beside, path_from_json
@@ -145,7 +146,7 @@ class SavedModule(SteppedModule):
             return folder
         if self.global_rank == 0:
             differs = f"the folder differs between ranks (rank 0: {folder}, rank {other}: {folders[other]})"
-            print(f"warning: save_checkpoint: {differs}; ranks save to that of rank 0", flush=True)
+            native.warn(f"warning: save_checkpoint: {differs}; ranks save to that of rank 0")
             with contextlib.suppress(OSError):  # the save reports it
                 os.makedirs(folder, exist_ok=True)
         jobs.current().sum([0.0])  # after rank 0 has made its folder
@@ -158,7 +159,7 @@ class SavedModule(SteppedModule):
             return tag
         first, *others = jobs.texts_of_all(tag)
         if mode == "warn" and any(other != first for other in others) and self.global_rank == 0:
-            print(f"warning: save_checkpoint: the tag differs between ranks; saving {first}, the tag of rank 0", flush=True)
+            native.warn(f"warning: save_checkpoint: the tag differs between ranks; saving {first}, the tag of rank 0")
         return first
 
     def _require_no_update_under_way(self) -> None:
@@ -172,7 +173,7 @@ class SavedModule(SteppedModule):
             )
         if self._losses and self.global_rank == 0:
             micros = f"{len(self._losses)} of {self.gradient_accumulation_steps()} micro-batches"
-            print(f"warning: save_checkpoint: called inside a step; the checkpoint has the state before it, without its {micros}")
+            native.warn(f"warning: save_checkpoint: called inside a step; the checkpoint has the state before it, without its {micros}")
 
     @names_the_call
     def load_checkpoint(
@@ -210,7 +211,7 @@ class SavedModule(SteppedModule):
         folder, self.data_iterator = os.fspath(load_dir), None
         if tag is None and not os.path.exists(os.path.join(folder, "latest")):
             if self.global_rank == 0:
-                print(f"warning: {folder}: the file 'latest' is missing, so no checkpoint was loaded; select one with tag")
+                native.warn(f"warning: {folder}: the file 'latest' is missing, so no checkpoint was loaded; select one with tag")
             return None, None
         self._follow_growth()
         with_optimizer = load_optimizer_states and not load_module_only
@@ -234,7 +235,7 @@ class SavedModule(SteppedModule):
         """Warns of settings that differ from the checkpoint's. The optimizer's groups come back with it, as in DeepSpeed."""
         for change in changed if self.global_rank == 0 else ():
             stays = "; the checkpoint's value is used" if groups_return and change.startswith("optimizer.params.") else ""
-            print(f"warning: {path}: {change}{stays}", flush=True)
+            native.warn(f"warning: {path}: {change}{stays}")
 
     def _restore(self, kept: Beside, with_optimizer: bool, with_scheduler: bool) -> None:
         facts = self._native.facts()
@@ -262,7 +263,7 @@ class SavedModule(SteppedModule):
             ranks = f"{len(kept.ranks)} ranks saved the checkpoint and {self.world_size} load it"
             if names:
                 ranks += "; random states matter only if the script draws numbers from them"
-            print(f"warning: {path}: {' and '.join(lost)}: differ between ranks and are not restored ({ranks})", flush=True)
+            native.warn(f"warning: {path}: {' and '.join(lost)}: differ between ranks and are not restored ({ranks})")
         try:
             set_random_states({name: state for name, state in states.items() if state is not None}, self.device)
             every, self._positions = self._every_loader(), {name: position for name, position in positions.items() if position}

@@ -151,7 +151,7 @@ def _in_types_of(module: torch.nn.Module, config: Configuration, job: native.Job
             f"warning: {types[half[0][1]]}: is {half[0][0]}, others are not, so all are trained as fp32; set bf16 or fp16 to choose a type"
         )
     if job is not None and job.facts()["rank"] == 0:
-        print(said, flush=True)
+        native.warn(said) if said.startswith("warning: ") else print(said, flush=True)
     return config
 
 

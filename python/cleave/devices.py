@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from .errors import UsageError
+from .handles import warn
 
 _USE_THE_CPU = "or compute on the CPU with CUDA_VISIBLE_DEVICES=-1"
 
@@ -40,11 +41,10 @@ def require_usable(job: dict[str, Any]) -> None:
         )
     major, minor = job["cuda"] // 1000, job["cuda"] % 1000 // 10
     if int(torch.version.cuda.partition(".")[0]) != major and job["rank"] == 0:
-        print(
+        warn(
             f"warning: torch: built for CUDA {torch.version.cuda}, this build of cleave for CUDA {major}.{minor}; not tested together, and "
             f"cleave finds no cuBLASLt in torch's packages; install a torch for CUDA {major}",
-            file=sys.stderr,
-            flush=True,
+            sys.stderr,
         )
 
 

@@ -7,7 +7,7 @@ import os
 import weakref
 from collections.abc import Callable
 from ctypes import byref, c_char_p, c_double, c_int32, c_int64, c_void_p
-from typing import Any
+from typing import Any, TextIO
 
 from .errors import CleaveError, UsageError, error_of
 from .programs import installed, name_cuda_libraries
@@ -40,6 +40,17 @@ def check(code: int) -> None:
     """Raises the error of a call that failed."""
     if code:
         raise error_of(code, library().cleave_error().decode(errors="replace"))
+
+
+def warn(text: str, file: TextIO | None = None) -> None:
+    """Prints a text that begins with "warning: ", and passes it to the monitors of the engines of this process.
+
+    Args:
+        text: one or several lines.
+        file: instead of standard output.
+    """
+    print(text, file=file, flush=True)
+    check(library().cleave_note_warning(text.removeprefix("warning: ").encode(errors="replace")))
 
 
 def filled(to: Any, call: Callable[[Any], int]) -> Any:

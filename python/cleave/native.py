@@ -16,6 +16,7 @@ from .c_types import Rates as Rates
 from .c_types import Samples as Samples
 from .c_types import StepResult as StepResult
 from .handles import Handle, check, filled, library, text_of
+from .handles import warn as warn
 
 DTYPES = {"fp32": 0, "fp16": 1, "bf16": 2, "uint8": 7}  # numbers of types in the C interface
 

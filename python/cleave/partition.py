@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
 from . import job as jobs
+from . import native
 from .cuts import Cut
 from .errors import NotBuilt, UsageError
 from .split_blocks import SplitBlocks
@@ -161,7 +162,7 @@ class Partition:
         if jobs.rank() == 0:
             ignored = [name for name in ("sequence_parallel", "tp_overlap_comm") if self._section.get(name)]
             for name in ignored:
-                print(f"warning: tensor_parallel.{name}: has no effect for PyTorch modules; remove it", flush=True)
+                native.warn(f"warning: tensor_parallel.{name}: has no effect for PyTorch modules; remove it")
             print(f"note: tensor {self.ranks} x data {data_ranks}: {self}", flush=True)
         self.blocks = SplitBlocks(self.module, self._layers)
         for layer, kind, joins in self._layers:

@@ -1,4 +1,4 @@
-"""Reports of a training on rank 0: curves in TensorBoard and CSV files, and the lines that the ds_config asks for."""
+"""Reports of a training on rank 0: curves in files and services, and the lines that the ds_config asks for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 
 from . import native
 from .profiled import ModuleProfile
+from .wandb_run import WandbRun
 
 
 class _Timed:
@@ -32,9 +33,9 @@ class _Timed:
 class MonitorMaster:
     """The monitors that a ds_config enables (`engine.monitor`); they write on rank 0 and have no effect on other ranks.
 
-    The sections `tensorboard` and `csv_monitor` select them. Each step adds the loss, the learning rate, the loss scale and the gradient
-    norm at the number of trained samples, as `Train/Samples/train_loss`, `lr`, `loss_scale` and `grad_norm`. With `wall_clock_breakdown`,
-    it adds `elapsed_time_ms_forward`, `backward`, `backward_inner`, `backward_allreduce` and `step`.
+    The sections `tensorboard`, `csv_monitor`, `wandb` and `cleave.mlflow` select them. Each step adds the loss, the learning rate, the loss
+    scale and the gradient norm at the number of trained samples, as `Train/Samples/train_loss`, `lr`, `loss_scale` and `grad_norm`. With
+    `wall_clock_breakdown`, it adds `elapsed_time_ms_forward`, `backward`, `backward_inner`, `backward_allreduce` and `step`.
     """
 
     def __init__(self, engine: native.NativeEngine, values: Mapping[str, Any], rank: int) -> None:
@@ -45,7 +46,8 @@ class MonitorMaster:
         self._reports, self._world = bool(facts["reports"]), math.prod(facts["mesh"].values())
         self._computes = not facts["vocabulary"]  # the script computes the module
         self._times = any(values.get(key) for key in ("wall_clock_breakdown", "flops_profiler.enabled"))
-        self.reports_at_end = any(values.get(key) for key in ("wall_clock_breakdown", "comms_logger.enabled"))
+        self.reports_at_end = any(values.get(key) for key in ("wall_clock_breakdown", "comms_logger.enabled", "wandb.enabled"))
+        self._wandb = WandbRun(engine, values) if rank == 0 and values.get("wandb.enabled") else None
         self._profile: ModuleProfile | None = None
         if rank == 0 and values.get("dump_state"):
             print("effective values:", *(f"  {key} = {json.dumps(value)}" for key, value in values.items()), sep="\n")
@@ -93,9 +95,14 @@ class MonitorMaster:
             self._profile = None
         if self._reports:
             self._print(self._engine.asked("report_step", result, samples))
+        if self._wandb is not None:
+            self._wandb.take()
 
     def end(self) -> None:
         """Prints the rest of the reports."""
+        if self._wandb is not None and not self._engine.freed:
+            self._wandb.finish()
+            self._wandb = None
         if self._reports and not self._engine.freed:
             self._reports = False
             self._print(self._engine.asked("report_end"))

@@ -71,7 +71,7 @@ def _of_deepspeed(folder: Path) -> Beside:
     try:
         state: dict[str, Any] = loaded_by_torch(file, mmap=True)
     except Exception as error:
-        print(f"warning: {file}: client state and buffers are not loaded ({printable(error)}); {_TRUST}")
+        native.warn(f"warning: {file}: client state and buffers are not loaded ({printable(error)}); {_TRUST}")
         return Beside()
     module = state.get("module") or {}
     return Beside(

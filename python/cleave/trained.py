@@ -54,7 +54,9 @@ class TrainedModule(HeldModule):
             else contextlib.nullcontext()
         )
         if dtype and self._precision != "fp32" and self.global_rank == 0:
-            print("warning: torch_autocast: bf16 rounds the parameters, also for operations in fp32; remove bf16 to keep them in fp32")
+            native.warn(
+                "warning: torch_autocast: bf16 rounds the parameters, also for operations in fp32; remove bf16 to keep them in fp32"
+            )
         if self.optimizer is not None:
             self._trains = set(map(id, self.optimizer.trained()))
             self.optimizer.scale_now = self._native.loss_scale
@@ -85,7 +87,7 @@ class TrainedModule(HeldModule):
             self.optimizer.parameter_offload = self._residency.offload
         key, hidden = {"on": True, "off": False}.get(self._value("cleave.visible_gradients")), self._why_hidden()
         if key and hidden and self.global_rank == 0:
-            print(f"warning: cleave.visible_gradients: has no effect: {hidden}", flush=True)
+            native.warn(f"warning: cleave.visible_gradients: has no effect: {hidden}")
         vars(self.module).setdefault(_READ_BY_DDP, _NoDdp())
         self._shown = ShownGradients(self._job, self._native, self._units, key, hidden)
 
@@ -168,7 +170,7 @@ class TrainedModule(HeldModule):
             raise UsageError("offload_states: not supported with zero_optimization.offload_param; remove offload_param")
         if idle := "device is none" if place == "none" else "cleave.native is true" if self._configuration.native() else "":
             if self.global_rank == 0:
-                print(f"warning: offload_states: has no effect: {idle}", flush=True)
+                native.warn(f"warning: offload_states: has no effect: {idle}")
             return
         stays = sorted(kinds - _MOVABLE)
         if stays and self.device.type == "cuda" and self.global_rank == 0:

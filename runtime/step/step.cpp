@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <functional>
 #include <numeric>
 #include <set>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/warnings.h"
 #include "kernels/elementwise.h"
 #include "optim/clipping.h"
 #include "runtime/step/engine_core.h"
@@ -285,9 +285,7 @@ bool EngineCore::overflowed() {
   if (settings.skips_overflows && std::isfinite(result.loss)) return true;
   const std::string what = what_is_not_finite();
   if (++missed_in_row <= settings.most_missed) {
-    if (ranks.world().rank() == 0)
-      std::fprintf(stderr, "warning: step %lld is skipped: %s\n", static_cast<long long>(result.step),
-                   what.c_str());
+    if (ranks.world().rank() == 0) warn("step {} is skipped: {}", result.step, what);
     return true;
   }
   fail(Exit::training,

@@ -117,6 +117,9 @@ ROWS = {
     "cleave.product_choices": ("code", "", "$DIR/none.jsonl", {}, 1),
     "cleave.deterministic": ("lines", False, True, {"bf16": {"enabled": True}}, 1),
     "cleave.offload_update": ("memory", "host", "device", HOST, 1),
+    "cleave.mlflow.enabled": ("files", False, True, {"cleave": {"mlflow": {"tracking_uri": "$DIR/runs"}}}, 1),
+    "cleave.mlflow.tracking_uri": ("files", "$DIR/a", "$DIR/b", {"cleave": {"mlflow": {"enabled": True}}}, 1),
+    "cleave.mlflow.experiment_name": ("files", "", "other", {"cleave": {"mlflow": {"enabled": True, "tracking_uri": "$DIR/runs"}}}, 1),
     "optimizer.type": ("memory", "AdamW", "SGD", {}, 1),
     "optimizer.params.lr": ("loss", 1e-2, 1e-3, {}, 1),
     "optimizer.params.weight_decay": ("loss", 0.0, 0.5, {}, 1),
@@ -206,8 +209,10 @@ ROWS = {
     "activation_checkpointing.synchronize_checkpoint_boundary": ("memory", False, True, {}, 1),
 }
 # A short job cannot show the effect of these keys; a test of the part does.
-ELSEWHERE = {"cleave.loss_average": ("tests/runtime", "LossAverage::micro_batches"),  # data with a loss mask
+ELSEWHERE = {"cleave.mlflow.run_name": ("tests/app", 'run_name="first"'),  # in the contents of files
+             "cleave.loss_average": ("tests/runtime", "LossAverage::micro_batches"),  # data with a loss mask
              "cleave.native": ("tests/python", '"native": True'),  # a script's model
+             **{f"wandb.{key}": ("tests/python", "FAKE_WANDB") for key in ("enabled", "project", "group", "team")},
              "cleave.save_on_stop": ("tests/python", "save_on_stop"),
              "cleave.visible_gradients": ("tests/python", "visible_gradients"),
              "checkpoint.tag_validation": ("tests/python", "tag_validation"),

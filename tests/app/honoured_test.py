@@ -87,7 +87,8 @@ class Honoured(AppTest):
             return r.returncode
         self.assertEqual(r.returncode, 0, f"{path} = {value}: {r.stderr}")
         if what in {"files", "saved"}:
-            return sorted(re.sub(r"tfevents.*", "", str(p.relative_to(folder))) for p in folder.rglob("*"))
+            # Without the time of TensorBoard files and the numbers of MLflow's runs.
+            return sorted(re.sub(r"(?<=tfevents).*|[0-9a-f]{32}|(?<!\d)\d{18}(?!\d)", "", str(p.relative_to(folder))) for p in folder.rglob("*"))
         if what == "lines":
             kept = [line for line in r.stdout.splitlines() if "config" not in line and not re.search(r"step +\d+/\d+", line)]
             return re.sub(r"[0-9.]+", "", "\n".join(kept))
@@ -100,7 +101,7 @@ class Honoured(AppTest):
             self.assertTrue(rows)
             return rows
         field = {"loss": "loss", "lr": "lr", "scale": "loss_scale", "skipped": "skipped", "norm": "grad_norm"}[what]
-        return [json.loads(line)[field] for line in metrics.read_text().splitlines()[1:-1]]
+        return [line[field] for line in map(json.loads, metrics.read_text().splitlines()) if "event" not in line]
 
     # One of two ranks, which waits for the other until its deadline.
     def alone(self, path, value, rest, folder):

@@ -119,10 +119,26 @@ TEST(Status, StatesInSixteenBitsAreAWarningWithTheAdditionalBytes) {
 }
 
 TEST(Status, AnUnsupportedMonitorIsNotAcceptedSilently) {
-  EXPECT_NE(status_problems(R"("wandb": {"enabled": true, "project": "p"})").find("error"),
+  EXPECT_NE(status_problems(R"("comet": {"enabled": true, "project": "p"})").find("error"),
             std::string::npos);
-  EXPECT_EQ(status_problems(R"("wandb": {"enabled": false, "project": "p"})"), "");
+  EXPECT_EQ(status_problems(R"("comet": {"enabled": false, "project": "p"})"), "");
   EXPECT_EQ(status_problems(R"("comms_logger": {"enabled": false, "verbose": true})"), "");
+}
+
+TEST(Status, WeightsAndBiasesIsForScriptsAndAnErrorInTheProgram) {
+  const auto read = [](Front front, const char* section) {
+    return read_ds_config(std::string("{\"train_batch_size\": 4, ") + section + "}", "f", {.front = front});
+  };
+  constexpr const char* kOn = R"("wandb": {"enabled": true, "project": "p", "team": null})";
+  const ReadResult script = read(Front::scripts, kOn);
+  EXPECT_EQ(format(script.problems), "");
+  EXPECT_EQ(script.config.wandb.project, "p");
+  EXPECT_EQ(script.config.wandb.team, "");
+  EXPECT_EQ(format(read(Front::train, kOn).problems),
+            "error: f:1:35: wandb.enabled: is not supported in cleave train: only PyTorch scripts write to "
+            "Weights & "
+            "Biases; set cleave.mlflow, tensorboard or csv_monitor\n");
+  EXPECT_EQ(format(read(Front::train, R"("wandb": {"enabled": false, "project": "p"})").problems), "");
 }
 
 TEST(Status, TheCollectiveLogIsOnWithItsSectionUnlessFalse) {

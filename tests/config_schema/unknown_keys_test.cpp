@@ -202,13 +202,13 @@ TEST(UnknownKeys, ThatEnableAnotherTrainingAreErrorsAndDisabledOnesAreForeign) {
 }
 
 TEST(UnknownKeys, InADisabledUnsupportedSectionAreWarnings) {
-  EXPECT_EQ(unknown_problems(R"("wandb": {"enabled": false, "entity": "x", "project": null})"),
-            "warning: f:2:29: wandb.entity: unknown key in wandb\n"
-            "warning: f:2:55: wandb.project: expected a string, got null\n");
-  EXPECT_TRUE(read_unknown(R"("wandb": {"entity": "x"})").ok());
-  EXPECT_FALSE(read_unknown(R"("wandb": {"enabled": true, "entity": "x"})").ok());
+  EXPECT_EQ(unknown_problems(R"("comet": {"enabled": false, "entity": "x", "samples_log_interval": null})"),
+            "warning: f:2:29: comet.entity: unknown key in comet\n"
+            "warning: f:2:68: comet.samples_log_interval: expected an integer, got null\n");
+  EXPECT_TRUE(read_unknown(R"("comet": {"entity": "x"})").ok());
+  EXPECT_FALSE(read_unknown(R"("comet": {"enabled": true, "entity": "x"})").ok());
   EXPECT_FALSE(read_unknown(R"("tensorboard": {"enabled": false, "entity": "x"})").ok());
-  EXPECT_FALSE(read_unknown(R"("wandb": {"enabled": false}, "fp16": {"entity": "x"})").ok());
+  EXPECT_FALSE(read_unknown(R"("comet": {"enabled": false}, "fp16": {"entity": "x"})").ok());
 }
 
 TEST(UnknownKeys, NamesAreEscapedAndCutBeforeTheyArePrinted) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "core/warnings.h"
 #include "monitor/metrics_sink.h"
 #include "monitor/monitors.h"
 #include "monitor/terminal_sink.h"
@@ -46,14 +48,22 @@ class Recording : public Sink {
   void take(const Said& e) override { saw(e.text); }
   void take(const Ended&) override { saw("end"); }
 
- private:
+ protected:
   void saw(const std::string& what) {
     door_.reached = true;
     std::unique_lock lock(door_.mutex);
     door_.opened.wait(lock, [&] { return door_.is_open; });
     door_.seen.push_back(what), door_.thread = std::this_thread::get_id();
   }
+
+ private:
   Door& door_;
+};
+
+struct RecordingWarnings : Recording {
+  using Recording::Recording;
+  using Recording::take;
+  void take(const Warned& e) override { saw("warning: " + e.text); }
 };
 
 struct Failing : Sink {
@@ -159,26 +169,132 @@ TEST(EventStream, ASinkThatFailsEndsAloneWithOneWarning) {
 TEST(EventStream, FilesOfASinkHaveTheEventsOfTheirKind) {
   const auto folder = std::filesystem::temp_directory_path() / fmt::format("event_stream_test_{}", getpid());
   const std::string metrics = (folder / "m.jsonl").string();
-  const config::CsvConfig csv{.enabled = true, .output_path = folder.string(), .job_name = "job"};
+  config::DsConfig config;
+  config.csv_monitor = {.enabled = true, .output_path = folder.string(), .job_name = "job"};
   {
-    std::vector<std::unique_ptr<Sink>> all = monitors_of({}, csv);
+    std::vector<std::unique_ptr<Sink>> all = monitors_of(config);
     all.push_back(std::make_unique<MetricsSink>("--metrics", std::make_unique<MetricsFile>(metrics)));
     EventStream stream(std::move(all));
     stream.emit(Started{.fields = R"({"steps": 2})"});
     stream.emit(step(1)), stream.emit(Measured{{"Eval/accuracy", 0.25}, 4});
     stream.emit(Evaluated{{.step = 1, .loss = 0.5}, 4});
+    stream.emit(Allocated{.step = 1, .bytes = {{"device/weights", 8}}});
+    stream.emit(Checkpointed{.path = "runs/a", .step = 1, .bytes = 8, .seconds = 0.5});
     stream.emit(Chosen{{{"matmul", "fast"}}}), stream.emit(Said{"for a person"}), stream.emit(Ended{"{}"});
   }
   std::vector<std::string> kinds;
   std::ifstream file(metrics);
   for (std::string line; std::getline(file, line);)
-    kinds.push_back(nlohmann::json::parse(line).value("event", "step"));
-  EXPECT_EQ(kinds, (std::vector<std::string>{"start", "step", "evaluation", "choices", "end"}));
+    if (const auto kind = nlohmann::json::parse(line).value("event", "step"); kind != "warning")
+      kinds.push_back(kind);  // other tests of this process warn
+  EXPECT_EQ(kinds, (std::vector<std::string>{"start", "step", "evaluation", "checkpoint", "choices", "end"}));
   std::ifstream curve(folder / "job" / "Eval_accuracy.csv");
   const std::string text{std::istreambuf_iterator<char>(curve), {}};
   EXPECT_EQ(text, "step,accuracy\n4,0.25\n");
   EXPECT_TRUE(std::filesystem::exists(folder / "job" / "Train_Samples_eval_loss.csv"));
   std::filesystem::remove_all(folder);
+}
+
+TEST(EventStream, WarningsBeforeTheStartFollowItAndLaterOnesComeInOrder) {
+  note_warning("before the stream");
+  Door door;
+  {
+    EventStream stream(sinks(std::make_unique<RecordingWarnings>(door)));
+    note_warning("before the start");
+    stream.emit(Started{});
+    stream.emit(step(1));
+    note_warning("between steps");
+    stream.emit(step(2));
+  }
+  note_warning("after the end");
+  const auto at = [&](const std::string& what) {
+    return std::find(door.seen.begin(), door.seen.end(), what) - door.seen.begin();
+  };
+  const auto none = ptrdiff_t(door.seen.size());
+  EXPECT_EQ(at("start"), 0);
+  EXPECT_LT(at("warning: before the stream"), at("warning: before the start"));
+  EXPECT_LT(at("warning: before the start"), at("1"));
+  EXPECT_LT(at("1"), at("warning: between steps"));
+  EXPECT_LT(at("warning: between steps"), at("2"));
+  EXPECT_LT(at("2"), none);
+  EXPECT_EQ(at("warning: after the end"), none);
+}
+
+// Counts its calls; its end takes as long as asked.
+struct Calls {
+  std::atomic<int> wakes = 0, events = 0, ends = 0, events_at_end = 0;
+  std::chrono::milliseconds end{0}, longest_end{0};
+};
+
+class Server : public Sink {
+ public:
+  using Sink::take;
+  explicit Server(std::shared_ptr<Calls> calls) : calls_(std::move(calls)) {}
+  std::string name() const override { return "server"; }
+  void take(const Stepped&) override { ++calls_->events; }
+  std::chrono::milliseconds interval() const override { return 1ms; }
+  void wake() override { ++calls_->wakes; }
+  std::chrono::milliseconds longest_end() const override { return calls_->longest_end; }
+  void end() override {
+    std::this_thread::sleep_for(calls_->end);
+    calls_->events_at_end = int(calls_->events);
+    ++calls_->ends;
+  }
+
+ private:
+  std::shared_ptr<Calls> calls_;
+};
+
+TEST(EventStream, CallsASinkBetweenEventsAndOnceAfterTheLast) {
+  const auto calls = std::make_shared<Calls>();
+  {
+    EventStream stream(sinks(std::make_unique<Server>(calls)));
+    stream.emit(step(1));
+    while (calls->wakes < 2) std::this_thread::sleep_for(1ms);
+    for (int i = 2; i <= 100; ++i) stream.emit(step(i));
+    stream.close();
+    EXPECT_EQ(calls->ends, 1);
+  }
+  EXPECT_EQ(calls->ends, 1);
+  EXPECT_EQ(calls->events_at_end, 100);
+}
+
+TEST(EventStream, WaitsForTheEndOfASinkAsLongAsTheSinkSays) {
+  const auto patient = std::make_shared<Calls>(), slow = std::make_shared<Calls>();
+  patient->end = 300ms, patient->longest_end = 60s;
+  slow->end = 60s, slow->longest_end = 10ms;
+  for (const auto& calls : {patient, slow}) {
+    EventStream stream(sinks(std::make_unique<Server>(calls)), {.end = 10ms});
+    stream.emit(step(1));
+    while (calls->events < 1) std::this_thread::sleep_for(1ms);
+    stream.close();
+  }
+  EXPECT_EQ(patient->ends, 1);
+  EXPECT_EQ(slow->ends, 0);  // the stream left it to itself
+}
+
+TEST(EventStream, MakesOnlyEventsThatASinkTakes) {
+  std::vector<std::unique_ptr<Sink>> terminal;
+  terminal.push_back(std::make_unique<TerminalSink>(TerminalOptions{}));
+  const EventStream stream(std::move(terminal));
+  EXPECT_FALSE(stream.wants(kinds_of<Allocated>()));
+  EXPECT_FALSE((stream.wants(kinds_of<Communicated, Checkpointed, Warned>())));
+  EXPECT_TRUE((stream.wants(kinds_of<Allocated, Stepped>())));
+  EXPECT_FALSE(EventStream({}).wants(kAllEvents));
+}
+
+TEST(MetricsFile, HasALineForEachCheckpointAndWarning) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("lines_{}", getpid())).string();
+  MetricsSink sink(path);
+  sink.take(Checkpointed{Checkpointed::Kind::load, "runs/a b", 20, 4096, 0.25});
+  sink.take(Warned{"a \"key\": odd"});
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(text,
+            "{\"event\":\"checkpoint\",\"kind\":\"load\",\"path\":\"runs/a b\",\"step\":20,\"bytes\":4096,"
+            "\"seconds\":0.25}\n{\"event\":\"warning\",\"text\":\"a \\\"key\\\": odd\"}\n");
+  std::filesystem::remove(path);
 }
 
 TEST(TerminalSink, PrintsStepsEvaluationsAndLinesInOrder) {

@@ -127,6 +127,20 @@ TEST(CommsLog, HasARowPerCollectiveAndSize) {
       << table;
 }
 
+TEST(CommsLog, SumsTheCollectivesSinceTheLastSums) {
+  const Made make;
+  CommsLog log({.ops = {"all_reduce", "all_gather"}});
+  log.see(make.collective("all_reduce", 64, 2, 0, 1)), log.see(make.collective("all_reduce", 32, 2, 1, 3));
+  log.see(make.collective("all_gather", 16, 2, 3, 4)), log.see(make.collective("send", 16, 2, 3, 4));
+  const auto sums = log.take_sums();
+  ASSERT_EQ(sums.size(), 2U);
+  EXPECT_EQ(sums.at("all_reduce").calls, 2);
+  EXPECT_EQ(sums.at("all_reduce").bytes, 96);
+  EXPECT_DOUBLE_EQ(sums.at("all_reduce").seconds, 3e-3);
+  EXPECT_EQ(sums.at("all_gather").bytes, 16);
+  EXPECT_TRUE(log.take_sums().empty());
+}
+
 TEST(CommsLog, LogsOnlyTheSelectedOperationsAndSeparatesGroupsOnRequest) {
   const Made make;
   CommsLog some({.ops = {"all_gather_into_tensor", "send"}});

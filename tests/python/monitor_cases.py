@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import cleave as deepspeed
@@ -50,6 +51,34 @@ def native(folder: str, **more: Any) -> list[float]:
         engine.step()
         losses.append(engine.last_result.loss)
     return losses
+
+
+def to_wandb(fake: str, section: dict[str, Any]) -> list[list[float]]:
+    """Trains two steps with the package wandb in the folder `fake`, saves a checkpoint and destroys the engine; returns the steps."""
+    sys.path.insert(0, fake)
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(1, gradient_accumulation_steps=1, wandb=section))[0]
+    rows = []
+    for step in range(2):
+        engine.backward(models.loss(engine, models.batch(step, 0, engine.global_rank)))
+        engine.step()
+        rows.append([engine.global_samples, engine.last_result.loss, engine.last_result.lr])
+    engine.monitor.write_events([("Eval/accuracy", 0.5, engine.global_samples)])
+    engine.save_checkpoint(f"{fake}/saved")
+    engine.destroy()
+    return rows
+
+
+def reported(folder: str) -> None:
+    """Trains one step with an MLflow folder, after a warning of the script's ds_config."""
+    section = {"enabled": True, "tracking_uri": folder, "run_name": "of a script"}
+    made = config(
+        1, gradient_accumulation_steps=1, memory_breakdown=True, steps_per_print=1, cleave={"mlflow": section}, no_such_section={}
+    )
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=made)[0]
+    engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
+    engine.step()
+    engine.save_checkpoint(f"{folder}/saved")
+    engine.load_checkpoint(f"{folder}/saved")
 
 
 def lines(more: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ files after TensorBoard's format (tensorflow/core/util/event.proto)."""
 from __future__ import annotations
 
 import csv
+import json
 import math
 import os
 import pathlib
@@ -17,6 +18,25 @@ from typing import Any
 import ranks
 
 CASES = "monitor_cases"
+# Replacements of the package wandb: one records its calls, the other cannot start a run.
+FAKE_WANDB = """
+import json, os, pathlib
+def say(*call):
+    with pathlib.Path(__file__).with_name("calls.jsonl").open("a") as file:
+        print(json.dumps(call), file=file)
+class Config:
+    def update(self, values): say("config", values)
+class Run:
+    config = Config()
+    def log(self, points, step): say("log", points, step)
+    def finish(self): say("finish")
+def init(**names):
+    say("init", names)
+    return Run()
+"""
+BROKEN_WANDB = """
+def init(**names): raise RuntimeError("no key")
+"""
 TAGS = ["train_loss", "lr", "loss_scale", "grad_norm"]
 
 
@@ -117,6 +137,51 @@ class Monitors(unittest.TestCase):
             ended = ranks.run(2, CASES, "lines", {"csv_monitor": {"enabled": True, "output_path": folder, "job_name": "job"}})
         self.assertEqual(ended.code, 0, ended.output)
         self.assertEqual(ended.output.count("warning: csv_monitor: 4 events were not written"), 1, ended.output)
+
+    def test_weights_and_biases_receives_the_curves_on_rank_0(self) -> None:
+        section = {"enabled": True, "project": "small", "group": "tests", "team": "us"}
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "wandb.py").write_text(FAKE_WANDB)
+            steps = ranks.answers(2, CASES, "to_wandb", folder, section)[0]
+            calls = [json.loads(line) for line in pathlib.Path(folder, "calls.jsonl").read_text().splitlines()]
+        self.assertEqual(calls[0], ["init", {"project": "small", "group": "tests", "entity": "us"}])
+        self.assertEqual(calls[1][0], "config")
+        self.assertEqual(calls[1][1]["zero_optimization.stage"], 1)
+        self.assertEqual(calls[-1], ["finish"])
+        logged = [call[1:] for call in calls if call[0] == "log"]
+        curves = {name: {step: points[name] for points, step in logged if name in points} for name in {n for p, _ in logged for n in p}}
+        for tag, column in (("train_loss", 1), ("lr", 2)):
+            self.assertEqual(curves[f"Train/Samples/{tag}"], {row[0]: row[column] for row in steps})
+        self.assertEqual(curves["Eval/accuracy"], {steps[-1][0]: 0.5})
+        self.assertGreater(curves["checkpoint/save_bytes"][steps[-1][0]], 1000)
+        self.assertGreater(sum(points.get("memory_planned_bytes/device/weights", 0) for points, _ in logged), 0)
+
+    def test_weights_and_biases_without_its_package_names_the_command(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for fake, says in (("raise ImportError", "run pip install wandb"), (BROKEN_WANDB, "wandb.enabled: no key; run wandb login")):
+                pathlib.Path(folder, "wandb.py").write_text(fake)
+                ended = ranks.run(2, CASES, "to_wandb", folder, {"enabled": True})
+                self.assertEqual(ended.code, 2, ended.output)
+                self.assertIn(says, ended.output)
+
+    def test_an_mlflow_run_of_a_script_has_its_steps_memory_checkpoints_and_warnings(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            ended = ranks.run(2, CASES, "reported", folder)
+            self.assertEqual(ended.code, 0, ended.output)
+            (run,) = (path.parent for path in pathlib.Path(folder).glob("0/*/meta.yaml"))
+            metrics = {
+                str(path.relative_to(run / "metrics")): path.read_text().split() for path in (run / "metrics").rglob("*") if path.is_file()
+            }
+            self.assertEqual(metrics["loss"][2], "1")
+            for name in ("memory_planned_bytes/device/weights", "memory_live_bytes/device/weights", "memory_peak_bytes/device/weights"):
+                self.assertGreater(float(metrics[name][1]), 0, name)
+            saved = sum(path.stat().st_size for path in pathlib.Path(folder, "saved/global_step1").rglob("*") if path.is_file())
+            self.assertAlmostEqual(float(metrics["checkpoint/save_bytes"][1]), saved, delta=0.5 * saved)  # files of the script follow
+            self.assertIn("checkpoint/load_seconds", metrics)
+            self.assertEqual((run / "params/zero_optimization.stage").read_text(), "1")
+            self.assertEqual((run / "tags/mlflow.source.name").read_text().rsplit("/", 1)[-1], "ranks.py")
+            self.assertIn("no_such_section", (run / "artifacts/warnings.txt").read_text())
+            self.assertIn("status: 3", (run / "meta.yaml").read_text())
 
     def test_a_folder_that_cannot_be_made_is_an_error_of_all_ranks(self) -> None:
         with tempfile.NamedTemporaryFile() as file:
