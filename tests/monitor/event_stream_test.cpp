@@ -286,7 +286,7 @@ TEST(EventStream, MakesOnlyEventsThatASinkTakes) {
 TEST(MetricsFile, HasALineForEachCheckpointAndWarning) {
   const std::string path =
       (std::filesystem::temp_directory_path() / fmt::format("lines_{}", getpid())).string();
-  MetricsSink sink(path);
+  MetricsSink sink("--metrics", std::make_unique<MetricsFile>(path));
   sink.take(Checkpointed{Checkpointed::Kind::load, "runs/a b", 20, 4096, 0.25});
   sink.take(Warned{"a \"key\": odd"});
   std::ifstream file(path);
