@@ -17,6 +17,7 @@ using nlohmann::json;
 using Kind = MlflowFailure::Kind;
 
 constexpr std::chrono::minutes kTokenAge{5};
+constexpr double kSoonS = 600;
 constexpr std::string_view kMasked = "masked";
 constexpr const char* kApi = "/api/2.0/mlflow/";
 
@@ -97,8 +98,10 @@ std::string MlflowServer::sent(const char* method, const std::string& url, const
 void MlflowServer::refresh_token() {
   constexpr std::string_view kService = "/mlflow/v1.0";
   const size_t at = target_.place.find(kService);
-  if (!target_.azure || at == std::string::npos || Clock::now() - refreshed_ < kTokenAge) return;
-  refreshed_ = Clock::now();
+  if (!target_.azure || at == std::string::npos) return;
+  const bool ends = target_.token_ends_s > 0 && target_.token_ends_s < double(unix_ms()) / 1e3 + kSoonS;
+  if (Clock::now() - refreshed_ < kTokenAge && !ends) return;
+  refreshed_ = Clock::now(), target_.token_ends_s = 0;
   if (target_.experiment_id.empty() || run_.empty()) return;
   std::string url = target_.place;
   url.replace(at, kService.size(), "/history/v1.0");

@@ -64,6 +64,7 @@ MlflowTarget mlflow_target(const config::MlflowConfig& config, const Variable& v
     t.login = user + ":" + variable("MLFLOW_TRACKING_PASSWORD");
   else
     t.token = first_of({variable("MLFLOW_TRACKING_TOKEN"), t.azure ? variable("AZUREML_RUN_TOKEN") : ""});
+  if (t.azure) t.token_ends_s = std::strtod(variable("AZUREML_RUN_TOKEN_EXPIRY").c_str(), nullptr);
   return t;
 }
 

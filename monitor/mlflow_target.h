@@ -16,6 +16,7 @@ struct MlflowTarget {
   std::string experiment_id, experiment_name;  // of a new run; the id counts, if both are given
   std::string run_name;                        // empty: the server chooses
   std::string token, login;                    // Bearer token, or user:password
+  double token_ends_s = 0;                     // since 1970; 0: unknown
   bool any_certificate = false;
 
   std::string shown() const;  // the place for messages, without secrets

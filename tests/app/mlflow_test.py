@@ -133,20 +133,29 @@ class Mlflow(RunTest):
         return certificate
 
     def test_a_job_of_azure_ml_writes_to_its_own_run_and_leaves_its_status(self):
+        self.azure_job(SECRET)
+        # A token that ends soon is replaced before its first use for the run.
+        self.azure_job("fresh", AZUREML_RUN_TOKEN_EXPIRY=str(int(time.time()) + 60))
+
+    def azure_job(self, token, **variables):
+        self.metrics.unlink(missing_ok=True)
         with StandIn(certificate=self.certificate()) as server:
             server.add_run("job-1")
             server.runs["job-1"]["info"]["artifact_uri"] = "azureml://r/artifacts"
             os.environ |= {"MLFLOW_TRACKING_URI": f"azureml://{server.host}/mlflow/v1.0/subscriptions/s/workspaces/w?x=y",
                            "MLFLOW_RUN_ID": "job-1", "MLFLOW_EXPERIMENT_ID": "e", "MLFLOW_EXPERIMENT_NAME": "n",
-                           "AZUREML_RUN_TOKEN": SECRET, "MLFLOW_TRACKING_INSECURE_TLS": "true"}
+                           "AZUREML_RUN_TOKEN": SECRET, "MLFLOW_TRACKING_INSECURE_TLS": "true", **variables}
             r = self.train("--report_to", "mlflow", "--metrics", self.metrics, steps=40, ranks=1)
             self.lines = [json.loads(line) for line in self.metrics.read_text().splitlines()]
         self.require_all(server, r)
-        calls = {path for _, _, path, _ in server.requests}
+        calls = {path for _, _, path, _ in server.requests if not path.endswith("/token")}
         base = "/mlflow/v1.0/subscriptions/s/workspaces/w/api/2.0/mlflow/"
         self.assertTrue(all(call.startswith("/mlflow/v1.0/subscriptions/s/workspaces/w/") for call in calls), calls)
         self.assertEqual(calls & {base + "runs/create", base + "runs/update"}, set())
-        self.assertEqual({headers["Authorization"] for *_, headers in server.requests}, {"Bearer " + SECRET})
+        refreshes = [path for _, _, path, _ in server.requests if path.endswith("/token")]
+        self.assertEqual(refreshes, ["/history/v1.0/subscriptions/s/workspaces/w/experimentids/e/runs/job-1/token"] if variables else [])
+        used = {headers["Authorization"] for _, _, path, headers in server.requests if path not in refreshes}
+        self.assertEqual(used, {"Bearer " + token})
         self.assertLessEqual(server.largest, 150)
         self.assertLessEqual(len(server.runs["job-1"]["data"]["params"]), 200)
         self.assertNotIn(SECRET, r.stdout + r.stderr + json.dumps(server.runs))
