@@ -126,6 +126,7 @@ Job::Job(const JobOptions& given) : options_(given) {
   keep_from_children(info_);
   info_.port_is_taken = info_.port_is_taken || options.port_is_taken;
   answers = first() && !launched_by_us();
+  flight_file_ = FlightFile::install(flights_, {info_.rank, info_.world, info_.attempt, info_.job_id});
   require_open_files(info_);
   if (first())
     for (const std::string& w : found.warnings) std::fprintf(stderr, "warning: %s\n", w.c_str());
@@ -177,6 +178,10 @@ void Job::meet(std::chrono::milliseconds rendezvous_timeout, std::chrono::second
   comm::ConnectOptions o;
   o.transport = comm::parse_transport(options_.transport);
   o.comm.timeout = timeout;
+  o.comm.flights = &flights_;
+  o.on_loss = [this](const std::string& reason) {
+    if (flight_file_) flight_file_->lost(reason);
+  };
   o.rendezvous_timeout = rendezvous_timeout;
   if (info_.token.empty() && options_.secret_by_pmi && info_.nodes > 1) {
     std::string why;
@@ -268,7 +273,7 @@ std::string Job::transport() const {
 int Job::run(const std::function<int()>& body) {
   const auto tell_others = [this](Exit exit, const char* reason) {
     keep_code(int(exit), fmt::format("error: rank {}: {}\n", info_.rank, reason));
-    if (world_) world_->failed(reason);
+    if (world_) world_->failed(reason, explains(int(exit)));
   };
   try {
     const int code = body();
@@ -290,6 +295,14 @@ int Job::run(const std::function<int()>& body) {
   }
 }
 
+bool Job::explains(int exit) const {
+  return exit != int(Exit::rank_lost) && !(flight_file_ && flight_file_->has_lost());
+}
+
+void Job::record_flights_into(const std::string& folder) {
+  if (flight_file_) flight_file_->write_into(folder);
+}
+
 void Job::keep_code(int exit, const std::string& said) {
   if (exit == int(Exit::rank_lost)) return;  // another rank is the cause
   last_words = {exit, said};
@@ -299,7 +312,7 @@ void Job::keep_code(int exit, const std::string& said) {
 void Job::end(const std::string& reason, int exit) {
   if (reason.empty()) return world_->leave();
   keep_code(exit, "");
-  world_->failed(reason);
+  world_->failed(reason, explains(exit));
 }
 
 void Job::together(Exit otherwise, const std::function<void()>& body) {

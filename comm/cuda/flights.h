@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "comm/flight_ring.h"
 #include "comm/group.h"
 
 namespace cleave::comm {
@@ -26,6 +27,9 @@ class Flights {
     int slot = 0;                                  // of two words
     bool growing = true;                           // its end is not enqueued yet
     std::optional<Clock::time_point> seen, since;  // first look; first time the GPU was seen in the call
+    const char* phase = "";
+    int64_t queued_ns = 0;
+    uint64_t ticket = 0;  // of the flight ring, once the GPU was seen in the call
   };
 
   // `rank` is this rank in the group.
@@ -51,10 +55,13 @@ class Flights {
   uint32_t* ended(int slot) const { return words_ + 2 * slot + 1; }
   bool passed(const uint32_t* word, int slot) const;
   void land_finished();
+  void record(Flight& flight);
   std::optional<int> take_slot(const Waiting& w, uint32_t tag);
 
   Group& group_;
   const int rank_, device_;
+  FlightRing* const ring_;  // null: calls are not recorded
+  const int ring_group_;
   uint32_t* const words_;
   int launching_ = 0;  // slot of the call between begin() and end()
   std::mutex mutex_;   // guards the members below

@@ -151,6 +151,7 @@ class GlooGroup final : public Group {
   void poison(const std::string& reason) override { wires_.poison(reason); }
 
   void abort(const std::string& reason) override {
+    alarm_->notice(reason);
     poison(reason);
     store_->failed(reason);  // the other ranks do not share memory with this one
   }

@@ -42,6 +42,7 @@ class ShmGroup final : public Group {
                               const std::string& name) override;
   std::string lost() const override;
   void poison(const std::string& reason) override;
+  void abort(const std::string& reason) override;
   [[noreturn]] void give_up(const Waiting& w, const std::string& report, Exit exit) override;
 
  private:

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/phase.h"
 #include "kernels/elementwise.h"
 #include "optim/clipping.h"
 #include "runtime/step/engine_core.h"
@@ -70,6 +71,7 @@ void EngineCore::begin_step() {
 
 StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
                                    std::span<const optim::Rates> rates) {
+  const PhaseMark phase("update");
   if (!rates.empty()) result.lr = rates.front().lr, update.groups.assign(rates.begin(), rates.end());
   sum_gradients();
   const double norm = std::sqrt(squared_norm());
