@@ -139,6 +139,21 @@ Waiting Flights::waiting(const Flight& f) const {
   return {group_.name(), group_.ranks(), rank_, f.number, f.what, f.post};
 }
 
+std::string Flights::compare_slow(Clock::duration least,
+                                  const std::function<std::string(const Waiting&)>& body) {
+  const auto now = Clock::now();
+  Flight slow;
+  {
+    const std::lock_guard lock(mutex_);
+    if (flights_.empty() || now - compared_ < least) return {};
+    const Flight& f = flights_.front();
+    const bool message = f.post.op == Collective::send || f.post.op == Collective::recv;
+    if (message || !f.since || now - *f.since < least) return {};
+    compared_ = now, slow = f;
+  }
+  return body(waiting(slow));
+}
+
 std::string Flights::report(const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (flights_.empty()) return fmt::format("group '{}': {}", group_.name(), why);

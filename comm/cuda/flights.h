@@ -46,6 +46,9 @@ class Flights {
   // Reason why the first unfinished call will never end; empty without a problem. `late` explains a call
   // that the GPU started more than a timeout ago.
   std::string trouble(const std::function<std::string(const Waiting&, const Flight&)>& late);
+  // Returns body(the first unfinished call), if that is a collective and the GPU is in it for at least
+  // `least`; otherwise, and if the last such call was less than `least` ago, an empty text.
+  std::string compare_slow(Clock::duration least, const std::function<std::string(const Waiting&)>& body);
   // Describes the first unfinished call, or the group, and `why`.
   std::string report(const std::string& why);
 
@@ -66,6 +69,7 @@ class Flights {
   int launching_ = 0;  // slot of the call between begin() and end()
   std::mutex mutex_;   // guards the members below
   std::deque<Flight> flights_;
+  Clock::time_point compared_ = {};
   std::vector<int> free_;          // slots
   std::vector<uint32_t> in_slot_;  // value of the words of a slot for its current call
 };

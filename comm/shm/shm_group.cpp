@@ -210,6 +210,14 @@ void ShmGroup::compare(const Waiting& w, int other) {
   give_up(w, mismatch_report(w, other, post), Exit::internal);
 }
 
+std::string ShmGroup::difference(const Waiting& w) {
+  member(rank_).waits.tell(w.number, w.post);
+  for (int r = 0; r < size(); ++r)
+    if (const auto post = member(r).waits.call(w.number); post && !(*post == w.post))
+      return mismatch_report(w, r, *post);
+  return {};
+}
+
 void ShmGroup::end_chunk() {
   member(rank_).done.store(chunk_);
   wake();
