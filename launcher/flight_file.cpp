@@ -50,7 +50,6 @@ struct State {
   int python = -1;  // memory file
   struct sigaction before[kHandlers] = {};
   alignas(16) char stack[128 << 10];  // of handlers, for a thread that has overflown its own
-  stack_t stack_before = {};
 };
 State& state = *new State;
 
@@ -144,10 +143,7 @@ std::unique_ptr<FlightFile> FlightFile::install(const comm::FlightRing& ring, co
   file->write_into("flight");
   state.ring = &ring;
   ThreadStacks::install();
-  stack_t own{};
-  own.ss_sp = state.stack, own.ss_size = sizeof(state.stack);
-  sigaltstack(nullptr, &state.stack_before);
-  if (state.stack_before.ss_flags & SS_DISABLE) sigaltstack(&own, nullptr);
+  use_own_stack();
   struct sigaction action {};
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
@@ -165,6 +161,13 @@ FlightFile::~FlightFile() {
   if (state.before[kHandlers - 1].sa_handler != SIG_DFL)
     sigaction(SIGQUIT, &state.before[kHandlers - 1], nullptr);
   state.ring = nullptr;
+}
+
+void FlightFile::use_own_stack() {
+  stack_t own{}, now{};
+  own.ss_sp = state.stack, own.ss_size = sizeof(state.stack);
+  sigaltstack(nullptr, &now);
+  if ((now.ss_flags & SS_DISABLE) || now.ss_size < own.ss_size) sigaltstack(&own, nullptr);
 }
 
 void FlightFile::write_into(const std::string& folder) {

@@ -29,6 +29,10 @@ class FlightFile {
   // Folder of the file, which the first write creates. CLEAVE_FLIGHT overrides it, and its value off disables
   // the files.
   void write_into(const std::string& folder);
+  // Gives handlers on this thread a stack of their size, if the thread has a smaller one for signals. Call
+  // after Python's faulthandler was enabled: its stack has about 16 KiB, and handlers that follow it run
+  // there.
+  static void use_own_stack();
   // Writes the file because of this reason, as SIGQUIT does, unless a lost rank was reported before.
   // Thread-safe.
   void lost(const std::string& reason);

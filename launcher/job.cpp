@@ -165,6 +165,7 @@ void Job::choose_device() {
     try {
       meet(kTellsOthers, kTellsOthers);
     } catch (const comm::AgreedError&) {
+      if (world_) world_->leave();
       // A launcher ends the job when the first rank ends, and names it.
       if (!first()) std::this_thread::sleep_for(std::chrono::seconds(1));
       throw;
@@ -175,6 +176,7 @@ void Job::choose_device() {
 }
 
 void Job::meet(std::chrono::milliseconds rendezvous_timeout, std::chrono::seconds timeout) {
+  if (flight_file_) FlightFile::use_own_stack();
   comm::ConnectOptions o;
   o.transport = comm::parse_transport(options_.transport);
   o.comm.timeout = timeout;
@@ -280,6 +282,7 @@ int Job::run(const std::function<int()>& body) {
     if (world_) world_->leave();
     return code;
   } catch (const comm::AgreedError& e) {
+    if (world_) world_->leave();  // all ranks know the reason, so a lost connection tells them nothing
     if (!first()) return int(e.exit());
     throw;
   } catch (const Error& e) {

@@ -232,7 +232,7 @@ int run_report(const Arguments& arguments) {
   CLI::App app(
       "Prints CPU, GPUs, libraries and missing parts of this machine and build, or compares the flight "
       "records "
-      "of a job's ranks.\nExamples: cleave report --json; cleave report runs/first/flight",
+      "of a job's ranks.\nExample: cleave report --json, or cleave report runs/first/flight",
       "report");
   std::string folder;
   app.add_option(
