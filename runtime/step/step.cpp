@@ -67,6 +67,8 @@ void EngineCore::begin_step() {
                        streams->compute);
   computes->visits().begin_step(left_scale() / result.loss_scale, &optimizer);
   computes->begin_step();
+  if (pulse && !updates_last())
+    rank->store.wait_for_weights(), pulse->check(*rank, result.step, streams->compute);
 }
 
 StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
@@ -85,6 +87,7 @@ StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
     throw;
   }
   at.step = result.step;
+  if (pulse && updates_last()) pulse->check(*rank, result.step, streams->compute);
   if (result.skipped) {
     ++at.skipped;
   } else {
@@ -97,6 +100,7 @@ StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
   }
   if (options.trace && options.trace->on()) streams->synchronize(), options.trace->end_step();
   result.skipped_total = at.skipped;
+  if (pulse) pulse->end_step(*rank, result.step, streams->compute);
   return result;
 }
 
