@@ -1,4 +1,4 @@
-// The collective in which a rank waits for long, in memory that other ranks read without a lock.
+// The collective that a rank waits in for long, in memory that other ranks read without a lock.
 #pragma once
 #include <atomic>
 #include <optional>
