@@ -1,7 +1,10 @@
 // Reports the loss of the job to every group of this process, from the thread that detects it first.
 #pragma once
+#include <atomic>
+#include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cleave::comm {
@@ -16,6 +19,8 @@ class Poisonable {
 
 class Alarm {
  public:
+  explicit Alarm(std::function<void(const std::string&)> heard = {}) : heard_(std::move(heard)) {}
+
   // A group is registered from the end of its constructor to the start of its destructor. add() poisons it at
   // once if the alarm has already rung.
   void add(Poisonable* group) {
@@ -28,8 +33,14 @@ class Alarm {
     std::erase(groups_, group);
   }
 
-  // Poisons all groups; only the first reason counts.
-  void ring(const std::string& reason) {
+  // Passes the first loss to the function of the constructor. Groups call it before their waits end.
+  void notice(const std::string& reason) {
+    if (heard_ && !noticed_.exchange(true)) heard_(reason);
+  }
+
+  // Poisons all groups; only the first reason counts. An explained loss is not noticed.
+  void ring(const std::string& reason, bool explained = false) {
+    if (!explained) notice(reason);
     std::lock_guard lock(mutex_);
     if (!reason_.empty()) return;
     reason_ = reason;
@@ -44,6 +55,8 @@ class Alarm {
   }
 
  private:
+  const std::function<void(const std::string&)> heard_;
+  std::atomic<bool> noticed_ = false;
   mutable std::mutex mutex_;
   std::vector<Poisonable*> groups_;
   std::string reason_;

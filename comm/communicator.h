@@ -132,8 +132,11 @@ class Communicator {
 
 std::unique_ptr<Communicator> self_communicator(const std::string& name = "self");
 
+class FlightRing;  // comm/flight_ring.h
+
 struct CommOptions {
   std::chrono::milliseconds timeout{600'000};  // of every wait
+  FlightRing* flights = nullptr;               // records the calls; outlives all groups
 };
 
 // Runs `body` once per rank, each on its own thread, over a thread transport. The first failure poisons the

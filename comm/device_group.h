@@ -86,6 +86,11 @@ class TransportAccess {
 
   // Collective: returns `mine` of all ranks, by rank. Not counted in bytes().
   virtual std::vector<int64_t> exchange(int64_t mine, const std::string& what) = 0;
+  // Collective: returns the values of all ranks, one after the other; equally many on each. Waits for the
+  // ranks on the calling thread. Not counted in bytes().
+  virtual std::vector<int64_t> exchange(std::span<const int64_t> mine, const std::string& what) = 0;
+  // Record of this rank's calls; null if they are not recorded.
+  virtual const FlightRing* flights() const = 0;
 
  protected:
   ~TransportAccess() = default;

@@ -41,6 +41,11 @@ class Group : public Poisonable {
   virtual std::shared_ptr<Group> form(const Waiting& w, const std::vector<int>& members,
                                       const std::string& name) = 0;
 
+  // For a rank that has waited for long in a collective of a transport without a comparison of calls:
+  // tells the others about the call, and returns how the call with the same number on another rank differs;
+  // empty if no difference is known yet. Not collective; any thread, one at a time.
+  virtual std::string difference(const Waiting& w) = 0;
+
   // Reason why the group was poisoned; empty if it was not. Thread-safe.
   virtual std::string lost() const = 0;
   // Poisons the group on all its ranks; poison() may affect only this process.
@@ -54,6 +59,9 @@ class Group : public Poisonable {
   const std::vector<int> ranks_;
   const CommOptions options_;
 };
+
+// Time in a call after which ranks compare it.
+inline constexpr std::chrono::milliseconds kLongWait{1000};
 
 inline std::vector<int> all_ranks(int size) {
   std::vector<int> ranks(static_cast<size_t>(size));

@@ -4,7 +4,9 @@
 #include <type_traits>
 
 #include "comm/device_group.h"
+#include "comm/flight_ring.h"
 #include "comm/relay.h"
+#include "core/phase.h"
 
 namespace cleave::comm {
 namespace {
@@ -15,7 +17,9 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
       : Communicator(rank, group->size(), group->name()),
         group_(std::move(group)),
         sends_(size_t(size())),
-        recvs_(size_t(size())) {}
+        recvs_(size_t(size())),
+        flights_(group_->options().flights),
+        flight_group_(flights_ ? flights_->join(name(), group_->ranks()) : -1) {}
 
   std::unique_ptr<Communicator> split(const Subgroup& part, const std::string& name) override {
     return in_line("creating group '" + name + "'",
@@ -71,6 +75,19 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
   std::vector<int64_t> exchange(int64_t mine, const std::string& what) override {
     return in_line(what, [&](const Waiting& w) { return group_->exchange(w, mine); });
   }
+  std::vector<int64_t> exchange(std::span<const int64_t> mine, const std::string& what) override {
+    const auto numel = int64_t(mine.size());
+    std::vector<int64_t> all(mine.size() * size_t(size()));
+    const Tensor full(all.data(), DType::int64, {numel * size()});
+    std::vector<int64_t> own(mine.begin(), mine.end());
+    in_line(what,
+            [&](const Waiting& w) {
+              group_->all_gather(w, full, Tensor(own.data(), DType::int64, {numel}), {0, numel});
+            },
+            {Collective::all_gather, DType::int64, -1, numel * size()});
+    return all;
+  }
+  const FlightRing* flights() const override { return flights_; }
 
  private:
   std::unique_ptr<Communicator> make_part(const Waiting& w, const Subgroup& part, const std::string& name) {
@@ -103,6 +120,20 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
       group.give_up(w, describe(w) + ": an earlier call of this group on this rank did not end in time");
   }
 
+  // Records a call from its entry to its end; a call that throws stays unfinished.
+  class Recorded {
+   public:
+    Recorded(FlightRing* flights, const FlightCall& call)
+        : flights_(flights), ticket_(flights ? flights->enter(call) : 0) {}
+    void finish() const {
+      if (flights_) flights_->finish(ticket_);
+    }
+
+   private:
+    FlightRing* flights_;
+    uint64_t ticket_;
+  };
+
   // Returns body(waiting), called on this thread after all earlier collectives.
   template <class Body>
   std::invoke_result_t<Body, const Waiting&> in_line(std::string what, Body body,
@@ -110,17 +141,29 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
     auto turn = collectives_.join();
     const Waiting w = waiting(*group_, rank(), *turn, post, std::move(what));
     first_in_line(*group_, w, *turn);
-    return body(w);
+    const Recorded record(flights_, {flight_group_, w.number, post, w.what, PhaseMark::current()});
+    if constexpr (std::is_void_v<std::invoke_result_t<Body, const Waiting&>>) {
+      body(w);
+      record.finish();
+    } else {
+      auto result = body(w);
+      record.finish();
+      return result;
+    }
   }
 
   // Runs body(group, waiting) on the stream after all earlier calls of `order`. The task shares ownership of
   // the group, so it may outlive this communicator.
   template <class Body>
   void enqueue(Order& order, const Post& post, Stream& stream, const Call& call, Body body) {
-    auto task = [group = group_, turn = order.join(), rank = rank(), post, what = call.what, body] {
+    auto task = [group = group_, turn = order.join(), rank = rank(), post, what = call.what, body,
+                 flights = flights_, at = flight_group_, phase = PhaseMark::current(),
+                 queued = flights_ ? FlightRing::now_ns() : 0] {
       const Waiting w = waiting(*group, rank, *turn, post, std::string(what));
       first_in_line(*group, w, *turn);
+      const Recorded record(flights, {at, w.number, post, w.what, phase, queued});
       body(*group, w);
+      record.finish();
     };
     if (!stream.on_cuda()) return stream.enqueue(std::move(task));
     if (!relay_) relay_ = std::make_unique<Relay>();
@@ -249,6 +292,8 @@ class GroupCommunicator final : public Communicator, public TransportAccess {
   std::unique_ptr<Relay> relay_;      // created by the first call on a CUDA stream
   std::shared_ptr<DeviceTransport> transport_;
   std::unique_ptr<DeviceGroup> on_gpus_;
+  FlightRing* const flights_;  // null: calls are not recorded
+  const int flight_group_;
   bool met_ = false, met_pairs_ = false;
   std::vector<Tensor> lent_;
 };

@@ -9,6 +9,7 @@
 
 #include "comm/group.h"
 #include "comm/group_communicator.h"
+#include "comm/post_board.h"
 #include "comm/reduce.h"
 
 namespace cleave::comm {
@@ -23,7 +24,8 @@ class ThreadGroup final : public Group {
         data_(size_t(size())),
         arrivals_(size_t(size())),
         reading_(size_t(size())),
-        exchanged_(size_t(size())) {}
+        exchanged_(size_t(size())),
+        waits_(size_t(size())) {}
 
   void all_gather(const Waiting& w, Tensor full, Tensor shard, Range piece) override {
     const Tensor mine = shard.slice(piece);
@@ -125,6 +127,15 @@ class ThreadGroup final : public Group {
       forming_.clear();
     }
     return group;
+  }
+
+  std::string difference(const Waiting& w) override {
+    std::lock_guard lock(mutex_);
+    waits_[size_t(w.rank)].tell(w.number, w.post);
+    for (int r = 0; r < size(); ++r)
+      if (const auto post = waits_[size_t(r)].call(w.number); post && !(*post == w.post))
+        return mismatch_report(w, r, *post);
+    return {};
   }
 
   std::string lost() const override {
@@ -232,6 +243,7 @@ class ThreadGroup final : public Group {
   std::vector<uint64_t> arrivals_;  // number of meetings that each rank has reached
   std::vector<char> reading_;       // ranks that may be reading published data
   std::vector<int64_t> exchanged_;
+  std::vector<PostBoard> waits_;
   std::map<std::pair<int, int>, std::deque<Message>> mail_;  // by sender and receiver
   std::map<int, std::shared_ptr<ThreadGroup>> forming_;      // by first member, during a split
   std::vector<std::weak_ptr<ThreadGroup>> children_;

@@ -120,6 +120,12 @@ constexpr auto choice_names(NonFinite) { return std::to_array<std::string_view>(
 enum class LogitsType : uint8_t { automatic, fp32, model };
 constexpr auto choice_names(LogitsType) { return std::to_array<std::string_view>({"auto", "fp32", "model"}); }
 
+// Reaction to copies of the same weights that differ between ranks.
+enum class ReplicaPolicy : uint8_t { stop, repair, warn };
+constexpr auto choice_names(ReplicaPolicy) {
+  return std::to_array<std::string_view>({"stop", "repair", "warn"});
+}
+
 enum class CheckpointingPolicy : uint8_t { full, selective, fit };
 constexpr auto choice_names(CheckpointingPolicy) {
   return std::to_array<std::string_view>({"full", "selective", "fit"});

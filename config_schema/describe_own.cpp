@@ -52,6 +52,22 @@ void describe_own(Keys& k, DsConfig& c) {
              "deadline of a wait for other ranks, in seconds; the error lists the missing ranks")
       .in(1, 1e6);
   k.honoured(
+       "straggler_share", &c.straggler_share,
+       "prints a line if a rank needs more than this share longer than its peers, without its waits for "
+       "other ranks, in straggler_steps consecutive steps; 0: never")
+      .in(0, 100);
+  k.honoured("straggler_steps", &c.straggler_steps, "number of consecutive slow steps of a rank until a line")
+      .in(1, 1e6)
+      .inert_if(c.straggler_share == 0, "cleave.straggler_share is 0");
+  k.honoured("replica_check_steps", &c.replica_check_steps,
+             "compares the ranks' copies of each weight once in this number of steps; 0: never")
+      .in(0, 1e6);
+  k.honoured(
+       "replica_policy", &c.replica_policy,
+       "reaction to copies that differ: stop (all ranks, exit code 5), repair (overwrites the weights of "
+       "the ranks that differ from the majority) or warn")
+      .inert_if(c.replica_check_steps == 0, "cleave.replica_check_steps is 0");
+  k.honoured(
       "save_on_stop", &c.save_on_stop,
       "a PyTorch script that receives SIGTERM, SIGINT or SIGUSR1 finishes its step, saves to the folder of "
       "the last save_checkpoint call, and exits with code 75; cleave train always does this");

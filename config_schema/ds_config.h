@@ -186,7 +186,11 @@ struct DsConfig {
   std::optional<Precision> communication_data_type;  // absent: the storage type of gradients
   std::optional<Precision> grad_accum_dtype;         // absent: the model's type
   bool dataloader_drop_last = false;
-  int64_t comm_timeout_s = 600;                  // key "cleave": {"comm_timeout_s": ...}
+  int64_t comm_timeout_s = 600;      // key "cleave": {"comm_timeout_s": ...}
+  double straggler_share = 0.25;     // own time above the other ranks'; 0: no lines
+  int64_t straggler_steps = 20;      // consecutive steps until a line
+  int64_t replica_check_steps = 50;  // steps to compare all replicated weights once; 0: never
+  ReplicaPolicy replica_policy = ReplicaPolicy::stop;
   bool save_on_stop = false;                     // scripts: save when a stop is requested
   Switch visible_gradients = Switch::automatic;  // scripts: parameter.grad; auto: if read in the first step
   LossAverage loss_average = LossAverage::targets;

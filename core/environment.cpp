@@ -25,6 +25,7 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_NCCL_REGISTER", "on off", "on or off", "for off"},
     {"CLEAVE_GPU_TRANSPORT", "auto nccl ipc host", "auto, nccl, ipc or host", "for auto"},
     {"CLEAVE_SHARE_GPU", "1", "1", "for one GPU per rank"},
+    {"CLEAVE_FLIGHT", "off TEXT", "off, or a folder for flight records", "for the default folder"},
     {"CLEAVE_DEVICE_MEMORY", "BYTES", "bytes, such as 8GiB", "for all device memory"},
     {"CLEAVE_HOST_MEMORY", "BYTES", "bytes, such as 8GiB", "for all host memory"},
     {"CLEAVE_LIBRARY", "FILE", "the file of libcleave_c.so", "for the one of the Python package"},

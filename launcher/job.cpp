@@ -129,6 +129,7 @@ Job::Job(const JobOptions& given) : options_(given) {
   keep_from_children(info_);
   info_.port_is_taken = info_.port_is_taken || options.port_is_taken;
   answers = first() && !launched_by_us();
+  flight_file_ = FlightFile::install(flights_, {info_.rank, info_.world, info_.attempt, info_.job_id});
   require_open_files(info_);
   if (first())
     for (const std::string& w : found.warnings) warn("{}", w);
@@ -166,6 +167,7 @@ void Job::choose_device() {
     try {
       meet(kTellsOthers, kTellsOthers);
     } catch (const comm::AgreedError&) {
+      if (world_) world_->leave();
       // A launcher ends the job when the first rank ends, and names it.
       if (!first()) std::this_thread::sleep_for(std::chrono::seconds(1));
       throw;
@@ -176,9 +178,14 @@ void Job::choose_device() {
 }
 
 void Job::meet(std::chrono::milliseconds rendezvous_timeout, std::chrono::seconds timeout) {
+  if (flight_file_) FlightFile::use_own_stack();
   comm::ConnectOptions o;
   o.transport = comm::parse_transport(options_.transport);
   o.comm.timeout = timeout;
+  o.comm.flights = &flights_;
+  o.on_loss = [this](const std::string& reason) {
+    if (flight_file_) flight_file_->lost(reason);
+  };
   o.rendezvous_timeout = rendezvous_timeout;
   if (info_.token.empty() && options_.secret_by_pmi && info_.nodes > 1) {
     std::string why;
@@ -276,13 +283,14 @@ std::string Job::transport() const {
 int Job::run(const std::function<int()>& body) {
   const auto tell_others = [this](Exit exit, const char* reason) {
     keep_code(int(exit), fmt::format("error: rank {}: {}\n", info_.rank, reason));
-    if (world_) world_->failed(reason);
+    if (world_) world_->failed(reason, explains(int(exit)));
   };
   try {
     const int code = body();
     if (world_) world_->leave();
     return code;
   } catch (const comm::AgreedError& e) {
+    if (world_) world_->leave();  // all ranks know the reason, so a lost connection tells them nothing
     if (!first()) return int(e.exit());
     throw;
   } catch (const Error& e) {
@@ -298,6 +306,14 @@ int Job::run(const std::function<int()>& body) {
   }
 }
 
+bool Job::explains(int exit) const {
+  return exit != int(Exit::rank_lost) && !(flight_file_ && flight_file_->has_lost());
+}
+
+void Job::record_flights_into(const std::string& folder) {
+  if (flight_file_) flight_file_->write_into(folder);
+}
+
 void Job::keep_code(int exit, const std::string& said) {
   if (exit == int(Exit::rank_lost)) return;  // another rank is the cause
   last_words = {exit, said};
@@ -307,7 +323,7 @@ void Job::keep_code(int exit, const std::string& said) {
 void Job::end(const std::string& reason, int exit) {
   if (reason.empty()) return world_->leave();
   keep_code(exit, "");
-  world_->failed(reason);
+  world_->failed(reason, explains(exit));
 }
 
 void Job::together(Exit otherwise, const std::function<void()>& body) {

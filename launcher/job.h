@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 
+#include "comm/flight_ring.h"
 #include "comm/gpu_transport.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/together.h"
@@ -23,6 +24,7 @@
 #include "core/cores.h"
 #include "core/error.h"
 #include "device/device.h"
+#include "launcher/flight_file.h"
 
 namespace cleave::launcher {
 
@@ -81,6 +83,10 @@ class Job {
   // ranks have left. `exit` is the exit code of the process after a failure.
   void end(const std::string& reason, int exit = int(Exit::internal));
 
+  // Folder of this rank's flight record (launcher/flight_file.h). Default: flight, in the current folder.
+  void record_flights_into(const std::string& folder);
+  int python_stacks() const { return flight_file_ ? flight_file_->python_stacks() : -1; }
+
   // comm/together.h over all ranks.
   void together(Exit otherwise, const std::function<void()>& body);
   void together(const std::function<void()>& body) { together(Exit::usage, body); }
@@ -104,12 +110,17 @@ class Job {
   // Prints settings of the hosts that slow NCCL or prevent it. Collective.
   void warn_of_network();
   // Meets the other ranks. If a rank has no usable device, every rank throws its error.
+  // Whether the other ranks need no record of their calls to explain an error with this exit code.
+  bool explains(int exit) const;
   void meet(std::chrono::milliseconds rendezvous_timeout, std::chrono::seconds timeout);
   // From now on, SIGTERM prints `said` and ends the process with this code.
   static void keep_code(int exit, const std::string& said);
 
   JobOptions options_;
   comm::RankInfo info_;
+  // Never freed: groups of engines that outlive the job refer to it.
+  comm::FlightRing& flights_ = *new comm::FlightRing;
+  std::unique_ptr<FlightFile> flight_file_;  // null if another job of this process has it
   comm::OwnDevice device_;
   int cuda_version_ = 0;
   std::exception_ptr device_failure_;

@@ -10,10 +10,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <set>
 
 #include "core/range.h"
 #include "launcher/children.h"
+#include "launcher/flight_file.h"
+#include "launcher/flight_report.h"
 #include "launcher/heartbeat.h"
 #include "launcher/job_id.h"
 #include "launcher/passed_signals.h"
@@ -21,12 +25,14 @@
 #include "launcher/rank_lines.h"
 #include "launcher/rank_logs.h"
 #include "launcher/rank_ports.h"
+#include "launcher/shell_words.h"
 #include "launcher/signals.h"
 
 namespace cleave::launcher {
 namespace {
 
 constexpr int kMostRanks = 4096;  // on one host
+constexpr std::chrono::milliseconds kFlightGrace{1500};
 
 class Launch {
  public:
@@ -61,9 +67,11 @@ class Launch {
       while (const auto signal = signals_.next()) pass(*signal);
       reap();
       hurry();
+      report_flights_when_due();
     }
     for (const ChildProcess& c : children_) kill(-c.pid, SIGKILL);  // processes that ranks left
     drain();
+    if (!flights_.empty()) report_flights();
     return result();
   }
 
@@ -139,6 +147,8 @@ class Launch {
 
   void read_output(size_t rank, int which) {
     read_lines(children_[rank], which, [&](std::string_view text) {
+      if (which == 1 && text.starts_with(kFlightLine))
+        return take_flight(rank, text.substr(kFlightLine.size()));
       const auto line = lines_.take(rank, text, which == 1, node_.ranks[rank].rank);
       if (logs_)
         logs_->write(rank, text);
@@ -146,6 +156,33 @@ class Launch {
         callbacks_.output(*line, which == 1);
     });
     if (lines_.stopped_early()) leave_until_ = std::min(leave_until_, comm::Clock::now() + stay_.leave_grace);
+  }
+
+  // Notes the file of a flight record. The report follows when all ranks of this host have written theirs, or
+  // shortly after.
+  void take_flight(size_t rank, std::string_view path) {
+    flight_folder_ = std::filesystem::path(path).parent_path().string();
+    flights_.insert(rank);
+    if (flights_until_ == comm::Clock::time_point::max()) flights_until_ = comm::Clock::now() + kFlightGrace;
+  }
+
+  void report_flights_when_due() {
+    const bool due =
+        flights_.size() + order_.size() >= children_.size() || comm::Clock::now() > flights_until_;
+    if (!flights_.empty() && due && leave_until_ == comm::Clock::time_point::max()) report_flights();
+  }
+
+  void report_flights() {
+    if (flight_folder_.empty() || !callbacks_.say) return;
+    try {
+      const FlightReport report = flight_report(read_flight_records(flight_folder_));
+      callbacks_.say(fmt::format("{}print it again with cleave report {}, with all stacks by --stacks",
+                                 report.text, shell_quoted(flight_folder_)));
+    } catch (const std::exception& e) {
+      callbacks_.say(e.what());
+    }
+    flights_.clear(), flight_folder_.clear();
+    flights_until_ = comm::Clock::time_point::max();
   }
 
   void drain() {
@@ -162,8 +199,9 @@ class Launch {
 
   // Sends a signal to the running ranks.
   void send(int signal) {
+    // Only ranks handle SIGQUIT; it would end their children.
     for (const ChildProcess& c : children_)
-      if (!ended(c)) kill(-c.pid, signal);
+      if (!ended(c)) kill(signal == SIGQUIT ? c.pid : -c.pid, signal);
   }
 
   bool ended(const ChildProcess& child) const {
@@ -258,6 +296,9 @@ class Launch {
   std::vector<std::pair<int, int>> order_;  // index and exit code in order of their ends
   std::vector<int> killed_by_us_, stopped_;
   RankLines lines_;
+  std::set<size_t> flights_;  // ranks by index that wrote a flight record since the last report
+  std::string flight_folder_;
+  comm::Clock::time_point flights_until_ = comm::Clock::time_point::max();
   PassedSignals passed_;
   std::string told_;                                    // incomplete line of the other launcher
   bool alone_ = false;                                  // that launcher is lost

@@ -1,7 +1,7 @@
 // Decides which signals a launcher forwards to its ranks: each once; a second stop request kills. A cluster
 // may signal launchers and ranks, and a launcher forwards signals too, so the same SIGTERM or SIGUSR1 within
 // a second is one request. SIGINT comes from a person.
-// SIGTERM or SIGUSR1 within a second is the same wish. SIGINT is a person's.
+// SIGQUIT asks for flight records and is forwarded each time.
 #pragma once
 #include <signal.h>
 
@@ -23,6 +23,7 @@ class PassedSignals {
   // Signal to send to the ranks; 0: none.
   int take(int signal, Time now = std::chrono::steady_clock::now()) {
     if (signal == SIGCHLD) return 0;
+    if (signal == SIGQUIT) return signal;
     if (signal == SIGHUP) signal = SIGTERM;  // of a closed terminal; programs rarely expect it
     if (signal == SIGTERM && now - asked_ < kSameWish) return 0;
     if (signal == SIGTERM) asked_ = now;

@@ -15,7 +15,7 @@ class Signals {
   Signals() {
     sigset_t set;
     sigemptyset(&set);
-    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGCHLD}) sigaddset(&set, s);
+    for (int s : {SIGINT, SIGTERM, SIGUSR1, SIGQUIT, SIGCHLD}) sigaddset(&set, s);
     struct sigaction hangup {};
     sigaction(SIGHUP, nullptr, &hangup);
     if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);  // respects nohup

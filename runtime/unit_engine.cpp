@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "core/phase.h"
 #include "core/range.h"
 #include "device/copy.h"
 #include "kernels/elementwise.h"
@@ -166,6 +167,8 @@ struct UnitEngine::State : EngineCore {
   double of_each_micro = 1;  // number of configured micro-batches that one of this step represents
   std::vector<int> gives;    // by unit, in this step
   bool in_step = false, in_pass = false;
+  bool gave = false;  // the pass has asked for a gradient
+  const char* phase() const { return gave ? "backward" : "forward"; }
   std::map<int, std::string> sent_shapes, received_shapes;  // by chunk, in this walk
   bool shapes_change = false;
   bool last = false;  // the pass before gradient queries has begun
@@ -268,7 +271,8 @@ void UnitEngine::begin_pass(int kind, bool last) {
   State& s = state();
   CHECK(!s.in_pass, "begin_pass: the pass before has not ended");
   CHECK(s.in_step || !last, "begin_pass: the last pass of no step");
-  s.in_pass = true;
+  s.in_pass = true, s.gave = false;
+  const PhaseMark phase(s.phase());
   s.last = s.last || last;
   s.recorded().begin_pass(kind, last);
 }
@@ -276,6 +280,7 @@ void UnitEngine::begin_pass(int kind, bool last) {
 void UnitEngine::end_pass() {
   State& s = state();
   CHECK(s.in_pass, "end_pass: no pass was begun");
+  const PhaseMark phase(s.phase());
   s.in_pass = false;
   require(
       s.recorded().end_pass(), Exit::training,
@@ -291,14 +296,19 @@ void UnitEngine::abandon_pass() {
 }
 
 std::vector<Tensor> UnitEngine::acquire(int unit) {
+  const PhaseMark phase(state().phase());
   CHECK(state().in_pass, "acquire: no pass was begun");
   return state().recorded().acquire(state().known(unit));
 }
 
-void UnitEngine::release(int unit) { state().recorded().release(state().known(unit)); }
+void UnitEngine::release(int unit) {
+  const PhaseMark phase(state().phase());
+  state().recorded().release(state().known(unit));
+}
 
 std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
   State& s = state();
+  s.gave = true;
   CHECK(s.in_step && s.in_pass, "gradients: no {} was begun", s.in_step ? "pass" : "step");
   require(!s.summed, Exit::usage,
           "backward: the gradient of this step was already read, which completes it; read it after the last "
@@ -313,8 +323,14 @@ std::vector<zero::GradientSlot> UnitEngine::gradients(int unit) {
   return s.recorded().gradients(unit);
 }
 
-void UnitEngine::give(int unit) { state().recorded().give(state().known(unit)); }
-void UnitEngine::complete(int unit) { state().recorded().complete(state().known(unit)); }
+void UnitEngine::give(int unit) {
+  const PhaseMark phase(state().phase());
+  state().recorded().give(state().known(unit));
+}
+void UnitEngine::complete(int unit) {
+  const PhaseMark phase(state().phase());
+  state().recorded().complete(state().known(unit));
+}
 
 void UnitEngine::finish_gradients(const std::string& name) {
   State& s = state();

@@ -19,6 +19,7 @@
 #include "device/device.h"
 #include "kernels/matmul_ways.h"
 #include "launcher/discovery.h"
+#include "launcher/flight_report.h"
 #include "launcher/network.h"
 #include "offload/disk_queue.h"
 
@@ -220,19 +221,34 @@ void print(const Json& j) {
     row("missing", fmt::format("{}: {}", m["for"].get<std::string>(), m["what"].get<std::string>()));
 }
 
+int report_flights(const std::string& folder, bool stacks) {
+  std::fputs(launcher::flight_report(launcher::read_flight_records(folder), stacks).text.c_str(), stdout);
+  return 0;
+}
+
 }  // namespace
 
 int run_report(const Arguments& arguments) {
   CLI::App app(
-      "Prints CPU, GPUs, libraries and missing parts of this machine and build.\nExample: cleave report "
-      "--json",
+      "Prints CPU, GPUs, libraries and missing parts of this machine and build, or compares the flight "
+      "records "
+      "of a job's ranks.\nExample: cleave report --json, or cleave report runs/first/flight",
       "report");
+  std::string folder;
+  app.add_option(
+      "FOLDER", folder,
+      "folder with flight records (rank-N.json), which ranks write when a job hangs or crashes, and on "
+      "SIGQUIT; prints the call of each rank, and the rank that differs");
+  bool stacks = false;
+  app.add_flag("--stacks", stacks, "print the stacks of all threads of FOLDER's ranks");
   bool json = false;
   app.add_flag("--json", json, "print one JSON object");
   bool env = false;
   app.add_flag("--env", env,
                "print the launcher and cluster variables of the environment instead, with secrets masked");
   if (!parse(app, arguments)) return 0;
+  if (!folder.empty()) return report_flights(folder, stacks);
+  require(!stacks, Exit::usage, "--stacks: needs the folder of flight records (got none); add it");
   if (env) return report_environment(json);
   const CudaStatus status = cuda_status(true);
   const std::vector<Library> of_cuda = libraries();

@@ -28,6 +28,7 @@ Exit train(RunOptions o, launcher::Job& job) {
   reading.front = config::Front::train;
   config::ReadResult config = read_before_data(o, job, reading);
   const auto connect = [&] {
+    if (!o.output.empty()) job.record_flights_into(o.output + "/flight");
     job.connect(config.config, job.info().world > 1 ? rank_facts(o) : comm::Facts{});
     launcher::Job::catch_signals();
   };

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/phase.h"
 #include "device/cuda/check.h"
 #include "device/cuda/lost.h"
 #include "device/cuda/words.h"
@@ -54,7 +55,13 @@ Pages& pages() {
 }  // namespace
 
 Flights::Flights(Group& group, int rank, int device)
-    : group_(group), rank_(rank), device_(device), words_(pages().take(device)), in_slot_(kSlots, 0) {
+    : group_(group),
+      rank_(rank),
+      device_(device),
+      ring_(group.options().flights),
+      ring_group_(ring_ ? ring_->join(group.name(), group.ranks()) : -1),
+      words_(pages().take(device)),
+      in_slot_(kSlots, 0) {
   for (int slot = kSlots; slot-- > 0;) free_.push_back(slot);
 }
 
@@ -70,7 +77,16 @@ std::optional<int> Flights::take_slot(const Waiting& w, uint32_t tag) {
   const int slot = free_.back();
   free_.pop_back();
   ++in_slot_[size_t(slot)];
-  flights_.push_back({w.number, w.what, w.post, tag, slot, true, {}, {}});
+  flights_.push_back({w.number,
+                      w.what,
+                      w.post,
+                      tag,
+                      slot,
+                      true,
+                      {},
+                      {},
+                      PhaseMark::current(),
+                      ring_ ? FlightRing::now_ns() : 0});
   return slot;
 }
 
@@ -95,10 +111,19 @@ bool Flights::passed(const uint32_t* word, int slot) const {
          in_slot_[size_t(slot)];
 }
 
+// The ring has its time at which the host sees the GPU in a call, because the ring could not hold all calls
+// that are enqueued ahead.
+void Flights::record(Flight& f) {
+  if (ring_ && f.ticket == 0)
+    f.ticket = ring_->enter({ring_group_, f.number, f.post, f.what, f.phase, f.queued_ns});
+}
+
 // Calls of one link complete in order.
 void Flights::land_finished() {
   while (!flights_.empty() && !flights_.front().growing &&
          passed(ended(flights_.front().slot), flights_.front().slot)) {
+    record(flights_.front());
+    if (ring_) ring_->finish(flights_.front().ticket);
     free_.push_back(flights_.front().slot);
     flights_.pop_front();
   }
@@ -112,6 +137,21 @@ bool Flights::all_done() {
 
 Waiting Flights::waiting(const Flight& f) const {
   return {group_.name(), group_.ranks(), rank_, f.number, f.what, f.post};
+}
+
+std::string Flights::compare_slow(Clock::duration least,
+                                  const std::function<std::string(const Waiting&)>& body) {
+  const auto now = Clock::now();
+  Flight slow;
+  {
+    const std::lock_guard lock(mutex_);
+    if (flights_.empty() || now - compared_ < least) return {};
+    const Flight& f = flights_.front();
+    const bool message = f.post.op == Collective::send || f.post.op == Collective::recv;
+    if (message || !f.since || now - *f.since < least) return {};
+    compared_ = now, slow = f;
+  }
+  return body(waiting(slow));
 }
 
 std::string Flights::report(const std::string& why) {
@@ -129,7 +169,7 @@ std::string Flights::trouble(const std::function<std::string(const Waiting&, con
     if (flights_.empty()) return {};
     Flight& f = flights_.front();
     if (!f.seen) f.seen = now;
-    if (!f.since && passed(begun(f.slot), f.slot)) f.since = now;
+    if (!f.since && passed(begun(f.slot), f.slot)) f.since = now, record(f);
     first = f;
   }
   // A lost GPU writes no words.

@@ -3,6 +3,8 @@
 #include <gloo/common/error.h>
 
 #include <algorithm>
+#include <optional>
+#include <sstream>
 #include <thread>
 
 namespace cleave::comm {
@@ -11,19 +13,56 @@ namespace {
 // Time that a rank waits, before it gives up, to hear which ranks are in the call.
 constexpr auto kRollCall = std::chrono::milliseconds(500);
 
+bool is_message(const Post& post) { return post.op == Collective::send || post.op == Collective::recv; }
+
 // Gloo matches a message with its receive by this number. It includes size and type, so ranks in different
 // calls never match; they reach the deadline instead of reading each other's data.
 uint64_t tag_of(const Waiting& w, uint64_t step) {
-  const bool message = w.post.op == Collective::send || w.post.op == Collective::recv;
+  const bool message = is_message(w.post);
   const uint64_t op = uint64_t(message ? Collective::send : w.post.op);
   uint64_t tag = 0;
-  for (uint64_t part : {w.number, op, uint64_t(w.post.dtype), uint64_t(w.post.numel), step}) {
+  // The ends of a message have different peers; those of a collective share a root and an operation.
+  const uint64_t root = message ? 0 : uint64_t(w.post.peer + 1);
+  for (uint64_t part :
+       {w.number, op, uint64_t(w.post.dtype), uint64_t(w.post.numel), step, root, uint64_t(w.post.by)}) {
     tag = (tag ^ part) + 0x9e3779b97f4a7c15ull;  // splitmix64
     tag = (tag ^ (tag >> 30)) * 0xbf58476d1ce4e5b9ull;
     tag = (tag ^ (tag >> 27)) * 0x94d049bb133111ebull;
     tag ^= tag >> 31;
   }
   return tag;
+}
+
+// Order of calls that a call is numbered in.
+std::string order_of(const Waiting& w) {
+  const int from = w.post.op == Collective::send ? w.rank : w.post.peer;
+  const int to = w.post.op == Collective::send ? w.post.peer : w.rank;
+  return is_message(w.post) ? fmt::format("{}-{}", from, to) : "all";
+}
+
+// "ORDER NUMBER OP TYPE PEER COUNT BY " for each of a rank's calls.
+std::string encoded(const Waiting& w) {
+  return fmt::format("{} {} {} {} {} {} {} ", order_of(w), w.number, int(w.post.op), int(w.post.dtype),
+                     w.post.peer, w.post.numel, int(w.post.by));
+}
+
+// The call of another rank with the number of `w` in its order; empty if the text has none, or is malformed.
+std::optional<Post> call_in(const std::string& text, const Waiting& w) {
+  std::istringstream in(text);
+  std::string order;
+  uint64_t number = 0;
+  int op = 0, dtype = 0, peer = 0, by = 0;
+  int64_t numel = 0;
+  while (in >> order >> number >> op >> dtype >> peer >> numel >> by) {
+    if (op < 0 || op >= kCollectives || dtype < 0 || dtype > int(DType::fp8_e5m2)) return {};
+    if (number == w.number && order == order_of(w))
+      return Post{Collective(op), DType(dtype), peer, numel, Reduction(by)};
+  }
+  return {};
+}
+
+bool alike(const Post& a, const Post& b) {
+  return is_message(a) ? is_message(b) && a.numel == b.numel && a.dtype == b.dtype : a == b;
 }
 
 // Tests a transfer that no thread waits for any more.
@@ -51,7 +90,69 @@ std::string GlooWires::reason() const {
 
 void GlooWires::throw_if_poisoned(const Waiting& w) {
   std::lock_guard lock(mutex_);
+  require(difference_.empty(), Exit::internal, "{}", difference_);
   if (!reason_.empty()) fail(Exit::rank_lost, "{} was aborted: {}", describe(w), reason_);
+}
+
+std::string GlooWires::key_of_calls(int rank) const { return fmt::format("{}/calls/{}", key, rank); }
+
+std::string GlooWires::difference(const Waiting& w) {
+  store.set(key_of_calls(w.rank), encoded(w));
+  return difference_of_others(w);
+}
+
+// Each rank asks a few others: if the calls of a group differ, they differ between some neighbors. All keys
+// exist, so the store answers at once.
+std::string GlooWires::difference_of_others(const Waiting& w) {
+  constexpr int kAsked = 8;
+  std::vector<int> others;
+  const int size = int(labels.size());
+  for (int i = 1; i <= std::min(kAsked, size - 1); ++i) others.push_back((w.rank + i) % size);
+  if (is_message(w.post)) others = {w.post.peer};
+  for (const int other : others) {
+    const auto text = store.get(key_of_calls(other), Clock::now() + kRollCall);
+    const auto post = text ? call_in(*text, w) : std::nullopt;
+    if (post && !alike(*post, w.post)) return mismatch_report(w, other, *post);
+  }
+  return {};
+}
+
+// Copies the calls, because an exchange may end during the questions.
+void GlooWires::compare_slow_calls() {
+  struct Slow {
+    std::string group, what;
+    std::vector<int> ranks;
+    int rank;
+    uint64_t number;
+    Post post;
+    Waiting waiting() const { return {group, ranks, rank, number, what, post}; }
+  };
+  std::vector<Slow> slow;
+  {
+    std::lock_guard lock(mutex_);
+    if (!reason_.empty()) return;
+    const auto now = Clock::now();
+    for (GlooExchange* e : active_) {
+      if (now < e->compare_at_) continue;
+      e->compare_at_ = now + (now - e->begin_);  // 1, 2, 4, ... seconds after the begin
+      slow.push_back({e->group_name_, e->what_, e->ranks_, e->rank_, e->number_, e->post_});
+    }
+  }
+  if (slow.empty()) return;
+  std::string mine, differ;
+  for (const Slow& s : slow) mine += encoded(s.waiting());
+  try {
+    store.set(key_of_calls(slow.front().rank), mine);
+    for (const Slow& s : slow)
+      if (differ.empty()) differ = difference_of_others(s.waiting());
+    if (differ.empty()) return;
+    {
+      std::lock_guard lock(mutex_);
+      if (reason_.empty()) difference_ = differ;
+    }
+    abort(differ);
+  } catch (const Error&) {  // the store is gone, and the alarm rings
+  }
 }
 
 GlooExchange::GlooExchange(Group& group, GlooWires& wires, const Waiting& w, uint64_t step)

@@ -4,6 +4,7 @@
 #include <gloo/transport/context.h>
 #include <gloo/transport/unbound_buffer.h>
 
+#include <functional>
 #include <list>
 #include <mutex>
 #include <set>
@@ -21,21 +22,32 @@ class GlooWires {
   GlooWires(std::string the_key, std::vector<std::string> the_labels, KeyValueClient& the_store)
       : key(std::move(the_key)), labels(std::move(the_labels)), store(the_store) {}
 
+  // Group::difference() for a rank of the wires' group.
+  std::string difference(const Waiting& w);
+  // Compares the calls that wait for long, and ends them all if ranks differ. Called often by the watch.
+  void compare_slow_calls();
+  // Key in the store of the calls that make a rank wait for long; set before the first exchange.
+  std::string key_of_calls(int rank) const;
+
   // Ends waits of all exchanges, now and later, with this reason; the first one counts. Thread-safe.
   void poison(const std::string& reason);
-  std::string reason() const;                // empty if not poisoned
-  void throw_if_poisoned(const Waiting& w);  // Error(rank_lost) with the reason
+  std::string reason() const;  // empty if not poisoned
+  // Error(rank_lost) with the reason, or Error(internal) with the difference that this rank found.
+  void throw_if_poisoned(const Waiting& w);
 
   const std::string key;                  // of the group in the store
   const std::vector<std::string> labels;  // of its ranks, for messages
   KeyValueClient& store;
-  std::shared_ptr<gloo::transport::Context> context;  // set before the first exchange
+  std::shared_ptr<gloo::transport::Context> context;     // set before the first exchange
+  std::function<void(const std::string& reason)> abort;  // of the group; set before the first exchange
 
  private:
   friend class GlooExchange;
+  std::string difference_of_others(const Waiting& w);
+
   mutable std::mutex mutex_;
   std::set<GlooExchange*> active_;
-  std::string reason_;
+  std::string reason_, difference_;
 };
 
 class GlooExchange {
@@ -80,6 +92,8 @@ class GlooExchange {
   const std::string what_;
   const Post post_;
   const uint64_t tag_;
+  const Clock::time_point begin_ = Clock::now();
+  Clock::time_point compare_at_ = begin_ + kLongWait;
   std::list<Transfer> transfers_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "comm/gloo/gloo_context.h"
 #include "comm/gloo/gloo_exchange.h"
+#include "comm/gloo/gloo_watch.h"
 #include "comm/reduce.h"
 #include "comm/rendezvous/data_listener.h"
 
@@ -20,6 +21,7 @@ struct GlooProcess {
   GlooProcess(const std::string& address, int ranks) : listener(address, ranks) {}
   DataListener listener;
   std::shared_ptr<gloo::transport::tcp::Device> device = make_gloo_device();
+  GlooWatch watch;
 };
 
 class GlooGroup final : public Group {
@@ -33,9 +35,14 @@ class GlooGroup final : public Group {
         process_(std::move(process)),
         wires_{members_.key, members_.labels, *store_} {
     if (size() > 1) connect_all();
+    wires_.abort = [this](const std::string& reason) { abort(reason); };
     alarm_->add(this);
+    process_->watch.add(&wires_);
   }
-  ~GlooGroup() override { alarm_->remove(this); }
+  ~GlooGroup() override {
+    process_->watch.remove(&wires_);
+    alarm_->remove(this);
+  }
 
   void all_gather(const Waiting& w, Tensor full, Tensor shard, Range piece) override {
     wires_.throw_if_poisoned(w);
@@ -147,10 +154,12 @@ class GlooGroup final : public Group {
     return std::make_shared<GlooGroup>(std::move(next), store_, options(), alarm_, process_);
   }
 
+  std::string difference(const Waiting& w) override { return wires_.difference(w); }
   std::string lost() const override { return wires_.reason(); }
   void poison(const std::string& reason) override { wires_.poison(reason); }
 
   void abort(const std::string& reason) override {
+    alarm_->notice(reason);
     poison(reason);
     store_->failed(reason);  // the other ranks do not share memory with this one
   }
@@ -165,6 +174,7 @@ class GlooGroup final : public Group {
   void connect_all() {
     const auto until = deadline();
     const auto place_of = [&](int r) { return fmt::format("{}/{}", members_.key, r); };
+    store_->set(wires_.key_of_calls(members_.rank), "");
     store_->set(place_of(members_.rank), process_->listener.where());
     const auto context =
         std::make_shared<GlooContext>(process_->device, members_.rank, size(), options().timeout);

@@ -211,6 +211,11 @@ std::string NcclLink::trouble() {
   if (!asked || (now != ncclSuccess && now != ncclInProgress))
     return flights_.report(
         fmt::format("NCCL reports: {}", nccl_.get_error_string(asked ? now : ncclSystemError)));
+  // NCCL moves data without a comparison; a collective hangs if its ranks differ.
+  if (const std::string differ =
+          flights_.compare_slow(kLongWait, [&](const Waiting& w) { return group_.difference(w); });
+      !differ.empty())
+    return differ;
   return flights_.trouble([&](const Waiting& w, const Flights::Flight&) {
     return fmt::format(
         "{}: not done {:.1f} s after this GPU reached it; a rank of the group is late or made another call "

@@ -89,7 +89,8 @@ void KeyValueClient::listen() {
       Reader r(*frame);
       const Type type = Type(r.number<uint8_t>());
       if (type == Type::alarm) {
-        lost(r.text());
+        const std::string reason = r.text();
+        lost(reason, r.number<uint8_t>() != 0);
       } else if (type == Type::value) {
         const uint64_t request = r.number<uint64_t>();
         std::string value = r.text();
@@ -103,12 +104,12 @@ void KeyValueClient::listen() {
   }
 }
 
-void KeyValueClient::lost(const std::string& reason) {
+void KeyValueClient::lost(const std::string& reason, bool explained) {
   {
     std::lock_guard lock(mutex_);
     if (leaving_) return;
   }
-  alarm_->ring(reason);
+  alarm_->ring(reason, explained);
   std::lock_guard lock(mutex_);
   answered_.notify_all();
 }
@@ -168,10 +169,10 @@ void KeyValueClient::leave() {
   socket_.send_all(Writer(Type::bye).frame(), Clock::now() + std::chrono::seconds(2));
 }
 
-void KeyValueClient::failed(const std::string& reason) {
+void KeyValueClient::failed(const std::string& reason, bool explained) {
   std::lock_guard lock(mutex_);
   if (leaving_ || !alarm_->reason().empty()) return;
-  socket_.send_all(Writer(Type::failed).put(reason.substr(0, 2000)).frame(),
+  socket_.send_all(Writer(Type::failed).put(reason.substr(0, 2000)).put(uint8_t(explained)).frame(),
                    Clock::now() + std::chrono::seconds(2));
 }
 

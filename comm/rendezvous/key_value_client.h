@@ -37,13 +37,14 @@ class KeyValueClient {
   // Adds to a counter key (0 if unset) and returns the sum.
   int64_t add(const std::string& key, int64_t by, Clock::time_point deadline);
 
-  void leave();                            // announces a clean exit
-  void failed(const std::string& reason);  // tells all ranks why this rank ends
+  void leave();  // announces a clean exit
+  // Tells all ranks why this rank ends; `explained`: as World::failed.
+  void failed(const std::string& reason, bool explained = false);
 
  private:
   KeyValueClient(Socket socket, std::shared_ptr<Alarm> alarm);
   void listen();
-  void lost(const std::string& reason);
+  void lost(const std::string& reason, bool explained = false);
   void send(const std::string& frame);
   std::optional<std::string> await(uint64_t request, Clock::time_point deadline);
 

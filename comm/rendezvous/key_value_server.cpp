@@ -144,8 +144,9 @@ void KeyValueServer::handle(Connection& c, std::string_view frame) {
   }
   if (type == Type::failed) {
     const std::string reason = r.text();
+    const bool explained = r.number<uint8_t>() != 0;
     if (!r.good()) return lost(c);
-    return ring(fmt::format("{} failed: {}", members_[size_t(c.rank)].name, reason));
+    return ring(fmt::format("{} failed: {}", members_[size_t(c.rank)].name, reason), explained);
   }
   const uint64_t request = r.number<uint64_t>();
   const std::string key = r.text();
@@ -260,11 +261,11 @@ void KeyValueServer::lost(Connection& c, std::string_view how) {
   ring(fmt::format("{} {}", members_[size_t(c.rank)].name, how));
 }
 
-void KeyValueServer::ring(const std::string& reason) {
+void KeyValueServer::ring(const std::string& reason, bool explained) {
   if (!alarm_.empty()) return;
   alarm_ = reason;
   for (Connection& c : connections_)
-    if (!c.closing) c.out += Writer(Type::alarm).put(reason).frame();
+    if (!c.closing) c.out += Writer(Type::alarm).put(reason).put(uint8_t(explained)).frame();
 }
 
 }  // namespace cleave::comm

@@ -68,7 +68,7 @@ class KeyValueServer {
   void answer(Connection& c, uint64_t request, const std::string& value);
   void add(Connection& c, const std::string& key, int64_t by);
   void lost(Connection& c, std::string_view how = "went away");
-  void ring(const std::string& reason);
+  void ring(const std::string& reason, bool explained = false);
   bool all_left() const;
   void drop_closed();
 

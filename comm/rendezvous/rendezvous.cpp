@@ -45,7 +45,7 @@ class JoinedWorld final : public World {
       make_group(processes, deadline);
     } catch (const Error& e) {
       // Reports the reason, so that other ranks do not just see a broken connection.
-      if (alarm_->reason().empty()) failed(e.what());
+      if (alarm_->reason().empty()) failed(e.what(), true);
       if (server_) server_->leave_by(Clock::now() + kLastWords);
       throw;
     }
@@ -63,9 +63,9 @@ class JoinedWorld final : public World {
   Communicator& communicator() override { return *communicator_; }
   const RankInfo& info() const override { return info_; }
   const std::string& transport() const override { return transport_; }
-  void failed(const std::string& reason) override {
+  void failed(const std::string& reason, bool explained) override {
     failed_ = true;
-    keys_->failed(reason);
+    keys_->failed(reason, explained);
   }
   void leave() override {
     if (alarm_->reason().empty()) keys_->leave();
@@ -252,7 +252,7 @@ class JoinedWorld final : public World {
   std::vector<int> ports_ = ports_to_call(info_);
   std::string address_, transport_;
   bool failed_ = false;
-  std::shared_ptr<Alarm> alarm_ = std::make_shared<Alarm>();
+  std::shared_ptr<Alarm> alarm_ = std::make_shared<Alarm>(options_.on_loss);
   std::unique_ptr<KeyValueServer> server_;
   std::shared_ptr<KeyValueClient> keys_;
   std::unique_ptr<Communicator> communicator_;
@@ -264,7 +264,7 @@ class LoneWorld final : public World {
   Communicator& communicator() override { return *communicator_; }
   const RankInfo& info() const override { return info_; }
   const std::string& transport() const override { return transport_; }
-  void failed(const std::string&) override {}
+  void failed(const std::string&, bool) override {}
   void leave() override {}
 
  private:

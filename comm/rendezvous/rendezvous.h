@@ -39,6 +39,9 @@ struct ConnectOptions {
   std::chrono::milliseconds report_every{15'000};
   // Rank 0 passes "waiting for ranks 3, 7 (6 of 8 are here)"; a rank that cannot reach it passes the reason.
   std::function<void(const std::string&)> on_wait = {};
+  // Called once, on any thread, when this rank learns that the job lost a rank: at a missed deadline, after
+  // calls that differ, or when another rank reports it. Waits of this process have not ended yet.
+  std::function<void(const std::string& reason)> on_loss = {};
 };
 
 class World {
@@ -50,8 +53,9 @@ class World {
   virtual const RankInfo& info() const = 0;
   // For the start-up output: "shared memory, 2 ranks on this host".
   virtual const std::string& transport() const = 0;
-  // Tells all ranks why this rank ends; their waits end with this reason.
-  virtual void failed(const std::string& reason) = 0;
+  // Tells all ranks why this rank ends; their waits end with this reason. `explained`: the reason is complete,
+  // such as a missing file, so the other ranks do not call ConnectOptions::on_loss.
+  virtual void failed(const std::string& reason, bool explained = false) = 0;
   // Announces a clean exit; rank 0 waits for all ranks. Communicators must not be used afterwards.
   virtual void leave() = 0;
 };

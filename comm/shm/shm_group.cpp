@@ -140,6 +140,7 @@ void ShmGroup::throw_if_gone(const Waiting& w, const std::function<bool(int)>& h
 
 void ShmGroup::give_up(const Waiting& w, const std::string& report, Exit exit) {
   if (!try_poison(report)) throw_if_poisoned(w);
+  alarm_->notice(report);
   fail(exit, "{}", report);
 }
 
@@ -147,7 +148,10 @@ void ShmGroup::throw_if_poisoned(const Waiting& w) const {
   if (header().poisoned.load() == 0) return;
   for (int i = 0; i < 100 && header().poisoned.load() != 2; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  fail(Exit::rank_lost, "{} was aborted: {}", describe(w), text_from_peer(header().reason));
+  const std::string reason = text_from_peer(header().reason);
+  // Reasons that a rank sent to all have this form, and the alarm handles them.
+  if (reason.find(" failed: ") == std::string::npos) alarm_->notice(reason);
+  fail(Exit::rank_lost, "{} was aborted: {}", describe(w), reason);
 }
 
 bool ShmGroup::try_poison(const std::string& reason) {
@@ -167,6 +171,11 @@ std::string ShmGroup::lost() const {
 }
 
 void ShmGroup::poison(const std::string& reason) { try_poison(reason); }
+
+void ShmGroup::abort(const std::string& reason) {
+  alarm_->notice(reason);
+  poison(reason);
+}
 
 void ShmGroup::begin_call(const Waiting& w) {
   throw_if_poisoned(w);
@@ -199,6 +208,14 @@ void ShmGroup::compare(const Waiting& w, int other) {
   const Post& post = member(other).posts[call_ % 2];
   if (post == w.post) return;
   give_up(w, mismatch_report(w, other, post), Exit::internal);
+}
+
+std::string ShmGroup::difference(const Waiting& w) {
+  member(rank_).waits.tell(w.number, w.post);
+  for (int r = 0; r < size(); ++r)
+    if (const auto post = member(r).waits.call(w.number); post && !(*post == w.post))
+      return mismatch_report(w, r, *post);
+  return {};
 }
 
 void ShmGroup::end_chunk() {

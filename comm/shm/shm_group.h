@@ -40,8 +40,10 @@ class ShmGroup final : public Group {
   std::vector<int64_t> exchange(const Waiting& w, int64_t mine) override;
   std::shared_ptr<Group> form(const Waiting& w, const std::vector<int>& members,
                               const std::string& name) override;
+  std::string difference(const Waiting& w) override;
   std::string lost() const override;
   void poison(const std::string& reason) override;
+  void abort(const std::string& reason) override;
   [[noreturn]] void give_up(const Waiting& w, const std::string& report, Exit exit) override;
 
  private:

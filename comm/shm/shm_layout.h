@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "comm/post.h"
+#include "comm/post_board.h"
 
 namespace cleave::comm::shm {
 
@@ -29,6 +29,7 @@ struct alignas(64) Member {
   Counter reduced;  // chunks with this rank's part of the sum in the slot
   Counter done;     // chunks that this rank no longer reads in other slots
   Post posts[2];    // this rank's current and previous call
+  PostBoard waits;  // call of another transport
 };
 
 struct Record {

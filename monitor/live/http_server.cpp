@@ -81,7 +81,7 @@ bool names_this_host(std::string_view host) {
   return host == "localhost" || host == "127.0.0.1" || host == "[::1]";
 }
 
-HttpAnswer answer(const Request& request, const HttpRules& rules) {
+HttpReply answer(const Request& request, const HttpRules& rules) {
   if (request.method() != http::verb::get && request.method() != http::verb::head)
     return {.status = 405, .body = "only GET is answered\n"};
   const std::string_view target(request.target().data(), request.target().size());
@@ -112,7 +112,7 @@ HttpAnswer answer(const Request& request, const HttpRules& rules) {
 }
 
 Response response_to(const Request& request, const HttpRules& rules) {
-  HttpAnswer made = answer(request, rules);
+  HttpReply made = answer(request, rules);
   Response out{http::int_to_status(unsigned(made.status)), request.version()};
   out.set(http::field::content_type, made.type);
   out.set(http::field::cache_control, "no-store");

@@ -19,7 +19,7 @@ struct HttpAddress {
   bool is_loopback() const;
 };
 
-struct HttpAnswer {
+struct HttpReply {
   int status = 200;
   std::string type = "text/plain; charset=utf-8";
   std::string body = {};
@@ -29,7 +29,7 @@ class HttpServer {
  public:
   // path: "/status"; query: its parameters, decoded.
   using Answers =
-      std::function<HttpAnswer(const std::string& path, const std::map<std::string, std::string>& query)>;
+      std::function<HttpReply(const std::string& path, const std::map<std::string, std::string>& query)>;
 
   // Listens. A request must have the token, as "Authorization: Bearer TOKEN" or as the query parameter
   // "token"; an empty token allows all requests to a loopback address under the names of this host, which a

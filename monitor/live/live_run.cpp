@@ -29,7 +29,7 @@ class Served final : public MetricsLines {
 }  // namespace
 
 HttpServer::Answers answers_about(const RunState& run) {
-  return [&run](const std::string& path, const std::map<std::string, std::string>& query) -> HttpAnswer {
+  return [&run](const std::string& path, const std::map<std::string, std::string>& query) -> HttpReply {
     if (path == "/") return {.type = "text/html; charset=utf-8", .body = page_of()};
     if (path == "/metrics")
       return {.type = "text/plain; version=0.0.4; charset=utf-8", .body = run.prometheus()};

@@ -1,5 +1,6 @@
-// Serves the state of a training over HTTP while it runs: a page at "/", JSON at "/status" (RunState::as_json,
-// points after the step in the parameter `after`), and the text format of Prometheus at "/metrics".
+// Serves the state of a training over HTTP while it runs: a page at "/", JSON at "/status"
+// (RunState::as_json, points after the step in the parameter `after`), and the text format of Prometheus at
+// "/metrics".
 #pragma once
 #include <memory>
 #include <string>

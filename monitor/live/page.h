@@ -5,8 +5,8 @@
 
 namespace cleave::monitor {
 
-// Returns an HTML page without references to other files. `runs` are objects of RunState::as_json; without any,
-// the page asks its server for "status" each second.
+// Returns an HTML page without references to other files. `runs` are objects of RunState::as_json; without
+// any, the page asks its server for "status" each second.
 std::string page_of(std::span<const std::string> runs = {});
 
 }  // namespace cleave::monitor

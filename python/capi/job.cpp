@@ -58,7 +58,8 @@ std::string facts_of(const cleave_job& j) {
              {"launched_by", info.launched_by},
              {"device", name_of(j.job.device())},
              {"cuda", j.job.cuda_version()},
-             {"threads", j.job.thread_count()}};
+             {"threads", j.job.thread_count()},
+             {"python_stacks", j.job.python_stacks()}};
   if (j.world) facts["transport"] = j.job.transport();
   return facts.dump();
 }

@@ -2,6 +2,7 @@
 
 import atexit
 import datetime
+import faulthandler
 import ipaddress
 import os
 import signal
@@ -31,12 +32,22 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
     _job, _owner = native.Job(**options), os.getpid()
     for name in ("CLEAVE_TOKEN", "CLEAVE_MEETING_PORT", "CLEAVE_MEETING_FD"):
         os.environ.pop(name, None)  # the job has them; children must not inherit them
+    _record_stacks(int(_job.facts()["python_stacks"]))
     atexit.register(_end)
     _job.connect(timeout_s)
     for name in ("rank", "world", "local_rank", "local_size", "master_addr", "master_port"):
         os.environ.setdefault(_IN_TORCH.get(name, name.upper()), str(_job.facts()[name]))
     devices.require_usable(_job.facts())
     return _job
+
+
+def _record_stacks(descriptor: int) -> None:
+    """Lets faulthandler write Python stacks into the flight record of this rank: on SIGQUIT and before a crash ends the process."""
+    if descriptor < 0:
+        return
+    faulthandler.register(signal.SIGQUIT, file=descriptor, all_threads=True, chain=True)
+    if not faulthandler.is_enabled():
+        faulthandler.enable(file=descriptor, all_threads=True)
 
 
 # Engines with background saves in creation order, which is the same on all ranks. A job that ends without failure first finishes these.

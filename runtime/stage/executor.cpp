@@ -2,12 +2,20 @@
 
 #include <map>
 
+#include "core/phase.h"
+
 namespace cleave::runtime {
 namespace {
 
 bool writes_gradients(pipeline::Op op) {
   return op == pipeline::Op::backward || op == pipeline::Op::backward_input ||
          op == pipeline::Op::backward_weight;
+}
+
+const char* phase_of(pipeline::Op op, bool train) {
+  using pipeline::Op;
+  if (!train) return "evaluation";
+  return op == Op::forward || op == Op::recv_activation || op == Op::send_activation ? "forward" : "backward";
 }
 
 bool computes(pipeline::Op op) { return op == pipeline::Op::forward || writes_gradients(op); }
@@ -89,6 +97,7 @@ void Executor::run(const pipeline::InstructionList& list, const pipeline::Schedu
     const pipeline::Op op = list[n].op;
     const int micro = list[n].micro, chunk = list[n].chunk;  // local names for lambda captures
     if (op == pipeline::Op::forward && chunk == 0) load(micro, work);
+    const PhaseMark phase(phase_of(op, work.train));
     const TraceSpan seen(trace_, computes(op) ? compute_ : comm_, "pipeline", pipeline::name_of(op), micro,
                          chunk);
     switch (op) {

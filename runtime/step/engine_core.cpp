@@ -106,6 +106,7 @@ void EngineCore::allocate() {
   }
   if (!options.weights_follow) rank->saved->initialize(options.seed, streams->compute);
   streams->synchronize();
+  if (!options.dry && !options.inference) pulse = Pulse::of(ranks, config, settings.device);
   if (state_copy.defined() && !settings.dry)
     background = std::make_unique<checkpoint::BackgroundSave>(state_copy, ranks.world());
   if (!options.trace) return;

@@ -10,6 +10,7 @@
 
 #include "checkpoint/background_save.h"
 #include "runtime/step/computation.h"
+#include "runtime/step/pulse.h"
 #include "runtime/step/rank_state.h"
 #include "runtime/step/step_result.h"
 #include "runtime/step/training_state.h"
@@ -86,6 +87,7 @@ struct EngineCore {
   Buffer state_copy;  // copy of the state that this rank saves, for background saves
   BufferLoan loan;
   std::unique_ptr<checkpoint::BackgroundSave> background;  // if checkpoints are saved in the background
+  std::unique_ptr<Pulse> pulse;                            // null: nothing to compare, such as on one rank
   optim::LossScaler scaler;
   TrainingState at;
   std::optional<double> next_lr = {};  // replaces the scheduled learning rate of the next update

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/phase.h"
 #include "core/warnings.h"
 #include "kernels/elementwise.h"
 #include "optim/clipping.h"
@@ -68,10 +69,13 @@ void EngineCore::begin_step() {
                        streams->compute);
   computes->visits().begin_step(left_scale() / result.loss_scale, &optimizer);
   computes->begin_step();
+  if (pulse && !updates_last())
+    rank->store.wait_for_weights(), pulse->check(*rank, result.step, streams->compute);
 }
 
 StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
                                    std::span<const optim::Rates> rates) {
+  const PhaseMark phase("update");
   if (!rates.empty()) result.lr = rates.front().lr, update.groups.assign(rates.begin(), rates.end());
   sum_gradients();
   const double norm = std::sqrt(squared_norm());
@@ -85,6 +89,7 @@ StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
     throw;
   }
   at.step = result.step;
+  if (pulse && updates_last()) pulse->check(*rank, result.step, streams->compute);
   if (result.skipped) {
     ++at.skipped;
   } else {
@@ -97,6 +102,7 @@ StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
   }
   if (options.trace && options.trace->on()) streams->synchronize(), options.trace->end_step();
   result.skipped_total = at.skipped;
+  if (pulse) pulse->end_step(*rank, result.step, streams->compute);
   return result;
 }
 

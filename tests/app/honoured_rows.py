@@ -213,6 +213,10 @@ ELSEWHERE = {"cleave.mlflow.run_name": ("tests/app", 'run_name="first"'),  # in 
              "cleave.loss_average": ("tests/runtime", "LossAverage::micro_batches"),  # data with a loss mask
              "cleave.native": ("tests/python", '"native": True'),  # a script's model
              **{f"wandb.{key}": ("tests/python", "FAKE_WANDB") for key in ("enabled", "project", "group", "team")},
+             "cleave.straggler_share": ("tests/runtime", "AreNotRanksWithinTheShare"),
+             "cleave.straggler_steps": ("tests/python", "straggler_steps"),
+             "cleave.replica_check_steps": ("tests/runtime", "FindsADifferenceWithinTheGivenSteps"),
+             "cleave.replica_policy": ("tests/runtime", "RepairsMastersStatesAndWeights"),
              "cleave.save_on_stop": ("tests/python", "save_on_stop"),
              "cleave.visible_gradients": ("tests/python", "visible_gradients"),
              "checkpoint.tag_validation": ("tests/python", "tag_validation"),

@@ -132,6 +132,21 @@ class Interrupted(RunTest):
                 self.assertIn(part, said.splitlines()[-1])
             self.assertFalse(os.path.exists(f"/proc/{pid}"))
 
+    def test_a_request_for_flight_records_is_answered_while_the_training_continues(self):
+        job = self.start(ranks=2)
+        self.until(job, "/100000  loss")
+        job.send_signal(signal.SIGQUIT)
+        said = self.until(job, "print it again with")
+        self.assertEqual(sorted(p.name for p in (self.out / "flight").iterdir()), ["rank-0.json", "rank-1.json"])
+        self.until(job, "/100000  loss")
+        job.send_signal(signal.SIGTERM)
+        self.end(job, 75)
+        report = self.run_cleave("report", self.out / "flight").stdout
+        self.assertIn("flight records of 2 of 2 ranks: SIGQUIT", report)
+        self.assertIn("group 'world'", report)
+        self.assertIn("rank 1, thread", self.run_cleave("report", self.out / "flight", "--stacks").stdout)
+        self.assertIn("--stacks: needs the folder", self.run_cleave("report", "--stacks", code=2).stderr)
+
     def test_two_jobs_with_one_master_port_train_at_the_same_time(self):
         with socket.create_server(("", 0)) as server:
             port = server.getsockname()[1]

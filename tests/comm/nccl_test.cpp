@@ -35,6 +35,7 @@ class Alone final : public Group {
   std::shared_ptr<Group> form(const Waiting&, const std::vector<int>&, const std::string&) override {
     never();
   }
+  std::string difference(const Waiting&) override { return {}; }
   std::string lost() const override {
     std::lock_guard lock(mutex_);
     return reason_;

@@ -248,21 +248,58 @@ TEST(Processes, EndWhenOneAborts) {
   }
 }
 
-TEST(Processes, OnSharedMemoryReportADisagreement) {
-  auto children = start_ranks(3, over(TransportChoice::shm), [](World& world) {
-    Stream stream;
-    float x[8] = {};
-    world.communicator().all_reduce(Tensor(x, DType::fp32, {world.info().rank == 1 ? 5 : 4}), stream);
-  });
-  bool reported = false;
-  for (const Ended& e : wait_all(children)) {
-    EXPECT_NE(e.exit, 0);
-    reported |= has(e.message, "of 4 fp32") && has(e.message, "of 5 fp32");
-  }
-  EXPECT_TRUE(reported);
+// Rank 1 makes another call than ranks 0 and 2. A rank finds it long before the deadline, and no data moves.
+TEST(Processes, ReportADisagreementWithBothRanksAndCalls) {
+  struct Case {
+    std::string mine, others;
+    std::function<void(Communicator&, Tensor, Stream&, bool differs)> make;
+  };
+  const Case cases[] = {
+      {"all_reduce of 5 fp32", "all_reduce of 4 fp32",
+       [](Communicator& c, Tensor x, Stream& s, bool differs) {
+         c.all_reduce(x.slice({0, differs ? 5 : 4}), s);
+       }},
+      {"all_reduce of 4 int32", "all_reduce of 4 fp32",
+       [](Communicator& c, Tensor x, Stream& s, bool differs) {
+         c.all_reduce(Tensor(x.raw(), differs ? DType::int32 : DType::fp32, {4}), s);
+       }},
+      {"all_reduce by max of 4 fp32", "all_reduce of 4 fp32",
+       [](Communicator& c, Tensor x, Stream& s, bool differs) {
+         c.all_reduce(x.slice({0, 4}), s, {.by = differs ? Reduction::max : Reduction::sum});
+       }},
+      {"all_gather of 6 fp32", "all_reduce of 6 fp32",
+       [](Communicator& c, Tensor x, Stream& s, bool differs) {
+         if (differs)
+           c.all_gather(x, x.slice({2, 4}), s);
+         else
+           c.all_reduce(x, s);
+       }},
+  };
+  for (TransportChoice transport : kBoth)
+    for (const Case& one : cases) {
+      const auto start = Clock::now();
+      auto children = start_ranks(3, over(transport, 60s), [&](World& world) {
+        Stream stream;
+        float x[6] = {7, 7, 7, 7, 7, 7};
+        std::string message = "no error";
+        try {
+          one.make(world.communicator(), Tensor(x, DType::fp32, {6}), stream, world.info().rank == 1);
+        } catch (const Error& e) {
+          message = e.what();
+        }
+        for (const float value : x) EXPECT_ON_RANK(value == 7, "data moved");
+        fail(Exit::internal, "{}", message);
+      });
+      bool reported = false;
+      for (const Ended& e : wait_all(children))
+        reported |= has(e.message, "ranks make different calls: ") && has(e.message, one.mine) &&
+                    has(e.message, one.others) && has(e.message, "rank 1 is in " + one.mine);
+      EXPECT_TRUE(reported) << one.mine;
+      EXPECT_LT(Clock::now() - start, 30s);
+    }
 }
 
-TEST(Processes, OnGlooReachTheDeadlineAfterADisagreement) {
+TEST(Processes, OnGlooReachTheDeadlineAfterADisagreementIfItIsShort) {
   auto children = start_ranks(2, over(TransportChoice::gloo, 300ms), [](World& world) {
     Stream stream;
     float x[8] = {};

@@ -18,7 +18,7 @@ bool is_answered(const std::string& bytes, const std::string& token) {
       bytes, {}, token, [&](const std::string& path, const std::map<std::string, std::string>& query) {
         handled = true;
         CHECK(path.starts_with('/'), "path {}", path);
-        return monitor::HttpAnswer{.body = path + std::to_string(query.size())};
+        return monitor::HttpReply{.body = path + std::to_string(query.size())};
       });
   CHECK(answer.empty() || answer.starts_with("HTTP/1."), "answer {}", answer);
   return handled;

@@ -15,7 +15,9 @@
 #include "device/stream.h"
 #include "launcher/discovery.h"
 #include "launcher/exit_code.h"
+#include "launcher/flight_record.h"
 #include "launcher/launch.h"
+#include "tests/scratch.h"
 
 namespace cleave::launcher {
 namespace {
@@ -29,6 +31,10 @@ int32_t sum_over(comm::Communicator& ranks) {
   ranks.all_reduce(Tensor(&sum, DType::int32, {1}, MemoryKind::host), stream, {.what = "votes"});
   return sum;
 }
+
+// In its own function, for its name in the stack.
+int* volatile nowhere = nullptr;
+[[gnu::noinline]] void crash_here() { *nowhere = 1; }
 
 const std::map<std::string, std::function<int(Job&)>> kBodies = {
     {"sum",
@@ -82,6 +88,30 @@ const std::map<std::string, std::function<int(Job&)>> kBodies = {
        sum_over(ranks);
        return 0;
      }},
+    {"one crashes",
+     [](Job& job) {
+       comm::Communicator& ranks = job.connect();
+       if (ranks.rank() == 1) crash_here();
+       sum_over(ranks);
+       return 0;
+     }},
+    {"one aborts",
+     [](Job& job) {
+       comm::Communicator& ranks = job.connect();
+       if (ranks.rank() == 1) std::terminate();
+       sum_over(ranks);
+       return 0;
+     }},
+    {"records",
+     [](Job& job) {
+       comm::Communicator& ranks = job.connect();
+       sum_over(ranks);
+       raise(SIGQUIT);
+       raise(SIGQUIT);
+       std::printf("continues with %d\n", sum_over(ranks));
+       std::fflush(stdout);
+       return 0;
+     }},
     {"stops",
      [](Job& job) {
        Job::catch_signals();
@@ -101,23 +131,71 @@ TEST(RankOfJob, DISABLED_Runs) {
 struct Ran {
   LaunchResult result;
   std::vector<std::string> lines, errors;
+  std::string said;
   bool has_error(const std::string& text) const {
     return std::any_of(errors.begin(), errors.end(),
                        [&](const std::string& line) { return line.find(text) != line.npos; });
   }
 };
 
-Ran run(int ranks, const std::string& task) {
+Ran run(int ranks, const std::string& task, const std::string& flights = "off") {
   Ran ran;
-  ran.result = launch_local({.ranks = ranks,
-                             .command = {std::filesystem::read_symlink("/proc/self/exe"),
-                                         "--gtest_filter=RankOfJob.*", "--gtest_also_run_disabled_tests"},
-                             .environment = {{"CLEAVE_TEST_TASK", task}},
-                             .leave_grace = std::chrono::seconds(2)},
-                            {.output = [&](std::string_view line, bool is_error) {
-                              (is_error ? ran.errors : ran.lines).emplace_back(line);
-                            }});
+  ran.result =
+      launch_local({.ranks = ranks,
+                    .command = {std::filesystem::read_symlink("/proc/self/exe"), "--gtest_filter=RankOfJob.*",
+                                "--gtest_also_run_disabled_tests"},
+                    .environment = {{"CLEAVE_TEST_TASK", task}, {"CLEAVE_FLIGHT", flights}},
+                    .leave_grace = std::chrono::seconds(2)},
+                   {.output = [&](std::string_view line,
+                                  bool is_error) { (is_error ? ran.errors : ran.lines).emplace_back(line); },
+                    .say = [&](const std::string& text) { ran.said += text; }});
   return ran;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+TEST(FlightRecord, OfAMissedDeadlineNamesTheRankThatIsLate) {
+  const Scratch scratch;
+  const Ran ran = run(2, "one is late", scratch.path("a/b"));
+  EXPECT_EQ(ran.result.exits.at(0), int(Exit::rank_lost));
+  EXPECT_TRUE(has(ran.said, "flight records of 2 of 2 ranks: ")) << ran.said;
+  EXPECT_TRUE(has(ran.said, "in all_reduce of 1 int32 (votes), call")) << ran.said;
+  EXPECT_TRUE(has(ran.said, "rank 1 is missing: ")) << ran.said;
+  EXPECT_TRUE(has(ran.said, "look at rank 1\n")) << ran.said;
+  EXPECT_TRUE(has(ran.said, "sleep")) << "the stack of the main thread: " << ran.said;
+  EXPECT_FALSE(ran.has_error("flight record"));
+  const std::vector<FlightRecord> records = read_flight_records(scratch.path("a/b"));
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_TRUE(has(records[0].text, "votes")) << records[0].text;
+  EXPECT_GE(records[0].threads.size(), 2u) << "the thread of the rendezvous";
+}
+
+TEST(FlightRecord, OfACrashHasItsSignalAndItsStack) {
+  const Scratch scratch;
+  const Ran ran = run(2, "one crashes", scratch.folder().string());
+  EXPECT_EQ(ran.result.exits.at(1), 128 + SIGSEGV);
+  EXPECT_TRUE(has(ran.said, "rank 1 ended with SIGSEGV")) << ran.said;
+  EXPECT_TRUE(has(ran.said, "crash_here")) << ran.said;
+  const Ran other = run(2, "one aborts", scratch.folder().string());
+  EXPECT_EQ(other.result.exits.at(1), 128 + SIGABRT);
+  EXPECT_TRUE(has(other.said, "rank 1 ended with SIGABRT")) << other.said;
+}
+
+TEST(FlightRecord, OfASignalLetsTheRanksContinue) {
+  const Scratch scratch;
+  const Ran ran = run(2, "records", scratch.folder().string());
+  EXPECT_EQ(ran.result.exits, (std::vector<int>{0, 0})) << ran.result.message;
+  EXPECT_EQ(std::count(ran.lines.begin(), ran.lines.end(), "[1] continues with 2\n"), 1);
+  EXPECT_TRUE(has(ran.said, "flight records of 2 of 2 ranks: SIGQUIT")) << ran.said;
+  EXPECT_TRUE(has(ran.said, "in no call; last: all_reduce of 1 int32 (votes)")) << ran.said;
+}
+
+TEST(FlightRecord, IsNotWrittenForAnErrorThatExplainsItself) {
+  const Scratch scratch;
+  const Ran ran = run(3, "one fails", scratch.path("none"));
+  EXPECT_EQ(ran.result.exit, int(Exit::data));
+  EXPECT_EQ(ran.said, "");
+  EXPECT_FALSE(std::filesystem::exists(scratch.path("none")));
 }
 
 TEST(Job, ConnectsItsRanksAndReturnsTheCodeOfTheBody) {

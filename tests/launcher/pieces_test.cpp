@@ -51,6 +51,16 @@ TEST(Pieces, AreNotMadeOfLinesWithoutARank) {
   EXPECT_EQ(rank_of_line("", 13).first, -1);
 }
 
+TEST(PassedSignals, ForwardsEachRequestForRecordsAlsoAfterAStop) {
+  PassedSignals s;
+  EXPECT_EQ(s.take(SIGQUIT), SIGQUIT);
+  EXPECT_EQ(s.take(SIGQUIT), SIGQUIT);
+  EXPECT_FALSE(s.asked_to_stop());
+  EXPECT_EQ(s.take(SIGINT), SIGINT);
+  EXPECT_EQ(s.take(SIGQUIT), SIGQUIT);
+  EXPECT_FALSE(s.killed());
+}
+
 TEST(PassedSignals, CountsTheSameRequestOfAClusterOnce) {
   const auto now = PassedSignals::Time() + std::chrono::hours(1);
   PassedSignals s;

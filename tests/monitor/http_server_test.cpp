@@ -16,7 +16,7 @@
 namespace cleave::monitor {
 namespace {
 
-HttpAnswer echo(const std::string& path, const std::map<std::string, std::string>& query) {
+HttpReply echo(const std::string& path, const std::map<std::string, std::string>& query) {
   if (path == "/fails") throw std::runtime_error("the reason");
   std::string body = path;
   for (const auto& [name, value] : query) body += " " + name + "=" + value;
