@@ -26,7 +26,6 @@ struct Caught {
 };
 constexpr Caught kCrashes[] = {
     {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"}, {SIGFPE, "SIGFPE"}, {SIGILL, "SIGILL"}};
-constexpr size_t kHandlers = std::size(kCrashes) + 1;  // and SIGQUIT
 
 // Fixed text that a signal handler can read.
 struct Text {
@@ -47,8 +46,9 @@ struct State {
   Text job, host, folder, loss;
   std::atomic<bool> enabled = false, writing = false, loss_pending = false, loss_written = false,
                     lost = false;
-  int python = -1;  // memory file
-  struct sigaction before[kHandlers] = {};
+  int python = -1;                                 // memory file
+  void (*quit)(int, siginfo_t*, void*) = nullptr;  // handler of SIGQUIT that writes the file
+  struct sigaction before[std::size(kCrashes)] = {};
   alignas(16) char stack[128 << 10];  // of handlers, for a thread that has overflown its own
 };
 State& state = *new State;
@@ -103,6 +103,12 @@ void write_file(std::string_view reason, std::string_view text, const void* cont
   state.writing = false;
 }
 
+auto handler_of_quit() {
+  struct sigaction now {};
+  sigaction(SIGQUIT, nullptr, &now);
+  return now.sa_sigaction;
+}
+
 bool is_owner() { return state.ring && getpid() == state.owner; }
 
 void on_quit(int, siginfo_t*, void* context) {
@@ -143,31 +149,35 @@ std::unique_ptr<FlightFile> FlightFile::install(const comm::FlightRing& ring, co
   file->write_into("flight");
   state.ring = &ring;
   ThreadStacks::install();
-  use_own_stack();
+  settle();
   struct sigaction action {};
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
   action.sa_sigaction = on_crash;
   for (size_t i = 0; i < std::size(kCrashes); ++i) sigaction(kCrashes[i].signal, &action, &state.before[i]);
   action.sa_sigaction = on_quit;
-  sigaction(SIGQUIT, &action, &state.before[kHandlers - 1]);
+  struct sigaction before {};
+  sigaction(SIGQUIT, nullptr, &before);
+  const bool is_free =
+      before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN || before.sa_sigaction == on_quit;
+  state.quit = is_free ? on_quit : nullptr;
+  if (is_free) sigaction(SIGQUIT, &action, nullptr);
   return file;
 }
 
 FlightFile::~FlightFile() {
   state.enabled = false;
   for (size_t i = 0; i < std::size(kCrashes); ++i) sigaction(kCrashes[i].signal, &state.before[i], nullptr);
-  // A late SIGQUIT must not end a process that is about to leave.
-  if (state.before[kHandlers - 1].sa_handler != SIG_DFL)
-    sigaction(SIGQUIT, &state.before[kHandlers - 1], nullptr);
+  // The handler of SIGQUIT stays: a late one must not end a process that is about to leave.
   state.ring = nullptr;
 }
 
-void FlightFile::use_own_stack() {
+void FlightFile::settle() {
   stack_t own{}, now{};
   own.ss_sp = state.stack, own.ss_size = sizeof(state.stack);
   sigaltstack(nullptr, &now);
   if ((now.ss_flags & SS_DISABLE) || now.ss_size < own.ss_size) sigaltstack(&own, nullptr);
+  if (state.quit) state.quit = handler_of_quit();
 }
 
 void FlightFile::write_into(const std::string& folder) {
@@ -183,6 +193,11 @@ void FlightFile::lost(const std::string& reason) {
   state.lost = true;
   if (!is_owner() || !state.enabled || state.loss_written) return;
   state.loss.set(reason);
+  // A later handler of the program is not for this.
+  if (!state.quit || handler_of_quit() != state.quit) {
+    write_file("lost", reason, nullptr), state.loss_written = true;
+    return;
+  }
   state.loss_pending = true;
   sigset_t quit, old;
   sigemptyset(&quit), sigaddset(&quit, SIGQUIT);
@@ -193,6 +208,7 @@ void FlightFile::lost(const std::string& reason) {
   if (state.loss_pending.exchange(false)) write_file("lost", reason, nullptr), state.loss_written = true;
 }
 
+bool FlightFile::takes_quit() const { return state.quit != nullptr; }
 bool FlightFile::has_lost() const { return state.lost; }
 int FlightFile::python_stacks() const { return state.python; }
 

@@ -29,14 +29,15 @@ class FlightFile {
   // Folder of the file, which the first write creates. CLEAVE_FLIGHT overrides it, and its value off disables
   // the files.
   void write_into(const std::string& folder);
-  // Gives handlers on this thread a stack of their size, if the thread has a smaller one for signals. Call
-  // after Python's faulthandler was enabled: its stack has about 16 KiB, and handlers that follow it run
-  // there.
-  static void use_own_stack();
+  // Call on the thread that Python runs on, after its faulthandler was enabled. Gives handlers on this thread
+  // a stack of their size: faulthandler's has about 16 KiB, and handlers that follow it run there. From now
+  // on, the current handler of SIGQUIT counts as one that writes the file.
+  static void settle();
   // Writes the file because of this reason, as SIGQUIT does, unless a lost rank was reported before.
   // Thread-safe.
   void lost(const std::string& reason);
-  bool has_lost() const;  // lost() was called
+  bool has_lost() const;    // lost() was called
+  bool takes_quit() const;  // false: the program had a handler of SIGQUIT, which stays
   // Descriptor for the Python stacks of this process, which a handler that is called before writes.
   int python_stacks() const;
 

@@ -178,7 +178,7 @@ void Job::choose_device() {
 }
 
 void Job::meet(std::chrono::milliseconds rendezvous_timeout, std::chrono::seconds timeout) {
-  if (flight_file_) FlightFile::use_own_stack();
+  if (flight_file_) FlightFile::settle();
   comm::ConnectOptions o;
   o.transport = comm::parse_transport(options_.transport);
   o.comm.timeout = timeout;

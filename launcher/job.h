@@ -85,6 +85,7 @@ class Job {
 
   // Folder of this rank's flight record (launcher/flight_file.h). Default: flight, in the current folder.
   void record_flights_into(const std::string& folder);
+  bool records_on_quit() const { return flight_file_ && flight_file_->takes_quit(); }
   int python_stacks() const { return flight_file_ ? flight_file_->python_stacks() : -1; }
 
   // comm/together.h over all ranks.

@@ -59,7 +59,8 @@ std::string facts_of(const cleave_job& j) {
              {"device", name_of(j.job.device())},
              {"cuda", j.job.cuda_version()},
              {"threads", j.job.thread_count()},
-             {"python_stacks", j.job.python_stacks()}};
+             {"python_stacks", j.job.python_stacks()},
+             {"records_on_quit", j.job.records_on_quit()}};
   if (j.world) facts["transport"] = j.job.transport();
   return facts.dump();
 }

@@ -32,7 +32,7 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
     _job, _owner = native.Job(**options), os.getpid()
     for name in ("CLEAVE_TOKEN", "CLEAVE_MEETING_PORT", "CLEAVE_MEETING_FD"):
         os.environ.pop(name, None)  # the job has them; children must not inherit them
-    _record_stacks(int(_job.facts()["python_stacks"]))
+    _record_stacks(_job.facts())
     atexit.register(_end)
     _job.connect(timeout_s)
     for name in ("rank", "world", "local_rank", "local_size", "master_addr", "master_port"):
@@ -41,11 +41,13 @@ def current(timeout_s: float = _DEADLINE_S) -> native.Job:
     return _job
 
 
-def _record_stacks(descriptor: int) -> None:
+def _record_stacks(facts: dict[str, Any]) -> None:
     """Lets faulthandler write Python stacks into the flight record of this rank: on SIGQUIT and before a crash ends the process."""
+    descriptor = int(facts["python_stacks"])
     if descriptor < 0:
         return
-    faulthandler.register(signal.SIGQUIT, file=descriptor, all_threads=True, chain=True)
+    if facts["records_on_quit"]:
+        faulthandler.register(signal.SIGQUIT, file=descriptor, all_threads=True, chain=True)
     if not faulthandler.is_enabled():
         faulthandler.enable(file=descriptor, all_threads=True)
 

@@ -33,6 +33,7 @@ int32_t sum_over(comm::Communicator& ranks) {
 }
 
 // In its own function, for its name in the stack.
+volatile std::sig_atomic_t handled = 0;
 int* volatile nowhere = nullptr;
 [[gnu::noinline]] void crash_here() { *nowhere = 1; }
 
@@ -112,6 +113,12 @@ const std::map<std::string, std::function<int(Job&)>> kBodies = {
        std::fflush(stdout);
        return 0;
      }},
+    {"has its own handler",
+     [](Job& job) {
+       sum_over(job.connect());
+       raise(SIGQUIT);
+       return handled ? 0 : 7;
+     }},
     {"stops",
      [](Job& job) {
        Job::catch_signals();
@@ -125,6 +132,8 @@ const std::map<std::string, std::function<int(Job&)>> kBodies = {
 TEST(RankOfJob, DISABLED_Runs) {
   const Environment env = environment_of_process();
   const auto task = env.find("CLEAVE_TEST_TASK");
+  if (task != env.end() && task->second == "has its own handler")
+    std::signal(SIGQUIT, [](int) { handled = 1; });
   if (task != env.end()) _exit(run_job(kBodies.at(task->second), {.device = "cpu"}));
 }
 
@@ -188,6 +197,13 @@ TEST(FlightRecord, OfASignalLetsTheRanksContinue) {
   EXPECT_EQ(std::count(ran.lines.begin(), ran.lines.end(), "[1] continues with 2\n"), 1);
   EXPECT_TRUE(has(ran.said, "flight records of 2 of 2 ranks: SIGQUIT")) << ran.said;
   EXPECT_TRUE(has(ran.said, "in no call; last: all_reduce of 1 int32 (votes)")) << ran.said;
+}
+
+TEST(FlightRecord, LeavesAHandlerOfTheProgramInPlace) {
+  const Scratch scratch;
+  const Ran ran = run(2, "has its own handler", scratch.path("none"));
+  EXPECT_EQ(ran.result.exits, (std::vector<int>{0, 0})) << ran.result.message;
+  EXPECT_FALSE(std::filesystem::exists(scratch.path("none")));
 }
 
 TEST(FlightRecord, IsNotWrittenForAnErrorThatExplainsItself) {
