@@ -32,7 +32,7 @@ TEST(Environment, AcceptsValidValuesAndRejectsOthersInOneLine) {
     std::istringstream forms(values);
     for (std::string form; forms >> form;)
       EXPECT_EQ(refusal(name + "=" + (right.contains(form) ? right.at(form) : form)), "") << form;
-    if (values == "TEXT") continue;
+    if (values.ends_with("TEXT")) continue;
     for (const char* wrong : {"offf", "OFF", "yes", "/no/such/file.so", "on,off"}) {
       const std::string text = refusal(name + "=" + wrong);
       EXPECT_NE(text.find(name), std::string::npos) << wrong << " was accepted: " << text;
