@@ -31,6 +31,12 @@ double number_of(const json& line, const char* name) {
   return *at == "inf" ? HUGE_VAL : *at == "-inf" ? -HUGE_VAL : std::nan("");
 }
 
+// Doubles have all integers up to this one.
+bool has_step(const json& line) {
+  const auto step = line.find("step");
+  return step != line.end() && step->is_number_integer() && *step >= 0 && *step <= int64_t{1} << 53;
+}
+
 json in_json(double value) { return std::isfinite(value) ? json(value) : json(); }
 
 // Prometheus's text: https://prometheus.io/docs/instrumenting/exposition_formats
@@ -176,8 +182,7 @@ bool RunState::add(std::string_view text) {
   json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!line.is_object()) return false;
   const auto kind = line.find("event");
-  const auto step = line.find("step");
-  if (kind == line.end() ? step == line.end() || !step->is_number() : !kind->is_string()) return false;
+  if (kind == line.end() ? !has_step(line) : !kind->is_string()) return false;
   const std::lock_guard lock(state_->mutex);
   if (kind == line.end())
     state_->step(line);

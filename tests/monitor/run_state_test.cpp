@@ -47,8 +47,8 @@ TEST(RunState, HasThePointsOfEachStepAndTheLastOfOtherEvents) {
 
 TEST(RunState, RejectsOtherText) {
   RunState run("a");
-  for (const char* text :
-       {"", "x", "[1]", "{}", R"({"step":"one"})", R"({"event":1})", "{\"step\":1", "\xff\xfe"})
+  for (const char* text : {"", "x", "[1]", "{}", R"({"step":"one"})", R"({"step":1e308})", R"({"step":-1})",
+                           R"({"step":18446744073709551615})", R"({"event":1})", "{\"step\":1", "\xff\xfe"})
     EXPECT_FALSE(run.add(text)) << text;
   EXPECT_TRUE(state_of(run)["last"].empty());
 }
