@@ -68,17 +68,21 @@ void FlightRing::write_text(Entry& entry, std::string_view what) {
 uint64_t FlightRing::enter(const FlightCall& call, int64_t entered_ns) {
   const uint64_t ticket = made_.fetch_add(1, std::memory_order_acq_rel) + 1;
   Entry& e = entries_[ticket % kCalls];
-  e.ticket.store(0, kRelaxed);
-  e.kinds.store(packed(call.post), kRelease);
-  e.number.store(call.number, kRelease);
-  e.numel.store(call.post.numel, kRelease);
-  e.queued.store(call.queued_ns, kRelease);
-  e.entered.store(entered_ns, kRelease);
-  e.finished.store(0, kRelease);
-  e.group.store(call.group, kRelease);
-  e.phase.store(call.phase, kRelease);
-  write_text(e, call.what);
-  e.ticket.store(ticket, std::memory_order_release);
+  // A thread that was interrupted here for kCalls calls still writes its own: this one is not kept.
+  if (!e.busy.exchange(true, kAcquire)) {
+    e.ticket.store(0, kRelaxed);
+    e.kinds.store(packed(call.post), kRelease);
+    e.number.store(call.number, kRelease);
+    e.numel.store(call.post.numel, kRelease);
+    e.queued.store(call.queued_ns, kRelease);
+    e.entered.store(entered_ns, kRelease);
+    e.finished.store(0, kRelease);
+    e.group.store(call.group, kRelease);
+    e.phase.store(call.phase, kRelease);
+    write_text(e, call.what);
+    e.ticket.store(ticket, std::memory_order_release);
+    e.busy.store(false, kRelease);
+  }
   if (call.group >= 0 && !is_message(call.post.op))
     groups_[call.group].load(kRelaxed)->entered.store(call.number, kRelaxed);
   return ticket;

@@ -71,6 +71,7 @@ class FlightRing {
  private:
   static constexpr size_t kWords = FlightCall::kText / sizeof(uint64_t);
   struct Entry {
+    std::atomic<bool> busy{false};    // a thread writes it
     std::atomic<uint64_t> ticket{0};  // 0: being written
     std::atomic<uint64_t> kinds{0}, number{0};
     std::atomic<int64_t> numel{0}, queued{0}, entered{0}, finished{0};
