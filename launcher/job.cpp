@@ -11,8 +11,11 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <new>
 #include <thread>
+#include <vector>
 
 #include "comm/from_peer.h"
 #include "comm/gpu_transport.h"
@@ -116,6 +119,14 @@ void keep_from_children(comm::RankInfo& info) {
 constexpr std::chrono::seconds kTellsOthers(10);
 
 }  // namespace
+
+// Not destroyed with the job: a signal may read it at any time. Kept where leak checkers find it.
+comm::FlightRing& Job::lasting_ring() {
+  static std::mutex mutex;
+  static auto& rings = *new std::vector<std::unique_ptr<comm::FlightRing>>;
+  const std::lock_guard lock(mutex);
+  return *rings.emplace_back(std::make_unique<comm::FlightRing>());
+}
 
 Job::Job(const JobOptions& given) : options_(given) {
   check_environment(environ);

@@ -120,7 +120,8 @@ class Job {
   JobOptions options_;
   comm::RankInfo info_;
   // Never freed: groups of engines that outlive the job refer to it.
-  comm::FlightRing& flights_ = *new comm::FlightRing;
+  static comm::FlightRing& lasting_ring();
+  comm::FlightRing& flights_ = lasting_ring();
   std::unique_ptr<FlightFile> flight_file_;  // null if another job of this process has it
   comm::OwnDevice device_;
   int cuda_version_ = 0;
