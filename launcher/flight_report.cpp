@@ -16,10 +16,10 @@ namespace {
 using Record = FlightRecord;
 using Call = FlightRecord::Call;
 
-constexpr size_t kFrames = 16;  // of a thread's stack, unless all are printed
+constexpr size_t kFrames = 16;  // printed per thread, unless all are asked for
 constexpr int kPythonLines = 40;
 constexpr int64_t kBriefly = 1'000'000;  // a shorter wait is normal in a record of a running job
-constexpr size_t kMostCalls = 4;         // of a rank at a time
+constexpr size_t kMostCalls = 4;         // printed per rank
 
 bool crashed(const Record& r) { return r.reason.starts_with("SIG") && r.reason != "SIGQUIT"; }
 

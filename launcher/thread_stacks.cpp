@@ -17,7 +17,7 @@ namespace cleave::launcher {
 namespace {
 
 constexpr int kAsk = SIGURG;
-constexpr int kWaits = 500;  // of a millisecond
+constexpr int kWaits = 500;  // a millisecond each
 
 // Handlers write here, so it is never destroyed or moved. An answer to an earlier question is dropped.
 std::array<ThreadStacks::Stack, ThreadStacks::kThreads> stacks;

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostWaiting = 100000;  // of a caller that takes none
+constexpr size_t kMostWaiting = 100000;  // for a caller that takes none
 
 json value_of(double value) {
   if (std::isnan(value)) return "nan";

@@ -83,7 +83,7 @@ struct RunReport::Sinks {
   EpochLength epoch;
   std::vector<std::unique_ptr<monitor::Sink>> monitors;  // until the stream is open
   std::unique_ptr<monitor::Sink> live;                   // likewise; listens since the start
-  std::mutex mutex;                   // of the next two: a background save reports on its thread
+  std::mutex mutex;                   // guards the next two: a background save reports on its thread
   std::vector<monitor::Event> early;  // before the stream
   std::optional<monitor::EventStream> stream;
   int ranks = 1;

@@ -3,8 +3,8 @@
 #pragma once
 #include <mutex>
 
-#include "comm/cuda/watch.h"
 #include "comm/device_group.h"
+#include "comm/watch.h"
 #include "device/cuda/queue.h"
 
 namespace cleave::comm {
@@ -62,7 +62,7 @@ template <class DeviceGroupOf>
 class WatchedTransport : public DeviceTransport {
  public:
   explicit WatchedTransport(Device device)
-      : device_(device.index), watch_(std::make_shared<Watch>(device.index)) {}
+      : device_(device.index), watch_(std::make_shared<Watch>(std::chrono::milliseconds(20))) {}
 
   std::unique_ptr<DeviceGroup> over(std::shared_ptr<Group> group, int rank) override {
     return std::make_unique<DeviceGroupOf>(std::move(group), rank, device_, watch_);

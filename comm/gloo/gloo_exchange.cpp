@@ -118,7 +118,7 @@ std::string GlooWires::difference_of_others(const Waiting& w) {
 }
 
 // Copies the calls, because an exchange may end during the questions.
-void GlooWires::compare_slow_calls() {
+void GlooWires::look() {
   struct Slow {
     std::string group, what;
     std::vector<int> ranks;

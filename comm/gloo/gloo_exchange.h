@@ -11,21 +11,23 @@
 
 #include "comm/group.h"
 #include "comm/rendezvous/key_value_client.h"
+#include "comm/watch.h"
 
 namespace cleave::comm {
 
 class GlooExchange;
 
 // Shared state of the exchanges of one group.
-class GlooWires {
+class GlooWires final : public Watched {
  public:
   GlooWires(std::string the_key, std::vector<std::string> the_labels, KeyValueClient& the_store)
       : key(std::move(the_key)), labels(std::move(the_labels)), store(the_store) {}
 
   // Group::difference() for a rank of the wires' group.
   std::string difference(const Waiting& w);
-  // Compares the calls that wait for long, and ends them all if ranks differ. Called often by the watch.
-  void compare_slow_calls();
+  // Compares the calls that wait for long, and ends them all if ranks differ: Gloo matches messages by a
+  // number that includes size and type, so ranks in different calls would only reach the deadline.
+  void look() override;
   // Key in the store of the calls that make a rank wait for long; set before the first exchange.
   std::string key_of_calls(int rank) const;
 

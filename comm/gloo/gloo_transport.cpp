@@ -6,7 +6,6 @@
 
 #include "comm/gloo/gloo_context.h"
 #include "comm/gloo/gloo_exchange.h"
-#include "comm/gloo/gloo_watch.h"
 #include "comm/reduce.h"
 #include "comm/rendezvous/data_listener.h"
 
@@ -21,7 +20,7 @@ struct GlooProcess {
   GlooProcess(const std::string& address, int ranks) : listener(address, ranks) {}
   DataListener listener;
   std::shared_ptr<gloo::transport::tcp::Device> device = make_gloo_device();
-  GlooWatch watch;
+  Watch watch{std::chrono::milliseconds(200)};
 };
 
 class GlooGroup final : public Group {

@@ -53,8 +53,8 @@ class World {
   virtual const RankInfo& info() const = 0;
   // For the start-up output: "shared memory, 2 ranks on this host".
   virtual const std::string& transport() const = 0;
-  // Tells all ranks why this rank ends; their waits end with this reason. `explained`: the reason is complete,
-  // such as a missing file, so the other ranks do not call ConnectOptions::on_loss.
+  // Tells all ranks why this rank ends; their waits end with this reason. `explained`: the reason is
+  // complete, such as a missing file, so the other ranks do not call ConnectOptions::on_loss.
   virtual void failed(const std::string& reason, bool explained = false) = 0;
   // Announces a clean exit; rank 0 waits for all ranks. Communicators must not be used afterwards.
   virtual void leave() = 0;

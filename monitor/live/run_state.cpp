@@ -135,7 +135,7 @@ struct RunState::State {
   std::deque<std::string> warnings;
   double tokens = 0;
   std::map<std::string, double> sent;  // bytes, by collective
-  int64_t read = 0;                    // of a file
+  int64_t read = 0;                    // bytes of the file so far
 
   void step(const json& line) {
     Row row;

@@ -42,7 +42,7 @@ std::vector<std::string> Stragglers::see(std::span<const RankTimes> ranks) {
   const std::vector<double> own = own_times(ranks, peers_);
   for (size_t r = 0; r < ranks.size(); ++r) {
     std::vector<double> others;
-    std::array<double, 3> waits = {};  // of the peers, beyond this rank's time in calls
+    std::array<double, 3> waits = {};  // peers' time in calls beyond that of this rank
     for (size_t p = 0; p < ranks.size(); ++p) {
       if (p == r || peers_[p] != peers_[r]) continue;
       others.push_back(own[p]);

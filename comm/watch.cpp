@@ -1,12 +1,8 @@
-#include "comm/cuda/watch.h"
-
-#include <cuda_runtime_api.h>
-
-#include <chrono>
+#include "comm/watch.h"
 
 namespace cleave::comm {
 
-Watch::Watch(int device) : device_(device), thread_([this] { run(); }) {}
+Watch::Watch(std::chrono::milliseconds interval) : interval_(interval), thread_([this] { run(); }) {}
 
 Watch::~Watch() {
   {
@@ -28,9 +24,8 @@ void Watch::remove(Watched* item) {
 }
 
 void Watch::run() {
-  cudaSetDevice(device_);
   std::unique_lock lock(mutex_);
-  while (!changed_.wait_for(lock, std::chrono::milliseconds(20), [this] { return ending_; }))
+  while (!changed_.wait_for(lock, interval_, [this] { return ending_; }))
     for (Watched* item : items_) item->look();
 }
 

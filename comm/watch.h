@@ -1,5 +1,6 @@
-// Watches GPU calls that no host thread waits for.
+// A thread that looks at calls for which no other thread looks out: those on a GPU, and slow ones.
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -10,12 +11,13 @@ namespace cleave::comm {
 class Watched {
  public:
   virtual ~Watched() = default;
-  virtual void look() = 0;  // called often on the watching thread; must not throw
+  // Called on the watching thread, whose time all items of the watch share. Must not throw or call CUDA.
+  virtual void look() = 0;
 };
 
 class Watch {
  public:
-  explicit Watch(int device);
+  explicit Watch(std::chrono::milliseconds interval);
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -26,7 +28,7 @@ class Watch {
  private:
   void run();
 
-  const int device_;
+  const std::chrono::milliseconds interval_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Watched*> items_;
