@@ -12,20 +12,25 @@ constexpr const char* kMasters =
     "the plan counts them";
 constexpr const char* kExact = "cleave.exact_sums is true: gradients are summed as 64-bit integers";
 
+constexpr const char* kElastic = "elasticity.enabled is true and computes it";
+
 void describe_batch(Keys& k, DsConfig& c) {
   constexpr double kMost = 1e12;
   k.section("", "");
   k.honoured("train_batch_size", &c.train_batch_size, "samples per optimizer step over all ranks")
       .in(1, kMost)
-      .or_null();
+      .or_null()
+      .inert_if(c.elasticity.enabled, kElastic);
   k.honoured("train_micro_batch_size_per_gpu", &c.train_micro_batch_size_per_gpu,
              "samples per rank in one forward and backward pass")
       .in(1, kMost)
-      .or_null();
+      .or_null()
+      .inert_if(c.elasticity.enabled, kElastic);
   k.honoured("gradient_accumulation_steps", &c.gradient_accumulation_steps,
              "micro-batches per optimizer step")
       .in(1, kMost)
-      .or_null();
+      .or_null()
+      .inert_if(c.elasticity.enabled, kElastic);
   k.honoured("sequence_parallel_size", &c.sequence_parallel_size,
              "number of ranks that split each sequence and, in attention, the heads (DeepSpeed-Ulysses); 0, "
              "1 and null: off")
@@ -38,6 +43,33 @@ void describe_batch(Keys& k, DsConfig& c) {
       .or_infinity();
   k.honoured("dataloader_drop_last", &c.dataloader_drop_last,
              "drops the samples that do not fill the last batch of an epoch, instead of wrapping around");
+}
+
+void describe_elasticity(Keys& k, ElasticityConfig& e) {
+  k.section("elasticity", "batch sizes for many numbers of ranks");
+  k.honoured(
+      "enabled", &e.enabled,
+      "computes the three batch sizes: a train_batch_size that many numbers of data-parallel ranks divide");
+  constexpr double kMost = 1e9;
+  k.honoured("max_train_batch_size", &e.max_train_batch_size, "largest train_batch_size").in(1, kMost);
+  k.honoured("micro_batch_sizes", &e.micro_batch_sizes, "possible samples per rank in one pass").in(1, kMost);
+  k.honoured("min_gpus", &e.min_gpus, "smallest number of ranks; 0: 1").in(0, kMost);
+  k.honoured("max_gpus", &e.max_gpus, "largest number of ranks; 0: all that a batch divides into")
+      .in(0, kMost);
+  const bool by_nodes = e.version != 0.1;
+  k.honoured("num_gpus_per_node", &e.num_gpus_per_node, "ranks per node; ranks are added in whole nodes")
+      .in(1, kMost)
+      .inert_if(!by_nodes, "elasticity.version is 0.1");
+  k.honoured("model_parallel_size", &e.model_parallel_size,
+             "ranks that share a sample: tensor, sequence and pipeline ranks")
+      .in(1, kMost)
+      .inert_if(!by_nodes, "elasticity.version is 0.1");
+  k.no_effect("min_time", "i=0", "DeepSpeed does not read it either; a scheduler may");
+  k.honoured("prefer_larger_batch", &e.prefer_larger_batch,
+             "of batches with equally many numbers of ranks, takes the largest; false: the smallest");
+  k.honoured("ignore_non_elastic_batch_info", &e.ignore_non_elastic_batch_info,
+             "ignores the three batch keys; false: they are an error beside elasticity.enabled");
+  k.honoured("version", &e.version, "rule: 0.1 (ranks) or 0.2 (nodes)").in(0.1, 0.2);
 }
 
 void describe_gradients(Keys& k, DsConfig& c) {
@@ -160,6 +192,7 @@ void describe_monitors(Keys& k, DsConfig& c) {
 
 void describe_training(Keys& keys, DsConfig& config) {
   describe_batch(keys, config);
+  describe_elasticity(keys, config.elasticity);
   describe_gradients(keys, config);
   describe_precision(keys, config);
   describe_monitors(keys, config);

@@ -174,6 +174,17 @@ struct MlflowConfig {
   std::string tracking_uri;  // of a server, or a folder
 };
 
+// Batch sizes for a changing number of ranks (config_schema/elasticity.h).
+struct ElasticityConfig {
+  bool enabled = false;
+  int64_t max_train_batch_size = 2000;
+  std::vector<int64_t> micro_batch_sizes = {2, 4, 6};
+  int64_t min_gpus = 1, max_gpus = 10000;
+  int64_t num_gpus_per_node = 1, model_parallel_size = 1;  // version 0.2
+  bool prefer_larger_batch = true, ignore_non_elastic_batch_info = false;
+  double version = 0.2;
+};
+
 struct DsConfig {
   int64_t train_batch_size = 0, train_micro_batch_size_per_gpu = 0, gradient_accumulation_steps = 0;
   int sequence_parallel_size = 1;     // ranks that share a sequence; 0 and 1: none
@@ -232,6 +243,7 @@ struct DsConfig {
   MlflowConfig mlflow;
   FlopsProfilerConfig flops_profiler;
   CommsLoggerConfig comms_logger;
+  ElasticityConfig elasticity;
   bool dump_state = false;        // print the engine's state at the start
   bool memory_breakdown = false;  // memory by category, after the first step and in progress lines
 

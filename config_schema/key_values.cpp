@@ -59,6 +59,12 @@ bool fits(const Key& key, const JsonValue& v) {
         };
         return v.kind == Kind::list && std::all_of(v.items.begin(), v.items.end(), named);
       }
+      if (std::holds_alternative<std::vector<int64_t>*>(key.target)) {
+        const auto whole = [&](const JsonValue& x) {
+          return x.kind == Kind::number && x.integer && in_range(key, x.number);
+        };
+        return v.kind == Kind::list && !v.items.empty() && std::all_of(v.items.begin(), v.items.end(), whole);
+      }
       if (!std::holds_alternative<std::array<double*, 2>>(key.target)) return v.kind == Kind::list;
       const auto good = [&](const JsonValue& x) { return x.kind == Kind::number && in_range(key, x.number); };
       return v.kind == Kind::list && v.items.size() == 2 && std::all_of(v.items.begin(), v.items.end(), good);
@@ -100,6 +106,11 @@ struct Assign {
   bool operator()(std::vector<std::string>* t) const {
     t->clear();
     for (const JsonValue& item : v.items) t->push_back(item.text);
+    return true;
+  }
+  bool operator()(std::vector<int64_t>* t) const {
+    t->clear();
+    for (const JsonValue& item : v.items) t->push_back(*item.integer);
     return true;
   }
 };
@@ -197,6 +208,8 @@ std::string lower(std::string text) {
 std::string wanted_by(const Key& key) {
   std::string text = std::string(name_of(key.type));
   if (std::holds_alternative<std::array<double*, 2>>(key.target)) text = "a list of two numbers, each";
+  if (std::holds_alternative<std::vector<int64_t>*>(key.target))
+    text = "a list of one or more integers, each";
   const bool list_of_texts = key.type == Type::list;
   if (!key.choices.empty()) {
     text = list_of_texts ? "a list of" : "one of";

@@ -1,6 +1,6 @@
 #include "config_schema/keys.h"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -25,6 +25,7 @@ Type type_of(const Target& target) {
     Type operator()(std::optional<Precision>*) const { return Type::text; }
     Type operator()(const std::array<double*, 2>&) const { return Type::list; }
     Type operator()(std::vector<std::string>*) const { return Type::list; }
+    Type operator()(std::vector<int64_t>*) const { return Type::list; }
   };
   return std::visit(Visitor{}, target);
 }
@@ -173,6 +174,9 @@ std::string text_of(const Target& target) {
       std::string list;
       for (const std::string& item : *v) list += (list.empty() ? "" : ", ") + json_string(item);
       return "[" + list + "]";
+    }
+    std::string operator()(const std::vector<int64_t>* v) const {
+      return fmt::format("[{}]", fmt::join(*v, ", "));
     }
     std::string operator()(const std::array<double*, 2>& v) const {
       return fmt::format("[{}, {}]", *v[0], *v[1]);

@@ -37,7 +37,8 @@ struct ChoiceField {
 // Destination of a value; two doubles are a pair such as betas.
 using Target = std::variant<std::monostate, bool*, int*, int64_t*, double*, std::string*, ChoiceField,
                             std::optional<bool>*, std::optional<double>*, std::optional<int64_t>*,
-                            std::optional<Precision>*, std::array<double*, 2>, std::vector<std::string>*>;
+                            std::optional<Precision>*, std::array<double*, 2>, std::vector<std::string>*,
+                            std::vector<int64_t>*>;
 
 struct Key {
   std::string path;  // "zero_optimization.stage"; <name> is any name, [] the items of a list

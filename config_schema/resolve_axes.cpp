@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "config_schema/batch_sizes.h"
+#include "config_schema/elasticity.h"
 #include "config_schema/nearest_key.h"
 #include "config_schema/reading.h"
 #include "core/mesh_shape.h"
@@ -56,10 +57,52 @@ std::string hint_of_stages(const BatchSizes& sizes, int64_t ranks) {
       left);
 }
 
+// The batch sizes of the section "elasticity".
+void resolve_elastic_batch(Reading& r) {
+  DsConfig& c = r.result.config;
+  const ElasticityConfig& rule = c.elasticity;
+  const size_t before = r.result.problems.size();
+  for (const char* path : {"elasticity.max_train_batch_size", "elasticity.micro_batch_sizes"})
+    if (!r.entry(path))
+      r.error_at("elasticity.enabled",
+                 fmt::format("needs {}; set it, or set elasticity.enabled to false", path));
+  for (const char* path : kBatchKeys)
+    if (r.entry(path) && !rule.ignore_non_elastic_batch_info)
+      r.error_at(path,
+                 "conflicts with elasticity.enabled, which computes it; remove one of the two, or set "
+                 "elasticity.ignore_non_elastic_batch_info to true");
+  if (rule.version != 0.1 && rule.version != 0.2)
+    r.error_at("elasticity.version", fmt::format("expected 0.1 or 0.2, got {}", rule.version));
+  const int64_t shared = int64_t{c.pipeline.stages} * c.tensor_parallel.size() * c.sequence_ranks();
+  if (rule.version == 0.2 && rule.num_gpus_per_node % rule.model_parallel_size != 0)
+    r.error_at("elasticity.model_parallel_size",
+               fmt::format("{} does not divide elasticity.num_gpus_per_node {}", rule.model_parallel_size,
+                           rule.num_gpus_per_node));
+  if (rule.model_parallel_size != (rule.version == 0.1 ? 1 : shared))
+    r.error_at(
+        "elasticity.model_parallel_size",
+        fmt::format("expected {}, got {}; {}", rule.version == 0.1 ? 1 : shared, rule.model_parallel_size,
+                    rule.version == 0.1 ? "elasticity.version 0.2 supports more"
+                                        : "it is the product of tensor, sequence and pipeline ranks"));
+  const MeshCut cut = cut_of(r);
+  if (r.result.problems.size() > before || cut.refused) return;
+  const ElasticBatch batch = elastic_batch(rule, cut.data);
+  if (!batch.error.empty())
+    return r.error_at(
+        "elasticity.max_train_batch_size",
+        batch.error +
+            (r.options.world_assumed && !batch.data_ranks.empty() ? fmt::format("; {}", kAsk) : ""));
+  for (const char* path : kBatchKeys) r.derived[path] = "derived";
+  c.train_batch_size = batch.train;
+  c.train_micro_batch_size_per_gpu = batch.micro;
+  c.gradient_accumulation_steps = batch.train / batch.micro / cut.data;
+}
+
 void resolve_batch(Reading& r) {
   DsConfig& c = r.result.config;
   for (const char* path : kBatchKeys)
     if (const Given* g = r.entry(path); g && !g->usable) return;
+  if (c.elasticity.enabled && !r.options.micro_batch_size) return resolve_elastic_batch(r);
   const auto given = [](int64_t size) { return size > 0 ? std::optional(size) : std::nullopt; };
   BatchSizes sizes{given(c.train_batch_size), given(c.train_micro_batch_size_per_gpu),
                    given(c.gradient_accumulation_steps)};

@@ -43,14 +43,6 @@ void unbuilt_tuners(Keys& k) {
       "debug_log:b=false offload_parameters:b=false sync_before_reduce:b=false sync_after_reduce:b=false "
       "sync_before_allgather:b=false sync_after_allgather:b=false keep_int_input_tensors:b=true "
       "keep_all_input_tensors:b=false passes:l?(z1|z3|autosp|autotp)=null");
-  k.section("elasticity", "batch sizes for many numbers of ranks");
-  k.refused("enabled", "b=false", "batch sizes are not computed; set two of the three batch keys");
-  k.details(
-      "elasticity.enabled", "batch sizes for many numbers of ranks",
-      "max_train_batch_size:i=2000 micro_batch_sizes:l=[2,4,6] min_gpus:i=1 max_gpus:i=10000 "
-      "num_gpus_per_node:i=1 "
-      "model_parallel_size:i=1 min_time:i=0 prefer_larger_batch:b=true ignore_non_elastic_batch_info:b=false "
-      "version:n=0.2");
   k.section("autotuning", "search for a fast configuration");
   k.no_effect("enabled", "b=false", "configurations are not searched")
       .inert_if(true,

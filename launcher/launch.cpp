@@ -65,6 +65,7 @@ class Launch {
     while (order_.size() < children_.size()) {
       wait_for_news();
       while (const auto signal = signals_.next()) pass(*signal);
+      if (callbacks_.asks_to_save && callbacks_.asks_to_save()) pass(SIGUSR1);
       reap();
       hurry();
       report_flights_when_due();

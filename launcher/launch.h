@@ -41,6 +41,8 @@ struct LaunchCallbacks {
   std::function<int()> full = {};
   // Messages of the launcher.
   std::function<void(const std::string& text)> say = {};
+  // Polled: true asks the ranks once to save and stop (SIGUSR1).
+  std::function<bool()> asks_to_save = {};
   // Description of the ranks' reaction to a stop request.
   std::string when_asked = "a training finishes this step and saves";
 };

@@ -63,6 +63,8 @@ class HostsLaunch {
       wait_for_news();
       while (const auto signal = signals_.next())
         pass_on(*signal, passed_, callbacks_, [this](int sent) { send(sent); });
+      if (callbacks_.asks_to_save && callbacks_.asks_to_save())
+        pass_on(SIGUSR1, passed_, callbacks_, [this](int sent) { send(sent); });
       reap();
       hurry();
       beat();

@@ -10,11 +10,12 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <thread>
 
 #include "app/commands.h"
+#include "app/start/attempts.h"
 #include "app/start/launch_options.h"
 #include "app/start/launch_program.h"
-#include "app/start/launch_start.h"
 #include "app/start/serve_host.h"
 #include "core/error.h"
 #include "core/secrets.h"
@@ -141,14 +142,16 @@ void say_places(const LaunchStart& start, const LaunchRequest& r) {
         "container with --cap-add SYS_NICE");
 }
 
-launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r) {
+launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r,
+                                   const Attempts& attempts) {
   launcher::LaunchCallbacks callbacks = {
       .output =
           [](std::string_view line, bool is_error) {
             std::fwrite(line.data(), 1, line.size(), is_error ? stderr : stdout);
             std::fflush(is_error ? stderr : stdout);
           },
-      .say = [](const std::string& text) { std::fprintf(stderr, "launch: %s\n", text.c_str()); }};
+      .say = [](const std::string& text) { std::fprintf(stderr, "launch: %s\n", text.c_str()); },
+      .asks_to_save = [&attempts] { return attempts.found_better(); }};
   if (start.plan.nodes[start.node].ranks.front().command.front() != this_program())
     callbacks.when_asked =
         "a script exits, or saves first if it checks engine.stop_requested() or sets save_on_stop";
@@ -177,17 +180,29 @@ bool ends_for_good(const launcher::LaunchResult& result) {
          std::find(std::begin(kForGood), std::end(kForGood), result.exit) != std::end(kForGood);
 }
 
-int run(LaunchStart start, const LaunchRequest& r) {
+// After a rank left because of a notice (launcher/notice.h), its host is soon gone.
+constexpr auto kUntilGone = 60s;
+
+int run(Attempts& attempts, const LaunchRequest& r) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader of the output that goes away, as head does, ends no job
   const PidFile pid_file(r.save_pid);
-  const int first = start.plan.nodes[0].attempt;
-  for (int attempt = 0;; ++attempt) {
-    for (launcher::NodeStart& n : start.plan.nodes) n.attempt = first + attempt;
-    const launcher::LaunchResult result = launch_once(start, r);
+  const int first = attempts.now().plan.nodes[0].attempt;
+  for (int attempt = first, restarts = 0;; ++attempt) {
+    LaunchStart start = attempts.now();
+    for (launcher::NodeStart& n : start.plan.nodes) n.attempt = attempt;
+    attempts.watch();
+    const launcher::LaunchResult result = launch_once(start, r, attempts);
+    attempts.end_watch();
     if (!result.message.empty() && result.exit != int(Exit::stopped))
       std::fprintf(stderr, "error: %s\n", result.message.c_str());
-    if (ends_for_good(result) || attempt == r.max_restarts) return result.exit;
-    std::fprintf(stderr, "launch: restart %d of %d\n", attempt + 1, r.max_restarts);
+    const bool saved = result.exit == int(Exit::stopped) && !result.asked_to_stop;
+    if (!(saved && attempts.found_better())) {
+      if ((ends_for_good(result) && !(saved && r.elastic)) || restarts == r.max_restarts) return result.exit;
+      std::fprintf(stderr, "launch: restart %d of %d%s\n", ++restarts, r.max_restarts,
+                   saved ? ", in 60 s: a host asked its ranks to stop" : "");
+      if (saved) std::this_thread::sleep_for(kUntilGone);
+    }
+    attempts.next();
   }
 }
 
@@ -207,8 +222,9 @@ int launch(const Arguments& arguments, bool as_deepspeed) {
   const bool makes = r.ranks > 0 || has_hostfile(r) || r.no_ssh || !r.world_info.empty();
   const launcher::LauncherRole role = makes ? launcher::LauncherRole{} : launcher::role_of_launcher(env);
   if (role.kind == launcher::LauncherRole::Kind::adopt) return become_rank(r, env, role.info);
-  const LaunchStart start =
-      role.kind == launcher::LauncherRole::Kind::node ? start_of_node(r, env, role.info) : start_of(r, env);
+  Attempts attempts(r, env, role,
+                    [](const std::string& text) { std::fprintf(stderr, "launch: %s\n", text.c_str()); });
+  const LaunchStart& start = attempts.now();
   const size_t ranks = size_t(start.plan.nodes[0].world), hosts = start.plan.nodes.size();
   if (r.ranks == 0 || r.dry_run)
     say(r, fmt::format(
@@ -216,7 +232,7 @@ int launch(const Arguments& arguments, bool as_deepspeed) {
                start.several ? fmt::format(", by {}", launcher::name_of(r.launcher)) : "", start.plan.why));
   if (!r.dry_run) {
     say_places(start, r);
-    return run(start, r);
+    return run(attempts, r);
   }
   print(start, r);
   return 0;

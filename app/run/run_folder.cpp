@@ -59,7 +59,7 @@ void RunFolder::take(std::chrono::milliseconds deadline) {
   if (options_.dir.empty()) return;
   job_.together([&] {
     if (!job_.first()) return;
-    RunLock::Options lock{.say = say_};
+    RunLock::Options lock{.say = say_, .job_id = job_.info().job_id, .attempt = job_.info().attempt};
     lock.patience = std::min(lock.patience, deadline / 2);
     lock_.emplace(fs::path(options_.dir) / "run.lock", lock);
   });

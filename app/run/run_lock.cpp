@@ -40,13 +40,15 @@ std::optional<std::string> begin_of(int64_t pid) {
   return field;
 }
 
-std::string text_of_this_process() {
+std::string text_of_this_process(const RunLock::Options& options) {
   const comm::RankProcess self = comm::this_process({});
   const auto now = std::chrono::floor<std::chrono::seconds>(std::chrono::system_clock::now());
   return json{{"host", self.host},
               {"host_id", self.host_id},
               {"pid", self.pid},
               {"begin", begin_of(self.pid).value_or("")},
+              {"job", options.job_id},
+              {"attempt", options.attempt},
               {"since", fmt::format("{:%Y-%m-%d %H:%M:%S} UTC",
                                     fmt::gmtime(std::chrono::system_clock::to_time_t(now)))}}
              .dump() +
@@ -91,7 +93,7 @@ std::string name_of(const std::string& holder) {
 }  // namespace
 
 RunLock::RunLock(fs::path file, const Options& options)
-    : file_(std::move(file)), mine_(text_of_this_process()) {
+    : file_(std::move(file)), mine_(text_of_this_process(options)) {
   take(options);
   beat_ = std::thread([this, every = options.beat] { beat_until_released(every); });
 }
@@ -150,6 +152,12 @@ bool RunLock::left_behind(const std::string& holder, const Options& options) con
   const json there = json_or_nothing(holder), here = json::parse(mine_);
   const bool told = there.is_object() && there.value("host_id", json()) == here["host_id"] &&
                     there.value("pid", json()).is_number_integer();
+  const auto of_this_job = [&] {
+    return !here["job"].get<std::string>().empty() && there.is_object() &&
+           there.value("job", json()) == here["job"] && there.value("attempt", json()).is_number_integer() &&
+           there["attempt"] < here["attempt"];
+  };
+  if (of_this_job()) return true;
   if (told) return begin_of(there["pid"].get<int64_t>()) != there.value("begin", std::string());
   if (options.say)
     options.say(fmt::format(

@@ -20,6 +20,10 @@ class RunLock {
     // mounts of object stores cache files.
     std::chrono::milliseconds patience{150'000};
     std::function<void(const std::string&)> say = {};  // prints waits and takeovers
+    // The job and its attempt, if known. A lock of an earlier attempt of the same job is abandoned: a
+    // launcher ends all ranks of an attempt before the next one.
+    std::string job_id = {};
+    int attempt = 0;
   };
 
   // Takes the lock. Error(usage) with host, process and time if another job has it. Takes over an

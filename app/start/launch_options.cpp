@@ -8,27 +8,38 @@
 namespace cleave::app {
 namespace {
 
-// Options that are recognized only to report why they are not supported.
-struct Refused {
-  std::string autotuning, min_nodes, max_nodes;
-  bool elastic = false;
-};
-
 struct Values {
   LaunchRequest request;
-  Refused refused;
+  std::string autotuning;  // recognized only to report why it is not supported
+  std::string num_nodes;
+  std::optional<int> max_restarts;
   std::string launcher = "ssh", log_level = "info", log_folder = "None";
   bool no_ssh_check = false;
 };
 
-void add_hosts(CLI::App& app, LaunchRequest& r) {
+// N, or MIN:MAX for elastic jobs.
+CLI::Validator number_of_nodes() {
+  return CLI::Validator(
+      [](std::string& text) {
+        const size_t colon = text.find(':');
+        if (colon == text.npos) return integer(-1)(text);
+        std::string least = text.substr(0, colon), most = text.substr(colon + 1);
+        const std::string problem = integer(1)(least);
+        return problem.empty() ? integer(1)(most) : problem;
+      },
+      "");
+}
+
+void add_hosts(CLI::App& app, Values& v) {
+  LaunchRequest& r = v.request;
   app.add_option("-H,--hostfile", r.hostfile,
                  "hosts, one per line: worker-0 slots=4; names may contain ranges, worker-[01-04]")
       ->each([&r](const std::string&) { r.hostfile_given = true; })
       ->capture_default_str();
   app.add_option("-i,--include", r.filter.include, "only these hosts and slots: worker-0@worker-1:0,2");
   app.add_option("-e,--exclude", r.filter.exclude, "exclude these hosts and slots");
-  app.add_option("--num_nodes", r.filter.num_nodes, "use the first N hosts")->check(integer(-1));
+  app.add_option("--num_nodes", v.num_nodes, "use the first N hosts, or MIN:MAX hosts of an elastic job")
+      ->check(number_of_nodes());
   app.add_option("--num_gpus,--num_accelerators", r.filter.num_gpus,
                  "use the first N slots of each host; number of ranks on hosts without GPUs")
       ->check(integer(-1));
@@ -52,9 +63,18 @@ void add_launching(CLI::App& app, Values& v) {
   app.add_flag("--no_ssh", r.no_ssh, "start only this host's ranks");
   app.add_flag("--no_ssh_check", v.no_ssh_check, "accepted; hosts are contacted when ranks start");
   app.add_flag("--force_multi", r.force_multi, "use the launcher for a single host as well");
-  app.add_option("--max_restarts", r.max_restarts,
-                 "restart the job up to N times after a failure; training resumes from its newest checkpoint")
+  app.add_option("--max_restarts", v.max_restarts,
+                 "restart the job up to N times after a failure; training resumes from its newest checkpoint "
+                 "(default: 0, elastic jobs 100)")
       ->check(integer(0, 1000000));
+  app.add_flag("--elastic_training", r.elastic,
+               "use the hosts of the hostfile that answer, and change them while the job runs");
+  app.add_option("--min_elastic_nodes", r.min_nodes,
+                 "smallest number of hosts of an elastic job (default: 1)")
+      ->check(integer(-1));
+  app.add_option("--max_elastic_nodes", r.max_nodes,
+                 "largest number of hosts of an elastic job (default: all)")
+      ->check(integer(-1));
   app.add_flag("--dry_run", r.dry_run, "print the commands for each host without starting them");
   app.add_flag("--save_pid", r.save_pid,
                "write the launcher's process id to /tmp/ID.deepspeed while it runs");
@@ -76,22 +96,43 @@ void add_program(CLI::App& app, Values& v) {
   app.add_option("--bind_core_list", r.bind_core_list, "cores to distribute over the ranks, such as 0,2-5");
   app.add_flag("--no_bind", r.no_bind,
                "do not bind ranks to cores (default: separate cores if there are enough)");
-  app.add_option("--autotuning", v.refused.autotuning, "refused")->group("");
-  app.add_flag("--elastic_training", v.refused.elastic, "refused")->group("");
-  app.add_option("--min_elastic_nodes", v.refused.min_nodes, "refused")->group("");
-  app.add_option("--max_elastic_nodes", v.refused.max_nodes, "refused")->group("");
+  app.add_option("--autotuning", v.autotuning, "refused")->group("");
 }
 
-void refuse(const Refused& r) {
-  require(
-      r.autotuning.empty(), Exit::usage,
-      "--autotuning: not supported; cleave plan --suggest finds a layout that fits without starting a job");
-  require(!r.elastic && r.min_nodes.empty() && r.max_nodes.empty(), Exit::usage,
-          "{}: not supported, the number of ranks is fixed during a job; --max_restarts N restarts a job "
-          "from its newest checkpoint, and another command can resume on any number of ranks",
-          r.elastic             ? "--elastic_training"
-          : r.min_nodes.empty() ? "--max_elastic_nodes"
-                                : "--min_elastic_nodes");
+void take_elastic(Values& v) {
+  LaunchRequest& r = v.request;
+  const size_t colon = v.num_nodes.find(':');
+  if (colon != std::string::npos) {
+    require(r.elastic, Exit::usage,
+            "--num_nodes: MIN:MAX is for elastic jobs (got {}); add --elastic_training", v.num_nodes);
+    require(r.min_nodes < 0 && r.max_nodes < 0, Exit::usage,
+            "--num_nodes: {} conflicts with --min_elastic_nodes and --max_elastic_nodes; give one of them",
+            v.num_nodes);
+    r.min_nodes = std::stoi(v.num_nodes.substr(0, colon)),
+    r.max_nodes = std::stoi(v.num_nodes.substr(colon + 1));
+  } else if (!v.num_nodes.empty()) {
+    r.filter.num_nodes = std::stoi(v.num_nodes);
+  }
+  r.max_restarts = v.max_restarts.value_or(r.elastic ? 100 : 0);
+  if (!r.elastic) {
+    require(r.min_nodes < 0 && r.max_nodes < 0, Exit::usage,
+            "{}: is for elastic jobs; add --elastic_training",
+            r.min_nodes < 0 ? "--max_elastic_nodes" : "--min_elastic_nodes");
+    return;
+  }
+  require(r.max_nodes < 0 || r.min_nodes <= r.max_nodes, Exit::usage,
+          "--min_elastic_nodes: above --max_elastic_nodes (got {} and {}); swap them", r.min_nodes,
+          r.max_nodes);
+  const char* conflict =
+      r.ranks > 0             ? "-n"
+      : !r.world_info.empty() ? "--world_info"
+      : r.no_ssh              ? "--no_ssh"
+      : r.launcher != launcher::LauncherKind::ssh && r.launcher != launcher::LauncherKind::pdsh ? "--launcher"
+                                                                                                : nullptr;
+  require(!conflict, Exit::usage,
+          "--elastic_training: needs the hosts of a hostfile by ssh or pdsh, and conflicts with {}; give one "
+          "of them",
+          conflict);
 }
 
 // Returns the option of a word or of an unambiguous abbreviation, otherwise null.
@@ -144,19 +185,22 @@ std::optional<LaunchRequest> parse_launch(const Arguments& all) {
       "--data corpus.txt",
       "launch");
   Values v;
-  add_hosts(app, v.request);
+  add_hosts(app, v);
   add_launching(app, v);
   add_program(app, v);
   Arguments arguments = all;
   const size_t at = program_begins(app, arguments);
   const auto middle = arguments.begin() + long(at);
   if (!parse(app, {arguments.begin(), middle})) return {};
-  refuse(v.refused);
+  require(
+      v.autotuning.empty(), Exit::usage,
+      "--autotuning: not supported; cleave plan --suggest finds a layout that fits without starting a job");
   LaunchRequest& r = v.request;
   r.typed = fmt::format("{}", fmt::join(all.begin(), all.end() - (arguments.end() - middle), " "));
   r.dashes = at < arguments.size() && arguments[at] == "--";
   r.command.assign(middle + (r.dashes ? 1 : 0), arguments.end());
   r.launcher = launcher::parse_launcher(v.launcher);
+  take_elastic(v);
   r.quiet = r.quiet || v.log_level == "error" || v.log_level == "critical" || v.log_level == "warning";
   if (v.log_folder != "None") r.log_folder = v.log_folder;
   return r;

@@ -28,9 +28,11 @@ struct LaunchRequest {
   std::string venv_script, log_folder, bind_core_list;
   bool bind_cores = false, no_bind = false, save_pid = false, quiet = false, dry_run = false;
   int max_restarts = 0;
-  Arguments command;    // the program and its arguments
-  bool dashes = false;  // given after --
-  std::string typed;    // the options before the command
+  bool elastic = false;                // --elastic_training
+  int min_nodes = -1, max_nodes = -1;  // of an elastic job; -1: 1, and all
+  Arguments command;                   // the program and its arguments
+  bool dashes = false;                 // given after --
+  std::string typed;                   // the options before the command
 };
 
 // Parses the command line. The first word that is not an option starts the program's command. As in

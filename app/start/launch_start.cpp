@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <memory>
 
 #include "app/start/launch_program.h"
+#include "app/start/ssh_hosts.h"
 #include "comm/rendezvous/socket.h"
 #include "core/error.h"
 #include "core/warnings.h"
@@ -16,7 +14,6 @@
 #include "launcher/job_id.h"
 #include "launcher/machine.h"
 #include "launcher/pmi.h"
-#include "launcher/shell_words.h"
 #include "launcher/variables.h"
 
 namespace cleave::app {
@@ -24,10 +21,10 @@ namespace {
 
 constexpr auto kSecretWithin = std::chrono::minutes(5);
 
-launcher::NodeStart common_of(const LaunchRequest& r) {
+launcher::NodeStart common_of(const LaunchRequest& r, const JobName& job) {
   launcher::NodeStart node;
-  node.job_id = launcher::new_job_id();
-  node.token = launcher::new_token();
+  node.job_id = job.id;
+  node.token = job.token;
   node.log_folder = r.log_folder;
   require(!r.no_bind || !r.bind_cores, Exit::usage,
           "--bind_cores_to_rank: conflicts with --no_bind; give one of them");
@@ -75,64 +72,21 @@ Made slots_here(const LaunchRequest& r, const launcher::Environment& env) {
   return made;
 }
 
-Made made_of(const LaunchRequest& r, const launcher::Environment& env) {
+Made made_of(const LaunchRequest& r, const launcher::Environment& env,
+             const std::optional<launcher::Hosts>& hosts) {
   if (r.ranks > 0) return ranks_asked_for(r);
   if (!r.world_info.empty()) return {launcher::decode_world_info(r.world_info), true, false, "--world_info"};
   if (!has_hostfile(r)) return slots_here(r, env);
-  Made made{launcher::select_hosts(launcher::read_hostfile(r.hostfile), r.filter), true, false,
-            "hostfile " + r.hostfile};
-  made.several = (made.hosts.size() > 1 || r.force_multi) && !r.no_ssh;
+  Made made{hosts ? *hosts : launcher::select_hosts(launcher::read_hostfile(r.hostfile), r.filter), true,
+            false, "hostfile " + r.hostfile};
+  // The last host that answers may be any of the hostfile.
+  const bool elsewhere =
+      r.elastic && made.hosts.size() == 1 && !launcher::is_this_machine(made.hosts[0].name);
+  made.several = (made.hosts.size() > 1 || r.force_multi || elsewhere) && !r.no_ssh;
   if (made.hosts.size() == 1 && !made.several && !r.no_ssh && !launcher::is_this_machine(made.hosts[0].name))
     made.why += fmt::format("; its only host {} is assumed to be this machine (--force_multi connects to it)",
                             made.hosts[0].name);
   return made;
-}
-
-std::vector<std::string> ssh_to(const std::string& host, const LaunchRequest& r,
-                                const std::vector<std::string>& options) {
-  std::vector<std::string> ssh = {"ssh"};
-  if (r.launcher == launcher::LauncherKind::ssh)
-    for (const std::string& a : launcher::shell_words(r.launcher_args, "--launcher_args")) ssh.push_back(a);
-  if (r.ssh_port) ssh.insert(ssh.end(), {"-p", std::to_string(r.ssh_port)});
-  ssh.insert(ssh.end(), options.begin(), options.end());
-  ssh.insert(ssh.end(), {"--", host});
-  return ssh;
-}
-
-std::vector<std::string> lines_of(const std::vector<std::string>& command, const char* more = "") {
-  const std::string text = launcher::shell_quoted(command) + more;
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(text.c_str(), "r"), pclose);
-  std::vector<std::string> lines;
-  for (char line[1024]; pipe && std::fgets(line, sizeof(line), pipe.get());)
-    lines.emplace_back(line, std::strcspn(line, "\r\n"));
-  return lines;
-}
-
-// Returns the address of a host in ssh's configuration, without a connection; empty if it has none
-// that others can use, such as a host reached through a proxy.
-std::string configured_address(const std::string& host, const LaunchRequest& r) {
-  std::string name;
-  for (const std::string& line : lines_of(ssh_to(host, r, {"-T", "-G"}), " 2>/dev/null")) {
-    if (line.starts_with("proxyjump ") || line.starts_with("proxycommand ")) return {};
-    if (line.starts_with("hostname ")) name = line.substr(line.find(' ') + 1);
-  }
-  return name.empty() ? "" : launcher::address_of(name);
-}
-
-// Returns the first address that a host reports; by ssh unless it is this host.
-std::string asked_address(const std::string& host, const LaunchRequest& r) {
-  std::vector<std::string> command = {"hostname", "-I"};
-  if (!launcher::is_this_machine(host)) {
-    if (const std::string address = configured_address(host, r); !address.empty()) return address;
-    const auto ssh = ssh_to(host, r, {"-o", "BatchMode=yes", "-o", "ConnectTimeout=10"});
-    command.insert(command.begin(), ssh.begin(), ssh.end());
-  }
-  const std::vector<std::string> lines = lines_of(command);
-  const std::string address = lines.empty() ? "" : lines[0].substr(0, lines[0].find_first_of(" \t"));
-  require(!address.empty(), Exit::rank_lost,
-          "{}: not reachable, or reports no address; give --master_addr, or try: {}", host,
-          launcher::shell_quoted(command));
-  return address;
 }
 
 std::string master_of(const Made& made, const LaunchRequest& r) {
@@ -156,14 +110,18 @@ int port_of_request(const Made& made, const LaunchRequest& r, const std::string&
 
 bool has_hostfile(const LaunchRequest& r) { return r.hostfile_given || std::filesystem::exists(r.hostfile); }
 
-LaunchStart start_of(const LaunchRequest& r, const launcher::Environment& env) {
-  const Made made = made_of(r, env);
-  launcher::NodeStart common = common_of(r);
+JobName new_job_name() { return {launcher::new_job_id(), launcher::new_token()}; }
+
+LaunchStart start_of(const LaunchRequest& r, const launcher::Environment& env, const JobName& job,
+                     const std::optional<launcher::Hosts>& hosts) {
+  const Made made = made_of(r, env, hosts);
+  launcher::NodeStart common = common_of(r, job);
   common.set_devices = made.set_devices;
   common.master_addr = master_of(made, r);
   common.master_port = port_of_request(made, r, common.job_id);
   LaunchStart start;
   start.several = made.several;
+  start.hosts = made.hosts;
   if (made.several) {
     common.folder = std::filesystem::current_path().string();
     common.environment = launcher::forwarded_variables(env, common.folder);
@@ -202,7 +160,7 @@ LaunchStart start_of_node(const LaunchRequest& r, const launcher::Environment& e
                                                    : -1};
   one.force_multi = false;
   const Made here = slots_here(one, env);
-  launcher::NodeStart common = common_of(r);
+  launcher::NodeStart common = common_of(r, new_job_name());
   common.set_devices = here.set_devices;
   common.master_addr = info.master_addr;
   common.master_port = info.master_port;

@@ -141,6 +141,36 @@ TEST(Mounts, WithoutRenamesHoldTheLockOfARun) {
   mount_files("", Mount::local, 0);
 }
 
+// The host of an earlier attempt may be lost, and its lock cannot be checked.
+TEST(Mounts, HoldLocksThatTheNextAttemptOfTheJobTakesOverAtOnce) {
+  const Scratch scratch;
+  const fs::path file = scratch.folder() / "run.lock";
+  const auto of = [&](const char* job, int attempt) {
+    return app::RunLock::Options{.job_id = job, .attempt = attempt};
+  };
+  const auto leave = [&](const app::RunLock::Options& options) {
+    app::RunLock lock(file, options);
+    std::string text = scratch.read("run.lock");
+    text[text.find("\"host_id\":\"") + 11] = '_';  // of another host
+    fs::remove(file);
+    scratch.write("run.lock", text);
+  };
+  leave(of("one", 0));
+  const auto begin = std::chrono::steady_clock::now();
+  { app::RunLock lock(file, of("one", 1)); }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_FALSE(fs::exists(file));
+  for (const auto& [job, attempt] : {std::pair{"one", 3}, {"", 4}, {"two", 4}}) {
+    leave(of(job, attempt));
+    app::RunLock::Options next = of(*job ? "one" : "", 3);
+    next.patience = std::chrono::milliseconds(400);
+    bool waited = false;
+    next.say = [&](const std::string& text) { waited = waited || text.find("on another host") != text.npos; };
+    { app::RunLock lock(file, next); }
+    EXPECT_TRUE(waited) << job;
+  }
+}
+
 TEST(Mounts, AreNotBlamedForAFullDisk) {
   const Scratch scratch;
   mount_files(scratch.folder().c_str(), Mount::renames_files, ENOSPC);

@@ -50,7 +50,7 @@ class Hosts(Made):
     def __init__(self, count):
         self.names = [f"node-{chr(ord('a') + n)}" for n in range(count)]
         self.switch = f"cleave-{os.getpid()}-switch"
-        self.sshds = []
+        self.sshds = {}  # by host
         self.servers = []  # process ids of the hosts' servers
 
     def ip(self, *args):
@@ -103,17 +103,27 @@ class Hosts(Made):
                           f"AuthorizedKeysFile {self.folder}/key.pub\nPasswordAuthentication no\nPermitRootLogin yes\nAcceptEnv LC_*\n"
                           f"MaxStartups 100\nSetEnv HOME={self.folder}\n")  # its shell reads no files of this machine's user
         os.makedirs("/run/sshd", exist_ok=True)
+        self.start_server(name)
+
+    def start_server(self, name):
+        config, log = self.folder / f"{name}.sshd", self.folder / f"{name}.log"
+        log.unlink(missing_ok=True)
         server = shutil.which("sshd", path="/usr/sbin:/usr/bin")
-        log = self.folder / f"{name}.log"
         sshd = subprocess.Popen(self.named(name, server, "-D", "-f", config, "-E", log), stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                 start_new_session=True)
-        self.sshds.append(sshd)
+        self.sshds[name] = sshd
         self.servers.append(sshd.pid)
         until = time.monotonic() + 10
         while not (log.exists() and "Server listening" in log.read_text()):
             if time.monotonic() > until or sshd.poll() is not None:
                 raise RuntimeError(f"sshd did not start: {log.read_text() if log.exists() else ''}")
             time.sleep(0.01)
+
+    def stop_server(self, name):
+        sshd = self.sshds.pop(name)
+        sshd.kill()
+        sshd.wait()
+        self.servers.remove(sshd.pid)
 
     def processes(self, name):
         """Returns the processes on a host, except its servers: id -> command line."""
@@ -142,9 +152,8 @@ class Hosts(Made):
                 pass
 
     def __exit__(self, *_):
-        for sshd in self.sshds:
-            sshd.kill()
-            sshd.wait()
+        for name in list(self.sshds):
+            self.stop_server(name)
         existing = {line.split()[0] for line in self.ip("netns", "list").splitlines() if line}
         for name in self.names:
             if self.space(name) in existing:
