@@ -68,7 +68,7 @@ void describe_elasticity(Keys& k, ElasticityConfig& e) {
   k.honoured("prefer_larger_batch", &e.prefer_larger_batch,
              "of batches with equally many numbers of ranks, takes the largest; false: the smallest");
   k.honoured("ignore_non_elastic_batch_info", &e.ignore_non_elastic_batch_info,
-             "ignores the three batch keys; false: they are an error beside elasticity.enabled");
+             "ignores the three batch keys; false: they are an error with elasticity.enabled");
   k.honoured("version", &e.version, "rule: 0.1 (ranks) or 0.2 (nodes)").in(0.1, 0.2);
 }
 

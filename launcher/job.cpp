@@ -31,6 +31,8 @@
 #include "launcher/discovery.h"
 #include "launcher/exit_code.h"
 #include "launcher/network.h"
+#include "launcher/machine.h"
+#include "launcher/notice.h"
 #include "launcher/passed_signals.h"
 #include "launcher/pmi.h"
 #include "launcher/rank_lines.h"
@@ -38,8 +40,11 @@
 namespace cleave::launcher {
 namespace {
 
-// Signal that asked for a stop, and its time.
+// Signal that asked for a stop, and its time. A notice about this host is no signal: the scheduler that gave
+// it may signal later, while the job saves.
+constexpr std::sig_atomic_t kNotice = -1;
 volatile std::sig_atomic_t stop = 0;
+std::atomic<bool> catches = false;  // catch_signals() was called
 std::atomic<int64_t> stop_ms = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);  // required in signal handlers
 // True if this process prints an answer to a signal; a launcher of Cleave answers for its ranks, and
@@ -63,7 +68,7 @@ void on_signal(int signal) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t ms = int64_t(now.tv_sec) * 1000 + now.tv_nsec / 1'000'000;
   if (stop == signal && signal != SIGINT && ms - stop_ms < kSameWish.count()) return;
-  if (stop) {
+  if (stop > 0) {
     answer("\nkilled by a second signal; the work since the last save is lost\n");
     std::signal(signal, SIG_DFL);
     std::raise(signal);
@@ -213,6 +218,9 @@ void Job::meet(std::chrono::milliseconds rendezvous_timeout, std::chrono::second
   world_ = cleave::comm::connect(info_, o);
   connecting_ = false;
   info_ = world_->info();
+  if (const NoticeSources sources = notice_sources(environment_of_process());
+      info_.local_rank == 0 && sources.any() && !notices_)
+    notices_ = std::make_unique<NoticeWatch>(sources, stop_for_notice);
   cleave::comm::together(world(), Exit::usage, [this] {
     if (device_failure_) std::rethrow_exception(device_failure_);
   });
@@ -378,6 +386,15 @@ void Job::catch_signals(WhenAsked then) {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   for (const int signal : kStops) sigaction(signal, &action, nullptr);
+  catches = true;
+}
+
+void Job::stop_for_notice(const std::string& notice) {
+  const std::string host = own_host_name();
+  if (!catches)
+    return warn("{}: {}; this program does not save on a stop request, and the job continues", host, notice);
+  std::fprintf(stderr, "%s: %s; the job saves and stops\n", host.c_str(), notice.c_str());
+  if (stop == 0) stop = kNotice;
 }
 
 bool Job::stop_requested() { return stop != 0; }

@@ -28,6 +28,8 @@
 
 namespace cleave::launcher {
 
+class NoticeWatch;  // launcher/notice.h
+
 // Options of a rank; each corresponds to a command line option.
 struct JobOptions {
   std::string transport = "auto";      // auto, shm or gloo
@@ -103,6 +105,9 @@ class Job {
   // because there is nothing to save. Signals that the launcher has blocked until now are delivered here.
   static void end_when_asked();
   static bool stop_requested();
+  // Like the first signal, from a notice about this host (launcher/notice.h); a warning if the program does
+  // not catch signals. A signal that follows is still the first one.
+  static void stop_for_notice(const std::string& notice);
 
  private:
   config::ReadResult accepted(config::ReadResult read, const std::string& name) const;
@@ -128,7 +133,8 @@ class Job {
   std::exception_ptr device_failure_;
   ThreadCount threads_;
   std::unique_ptr<comm::World> world_;
-  bool connecting_ = false;  // to other ranks; errors then concern this rank only
+  std::unique_ptr<NoticeWatch> notices_;  // of the first rank on each host
+  bool connecting_ = false;               // to other ranks; errors then concern this rank only
   std::string between_gpus_;
 };
 

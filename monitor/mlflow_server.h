@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "monitor/http.h"
+#include "core/http.h"
 #include "monitor/mlflow_store.h"
 #include "monitor/mlflow_target.h"
 

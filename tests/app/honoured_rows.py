@@ -42,6 +42,8 @@ CYCLE = schedule("OneCycle", cycle_min_lr=1e-4, cycle_max_lr=1e-2, cycle_first_s
 RANGE = schedule("LRRangeTest", lr_range_test_min_lr=1e-3, lr_range_test_step_size=3)
 AFTER = schedule("OneCycle", cycle_min_lr=1e-4, cycle_max_lr=1e-2, cycle_first_step_size=2, decay_step_size=1, decay_lr_rate=0.5,
                  decay_mom_rate=0.5)
+ELASTIC = {"elasticity": {"enabled": True, "max_train_batch_size": 16, "micro_batch_sizes": [1, 2], "version": 0.1,
+                          "ignore_non_elastic_batch_info": True}}
 PROFILE = {"flops_profiler": {"enabled": True, "profile_step": 1}}
 
 # key: (output that must differ, a value, another value, the rest of the configuration, ranks)
@@ -53,6 +55,17 @@ ROWS = {
     "train_batch_size": ("loss", 8, 16, {"gradient_accumulation_steps": "absent"}, 2),
     "train_micro_batch_size_per_gpu": ("memory", 1, 2, {}, 1),
     "gradient_accumulation_steps": ("loss", 1, 2, {}, 1),
+    "elasticity.enabled": ("loss", False, True, with_value(ELASTIC, "elasticity.enabled", "absent"), 1),
+    "elasticity.max_train_batch_size": ("loss", 8, 16, ELASTIC, 1),
+    "elasticity.micro_batch_sizes": ("memory", [1], [2], ELASTIC, 1),
+    "elasticity.min_gpus": ("code", 1, 5, ELASTIC, 1),
+    "elasticity.max_gpus": ("code", 2, 1, ELASTIC, 2),
+    "elasticity.num_gpus_per_node": ("loss", 1, 4, with_value(ELASTIC, "elasticity.version", 0.2), 2),
+    "elasticity.model_parallel_size": ("code", 1, 2, {**with_value(with_value(ELASTIC, "elasticity.version", 0.2),
+                                                                   "elasticity.num_gpus_per_node", 2), **TENSOR}, 2),
+    "elasticity.prefer_larger_batch": ("loss", True, False, with_value(ELASTIC, "elasticity.max_train_batch_size", 8), 1),
+    "elasticity.ignore_non_elastic_batch_info": ("code", True, False, ELASTIC, 1),
+    "elasticity.version": ("loss", 0.1, 0.2, with_value(ELASTIC, "elasticity.num_gpus_per_node", 4), 2),
     "sequence_parallel_size": ("bytes", 1, 2, {}, 2),
     "steps_per_print": ("lines", 0, 2, {}, 1),
     "dataloader_drop_last": ("loss", False, True, {"train_micro_batch_size_per_gpu": 3}, 1),

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace cleave::monitor {
+namespace cleave {
 
 struct HttpRequest {
   std::string method = "GET", url;
@@ -38,4 +38,4 @@ class Http {
   void* easy_ = nullptr;
 };
 
-}  // namespace cleave::monitor
+}  // namespace cleave

@@ -1,4 +1,4 @@
-#include "monitor/http.h"
+#include "core/http.h"
 
 #include <dlfcn.h>
 
@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 
-namespace cleave::monitor {
+namespace cleave {
 namespace {
 
 // The part of libcurl's binary interface that is used here; its numbers never change.
@@ -154,4 +154,4 @@ HttpAnswer Http::send(const HttpRequest& request) {
   return answer;
 }
 
-}  // namespace cleave::monitor
+}  // namespace cleave
