@@ -53,7 +53,7 @@ void describe_elasticity(Keys& k, ElasticityConfig& e) {
   constexpr double kMost = 1e9;
   k.honoured("max_train_batch_size", &e.max_train_batch_size, "largest train_batch_size").in(1, kMost);
   k.honoured("micro_batch_sizes", &e.micro_batch_sizes, "possible samples per rank in one pass").in(1, kMost);
-  k.honoured("min_gpus", &e.min_gpus, "smallest number of ranks; 0: 1").in(0, kMost);
+  k.honoured("min_gpus", &e.min_gpus, "smallest number of ranks").in(1, kMost);
   k.honoured("max_gpus", &e.max_gpus, "largest number of ranks; 0: all that a batch divides into")
       .in(0, kMost);
   const bool by_nodes = e.version != 0.1;
@@ -192,9 +192,9 @@ void describe_monitors(Keys& k, DsConfig& c) {
 
 void describe_training(Keys& keys, DsConfig& config) {
   describe_batch(keys, config);
-  describe_elasticity(keys, config.elasticity);
   describe_gradients(keys, config);
   describe_precision(keys, config);
+  describe_elasticity(keys, config.elasticity);
   describe_monitors(keys, config);
   describe_tools(keys, config);
   describe_own(keys, config);

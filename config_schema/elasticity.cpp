@@ -74,34 +74,27 @@ Found most_divisible(const std::vector<int64_t>& micros, int64_t cap, Range64 ra
   return best;
 }
 
-Range64 range_of(int64_t least, int64_t most, int64_t cap, const std::vector<int64_t>& micros) {
-  const int64_t smallest = *std::min_element(micros.begin(), micros.end());
-  return {least == 0 ? 1 : least, most == 0 ? cap / smallest : most};
-}
-
 // Version 0.2 adds ranks in whole nodes. Ranks outside of its list get the largest batch that divides.
 Found by_nodes(const ElasticityConfig& rule, int64_t data_ranks) {
   const std::vector<int64_t>& micros = rule.micro_batch_sizes;
   const int64_t per_node = rule.num_gpus_per_node / rule.model_parallel_size;
   const int64_t cap = rule.max_train_batch_size / per_node;
-  const bool fits = std::all_of(micros.begin(), micros.end(), [&](int64_t m) { return m <= cap; });
-  if (fits) {
-    const Range64 range =
-        range_of(rule.min_gpus / rule.num_gpus_per_node, rule.max_gpus / rule.num_gpus_per_node, cap, micros);
-    const Found nodes = most_divisible(micros, cap, range, rule.prefer_larger_batch);
-    Found found{nodes.train * per_node, {}};
-    for (const int64_t n : nodes.ranks) found.ranks.insert(n * per_node);
-    if (found.ranks.count(data_ranks)) return found;
-  }
-  Found found;
+  const int64_t least = rule.min_gpus / rule.num_gpus_per_node, most = rule.max_gpus / rule.num_gpus_per_node;
+  const int64_t smallest = *std::min_element(micros.begin(), micros.end());
+  const Range64 range{std::max<int64_t>(least, 1), most == 0 ? cap / smallest : most};
+  const Found nodes = most_divisible(micros, cap, range, rule.prefer_larger_batch);
+  Found found{nodes.train * per_node, {}};
+  for (const int64_t n : nodes.ranks) found.ranks.insert(n * per_node);
+  if (found.ranks.empty() || found.ranks.count(data_ranks)) return found;
+  Found exact;
   for (const int64_t micro : micros) {
     if (micro > rule.max_train_batch_size / data_ranks) continue;
     const int64_t unit = micro * data_ranks, batch = rule.max_train_batch_size / unit * unit;
-    const bool better = rule.prefer_larger_batch ? batch > found.train : batch < found.train;
-    if (found.train == 0 || better) found.train = batch;
+    const bool better = rule.prefer_larger_batch ? batch > exact.train : batch < exact.train;
+    if (exact.train == 0 || better) exact.train = batch;
   }
-  if (found.train > 0) found.ranks = {data_ranks};
-  return found;
+  if (exact.train > 0) exact.ranks = {data_ranks};
+  return exact;
 }
 
 }  // namespace
@@ -110,19 +103,19 @@ ElasticBatch elastic_batch(const ElasticityConfig& rule, int64_t data_ranks) {
   const std::vector<int64_t>& micros = rule.micro_batch_sizes;
   ElasticBatch out;
   const int64_t largest = *std::max_element(micros.begin(), micros.end());
-  if (largest > rule.max_train_batch_size) {
+  const int64_t per_node = rule.version == 0.1 ? 1 : rule.num_gpus_per_node / rule.model_parallel_size;
+  if (largest > rule.max_train_batch_size / per_node) {
     out.error = fmt::format(
-        "{} is below the micro-batch {} of elasticity.micro_batch_sizes; raise it, or remove "
+        "{} is below the micro-batch {} of elasticity.micro_batch_sizes{}; raise it, or remove "
         "that micro-batch",
-        rule.max_train_batch_size, largest);
+        rule.max_train_batch_size, largest,
+        per_node == 1 ? "" : fmt::format(" times {} data-parallel ranks per node", per_node));
     return out;
   }
-  const Found found =
-      rule.version == 0.1
-          ? most_divisible(micros, rule.max_train_batch_size,
-                           range_of(rule.min_gpus, rule.max_gpus, rule.max_train_batch_size, micros),
-                           rule.prefer_larger_batch)
-          : by_nodes(rule, data_ranks);
+  const Found found = rule.version == 0.1
+                          ? most_divisible(micros, rule.max_train_batch_size, {rule.min_gpus, rule.max_gpus},
+                                           rule.prefer_larger_batch)
+                          : by_nodes(rule, data_ranks);
   out.data_ranks.assign(found.ranks.begin(), found.ranks.end());
   if (!found.ranks.count(data_ranks)) {
     out.error = found.ranks.empty()

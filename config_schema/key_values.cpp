@@ -221,6 +221,8 @@ std::string wanted_by(const Key& key) {
 }
 
 std::string got(const Key& key, const JsonValue& v) {
+  if (std::holds_alternative<std::vector<int64_t>*>(key.target) && v.kind == Kind::list && !v.items.empty())
+    return compact(v);
   const bool pair = std::holds_alternative<std::array<double*, 2>>(key.target) && v.kind == Kind::list;
   if (!pair || v.items.size() != 2) return describe_value(v);
   std::string text = compact(v);

@@ -73,6 +73,9 @@ void resolve_elastic_batch(Reading& r) {
                  "elasticity.ignore_non_elastic_batch_info to true");
   if (rule.version != 0.1 && rule.version != 0.2)
     r.error_at("elasticity.version", fmt::format("expected 0.1 or 0.2, got {}", rule.version));
+  if (rule.min_gpus > rule.max_gpus)
+    r.error_at("elasticity.min_gpus",
+               fmt::format("{} is above elasticity.max_gpus, {}; swap them", rule.min_gpus, rule.max_gpus));
   const int64_t shared = int64_t{c.pipeline.stages} * c.tensor_parallel.size() * c.sequence_ranks();
   if (rule.version == 0.2 && rule.num_gpus_per_node % rule.model_parallel_size != 0)
     r.error_at("elasticity.model_parallel_size",

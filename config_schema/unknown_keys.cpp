@@ -155,8 +155,12 @@ UnknownKey judge_unknown(const Reading& r, const std::string& section, const Jso
     if (std::string nested = nested_configuration(r, m); !nested.empty()) return {false, std::move(nested)};
   if (const std::string path = join(section, m.key); m.key.find('.') != std::string::npos && r.find(path))
     return {false, fmt::format("a dot in a name opens no section; write {}", nested(path))};
-  if (const Suggestion near = near_key(r, section, m); !near.path.empty()) return meant(section, near.path);
-  if (const Meant* row = nearly_meant_by(section, m.key)) return judge_meant(r, section, *row, m);
+  // A name that is nearly one of other programs is rather that than a typo of a key in another section.
+  const Suggestion near = near_key(r, section, m);
+  const Meant* row = nearly_meant_by(section, m.key);
+  const bool exact = near.path.ends_with("." + m.key);
+  if (!near.path.empty() && (!row || !near.other_level || exact)) return meant(section, near.path);
+  if (row) return judge_meant(r, section, *row, m);
   if (!section.empty()) return {false, fmt::format("unknown key in {}", section)};
   if (speaks_of(kAdapters, m.key) && !asks_for_nothing(m.value))
     return {false,

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "launcher/mpi_launchers.h"
+#include "launcher/pod.h"
 #include "launcher/slurm.h"
 
 namespace cleave::launcher {
@@ -136,20 +137,22 @@ std::optional<comm::RankInfo> by_tf_config(const Variables& v) {
 }
 
 std::optional<comm::RankInfo> by_pod(const Variables& v) {
-  if (!v.missing({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}).empty()) return {};
-  const int per_pod = v.number("PET_NPROC_PER_NODE", 1);
-  require(per_pod <= 1, Exit::usage,
-          "RANK: counts pods, not ranks (got RANK={}, but PET_NPROC_PER_NODE={} ranks per pod); set "
-          "PET_NPROC_PER_NODE to 1, or start the ranks with a launcher that sets LOCAL_RANK (torchrun "
-          "--no-python)",
-          v.text("RANK"), per_pod);
+  const std::optional<Pod> pod = pod_of(v);
+  if (!pod) return {};
+  const std::string wanted = v.text("PET_NPROC_PER_NODE");  // a number, or "auto", "gpu", "cpu"
+  const bool counts = wanted.find_first_not_of("0123456789") == wanted.npos;
+  const int per_pod = counts ? v.number("PET_NPROC_PER_NODE", 1) : 1;
+  require(
+      per_pod <= 1, Exit::usage,
+      "PET_NPROC_PER_NODE: several ranks per pod (got PET_NPROC_PER_NODE={}, pod {}); start the program with "
+      "deepspeed or torchrun --no-python, which start them, or set PET_NPROC_PER_NODE to 1",
+      per_pod, pod->index);
   comm::RankInfo info;
-  info.rank = info.node_rank = v.number("RANK");
-  info.world = info.nodes = v.number("WORLD_SIZE");
-  info.master_addr = v.text("MASTER_ADDR");
-  info.master_port = v.number("MASTER_PORT");
-  info.launched_by = fmt::format("{} (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT)",
-                                 v.has("PET_NNODES") ? "Kubeflow PyTorchJob" : "one process per pod");
+  info.rank = info.node_rank = pod->index;
+  info.world = info.nodes = pod->world;
+  info.master_addr = pod->master_addr;
+  info.master_port = pod->master_port;
+  info.launched_by = pod->set_by;
   return info;
 }
 

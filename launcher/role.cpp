@@ -1,16 +1,13 @@
 #include "launcher/role.h"
 
-#include <charconv>
-
-#include "launcher/variables.h"
+#include "launcher/pod.h"
 
 namespace cleave::launcher {
 namespace {
 
-// Pods of Kubeflow's PyTorchJob etc.: RANK counts pods, WORLD_SIZE pods or ranks.
 std::optional<comm::RankInfo> node_of_pod(const Variables& v) {
-  if (v.has("LOCAL_RANK") || !v.missing({"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}).empty())
-    return {};
+  const std::optional<Pod> pod = v.has("LOCAL_RANK") ? std::nullopt : pod_of(v);
+  if (!pod) return {};
   comm::RankInfo info;
   const std::string wanted = v.text("PET_NPROC_PER_NODE");  // a number, or "auto", "gpu", "cpu"
   info.local_size = wanted.empty() || wanted.find_first_not_of("0123456789") != wanted.npos
@@ -18,18 +15,19 @@ std::optional<comm::RankInfo> node_of_pod(const Variables& v) {
                         : v.number("PET_NPROC_PER_NODE");
   const std::string nodes = v.text("PET_NNODES");  // "2", or "1:4" of an elastic job
   const bool fixed = !nodes.empty() && nodes.find(':') == nodes.npos;
-  const int world = v.number("WORLD_SIZE");
-  info.nodes = fixed ? v.number("PET_NNODES") : world;
-  require(world == info.nodes || (info.local_size > 0 && world == info.nodes * info.local_size), Exit::usage,
+  info.nodes = fixed ? v.number("PET_NNODES") : pod->world;
+  require(pod->world == info.nodes || (info.local_size > 0 && pod->world == info.nodes * info.local_size),
+          Exit::usage,
           "WORLD_SIZE: invalid (got {}, expected PET_NNODES={} or PET_NNODES times PET_NPROC_PER_NODE={})",
-          world, info.nodes, wanted);
-  info.node_rank = v.number("PET_NODE_RANK", v.number("RANK"));
+          pod->world, info.nodes, wanted);
+  info.node_rank = v.number("PET_NODE_RANK", pod->index);
   require(info.node_rank < info.nodes, Exit::usage,
           "RANK, PET_NODE_RANK: pod {} of {} (PET_NNODES) is out of range", info.node_rank, info.nodes);
-  info.master_addr = v.text("MASTER_ADDR");
-  info.master_port = v.number("MASTER_PORT");
-  info.launched_by = v.has("PET_NNODES") ? "Kubeflow PyTorchJob (RANK, WORLD_SIZE, MASTER_ADDR, PET_*)"
-                                         : "one process per pod (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT)";
+  info.master_addr = pod->master_addr;
+  info.master_port = pod->master_port;
+  info.launched_by = pod->set_by;
+  info.job_id = v.text("CLEAVE_JOB_ID");
+  info.attempt = v.number("CLEAVE_ATTEMPT", 0);
   return info;
 }
 

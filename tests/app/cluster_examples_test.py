@@ -20,6 +20,7 @@ from pages import LAUNCHERS, blocks
 
 BIN = pathlib.Path(CLEAVE).parent
 AZURE = ROOT / "examples" / "azureml"
+KUBERNETES = ROOT / "examples" / "kubernetes"
 MOUNT = BIN / "azureml_mount.so"
 PYTHON = sys.executable
 try:
@@ -203,6 +204,53 @@ print(name(lambda: open("file", "w").write("y")), name(lambda: os.rename("file",
         self.assertEqual(environment["build"], {"path": ".", "dockerfile_path": "Dockerfile"})
         copied = re.findall(r"^COPY (\S+)", (folder / environment["build"]["dockerfile_path"]).read_text(), re.MULTILINE)
         self.assertEqual(copied, ["cleave-*.whl"])
+
+    # Kubernetes
+
+    def pods(self):
+        """Returns command and environment of each pod, as Kubeflow Trainer's torch runtime and JobSet set them."""
+        runtime, job = (yaml.safe_load((KUBERNETES / name).read_text()) for name in ("runtime.yaml", "train_job.yaml"))
+        trainer, spec = job["spec"]["trainer"], runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        self.assertEqual(job["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"])
+        container, = spec["containers"]
+        self.assertEqual({v["name"] for v in container["volumeMounts"]}, {v["name"] for v in spec["volumes"]})
+        labels = {"jobset.sigs.k8s.io/jobset-name": job["metadata"]["name"], "jobset.sigs.k8s.io/restart-attempt": "0"}
+        own = {}
+        for variable in container["env"]:
+            if "secretKeyRef" in variable["valueFrom"]:
+                own[variable["name"]] = "secret"
+            else:
+                label, = re.fullmatch(r"metadata\.labels\['(.*)'\]", variable["valueFrom"]["fieldRef"]["fieldPath"]).groups()
+                own[variable["name"]] = labels[label]
+        for pod in range(trainer["numNodes"]):
+            yield trainer["command"] + trainer["args"], own | {
+                "PET_NNODES": str(trainer["numNodes"]), "PET_NPROC_PER_NODE": str(trainer["numProcPerNode"]), "PET_NODE_RANK": str(pod),
+                "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": self.env["TEST_PORT"]}
+
+    def test_the_pods_of_a_train_job_train(self):
+        config, run = self.config(), self.dir / "run"
+        places = {"/data/ds_config.json": config, "/data/kjv.txt": self.dir / "corpus.txt", "/runs/first": run, "llama-tiny": "tiny"}
+        started = []
+        for command, variables in self.pods():
+            for place, here in places.items():
+                command = [word.replace(place, str(here)) for word in command]
+            started.append(subprocess.Popen(command, env={**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", **variables},
+                                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        said = [pod.communicate(timeout=100)[0] for pod in started]
+        self.assertEqual([pod.returncode for pod in started], [0, 0], said)
+        self.assertIn("Kubeflow TrainJob started one launcher on each of 2 nodes", "".join(said))
+        self.assertIn("4 ranks on 2 hosts", "".join(said))
+        self.assertEqual((run / "latest").read_text().strip(), "global_step30")
+
+    def test_the_files_for_kubernetes_have_only_fields_of_kubeflow_trainer(self):
+        try:
+            from kubeflow_trainer_api import models
+        except ImportError:
+            self.skipTest("kubeflow-trainer-api is not installed")
+        for name, model in (("runtime.yaml", models.TrainerV1alpha1TrainingRuntime), ("train_job.yaml", models.TrainerV1alpha1TrainJob)):
+            given = yaml.safe_load((KUBERNETES / name).read_text())
+            read = json.loads(model.from_dict(given).to_json())
+            self.assertEqual(read, given, name)
 
     # SLURM, torchrun and mpirun
 

@@ -42,7 +42,7 @@ TEST(Elasticity, BatchesAreThoseOfDeepSpeed) {
     EXPECT_EQ(got.micro, micro) << line;
     EXPECT_EQ(got.data_ranks, numbers(valid)) << line;
   }
-  EXPECT_EQ(cases, 400);
+  EXPECT_EQ(cases, 385);
 }
 
 ReadResult read(const std::string& members, int64_t ranks) {
@@ -61,15 +61,18 @@ TEST(Elasticity, AFileGetsTheThreeBatchSizes) {
   }
   EXPECT_EQ(
       format(read(rule + "}", 5).problems),
-      "f:1:38: error: elasticity.max_train_batch_size: 5 data-parallel ranks do not divide the batch of 96; "
+      "error: f:1:34: elasticity.max_train_batch_size: 5 data-parallel ranks do not divide the batch of 96; "
       "use one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 48\n");
-  EXPECT_EQ(format(read(rule + R"(}, "train_batch_size": 8)", 1).problems),
-            "f:1:121: error: train_batch_size: conflicts with elasticity.enabled, which computes it; remove "
-            "one of the "
-            "two, or set elasticity.ignore_non_elastic_batch_info to true\n");
+  const std::string both = format(read(rule + R"(}, "train_batch_size": 8)", 1).problems);
+  EXPECT_NE(
+      both.find("error: f:1:109: train_batch_size: conflicts with elasticity.enabled, which computes it"),
+      both.npos)
+      << both;
   const ReadResult ignored =
       read(rule + R"(, "ignore_non_elastic_batch_info": true}, "train_batch_size": 8)", 2);
-  EXPECT_EQ(format(ignored.problems), "");
+  EXPECT_EQ(
+      format(ignored.problems),
+      "warning: f:1:148: train_batch_size: has no effect: elasticity.enabled is true and computes it\n");
   EXPECT_EQ(ignored.config.train_batch_size, 96);
 }
 
@@ -90,7 +93,7 @@ TEST(Elasticity, WrongValuesAreNamed) {
       {R"("max_train_batch_size": 8)", "elasticity.enabled: needs elasticity.micro_batch_sizes; set it"},
       {R"("max_train_batch_size": 8, "micro_batch_sizes": [2, 9])", "8 is below the micro-batch 9"},
       {R"("max_train_batch_size": 8, "micro_batch_sizes": [])",
-       "expected a list of one or more integers, each from 1 to 1000000000, got []"},
+       "expected a list of one or more integers, each from 1 to 1000000000, got a list of 0"},
       {R"("max_train_batch_size": 8, "micro_batch_sizes": [2, 0])", "got [2, 0]"},
       {R"("max_train_batch_size": 8, "micro_batch_sizes": [2], "version": 0.15)",
        "expected 0.1 or 0.2, got 0.15"},

@@ -86,6 +86,18 @@ TEST(Role, FollowsFromTheEnvironment) {
            pod,
            {{"WORLD_SIZE", "8"}, {"PET_NNODES", "2"}, {"PET_NPROC_PER_NODE", "4"}, {"PET_NODE_RANK", "1"}}),
        Kind::node, 0, 2, 1, "p", 23456},
+      {"Kubeflow Trainer",
+       {{"PET_NNODES", "2"},
+        {"PET_NPROC_PER_NODE", "4"},
+        {"PET_NODE_RANK", "1"},
+        {"PET_MASTER_ADDR", "job-node-0-0.job"},
+        {"PET_MASTER_PORT", "29400"}},
+       Kind::node,
+       0,
+       2,
+       1,
+       "job-node-0-0.job",
+       29400},
       {"our own launcher", merged(kTorchSet, {{"CLEAVE_LAUNCHED", "1"}, {"LOCAL_WORLD_SIZE", "1"}}),
        Kind::adopt, 1, 1, 0, "m", 6105}};
   for (const Case& c : cases) {
@@ -97,6 +109,18 @@ TEST(Role, FollowsFromTheEnvironment) {
     EXPECT_EQ(role.info.master_addr, c.master);
     EXPECT_EQ(role.info.master_port, c.port);
   }
+}
+
+TEST(Role, OfAPodHasTheJobAndItsAttempt) {
+  const LauncherRole role = role_of_launcher({{"PET_NNODES", "1"},
+                                              {"PET_NODE_RANK", "0"},
+                                              {"PET_MASTER_ADDR", "m"},
+                                              {"PET_MASTER_PORT", "29400"},
+                                              {"CLEAVE_JOB_ID", "first"},
+                                              {"CLEAVE_ATTEMPT", "3"}});
+  EXPECT_EQ(role.kind, LauncherRole::Kind::node);
+  EXPECT_EQ(role.info.job_id, "first");
+  EXPECT_EQ(role.info.attempt, 3);
 }
 
 TEST(Role, WithContradictionsIsRejected) {
