@@ -7,6 +7,8 @@ by TCP.
 
   emulate.py JOB.yml --work FOLDER --input NAME=FOLDER ... [--tools FOLDER] [--mount LIBRARY] [--lose_node N --behind_checkpoints K]
 
+With --mlflow URL, the job has a run on that tracking server, as a job has one in its workspace.
+
 A lost node is killed without a signal to its processes. The job then starts again in new folders, with the same command, run id and
 outputs, as on low-priority nodes. Exit code: that of the first failed process; 2 for an unsupported job file.
 """
@@ -22,6 +24,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 import yaml
 
@@ -115,11 +118,31 @@ class Job:
         self.work = options.work.resolve()
         self.nodes = self.job.get("resources", {}).get("instance_count", 1)
         self.run_id = f"cleave_{self.file.stem}_{os.getpid()}"
+        self.tracking = self.new_run() if options.mlflow else {}
         self.given = dict(text.split("=", 1) for text in options.input)
         self.outputs = {name: self.output(name, value) for name, value in self.job.get("outputs", {}).items()}
         for name in self.job.get("inputs", {}):
             if name not in self.given:
                 raise Wrong(f"input {name} is missing: --input {name}=FOLDER")
+
+    def mlflow(self, call, **values):
+        request = urllib.request.Request(f"{self.options.mlflow}/api/2.0/mlflow/{call}", json.dumps(values).encode(),
+                                         {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return json.load(answer)
+        except (OSError, ValueError) as error:
+            raise Wrong(f"--mlflow {self.options.mlflow}: {error}") from None
+
+    def new_run(self):
+        """Creates the job's run; returns the variables by which its processes find it."""
+        run = self.mlflow("runs/create", experiment_id="0", run_name=self.file.stem, start_time=int(time.time() * 1000))["run"]["info"]
+        return {"MLFLOW_TRACKING_URI": self.options.mlflow, "MLFLOW_EXPERIMENT_ID": run["experiment_id"], "MLFLOW_RUN_ID": run["run_id"]}
+
+    def end_run(self, code):
+        if self.tracking:
+            self.mlflow("runs/update", run_id=self.tracking["MLFLOW_RUN_ID"], status="FAILED" if code else "FINISHED",
+                        end_time=int(time.time() * 1000))
 
     def output(self, name, value):
         """Returns the storage folder of the mount. A fixed path keeps its folder over restarts."""
@@ -173,7 +196,7 @@ class Job:
                 env["AZ_BATCH_HOST_LIST"] = ",".join([MASTER] * self.nodes)
             env |= {f"AZURE_ML_INPUT_{name}": path for name, path in inputs[node].items()}
             env |= {f"AZURE_ML_OUTPUT_{name}": path for name, path in self.outputs.items()}
-            env |= {**self.job.get("environment_variables", {}), **variables}
+            env |= {**self.tracking, **self.job.get("environment_variables", {}), **variables}
             logs = folders[node] / "user_logs"
             logs.mkdir(exist_ok=True)
             log = logs / f"std_log_process_{number}.txt"
@@ -253,6 +276,7 @@ def main():
     parser.add_argument("--input", action="append", default=[], metavar="NAME=FOLDER", help="folder of an input of the job")
     parser.add_argument("--tools", default=build, help="folder of cleave and deepspeed")
     parser.add_argument("--mount", default=build / "azureml_mount.so", help="mount.cpp, built")
+    parser.add_argument("--mlflow", metavar="URL", help="MLflow tracking server with the runs of jobs, such as http://127.0.0.1:5000")
     parser.add_argument("--lose_node", type=int, help="node to take away")
     parser.add_argument("--behind_checkpoints", type=int, default=1, help="number of checkpoints in the outputs before the loss")
     parser.add_argument("--verbose", action="store_true", help="print the output of all processes")
@@ -267,7 +291,9 @@ def main():
         for old in job.work.glob("start[0-9]"):
             shutil.rmtree(old)
         code = job.run(0)
-        return job.run(1) if code is None else code
+        code = job.run(1) if code is None else code
+        job.end_run(code)
+        return code
     except (Wrong, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

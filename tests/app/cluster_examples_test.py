@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import unittest
 
 from app_test import CLEAVE, ROOT
 from launched import ToolTest
+from mlflow_stand_in import StandIn
 from pages import LAUNCHERS, blocks
 
 BIN = pathlib.Path(CLEAVE).parent
@@ -141,6 +143,16 @@ class ClusterExamples(ToolTest):
         for node in "01":
             names = {p.name for p in (self.dir / f"work/start0/node{node}/wd").iterdir()}
             self.assertEqual(names, {"here", f"mine.{node}", "logs", "outputs"})
+
+    def test_a_job_reports_to_its_run_on_a_tracking_server(self):
+        command = shlex.join(["cleave", "train", "--deepspeed_config", str(self.config()), "--model", "tiny", "--data", str(self.dir / "corpus.txt"),
+                              "--seq_len", "32", "--steps", "3", "--report_to", "mlflow"])
+        job = {"command": command, "environment": "azureml:x:1", "resources": {"instance_count": 2}, "distribution": {"type": "pytorch"}}
+        with StandIn() as server:
+            self.emulate(job, "--mlflow", server.url)
+            (run,) = server.runs.values()
+        self.assertEqual(run["info"]["status"], "FINISHED")
+        self.assertEqual([m["step"] for m in run["data"]["metrics"] if m["key"] == "loss"], [1, 2, 3])
 
     def test_the_output_has_the_limits_of_the_mount(self):
         script = self.dir / "try.py"
