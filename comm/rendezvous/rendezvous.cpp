@@ -15,6 +15,7 @@
 #include "comm/rendezvous/key_value_server.h"
 #include "comm/rendezvous/meeting_point.h"
 #include "comm/rendezvous/rank_process.h"
+#include "comm/rendezvous/roll_call.h"
 #include "comm/rendezvous/secret.h"
 #include "comm/shm/shm_group.h"
 
@@ -160,10 +161,11 @@ class JoinedWorld final : public World {
   std::vector<RankProcess> exchange_processes(Clock::time_point deadline) {
     RankProcess own = this_process(address_);
     own.transport = int(options_.transport);
-    keys_->set(fmt::format("process/{}", info_.rank), encode(own));
+    const Store store{[&](const std::string& key, const std::string& value) { keys_->set(key, value); },
+                      [&](const std::string& key) { return await(key, deadline); }};
     std::vector<RankProcess> processes;
-    for (int r = 0; r < info_.world; ++r)
-      processes.push_back(decode_rank_process(await(fmt::format("process/{}", r), deadline)));
+    for (const std::string& text : roll_call(store, info_.rank, info_.world, encode(own)))
+      processes.push_back(decode_rank_process(text));
     return processes;
   }
 
