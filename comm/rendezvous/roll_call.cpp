@@ -10,9 +10,9 @@
 namespace cleave::comm {
 namespace {
 
-constexpr int kBlock = 1024;
+constexpr int kRanksPerBlock = 1024;
 constexpr size_t kMostText = 512;  // a block fits into a frame
-static_assert(kBlock * (kMostText + sizeof(uint32_t)) < wire::kFrameLimit);
+static_assert(kRanksPerBlock * (kMostText + sizeof(uint32_t)) < wire::kFrameLimit);
 
 // Neighboring ranks are often on one host, and their texts begin alike: a block has the length of the common
 // beginning and the rest of each text. Rank 0 sends it to all ranks.
@@ -30,8 +30,8 @@ std::vector<std::string> roll_call(const Store& store, int rank, int world, cons
           own.size(), kMostText);
   if (rank > 0) store.set(rank_key(rank), own);
   std::vector<std::string> texts;
-  for (int first = 0; first < world; first += kBlock) {
-    const int end = std::min(world, first + kBlock);
+  for (int first = 0; first < world; first += kRanksPerBlock) {
+    const int end = std::min(world, first + kRanksPerBlock);
     if (rank == 0) {
       wire::Writer block(wire::Type::value);
       for (int r = first; r < end; ++r) {
