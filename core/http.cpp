@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <type_traits>
 
@@ -89,13 +91,17 @@ size_t keep_header(const char* data, size_t size, size_t count, void* answer) {
   bool same = line.size() > kName.size();
   for (size_t i = 0; same && i < kName.size(); ++i)
     same = (line[i] >= 'A' && line[i] <= 'Z' ? char(line[i] - 'A' + 'a') : line[i]) == kName[i];
-  // A date instead of a number of seconds reads as 0, which leaves the choice to the caller.
-  if (same)
-    static_cast<HttpAnswer*>(answer)->retry_after_s = std::strtod(line.c_str() + kName.size(), nullptr);
+  if (same) static_cast<HttpAnswer*>(answer)->retry_after_s = retry_after(line.substr(kName.size()));
   return size * count;
 }
 
 }  // namespace
+
+double retry_after(const std::string& value) {
+  constexpr double kDay = 86400;
+  const double seconds = std::strtod(value.c_str(), nullptr);
+  return std::isfinite(seconds) ? std::clamp(seconds, 0.0, kDay) : 0;
+}
 
 Http::Http(const std::string& user) {
   require(curl().problem.empty(), Exit::usage,

@@ -16,11 +16,14 @@ struct HttpRequest {
 };
 
 struct HttpAnswer {
-  int status = 0;       // 0: none arrived; `problem` says why
-  std::string body;     // at most 4 MiB
-  std::string problem;  // "Could not connect to server"
-  double retry_after_s = 0;
+  int status = 0;            // 0: none arrived; `problem` says why
+  std::string body = {};     // at most 4 MiB
+  std::string problem = {};  // "Could not connect to server"
+  double retry_after_s = 0;  // from 0 to a day
 };
+
+// Returns the seconds in a Retry-After header; 0 for a date and other values.
+double retry_after(const std::string& value);
 
 class Http {
  public:

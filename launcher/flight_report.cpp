@@ -136,6 +136,25 @@ Found compare(const std::vector<Record>& records) {
   return found;
 }
 
+// Ranks in the call that the fewest ranks are in: of more than two ranks that wait for each other, those have
+// left the path of the others. Empty if several calls have as few.
+std::set<int> minority(const std::vector<Record>& records) {
+  std::map<std::string, std::set<int>> by_call;
+  for (const Record& r : records)
+    for (const Call& c : r.calls)
+      if (c.running() && !c.is_message()) by_call[describe(r, c)].insert(r.rank);
+  const std::set<int>* fewest = nullptr;
+  bool alone = false;
+  for (const auto& [call, ranks] : by_call) {
+    if (fewest && ranks.size() >= fewest->size()) {
+      alone = alone && ranks.size() > fewest->size();
+      continue;
+    }
+    fewest = &ranks, alone = true;
+  }
+  return fewest && alone && by_call.size() > 1 ? *fewest : std::set<int>();
+}
+
 std::string stack_text(const Record::Thread& thread, size_t most) {
   std::vector<CodeAddress> frames = thread.frames;
   frames.resize(std::min(frames.size(), most));
@@ -201,6 +220,10 @@ FlightReport flight_report(const std::vector<FlightRecord>& records, bool all_st
     std::copy_if(found.missing.begin(), found.missing.end(), std::inserter(suspects, suspects.end()),
                  [&](int r) { return !waits(r); });
   if (suspects.empty() && silent.empty()) suspects = found.missing;
+  const bool any_crashed = std::any_of(records.begin(), records.end(), crashed);
+  if (const std::set<int> few = minority(records);
+      suspects.size() > 1 && !any_crashed && silent.empty() && !few.empty())
+    suspects = few;
   for (const std::string& line : found.lines) text += line + "\n";
   if (!silent.empty()) {
     const std::vector<int> those(silent.begin(), silent.end());

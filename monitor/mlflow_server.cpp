@@ -3,10 +3,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.h"
+#include "core/json.h"
 #include "core/printable.h"
 #include "core/secrets.h"
 
@@ -58,7 +60,7 @@ std::string member(const json& value, std::initializer_list<const char*> path) {
 
 // Reads an error's text without credentials: a server or proxy may repeat those of the request.
 std::string reason(const HttpAnswer& answer, const MlflowTarget& target) {
-  const json body = json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+  const json body = json_or_nothing(answer.body);
   std::string text = member(body, {"message"});
   if (text.empty()) text = member(body, {"error_code"});
   for (const std::string& secret : {target.token, target.login.substr(target.login.find(':') + 1)})
@@ -77,7 +79,11 @@ Kind kind_of(int status) {
 }  // namespace
 
 MlflowServer::MlflowServer(MlflowTarget target)
-    : target_(std::move(target)), http_("cleave.mlflow"), run_(target_.run_id) {}
+    : MlflowServer(std::move(target), [http = std::make_shared<Http>("cleave.mlflow")](
+                                          const HttpRequest& request) { return http->send(request); }) {}
+
+MlflowServer::MlflowServer(MlflowTarget target, Send send)
+    : target_(std::move(target)), send_(std::move(send)), run_(target_.run_id) {}
 
 std::string MlflowServer::sent(const char* method, const std::string& url, const std::string& body) {
   HttpRequest request{.method = method,
@@ -87,7 +93,7 @@ std::string MlflowServer::sent(const char* method, const std::string& url, const
                       .login = target_.login,
                       .any_certificate = target_.any_certificate};
   if (!target_.token.empty()) request.headers.push_back("Authorization: Bearer " + target_.token);
-  const HttpAnswer answer = http_.send(request);
+  const HttpAnswer answer = send_(request);
   if (answer.status == 0) throw MlflowFailure(Kind::unreachable, without_secrets(answer.problem));
   if (answer.status >= 200 && answer.status < 300) return answer.body;
   throw MlflowFailure(kind_of(answer.status), reason(answer, target_), answer.retry_after_s);
@@ -106,9 +112,8 @@ void MlflowServer::refresh_token() {
   std::string url = target_.place;
   url.replace(at, kService.size(), "/history/v1.0");
   try {
-    const json got = json::parse(
-        sent("GET", url + "/experimentids/" + target_.experiment_id + "/runs/" + run_ + "/token", ""),
-        nullptr, /*allow_exceptions=*/false);
+    const json got = json_or_nothing(
+        sent("GET", url + "/experimentids/" + target_.experiment_id + "/runs/" + run_ + "/token", ""));
     if (const std::string token = member(got, {"token"}); !token.empty()) target_.token = token;
   } catch (const MlflowFailure&) {  // the old token may still be valid
   }
@@ -118,7 +123,7 @@ json MlflowServer::call(const char* method, const std::string& path, const json&
   refresh_token();
   const std::string text =
       sent(method, target_.place + kApi + path, body.is_null() ? std::string() : dumped(body));
-  json answer = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json answer = json_or_nothing(text);
   if (!answer.is_object())
     throw MlflowFailure(Kind::busy, "the answer is not JSON; the address is not that of an MLflow server");
   return answer;

@@ -1,6 +1,7 @@
 // A run of an MLflow tracking server, by its REST interface, version 2.0.
 #pragma once
 #include <chrono>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
@@ -12,8 +13,12 @@ namespace cleave::monitor {
 
 class MlflowServer final : public MlflowStore {
  public:
+  using Send = std::function<HttpAnswer(const HttpRequest&)>;
+
   // Sends nothing yet. Throws Error(usage) without libcurl.
   explicit MlflowServer(MlflowTarget target);
+  // Sends by another way than libcurl.
+  MlflowServer(MlflowTarget target, Send send);
 
   void open(const MlflowText& tags) override;
   void log(std::span<const MlflowMetric> metrics, const MlflowText& params, const MlflowText& tags) override;
@@ -36,7 +41,7 @@ class MlflowServer final : public MlflowStore {
   std::string experiment();
 
   MlflowTarget target_;
-  Http http_;
+  Send send_;
   bool opened_ = false;
   std::string experiment_, run_, artifacts_;  // ids, and the place of the run's files
   Clock::time_point refreshed_ = Clock::now();

@@ -62,10 +62,6 @@ void remove(MlflowText& all, const MlflowText& sent) {
 
 }  // namespace
 
-int64_t unix_ms() {
-  return std::chrono::duration_cast<Ms>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 MlflowSink::MlflowSink(std::unique_ptr<MlflowStore> store, MlflowSinkOptions options)
     : store_(std::move(store)), options_(std::move(options)) {}
 

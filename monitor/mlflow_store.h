@@ -1,5 +1,6 @@
 // Where an MLflow run is kept: a tracking server, or a folder that MLflow reads.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -53,6 +54,10 @@ class MlflowStore {
   virtual void finish(std::string_view status, int64_t time_ms) = 0;
 };
 
-int64_t unix_ms();
+inline int64_t unix_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
 
 }  // namespace cleave::monitor

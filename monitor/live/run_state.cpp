@@ -18,13 +18,13 @@
 namespace cleave::monitor {
 namespace {
 
-using json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
 constexpr std::array kColumns{"step", "epoch", "loss", "lr", "grad_norm", "tokens_per_s", "step_ms", "mfu"};
 using Row = std::array<double, kColumns.size()>;
 
 // Numbers that JSON lacks are strings in metrics.
-double number_of(const json& line, const char* name) {
+double number_of(const Json& line, const char* name) {
   const auto at = line.find(name);
   if (at == line.end()) return std::nan("");
   if (at->is_number()) return at->get<double>();
@@ -32,12 +32,12 @@ double number_of(const json& line, const char* name) {
 }
 
 // Doubles have all integers up to this one.
-bool has_step(const json& line) {
+bool has_step(const Json& line) {
   const auto step = line.find("step");
   return step != line.end() && step->is_number_integer() && *step >= 0 && *step <= int64_t{1} << 53;
 }
 
-json in_json(double value) { return std::isfinite(value) ? json(value) : json(); }
+Json in_json(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 // Prometheus's text: https://prometheus.io/docs/instrumenting/exposition_formats
 class Exposition {
@@ -90,10 +90,10 @@ class RunCurve {
     if (count_ > 0 && sum_[0] / double(count_) >= step) sum_ = {}, count_ = 0;
   }
   int64_t stride() const { return stride_; }
-  json after(double step) const {
-    json rows = json::array();
+  Json after(double step) const {
+    Json rows = Json::array();
     const auto add = [&](const Row& point) {
-      json& row = rows.emplace_back(json::array());
+      Json& row = rows.emplace_back(Json::array());
       row.push_back(int64_t(point[0]));
       for (size_t c = 1; c < point.size(); ++c) row.push_back(in_json(point[c]));
     };
@@ -128,16 +128,16 @@ class RunCurve {
 struct RunState::State {
   std::string name;
   mutable std::mutex mutex;
-  json start = json::object(), end = json::object(), last = json::object(), choices = json::object();
-  json checkpoints = json::array();
+  Json start = Json::object(), end = Json::object(), last = Json::object(), choices = Json::object();
+  Json checkpoints = Json::array();
   RunCurve curve;
-  std::map<std::string, std::vector<json>> evaluations;
+  std::map<std::string, std::vector<Json>> evaluations;
   std::deque<std::string> warnings;
   double tokens = 0;
   std::map<std::string, double> sent;  // bytes, by collective
   int64_t read = 0;                    // bytes of the file so far
 
-  void step(const json& line) {
+  void step(const Json& line) {
     Row row;
     for (size_t c = 0; c < row.size(); ++c) row[c] = number_of(line, kColumns[c]);
     if (!last.empty() && row[0] <= number_of(last, "step")) curve.leave(row[0]);
@@ -149,9 +149,9 @@ struct RunState::State {
         if (count.is_number()) sent[collective] += count.get<double>();
   }
 
-  void event(const std::string& kind, json line) {
+  void event(const std::string& kind, Json line) {
     line.erase("event");
-    if (kind == "start") start = std::move(line), end = json::object();
+    if (kind == "start") start = std::move(line), end = Json::object();
     if (kind == "end") end = std::move(line);
     if (kind == "choices" && line.contains("choices") && line["choices"].is_object())
       choices.update(line["choices"]);
@@ -162,14 +162,14 @@ struct RunState::State {
     }
     if (kind == "evaluation") {
       const auto data = line.find("data");
-      std::vector<json>& of_data =
+      std::vector<Json>& of_data =
           evaluations[data != line.end() && data->is_string() ? data->get<std::string>() : ""];
       of_data.push_back(std::move(line));
       if (of_data.size() > kMostPoints) of_data.erase(of_data.begin());
     }
   }
 
-  static void keep(json& list, json one) {
+  static void keep(Json& list, Json one) {
     list.push_back(std::move(one));
     if (list.size() > kMostWarnings) list.erase(list.begin());
   }
@@ -179,7 +179,7 @@ RunState::RunState(std::string name) : state_(std::make_unique<State>()) { state
 RunState::~RunState() = default;
 
 bool RunState::add(std::string_view text) {
-  json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!line.is_object()) return false;
   const auto kind = line.find("event");
   if (kind == line.end() ? !has_step(line) : !kind->is_string()) return false;
@@ -205,9 +205,9 @@ void RunState::read(const std::string& path) {
 std::string RunState::as_json(int64_t after) const {
   const State& s = *state_;
   const std::lock_guard lock(s.mutex);
-  json evaluations = json::object();
+  Json evaluations = Json::object();
   for (const auto& [data, points] : s.evaluations) evaluations[data] = points;
-  const json out{{"name", s.name},
+  const Json out{{"name", s.name},
                  {"start", s.start},
                  {"end", s.end},
                  {"last", s.last},

@@ -4,8 +4,11 @@
 #include <sstream>
 
 #include "core/error.h"
+#include "core/http.h"
+#include "launcher/notice.h"
 #include "monitor/live/http_server.h"
 #include "monitor/live/run_state.h"
+#include "monitor/mlflow_server.h"
 
 namespace cleave {
 
@@ -60,6 +63,81 @@ std::vector<std::string> metrics_seeds() {
 {"event":"choices","choices":{"a":"b"}}
 {"step":2,"loss":1e308,"skipped_total":1}
 {"event":"end","step":2})"};
+}
+
+// The answers to the requests of a run, one after the other: the first line of each has the status and
+// Retry-After, a line of dots ends it. The rest of the requests get no answer.
+bool read_mlflow(const std::string& bytes) {
+  constexpr const char* kSecret = "the secret token";
+  std::istringstream lines(bytes);
+  const auto send = [&](const monitor::MlflowTarget& target) {
+    return [&lines, place = target.place](const HttpRequest& request) {
+      CHECK(request.url.starts_with(place), "a request to {}", request.url);
+      CHECK(request.url.find_first_of(" \r\n") == std::string::npos, "a blank in {}", request.url);
+      HttpAnswer answer;
+      std::string line, after;
+      if (!std::getline(lines, line)) return HttpAnswer{.problem = "no answer"};
+      std::istringstream(line) >> answer.status >> after;
+      answer.retry_after_s = retry_after(after);
+      while (std::getline(lines, line) && line != "...") answer.body += line;
+      return answer;
+    };
+  };
+  monitor::MlflowTarget target;
+  target.server = true, target.place = "http://host/mlflow/v1.0", target.experiment_name = "first steps";
+  target.token = kSecret;
+  if (!bytes.empty() && bytes[0] % 2)
+    target.azure = true, target.run_id = "a run", target.experiment_id = "1";
+  monitor::MlflowServer server(target, send(target));
+  const monitor::MlflowMetric metric{"loss", 0.5, 1, 1};
+  bool any = false;
+  const auto call = [&](auto&& body) {
+    try {
+      body();
+      any = true;
+    } catch (const monitor::MlflowFailure& e) {
+      const std::string text = e.what();
+      CHECK(text.find(kSecret) == text.npos, "a secret in a message: {}", text);
+      CHECK(text.find('\n') == text.npos && text.find('\x1b') == text.npos,
+            "control characters in a message");
+      CHECK(e.retry_after_s >= 0 && e.retry_after_s <= 86400, "waits {} s", e.retry_after_s);
+    }
+  };
+  for (int attempt = 0; attempt < 2; ++attempt) call([&] { server.open({{"a", "b"}}); });
+  call([&] { server.log({&metric, 1}, {{"lr", "0.1"}}, {}); });
+  call([&] { server.finish("FINISHED", 2); });
+  return any;
+}
+
+std::vector<std::string> mlflow_seeds() {
+  const std::string experiment = R"(200
+{"experiment": {"experiment_id": "7"}}
+...
+)",
+                    run = R"(200
+{"run": {"info": {"run_id": "abc", "artifact_uri": "mlflow-artifacts:/7/abc/artifacts"}, "data": {}}}
+...
+)",
+                    done = "200\n{}\n...\n";
+  return {experiment + run + done + done,
+          "404\n{\"error_code\": \"RESOURCE_DOES_NOT_EXIST\"}\n...\n200\n{\"experiment_id\": 9}\n...\n" +
+              run + done,
+          "429 30\n{\"message\": \"the secret token is busy\"}\n...\n503 inf\n<html>\n...\n",
+          "1\n" + run + done + done};
+}
+
+bool read_events(const std::string& bytes) {
+  const auto event = launcher::event_in(bytes, "vm_3");
+  CHECK(!event || event->find('\n') == event->npos, "several lines: {}", *event);
+  return event.has_value();
+}
+
+std::vector<std::string> events_seeds() {
+  return {
+      R"({"DocumentIncarnation": 1, "Events": [{"EventId": "C7061BAC", "EventStatus": "Scheduled", "EventType":
+"Preempt", "ResourceType": "VirtualMachine", "Resources": ["vm_2", "vm_3"], "NotBefore": "Mon, 11 Apr 2022 22:26:58 GMT",
+"Description": "", "EventSource": "Platform", "DurationInSeconds": -1}, {"EventType": "Freeze", "Resources": ["vm_3"]}]})",
+      R"({"Events": []})"};
 }
 
 }  // namespace cleave

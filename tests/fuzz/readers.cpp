@@ -223,7 +223,9 @@ const FuzzedReader kReaders[] = {{"safetensors", read_safetensors, safetensors_s
                                  {"deepspeed", read_deepspeed, deepspeed_seeds},
                                  {"adapters", read_adapters, adapters_seeds},
                                  {"http", read_http, http_seeds},
-                                 {"metrics", read_metrics, metrics_seeds}};
+                                 {"metrics", read_metrics, metrics_seeds},
+                                 {"mlflow", read_mlflow, mlflow_seeds},
+                                 {"events", read_events, events_seeds}};
 
 }  // namespace
 

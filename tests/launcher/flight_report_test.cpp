@@ -54,6 +54,17 @@ TEST(FlightReport, NamesBothRanksOfDifferentCalls) {
   EXPECT_TRUE(has(report.text, "all_reduce of 50 fp32")) << report.text;
 }
 
+// Rank 1 makes another call in the same group, or a call in another group: all wait for each other.
+TEST(FlightReport, NamesTheRankThatLeftThePathOfTheOthers) {
+  FlightRecord other = record(1, 3, true);
+  other.calls.back().count = 50;
+  EXPECT_EQ(flight_report({record(0, 3, true), other, record(2, 3, true)}).suspects, std::vector<int>{1});
+  std::vector<FlightRecord> records = {record(0, 3, true), record(1, 3, false), record(2, 3, true)};
+  for (FlightRecord& r : records) r.groups.push_back({"rounds", {0, 1, 2}, r.rank == 1 ? 5 : 4, 4});
+  records[1].calls.push_back(call(1, 5, 10'000'000, 0, 6));
+  EXPECT_EQ(flight_report(records).suspects, std::vector<int>{1});
+}
+
 // Ranks 0 and 1 wait in the group of all three ranks for rank 2, which waits for a message of rank 3.
 TEST(FlightReport, FollowsAChainOfWaitsToItsEnd) {
   FlightRecord middle = record(2, 4, false), last = record(3, 4, false);
