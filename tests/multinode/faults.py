@@ -2,7 +2,7 @@
 """Faults at random moments of trainings on one, two and four hosts (hosts.py). Each job must end, or continue, within its bound, with the right
 exit code, name the rank or host that is the cause, and leave no process. Prints one line per fault and the share that met all of this.
 
-Usage: faults.py CLEAVE [--faults N] [--seed S] [--kinds KIND,...] [--python PYTHON_WITH_TORCH]
+Usage: faults.py CLEAVE [--faults N] [--seed S] [--kinds KIND,...] [--python PYTHON_WITH_TORCH] [--drill N]
 """
 import argparse
 import http.server
@@ -282,6 +282,44 @@ class Faults:
     def slow(self, rng, hosts):
         return self.script(rng, hosts, "slow", 0, 30, r"warning: rank {victim}\b.* is slower than its peers")
 
+    def drill(self, seed, interruptions):
+        """Interrupts one training on changing numbers of hosts, and compares its weights with those of an unbroken run of one rank."""
+        rng = random.Random(seed)
+        words = self.training(rng, "--output", self.folder / "run", "--save_interval", 7)
+        config = self.folder / "drill.json"
+        config.write_text(json.dumps({**json.loads(words[2].read_text()), "zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1,
+                                      "cleave": {"exact_sums": True, "comm_timeout_s": DEADLINE}}))
+        words[2] = config
+        for n in range(interruptions):
+            hosts, how = rng.choice([1, 2, 4]), rng.choice(["stop", "kill", "launcher", "head", "connection"])
+            job = self.started(rng, hosts, words)
+            if how == "stop":
+                job.p.send_signal(signal.SIGTERM)
+            elif how == "kill":
+                ranks = job.processes()
+                os.kill(ranks[rng.choice(sorted(ranks))][0], signal.SIGKILL)
+            elif how == "launcher":
+                os.kill(job.p.pid, signal.SIGKILL)
+            else:
+                host = self.hosts.names[0] if how == "head" or hosts == 1 else rng.choice(self.hosts.names[1:hosts])
+                self.hosts.kill_all(host)
+            code, _, text = job.end(60)
+            self.gone(job, 20)
+            step = re.findall(r"step (\d+)/", text)[-1:]
+            print(f"{n} {how} on {hosts} host{'s' * (hosts > 1)}: exit code {code} after step {' '.join(step) or 'none'}", flush=True)
+        job = self.started(rng, 4, words)
+        job.p.send_signal(signal.SIGTERM)
+        self.check(job.end(60)[0] == 75, "the last job does not stop")
+        tag = (self.folder / "run/latest").read_text().strip()
+        steps = tag.removeprefix("global_step")
+        alone = self.folder / "alone"
+        subprocess.run([self.cleave, *map(str, words[:words.index("--steps")]), "--steps", steps, "--output", str(alone)], check=True,
+                       capture_output=True, env=self.env)
+        digests = [subprocess.run([self.cleave, "digest", folder], check=True, capture_output=True, text=True).stdout
+                   for folder in (self.folder / "run", alone)]
+        print(f"step {steps}: the weights {'are' if digests[0] == digests[1] else 'ARE NOT'} those of an unbroken run of one rank")
+        return 0 if digests[0] == digests[1] else 1
+
 
 KINDS = {  # weight, numbers of hosts
     "kill": (6, (1, 2, 4)), "crash": (4, (1, 2, 4)), "suspend": (4, (1, 2, 4)), "launcher": (3, (1, 2, 4)), "head": (2, (2, 4)),
@@ -297,10 +335,14 @@ def main():
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--minutes", type=float, default=1e9, help="draws no fault after this time")
+    parser.add_argument("--drill", type=int, metavar="N", help="interrupts one training N times instead")
     options = parser.parse_args()
     if reason := why_not():
         sys.exit(f"not possible here: {reason}")
     faults = Faults(options)
+    if options.drill:
+        with faults.hosts:
+            return faults.drill(options.seed, options.drill)
     kinds = options.kinds.split(",")
     met, by_kind, begin = 0, {}, time.monotonic()
     with faults.hosts:
