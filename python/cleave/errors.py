@@ -63,6 +63,16 @@ def names_the_call(call: Callable[_P, _R]) -> Callable[_P, _R]:
     return named
 
 
+def action_for(error: BaseException) -> str:
+    """Returns an action to add to an error of torch about a parameter that a rank has only a part of, else an empty string."""
+    if "more than one element of the written-to tensor" not in str(error):
+        return ""
+    return (
+        " If it is a parameter at ZeRO stage 3, change it inside zero.GatheredParameters with modifier_rank, or with "
+        "engine.load_module_state_dict or engine.set_parameter"
+    )
+
+
 _BY_CODE: dict[int, type[CleaveError]] = {2: UsageError, 3: OutOfMemory, 4: CheckpointError, 5: TrainingError, 6: RankLost}
 for _code, _kind in _BY_CODE.items():
     _kind.exit_code = _code
