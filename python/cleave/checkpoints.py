@@ -132,6 +132,7 @@ class SavedModule(SteppedModule):
             raise UsageError(f"save_checkpoint: wrong folder (got {save_dir!r}, expected a path)")
         self._leave_failed_backward()
         self._require_no_update_under_way()
+        self._structure.require_known(self._units, self._grouped)
         self._residency.require_placeholders(reads=True)
         name = self._one_tag(str(tag or f"global_step{self.global_steps}"))
         self._saves_to = os.fspath(save_dir), client_state

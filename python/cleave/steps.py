@@ -13,6 +13,7 @@ from .errors import StepOrderError, TrainingError, UsageError, names_the_call
 from .functions import is_of_level
 from .outputs import tensors_in
 from .partition import SameOnRanks
+from .structure import Structure
 
 
 class SteppedModule(BatchedModule):
@@ -39,6 +40,7 @@ class SteppedModule(BatchedModule):
         self._micro_batch = int(self._value("train_micro_batch_size_per_gpu"))
         self._micro_batches = int(self._value("gradient_accumulation_steps"))
         self._managed = config.given.get("managed_gradient_accumulation") is not False  # False: each step() is a boundary
+        self._structure = Structure(self.module)
         self._same: SameOnRanks | None = None
         if self._partition and self.optimizer is not None:
             self._same = SameOnRanks(self.mp_world_size, self.device)
@@ -293,6 +295,7 @@ class SteppedModule(BatchedModule):
 
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
         assert self.optimizer is not None
+        self._structure.require_known(self._units, self._grouped)
         self._residency.require_views()
         self._residency.require_followed()
         self._shown.end_step()

@@ -110,6 +110,58 @@ def changed_in_place() -> None:
         engine.module.embed.weight.add_(1)
 
 
+def _act(engine: Any, call: str, folder: str) -> None:
+    steps(engine, 1, 1) if call == "step" else engine.save_checkpoint(folder)
+
+
+def restructured(stage: int, folder: str) -> dict[str, str]:
+    """Returns the errors of a step and of a save after changes of the parameters of a module, by change."""
+    out = {}
+
+    def replaced(module: Any) -> None:
+        module.head.weight = torch.nn.Parameter(torch.ones(models.CLASSES, models.WIDTH))
+
+    def replaced_by_frozen(module: Any) -> None:
+        module.norm.bias = torch.nn.Parameter(torch.ones(models.WIDTH), requires_grad=False)
+
+    def replaced_submodule(module: Any) -> None:
+        module.norm = torch.nn.LayerNorm(models.WIDTH)
+
+    def added(module: Any) -> None:
+        module.norm = torch.nn.Sequential(module.norm, torch.nn.Linear(models.WIDTH, models.WIDTH))
+
+    def added_frozen(module: Any) -> None:
+        module.norm = torch.nn.Sequential(module.norm, torch.nn.Linear(models.WIDTH, models.WIDTH).requires_grad_(False))
+
+    def added_frozen_and_replaced(module: Any) -> None:
+        added_frozen(module)
+        steps(engine, 1, 1)
+        module.norm[1].weight = torch.nn.Parameter(torch.ones(models.WIDTH, models.WIDTH), requires_grad=False)
+
+    def added_and_unfrozen(module: Any) -> None:
+        added_frozen(module)
+        steps(engine, 1, 1)
+        module.norm[1].weight.requires_grad_(True)
+
+    def added_to_the_optimizer(module: Any) -> None:
+        added(module)
+        engine.optimizer.add_param_group({"params": list(module.norm[1].parameters())})
+
+    def removed(module: Any) -> None:
+        module.unused = torch.nn.Linear(2, 2).requires_grad_(False)
+        del module.unused
+
+    lost = (replaced, replaced_by_frozen, replaced_submodule, added, added_and_unfrozen)
+    changes = (*lost, added_frozen, added_frozen_and_replaced, added_to_the_optimizer, removed)
+    for change in changes:
+        for call in ("step", "save"):
+            engine = engine_of(stage)
+            change(engine.module)
+            out[f"{change.__name__}, {call}"] = plain.said_of(functools.partial(_act, engine, call, folder))
+            engine.destroy()
+    return out
+
+
 def state_dicts(stage: int, folder: str) -> dict[str, Any]:
     """Returns the warnings of each way to read whole weights, in this order, and errors of ways to load some."""
     engine, out = engine_of(stage, **({"bf16": {"enabled": True}} if stage == 2 else {})), {}

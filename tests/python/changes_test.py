@@ -43,6 +43,27 @@ class ShardedParameters(unittest.TestCase):
         self.assertIn(ACTION, ended.output.splitlines()[-1])
 
 
+class Structure(unittest.TestCase):
+    def test_parameters_that_the_engine_does_not_have_are_errors_of_the_step_and_of_a_save(self) -> None:
+        expected = {
+            "replaced": r"head\.weight: replaced after initialize, so the new parameter is neither trained nor saved",
+            "replaced_by_frozen": r"norm\.bias: replaced after initialize",
+            "replaced_submodule": r"norm\.weight: replaced after initialize",
+            "added": r"norm\.1\.weight: added after initialize, so it is neither trained nor saved; .* optimizer\.add_param_group",
+            "added_and_unfrozen": r"norm\.1\.weight: added after initialize",
+            "added_frozen": "^nothing",
+            "added_frozen_and_replaced": "^nothing",
+            "added_to_the_optimizer": "^nothing",
+            "removed": "^nothing",
+        }
+        for stage in (0, 2, 3):
+            with tempfile.TemporaryDirectory() as folder:
+                for said in ranks.answers(2, CASES, "restructured", stage, folder):
+                    self.assertEqual(len(said), 18)
+                    for case, error in said.items():
+                        self.assertRegex(error, expected[case.split(", ")[0]], f"stage {stage}: {case}")
+
+
 class StateDicts(unittest.TestCase):
     def test_values_that_a_rank_does_not_have_are_a_warning_once_and_an_error_to_load(self) -> None:
         for stage in (2, 3):
