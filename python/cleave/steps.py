@@ -49,7 +49,10 @@ class SteppedModule(BatchedModule):
     def _require_loss(self, what: str, loss: Any) -> None:
         self._require_training(what)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise UsageError(f"{what}: wrong loss (got {type(loss).__name__}{list(getattr(loss, 'shape', []))}, expected a scalar tensor)")
+            shape = list(loss.shape) if isinstance(loss, torch.Tensor) else ""
+            raise UsageError(
+                f"{what}: wrong loss (got {type(loss).__name__}{shape}, expected one element); pass the mean of the micro-batch"
+            )
         if not loss.requires_grad:
             raise UsageError(f"{what}: the loss has no gradient; compute it from trained parameters and without no_grad")
 
