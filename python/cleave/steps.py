@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from . import native
 from .batches import BatchedModule
 from .configuration import Configuration
 from .errors import StepOrderError, TrainingError, UsageError, names_the_call
@@ -21,6 +22,7 @@ class SteppedModule(BatchedModule):
 
     _asked = False  # inside backward() of any engine
     _scaled: float | None = None  # factor of scale() of any engine, until the backward of that loss
+    _said_kept = False  # a zero_grad of any engine has printed that gradients stay
     _recovers = True  # training continues after a backward that failed
     _failure = "an exception of the script"
     _loss: torch.Tensor | None = None  # loss that scale() of this engine multiplied
@@ -339,7 +341,8 @@ class SteppedModule(BatchedModule):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Removes gradients that losses of other engines left, and those of parameters that the engine does not train.
 
-        If all backwards of the step ran inside `no_sync`, also discards their gradients.
+        If all backwards of the step ran inside `no_sync`, also discards their gradients. Otherwise gradients of earlier backwards of the
+        step stay, and the first call prints a warning.
 
         Raises:
             StepOrderError: after a backward that the script called itself; the engine cannot discard its gradients.
@@ -350,5 +353,11 @@ class SteppedModule(BatchedModule):
         if self._own:
             raise StepOrderError(
                 "zero_grad: called between loss.backward() and engine.step(), which cannot discard gradients; call engine.step() first"
+            )
+        if self._in_step and self._losses and not SteppedModule._said_kept and self.global_rank == 0:
+            SteppedModule._said_kept = True
+            native.warn(
+                "warning: zero_grad: called between a backward and the engine.step() that updates, so the gradients stay in the step; "
+                "call it before the first backward of a step"
             )
         self._residency.forget_gradients()
