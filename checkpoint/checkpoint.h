@@ -85,7 +85,7 @@ class CheckpointReader {
   // stored, has another shape or type, or does not match its checksum.
   void read(const Record& record) const;
   // Reads all records in this order while threads read ahead. Detects missing tensors before it writes the
-  // first record.
+  // first record. The error about a damaged file lists the other complete checkpoints of the folder.
   void read(std::span<const Record> records) const;
 
  private:
@@ -101,11 +101,15 @@ class CheckpointReader {
              std::span<const std::byte> held) const;
   void check_all(const Manifest::Name& tensor, const Part& part, std::vector<std::byte>& memory) const;
   void check_once(const Manifest::Name& tensor, const Part& part) const;
+  // The end of an error about a damaged checkpoint: other complete checkpoints of its folder.
+  std::string others() const;
   struct Fetch;
+  void require_stored(const Record& record) const;
   void plan(const Record& record, std::vector<Fetch>& fetches) const;
   void plan(const Record& record, Range window, const Part& part, std::vector<Fetch>& fetches) const;
   int64_t window_end(const Record& record, int64_t begin, const Manifest::Whole& whole) const;
   void read(std::span<const Record> records, ReadAhead::Reader reader) const;
+  void read_planned(std::span<const Record> records, ReadAhead::Reader reader) const;
   void fill(std::span<const Fetch> fetches, ReadAhead& ahead, std::vector<std::byte>& memory) const;
 
   mutable std::mutex mutex_;               // guards the members below

@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -87,11 +89,21 @@ CheckpointReader::CheckpointReader(const fs::path& dir, const std::string& tag) 
   try {
     manifest_ = Manifest::read(text_of(path_ / "manifest.json"));
   } catch (const Error& e) {
-    fail(Exit::checkpoint, "{}: damaged manifest: {}", (path_ / "manifest.json").string(), e.what());
+    fail(Exit::checkpoint, "{}: damaged manifest: {}{}", (path_ / "manifest.json").string(),
+         printable(e.what()), others());
   } catch (const std::exception&) {  // bad_alloc or length_error
-    fail(Exit::checkpoint, "{}: damaged manifest: it needs more memory than this machine has",
-         (path_ / "manifest.json").string());
+    fail(Exit::checkpoint, "{}: damaged manifest: it needs more memory than this machine has{}",
+         (path_ / "manifest.json").string(), others());
   }
+}
+
+std::string CheckpointReader::others() const {
+  std::vector<std::string> names = list_checkpoints(path_.parent_path());
+  std::erase(names, path_.filename().string());
+  for (std::string& name : names) name = printable(name);
+  return names.empty() ? fmt::format("; {} has no other complete checkpoint", path_.parent_path().string())
+                       : fmt::format("; load another checkpoint of {} with tag (complete: {})",
+                                     path_.parent_path().string(), fmt::join(names, ", "));
 }
 
 void CheckpointReader::check_files() const {

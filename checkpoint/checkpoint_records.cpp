@@ -6,6 +6,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/read_ahead.h"
+#include "core/printable.h"
 
 namespace cleave::checkpoint {
 namespace {
@@ -22,7 +23,7 @@ struct CheckpointReader::Fetch {
   Range stored;
 };
 
-void CheckpointReader::plan(const Record& record, std::vector<Fetch>& fetches) const {
+void CheckpointReader::require_stored(const Record& record) const {
   const auto at = manifest_.tensors.find({record.kind, record.tensor});
   require(at != manifest_.tensors.end(), Exit::checkpoint,
           "{}: {} of {} is missing; another model or optimizer wrote this checkpoint, or the parameter was "
@@ -34,10 +35,14 @@ void CheckpointReader::plan(const Record& record, std::vector<Fetch>& fetches) c
   require(at->second.dtype == record.dtype, Exit::checkpoint,
           "{}: {} of {} has the wrong type (got {}, expected {})", path_.string(), record.kind, record.tensor,
           name_of(at->second.dtype), name_of(record.dtype));
+}
+
+void CheckpointReader::plan(const Record& record, std::vector<Fetch>& fetches) const {
+  const Manifest::Whole& whole = manifest_.tensors.at({record.kind, record.tensor});
   const int64_t wanted = record.elements.numel();
   for (Range window{0, 0}; window.begin < wanted; window.begin = window.end) {
-    window.end = window_end(record, window.begin, at->second);
-    for (const Part& part : at->second.parts) plan(record, window, part, fetches);
+    window.end = window_end(record, window.begin, whole);
+    for (const Part& part : whole.parts) plan(record, window, part, fetches);
   }
 }
 
@@ -78,6 +83,16 @@ void CheckpointReader::read(std::span<const Record> records) const {
 }
 
 void CheckpointReader::read(std::span<const Record> records, ReadAhead::Reader reader) const {
+  for (const Record& r : records) require_stored(r);
+  try {
+    read_planned(records, reader);
+  } catch (const Error& e) {
+    if (e.exit() != Exit::checkpoint) throw;
+    fail(Exit::checkpoint, "{}{}", printable(e.what()), others());
+  }
+}
+
+void CheckpointReader::read_planned(std::span<const Record> records, ReadAhead::Reader reader) const {
   std::vector<Fetch> fetches;
   for (const Record& r : records) plan(r, fetches);
   std::vector<FilePiece> pieces;

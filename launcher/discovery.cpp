@@ -19,6 +19,7 @@ nlohmann::json parse_json(const Variables& v, const std::string& name) {
 }
 
 const std::vector<std::string> kTorchSet = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"};
+const std::vector<std::string> kNeeded = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};  // launcher/pod.h
 
 void set_master(comm::RankInfo& info, const std::string& master) {
   const size_t colon = master.rfind(':');
@@ -245,10 +246,11 @@ Discovery discover_ranks(const Environment& env, const RankOverrides& overrides)
   for (Rule rule : kRules)
     if (!info) info = rule(v);
   if (!info) {
-    const auto missing = v.missing(kTorchSet);
+    const auto missing = v.missing(kNeeded);
     require(!v.has("RANK") && !v.has("WORLD_SIZE") && !v.has("LOCAL_RANK"), Exit::usage,
-            "{}: {} {} missing; set all of them, or none for a single rank", fmt::join(kTorchSet, ", "),
-            fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are");
+            "{}: {} {} missing; set all of them, and LOCAL_RANK if a host has several ranks, or none for a "
+            "single rank",
+            fmt::join(kNeeded, ", "), fmt::join(missing, ", "), missing.size() == 1 ? "is" : "are");
     refuse_lone_sign(v, missing);
     info = comm::RankInfo{};
     if (v.number("SLURM_NTASKS", 1) > 1)

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "core/printable.h"
+#include "launcher/launch.h"
 
 namespace cleave::launcher {
 namespace {
@@ -195,7 +196,8 @@ std::string reason_of(const std::vector<Record>& records) {
 
 }  // namespace
 
-FlightReport flight_report(const std::vector<FlightRecord>& records, bool all_stacks) {
+FlightReport flight_report(const std::vector<FlightRecord>& records, const std::map<int, int>& exits,
+                           bool all_stacks) {
   FlightReport report;
   const Found found = compare(records);
   const int ranks = records.front().ranks;
@@ -207,6 +209,11 @@ FlightReport flight_report(const std::vector<FlightRecord>& records, bool all_st
     silent.erase(r.rank);
     text += fmt::format("rank {} on {}: {}\n", r.rank, r.host, line_of(r));
     if (crashed(r)) suspects.insert(r.rank);
+  }
+  for (const auto& [rank, exit] : exits) {
+    if (silent.erase(rank) == 0) continue;
+    text += fmt::format("{} and wrote no record\n", end_of_rank(rank, exit));
+    if (suspects.empty()) suspects.insert(rank);
   }
   if (suspects.empty()) suspects = found.differ;
   const auto waits = [&](int rank) {

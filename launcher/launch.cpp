@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -176,7 +177,11 @@ class Launch {
   void report_flights() {
     if (flight_folder_.empty() || !callbacks_.say) return;
     try {
-      const FlightReport report = flight_report(read_flight_records(flight_folder_));
+      std::map<int, int> exits;
+      for (const auto& [index, exit] : order_)
+        if (!std::count(killed_by_us_.begin(), killed_by_us_.end(), index))
+          exits[node_.ranks[size_t(index)].rank] = exit;
+      const FlightReport report = flight_report(read_flight_records(flight_folder_), exits);
       callbacks_.say(fmt::format("{}print it again with cleave report {}, with all stacks by --stacks",
                                  report.text, shell_quoted(flight_folder_)));
     } catch (const std::exception& e) {
@@ -262,8 +267,14 @@ class Launch {
       result.exits[size_t(index)] = exit;
       if (!std::count(killed_by_us_.begin(), killed_by_us_.end(), index)) own.emplace_back(index, exit);
     }
-    const int cause = lines_.who_said(cause_of(own), own);
+    int cause = lines_.who_said(cause_of(own), own);
     if (cause < 0) return result;
+    for (const auto& [index, exit] : own)
+      if (exit == result.exits[size_t(cause)] &&
+          node_.ranks[size_t(index)].rank == lines_.origin_of(size_t(cause))) {
+        cause = index;
+        break;
+      }
     result.exit = result.exits[size_t(cause)];
     result.cause = node_.ranks[size_t(cause)].rank;
     if (result.exit == int(Exit::rank_lost) && !stopped_.empty()) {
@@ -283,6 +294,11 @@ class Launch {
     if (error.empty() && on_terminal && result.exit <= int(Exit::data))
       return result;  // rank 0 has printed the reason
     result.message = end_of_rank(result.cause, result.exit) + (error.empty() ? "" : ": " + error);
+    if (const int left = left_before(cause, own); left >= 0) {
+      result.cause = node_.ranks[size_t(left)].rank;
+      result.message = fmt::format("{} while the others still ran; {}",
+                                   end_of_rank(result.cause, result.exits[size_t(left)]), result.message);
+    }
     return result;
   }
 

@@ -100,4 +100,7 @@ inline constexpr std::string_view kKilledOnRequest =
 // other rank (6) or a requested stop (75) yield to any other.
 int cause_of(const std::vector<std::pair<int, int>>& rank_and_exit);
 
+// Rank that ended without a failure before `cause` lost a rank, -1 if none: the others still waited for it.
+int left_before(int cause, const std::vector<std::pair<int, int>>& rank_and_exit);
+
 }  // namespace cleave::launcher

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "launcher/launch.h"
@@ -19,6 +20,15 @@ int cause_of(const std::vector<std::pair<int, int>>& rank_and_exit) {
   if (rank < 0) rank = first([](int exit) { return exit == kLost; });
   if (rank < 0) rank = first([](int exit) { return exit == kStopped; });
   return rank;
+}
+
+int left_before(int cause, const std::vector<std::pair<int, int>>& rank_and_exit) {
+  int left = -1;
+  for (const auto& [rank, exit] : rank_and_exit) {
+    if (rank == cause) return exit == int(Exit::rank_lost) ? left : -1;
+    if (left < 0 && (exit == 0 || exit == int(Exit::stopped))) left = rank;
+  }
+  return -1;
 }
 
 std::string end_of_rank(int rank, int exit) {

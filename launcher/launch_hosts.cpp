@@ -235,6 +235,9 @@ class HostsLaunch {
     for (int r = 0; r < world_; ++r)
       result.exits.push_back(exits_.count(r) ? exits_.at(r) : int(Exit::rank_lost));
     result.cause = lines_.who_said(cause_of(order_), order_);
+    if (const int origin = result.cause < 0 ? -1 : lines_.origin_of(size_t(result.cause));
+        exits_.count(origin) && exits_.at(origin) == exits_.at(result.cause))
+      result.cause = origin;
     const int exit = result.cause < 0 ? 0 : exits_.at(result.cause);
     if (lost_ && (exit == 0 || exit == int(Exit::rank_lost) || exit == int(Exit::stopped)))
       return lost_host(std::move(result));
@@ -253,6 +256,11 @@ class HostsLaunch {
     const std::string error = said == end ? lines_.error_of(size_t(result.cause), exit) : "";
     result.message = fmt::format("{}on {} {}{}{}", rank, host_of(result.cause), said.substr(rank.size()),
                                  error.empty() ? "" : ": ", error);
+    if (const int left = left_before(result.cause, order_); left >= 0) {
+      result.cause = left;
+      result.message = fmt::format("{} on {} while the others still ran; {}",
+                                   end_of_rank(left, exits_.at(left)), host_of(left), result.message);
+    }
     return result;
   }
 

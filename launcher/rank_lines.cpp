@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <charconv>
 
 namespace cleave::launcher {
 namespace {
@@ -80,6 +81,19 @@ std::string RankLines::error_of(size_t rank, int exit) const {
   if (killed && !last.marked) return {};
   const std::string error(without_rank(last.text));
   return error + advice_for(error);
+}
+
+int RankLines::origin_of(size_t rank) const {
+  for (std::string_view text = last_[rank].text;;) {
+    if (without_rank(text) != text) {
+      int origin = -1;
+      std::from_chars(text.data() + std::string_view("rank ").size(), text.data() + text.size(), origin);
+      return origin;
+    }
+    const size_t colon = text.find(": ");
+    if (colon == text.npos) return -1;
+    text.remove_prefix(colon + 2);
+  }
 }
 
 int RankLines::who_said(int cause, const std::vector<std::pair<int, int>>& rank_and_exit) const {

@@ -29,6 +29,9 @@ class RankLines {
   // Among these ranks with their exit codes, one that ended with the same code as `cause` and printed an
   // error; else `cause`.
   int who_said(int cause, const std::vector<std::pair<int, int>>& rank_and_exit) const;
+  // A rank may repeat the error of another ("rank 2: ...", also after other words with a colon): returns the
+  // number of that one, -1 if the error is its own.
+  int origin_of(size_t rank) const;
   // Whether a rank has said kStoppedEarly.
   bool stopped_early() const { return errors_.contains(kStoppedEarly); }
 

@@ -222,7 +222,7 @@ void print(const Json& j) {
 }
 
 int report_flights(const std::string& folder, bool stacks) {
-  std::fputs(launcher::flight_report(launcher::read_flight_records(folder), stacks).text.c_str(), stdout);
+  std::fputs(launcher::flight_report(launcher::read_flight_records(folder), {}, stacks).text.c_str(), stdout);
   return 0;
 }
 

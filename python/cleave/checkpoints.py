@@ -20,6 +20,14 @@ _OWN_LOADER = "training_data"  # name of the loader that initialize() creates
 _OPTIMIZER, _SCHEDULE, _STEPS = 1, 2, 4  # parts to load (CLEAVE_LOAD_ in cleave_c.h)
 
 
+def _why_empty(folder: str) -> str:
+    """Returns why a folder without the file `latest` has no checkpoint to load."""
+    if os.path.isdir(folder):
+        return "the file 'latest' is missing, so no checkpoint was loaded; select one with tag"
+    found = "not a folder" if os.path.exists(folder) else "does not exist"
+    return f"{found}, so no checkpoint was loaded; to resume, pass the folder of save_checkpoint"
+
+
 class SavedModule(SteppedModule):
     """An engine with steps and checkpoints."""
 
@@ -132,6 +140,8 @@ class SavedModule(SteppedModule):
             raise UsageError(f"save_checkpoint: wrong folder (got {save_dir!r}, expected a path)")
         self._leave_failed_backward()
         self._require_no_update_under_way()
+        self._structure.require_known(self._units, self._grouped)
+        self._residency.require_placeholders(reads=True)
         name = self._one_tag(str(tag or f"global_step{self.global_steps}"))
         self._saves_to = os.fspath(save_dir), client_state
         folder = self._folder_of_all(os.fspath(save_dir))
@@ -211,7 +221,7 @@ class SavedModule(SteppedModule):
         folder, self.data_iterator = os.fspath(load_dir), None
         if tag is None and not os.path.exists(os.path.join(folder, "latest")):
             if self.global_rank == 0:
-                native.warn(f"warning: {folder}: the file 'latest' is missing, so no checkpoint was loaded; select one with tag")
+                native.warn(f"warning: {folder}: {_why_empty(folder)}")
             return None, None
         self._follow_growth()
         with_optimizer = load_optimizer_states and not load_module_only

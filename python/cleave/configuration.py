@@ -17,6 +17,7 @@ from . import native
 from .errors import NotBuilt, UsageError
 
 _NEVER = 2**31 - 1
+_DEEPEST = 64  # levels of nested values (config_schema/json_text.cpp)
 _BASE64 = re.compile("[A-Za-z0-9+/_-]{60,}=*")  # at least as long as a small configuration; paths have a dot
 _ALIASES = {"bfloat16": "bf16"}  # other names of sections (config_schema/collect_keys.cpp)
 
@@ -94,18 +95,20 @@ class Configuration:
         return next((name for name in ("fp16", "bf16") if self.section(name).get("enabled")), "fp32")
 
 
-def _plain(value: Any, key: str = "") -> Any:
+def _plain(value: Any, key: str = "", depth: int = 0) -> Any:
     """Returns a value in types of JSON. Replaces infinity, which callers use for "never" and JSON does not have.
 
     Raises:
-        UsageError: JSON does not have the value; the message names its key.
+        UsageError: JSON does not have the value, or it is nested too deep; the message names its key.
     """
+    if depth > _DEEPEST:
+        raise UsageError(f"the configuration: nested deeper than {_DEEPEST} levels (at {key[:60]}...); remove levels")
     if isinstance(value, float) and math.isinf(value) and value > 0:
         return _NEVER
     if isinstance(value, Mapping):
-        return {str(name): _plain(item, f"{key}.{name}" if key else str(name)) for name, item in value.items()}
+        return {str(name): _plain(item, f"{key}.{name}" if key else str(name), depth + 1) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{key}[{i}]") for i, item in enumerate(value)]
+        return [_plain(item, f"{key}[{i}]", depth + 1) for i, item in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
         raise UsageError(f"{key}: not a finite number (got {value}, expected a number); correct the value in the ds_config")
     if value is None or isinstance(value, str | int | float):
@@ -148,7 +151,7 @@ def _of_file(path: str) -> Configuration:
     text, name = _text_of(path)
     try:
         given = json.loads(text)
-    except ValueError:  # comments or Hjson; the engine reports all other errors with their places
+    except (ValueError, RecursionError):  # comments or Hjson; the engine reports all other errors with their places
         given = json.loads(native.config_json(text, name) or "{}")
     return Configuration(text, name, given if isinstance(given, dict) else {})
 

@@ -46,6 +46,15 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
+def _order_of(name: str) -> str:
+    if name in ("backward", "step"):
+        return (
+            "all ranks must call engine.backward and engine.step equally often, with the same accumulation boundaries "
+            "(gradient_accumulation_steps, engine.set_gradient_accumulation_boundary)"
+        )
+    return f"call engine.{name} on all ranks, in the same order as engine.backward and engine.step"
+
+
 def names_the_call(call: Callable[_P, _R]) -> Callable[_P, _R]:
     """Adds the name of a collective method to its error if other ranks are, or may be, in another collective. They name theirs."""
 
@@ -55,12 +64,22 @@ def names_the_call(call: Callable[_P, _R]) -> Callable[_P, _R]:
             return call(*args, **kwargs)
         except CleaveError as error:
             if "ranks make different calls" in str(error):
-                error.args = (f"engine.{call.__name__}: {error}; call it on all ranks, in the same order as other methods",)
+                error.args = (f"engine.{call.__name__}: {error}; {_order_of(call.__name__)}",)
             elif isinstance(error, RankLost):
                 error.args = (f"engine.{call.__name__}: {error}",)
             raise
 
     return named
+
+
+def action_for(error: BaseException) -> str:
+    """Returns an action to add to an error of torch about a parameter that a rank has only a part of, else an empty string."""
+    if "more than one element of the written-to tensor" not in str(error):
+        return ""
+    return (
+        " If it is a parameter at ZeRO stage 3, change it inside zero.GatheredParameters with modifier_rank, or with "
+        "engine.load_module_state_dict or engine.set_parameter"
+    )
 
 
 _BY_CODE: dict[int, type[CleaveError]] = {2: UsageError, 3: OutOfMemory, 4: CheckpointError, 5: TrainingError, 6: RankLost}

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from . import devices, native
-from .errors import CleaveError
+from .errors import CleaveError, action_for
 
 _DEADLINE_S = 600.0
 _IN_TORCH = {"world": "WORLD_SIZE", "local_size": "LOCAL_WORLD_SIZE"}  # variables that torch scripts read, set if no launcher did
@@ -121,6 +121,8 @@ def _watch_exceptions() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         global _failure, _exit_code
+        if action := action_for(error):
+            error.args = (f"{error}{action}",)
         _failure = _failure or f"{kind.__name__}: {error}"
         before(kind, error, trace)
         if isinstance(error, CleaveError):

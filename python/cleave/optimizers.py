@@ -175,8 +175,17 @@ def check_groups(groups: list[dict[str, Any]]) -> None:
 
 
 def _rates(group: dict[str, Any]) -> native.Rates:
+    def number(key: str, value: Any) -> float:
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise UsageError(f"optimizer.param_groups: wrong {key} (got {value!r}, expected a number); assign a number") from None
+
     betas = group.get("betas") or (-1.0, -1.0)
-    return native.Rates(float(group["lr"]), float(betas[0]), float(betas[1]), float(group.get("weight_decay", 0.0)))
+    if not isinstance(betas, list | tuple) or len(betas) != 2:
+        raise UsageError(f"optimizer.param_groups: wrong betas (got {betas!r}, expected two numbers); assign a pair of numbers")
+    first, second = (number("betas", beta) for beta in betas)
+    return native.Rates(number("lr", group["lr"]), first, second, number("weight_decay", group.get("weight_decay", 0.0)))
 
 
 _INSTEAD = "call engine.step(), and leave out GradScaler (section fp16 scales the loss)"
@@ -292,7 +301,7 @@ class EngineOptimizer(torch.optim.Optimizer):
     def rates(self) -> list[native.Rates]:
         """Returns the current rates of the groups."""
         if self.outside:
-            return [native.Rates(float(self.param_groups[0]["lr"]))] * len(set(self.numbers))
+            return [native.Rates(_rates(self.param_groups[0]).lr)] * len(set(self.numbers))
         check_groups(self.param_groups)
         now = [_rates(group) for group in self.param_groups]
         return now if self._apart else native.rate_groups(self._began, now)[1]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from . import compiled, functions, memory_errors, native
+from . import compiled, functions, memory_errors, native, state_dicts
 from .arriving import ArrivingGradients
 from .errors import CleaveError, StepOrderError, TrainingError, UsageError
 from .functions import in_derivative
@@ -31,6 +31,7 @@ class Residency(ArrivingGradients):
         """Makes the parameters show the engine's memory, which already has their values. Collective."""
         super().__init__(module, engine, units, dtype, device)
         self._in_pass = self._own_pass = False
+        self._called = False  # inside `forward`
         self._kinds: dict[tuple[int, int, bool], int] = {}
         self.part = 0  # part of the module that passes belong to
         self._saved_hooks: Any = None
@@ -41,6 +42,7 @@ class Residency(ArrivingGradients):
             self.offload._register_deepspeed_module(module)
             functions.watch(self)
             compiled.watch(self)
+            self._handles += state_dicts.watch(self, module)
         self._watch_gradients()
 
     # ---- passes ----
@@ -77,6 +79,7 @@ class Residency(ArrivingGradients):
         another module saves for its backward, when this engine may have other weights in the memory.
         """
         self._require_whole()
+        self.require_placeholders()
         own = not self._in_pass and any(self.gathers[u] for u in units)
         if own:
             self.engine.begin_pass(OUTSIDE, False)
@@ -95,6 +98,8 @@ class Residency(ArrivingGradients):
     def forward(self, call: Callable[[], Any]) -> Any:
         """Runs the module. Hooks end the pass after an exception of the script, which may continue on all ranks."""
         self._require_whole()
+        self.require_placeholders()
+        self._called = True
         try:
             with memory_errors.explained(self.engine, self.device):
                 return call()
@@ -107,6 +112,8 @@ class Residency(ArrivingGradients):
                     "activation checkpointing; use torch.autograd.grad(..., create_graph=True), or leave the hooks out"
                 ) from error
             raise
+        finally:
+            self._called = False
 
     def _watch_parameters(self) -> None:
         for submodule in self.module.modules():
@@ -211,6 +218,8 @@ class Residency(ArrivingGradients):
 
     def _begin_forward(self, root: torch.nn.Module) -> None:
         self._require_whole()
+        if not self._called:
+            self.require_placeholders()
         hooks = functions.saving(self)
         hooks.__enter__()
         self._saved_hooks = hooks
@@ -274,6 +283,7 @@ class Residency(ArrivingGradients):
             creates_graph: the backward can be differentiated again.
         """
         self._require_whole()
+        self.require_placeholders()
         self.require_no_pass("backward")
         self._trains, self._creates_graph = trains, creates_graph and self.any_gathers
         self.engine.begin_pass(_BACKWARD if trains and not self.part else self._kind(None), last)
@@ -311,7 +321,7 @@ class Residency(ArrivingGradients):
                 submodule._parameters = dict(submodule._parameters)
         for slot in self.units.slots():
             if not self.gathers[slot.unit]:
-                slot.parameter.data = slot.parameter.data.clone() if keeps else self._hidden[slot]
+                slot.parameter.data = slot.parameter.data.clone() if keeps else self._placeholders.value_of(slot)
         self._views.clear()
         self._turned.clear()
         self._staying.clear()

@@ -177,7 +177,7 @@ class SavedWeights(ParameterViews):
 
     def parameter_at(self, tensor: torch.Tensor) -> torch.nn.Parameter | None:
         """Returns the gathered parameter that a tensor shows, or the one without values that it is."""
-        if tensor.layout == torch.strided and (hidden := self._hidden_at.get(tensor.data_ptr())) and tensor.shape == hidden.shape:
+        if tensor.layout == torch.strided and (hidden := self._placeholders.at(tensor.data_ptr())) and tensor.shape == hidden.shape:
             return hidden.parameter
         slot = self._slot_at(tensor)
         if slot is None or tensor.shape != slot.shape or tensor.stride() != slot.parameter.stride() or tensor.dtype != slot.parameter.dtype:

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
+from . import native
 from .batches import BatchedModule
 from .configuration import Configuration
 from .errors import StepOrderError, TrainingError, UsageError, names_the_call
 from .functions import is_of_level
 from .outputs import tensors_in
 from .partition import SameOnRanks
+from .structure import Structure
 
 
 class SteppedModule(BatchedModule):
@@ -20,6 +22,7 @@ class SteppedModule(BatchedModule):
 
     _asked = False  # inside backward() of any engine
     _scaled: float | None = None  # factor of scale() of any engine, until the backward of that loss
+    _said_kept = False  # a zero_grad of any engine has printed that gradients stay
     _recovers = True  # training continues after a backward that failed
     _failure = "an exception of the script"
     _loss: torch.Tensor | None = None  # loss that scale() of this engine multiplied
@@ -39,6 +42,7 @@ class SteppedModule(BatchedModule):
         self._micro_batch = int(self._value("train_micro_batch_size_per_gpu"))
         self._micro_batches = int(self._value("gradient_accumulation_steps"))
         self._managed = config.given.get("managed_gradient_accumulation") is not False  # False: each step() is a boundary
+        self._structure = Structure(self.module)
         self._same: SameOnRanks | None = None
         if self._partition and self.optimizer is not None:
             self._same = SameOnRanks(self.mp_world_size, self.device)
@@ -47,7 +51,10 @@ class SteppedModule(BatchedModule):
     def _require_loss(self, what: str, loss: Any) -> None:
         self._require_training(what)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            raise UsageError(f"{what}: wrong loss (got {type(loss).__name__}{list(getattr(loss, 'shape', []))}, expected a scalar tensor)")
+            shape = list(loss.shape) if isinstance(loss, torch.Tensor) else ""
+            raise UsageError(
+                f"{what}: wrong loss (got {type(loss).__name__}{shape}, expected one element); pass the mean of the micro-batch"
+            )
         if not loss.requires_grad:
             raise UsageError(f"{what}: the loss has no gradient; compute it from trained parameters and without no_grad")
 
@@ -293,6 +300,7 @@ class SteppedModule(BatchedModule):
 
     def _update(self, lr_kwargs: Mapping[str, Any]) -> None:
         assert self.optimizer is not None
+        self._structure.require_known(self._units, self._grouped)
         self._residency.require_views()
         self._residency.require_followed()
         self._shown.end_step()
@@ -333,7 +341,8 @@ class SteppedModule(BatchedModule):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Removes gradients that losses of other engines left, and those of parameters that the engine does not train.
 
-        If all backwards of the step ran inside `no_sync`, also discards their gradients.
+        If all backwards of the step ran inside `no_sync`, also discards their gradients. Otherwise gradients of earlier backwards of the
+        step stay, and the first call prints a warning.
 
         Raises:
             StepOrderError: after a backward that the script called itself; the engine cannot discard its gradients.
@@ -344,5 +353,11 @@ class SteppedModule(BatchedModule):
         if self._own:
             raise StepOrderError(
                 "zero_grad: called between loss.backward() and engine.step(), which cannot discard gradients; call engine.step() first"
+            )
+        if self._in_step and self._losses and not SteppedModule._said_kept and self.global_rank == 0:
+            SteppedModule._said_kept = True
+            native.warn(
+                "warning: zero_grad: called between a backward and the engine.step() that updates, so the gradients stay in the step; "
+                "call it before the first backward of a step"
             )
         self._residency.forget_gradients()

@@ -8,19 +8,12 @@ import torch
 from . import native
 from .errors import UsageError
 from .functions import level, outside_of_func
+from .placeholders import Placeholders
 from .units import ModuleUnits, Slot, ZeroParamStatus, describe, describe_shape
 
 TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _CONVERSIONS = {torch.float64: "double()", torch.float32: "float()", torch.float16: "half()", torch.bfloat16: "bfloat16()"}
 OUTSIDE = 0  # kind of passes outside of calls
-_AVAILABLE, _NOT_AVAILABLE = ZeroParamStatus.AVAILABLE, ZeroParamStatus.NOT_AVAILABLE
-
-
-class _Hidden(NamedTuple):
-    """A parameter and its value while this rank has a part of it."""
-
-    parameter: Any
-    value: torch.Tensor
 
 
 class _Shown(NamedTuple):
@@ -44,10 +37,7 @@ class ParameterViews:
         self.gathers = [engine.gathers(u) for u in range(count)]
         self.any_gathers = any(self.gathers)
         self._users, self._held = [0] * count, [False] * count
-        self._nothing = torch.full((len(units.slots()),), float("nan"), dtype=self.torch_dtype, device=device)
-        self._hidden = {slot: self._without_values(slot, nan) for slot, nan in zip(units.slots(), self._nothing, strict=True)}
-        self._hidden_at = {view.data_ptr(): slot for slot, view in self._hidden.items() if view.numel()}
-        self._hidden_of = [[_Hidden(slot.parameter, self._hidden[slot]) for slot in unit.slots] for unit in units.units]
+        self._placeholders = Placeholders(units, self.gathers, self.torch_dtype, device)
         self._views: dict[tuple[int, int], list[_Shown]] = {}
         self._turned: dict[tuple[Any, ...], torch.Tensor] = {}  # views of whole parameters with other strides, by address
         self._copied: set[int] = set()  # units with copies as parameters
@@ -66,7 +56,7 @@ class ParameterViews:
             if slot.has_bits:  # it may have no elements already
                 describe_shape(slot.parameter, slot.shape)
         for u in range(len(self.units.units)):
-            self._take_away(u)
+            self._placeholders.hide(u)
             if not self.gathers[u]:
                 self._show(u)
                 self.engine.release(u)
@@ -76,12 +66,6 @@ class ParameterViews:
         self._staying = [each for shown in self._views.values() for each in shown]
         trained = [shown.slot for shown in self._staying if shown.slot.trains and self.torch_dtype is not torch.float32]
         self._following = {slot: slot.parameter._version for slot in trained}
-
-    def _take_away(self, u: int) -> None:
-        """Removes the values of a unit's parameters."""
-        for parameter, hidden in self._hidden_of[u]:
-            parameter.data = hidden
-            parameter.ds_status = _NOT_AVAILABLE
 
     def _show(self, u: int, copied: bool = False) -> None:
         """Acquires a unit and makes its parameters views of its memory, or copies."""
@@ -97,7 +81,7 @@ class ParameterViews:
         at = self._at
         for parameter, value, address, slot in shown:
             parameter.data = value
-            parameter.ds_status = _AVAILABLE
+            parameter.ds_status = ZeroParamStatus.AVAILABLE
             at[address] = slot
         self._shown[u] = shown
 
@@ -114,12 +98,6 @@ class ParameterViews:
             self._high = max(self._high, *(address + slot.nbytes for address, slot in zip(addresses, slots, strict=True)))
         return shown
 
-    @staticmethod
-    def _without_values(slot: Slot, nan: torch.Tensor) -> torch.Tensor:
-        """Returns the value of a parameter that this rank has a part of. Other types than floating-point numbers have no NaN to show
-        that: a tensor without elements makes uses fail."""
-        return slot.parameter.detach().new_empty(0, device=nan.device) if slot.has_bits else nan.expand(slot.shape)
-
     def _view(self, slot: Slot, address: int) -> torch.Tensor:
         """Returns a parameter at an address of the engine's memory."""
         if not slot.has_bits:
@@ -132,7 +110,7 @@ class ParameterViews:
         for _, _, address, _ in self._shown[u]:  # a script may have replaced the data of a parameter
             del self._at[address]
         self._shown[u] = []
-        self._take_away(u)
+        self._placeholders.hide(u)
         if u in self._copied:
             self._copied.discard(u)
         else:
@@ -146,6 +124,11 @@ class ParameterViews:
         """Makes parameters whose data a script replaced views of the engine's memory again."""
         for shown in self._replaced():
             shown.parameter.data = shown.value
+
+    def require_placeholders(self, reads: bool = False) -> None:
+        """Checks that no script changed parameters that this rank has only a part of. reads: find every change; waits on a GPU."""
+        if self.any_gathers:
+            self._placeholders.require_unchanged(self._users, reads or self.device.type == "cpu")
 
     def require_views(self) -> None:
         """Checks that no script replaced the data of a parameter."""
@@ -195,13 +178,17 @@ class ParameterViews:
 
     def require_values(self, parameters: Iterable[Any]) -> None:
         """Checks that parameters are whole, so that copies of them have values."""
-        for parameter in parameters:
-            slot = self.units.of_parameter.get(id(parameter))
-            if slot is not None and self.gathers[slot.unit] and not self._users[slot.unit]:
+        for name in map(self.hidden_name, parameters):
+            if name:
                 raise UsageError(
-                    f"{slot.name}: this rank has only a part of it, so a copy would have no values; copy or save the module inside "
+                    f"{name}: this rank has only a part of it, so a copy would have no values; copy or save the module inside "
                     "zero.GatheredParameters(module.parameters())"
                 )
+
+    def hidden_name(self, parameter: Any) -> str | None:
+        """Returns the name of a parameter that has no values now, else None."""
+        slot = self.units.of_parameter.get(id(parameter))
+        return slot.name if slot is not None and self.gathers[slot.unit] and not self._users[slot.unit] else None
 
     def _take(self, u: int, copied: bool = False) -> None:
         if self.gathers[u] and not self._users[u]:

@@ -86,6 +86,14 @@ TEST(FlightReport, NamesACrashedRankAndRanksWithoutARecord) {
   EXPECT_TRUE(has(crash.text, "rank 2 wrote no record")) << crash.text;
 }
 
+TEST(FlightReport, NamesARankThatEndedByItself) {
+  const FlightReport report = flight_report({record(0, 3, true), record(2, 3, true)}, {{1, 3}});
+  EXPECT_EQ(report.suspects, std::vector<int>{1});
+  EXPECT_TRUE(has(report.text, "rank 1 ended with exit code 3 and wrote no record\n")) << report.text;
+  EXPECT_TRUE(has(report.text, "look at rank 1\n")) << report.text;
+  EXPECT_FALSE(has(report.text, "not reached yet")) << report.text;
+}
+
 TEST(FlightReport, DoesNotBlameARankOfARunningJobForAShortWait) {
   FlightRecord busy = record(0, 2, true, "SIGQUIT"), next = record(1, 2, false, "SIGQUIT");
   busy.calls.back().entered_us = 39'900'000;

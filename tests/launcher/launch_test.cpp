@@ -299,6 +299,34 @@ TEST(Launch, FindsTheCauseAmongTheExits) {
   EXPECT_EQ(cause_of({{1, 75}, {0, 6}, {2, 3}}), 2);
 }
 
+TEST(Launch, NamesARankThatLeftWhileTheOthersWaitedForIt) {
+  for (const char* code : {"0", "75"}) {
+    const Ran ran = run(shell(
+        3, fmt::format("[ $RANK = 1 ] && exit {}; sleep 0.5; echo 'error: rank 1 ended' >&2; exit 6", code)));
+    EXPECT_EQ(ran.result.exit, 6);
+    EXPECT_EQ(ran.result.cause, 1);
+    EXPECT_TRUE(ran.result.message.starts_with(
+        fmt::format("rank 1 ended with exit code {} while the others still ran; rank ", code)))
+        << ran.result.message;
+  }
+  // Each has another cause.
+  EXPECT_EQ(left_before(0, {{1, 0}, {2, 9}, {0, 9}}), -1);
+  EXPECT_EQ(left_before(0, {{2, 6}, {0, 6}, {1, 0}}), -1);
+  EXPECT_EQ(left_before(-1, {{1, 0}, {0, 0}}), -1);
+  EXPECT_EQ(left_before(0, {{2, 75}, {1, 0}, {0, 6}}), 2);
+}
+
+TEST(Launch, NamesTheRankWhoseErrorAnotherRepeats) {
+  const std::string traceback = "echo 'Traceback (most recent call last):'; echo '  File \"a\"'; echo '";
+  const Ran ran =
+      run(shell(2, "exec >&2; [ $RANK = 0 ] && { sleep 0.3; " + traceback +
+                       "cleave.errors.CheckpointError: /full: cannot be written'; exit 4; }; " + traceback +
+                       "cleave.errors.CheckpointError: rank 0: /full: cannot be written'; exit 4"));
+  EXPECT_EQ(ran.result.cause, 0);
+  EXPECT_EQ(ran.result.message,
+            "rank 0 ended with exit code 4: cleave.errors.CheckpointError: /full: cannot be written");
+}
+
 TEST(Launch, EndsOtherRanksWhenOneFails) {
   // The first rank ignores SIGTERM and leaves a child process.
   LaunchOptions options = shell(2, "[ $RANK = 1 ] && exit 7; trap '' TERM; sleep 60 & sleep 60; sleep 60");

@@ -104,5 +104,19 @@ TEST(RankLines, AdviseOnAMissingModule) {
   EXPECT_NE(lines.error_of(1, 1).find("'torch'; install it"), std::string::npos) << lines.error_of(1, 1);
 }
 
+TEST(RankLines, ARepeatedErrorNamesTheRankWhereItBegan) {
+  const std::pair<const char*, int> texts[] = {{"error: rank 12: /full: cannot be written\n", 12},
+                                               {"error: /full: cannot be written\n", -1},
+                                               {"error: rank 3 failed: deadline\n", -1},
+                                               {"error: frank 2: text\n", -1},
+                                               {"error: config: rank 1: text\n", 1},
+                                               {"error: a file: not saved: rank 1: text\n", 1}};
+  for (const auto& [text, origin] : texts) {
+    RankLines lines(1);
+    lines.take(0, text, true);
+    EXPECT_EQ(lines.origin_of(0), origin) << text;
+  }
+}
+
 }  // namespace
 }  // namespace cleave::launcher

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,28 @@ def inside_no_sync(stage: int, more: dict[str, Any]) -> dict[str, Any]:
             (models.loss(pair.plain, models.batch(0, micro, rank)) / (micros * engine.world_size)).backward()
     pair.theirs.step()
     return {"far": far, "apart": pair.apart(), "zero": norms, "discarded": discarded, "early": early, "steps": engine.global_steps}
+
+
+def zeroed_within_a_step(stage: int) -> dict[str, Any]:
+    """Returns the number of warnings of zero_grad outside of steps and within several, and whether the gradients stay."""
+    pair = Pair(lambda: models.seeded(models.Mlp), stage, gradient_accumulation_steps=2)
+    engine, counts = pair.engine, []
+    for between in (False, True, True):
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            engine.zero_grad()
+            for micro in range(2):
+                engine.backward(models.loss(engine, models.batch(0, micro, engine.global_rank)))
+                if between:
+                    engine.optimizer.zero_grad()
+                engine.step()
+        counts.append(said.getvalue().count("warning: zero_grad: "))
+        pair.theirs.zero_grad()
+        for micro in range(2):
+            for rank in range(engine.world_size):
+                (models.loss(pair.plain, models.batch(0, micro, rank)) / (2 * engine.world_size)).backward()
+        pair.theirs.step()
+    return {"counts": counts, "apart": pair.apart()}
 
 
 def unused_inside_no_sync() -> list[float]:

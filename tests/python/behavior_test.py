@@ -39,6 +39,12 @@ class InsideNoSync(unittest.TestCase):
                 self.assertEqual([got["discarded"], got["steps"], got["zero"]], [True, 1, [[]] * 4], case)
                 self.assertIn("or inside no_sync call deepspeed.utils.safe_get_full_grad", got["early"])
 
+    def test_gradients_stay_in_a_step_outside_of_it_and_the_first_call_says_so(self) -> None:
+        for stage in (0, 2, 3):
+            for rank, got in enumerate(ranks.answers(2, CASES, "zeroed_within_a_step", stage)):
+                self.assertEqual(got["counts"], [0, 1 if rank == 0 else 0, 0], f"stage {stage}")
+                self.assertLess(got["apart"], CLOSE, f"stage {stage}")
+
     def test_a_parameter_without_use_has_gradient_zero(self) -> None:
         for first, first_rarely, second, second_rarely in ranks.answers(2, CASES, "unused_inside_no_sync"):
             self.assertAlmostEqual(first, first_rarely, 5)

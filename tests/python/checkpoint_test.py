@@ -213,6 +213,11 @@ class Faults(unittest.TestCase):
             self.assertRegex(seen["no space"], "^CheckpointError: .*(too large|space)")
             self.assertEqual(seen["left"], ["latest", "whole"])
             self.assertRegex(seen["cut"], "^CheckpointError: .*cut/")
+            self.assertEqual(len(seen["damaged"]), 4)
+            others = r"\(complete: (whole|cut|whole, cut|cut, whole)\)$"
+            for fault, said in {"cut": seen["cut"], **seen["damaged"]}.items():
+                self.assertRegex(said, rf"; load another checkpoint of {self.folder} with tag {others}", fault)
+                self.assertNotRegex(said, r"[\x00-\x1f]", fault)
             self.assertEqual(seen["again"], seen["before"])
         ended = ranks.run(2, "fault_cases", "loads", self.folder, "cut", timeout=60)
         self.assertEqual(ended.code, 4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from typing import Any
 
@@ -29,6 +30,15 @@ def hangs() -> None:
     _step(engine, 0)
     if engine.global_rank == 1:
         time.sleep(20)
+    _step(engine, 1)
+
+
+def leaves(code: int) -> None:
+    """One rank ends its script while the other trains."""
+    engine = _engine(2)
+    _step(engine, 0)
+    if engine.global_rank == 1:
+        sys.exit(code)
     _step(engine, 1)
 
 

@@ -28,6 +28,15 @@ class Failures(unittest.TestCase):
         self.assertRegex(ended.output, r"in hangs\b")
         self.assertEqual(sorted(p.name for p in pathlib.Path(self.folder.name).iterdir()), ["rank-0.json", "rank-1.json"])
 
+    def test_a_rank_that_ends_its_script_early_is_the_cause(self) -> None:
+        for code in (0, 3):
+            ended = ranks.run(2, CASES, "leaves", code, timeout=90)
+            self.assertEqual(ended.code, 3 if code else 6, ended.output)
+            self.assertIn(f"rank 1 ended with exit code {code} and wrote no record", ended.output)
+            self.assertIn("look at rank 1\n", ended.output)
+            while_others = " while the others still ran; rank 0 " if code == 0 else ""
+            self.assertIn(f"rank 1 ended with exit code {code}{while_others}", ended.output.splitlines()[-1])
+
     def test_a_signal_records_and_the_training_continues(self) -> None:
         ended = ranks.run(2, CASES, "records", timeout=90)
         self.assertEqual(ended.code, 0, ended.output)

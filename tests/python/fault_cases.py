@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -70,9 +71,35 @@ def survives(folder: str) -> dict[str, Any]:
     engine._job.barrier()
     before = _step(engine, 2)
     cut = plain.said_of(lambda: engine.load_checkpoint(folder, "cut"))
+    damaged = {fault: _said_of_damaged(engine, folder, fault) for fault in ("flipped", "missing", "manifest", "escapes")}
     engine.load_checkpoint(folder, "whole")
     _step(engine, 1)
-    return {"no space": no_space, "left": left, "cut": cut, "before": before, "again": _step(engine, 2)}
+    return {"no space": no_space, "left": left, "cut": cut, "before": before, "again": _step(engine, 2), "damaged": damaged}
+
+
+def _said_of_damaged(engine: Any, folder: str, fault: str) -> str:
+    """Returns the error of loading a checkpoint with a fault."""
+    tag = Path(folder, f"damaged-{fault}")
+    if engine.global_rank == 0:
+        shutil.copytree(Path(folder, "whole"), tag)
+        [first, *_] = sorted(tag.glob("*.safetensors"))
+        manifest = tag / "manifest.json"
+        if fault == "flipped":
+            data = bytearray(first.read_bytes())
+            data[-5] ^= 8
+            first.write_bytes(data)
+        elif fault == "missing":
+            first.unlink()
+        elif fault == "manifest":
+            manifest.write_bytes(manifest.read_bytes()[:-100])
+        elif fault == "escapes":
+            manifest.write_bytes(b'{"\x1b[31mred\x07": ' + manifest.read_bytes()[1:])
+    engine._job.barrier()
+    said = plain.said_of(lambda: engine.load_checkpoint(folder, tag.name))
+    engine._job.barrier()
+    if engine.global_rank == 0:
+        shutil.rmtree(tag)
+    return said
 
 
 def saves_behind_its_end(folder: str) -> None:

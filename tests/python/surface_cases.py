@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import itertools
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import cleave as deepspeed
@@ -52,6 +55,14 @@ def _mistake(which: str, folder: str) -> None:
         deepspeed.initialize(model=module, config=config(0, scheduler={"type": [1]}))
     if what == "value":
         deepspeed.initialize(model=module, config=config(0, optimizer={"type": "NAdam", "params": {"lr": -1}}))
+    if what == "deep":
+        deepspeed.initialize(model=module, config=config(0, cleave=functools.reduce(lambda below, _: {"a": [below]}, range(3000), {})))
+    if what == "deep file":
+        deepspeed.initialize(model=module, config=_written(folder, b'{"cleave": ' + b"[" * 100_000))
+    if what in ("rate", "betas"):
+        engine, optimizer, *_ = deepspeed.initialize(model=module, config=config(stage))
+        optimizer.param_groups[0]["lr" if what == "rate" else "betas"] = "x"
+        steps(engine, 1)
     if what == "leaf":
         deepspeed.initialize(model=module, config=config(0, zero_optimization={"leaf_module": {"classes": 5}}))
     if what == "twice":
@@ -80,6 +91,8 @@ def _mistake(which: str, folder: str) -> None:
         engine.scale(engine(models.batch(0, 0, 0)[0]))
     if what == "backward":
         engine.backward([loss])
+    if what == "text":
+        engine.backward("loss")
     if what == "no gradient":
         engine.scale(loss.detach())
     if what == "step alone":
@@ -274,6 +287,26 @@ def other_names(folder: str) -> list[Any]:
         out.append([str(parameter.dtype), loss.item(), engine.bfloat16_enabled(), engine.zero_gather_16bit_weights_on_model_save()])
         engine.destroy()
     return out
+
+
+def nothing_to_load(folder: str) -> list[str]:
+    """Returns the warnings of loads from a folder without checkpoints, a file and a missing folder."""
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(1))[0]
+    Path(folder, "file").write_text("text")
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        for path in (folder, f"{folder}/file", f"{folder}/missing"):
+            assert engine.load_checkpoint(path) == (None, None)
+    return [line.removeprefix(f"warning: {folder}") for line in said.getvalue().splitlines()]
+
+
+def steps_unequally() -> None:
+    """One rank updates earlier than the other."""
+    engine = deepspeed.initialize(model=models.seeded(models.Mlp), config=config(1))[0]
+    engine.set_gradient_accumulation_boundary(engine.global_rank == 1)
+    engine.backward(models.loss(engine, models.batch(0, 0, engine.global_rank)))
+    engine.step()
+    engine.save_checkpoint("unused")
 
 
 def refused() -> None:

@@ -132,14 +132,25 @@ class Surface(unittest.TestCase):
             "dotted": ["UsageError", "optimizer.type: conflicts with optimizer (got 3, expected a dictionary); leave one out"],
             "scheduler": ["UsageError", "scheduler.type: expected one of ", "got a list of 1"],
             "value": ["NotBuilt", "optimizer.params: not accepted by torch.optim.NAdam: Invalid learning rate: -1"],
+            "deep": ["UsageError", "the configuration: nested deeper than 64 levels (at cleave.a[0].a[0]", "; remove levels"],
+            "deep file": ["UsageError", "nested deeper than 64 levels"],
+            "rate": ["UsageError", "optimizer.param_groups: wrong lr (got 'x', expected a number); assign a number"],
+            "betas": ["UsageError", "optimizer.param_groups: wrong betas (got 'x', expected two numbers); assign a pair of numbers"],
             "leaf": ["UsageError", "zero_optimization.leaf_module.classes: wrong type (got 5, expected a list of strings)"],
             "twice": ["UsageError", "config: conflicts with args.deepspeed_config"],
             "groups": [
                 "NotBuilt",
                 'with different momentum are not supported (got 0.0 and 0.1); use one value, or "zero_allow_untested_optimizer": true',
             ],
-            "scale": ["UsageError", "scale: wrong loss (got Tensor[4, 5], expected a scalar tensor)"],
-            "backward": ["UsageError", "backward: wrong loss (got list[], expected a scalar tensor)"],
+            "scale": [
+                "UsageError",
+                "scale: wrong loss (got Tensor[4, 5], expected one element); pass the mean of the micro-batch",
+            ],
+            "backward": [
+                "UsageError",
+                "backward: wrong loss (got list, expected one element); pass the mean of the micro-batch",
+            ],
+            "text": ["UsageError", "backward: wrong loss (got str, expected one element); pass the mean of the micro-batch"],
             "no gradient": ["UsageError", "scale: the loss has no gradient"],
             "arguments": ["NotBuilt", "not accepted by torch.optim.NAdam: ", "unexpected keyword argument 'speed'"],
             "unused": ["UsageError", "never.weight, never.bias: got no gradient; ", "ignore_unused_parameters to true"],
@@ -169,6 +180,18 @@ class Surface(unittest.TestCase):
     def test_a_destroyed_engine_names_the_action(self) -> None:
         [said] = ranks.answers(1, CASES, "destroyed")
         self.assertIn("engine: was destroyed; call initialize again with the module for a new engine", said)
+
+    def test_a_load_without_a_checkpoint_says_why(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            [said] = ranks.answers(1, CASES, "nothing_to_load", folder)
+        instead = "so no checkpoint was loaded; to resume, pass the folder of save_checkpoint"
+        empty = ": the file 'latest' is missing, so no checkpoint was loaded; select one with tag"
+        self.assertEqual(said, [empty, f"/file: not a folder, {instead}", f"/missing: does not exist, {instead}"])
+
+    def test_ranks_that_step_unequally_get_the_names_of_the_methods(self) -> None:
+        ended = ranks.run(2, CASES, "steps_unequally", timeout=60)
+        self.assertNotEqual(ended.code, 0)
+        self.assertRegex(ended.output, r"ranks make different calls: .*; (all ranks must call engine\.backward and|call engine\.save_che)")
 
     def test_a_rank_that_saves_alone_names_its_call(self) -> None:
         ended = ranks.run(2, CASES, "saves_on_rank_0", 1, 20, timeout=60)
