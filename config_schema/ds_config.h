@@ -212,8 +212,10 @@ struct DsConfig {
   bool tune_products = true;               // measure GPU products at the first use of a shape
   std::string product_choices;             // metrics of an earlier run with choices to reuse; empty: none
   NonFinite non_finite = NonFinite::stop;  // of steps in fp32 and bf16
-  int64_t non_finite_limit = 10;           // skipped in a row
-  std::string http;                        // address of the page of a run; empty: none
+  int64_t non_finite_limit = 10;           // skipped in a row, or rolled back
+  double loss_spike = 0;                   // factor over the median of the last losses; 0: off
+  int64_t loss_spike_steps = 50;           // number of these losses
+  std::string http;  // address of the page of a run; empty: none
   bool bf16_enabled = false;
   bool check_grad_overflow = true;        // bf16
   Precision precision = Precision::fp32;  // resolved from fp16.enabled and bf16.enabled

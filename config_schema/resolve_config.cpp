@@ -5,6 +5,7 @@
 #include "config_schema/reading.h"
 
 namespace cleave::config {
+
 namespace {
 
 void resolve_precision(Reading& r) {
@@ -200,6 +201,18 @@ void resolve_fp8(Reading& r) {
 
 // DeepSpeed logs collectives whenever the section exists, regardless of `enabled`; here false means
 // off.
+void resolve_non_finite(Reading& r) {
+  const DsConfig& c = r.result.config;
+  if (c.loss_spike > 0 && c.loss_spike <= 1)
+    r.error_at(
+        "cleave.loss_spike",
+        fmt::format("expected a factor above 1 over the median loss, or 0 for off, got {:g}", c.loss_spike));
+  if (c.non_finite == NonFinite::roll_back && r.options.front == Front::scripts)
+    r.error_at("cleave.non_finite",
+               "\"roll_back\" is not supported in a PyTorch script, because the script owns the data and the "
+               "loop, only in cleave train; set \"skip\" or \"stop\"");
+}
+
 void resolve_comms_logger(Reading& r) {
   const Given* section = r.entry("comms_logger");
   const bool there = section && section->value->kind == JsonValue::Kind::object;
@@ -212,6 +225,7 @@ void resolve_comms_logger(Reading& r) {
 void resolve_config(Reading& reading) {
   resolve_trainer_options(reading);
   resolve_precision(reading);
+  resolve_non_finite(reading);
   resolve_axes(reading);
   resolve_zero(reading);
   resolve_gradients(reading);

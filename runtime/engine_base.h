@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -123,6 +124,10 @@ class EngineBase {
   MemoryTable memory_peak() const;
   comm::CommBytes comm_bytes() const;  // bytes that this rank sent since construction
   std::vector<std::pair<RankGroup, comm::CommBytes>> comm_bytes_by_group() const;
+
+  // Errors and warnings of bad steps name samples by this function: those of a micro-batch, or of the whole
+  // step without one. Give the same function on all ranks.
+  void name_samples(std::function<std::string(const std::optional<MicroPlace>& micro)> samples);
 
   // Names of the saved kinds of a parameter: "master", then the optimizer's state names.
   std::vector<std::string> kinds() const;

@@ -1,13 +1,17 @@
 #include "app/run/before_run.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "app/output_paths.h"
 #include "app/published_model.h"
 #include "app/run/many_calls.h"
 #include "app/run/resume_check.h"
+#include "app/run/roll_back.h"
 #include "app/run/train_paths.h"
 #include "core/build.h"
+#include "core/units.h"
 #include "core/warnings.h"
 #include "device/gpu_problems.h"
 #include "kernels/choices.h"
@@ -20,6 +24,9 @@ namespace cleave::app {
 void BeforeRun::check_plan(const Planner& planner, const RunData& data) {
   const comm::RankInfo& me = job_.info();
   paths_of(wanted_, config_, me.world).require_distinct();
+  require(!wanted_.output.empty() || !rolls_back(config_), Exit::usage,
+          "cleave.non_finite: \"roll_back\" needs checkpoints (got no --output, expected a folder); give "
+          "--output, or set \"skip\" or \"stop\"");
   if (!config_.product_choices.empty())
     kernels::Choices::of_process().replay(monitor::choices_in(config_.product_choices));
   const DataPlace place = data_place(config_, me.rank, me.world);

@@ -29,6 +29,7 @@ struct RunParts {
   Best best;             // evaluation so far
   nlohmann::json facts;  // entry of this run in checkpoints
   std::optional<Recorder> recorder = {};
+  int64_t skipped = 0;  // steps whose data this run skipped before it was resumed (app/run/roll_back.h)
 };
 
 }  // namespace cleave::app

@@ -73,6 +73,8 @@ ROWS = {
     "data_types.grad_accum_dtype": ("memory", "bf16", "fp32", {"bf16": {"enabled": True}}, 1),
     "cleave.non_finite": ("code", "stop", "skip", optimizer("SGD", lr=1e30), 1),
     "cleave.non_finite_limit": ("code", 1, 100, {**optimizer("SGD", lr=1e30), "cleave": {"non_finite": "skip"}}, 1),
+    "cleave.loss_spike": ("code", 0, 1.001, {**optimizer("AdamW", lr=1.0), "cleave": {"loss_spike_steps": 1}}, 1),
+    "cleave.loss_spike_steps": ("code", 1, 100, {**optimizer("AdamW", lr=1.0), "cleave": {"loss_spike": 1.001}}, 1),
     "cleave.http": ("code", "0", "no address", {}, 1),
     "tensorboard.enabled": ("files", False, True, {"tensorboard": {"output_path": "$DIR"}}, 1),
     "tensorboard.output_path": ("files", "$DIR/a", "$DIR/b", {"tensorboard": {"enabled": True}}, 1),
