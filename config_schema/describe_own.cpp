@@ -21,6 +21,17 @@ void describe_lora(Keys& k, LoraConfig& c) {
   k.refused("modules_to_save", "l?=null", "adapters do not train other layers", "[]");
 }
 
+void describe_record_steps(Keys& k, RecordSteps& c) {
+  k.section("cleave.record_steps", "records of steps, which cleave replay computes again", Front::train);
+  k.honoured("interval", &c.interval, "records steps divisible by this number, in the output folder; 0: off")
+      .at_least(0);
+  k.honoured("ranks", &c.ranks, "numbers of the ranks that record, such as 0,3; empty: all")
+      .inert_if(c.interval == 0, "cleave.record_steps.interval is 0");
+  k.honoured("keep", &c.keep, "number of newest recorded steps to keep")
+      .at_least(1)
+      .inert_if(c.interval == 0, "cleave.record_steps.interval is 0");
+}
+
 void describe_fp8(Keys& k, DsConfig& c) {
   k.section("cleave.fp8", "FP8 matrix products in the linear layers of transformer blocks");
   k.honoured("scaling", &c.fp8.scaling,
@@ -177,6 +188,7 @@ void describe_own(Keys& k, DsConfig& c) {
              "metrics for "
              "Prometheus (/metrics); an address of other hosts requires CLEAVE_HTTP_TOKEN");
   describe_lora(k, c.lora);
+  describe_record_steps(k, c.record_steps);
   describe_fp8(k, c);
   describe_mlflow(k, c.mlflow);
 }

@@ -6,6 +6,11 @@
 
 namespace cleave::config {
 
+bool RecordSteps::records(int rank) const {
+  return interval > 0 &&
+         (ranks.empty() || ("," + ranks + ",").find(fmt::format(",{},", rank)) != std::string::npos);
+}
+
 namespace {
 
 void resolve_precision(Reading& r) {
@@ -213,6 +218,16 @@ void resolve_non_finite(Reading& r) {
                "loop, only in cleave train; set \"skip\" or \"stop\"");
 }
 
+// The number of ranks is checked when the job is known.
+void resolve_record_steps(Reading& r) {
+  const std::string& ranks = r.result.config.record_steps.ranks;
+  const bool numbers = ranks.find_first_not_of("0123456789,") == std::string::npos &&
+                       ("," + ranks + ",").find(",,") == std::string::npos;
+  if (!ranks.empty() && !numbers)
+    r.error_at("cleave.record_steps.ranks",
+               fmt::format("expected numbers of ranks, such as \"0,3\", got \"{}\"", ranks));
+}
+
 void resolve_comms_logger(Reading& r) {
   const Given* section = r.entry("comms_logger");
   const bool there = section && section->value->kind == JsonValue::Kind::object;
@@ -233,6 +248,7 @@ void resolve_config(Reading& reading) {
   resolve_scheduler(reading);
   resolve_checkpointing(reading);
   resolve_comms_logger(reading);
+  resolve_record_steps(reading);
   resolve_lora(reading);
   resolve_fp8(reading);
 }

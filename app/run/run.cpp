@@ -154,6 +154,8 @@ Exit Run::train() {
                  .best = Best({wanted_.patience, wanted_.threshold}),
                  .facts = run_facts(wanted_, model_, read_.config, data_.training())};
   engine_->name_samples([&](const auto& micro) { return samples_of(parts, micro); });
+  parts.step_recorder = step_recorder_.get();
+  if (step_recorder_) step_recorder_->engine_is_made(parts.facts);
   begin(parts);
   if (!wanted_.record.folder.empty()) parts.recorder.emplace(wanted_.record, *engine_, job_.first());
   const Exit end = Loop(parts).run();
@@ -162,13 +164,16 @@ Exit Run::train() {
 }
 
 void Run::make_engine() {
+  if (read_.config.record_steps.interval > 0)
+    step_recorder_ = std::make_unique<StepRecorder>(wanted_, read_, job_, watch_.world(),
+                                                    [this](const std::string& text) { watch_.say(text); });
   engine_ = std::make_unique<runtime::Engine>(
       read_.config,
       [this](const model::Axes& axes) {
         return model::make_model(model_, runtime::model_dtype(read_.config), wanted_.model.seq_len,
                                  wanted_.model.model, axes);
       },
-      watch_.world(),
+      step_recorder_ ? step_recorder_->ranks() : watch_.world(),
       runtime::EngineOptions{.seed = wanted_.seed,
                              .limits = memory_limits(wanted_.ranks),
                              .device = job_.device(),

@@ -51,7 +51,11 @@ runtime::StepResult TrainingSteps::train_or_save(std::span<const Batch> batches,
                                                  const std::function<void(int)>& begins) {
   try {
     if (run_.recorder) run_.recorder->begin_step();
+    StepRecorder* const recorded =
+        run_.step_recorder && run_.step_recorder->records(run_.engine.step()) ? run_.step_recorder : nullptr;
+    if (recorded) saving_.finish(), recorded->begin(run_.engine, batches);
     const runtime::StepResult result = run_.engine.train_batch(batches, begins);
+    if (recorded) recorded->end(run_.engine, result);
     if (run_.recorder) run_.recorder->end_step(result);
     return result;
   } catch (const Error& e) {

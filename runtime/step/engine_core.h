@@ -69,6 +69,7 @@ struct EngineCore {
   void pause(std::span<const std::string> names);
   // Returns the position with the missed updates of all parameters. Collective over the pipe.
   TrainingState position();
+  std::map<std::string, int64_t> own_missed() const;  // those of this rank's parameters
   optim::Rates next_rates() const;
   // Continues at a position. `fresh`: parameters whose optimizer state is new, so they missed all updates.
   void set_position(const TrainingState& to, std::span<const std::string> fresh = {});
@@ -132,12 +133,12 @@ struct EngineCore {
   // the model.
   double squared_norm();
   std::string what_is_not_finite();  // of the step, for messages; collective
-  bool overflowed();  // returns true if the step must be skipped; throws Error(training) if training cannot
   std::string with_samples(std::string text, const std::optional<MicroPlace>& micro) const;
   bool spikes();  // as overflowed(), for a finite step
   void remember_loss();
   // Leaves out a bad step as settings.most_missed allows: returns true, or throws Error(training).
   bool leave_out(const std::string& what);
+  bool overflowed();  // returns true if the step must be skipped; throws Error(training) if training cannot
                       // continue
 };
 

@@ -78,6 +78,19 @@ TEST(OwnKeys, LossSpikesAreFactorsAboveOne) {
   EXPECT_EQ(own_problems(skip + R"(, "loss_spike": 2})"), "");
 }
 
+TEST(OwnKeys, RecordStepsOfNamedRanks) {
+  const auto ranks = [](const std::string& text) {
+    return R"("cleave": {"record_steps": {"interval": 2, "ranks": ")" + text + "\"}}";
+  };
+  const RecordSteps some = read_own(ranks("1,12")).config.record_steps;
+  EXPECT_TRUE(some.records(1) && some.records(12));
+  EXPECT_FALSE(some.records(0) || some.records(2) || some.records(11));
+  EXPECT_TRUE(read_own(R"("cleave": {"record_steps": {"interval": 2}})").config.record_steps.records(7));
+  EXPECT_FALSE(read_own("\"steps_per_print\": 1").config.record_steps.records(0));
+  for (const char* wrong : {"1,,2", ",1", "a", "all", "1 2"})
+    EXPECT_NE(own_problems(ranks(wrong)).find("expected numbers of ranks"), std::string::npos) << wrong;
+}
+
 TEST(OwnKeys, EnableTf32InFp32Only) {
   EXPECT_FALSE(read_own("\"steps_per_print\": 1").config.tf32);
   EXPECT_TRUE(read_own(R"("cleave": {"tf32": true})").config.tf32);
