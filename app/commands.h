@@ -22,6 +22,7 @@ int run_digest(const Arguments& arguments);
 int run_import(const Arguments& arguments);
 int run_export(const Arguments& arguments);
 int run_bench(const Arguments& arguments);
+int run_replay(const Arguments& arguments);
 int run_report(const Arguments& arguments);
 int run_runs(const Arguments& arguments);
 int run_top(const Arguments& arguments);
@@ -47,6 +48,7 @@ inline constexpr Command kCommands[] = {
     {"top", "show a run in the terminal until it ends", run_top},
     {"runs", "compare runs: results, curves, and settings that differ", run_runs},
     {"inspect", "list the contents of a checkpoint", run_inspect},
+    {"replay", "compute a recorded step of one rank again, and compare its bits", run_replay},
     {"verify", "compare every byte of a checkpoint with its checksum", run_verify},
     {"digest", "print layout-independent hashes of a checkpoint", run_digest},
     {"import", "convert a Hugging Face model or a DeepSpeed checkpoint to a checkpoint", run_import},

@@ -62,6 +62,26 @@ class PlannedCommunicator final : public Communicator {
 
 }  // namespace
 
+int64_t received_bytes(const PlannedGroup& group, const Post& post) {
+  const int64_t bytes = post.numel * size_of(post.dtype), each = bytes / group.size;
+  switch (post.op) {
+    case Collective::all_gather:
+    case Collective::all_to_all:
+      return bytes - each;
+    case Collective::reduce_scatter:
+      return each;
+    case Collective::all_reduce:
+    case Collective::recv:
+      return bytes;
+    case Collective::broadcast:
+      return post.peer == group.rank ? 0 : bytes;
+    case Collective::send:
+    case Collective::barrier:
+      return 0;
+  }
+  return 0;
+}
+
 std::unique_ptr<Communicator> planned_communicator(int rank, int size, CallTrace trace) {
   if (size == 1) return self_communicator("world");
   return std::make_unique<PlannedCommunicator>(rank, size, "world", "world", std::move(trace));

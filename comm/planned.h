@@ -16,6 +16,9 @@ struct PlannedGroup {
   std::string path;
   int rank = 0, size = 1;
 };
+// Returns the bytes of the call's result that come from other ranks, or from the sum over ranks.
+int64_t received_bytes(const PlannedGroup& group, const Post& post);
+
 // Called for each call, in order of the rank's host thread.
 using CallTrace = std::function<void(const PlannedGroup& group, const Post& post)>;
 

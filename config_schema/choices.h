@@ -113,8 +113,10 @@ constexpr auto choice_names(LossAverage) {
 }
 
 // Step with a loss or gradients that are not finite, in fp32 and bf16.
-enum class NonFinite : uint8_t { stop, skip };
-constexpr auto choice_names(NonFinite) { return std::to_array<std::string_view>({"stop", "skip"}); }
+enum class NonFinite : uint8_t { stop, skip, roll_back };
+constexpr auto choice_names(NonFinite) {
+  return std::to_array<std::string_view>({"stop", "skip", "roll_back"});
+}
 
 // Type of the head's logits: fp32 or the model's.
 enum class LogitsType : uint8_t { automatic, fp32, model };

@@ -21,6 +21,17 @@ void describe_lora(Keys& k, LoraConfig& c) {
   k.refused("modules_to_save", "l?=null", "adapters do not train other layers", "[]");
 }
 
+void describe_record_steps(Keys& k, RecordSteps& c) {
+  k.section("cleave.record_steps", "records of steps, which cleave replay computes again", Front::train);
+  k.honoured("interval", &c.interval, "records steps divisible by this number, in the output folder; 0: off")
+      .at_least(0);
+  k.honoured("ranks", &c.ranks, "numbers of the ranks that record, such as 0,3; empty: all")
+      .inert_if(c.interval == 0, "cleave.record_steps.interval is 0");
+  k.honoured("keep", &c.keep, "number of newest recorded steps to keep")
+      .at_least(1)
+      .inert_if(c.interval == 0, "cleave.record_steps.interval is 0");
+}
+
 void describe_fp8(Keys& k, DsConfig& c) {
   k.section("cleave.fp8", "FP8 matrix products in the linear layers of transformer blocks");
   k.honoured("scaling", &c.fp8.scaling,
@@ -152,19 +163,32 @@ void describe_own(Keys& k, DsConfig& c) {
              "or auto (a GPU rank measures both at the start and takes the faster one)")
       .inert_if(c.zero.offload_optimizer.device == OffloadDevice::none,
                 "zero_optimization.offload_optimizer.device is none");
-  k.honoured("non_finite", &c.non_finite,
-             "a step with a loss or gradients that are not finite, in fp32 and bf16: stop (an error names "
-             "the first such "
-             "value), or skip (a warning names it, and the next step uses the next data)")
-      .inert_if(c.fp16.enabled, "fp16.enabled is true, which skips steps by the loss scale");
-  k.honoured("non_finite_limit", &c.non_finite_limit, "steps in a row that non_finite skips before it stops")
+  k.honoured(
+       "non_finite", &c.non_finite,
+       "a step with a loss or gradients that are not finite, in fp32 and bf16: stop (an error names "
+       "the first such "
+       "value), skip (a warning names it, and the next step uses the next data), or roll_back (cleave train "
+       "resumes from its newest checkpoint, without the data of that step)")
+      .inert_if(c.fp16.enabled && c.loss_spike == 0,
+                "fp16.enabled is true, which skips steps by the loss scale");
+  k.honoured("non_finite_limit", &c.non_finite_limit,
+             "steps in a row that non_finite skips, or times that it rolls back, before it stops")
       .in(1, 1e6)
       .inert_if(c.non_finite == NonFinite::stop, "cleave.non_finite is stop");
+  k.honoured("loss_spike", &c.loss_spike,
+             "treats a step as non_finite does if its loss is larger than this factor times the median loss "
+             "of the last loss_spike_steps updates; 0: off")
+      .at_least(0);
+  k.honoured("loss_spike_steps", &c.loss_spike_steps,
+             "number of updates for the median loss of loss_spike; earlier steps are not judged")
+      .in(1, 1e4)
+      .inert_if(c.loss_spike == 0, "cleave.loss_spike is 0");
   k.honoured("http", &c.http,
              "port, or ADDRESS:PORT, on which rank 0 serves a page about the run, its state (/status) and "
              "metrics for "
              "Prometheus (/metrics); an address of other hosts requires CLEAVE_HTTP_TOKEN");
   describe_lora(k, c.lora);
+  describe_record_steps(k, c.record_steps);
   describe_fp8(k, c);
   describe_mlflow(k, c.mlflow);
 }

@@ -185,6 +185,14 @@ struct ElasticityConfig {
   double version = 0.2;
 };
 
+// Steps whose calls ranks record, for `cleave replay`.
+struct RecordSteps {
+  int64_t interval = 0;  // steps divisible by it; 0: none
+  std::string ranks;     // numbers, "0,3"; empty: all
+  int64_t keep = 1;      // newest steps to keep
+  bool records(int rank) const;
+};
+
 struct DsConfig {
   int64_t train_batch_size = 0, train_micro_batch_size_per_gpu = 0, gradient_accumulation_steps = 0;
   int sequence_parallel_size = 1;     // ranks that share a sequence; 0 and 1: none
@@ -223,8 +231,11 @@ struct DsConfig {
   bool tune_products = true;               // measure GPU products at the first use of a shape
   std::string product_choices;             // metrics of an earlier run with choices to reuse; empty: none
   NonFinite non_finite = NonFinite::stop;  // of steps in fp32 and bf16
-  int64_t non_finite_limit = 10;           // skipped in a row
-  std::string http;                        // address of the page of a run; empty: none
+  int64_t non_finite_limit = 10;           // skipped in a row, or rolled back
+  double loss_spike = 0;                   // factor over the median of the last losses; 0: off
+  int64_t loss_spike_steps = 50;           // number of these losses
+  RecordSteps record_steps;
+  std::string http;  // address of the page of a run; empty: none
   bool bf16_enabled = false;
   bool check_grad_overflow = true;        // bf16
   Precision precision = Precision::fp32;  // resolved from fp16.enabled and bf16.enabled

@@ -5,6 +5,12 @@
 #include "config_schema/reading.h"
 
 namespace cleave::config {
+
+bool RecordSteps::records(int rank) const {
+  return interval > 0 &&
+         (ranks.empty() || ("," + ranks + ",").find(fmt::format(",{},", rank)) != std::string::npos);
+}
+
 namespace {
 
 void resolve_precision(Reading& r) {
@@ -200,6 +206,28 @@ void resolve_fp8(Reading& r) {
 
 // DeepSpeed logs collectives whenever the section exists, regardless of `enabled`; here false means
 // off.
+void resolve_non_finite(Reading& r) {
+  const DsConfig& c = r.result.config;
+  if (c.loss_spike > 0 && c.loss_spike <= 1)
+    r.error_at(
+        "cleave.loss_spike",
+        fmt::format("expected a factor above 1 over the median loss, or 0 for off, got {:g}", c.loss_spike));
+  if (c.non_finite == NonFinite::roll_back && r.options.front == Front::scripts)
+    r.error_at("cleave.non_finite",
+               "\"roll_back\" is not supported in a PyTorch script, because the script owns the data and the "
+               "loop, only in cleave train; set \"skip\" or \"stop\"");
+}
+
+// The number of ranks is checked when the job is known.
+void resolve_record_steps(Reading& r) {
+  const std::string& ranks = r.result.config.record_steps.ranks;
+  const bool numbers = ranks.find_first_not_of("0123456789,") == std::string::npos &&
+                       ("," + ranks + ",").find(",,") == std::string::npos;
+  if (!ranks.empty() && !numbers)
+    r.error_at("cleave.record_steps.ranks",
+               fmt::format("expected numbers of ranks, such as \"0,3\", got \"{}\"", ranks));
+}
+
 void resolve_comms_logger(Reading& r) {
   const Given* section = r.entry("comms_logger");
   const bool there = section && section->value->kind == JsonValue::Kind::object;
@@ -212,6 +240,7 @@ void resolve_comms_logger(Reading& r) {
 void resolve_config(Reading& reading) {
   resolve_trainer_options(reading);
   resolve_precision(reading);
+  resolve_non_finite(reading);
   resolve_axes(reading);
   resolve_zero(reading);
   resolve_gradients(reading);
@@ -219,6 +248,7 @@ void resolve_config(Reading& reading) {
   resolve_scheduler(reading);
   resolve_checkpointing(reading);
   resolve_comms_logger(reading);
+  resolve_record_steps(reading);
   resolve_lora(reading);
   resolve_fp8(reading);
 }

@@ -81,7 +81,8 @@ Blend::SourceSample TokenBatches::place(int64_t step, int64_t position) const {
 
 Position TokenBatches::position(int64_t step) const {
   if (!blend_) return sampler_.position(step);
-  return {0, sampler_.first.sample + (step - sampler_.first_step) * sampler_.global_batch};
+  const int64_t skipped = std::ranges::upper_bound(sampler_.skips, step) - sampler_.skips.begin();
+  return {0, sampler_.first.sample + (step - sampler_.first_step + skipped) * sampler_.global_batch};
 }
 
 Position TokenBatches::position(int64_t step, int64_t global_batch) const {
@@ -93,6 +94,13 @@ Position TokenBatches::position(int64_t step, int64_t global_batch) const {
 
 void TokenBatches::continue_at(int64_t step, Position position) {
   sampler_.first_step = step, sampler_.first = position;
+}
+
+void TokenBatches::skip(int64_t step) {
+  CHECK(step >= sampler_.first_step, "step {} of a training that continues at step {}", step,
+        sampler_.first_step);
+  prefetch_->forget();
+  sampler_.skips.insert(std::ranges::upper_bound(sampler_.skips, step), step);
 }
 
 Batch TokenBatches::next(int64_t step, int64_t micro) {

@@ -57,6 +57,10 @@ class TokenBatches {
   Position position(int64_t step, int64_t global_batch) const;
   // Continues a training at a position; call before prepare(), step() and next().
   void continue_at(int64_t step, Position position);
+  // Makes the 0-based step begin after its data, which are never used. May be called several times for a
+  // step.
+  void skip(int64_t step);
+  const std::vector<int64_t>& skips() const { return sampler_.skips; }
   // Source and sample at `position`, in [0, global batch), of the 0-based step.
   Blend::SourceSample place(int64_t step, int64_t position) const;
 

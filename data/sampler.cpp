@@ -45,7 +45,8 @@ int64_t Sampler::steps_per_epoch() const {
 
 Position Sampler::position(int64_t step) const {
   CHECK(step >= first_step, "step {} of a training that continues at step {}", step, first_step);
-  const int64_t steps = steps_per_epoch(), taken = step - first_step;
+  const int64_t skipped = std::ranges::upper_bound(skips, step) - skips.begin();
+  const int64_t steps = steps_per_epoch(), taken = step - first_step + skipped;
   const int64_t rest = std::max<int64_t>(0, samples - first.sample);  // other --data may be shorter
   const int64_t left = drop_last ? rest / global_batch : ceil_div(rest, global_batch);
   if (taken < left) return {first.epoch, first.sample + taken * global_batch};

@@ -5,6 +5,7 @@
 // of samples.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "core/range.h"
 
@@ -26,6 +27,9 @@ struct Sampler {
   // A resumed training continues at a position that steps of another size may have reached.
   int64_t first_step = 0;
   Position first = {};
+  // Steps, ascending and possibly repeated, each of which begins after the data of one step that are never
+  // used.
+  std::vector<int64_t> skips = {};
 
   // Throws Error(data) without a sample or, with drop_last, without a complete batch.
   void check() const;

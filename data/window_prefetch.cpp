@@ -47,6 +47,10 @@ void WindowPrefetch::start(Slot& slot, int64_t ordinal) {
   slot.ready = worker_.record();
 }
 
+void WindowPrefetch::forget() {
+  for (Slot& slot : slots_) slot.ready.wait(), slot.ordinal = -1, slot.failure = nullptr;
+}
+
 WindowPrefetch::Filled& WindowPrefetch::get(int64_t ordinal, int64_t following) {
   if (slots_[size_t(current_)].ordinal != ordinal) {
     current_ = 1 - current_;

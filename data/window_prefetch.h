@@ -29,6 +29,8 @@ class WindowPrefetch {
   // Returns the contents of `ordinal` and starts reading `following`. The result is valid until the next
   // call. Rethrows errors of reading `ordinal` on every call.
   Filled& get(int64_t ordinal, int64_t following);
+  // Drops all contents: the next get() fills them again. No fill is running afterwards.
+  void forget();
 
  private:
   struct Slot {

@@ -22,7 +22,9 @@ void TerminalSink::take(const Stepped& e) {
   const StepMetrics& m = e.metrics;
   now_ = e.time;
   if (m.skipped)
-    print(std::isfinite(m.loss)
+    print(std::isfinite(m.loss) && std::isfinite(m.grad_norm)
+              ? fmt::format("step {}: loss spike; skipped ({} so far)", m.step, m.skipped_total)
+          : std::isfinite(m.loss)
               ? fmt::format("step {}: gradients overflow at loss scale {}; skipped ({} so far)", m.step,
                             m.loss_scale, m.skipped_total)
               : fmt::format("step {}: the loss is not finite; skipped ({} so far)", m.step, m.skipped_total));

@@ -46,6 +46,13 @@ std::string table_of(const RankPlan& r) {
                            format_bytes(r.sent_total()), format_bytes(r.sent_between_nodes()));
 }
 
+// Empty if no step is recorded.
+std::string format_recorded(const RankPlan& r) {
+  if (r.recorded == 0) return "";
+  return fmt::format("  a recorded step of the rank takes {} in the output folder\n",
+                     format_bytes(r.recorded));
+}
+
 // Empty if no step was counted.
 std::string format_moved(const RankPlan& r) {
   const double all = r.moved(), least = r.least_moved();
@@ -106,9 +113,9 @@ std::string format(const JobPlan& plan) {
   }
   return out +
          fmt::format(
-             "\nrank {} needs the most, all of it from the first step on, at rest as at the peak:\n{}{}{}",
+             "\nrank {} needs the most, all of it from the first step on, at rest as at the peak:\n{}{}{}{}",
              largest->ranks[0], format(largest->memory), plan.counts_sent ? table_of(*largest) : "",
-             format_moved(*largest));
+             format_moved(*largest), format_recorded(*largest));
 }
 
 int64_t most_device_bytes(const JobPlan& plan) {
@@ -158,6 +165,7 @@ std::string to_json(const JobPlan& plan) {
                      {"comm_bytes", sent},
                      {"links", links},
                      {"kernels", work},
+                     {"recorded_bytes", r.recorded},
                      {"bytes_moved", r.moved()},
                      {"least_bytes_moved", r.least_moved()},
                      {"comm_bytes_total", r.sent_total()},

@@ -84,7 +84,8 @@ double RankPlan::least_moved() const {
 
 void JobPlan::add(RankPlan rank) {
   const auto known = std::ranges::find_if(ranks, [&](const RankPlan& r) {
-    return r.place.pipe == rank.place.pipe && r.memory == rank.memory && r.sent == rank.sent;
+    return r.place.pipe == rank.place.pipe && r.memory == rank.memory && r.sent == rank.sent &&
+           r.recorded == rank.recorded;
   });
   if (known == ranks.end())
     ranks.push_back(std::move(rank));
@@ -118,6 +119,7 @@ class DataCalls {
  public:
   void add(const comm::PlannedGroup& group, const comm::Post& post) {
     count(all_, post);
+    received_ += comm::received_bytes(group, post);
     if (group.path.find(in_data_) != std::string::npos) count(inside_, post);
   }
   // An axis with all ranks uses the world's communicator (comm/mesh.h).
@@ -125,6 +127,7 @@ class DataCalls {
     const Calls& data = mesh.data == mesh.size() ? all_ : inside_;
     plan.gathers = data.gathers, plan.reductions = data.reductions;
   }
+  int64_t received() const { return received_; }  // bytes
 
  private:
   struct Calls {
@@ -138,6 +141,7 @@ class DataCalls {
 
   const std::string in_data_ = fmt::format("/{}:", name_of(RankGroup{Axis::data}));
   Calls all_, inside_;
+  int64_t received_ = 0;
 };
 
 class Job {
@@ -222,10 +226,24 @@ class Job {
                            .bytes = after[g].second - before[g].second,
                            .between_nodes = node(members.first) != node(members.last())});
     }
+    mine.recorded = recorded_bytes(engine, batch);
     if (!log) return;
     const size_t first_step = log->entries.size();
     engine.train_batch([&](int) { return batch; });
     mine.enqueued = std::make_shared<RankWork>(work_of(*log, mine, first_step));
+  }
+
+  // Of the state before the step, the micro-batches, and the results of the calls that publish the state and
+  // take the step, which has been counted.
+  int64_t recorded_bytes(runtime::Engine& engine, const Batch& batch) {
+    if (config_.record_steps.interval == 0) return 0;
+    const int64_t of_step = calls_->received();
+    calls_.emplace();
+    engine.publish_parameters();
+    const int64_t data = batch.input.bytes() + batch.targets.bytes() +
+                         (batch.documents.defined() ? batch.documents.bytes() : 0);
+    return engine.own_state_bytes() + data * config_.gradient_accumulation_steps + of_step +
+           calls_->received();
   }
 
   RankWork work_of(WorkLog& log, const RankPlan& rank, size_t first_step) const {

@@ -36,6 +36,7 @@ struct RankPlan {
   std::vector<kernels::Work> work = {};  // kernels that the first rank launches in one step
   int64_t frame_bytes = 0;               // part of `memory`: activations of one micro-batch in flight
   int64_t gathers = 0, reductions = 0;   // calls of one step over the data axis
+  int64_t recorded = 0;  // bytes on disk of a recorded step (cleave.record_steps), without its description
   // Work of two steps, on the first rank of each stage; null on other ranks.
   std::shared_ptr<const RankWork> enqueued = {};
 

@@ -70,6 +70,9 @@ bool EngineBase::optimizer_is_new() const { return core().at.applied == core().a
 int64_t EngineBase::step() const { return core().at.step; }
 int64_t EngineBase::skipped() const { return core().at.skipped; }
 optim::Rates EngineBase::next_rates() const { return core().next_rates(); }
+void EngineBase::name_samples(std::function<std::string(const std::optional<MicroPlace>&)> samples) {
+  core().samples = std::move(samples);
+}
 void EngineBase::set_next_lr(double lr) { core().next_lr = lr; }
 double EngineBase::loss_scale() const { return core().scaler.scale(); }
 const config::DsConfig& EngineBase::config() const { return core().config; }

@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -37,6 +38,7 @@ struct UpdateBytes;  // zero/update_times.h
 namespace cleave::runtime {
 
 struct EngineCore;
+struct StateSum;      // runtime/replay/step_record.h
 class SavedTraining;  // runtime/saved_training.h
 
 // Parts of a checkpoint to load in addition to the weights. Other parts stay unchanged.
@@ -123,6 +125,18 @@ class EngineBase {
   MemoryTable memory_peak() const;
   comm::CommBytes comm_bytes() const;  // bytes that this rank sent since construction
   std::vector<std::pair<RankGroup, comm::CommBytes>> comm_bytes_by_group() const;
+
+  // Errors and warnings of bad steps name samples by this function: those of a micro-batch, or of the whole
+  // step without one. Give the same function on all ranks.
+  void name_samples(std::function<std::string(const std::optional<MicroPlace>& micro)> samples);
+
+  // State of this rank alone, for another process that computes a step of this rank again: its position, and
+  // all elements that it holds of masters, optimizer state and layer state, in a checkpoint without other
+  // ranks. Not collective, except publish_parameters(), which has to follow load_own_state().
+  void save_own_state(const std::string& dir, const std::string& tag);
+  void load_own_state(const std::string& dir, const std::string& tag);
+  std::vector<StateSum> own_state_sums();  // checksums of these elements, in the order of the units
+  int64_t own_state_bytes() const;
 
   // Names of the saved kinds of a parameter: "master", then the optimizer's state names.
   std::vector<std::string> kinds() const;

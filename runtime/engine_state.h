@@ -59,6 +59,7 @@ struct Engine::State : EngineCore {
     return std::make_unique<StageComputation>(model, pipeline, *this, of, on, in);
   }
   StageComputation& layers() const { return static_cast<StageComputation&>(*computes); }
+  std::string first_bad_layer(int64_t micro) override;
   void make_texts();
   void make_graphs();
 
@@ -106,8 +107,9 @@ struct Engine::State : EngineCore {
     std::optional<double> used = {};
   };
   void agree_on_use(const Begun& step);
-  std::function<void()> seen;   // of on_gradients
-  bool sees_gradients = false;  // while it runs
+  std::span<const Batch> current;  // micro-batches of train_batch, while it runs
+  std::function<void()> seen;      // of on_gradients
+  bool sees_gradients = false;     // while it runs
   std::optional<Begun> begun;
   std::vector<float> text_logits;  // of all ranks; kept by extend() from token to token
   // Device buffer for logits on a GPU, because its kernels do not write to the host, and its capacity on the

@@ -6,12 +6,21 @@
 #include <numeric>
 #include <span>
 
+#include "device/copy.h"
 #include "runtime/engine_state.h"
 #include "runtime/step_batches.h"
 
 namespace cleave::runtime {
 
 namespace {
+
+bool has_not_finite(const Tensor& t, Stream& stream) {
+  bool found = false;
+  with_float(t.dtype(), [&]<class T>(T) {
+    found = std::ranges::any_of(to_host<T>(t, stream), [](T x) { return !std::isfinite(to_float(x)); });
+  });
+  return found;
+}
 
 // Divisor for a micro-batch's mean. Without targets its loss and side losses count as 0.
 double divisor_of_mean(int64_t targets) {
@@ -43,7 +52,12 @@ StepResult Engine::train_batch(std::span<const Batch> batches, const std::functi
     s.seen();
     s.sees_gradients = false;
   }
-  return s.finish_step([&] { return s.mean_over_ranks(s.losses(divisors, {0, s.settings.micros})); });
+  s.current = batches;
+  const StepResult result = s.finish_step([&] {
+    return s.mean_over_ranks(s.losses(divisors, {0, s.settings.micros}));
+  });
+  s.current = {};
+  return result;
 }
 
 void Engine::begin_step() {
@@ -213,6 +227,30 @@ double Engine::State::loss_of_place(const std::vector<double>& terms) {
     streams->comm().synchronize();
   }
   return loss;
+}
+
+// The forward without dropout, on every rank with its own micro-batch of this number.
+std::string Engine::State::first_bad_layer(int64_t micro) {
+  if (micro >= int64_t(current.size())) return "";
+  const auto all = int(model.layers.size());
+  int first = all;
+  layers().stage.watch_outputs([&](int layer, const Tensor& output, Stream& on) {
+    if (layer < first && has_not_finite(output, on)) first = layer;
+  });
+  pipeline::ScheduleShape shape = pipeline.evaluation.shape;
+  shape.micros = 1;
+  layers().clear_side_losses();
+  run_forward(shape, {.train = false, .batches = {current[size_t(micro)]}, .losses = layers().losses});
+  streams->compute.synchronize();
+  layers().stage.watch_outputs(nullptr);
+  std::string clause;
+  for (const std::string& text : ranks.texts(ranks.world(), first < all ? fmt::format("{}", first) : "")) {
+    if (text.empty() || (!clause.empty() && std::stoi(text) >= first)) continue;
+    first = std::stoi(text);
+    clause = fmt::format("; the first layer with an output that is not finite is {}, layer {} of {}",
+                         model.layer_name(first), first + 1, all);
+  }
+  return clause;
 }
 
 Executor Engine::State::trainer() {

@@ -72,7 +72,8 @@ TwinModel::TwinModel(const config::DsConfig& base, const std::string& its_name, 
   require(left.empty(), Exit::usage, "cleave.native: the module has no parameter {}, which a {} has; {}",
           left.empty() ? "" : left.begin()->first, family.architecture, kInstead);
   // Use the decay of the script's groups, unless the configuration sets it.
-  if (config.weight_decay_on == config::DsConfig{}.weight_decay_on) config.weight_decay_on = decays;
+  const config::DsConfig defaults;
+  if (config.weight_decay_on == defaults.weight_decay_on) config.weight_decay_on = decays;
 }
 
 std::unique_ptr<Engine> TwinModel::engine(comm::Communicator& world, const EngineOptions& options) const {

@@ -36,6 +36,7 @@ ROOMS = {
     "app/run": ["app"],
     "app/compare": ["app/start", "app/run", "app"],
     "app/commands": ["app/compare", "app/start", "app/run", "app"],
+    "runtime/replay": [],
     "runtime/step": [],
     "runtime/stage": [],
     "runtime/generation": ["runtime/stage"],
@@ -43,7 +44,7 @@ ROOMS = {
     "data": [],
     "plan/bench": [],
     "plan": ["plan/bench"],
-    "runtime": ["runtime/step", "runtime/stage", "runtime/generation"],
+    "runtime": ["runtime/replay", "runtime/step", "runtime/stage", "runtime/generation"],
 }
 ABOVE_ROOMS = "app/main.cpp"
 # Files of app/run serve several front ends, so neither they nor their headers may include the command line.

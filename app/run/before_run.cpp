@@ -1,13 +1,17 @@
 #include "app/run/before_run.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "app/output_paths.h"
 #include "app/published_model.h"
 #include "app/run/many_calls.h"
 #include "app/run/resume_check.h"
+#include "app/run/roll_back.h"
 #include "app/run/train_paths.h"
 #include "core/build.h"
+#include "core/units.h"
 #include "core/warnings.h"
 #include "device/gpu_problems.h"
 #include "kernels/choices.h"
@@ -20,6 +24,9 @@ namespace cleave::app {
 void BeforeRun::check_plan(const Planner& planner, const RunData& data) {
   const comm::RankInfo& me = job_.info();
   paths_of(wanted_, config_, me.world).require_distinct();
+  require(!wanted_.output.empty() || !rolls_back(config_), Exit::usage,
+          "cleave.non_finite: \"roll_back\" needs checkpoints (got no --output, expected a folder); give "
+          "--output, or set \"skip\" or \"stop\"");
   if (!config_.product_choices.empty())
     kernels::Choices::of_process().replay(monitor::choices_in(config_.product_choices));
   const DataPlace place = data_place(config_, me.rank, me.world);
@@ -33,9 +40,38 @@ void BeforeRun::check_plan(const Planner& planner, const RunData& data) {
   planner.require_fit(candidate, memory_limits(wanted_.ranks));
   device_bytes_ = mine.memory.total(MemoryKind::device);
   plan::require_machine_fit(candidate.plan, me.rank - me.local_rank, me.local_size, !job_.device().is_cuda());
+  check_recorded(candidate.plan);
   constexpr int kProved = 16;  // ranks
   if (job_.first() && me.world > 1 && me.world <= kProved)
     plan::prove_calls(me.world, planner.maker(config_));
+}
+
+// Records of steps need space for one more than are kept. The plan of a large job has the ranks at the ends
+// of its axes, which represent those between them.
+void BeforeRun::check_recorded(const plan::JobPlan& plan) const {
+  const config::RecordSteps& rule = config_.record_steps;
+  if (rule.interval == 0) return;
+  require(!wanted_.output.empty(), Exit::usage,
+          "cleave.record_steps.interval: needs a folder (got no --output); give --output, or set 0");
+  const int world = job_.info().world;
+  int64_t recording = 0, most = 0;
+  for (int rank = 0; rank < world; ++rank) recording += int64_t(rule.records(rank));
+  require(rule.ranks.empty() || recording == 1 + std::ranges::count(rule.ranks, ','), Exit::usage,
+          "cleave.record_steps.ranks: names a rank twice or one that does not exist (got {}, expected "
+          "different ranks below {})",
+          rule.ranks, world);
+  for (const plan::RankPlan& r : plan.ranks) most = std::max(most, r.recorded);
+  const int64_t wanted = most * recording * (rule.keep + 1);
+  std::error_code unknown;
+  const std::filesystem::path folder = std::filesystem::absolute(wanted_.output);
+  std::filesystem::path there = folder;
+  while (!std::filesystem::exists(there, unknown) && there.has_relative_path()) there = there.parent_path();
+  const std::filesystem::space_info space = std::filesystem::space(there, unknown);
+  require(
+      unknown || space.available >= uintmax_t(wanted), Exit::usage,
+      "cleave.record_steps: too little space in {} ({} are free, {} are needed for {} steps of {} ranks); "
+      "free some space, or record fewer ranks",
+      wanted_.output, format_bytes(int64_t(space.available)), format_bytes(wanted), rule.keep + 1, recording);
 }
 
 void BeforeRun::check_ranks(const RunData& data, RunFolder& folder, Watch& watch) const {

@@ -25,6 +25,7 @@ class BeforeRun {
 
  private:
   void require_gpu() const;
+  void check_recorded(const plan::JobPlan& plan) const;
 
   const RunOptions& wanted_;
   const config::ReadResult& read_;

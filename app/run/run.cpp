@@ -4,6 +4,7 @@
 #include "app/run/data_position.h"
 #include "app/run/ending.h"
 #include "app/run/evaluations.h"
+#include "app/run/roll_back.h"
 #include "app/run/run_facts.h"
 #include "app/run/saving.h"
 #include "app/run/train_paths.h"
@@ -24,8 +25,9 @@ class Loop {
   explicit Loop(RunParts& run) : run_(run) {}
 
   Exit run() {
+    if (rolls_back(run_.engine.config()) && run_.engine.step() == 0) saving_.save();
     while (!ending_.over()) {
-      steps_.take();
+      if (!steps_.take()) continue;
       const bool asked = ending_.vote_to_save();
       if (ending_.stopped() || ending_.at_end()) break;
       save_and_evaluate(asked || due(run_.wanted.save_interval), due(run_.wanted.eval_interval));
@@ -151,6 +153,9 @@ Exit Run::train() {
                  .epoch = wanted_.epoch,
                  .best = Best({wanted_.patience, wanted_.threshold}),
                  .facts = run_facts(wanted_, model_, read_.config, data_.training())};
+  engine_->name_samples([&](const auto& micro) { return samples_of(parts, micro); });
+  parts.step_recorder = step_recorder_.get();
+  if (step_recorder_) step_recorder_->engine_is_made(parts.facts);
   begin(parts);
   if (!wanted_.record.folder.empty()) parts.recorder.emplace(wanted_.record, *engine_, job_.first());
   const Exit end = Loop(parts).run();
@@ -159,13 +164,16 @@ Exit Run::train() {
 }
 
 void Run::make_engine() {
+  if (read_.config.record_steps.interval > 0)
+    step_recorder_ = std::make_unique<StepRecorder>(wanted_, read_, job_, watch_.world(),
+                                                    [this](const std::string& text) { watch_.say(text); });
   engine_ = std::make_unique<runtime::Engine>(
       read_.config,
       [this](const model::Axes& axes) {
         return model::make_model(model_, runtime::model_dtype(read_.config), wanted_.model.seq_len,
                                  wanted_.model.model, axes);
       },
-      watch_.world(),
+      step_recorder_ ? step_recorder_->ranks() : watch_.world(),
       runtime::EngineOptions{.seed = wanted_.seed,
                              .limits = memory_limits(wanted_.ranks),
                              .device = job_.device(),

@@ -9,6 +9,7 @@
 #include "app/run/run_folder.h"
 #include "app/run/run_options.h"
 #include "app/run/start_weights.h"
+#include "app/run/step_recorder.h"
 #include "app/run/watch.h"
 
 namespace cleave::app {
@@ -40,6 +41,7 @@ class Run {
   BeforeRun before_;
   Watch watch_;
   RunFolder folder_;
+  std::unique_ptr<StepRecorder> step_recorder_;  // null if no step is recorded; outlives the engine
   std::unique_ptr<runtime::Engine> engine_;
 };
 

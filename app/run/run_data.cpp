@@ -52,15 +52,15 @@ data::EvalBatches RunData::eval_batches(size_t set, const config::DsConfig& conf
                                                       .document_mask = wanted_.model.document_mask});
 }
 
-std::string RunData::samples_of(const data::TokenBatches& batches, int64_t step, int64_t batch) const {
+std::string RunData::samples_of(const data::TokenBatches& batches, int64_t step, Range positions) const {
   constexpr int64_t kShown = 8;
-  std::string text = "its samples, counted from 0, are";
-  for (int64_t at = 0; at < std::min<int64_t>(kShown, batch); ++at) {
-    const data::Blend::SourceSample place = batches.place(step, at);
-    text += fmt::format("{} {} of {}", at > 0 ? "," : "", place.sample,
+  std::string text;
+  for (int64_t at = 0; at < std::min<int64_t>(kShown, positions.size()); ++at) {
+    const data::Blend::SourceSample place = batches.place(step, positions.begin + at);
+    text += fmt::format("{}{} of {}", at > 0 ? ", " : "", place.sample,
                         training_.files()[size_t(place.source)].name());
   }
-  return batch > kShown ? text + " and others" : text;
+  return positions.size() > kShown ? text + " and others" : text;
 }
 
 }  // namespace cleave::app

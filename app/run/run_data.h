@@ -33,8 +33,8 @@ class RunData {
   data::TokenBatches batches(const config::DsConfig& config, DataPlace place) const;
   data::EvalBatches eval_batches(size_t set, const config::DsConfig& config, DataPlace place) const;
 
-  // Returns a description: "its samples are 5, 2 of a.bin and 0, 3 of b.bin".
-  std::string samples_of(const data::TokenBatches& batches, int64_t step, int64_t batch) const;
+  // Returns a description of samples of a step, by their positions in its batch: "5 of a.bin, 0 of b.bin".
+  std::string samples_of(const data::TokenBatches& batches, int64_t step, Range positions) const;
 
  private:
   const RunOptions& wanted_;

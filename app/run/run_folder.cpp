@@ -89,7 +89,7 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
       passed_over_.push_back(tag);
       continue;
     }
-    saved_at_ = engine.step();
+    saved_at_ = resumed_at_ = engine.step();
     report(monitor::Checkpointed::Kind::load, tag, engine.step(), begin);
     *resumed_ = json::parse(client, nullptr, false);
     job_.together(Exit::checkpoint, [&] {
@@ -101,9 +101,36 @@ bool RunFolder::resume(runtime::Engine& engine, const json& facts) {
         checkpoint::point_at(options_.dir, "latest", tag);
     });
     const bool anew = options_.reset_optimizer || engine.optimizer_is_new();
+    if (options_.reset_optimizer || options_.reset_adapters) reset_at_ = engine.step();
     say_(fmt::format("resumed from {}/{} at step {}{}", options_.dir, tag, engine.step(),
                      anew ? "; the optimizer starts from scratch" : ""));
     return true;
+  }
+}
+
+std::string RunFolder::roll_back(runtime::Engine& engine, const json& facts) {
+  finish(engine);
+  std::vector<FoundCheckpoint> found = mine_;
+  // Later steps than the resumed one may be from before the run went back to an older checkpoint.
+  std::erase_if(found, [&](const FoundCheckpoint& f) {
+    return f.step <= reset_at_ || (f.step > resumed_at_ && !saved_here_.contains(f.step));
+  });
+  std::ranges::sort(found, std::greater(), &FoundCheckpoint::step);
+  for (size_t i = 0;; ++i) {
+    const std::string tag = job_.from_first(i < found.size() ? found[i].tag : "");
+    if (tag.empty()) return tag;
+    const auto begin = Clock::now();
+    try {
+      const std::string client =
+          engine.load_checkpoint([&] { return saved_training(tag, facts, engine.model().prefix); });
+      saved_at_ = engine.step();
+      report(monitor::Checkpointed::Kind::load, tag, engine.step(), begin);
+      *resumed_ = json::parse(client, nullptr, false);
+      return tag;
+    } catch (const Error& e) {
+      if (e.exit() != Exit::checkpoint) throw;
+      say_(fmt::format("warning: {} is skipped: {}", in_quotes(tag), e.what()));
+    }
   }
 }
 
@@ -266,6 +293,7 @@ void RunFolder::written(const checkpoint::SavedCheckpoint& saved, int64_t step) 
   std::erase_if(mine_, [&](const FoundCheckpoint& f) { return f.step == step; });
   std::erase(passed_over_, saved.name);  // replaced
   mine_.push_back({saved.name, step});
+  saved_here_.insert(step);
   // Also if a kill interrupted an earlier save before it wrote the file.
   for (const FoundCheckpoint& f : mine_)
     if (f.step == best_) checkpoint::point_at(options_.dir, "best", f.tag);

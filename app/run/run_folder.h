@@ -6,6 +6,7 @@
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,10 @@ class RunFolder {
   // folder has no checkpoint. Error(checkpoint) if none of its checkpoints can be used. Removes
   // incomplete saves. Collective.
   bool resume(runtime::Engine& engine, const nlohmann::json& facts);
+
+  // Goes back to the newest complete checkpoint that this run has saved. Returns its tag, or nothing if there
+  // is none; resumed_facts() are then its facts. Collective.
+  std::string roll_back(runtime::Engine& engine, const nlohmann::json& facts);
 
   // Returns the facts of the resumed checkpoint; null without one.
   const nlohmann::json& resumed_facts() const { return *resumed_; }
@@ -101,6 +106,9 @@ class RunFolder {
   std::vector<std::string> passed_over_;  // damaged checkpoints found by a resume; they stay for inspection
   std::unique_ptr<nlohmann::json> resumed_;
   int64_t saved_at_ = -1;
+  int64_t resumed_at_ = -1;
+  std::set<int64_t> saved_here_;        // steps that this process has saved, on the first rank
+  int64_t reset_at_ = -1;               // step of a resume that dropped a part of the state
   int64_t best_ = -1, next_best_ = -1;  // steps; the saving thread reads the first
   // Written by the thread of a background save.
   std::mutex mutex_;

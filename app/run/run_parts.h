@@ -7,6 +7,7 @@
 #include "app/run/run_data.h"
 #include "app/run/run_folder.h"
 #include "app/run/run_options.h"
+#include "app/run/step_recorder.h"
 #include "app/run/watch.h"
 #include "launcher/job.h"
 #include "monitor/profile.h"
@@ -29,6 +30,8 @@ struct RunParts {
   Best best;             // evaluation so far
   nlohmann::json facts;  // entry of this run in checkpoints
   std::optional<Recorder> recorder = {};
+  StepRecorder* step_recorder = nullptr;  // of cleave.record_steps
+  int64_t skipped = 0;  // steps whose data this run skipped before it was resumed (app/run/roll_back.h)
 };
 
 }  // namespace cleave::app

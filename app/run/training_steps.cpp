@@ -4,11 +4,12 @@
 #include <optional>
 #include <utility>
 
+#include "app/run/roll_back.h"
 #include "plan/machine_memory.h"
 
 namespace cleave::app {
 
-void TrainingSteps::take() {
+bool TrainingSteps::take() {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   auto said = begin;
@@ -30,6 +31,10 @@ void TrainingSteps::take() {
   };
   const comm::CommBytes before = run_.engine.comm_bytes();
   const runtime::StepResult r = train_or_save(batches, begins);
+  if (!r.bad.empty() && rolls_back(run_.engine.config())) {
+    roll_back(run_, r);
+    return false;
+  }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const comm::CommBytes sent = run_.engine.comm_bytes() - before;
   const auto memory = [&] {
@@ -39,13 +44,18 @@ void TrainingSteps::take() {
   std::map<std::string, double> times = run_.profile.end_step({r.step, seconds, memory});
   run_.watch.report().step(run_.engine, r,
                            {seconds, sent, std::move(times), run_.profile.take_collectives()});
+  return true;
 }
 
 runtime::StepResult TrainingSteps::train_or_save(std::span<const Batch> batches,
                                                  const std::function<void(int)>& begins) {
   try {
     if (run_.recorder) run_.recorder->begin_step();
+    StepRecorder* const recorded =
+        run_.step_recorder && run_.step_recorder->records(run_.engine.step()) ? run_.step_recorder : nullptr;
+    if (recorded) saving_.finish(), recorded->begin(run_.engine, batches);
     const runtime::StepResult result = run_.engine.train_batch(batches, begins);
+    if (recorded) recorded->end(run_.engine, result);
     if (run_.recorder) run_.recorder->end_step(result);
     return result;
   } catch (const Error& e) {
@@ -53,8 +63,8 @@ runtime::StepResult TrainingSteps::train_or_save(std::span<const Batch> batches,
     const std::string before = saving_.said(fmt::format("the state before step {}", at + 1));
     if (e.exit() == Exit::data) {
       saving_.rescue(before);
-      fail(Exit::data, "{}; {}", e.what(),
-           run_.data.samples_of(run_.batches, at, run_.engine.config().train_batch_size));
+      fail(Exit::data, "{}; its samples, counted from 0, are {}", e.what(),
+           run_.data.samples_of(run_.batches, at, {0, run_.engine.config().train_batch_size}));
     }
     if (e.exit() != Exit::training) throw;
     if (!run_.engine.state_is_whole()) {

@@ -136,6 +136,7 @@ void Stage::forward_layer(Frame& f, int l, const Params& params, const Position&
   } catch (const Error& e) {
     fail_in_layer("the forward", f, l, e);
   }
+  if (see_) see_(layers_.in_model(f.chunk, l), y, stream);
   if (leaves && run.train) {
     f.inputs_home[size_t(next)] = f.home.take(y.dtype(), {stored_inputs_.numel_at_home(y.numel())});
     stored_inputs_.send(next, f.inputs_home[size_t(next)], y, stream);

@@ -49,6 +49,9 @@ class Stage {
   // `writer`. load() does this for the model's first layer.
   Tensor open(int micro, int chunk, Stream& writer);
   void forward(const Turn& turn, bool train, Stream& stream);
+  // Calls this after each layer of later forwards, with the layer's number in the model; null: ends it.
+  using SeeOutput = std::function<void(int layer, const Tensor& output, Stream& stream)>;
+  void watch_outputs(SeeOutput see) { see_ = std::move(see); }
   Tensor output(int micro, int chunk);  // of the forward
   // Keeps the frame reserved until the event, recorded by the reader or writer of a boundary on another
   // stream.
@@ -138,6 +141,7 @@ class Stage {
   int64_t passing_bytes_ = 0, block_bytes_ = 0;  // of one of passing_; of the largest off-device input
   int visit_ = 0;                                // index in the current pass
   Trace* trace_ = nullptr;
+  SeeOutput see_;
 };
 
 }  // namespace cleave::runtime

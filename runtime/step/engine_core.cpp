@@ -118,16 +118,21 @@ TrainingState EngineCore::position() {
   TrainingState out = at;
   out.missed.clear();
   if (!rank->trained) return out;
-  nlohmann::json mine = nlohmann::json::object();
-  for (int u = 0; u < rank->store.units(); ++u)
-    for (int p = 0; p < rank->store.layout(u).params(); ++p)
-      if (const int64_t missed = rank->optimizer().updates(u, p).missed)
-        mine[rank->store.layout(u).param(p).name] = missed;
+  const nlohmann::json mine = own_missed();
   for (const std::string& text : ranks.texts(*ranks.mesh().pipe, mine.dump())) {
     const nlohmann::json stage = nlohmann::json::parse(text);
     for (const auto& [name, missed] : stage.items()) out.missed[name] = missed;
   }
   return out;
+}
+
+std::map<std::string, int64_t> EngineCore::own_missed() const {
+  std::map<std::string, int64_t> mine;
+  for (int u = 0; rank->trained && u < rank->store.units(); ++u)
+    for (int p = 0; p < rank->store.layout(u).params(); ++p)
+      if (const int64_t missed = rank->optimizer().updates(u, p).missed)
+        mine[rank->store.layout(u).param(p).name] = missed;
+  return mine;
 }
 
 void EngineCore::set_position(const TrainingState& to, std::span<const std::string> fresh) {

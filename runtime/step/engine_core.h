@@ -38,6 +38,10 @@ struct EngineCore {
   virtual std::unique_ptr<Computation> computation(RankState& rank, Streams& streams,
                                                    Memory& memory) const = 0;
 
+  // Computes the forward of a micro-batch of the step on all ranks again. Returns a clause that names the
+  // first layer with an output that is not finite, or an empty string. Collective.
+  virtual std::string first_bad_layer(int64_t /*micro*/) { return ""; }
+
   // A step is begin_step, passes that visit units, finish_step.
   void begin_step();
   // Call after all passes are enqueued. mean_loss: returns the mean over all ranks; called once, after the
@@ -65,6 +69,7 @@ struct EngineCore {
   void pause(std::span<const std::string> names);
   // Returns the position with the missed updates of all parameters. Collective over the pipe.
   TrainingState position();
+  std::map<std::string, int64_t> own_missed() const;  // those of this rank's parameters
   optim::Rates next_rates() const;
   // Continues at a position. `fresh`: parameters whose optimizer state is new, so they missed all updates.
   void set_position(const TrainingState& to, std::span<const std::string> fresh = {});
@@ -96,13 +101,15 @@ struct EngineCore {
   StepResult result;
   optim::StepArgs update;
   std::vector<double> unit_squares, own_losses;  // of that step: see FailedStep
-  int64_t missed_in_row = 0;                     // steps that cleave.non_finite skipped since the last update
-  bool summed = false;                           // gradients of that step are summed over all ranks
-  bool shown = false;                            // and averaged and unscaled (show_gradients)
-  bool may_pause = false;                        // ranks compare their paused parameters in each step
-  bool waits = false;  // updates wait for finish_step in addition to Settings::norm_first
-  double uses = 1;     // factor of the loss that is known only after its passes (Engine::use_loss)
-  bool whole = true;   // false: a step that threw has updated part of the state
+  int64_t missed_steps = 0;  // bad steps that were skipped since the last update, or rolled back in total
+  // Returns a clause that names the samples of a micro-batch, or of the whole step; empty: unknown.
+  std::function<std::string(const std::optional<MicroPlace>& micro)> samples;
+  bool summed = false;     // gradients of that step are summed over all ranks
+  bool shown = false;      // and averaged and unscaled (show_gradients)
+  bool may_pause = false;  // ranks compare their paused parameters in each step
+  bool waits = false;      // updates wait for finish_step in addition to Settings::norm_first
+  double uses = 1;         // factor of the loss that is known only after its passes (Engine::use_loss)
+  bool whole = true;       // false: a step that threw has updated part of the state
 
  private:
   RankNeeds dry_run() const;
@@ -126,6 +133,11 @@ struct EngineCore {
   // the model.
   double squared_norm();
   std::string what_is_not_finite();  // of the step, for messages; collective
+  std::string with_samples(std::string text, const std::optional<MicroPlace>& micro) const;
+  bool spikes();  // as overflowed(), for a finite step
+  void remember_loss();
+  // Leaves out a bad step as settings.most_missed allows: returns true, or throws Error(training).
+  bool leave_out(const std::string& what);
   bool overflowed();  // returns true if the step must be skipped; throws Error(training) if training cannot
                       // continue
 };

@@ -95,12 +95,13 @@ std::optional<std::pair<Place, int>> first_of(Ranks& ranks, const std::optional<
 
 }  // namespace
 
-std::string first_not_finite(RankState& rank, Ranks& ranks, const FailedStep& step, Stream& compute) {
+NotFinite first_not_finite(RankState& rank, Ranks& ranks, const FailedStep& step, Stream& compute) {
   const std::string weights = step.has_updates ? "" : "weights and ";
   if (const auto weight =
           step.has_updates ? std::nullopt : first_of(ranks, bad_weight(rank, step.dtype, compute)))
-    return fmt::format("before the step, element {} of {} is {} (rank {}); resume from an earlier checkpoint",
-                       weight->first.element, weight->first.name, weight->first.value, weight->second);
+    return {
+        fmt::format("before the step, element {} of {} is {} (rank {}); resume from an earlier checkpoint",
+                    weight->first.element, weight->first.name, weight->first.value, weight->second)};
   std::string mine;
   for (size_t i = 0; i < step.losses.size() && mine.empty(); ++i)
     if (!std::isfinite(step.losses[i]))
@@ -108,17 +109,18 @@ std::string first_not_finite(RankState& rank, Ranks& ranks, const FailedStep& st
   const std::vector<std::string> losses = ranks.texts(ranks.world(), mine);
   for (size_t r = 0; r < losses.size(); ++r)
     if (const size_t blank = losses[r].find(' '); blank != std::string::npos)
-      return fmt::format("{}the loss of micro-batch {} on rank {} is {}",
-                         step.has_updates ? "" : "the weights are finite, and ", losses[r].substr(0, blank),
-                         r, losses[r].substr(blank + 1));
+      return {fmt::format("{}the loss of micro-batch {} on rank {} is {}",
+                          step.has_updates ? "" : "the weights are finite, and ", losses[r].substr(0, blank),
+                          r, losses[r].substr(blank + 1)),
+              MicroPlace{int(r), std::stoll(losses[r].substr(0, blank)) - 1}};
   int unit = int(step.squares.size()) - 1;
   while (unit >= 0 && std::isfinite(step.squares[size_t(unit)])) --unit;
   const auto gradient = first_of(ranks, unit < 0 ? std::nullopt : bad_gradient(rank, unit, compute));
-  if (!gradient) return "all weights and losses are finite; the sum of gradients overflows";
-  return fmt::format(
+  if (!gradient) return {"all weights and losses are finite; the sum of gradients overflows"};
+  return {fmt::format(
       "all weights and losses are finite; the backward first has a gradient of {} in {} (element {}, "
       "rank {})",
-      gradient->first.value, gradient->first.name, gradient->first.element, gradient->second);
+      gradient->first.value, gradient->first.name, gradient->first.element, gradient->second)};
 }
 
 }  // namespace cleave::runtime

@@ -40,7 +40,8 @@ bool writes_overflows(const config::DsConfig& c) {
 }
 
 int64_t most_missed(const config::DsConfig& c) {
-  return c.non_finite == config::NonFinite::skip && c.precision != config::Precision::fp16
+  return c.non_finite != config::NonFinite::stop &&
+                 (c.precision != config::Precision::fp16 || c.loss_spike > 0)
              ? c.non_finite_limit
              : 0;
 }
@@ -48,7 +49,8 @@ int64_t most_missed(const config::DsConfig& c) {
 // Returns true for clipping and for every feature that may skip a step.
 bool needs_norm_first(const config::DsConfig& c, const EngineOptions& o) {
   return c.gradient_clipping > 0 || scales_loss(c, o) || c.exact_sums || o.updates_last || o.rates_given ||
-         most_missed(c) > 0 || (c.precision == config::Precision::bf16 && c.check_grad_overflow);
+         most_missed(c) > 0 || c.loss_spike > 0 ||
+         (c.precision == config::Precision::bf16 && c.check_grad_overflow);
 }
 
 // A GPU takes enough rows to keep products from waiting for the head's weights and their gradient, which are
@@ -217,6 +219,8 @@ Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, in
              .scales_loss = scales_loss(c, options),
              .skips_overflows = c.precision == config::Precision::bf16 && c.check_grad_overflow,
              .most_missed = most_missed(c),
+             .rolls_back = c.non_finite == config::NonFinite::roll_back,
+             .spike = {c.loss_spike, c.loss_spike_steps},
              .writes_overflows = writes_overflows(c),
              .update_runs_on = gpu && !offloads && c.zero.offload_param.device == config::OffloadDevice::none,
              .optimizer = c.optimizer,

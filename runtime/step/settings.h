@@ -24,6 +24,12 @@ struct Averaging {
   bool operator==(const Averaging&) const = default;
 };
 
+// A loss above factor times the median of the last `steps` losses is a spike; a factor of 0 is off.
+struct LossSpike {
+  double factor = 0;
+  int64_t steps = 1;
+};
+
 // Sharding of a unit's state over the ranks of the data axis.
 enum class ShardingKind : uint8_t {
   by_stage,  // over all ranks, as in sharding_of_stage
@@ -50,8 +56,9 @@ struct Settings {
   bool scales_loss = false;  // fp16: an overflow skips the step and changes the loss scale
   bool skips_overflows =
       false;  // bf16: an overflow skips the step if the loss is finite; otherwise it aborts the run
-  int64_t most_missed =
-      0;  // fp32 and bf16: steps in a row that are skipped if the loss or gradients are not finite
+  int64_t most_missed = 0;  // bad steps in a row that are skipped, or rolled back, before an error
+  bool rolls_back = false;  // the caller of the engine rolls back after a bad step
+  LossSpike spike;
   bool writes_overflows = false;  // bf16: no check, values that are not finite go to the weights
   bool update_runs_on = false;    // on a GPU: the host does not wait for the update
   config::OptimizerConfig optimizer;

@@ -95,6 +95,7 @@ StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
   } else {
     const TraceSpan seen(options.trace, streams->compute, "step", "update");
     ++at.applied, next_lr.reset();
+    remember_loss();
     computes->join_step();
     update.grad_scale = factor_of_sums(result.grad_norm, settings.clipping);
     rank->optimizer().finish_step(update);
@@ -257,47 +258,81 @@ std::string EngineCore::what_is_not_finite() {
   const auto number = [](double x) {
     return std::isnan(x) ? std::abs(x) : x;
   };  // the sign of a NaN means nothing
-  return fmt::format("the loss is {} and the gradient norm {}: {}", number(result.loss),
-                     number(result.grad_norm),
-                     first_not_finite(*rank, ranks,
-                                      {.squares = unit_squares,
-                                       .losses = own_losses,
-                                       .micros = settings.micros,
-                                       .dtype = settings.dtype,
-                                       .has_updates = !updates_last()},
-                                      streams->compute));
+  const NotFinite first = first_not_finite(*rank, ranks,
+                                           {.squares = unit_squares,
+                                            .losses = own_losses,
+                                            .micros = settings.micros,
+                                            .dtype = settings.dtype,
+                                            .has_updates = !updates_last()},
+                                           streams->compute);
+  const std::string layer = first.micro && updates_last() ? first_bad_layer(first.micro->micro) : "";
+  return with_samples(fmt::format("the loss is {} and the gradient norm {}: {}{}", number(result.loss),
+                                  number(result.grad_norm), first.text, layer),
+                      first.micro);
+}
+
+std::string EngineCore::with_samples(std::string text, const std::optional<MicroPlace>& micro) const {
+  return samples ? text + "; " + samples(micro) : text;
 }
 
 bool EngineCore::overflowed() {
   const bool finite = std::isfinite(result.grad_norm);
   if (settings.scales_loss) {
-    if (scaler.update(!finite) == optim::LossScaler::Update::ok) return !finite;
+    if (scaler.update(!finite) == optim::LossScaler::Update::ok) return !finite || spikes();
     fail(Exit::training,
          "step {}: the gradients overflow in fp16 and the loss scale is at its minimum of {}; {}; lower the "
          "learning rate, or use bf16",
          result.step, scaler.scale(), what_is_not_finite());
   }
-  if (settings.writes_overflows) return false;
+  if (settings.writes_overflows) return spikes();
   require(
       finite || !settings.store.exact() || !std::isfinite(result.loss), Exit::training,
       "cleave.exact_sums_grid: a gradient of step {} is not finite or out of the range of the sums (got a "
       "grid of {}, expected gradients below {:.2g}); set a smaller grid, or lower the learning rate if the "
       "run diverged",
       result.step, settings.store.grid, std::ldexp(settings.store.limit, -settings.store.grid));
-  if (finite) {
-    missed_in_row = 0;
-    return false;
-  }
+  if (finite) return spikes();
   if (settings.skips_overflows && std::isfinite(result.loss)) return true;
-  const std::string what = what_is_not_finite();
-  if (++missed_in_row <= settings.most_missed) {
-    if (ranks.world().rank() == 0) warn("step {} is skipped: {}", result.step, what);
+  return leave_out(what_is_not_finite());
+}
+
+bool EngineCore::spikes() {
+  const auto [factor, steps] = settings.spike;
+  if (factor > 0 && int64_t(at.losses.size()) >= steps) {
+    std::vector<double> last(at.losses.end() - steps, at.losses.end());
+    const auto middle = last.begin() + steps / 2;
+    std::ranges::nth_element(last, middle);
+    if (*middle > 0 && result.loss > factor * *middle)
+      return leave_out(with_samples(
+          fmt::format("the loss of {:.6g} is a spike, {:.3g} times the median {:.6g} of the last {} updates "
+                      "(cleave.loss_spike is {:g})",
+                      result.loss, result.loss / *middle, *middle, steps, factor),
+          {}));
+  }
+  if (!settings.rolls_back) missed_steps = 0;
+  return false;
+}
+
+void EngineCore::remember_loss() {
+  if (settings.spike.factor == 0 || !std::isfinite(result.loss)) return;
+  at.losses.push_back(result.loss);
+  const auto extra = int64_t(at.losses.size()) - settings.spike.steps;
+  if (extra > 0) at.losses.erase(at.losses.begin(), at.losses.begin() + extra);
+}
+
+bool EngineCore::leave_out(const std::string& what) {
+  if (missed_steps < settings.most_missed) {
+    ++missed_steps, result.bad = what;
+    if (!settings.rolls_back && ranks.world().rank() == 0) warn("step {} is skipped: {}", result.step, what);
     return true;
   }
+  const std::string before = settings.most_missed == 0 ? ""
+                             : settings.rolls_back
+                                 ? fmt::format(" (rolled back {} times before)", missed_steps)
+                                 : fmt::format(" (step {} of this kind in a row)", missed_steps + 1);
   fail(Exit::training,
        "step {}: {}{}; the run diverged: lower the learning rate, warm it up or clip gradients harder",
-       result.step, what,
-       settings.most_missed > 0 ? fmt::format(" (step {} of this kind in a row)", missed_in_row) : "");
+       result.step, what, before);
 }
 
 }  // namespace cleave::runtime

@@ -15,6 +15,15 @@ struct StepResult {
   double loss_scale = 1;  // used by this step
   bool skipped = false;   // a gradient overflowed on some rank: only the loss scale changed
   int64_t skipped_total = 0;
+  // Reason of a skipped step with values that are not finite or a loss spike (cleave.non_finite,
+  // cleave.loss_spike); otherwise empty.
+  std::string bad = {};
+};
+
+// A micro-batch of a step, counted from 0.
+struct MicroPlace {
+  int rank = 0;
+  int64_t micro = 0;
 };
 
 // Messages about an engine at the start of a run, for users. Empty if not of interest.

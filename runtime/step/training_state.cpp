@@ -1,5 +1,6 @@
 #include "runtime/step/training_state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -24,6 +25,7 @@ std::string to_json(const TrainingState& at, const optim::LossScaler::State& sca
             {"client", json::parse(client)}};
   if (at.schedule_begin != 0) j["schedule_begin"] = at.schedule_begin;
   if (!at.missed.empty()) j["missed_updates"] = at.missed;
+  if (!at.losses.empty()) j["last_losses"] = at.losses;
   return j.dump();
 }
 
@@ -57,6 +59,11 @@ Restored from_json(const std::string& text, const std::string& where) {
               "most {}); use another checkpoint",
               where, r.at.missed[name], name, r.at.applied - r.at.optimizer_begin);
     }
+    if (j.contains("last_losses")) r.at.losses = j["last_losses"].get<std::vector<double>>();
+    require(std::ranges::all_of(r.at.losses, [](double x) { return std::isfinite(x); }), Exit::checkpoint,
+            "{}: the training state in the manifest is damaged (got a loss that is not finite); use another "
+            "checkpoint",
+            where);
     r.seed = j.at("seed").get_ref<const json::number_unsigned_t&>();
     if (j.contains("settings")) r.settings = j["settings"].get<std::map<std::string, std::string>>();
     r.client = j.at("client").dump();

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "optim/loss_scaler.h"
 
@@ -18,6 +19,7 @@ struct TrainingState {
   int64_t optimizer_begin = 0, schedule_begin = 0;
   // Updates since then that a parameter did not get, because it was frozen meanwhile; 0 if not in the table.
   std::map<std::string, int64_t> missed = {};
+  std::vector<double> losses = {};  // of the last updates, oldest first, if cleave.loss_spike needs them
 };
 
 struct Restored {

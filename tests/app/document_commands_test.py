@@ -23,6 +23,7 @@ SUITE, EXAMPLES, WHEEL = "scripts/test.sh", "scripts/test_examples.sh", "scripts
 CLUSTERS, HOSTS, PYTHON = "tests/app/cluster_examples_test.py", "tests/app/other_hosts_test.py", "tests/python/examples_test.py"
 ELSEWHERE = {
     "./scripts/quickstart.sh": (EXAMPLES, "./scripts/quickstart.sh"),
+    "cleave replay runs/first": ("tests/app/replay_test.py", 'self.run_cleave("replay", '),
     "cleave report runs/first/flight": ("tests/app/interrupted_test.py", '"report", self.out / "flight"'),
     "./scripts/test.sh": (".ci/run", "./scripts/test.sh"),
     "./scripts/install_packages.sh": (SUITE, "./scripts/install_packages.sh build test python example docs"),

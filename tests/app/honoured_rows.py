@@ -10,6 +10,7 @@ PIPE = {"pipeline": {"stages": 2}}
 GATHERED = {"stage": 3, "stage3_param_persistence_threshold": 0}  # every unit
 PARAM = {"zero_optimization": {**GATHERED, "offload_param": {"device": "nvme", "nvme_path": "$DIR", "max_in_cpu": 0}}}
 LORA = {"cleave": {"lora": {"targets": ["c_attn"]}}}
+RECORD = {"cleave": {"record_steps": {"interval": 2}}}
 OVERLAP = {"tensor_parallel": {"autotp_size": 2, "tp_overlap_comm": True, "overlap_rows": 64}, "train_micro_batch_size_per_gpu": 16,
            "gradient_accumulation_steps": 1}
 
@@ -86,6 +87,11 @@ ROWS = {
     "data_types.grad_accum_dtype": ("memory", "bf16", "fp32", {"bf16": {"enabled": True}}, 1),
     "cleave.non_finite": ("code", "stop", "skip", optimizer("SGD", lr=1e30), 1),
     "cleave.non_finite_limit": ("code", 1, 100, {**optimizer("SGD", lr=1e30), "cleave": {"non_finite": "skip"}}, 1),
+    "cleave.loss_spike": ("code", 0, 1.001, {**optimizer("AdamW", lr=1.0), "cleave": {"loss_spike_steps": 1}}, 1),
+    "cleave.loss_spike_steps": ("code", 1, 100, {**optimizer("AdamW", lr=1.0), "cleave": {"loss_spike": 1.001}}, 1),
+    "cleave.record_steps.interval": ("saved", 0, 2, {}, 1),
+    "cleave.record_steps.ranks": ("saved", "0", "1", RECORD, 2),
+    "cleave.record_steps.keep": ("saved", 1, 2, RECORD, 1),
     "cleave.http": ("code", "0", "no address", {}, 1),
     "tensorboard.enabled": ("files", False, True, {"tensorboard": {"output_path": "$DIR"}}, 1),
     "tensorboard.output_path": ("files", "$DIR/a", "$DIR/b", {"tensorboard": {"enabled": True}}, 1),

@@ -55,6 +55,42 @@ TEST(OwnKeys, SelectGraphsForPasses) {
             std::string::npos);
 }
 
+TEST(OwnKeys, RollBackIsForCleaveTrain) {
+  const std::string text = R"({"train_batch_size": 4, "cleave": {"non_finite": "roll_back"}})";
+  const ReadResult train = read_ds_config(text, "f", {.front = Front::train});
+  EXPECT_TRUE(train.ok()) << format(train.problems);
+  EXPECT_EQ(train.config.non_finite, NonFinite::roll_back);
+  const ReadResult script = read_ds_config(text, "f", {.front = Front::scripts});
+  EXPECT_NE(format(script.problems)
+                .find("cleave.non_finite: \"roll_back\" is not supported in a PyTorch script"),
+            std::string::npos)
+      << format(script.problems);
+}
+
+TEST(OwnKeys, LossSpikesAreFactorsAboveOne) {
+  EXPECT_EQ(read_own(R"("cleave": {"loss_spike": 1.5})").config.loss_spike, 1.5);
+  EXPECT_NE(own_problems(R"("cleave": {"loss_spike": 1})").find("expected a factor above 1"),
+            std::string::npos);
+  EXPECT_NE(own_problems(R"("cleave": {"loss_spike_steps": 3})").find("has no effect"), std::string::npos);
+  // fp16 skips other steps by its loss scale; the policy is for spikes.
+  const std::string skip = R"("fp16": {"enabled": true}, "cleave": {"non_finite": "skip")";
+  EXPECT_NE(own_problems(skip + "}").find("has no effect"), std::string::npos);
+  EXPECT_EQ(own_problems(skip + R"(, "loss_spike": 2})"), "");
+}
+
+TEST(OwnKeys, RecordStepsOfNamedRanks) {
+  const auto ranks = [](const std::string& text) {
+    return R"("cleave": {"record_steps": {"interval": 2, "ranks": ")" + text + "\"}}";
+  };
+  const RecordSteps some = read_own(ranks("1,12")).config.record_steps;
+  EXPECT_TRUE(some.records(1) && some.records(12));
+  EXPECT_FALSE(some.records(0) || some.records(2) || some.records(11));
+  EXPECT_TRUE(read_own(R"("cleave": {"record_steps": {"interval": 2}})").config.record_steps.records(7));
+  EXPECT_FALSE(read_own("\"steps_per_print\": 1").config.record_steps.records(0));
+  for (const char* wrong : {"1,,2", ",1", "a", "all", "1 2"})
+    EXPECT_NE(own_problems(ranks(wrong)).find("expected numbers of ranks"), std::string::npos) << wrong;
+}
+
 TEST(OwnKeys, EnableTf32InFp32Only) {
   EXPECT_FALSE(read_own("\"steps_per_print\": 1").config.tf32);
   EXPECT_TRUE(read_own(R"("cleave": {"tf32": true})").config.tf32);

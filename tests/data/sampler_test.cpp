@@ -140,6 +140,19 @@ TEST(Sampler, ContinuesWithAnotherBatchAtTheNextSample) {
 }
 
 // An epoch with a change of the batch size ends like any other: filled up, or with its rest dropped.
+TEST(Sampler, SkipsDataOfStepsAndTrainsAllOthersInTheirOrder) {
+  const Sampler all{.samples = 50, .seed = 5, .global_batch = 4};
+  Sampler sampler = all;
+  sampler.skips = {3, 3, 20};
+  const auto first = [](const Sampler& s, int64_t step) { return s.sample(step, 0); };
+  for (int64_t step = 0; step < 40; ++step)
+    EXPECT_EQ(first(sampler, step), first(all, step + (step >= 3 ? 2 : 0) + (step >= 20 ? 1 : 0))) << step;
+  // A training that continues after a skip knows the position, and the later skips only.
+  Sampler continued{.samples = 50, .seed = 5, .global_batch = 4};
+  continued.first_step = 10, continued.first = sampler.position(10), continued.skips = {20};
+  for (int64_t step = 10; step < 40; ++step) EXPECT_EQ(first(continued, step), first(sampler, step)) << step;
+}
+
 TEST(Sampler, AnEpochWithTwoBatchSizesEndsLikeOthers) {
   Sampler sampler{.samples = 10, .shuffle = false, .global_batch = 6, .first_step = 1, .first = {0, 4}};
   EXPECT_EQ(sampler.sample(1, 0), 4);

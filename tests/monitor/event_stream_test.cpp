@@ -306,7 +306,8 @@ TEST(TerminalSink, PrintsStepsEvaluationsAndLinesInOrder) {
   sink.take(step(1)), sink.take(step(2)), sink.take(Evaluated{{.step = 2, .data = "books", .loss = 0}});
   Stepped skipped = step(3);
   skipped.time += 100;
-  skipped.metrics.skipped = true, skipped.metrics.loss_scale = 8, skipped.metrics.skipped_total = 1;
+  skipped.metrics.skipped = true, skipped.metrics.grad_norm = INFINITY, skipped.metrics.loss_scale = 8,
+  skipped.metrics.skipped_total = 1;
   sink.take(skipped), sink.take(Ended{}), sink.take(Said{"after"});
   std::fclose(out);
   const std::string text(data, size);
