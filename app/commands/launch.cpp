@@ -141,7 +141,7 @@ void say_places(const LaunchStart& start, const LaunchRequest& r) {
         "container with --cap-add SYS_NICE");
 }
 
-launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r) {
+launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r, int replacements) {
   launcher::LaunchCallbacks callbacks = {
       .output =
           [](std::string_view line, bool is_error) {
@@ -154,6 +154,7 @@ launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest
         "a script exits, or saves first if it checks engine.stop_requested() or sets save_on_stop";
   launcher::StayOptions stay{.leave_grace = 3s, .term_grace = 1500ms};
   if (!start.several) {
+    stay.replacements = replacements;
     stay.rank0_inherits_output = isatty(STDOUT_FILENO) != 0 && r.log_folder.empty();
     return launcher::launch_node(start.plan.nodes[start.node], stay, callbacks);
   }
@@ -183,10 +184,11 @@ int run(LaunchStart start, const LaunchRequest& r) {
   const int first = start.plan.nodes[0].attempt;
   for (int attempt = 0;; ++attempt) {
     for (launcher::NodeStart& n : start.plan.nodes) n.attempt = first + attempt;
-    const launcher::LaunchResult result = launch_once(start, r);
+    const launcher::LaunchResult result = launch_once(start, r, r.max_restarts - attempt);
+    attempt += result.replaced;
     if (!result.message.empty() && result.exit != int(Exit::stopped))
       std::fprintf(stderr, "error: %s\n", result.message.c_str());
-    if (ends_for_good(result) || attempt == r.max_restarts) return result.exit;
+    if (ends_for_good(result) || attempt >= r.max_restarts) return result.exit;
     std::fprintf(stderr, "launch: restart %d of %d\n", attempt + 1, r.max_restarts);
   }
 }

@@ -10,6 +10,7 @@
 #include "app/run/run_options.h"
 #include "app/run/start_weights.h"
 #include "app/run/watch.h"
+#include "runtime/step/state_copies.h"
 
 namespace cleave::app {
 
@@ -24,12 +25,18 @@ class Run {
   void check_plan(const config::ReadOptions& reading);
 
   // Trains on the connected job. Collective. Returns Exit::ok, or Exit::stopped after a signal.
-  Exit train();
+  // After the loss of a rank that the launcher replaces, connects again with these facts, and continues from
+  // the copies of the state in memory.
+  Exit train(const comm::Facts& facts);
 
  private:
   void agree_on_layers();
-  void make_engine();
+  void keep_copies();
+  // Trains from the state of a checkpoint, the initial weights, or, `again`, the copies in memory.
+  Exit train_once(bool again);
+  void make_engine(bool again);
   void begin(RunParts& parts);
+  void begin_again(RunParts& parts);
 
   const RunOptions& wanted_;
   launcher::Job& job_;
@@ -40,6 +47,8 @@ class Run {
   BeforeRun before_;
   Watch watch_;
   RunFolder folder_;
+  runtime::StateCopies copies_;  // empty without cleave.copies_in_memory
+  bool measured_ = false;        // the peak of this machine
   std::unique_ptr<runtime::Engine> engine_;
 };
 

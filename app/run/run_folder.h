@@ -52,6 +52,12 @@ class RunFolder {
   // incomplete saves. Collective.
   bool resume(runtime::Engine& engine, const nlohmann::json& facts);
 
+  // Continues at a step from a copy of the state in memory, with the facts (with_run()) that it has. Returns
+  // true if the loss of a rank interrupted a save of this step or an earlier one. Collective.
+  bool continue_at(int64_t step, const std::string& client);
+  // Adds the entries of checkpoints that identify the run.
+  nlohmann::json with_run(nlohmann::json facts) const;
+
   // Returns the facts of the resumed checkpoint; null without one.
   const nlohmann::json& resumed_facts() const { return *resumed_; }
 

@@ -11,6 +11,7 @@
 #include "launcher/job.h"
 #include "monitor/profile.h"
 #include "runtime/engine.h"
+#include "runtime/step/state_copies.h"
 
 namespace cleave::app {
 
@@ -29,6 +30,9 @@ struct RunParts {
   Best best;             // evaluation so far
   nlohmann::json facts;  // entry of this run in checkpoints
   std::optional<Recorder> recorder = {};
+  runtime::StateCopies* copies = nullptr;  // null: none are kept
+  bool replaced = false;                   // a lost rank was replaced; no step was taken since
+  bool unfinished_save = false;            // its loss interrupted a save
 };
 
 }  // namespace cleave::app

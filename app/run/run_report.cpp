@@ -108,8 +108,8 @@ void RunReport::count_epochs(const EpochLength& epoch) {
   if (sinks_) sinks_->epoch = epoch;
 }
 
-void RunReport::start(const runtime::Engine& engine, const StartFacts& facts) {
-  if (!sinks_) return;
+void RunReport::start(const runtime::Engine& engine, const StartFacts& facts, bool quietly) {
+  if (!sinks_ || sinks_->stream) return;
   Sinks& s = *sinks_;
   s.ranks = engine.mesh().size(), s.first_step = engine.step();
   s.begin = Clock::now();
@@ -139,7 +139,7 @@ void RunReport::start(const runtime::Engine& engine, const StartFacts& facts) {
   s.stream->emit(
       monitor::allocated(monitor::Allocated::Kind::planned, engine.step(), engine.memory_planned()));
   for (monitor::Event& event : std::exchange(s.early, {})) s.stream->emit(std::move(event));
-  named(start_lines(engine, facts, s.options, s.epoch, s.config));
+  if (!quietly) named(start_lines(engine, facts, s.options, s.epoch, s.config));
 }
 
 void RunReport::step(const runtime::Engine& engine, const runtime::StepResult& r, const StepCost& cost) {

@@ -32,7 +32,8 @@ class RunReport {
 
   // Call before start() and before the engine allocates: the measured product needs memory.
   void measure_peak(Device device, DType type);
-  void start(const runtime::Engine& engine, const StartFacts& facts);
+  // `quietly`: without lines for people. Only the first call has an effect.
+  void start(const runtime::Engine& engine, const StartFacts& facts, bool quietly = false);
   void step(const runtime::Engine& engine, const runtime::StepResult& result, const StepCost& cost);
   // Counts epochs and samples from a resumed position on. Call before start().
   void count_epochs(const EpochLength& epoch);

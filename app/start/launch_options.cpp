@@ -52,8 +52,10 @@ void add_launching(CLI::App& app, Values& v) {
   app.add_flag("--no_ssh", r.no_ssh, "start only this host's ranks");
   app.add_flag("--no_ssh_check", v.no_ssh_check, "accepted; hosts are contacted when ranks start");
   app.add_flag("--force_multi", r.force_multi, "use the launcher for a single host as well");
-  app.add_option("--max_restarts", r.max_restarts,
-                 "restart the job up to N times after a failure; training resumes from its newest checkpoint")
+  app.add_option(
+         "--max_restarts", r.max_restarts,
+         "restart the job up to N times after a failure; training resumes from its newest checkpoint. With "
+         "cleave.copies_in_memory, only the lost rank restarts")
       ->check(integer(0, 1000000));
   app.add_flag("--dry_run", r.dry_run, "print the commands for each host without starting them");
   app.add_flag("--save_pid", r.save_pid,
