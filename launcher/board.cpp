@@ -30,7 +30,7 @@ struct Board::Layout {
   std::atomic<int32_t> attempt;
   int32_t first_attempt;
   std::atomic<int64_t> lost_at;
-  std::atomic<int64_t> reported[2];
+  std::atomic<int64_t> step, evaluation;  // Reported
   char cause[1000];
 };
 
@@ -130,9 +130,11 @@ Loss Board::take_loss() {
   return {cause, l.lost_at.exchange(0)};
 }
 
-int64_t Board::reported(Reported what) const { return layout().reported[size_t(what)]; }
+Reported Board::reported() const { return {layout().step, layout().evaluation}; }
 
-void Board::set_reported(Reported what, int64_t step) { layout().reported[size_t(what)] = step; }
+void Board::set_reported(Reported reported) {
+  layout().step = reported.step, layout().evaluation = reported.evaluation;
+}
 
 int64_t Board::now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 

@@ -17,6 +17,11 @@ struct Loss {
   int64_t when = 0;   // ns of the clock that all processes share
 };
 
+// Newest step, and newest step with evaluations, in the outputs of the first rank.
+struct Reported {
+  int64_t step = 0, evaluation = -1;
+};
+
 class Board {
  public:
   static constexpr int kEnded = -1;
@@ -48,11 +53,8 @@ class Board {
   int wait_after(int attempt);
   // Returns all losses since the last call, with the time of the first. For one rank.
   Loss take_loss();
-  // Newest step, and newest evaluation, that the first rank has reported; a repeated one is not reported
-  // again.
-  enum class Reported { step, evaluation };
-  int64_t reported(Reported what) const;
-  void set_reported(Reported what, int64_t step);
+  Reported reported() const;
+  void set_reported(Reported reported);
 
   static int64_t now();  // ns
 

@@ -78,18 +78,14 @@ std::optional<runtime::Evaluation> Evaluations::evaluate(size_t set) {
 }
 
 bool Evaluations::evaluate() {
-  constexpr auto kEvaluation = launcher::Board::Reported::evaluation;
-  launcher::Board* board = run_.job.board();
-  // False if a rank was lost after this evaluation was reported, and the step is repeated.
-  const bool is_new = !board || run_.engine.step() > board->reported(kEvaluation);
   for (size_t set = 0; set < run_.data.evaluation().size(); ++set) {
     const std::optional<runtime::Evaluation> result = evaluate(set);
     if (!result) return false;
     if (set == 0) loss_ = result->loss;
-    if (is_new) run_.watch.report().evaluation(run_.engine.step(), run_.wanted.eval_sets[set].name, *result);
+    run_.watch.report().evaluation(run_.engine.step(), run_.wanted.eval_sets[set].name, *result);
   }
-  if (board && is_new && run_.job.first()) board->set_reported(kEvaluation, run_.engine.step());
   evaluated_at_ = run_.engine.step();
+  run_.watch.settle();
   return true;
 }
 

@@ -244,6 +244,7 @@ void Run::begin_again(RunParts& run) {
   run.best.restore(folder_.resumed_facts());
   continue_data(run);
   if (wanted_.keep_best) folder_.keep_best(run.best.step());
+  watch_.report().skip(job_.board()->reported());
   watch_.report().start(*engine_, {job_.transport(), job_.threads(), launcher::place_of_process(), ""}, true);
   run.replaced = true;
 }

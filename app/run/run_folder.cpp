@@ -25,8 +25,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kLongestSave = 1000;  // steps during which a background save may run
-
 std::string new_run() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}", random(), random());
@@ -199,15 +197,27 @@ json RunFolder::with_run(json facts) const {
   return facts;
 }
 
+// Removes unfinished background saves. Returns true if there were some up to this step; a save of the
+// repeated step follows anyway.
+bool RunFolder::remove_unfinished(int64_t step) const try {
+  bool found = false;
+  for (const std::string& name : checkpoint::left_overs(options_.dir, "", -1)) {
+    if (!name.starts_with(".tmp.")) continue;
+    found = found || name != fmt::format(".tmp.global_step{}", step + 1);
+    checkpoint::remove_checkpoint(fs::path(options_.dir) / name);
+  }
+  return found;
+} catch (const fs::filesystem_error&) {
+  return true;
+}
+
 bool RunFolder::continue_at(int64_t step, const std::string& client) {
   *resumed_ = json::parse(client, nullptr, false);
   saved_at_ = -1;
   bool unfinished = false;
   if (job_.first() && !options_.dir.empty()) {
     if (run_of(client) != run_) remember(client);
-    for (const std::string& name : checkpoint::left_overs(options_.dir, "", -1))
-      for (int64_t saved = step; saved > 0 && saved > step - kLongestSave; --saved)
-        unfinished = unfinished || name == fmt::format(".tmp.global_step{}", saved);
+    unfinished = remove_unfinished(step);
   }
   return job_.any(unfinished);
 }

@@ -89,6 +89,7 @@ class RunFolder {
   bool is_damaged(const std::string& tag) const;
   void remember(const std::string& client);
   void remove_left_overs(const std::string& in_use, int64_t step);
+  bool remove_unfinished(int64_t step) const;
   void compare(const std::string& client, const nlohmann::json& facts, std::vector<std::string> changes);
   void report(monitor::Checkpointed::Kind kind, const std::string& tag, int64_t step,
               std::chrono::steady_clock::time_point begin) const;

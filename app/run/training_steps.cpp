@@ -38,29 +38,21 @@ void TrainingSteps::take() {
     return plan::memory_use_of(run_.engine);
   };
   std::map<std::string, double> times = run_.profile.end_step({r.step, seconds, memory});
-  if (is_new(r.step))
-    run_.watch.report().step(run_.engine, r,
-                             {seconds, sent, std::move(times), run_.profile.take_collectives()});
-  keep_state(r.step);
+  run_.watch.report().step(run_.engine, r,
+                           {seconds, sent, std::move(times), run_.profile.take_collectives()});
+  run_.watch.settle();
+  if (run_.copies) offer_copies(r.step);
 }
 
-// Returns false for a step that was reported before a lost rank was replaced.
-bool TrainingSteps::is_new(int64_t step) const {
-  const launcher::Board* board = run_.job.board();
-  return !board || step > board->reported(launcher::Board::Reported::step);
-}
-
-void TrainingSteps::keep_state(int64_t step) {
-  launcher::Board* board = run_.job.board();
-  if (!board || !run_.copies) return;
+void TrainingSteps::offer_copies(int64_t step) {
+  launcher::Board& board = *run_.job.board();
   if (std::exchange(run_.replaced, false) && run_.job.first()) {
-    const launcher::Loss loss = board->take_loss();
+    const launcher::Loss loss = board.take_loss();
     run_.watch.say(
         fmt::format("{}; it was replaced, and step {} was repeated and ended {:.1f} s after the loss",
                     loss.cause, step, double(launcher::Board::now() - loss.when) / 1e9));
   }
-  if (run_.job.first() && is_new(step)) board->set_reported(launcher::Board::Reported::step, step);
-  if (run_.copies->newest() >= 0) board->offer(run_.copies->memory());
+  if (run_.copies->newest() >= 0) board.offer(run_.copies->memory());
 }
 
 runtime::StepResult TrainingSteps::train_or_save(std::span<const Batch> batches,

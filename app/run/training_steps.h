@@ -16,8 +16,7 @@ class TrainingSteps {
  private:
   runtime::StepResult train_or_save(std::span<const Batch> batches, const std::function<void(int)>& begins);
 
-  bool is_new(int64_t step) const;
-  void keep_state(int64_t step);
+  void offer_copies(int64_t step);
 
   RunParts& run_;
   Saving& saving_;

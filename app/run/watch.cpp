@@ -27,6 +27,12 @@ void Watch::open_trace() {
   if (trace_) traced_ = comm::traced_communicator(all, *trace_);
 }
 
+void Watch::settle() {
+  if (!job_.first() || !config_.config.copies_in_memory) return;
+  report_->write_out();
+  job_.board()->set_reported(report_->reported());
+}
+
 void Watch::say(const std::string& text) {
   if (!job_.first()) return;
   if (constexpr std::string_view kWarning = "warning: "; text.starts_with(kWarning))

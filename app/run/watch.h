@@ -28,6 +28,10 @@ class Watch {
   // Call before the job's communicator ends.
   void leave() { traced_.reset(); }
 
+  // With cleave.copies_in_memory: waits until the outputs have all reports, and notes these for a process
+  // that replaces the first rank.
+  void settle();
+
   // Prints a line for the user on the first rank, above the progress bar.
   void say(const std::string& text);
 
