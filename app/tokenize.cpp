@@ -132,10 +132,19 @@ std::string cached_tokens(launcher::Job& job, const text::Tokenizer& tokenizer, 
                           const std::string& key, const TokenCache& cache, bool quiet) {
   std::string out;
   std::exception_ptr failure;
+  const auto named = [&] {
+    return (fs::path(cache.folder) / fmt::format("{}.{:016x}.bin", fs::path(text).filename().string(),
+                                                 digest_of(text, tokenizer, key)))
+        .string();
+  };
+  if (job.replaces()) {  // the other ranks train already
+    out = named();
+    require(is_token_file(out), Exit::data,
+            "{}: the tokens of this run are missing (expected {}); start the job again", text, out);
+    return out;
+  }
   if (job.first()) try {
-      out = (fs::path(cache.folder) / fmt::format("{}.{:016x}.bin", fs::path(text).filename().string(),
-                                                  digest_of(text, tokenizer, key)))
-                .string();
+      out = named();
       make_folder(cache);
       if (is_token_file(out)) {
         if (!quiet)

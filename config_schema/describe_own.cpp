@@ -78,6 +78,10 @@ void describe_own(Keys& k, DsConfig& c) {
        "reaction to copies that differ: stop (all ranks, exit code 5), repair (overwrites the weights of "
        "the ranks that differ from the majority) or warn")
       .inert_if(c.replica_check_steps == 0, "cleave.replica_check_steps is 0");
+  k.honoured("copies_in_memory", &c.copies_in_memory,
+             "keeps two copies of each rank's state in host memory, so that cleave launch --max_restarts N "
+             "starts a lost rank again while the others continue; repeats at most one step")
+      .not_in_scripts("the engine cannot take the script's own state back by a step");
   k.honoured(
       "save_on_stop", &c.save_on_stop,
       "a PyTorch script that receives SIGTERM, SIGINT or SIGUSR1 finishes its step, saves to the folder of "

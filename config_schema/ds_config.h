@@ -210,6 +210,7 @@ struct DsConfig {
   int64_t straggler_steps = 20;      // consecutive steps until a line
   int64_t replica_check_steps = 50;  // steps to compare all replicated weights once; 0: never
   ReplicaPolicy replica_policy = ReplicaPolicy::stop;
+  bool copies_in_memory = false;                 // cleave train: copies of the state that survive a lost rank
   bool save_on_stop = false;                     // scripts: save when a stop is requested
   Switch visible_gradients = Switch::automatic;  // scripts: parameter.grad; auto: if read in the first step
   LossAverage loss_average = LossAverage::targets;

@@ -36,6 +36,7 @@ constexpr auto kVariables = std::to_array<EnvironmentVariable>({
     {"CLEAVE_ATTEMPT", "NUMBER", "a number", "for the first"},
     {"CLEAVE_TOKEN", "TEXT", "a word that the job's ranks share", "for none"},
     {"CLEAVE_HTTP_TOKEN", "TEXT", "a word for the page of a run", "for pages on this host only"},
+    {"CLEAVE_BOARD", "TEXT", "a process and a descriptor", "where lost ranks are not replaced"},
     {"CLEAVE_MEETING_PORT", "NUMBER", "a port", "where no launcher listens for rank 0"},
     {"CLEAVE_MEETING_FD", "NUMBER", "a descriptor", "where no launcher listens for rank 0"},
     // Set by cleave compare for its script.

@@ -99,7 +99,7 @@ std::string_view remedy(Category category, MemoryKind kind) {
     case Category::staging:
       return "a smaller zero_optimization.reduce_bucket_size and allgather_bucket_size";
     case Category::checkpoint:
-      return "checkpoint.async false keeps no copy of the state, and saves while the training waits";
+      return "checkpoint.async false and cleave.copies_in_memory false keep no copies of the state";
     case Category::layer_state:
       return "layers that declare less state (Layer::states)";
   }
@@ -168,6 +168,13 @@ void check_fits(const MemoryTable& planned, const MemoryLimits& limits, bool wit
     refuse(planned, pinned ? MemoryKind::pinned : MemoryKind::host, host, limits.host_bytes,
            "the plan does not fit", with_table);
   }
+}
+
+Buffer Memory::count(Category category, Tensor owned, std::string_view name) {
+  add(owned.memory(), category, owned.bytes(), name);
+  Buffer buffer;
+  buffer.memory_ = this, buffer.tensor_ = owned, buffer.category_ = category, buffer.bytes_ = owned.bytes();
+  return buffer;
 }
 
 Buffer Memory::allocate(MemoryKind kind, Category category, DType dtype, Shape shape, std::string_view name) {

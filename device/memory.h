@@ -82,6 +82,8 @@ class Memory {
   // The buffer must not outlive this Memory. Messages contain `name`. Disk memory is only counted; its tensor
   // has no address, because the bytes are in a file (offload/disk_file.h).
   Buffer allocate(MemoryKind kind, Category category, DType dtype, Shape shape, std::string_view name);
+  // Counts memory that the caller owns, such as shared memory, for the lifetime of the buffer.
+  Buffer count(Category category, Tensor owned, std::string_view name);
 
   bool dry() const { return mode_ == Mode::dry; }
   Device device() const { return device_; }

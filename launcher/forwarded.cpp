@@ -25,9 +25,9 @@ bool is_variable_name(std::string_view name) {
 }
 
 bool is_set_by_launchers(const std::string& name) {
-  constexpr const char* kOurs[] = {"CLEAVE_LAUNCHED",  "CLEAVE_CORES", "CLEAVE_JOB_ID",
-                                   "CLEAVE_ATTEMPT",   "CLEAVE_TOKEN", "CLEAVE_MEETING_PORT",
-                                   "CLEAVE_MEETING_FD"};
+  constexpr const char* kOurs[] = {"CLEAVE_LAUNCHED",   "CLEAVE_CORES", "CLEAVE_JOB_ID",
+                                   "CLEAVE_ATTEMPT",    "CLEAVE_TOKEN", "CLEAVE_MEETING_PORT",
+                                   "CLEAVE_MEETING_FD", "CLEAVE_BOARD"};
   return std::find(std::begin(kOurs), std::end(kOurs), name) != std::end(kOurs);
 }
 

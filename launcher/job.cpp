@@ -1,5 +1,6 @@
 #include "launcher/job.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 
 #include "comm/from_peer.h"
 #include "comm/gpu_transport.h"
+#include "comm/rendezvous/meeting_point.h"
 #include "config_schema/summary.h"
 #include "core/build.h"
 #include "core/environment.h"
@@ -30,8 +32,8 @@
 #include "device/team.h"
 #include "launcher/discovery.h"
 #include "launcher/exit_code.h"
-#include "launcher/network.h"
 #include "launcher/machine.h"
+#include "launcher/network.h"
 #include "launcher/notice.h"
 #include "launcher/passed_signals.h"
 #include "launcher/pmi.h"
@@ -117,7 +119,8 @@ void keep_from_children(comm::RankInfo& info) {
   static std::string& token = *new std::string;
   if (!info.token.empty()) token = info.token;
   info.token = token;
-  for (const char* name : {"CLEAVE_TOKEN", "CLEAVE_MEETING_PORT", "CLEAVE_MEETING_FD"}) unsetenv(name);
+  for (const char* name : {"CLEAVE_TOKEN", "CLEAVE_MEETING_PORT", "CLEAVE_MEETING_FD", "CLEAVE_BOARD"})
+    unsetenv(name);
 }
 
 // A rank without a usable device tells the others, if they arrive so soon.
@@ -142,6 +145,11 @@ Job::Job(const JobOptions& given) : options_(given) {
   options.share_gpu = options.share_gpu || !environment_value("CLEAVE_SHARE_GPU").empty();
   const Discovery found = discover_ranks(environment_of_process());
   info_ = found.info;
+  if (const std::string place = environment_value("CLEAVE_BOARD"); !place.empty()) try {
+      board_ = std::make_unique<Board>(place, info_.rank, info_.world);
+      meeting_ = comm::inherited_listener(info_.meeting_fd, info_.meeting_port);
+    } catch (const Error&) {  // the system does not share memory of other processes
+    }
   keep_from_children(info_);
   info_.port_is_taken = info_.port_is_taken || options.port_is_taken;
   answers = first() && !launched_by_us();
@@ -200,8 +208,13 @@ void Job::meet(std::chrono::milliseconds rendezvous_timeout, std::chrono::second
   o.comm.timeout = timeout;
   o.comm.flights = &flights_;
   o.on_loss = [this](const std::string& reason) {
-    if (flight_file_) flight_file_->lost(reason);
+    if (flight_file_ && !can_join_again()) flight_file_->lost(reason);
   };
+  if (board_) {
+    info_.attempt = std::max(info_.attempt, board_->attempt());
+    o.outdated = [this] { return board_->attempt() != info_.attempt; };
+    if (meeting_) info_.meeting_fd = fcntl(meeting_.fd(), F_DUPFD_CLOEXEC, 0);
+  }
   o.rendezvous_timeout = rendezvous_timeout;
   if (info_.token.empty() && options_.secret_by_pmi && info_.nodes > 1) {
     std::string why;
@@ -269,6 +282,26 @@ comm::Facts Job::own_facts() const {
 }
 
 comm::Communicator& Job::connect(const config::DsConfig& config, const comm::Facts& facts) {
+  for (;;) try {
+      connect_once(config, facts);
+      return world();
+    } catch (const Error&) {
+      // Ranks may die while they meet.
+      if (!board_ || board_->attempt() == info_.attempt || board_->attempt() == Board::kEnded) throw;
+      world_.reset();
+    }
+}
+
+void Job::join_again(const config::DsConfig& config, const comm::Facts& facts, const std::string& reason) {
+  if (world_) world_->failed(reason, true);
+  world_.reset();
+  const int next = board_->wait_after(info_.attempt);
+  require(next != Board::kEnded, Exit::rank_lost, "{}", reason);
+  info_.attempt = next;
+  connect(config, facts);
+}
+
+void Job::connect_once(const config::DsConfig& config, const comm::Facts& facts) {
   const std::chrono::seconds timeout(config.comm_timeout_s);
   const comm::GpuTransport between_gpus = comm::parse_gpu_transport(options_.gpu_transport);
   meet(std::min<std::chrono::milliseconds>(comm::ConnectOptions{}.rendezvous_timeout, timeout), timeout);
@@ -280,7 +313,6 @@ comm::Communicator& Job::connect(const config::DsConfig& config, const comm::Fac
   if (first() && !route.warning.empty()) warn("{}", route.warning);
   between_gpus_ = route.line;
   if (info_.nodes > 1 && route.way == comm::GpuTransport::nccl) warn_of_network();
-  return world();
 }
 
 // The checks of a trace's clocks are in cleave report only.

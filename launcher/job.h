@@ -24,6 +24,7 @@
 #include "core/cores.h"
 #include "core/error.h"
 #include "device/device.h"
+#include "launcher/board.h"
 #include "launcher/flight_file.h"
 
 namespace cleave::launcher {
@@ -70,6 +71,18 @@ class Job {
   // as the job.
   comm::Communicator& connect(const config::DsConfig& config = {}, const comm::Facts& facts = {});
   comm::Communicator& world() { return world_->communicator(); }
+
+  // Replacement of lost ranks, while the launcher can replace them (launcher/board.h).
+  // True if the launcher may replace ranks; false also for launchers of other programs.
+  bool may_replace() const { return board_ != nullptr; }
+  // True if this process replaces a rank of a training that the others continue.
+  bool replaces() const { return board_ && info_.attempt > board_->first_attempt(); }
+  // True if a lost rank can be replaced now: the launcher holds the state of all ranks.
+  bool can_join_again() const { return board_ && board_->holds_all(); }
+  // After a loss, with all communicators destroyed: tells the other ranks `reason`, waits for the next
+  // attempt, and connects as before. Throws the reason as Error(rank_lost) if the launcher replaces no rank.
+  void join_again(const config::DsConfig& config, const comm::Facts& facts, const std::string& reason);
+  Board* board() { return board_.get(); }
 
   // Texts for the start-up output.
   std::string transport() const;  // after connect()
@@ -119,6 +132,8 @@ class Job {
   // Whether the other ranks need no record of their calls to explain an error with this exit code.
   bool explains(int exit) const;
   void meet(std::chrono::milliseconds rendezvous_timeout, std::chrono::seconds timeout);
+  // connect() for the current attempt.
+  void connect_once(const config::DsConfig& config, const comm::Facts& facts);
   // From now on, SIGTERM prints `said` and ends the process with this code.
   static void keep_code(int exit, const std::string& said);
 
@@ -127,6 +142,8 @@ class Job {
   // Never freed: groups of engines that outlive the job refer to it.
   static comm::FlightRing& lasting_ring();
   comm::FlightRing& flights_ = lasting_ring();
+  std::unique_ptr<Board> board_;             // null: ranks are not replaced
+  comm::Socket meeting_;                     // inherited socket; each attempt gets a duplicate
   std::unique_ptr<FlightFile> flight_file_;  // null if another job of this process has it
   comm::OwnDevice device_;
   int cuda_version_ = 0;

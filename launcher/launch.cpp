@@ -16,6 +16,7 @@
 #include <set>
 
 #include "core/range.h"
+#include "launcher/board.h"
 #include "launcher/children.h"
 #include "launcher/flight_file.h"
 #include "launcher/flight_report.h"
@@ -33,7 +34,9 @@ namespace cleave::launcher {
 namespace {
 
 constexpr int kMostRanks = 4096;  // on one host
-constexpr std::chrono::milliseconds kFlightGrace{1500};
+constexpr std::chrono::milliseconds kFlightGrace{1500}, kLastLines{500};
+// Time until a rank that others lost counts as hung, if it has not ended.
+constexpr std::chrono::milliseconds kUntilHung{500};
 
 class Launch {
  public:
@@ -45,6 +48,10 @@ class Launch {
     for (const RankStart& r : node.ranks)
       require(!r.command.empty(), Exit::usage, "launch: no command; write it after --");
     if (node.ranks.front().rank == 0) ports_ = take_ports(node, stay.place);
+    const std::vector<std::string>& command = node.ranks.front().command;
+    if (stay.replacements > 0 && stay.place && node.nodes == 1 && takes_held_stops(command) &&
+        (ports_.meeting || node.world == 1))
+      board_.emplace(node.world, node.attempt);
     if (stay.place) places_ = places_of(node, this_machine(node));
     if (stay.control >= 0) fcntl(stay.control, F_SETFL, O_NONBLOCK);
   }
@@ -61,13 +68,15 @@ class Launch {
     if (!node_.log_folder.empty()) logs_.emplace(node_.log_folder, node_.ranks);
     for (size_t i = 0; i < node_.ranks.size(); ++i) {
       children_.push_back(start_child(spec_of(i)));
-      ports_.meeting.close();  // rank 0 started first and inherited it
+      if (!board_) ports_.meeting.close();  // rank 0 started first and inherited it
     }
     while (order_.size() < children_.size()) {
       wait_for_news();
       while (const auto signal = signals_.next()) pass(*signal);
       if (callbacks_.asks_to_save && callbacks_.asks_to_save()) pass(SIGUSR1);
+      if (board_) board_->collect();
       reap();
+      end_hung();
       hurry();
       report_flights_when_due();
     }
@@ -95,6 +104,10 @@ class Launch {
     if (ports_.meeting_port) placed.environment["CLEAVE_MEETING_PORT"] = std::to_string(ports_.meeting_port);
     const int inherits = rank.rank == 0 ? ports_.meeting.fd() : -1;
     if (inherits >= 0) placed.environment["CLEAVE_MEETING_FD"] = std::to_string(inherits);
+    if (board_) {
+      placed.environment["CLEAVE_BOARD"] = board_->place();
+      placed.environment["CLEAVE_ATTEMPT"] = std::to_string(board_->attempt());
+    }
     ChildSpec spec{rank.command,
                    {},
                    placed.place,
@@ -192,11 +205,13 @@ class Launch {
   }
 
   void drain() {
-    const auto until = comm::Clock::now() + std::chrono::milliseconds(500);
-    for (size_t r = 0; r < children_.size(); ++r)
-      for (int i : {0, 1})
-        while (children_[r].output[i] && comm::wait_for(children_[r].output[i].fd(), POLLIN, until))
-          read_output(r, i);
+    const auto until = comm::Clock::now() + kLastLines;
+    for (size_t r = 0; r < children_.size(); ++r) drain(r, until);
+  }
+  void drain(size_t r, comm::Clock::time_point until) {
+    for (int i : {0, 1})
+      while (children_[r].output[i] && comm::wait_for(children_[r].output[i].fd(), POLLIN, until))
+        read_output(r, i);
   }
 
   void pass(int signal) {
@@ -220,6 +235,7 @@ class Launch {
       int status = 0;
       if (ended(children_[r]) || waitpid(children_[r].pid, &status, WNOHANG) != children_[r].pid) continue;
       const int exit = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      if (replace(r, exit)) continue;
       order_.emplace_back(int(r), exit);
       // A rank that the launcher killed is not a cause.
       const bool stopped = std::count(stopped_.begin(), stopped_.end(), int(r)) > 0;
@@ -227,6 +243,64 @@ class Launch {
       if (killed) killed_by_us_.push_back(int(r));
       if (callbacks_.ended) callbacks_.ended(node_.ranks[r].rank, exit, killed);
       if (exit != 0) leave_until_ = std::min(leave_until_, comm::Clock::now() + stay_.grace_after(exit));
+    }
+  }
+
+  // A rank that was lost, as opposed to one that ended with an error that it would meet again.
+  static bool is_lost(int exit) {
+    return exit > 128 || exit == int(Exit::internal) || exit == int(Exit::rank_lost);
+  }
+
+  // Starts a lost rank again while the others stay, if the launcher holds the state of all ranks.
+  bool replace(size_t r, int exit) {
+    if (!board_) return false;
+    const bool able = is_lost(exit) && board_->holds_all() && order_.empty() && !passed_.asked_to_stop() &&
+                      !alone_ && board_->attempt() != Board::kEnded;
+    if (able && replaced_ == stay_.replacements && callbacks_.say)
+      callbacks_.say(fmt::format("{}, and is not replaced: --max_restarts {} allows no further replacement",
+                                 end_of_rank(node_.ranks[r].rank, exit), stay_.replacements));
+    if (!able || replaced_ == stay_.replacements) {
+      board_->end();
+      return false;
+    }
+    ++replaced_;
+    kill(-children_[r].pid, SIGKILL);  // processes that it left
+    drain(r, comm::Clock::now() + kLastLines);
+    const auto hung = std::find(stopped_.begin(), stopped_.end(), int(r));
+    const int rank = node_.ranks[r].rank;
+    board_->begin_attempt(
+        {hung == stopped_.end() ? end_of_rank(rank, exit) : fmt::format("rank {} hung and was killed", rank),
+         Board::now()});
+    if (hung != stopped_.end()) stopped_.erase(hung);
+    hung_since_ = comm::Clock::time_point::max();
+    children_[r] = start_child(spec_of(r));
+    return true;
+  }
+
+  // Ranks wait for the replacement of a rank that has not ended: it is stopped, or hangs. If all ranks wait,
+  // each lost the others, and they connect again.
+  void end_hung() {
+    if (!board_ || !board_->holds_all() || board_->attempt() == Board::kEnded) return;
+    std::vector<size_t> others;
+    for (size_t r = 0; r < children_.size(); ++r)
+      if (!board_->waits(node_.ranks[r].rank)) others.push_back(r);
+    const auto now = comm::Clock::now();
+    if (others.size() == children_.size())
+      hung_since_ = comm::Clock::time_point::max();
+    else
+      hung_since_ = std::min(hung_since_, now);
+    if (hung_since_ == comm::Clock::time_point::max() || now - hung_since_ < kUntilHung) return;
+    if (replaced_ == stay_.replacements) return board_->end();
+    if (others.empty()) {
+      ++replaced_;
+      return board_->begin_attempt({"the ranks lost the connection to each other", Board::now()});
+    }
+    for (const size_t r : others) {
+      const bool late = now - hung_since_ > stay_.leave_grace;
+      if (std::count(stopped_.begin(), stopped_.end(), int(r)) || !(late || is_stopped(children_[r].pid)))
+        continue;
+      stopped_.push_back(int(r));
+      kill(-children_[r].pid, SIGKILL);
     }
   }
 
@@ -261,6 +335,7 @@ class Launch {
     LaunchResult result;
     result.asked_to_stop = passed_.asked_to_stop();
     result.alone = alone_;
+    result.replaced = replaced_;
     result.exits.resize(children_.size());
     std::vector<std::pair<int, int>> own;
     for (const auto& [index, exit] : order_) {
@@ -307,7 +382,11 @@ class Launch {
   const LaunchCallbacks& callbacks_;
   Signals signals_;
   RankPorts ports_;
-  std::vector<RankPlace> places_;  // by index, as node_.ranks
+  std::optional<Board> board_;  // for ranks that are replaced
+  int replaced_ = 0;
+  comm::Clock::time_point hung_since_ =
+      comm::Clock::time_point::max();  // ranks wait for one that has not ended
+  std::vector<RankPlace> places_;      // by index, as node_.ranks
   std::vector<ChildProcess> children_;
   std::optional<RankLogs> logs_;
   std::vector<std::pair<int, int>> order_;  // index and exit code in order of their ends

@@ -61,6 +61,7 @@ struct StayOptions {
   int control = -1;        // descriptor with that launcher's lines "signal N"; its end ends the ranks
   bool heartbeat = false;  // that launcher sends a line each second; ten seconds without one end the ranks
   bool farewell = false;   // sends "done" at the end, and waits for "bye" or the end of `control`
+  int replacements = 0;    // number of lost ranks of a training on one host to replace while the others stay
   bool place = true;       // the process is a rank and gets its place; otherwise only the environment
 };
 
@@ -73,6 +74,7 @@ struct LaunchResult {
   // have printed since; empty if all ended with 0.
   std::string message;
   std::vector<int> exits;      // of every rank
+  int replaced = 0;            // losses after which ranks were replaced
   bool asked_to_stop = false;  // by a signal
   bool alone = false;          // the launcher on another host is lost
 };

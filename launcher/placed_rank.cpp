@@ -72,7 +72,8 @@ Placed placed_rank(const NodeStart& node, size_t index, int port, const RankPlac
   std::erase_if(env, [](const auto& entry) {
     return entry.first.starts_with("TORCHELASTIC_") || entry.first.starts_with("GROUP_") ||
            entry.first == "AZUREML_PROCESS_NAME" || entry.first == "CLEAVE_JOB_ID" ||
-           entry.first == "CLEAVE_TOKEN" || entry.first.starts_with("CLEAVE_MEETING_");
+           entry.first == "CLEAVE_TOKEN" || entry.first == "CLEAVE_BOARD" ||
+           entry.first.starts_with("CLEAVE_MEETING_");
   });
   for (const auto& [name, value] : place_of(node, rank, port)) env[name] = value;
   place_in_slurm(node, rank, env);

@@ -28,6 +28,13 @@ bool EventStream::flush() {
   return all;
 }
 
+bool EventStream::write_out(std::chrono::milliseconds most) {
+  const auto until = std::chrono::steady_clock::now() + most;
+  bool all = true;
+  for (SinkThread& thread : threads_) all = (thread.waits() || thread.flush(until)) && all;
+  return all;
+}
+
 void EventStream::close() {
   warnings_.reset();
   const std::lock_guard lock(mutex_);

@@ -36,6 +36,8 @@ class EventStream {
   // Waits until sinks have taken all events so far, at most EventStreamOptions::end. Returns false if they
   // have not.
   bool flush();
+  // The same for sinks that write at once, as opposed to those with an interval, and at most this long.
+  bool write_out(std::chrono::milliseconds most);
   // Ends the sinks: waits as flush() does, then Sink::longest_end() for each, and leaves sinks that still
   // work to themselves. If events were lost, warns once per sink with their number. Later events have no
   // effect.

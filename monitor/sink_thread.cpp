@@ -137,6 +137,8 @@ bool SinkThread::flush(std::chrono::steady_clock::time_point until) {
   return s.taken.wait_until(lock, until, [&] { return s.waiting.empty() && !s.working; });
 }
 
+bool SinkThread::waits() const { return shared_->interval.count() > 0; }
+
 int64_t SinkThread::dropped() const {
   const std::lock_guard lock(shared_->mutex);
   return shared_->dropped;

@@ -23,6 +23,8 @@ class SinkThread {
   void emit(std::shared_ptr<const Event> event);
   // Waits until the sink has taken all events so far; returns false if it has not at `until`.
   bool flush(std::chrono::steady_clock::time_point until);
+  // Returns true if the sink collects events for an interval.
+  bool waits() const;
   // Tells the thread that no event follows; the sink then ends.
   void finish();
   // Waits until the sink has ended, at most until `until` and Sink::longest_end() after finish(). If events

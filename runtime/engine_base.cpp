@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "comm/together.h"
@@ -197,6 +198,28 @@ std::string EngineBase::load_checkpoint(const std::function<SavedTraining()>& op
     if (!restored.imported) s.options.seed = restored.seed;
     if (s.settings.scales_loss && restored.scaler) s.scaler.restore(*restored.scaler);
   }
+  s.rank->saved->publish_masters(s.streams->compute);
+  s.streams->synchronize();
+  return restored.client;
+}
+
+void EngineBase::describe_copies(std::string client) { core().client_of_copies = std::move(client); }
+
+std::string EngineBase::load_copies() {
+  EngineCore& s = core();
+  CHECK(s.copier, "this engine has no copies of the state in memory");
+  constexpr int64_t kSteps = StateCopies::kCopies;
+  std::array<int64_t, kSteps> mine = s.options.copies->steps();
+  std::vector<int64_t> all(size_t(kSteps * s.ranks.world().size()));
+  s.ranks.all_gather_on_host(tensor_of(all), tensor_of(std::span<int64_t>(mine)), "steps of the copies");
+  const int64_t step = newest_common_step(all);
+  require(step >= 0, Exit::rank_lost,
+          "cleave.copies_in_memory: the copies of the ranks have no step in common; run again to resume from "
+          "the newest checkpoint");
+  const Restored restored = from_json(s.copier->restore(step), "the copy of the state in memory");
+  s.set_position(restored.at);
+  s.options.seed = restored.seed;
+  if (s.settings.scales_loss && restored.scaler) s.scaler.restore(*restored.scaler);
   s.rank->saved->publish_masters(s.streams->compute);
   s.streams->synchronize();
   return restored.client;

@@ -88,6 +88,12 @@ class EngineBase {
   const std::vector<std::string>& changed_settings() const;
   bool optimizer_is_new() const;  // no update was applied since the state was created
 
+  // Keeps this text (JSON) with the next copy of the state in memory (EngineOptions::copies).
+  void describe_copies(std::string client);
+  // Restores the newest step that the copies of all ranks have, with its loss scale and positions, and
+  // returns its text. Collective. Throws Error(rank_lost) if the ranks have no step in common.
+  std::string load_copies();
+
   // Loads external weights, such as a published model: calls read() for records of kind "master" that cover
   // everything this rank holds, in any memory. Optimizer state and position stay unchanged. If read() throws
   // on one rank, every rank throws. Collective.

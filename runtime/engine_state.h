@@ -53,7 +53,7 @@ struct Engine::State : EngineCore {
   State(const config::DsConfig& config, const ModelFactory& make, comm::Communicator& world,
         const EngineOptions& options);
   // Destroys streams first: they finish enqueued work, also after an aborted step.
-  ~State() override { background.reset(), graphs.reset(), streams.reset(); }
+  ~State() override { copier.reset(), background.reset(), graphs.reset(), streams.reset(); }
 
   std::unique_ptr<Computation> computation(RankState& of, Streams& on, Memory& in) const override {
     return std::make_unique<StageComputation>(model, pipeline, *this, of, on, in);

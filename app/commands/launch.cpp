@@ -142,8 +142,8 @@ void say_places(const LaunchStart& start, const LaunchRequest& r) {
         "container with --cap-add SYS_NICE");
 }
 
-launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r,
-                                   const Attempts& attempts) {
+launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest& r, const Attempts& attempts,
+                                   int replacements) {
   launcher::LaunchCallbacks callbacks = {
       .output =
           [](std::string_view line, bool is_error) {
@@ -157,6 +157,7 @@ launcher::LaunchResult launch_once(const LaunchStart& start, const LaunchRequest
         "a script exits, or saves first if it checks engine.stop_requested() or sets save_on_stop";
   launcher::StayOptions stay{.leave_grace = 3s, .term_grace = 1500ms};
   if (!start.several) {
+    stay.replacements = replacements;
     stay.rank0_inherits_output = isatty(STDOUT_FILENO) != 0 && r.log_folder.empty();
     return launcher::launch_node(start.plan.nodes[start.node], stay, callbacks);
   }
@@ -186,18 +187,19 @@ constexpr auto kUntilGone = 60s;
 int run(Attempts& attempts, const LaunchRequest& r) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader of the output that goes away, as head does, ends no job
   const PidFile pid_file(r.save_pid);
-  const int first = attempts.now().plan.nodes[0].attempt;
-  for (int attempt = first, restarts = 0;; ++attempt) {
+  int attempt = attempts.now().plan.nodes[0].attempt;
+  for (int restarts = 0;; ++attempt) {
     LaunchStart start = attempts.now();
     for (launcher::NodeStart& n : start.plan.nodes) n.attempt = attempt;
     attempts.watch();
-    const launcher::LaunchResult result = launch_once(start, r, attempts);
+    const launcher::LaunchResult result = launch_once(start, r, attempts, r.max_restarts - restarts);
     attempts.end_watch();
+    attempt += result.replaced, restarts += result.replaced;
     if (!result.message.empty() && result.exit != int(Exit::stopped))
       std::fprintf(stderr, "error: %s\n", result.message.c_str());
     const bool saved = result.exit == int(Exit::stopped) && !result.asked_to_stop;
     if (!(saved && attempts.found_better())) {
-      if ((ends_for_good(result) && !(saved && r.elastic)) || restarts == r.max_restarts) return result.exit;
+      if ((ends_for_good(result) && !(saved && r.elastic)) || restarts >= r.max_restarts) return result.exit;
       std::fprintf(stderr, "launch: restart %d of %d%s\n", ++restarts, r.max_restarts,
                    saved ? ", in 60 s: a host asked its ranks to stop" : "");
       if (saved) std::this_thread::sleep_for(kUntilGone);

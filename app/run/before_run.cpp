@@ -39,7 +39,10 @@ void BeforeRun::check_plan(const Planner& planner, const RunData& data) {
     for (const std::string& w : warnings_of_many_calls(config_.zero, mine)) warn("{}", w);
   planner.require_fit(candidate, memory_limits(wanted_.ranks));
   device_bytes_ = mine.memory.total(MemoryKind::device);
-  plan::require_machine_fit(candidate.plan, me.rank - me.local_rank, me.local_size, !job_.device().is_cuda());
+  // The memory of the other ranks is in use already if this one replaces a lost rank.
+  if (!job_.replaces())
+    plan::require_machine_fit(candidate.plan, me.rank - me.local_rank, me.local_size,
+                              !job_.device().is_cuda());
   check_recorded(candidate.plan);
   constexpr int kProved = 16;  // ranks
   if (job_.first() && me.world > 1 && me.world <= kProved)
@@ -88,6 +91,12 @@ void BeforeRun::check_ranks(const RunData& data, RunFolder& folder, Watch& watch
     }
     watch.open_report();
   });
+  folder.take(std::chrono::seconds(config_.comm_timeout_s));
+  watch.open_trace();
+}
+
+void BeforeRun::join_again(RunFolder& folder, Watch& watch) const {
+  if (!watch.has_report()) watch.open_report();
   folder.take(std::chrono::seconds(config_.comm_timeout_s));
   watch.open_trace();
 }

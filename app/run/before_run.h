@@ -22,6 +22,9 @@ class BeforeRun {
   // no other job uses the folder, and the evaluation data have no invalid token. Opens report and
   // trace, and takes the folder.
   void check_ranks(const RunData& data, RunFolder& folder, Watch& watch) const;
+  // Opens report and trace and takes the folder, as far as this process has not, after lost ranks were
+  // replaced. Collective.
+  void join_again(RunFolder& folder, Watch& watch) const;
 
  private:
   void require_gpu() const;

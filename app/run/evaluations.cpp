@@ -85,6 +85,7 @@ bool Evaluations::evaluate() {
     run_.watch.report().evaluation(run_.engine.step(), run_.wanted.eval_sets[set].name, *result);
   }
   evaluated_at_ = run_.engine.step();
+  run_.watch.settle();
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include "app/run/train_paths.h"
 #include "app/run/training_steps.h"
 #include "app/tokenizer_files.h"
+#include "core/warnings.h"
 #include "launcher/placed_rank.h"
 #include "plan/fit_layers.h"
 
@@ -25,7 +26,7 @@ class Loop {
   explicit Loop(RunParts& run) : run_(run) {}
 
   Exit run() {
-    if (rolls_back(run_.engine.config()) && run_.engine.step() == 0) saving_.save();
+    if (run_.unfinished_save || (rolls_back(run_.engine.config()) && run_.engine.step() == 0)) saving_.save();
     while (!ending_.over()) {
       if (!steps_.take()) continue;
       const bool asked = ending_.vote_to_save();
@@ -108,7 +109,18 @@ Run::Run(const RunOptions& wanted, launcher::Job& job, config::ReadResult& confi
   data_.open_evaluation();
 }
 
+// Without a launcher that replaces ranks, copies would only cost memory.
+void Run::keep_copies() {
+  if (!read_.config.copies_in_memory || job_.may_replace()) return;
+  if (job_.first())
+    warn(
+        "cleave.copies_in_memory: no effect, because no launcher replaces ranks of this job; start it on one "
+        "host with cleave launch --max_restarts N");
+  read_.config.copies_in_memory = false;
+}
+
 void Run::check_plan(const config::ReadOptions& reading) {
+  keep_copies();
   const comm::RankInfo& me = job_.info();
   MemoryLimits limits = memory_limits(wanted_.ranks);
   const bool fits = read_.config.checkpointing.policy == config::CheckpointingPolicy::fit;
@@ -129,16 +141,39 @@ void Run::agree_on_layers() {
         "memory (got {}, expected {}); pass the same --device_memory to all ranks",
         mine, first);
   });
-  if (!mine.empty()) watch_.say(named_line("recomputed", "layers by pipeline rank: " + mine));
+  if (!mine.empty() && !measured_) watch_.say(named_line("recomputed", "layers by pipeline rank: " + mine));
 }
 
-Exit Run::train() {
-  before_.check_ranks(data_, folder_, watch_);
+Exit Run::train(const comm::Facts& facts) {
+  bool again = job_.replaces();
+  if (again) copies_ = runtime::StateCopies(job_.board()->held());
+  if (!again) before_.check_ranks(data_, folder_, watch_);
+  for (;; again = true) {
+    std::string reason;
+    try {
+      return train_once(again);
+    } catch (const Error& e) {
+      if (e.exit() != Exit::rank_lost || !job_.can_join_again()) throw;
+      reason = e.what();
+    }
+    watch_.leave();
+    job_.join_again(read_.config, facts, reason);
+  }
+}
+
+Exit Run::train_once(bool again) {
+  if (again) before_.join_again(folder_, watch_);
   agree_on_layers();
   const DataPlace place = data_place(read_.config, watch_.world().rank(), watch_.world().size());
   data::TokenBatches batches = data_.batches(read_.config, place);
-  watch_.report().measure_peak(job_.device(), runtime::model_dtype(read_.config));
-  make_engine();
+  if (!std::exchange(measured_, true))
+    watch_.report().measure_peak(job_.device(), runtime::model_dtype(read_.config));
+  // Destroyed while the error propagates, so that a background save gives up.
+  struct Drop {
+    std::unique_ptr<runtime::Engine>& engine;
+    ~Drop() { engine.reset(); }
+  } const drop{engine_};
+  make_engine(again);
   monitor::Profile profile(read_.config, config::Front::train, watch_.trace(), job_.world(),
                            [this](const std::string& line) { watch_.say(line); });
   RunParts parts{.wanted = wanted_,
@@ -156,14 +191,15 @@ Exit Run::train() {
   engine_->name_samples([&](const auto& micro) { return samples_of(parts, micro); });
   parts.step_recorder = step_recorder_.get();
   if (step_recorder_) step_recorder_->engine_is_made(parts.facts);
-  begin(parts);
+  if (read_.config.copies_in_memory) parts.copies = &copies_;
+  again ? begin_again(parts) : begin(parts);
   if (!wanted_.record.folder.empty()) parts.recorder.emplace(wanted_.record, *engine_, job_.first());
   const Exit end = Loop(parts).run();
   if (parts.recorder) parts.recorder->finish();
   return end;
 }
 
-void Run::make_engine() {
+void Run::make_engine(bool again) {
   if (read_.config.record_steps.interval > 0)
     step_recorder_ = std::make_unique<StepRecorder>(wanted_, read_, job_, watch_.world(),
                                                     [this](const std::string& text) { watch_.say(text); });
@@ -177,7 +213,10 @@ void Run::make_engine() {
       runtime::EngineOptions{.seed = wanted_.seed,
                              .limits = memory_limits(wanted_.ranks),
                              .device = job_.device(),
+                             .weights_follow = again,
+                             .copies = read_.config.copies_in_memory ? &copies_ : nullptr,
                              .trace = watch_.trace()});
+  if (again) return;
   const std::string warning = warning_of_little_space(wanted_, read_.config, engine_->params());
   if (!warning.empty()) watch_.say("warning: " + warning);
 }
@@ -203,6 +242,18 @@ void Run::begin(RunParts& run) {
     while (text.ends_with('\n')) text.pop_back();
     watch_.say(text);
   }
+}
+
+// Sets the state after lost ranks were replaced, from the copies in memory of all ranks.
+void Run::begin_again(RunParts& run) {
+  const std::string client = engine_->load_copies();
+  run.unfinished_save = folder_.continue_at(engine_->step(), client);
+  run.best.restore(folder_.resumed_facts());
+  continue_data(run);
+  if (wanted_.keep_best) folder_.keep_best(run.best.step());
+  watch_.report().skip(job_.board()->reported());
+  watch_.report().start(*engine_, {job_.transport(), job_.threads(), launcher::place_of_process(), ""}, true);
+  run.replaced = true;
 }
 
 }  // namespace cleave::app

@@ -11,6 +11,7 @@
 #include "app/run/start_weights.h"
 #include "app/run/step_recorder.h"
 #include "app/run/watch.h"
+#include "runtime/step/state_copies.h"
 
 namespace cleave::app {
 
@@ -25,12 +26,18 @@ class Run {
   void check_plan(const config::ReadOptions& reading);
 
   // Trains on the connected job. Collective. Returns Exit::ok, or Exit::stopped after a signal.
-  Exit train();
+  // After the loss of a rank that the launcher replaces, connects again with these facts, and continues from
+  // the copies of the state in memory.
+  Exit train(const comm::Facts& facts);
 
  private:
   void agree_on_layers();
-  void make_engine();
+  void keep_copies();
+  // Trains from the state of a checkpoint, the initial weights, or, `again`, the copies in memory.
+  Exit train_once(bool again);
+  void make_engine(bool again);
   void begin(RunParts& parts);
+  void begin_again(RunParts& parts);
 
   const RunOptions& wanted_;
   launcher::Job& job_;
@@ -42,6 +49,8 @@ class Run {
   Watch watch_;
   RunFolder folder_;
   std::unique_ptr<StepRecorder> step_recorder_;  // null if no step is recorded; outlives the engine
+  runtime::StateCopies copies_;                  // empty without cleave.copies_in_memory
+  bool measured_ = false;                        // the peak of this machine
   std::unique_ptr<runtime::Engine> engine_;
 };
 

@@ -58,7 +58,7 @@ void RunFolder::require_something_to_resume() {
 void RunFolder::take(std::chrono::milliseconds deadline) {
   if (options_.dir.empty()) return;
   job_.together([&] {
-    if (!job_.first()) return;
+    if (!job_.first() || lock_) return;
     RunLock::Options lock{.say = say_, .job_id = job_.info().job_id, .attempt = job_.info().attempt};
     lock.patience = std::min(lock.patience, deadline / 2);
     lock_.emplace(fs::path(options_.dir) / "run.lock", lock);
@@ -218,6 +218,37 @@ void RunFolder::remove_left_overs(const std::string& in_use, int64_t step) try {
   say_(fmt::format("warning: leftovers of a killed job cannot be removed: {}", e.what()));
 }
 
+json RunFolder::with_run(json facts) const {
+  facts["run"] = run_;
+  for (const std::string& tag : passed_over_) facts["passed_over"].push_back(path_in_json(tag));
+  return facts;
+}
+
+// Removes unfinished background saves. Returns true if there were some up to this step; a save of the
+// repeated step follows anyway.
+bool RunFolder::remove_unfinished(int64_t step) const try {
+  bool found = false;
+  for (const std::string& name : checkpoint::left_overs(options_.dir, "", -1)) {
+    if (!name.starts_with(".tmp.")) continue;
+    found = found || name != fmt::format(".tmp.global_step{}", step + 1);
+    checkpoint::remove_checkpoint(fs::path(options_.dir) / name);
+  }
+  return found;
+} catch (const fs::filesystem_error&) {
+  return true;
+}
+
+bool RunFolder::continue_at(int64_t step, const std::string& client) {
+  *resumed_ = json::parse(client, nullptr, false);
+  saved_at_ = -1;
+  bool unfinished = false;
+  if (job_.first() && !options_.dir.empty()) {
+    if (run_of(client) != run_) remember(client);
+    unfinished = remove_unfinished(step);
+  }
+  return job_.any(unfinished);
+}
+
 void RunFolder::save(runtime::Engine& engine, const json& facts) {
   const int64_t step = engine.step();
   if (!would_save(engine)) return;
@@ -234,9 +265,7 @@ void RunFolder::save(runtime::Engine& engine, const json& facts) {
           folder ? options_.dir : (fs::path(options_.dir) / "run.lock").string(), folder ? "is" : "may be"));
   });
   best_ = next_best_;  // the previous save has ended
-  json client = facts;
-  client["run"] = run_;
-  for (const std::string& tag : passed_over_) client["passed_over"].push_back(path_in_json(tag));
+  const json client = with_run(facts);
   const std::string tag = fmt::format("global_step{}", step);
   if (engine.config().checkpoint.behind())
     say_(fmt::format("saving {}/{} in the background", options_.dir, tag));

@@ -56,6 +56,11 @@ class RunFolder {
   // Goes back to the newest complete checkpoint that this run has saved. Returns its tag, or nothing if there
   // is none; resumed_facts() are then its facts. Collective.
   std::string roll_back(runtime::Engine& engine, const nlohmann::json& facts);
+  // Continues at a step from a copy of the state in memory, with the facts (with_run()) that it has. Returns
+  // true if the loss of a rank interrupted a save of this step or an earlier one. Collective.
+  bool continue_at(int64_t step, const std::string& client);
+  // Adds the entries of checkpoints that identify the run.
+  nlohmann::json with_run(nlohmann::json facts) const;
 
   // Returns the facts of the resumed checkpoint; null without one.
   const nlohmann::json& resumed_facts() const { return *resumed_; }
@@ -88,6 +93,7 @@ class RunFolder {
   bool is_damaged(const std::string& tag) const;
   void remember(const std::string& client);
   void remove_left_overs(const std::string& in_use, int64_t step);
+  bool remove_unfinished(int64_t step) const;
   void compare(const std::string& client, const nlohmann::json& facts, std::vector<std::string> changes);
   void report(monitor::Checkpointed::Kind kind, const std::string& tag, int64_t step,
               std::chrono::steady_clock::time_point begin) const;

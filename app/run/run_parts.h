@@ -12,6 +12,7 @@
 #include "launcher/job.h"
 #include "monitor/profile.h"
 #include "runtime/engine.h"
+#include "runtime/step/state_copies.h"
 
 namespace cleave::app {
 
@@ -32,6 +33,9 @@ struct RunParts {
   std::optional<Recorder> recorder = {};
   StepRecorder* step_recorder = nullptr;  // of cleave.record_steps
   int64_t skipped = 0;  // steps whose data this run skipped before it was resumed (app/run/roll_back.h)
+  runtime::StateCopies* copies = nullptr;  // null: none are kept
+  bool replaced = false;                   // a lost rank was replaced; no step was taken since
+  bool unfinished_save = false;            // its loss interrupted a save
 };
 
 }  // namespace cleave::app

@@ -92,6 +92,8 @@ struct RunReport::Sinks {
   Clock::time_point begin;
   bool terminal = false;
   int64_t first_step = 0;
+  launcher::Reported reported;               // by earlier processes too
+  std::map<std::string, int64_t> evaluated;  // newest step by data
 };
 
 RunReport::RunReport(bool first, const RunOptions& options, const config::ReadResult& config) {
@@ -104,12 +106,31 @@ void RunReport::measure_peak(Device device, DType type) {
   if (sinks_) sinks_->peak = matmul_flops_per_s(device, type);
 }
 
+launcher::Reported RunReport::reported() const {
+  if (!sinks_) return {};
+  launcher::Reported reported{sinks_->reported.step, sinks_->reported.evaluation};
+  for (const auto& [data, step] : sinks_->evaluated)
+    reported.evaluation = std::max(reported.evaluation, step);
+  return reported;
+}
+
+void RunReport::skip(launcher::Reported earlier) {
+  if (!sinks_) return;
+  launcher::Reported& reported = sinks_->reported;
+  reported = {std::max(reported.step, earlier.step), std::max(reported.evaluation, earlier.evaluation)};
+}
+
+void RunReport::write_out() {
+  constexpr std::chrono::milliseconds kMost{50};
+  if (sinks_ && sinks_->stream) sinks_->stream->write_out(kMost);
+}
+
 void RunReport::count_epochs(const EpochLength& epoch) {
   if (sinks_) sinks_->epoch = epoch;
 }
 
-void RunReport::start(const runtime::Engine& engine, const StartFacts& facts) {
-  if (!sinks_) return;
+void RunReport::start(const runtime::Engine& engine, const StartFacts& facts, bool quietly) {
+  if (!sinks_ || sinks_->stream) return;
   Sinks& s = *sinks_;
   s.ranks = engine.mesh().size(), s.first_step = engine.step();
   s.begin = Clock::now();
@@ -139,13 +160,13 @@ void RunReport::start(const runtime::Engine& engine, const StartFacts& facts) {
   s.stream->emit(
       monitor::allocated(monitor::Allocated::Kind::planned, engine.step(), engine.memory_planned()));
   for (monitor::Event& event : std::exchange(s.early, {})) s.stream->emit(std::move(event));
-  named(start_lines(engine, facts, s.options, s.epoch, s.config));
+  if (!quietly) named(start_lines(engine, facts, s.options, s.epoch, s.config));
 }
 
 void RunReport::step(const runtime::Engine& engine, const runtime::StepResult& r, const StepCost& cost) {
-  if (!sinks_) return;
+  if (!sinks_ || r.step <= sinks_->reported.step) return;
   Sinks& s = *sinks_;
-  s.loss = r.loss, ++s.steps, s.step_seconds += cost.seconds;
+  s.reported.step = r.step, s.loss = r.loss, ++s.steps, s.step_seconds += cost.seconds;
   const config::DsConfig& c = engine.config();
   monitor::StepMetrics m{.step = r.step,
                          .epoch = s.epoch.epochs(r.step),
@@ -171,6 +192,9 @@ void RunReport::step(const runtime::Engine& engine, const runtime::StepResult& r
 
 void RunReport::evaluation(int64_t step, const std::string& data, const runtime::Evaluation& result) {
   if (!sinks_) return;
+  int64_t& newest = sinks_->evaluated.try_emplace(data, sinks_->reported.evaluation).first->second;
+  if (step <= newest) return;
+  newest = step;
   const monitor::EvaluationMetrics metrics{.step = step,
                                            .epoch = sinks_->epoch.epochs(step),
                                            .data = data,

@@ -13,6 +13,7 @@
 #include "app/run/start_lines.h"
 #include "comm/communicator.h"
 #include "config_schema/read_config.h"
+#include "launcher/board.h"
 #include "monitor/event.h"
 #include "runtime/engine.h"
 
@@ -32,8 +33,15 @@ class RunReport {
 
   // Call before start() and before the engine allocates: the measured product needs memory.
   void measure_peak(Device device, DType type);
-  void start(const runtime::Engine& engine, const StartFacts& facts);
+  // `quietly`: without lines for people. Only the first call has an effect.
+  void start(const runtime::Engine& engine, const StartFacts& facts, bool quietly = false);
   void step(const runtime::Engine& engine, const runtime::StepResult& result, const StepCost& cost);
+  // Steps and evaluations in the outputs; repeated ones are not reported again. An earlier process of the run
+  // may have reported some.
+  launcher::Reported reported() const;
+  void skip(launcher::Reported earlier);
+  // Waits until the files of the outputs have all events so far.
+  void write_out();
   // Counts epochs and samples from a resumed position on. Call before start().
   void count_epochs(const EpochLength& epoch);
   // Passes an event to the outputs, as soon as start() opens them. Safe to call on any thread.

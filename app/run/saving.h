@@ -27,6 +27,9 @@ class Saving {
   // uses a default folder here, which the next end of the training replaces.
   void write_export();
 
+  // Returns the entry of a checkpoint for a copy of the state in memory.
+  nlohmann::json entry() const { return run_.folder.with_run(facts()); }
+
   // Returns, for an early end, "saving after step 7", or the reason why nothing is saved.
   std::string said(const std::string& what) const;
 

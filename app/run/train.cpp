@@ -27,9 +27,11 @@ Exit train(RunOptions o, launcher::Job& job) {
   config::ReadOptions reading = job.read_options(o.strict, values);
   reading.front = config::Front::train;
   config::ReadResult config = read_before_data(o, job, reading);
+  comm::Facts facts;
   const auto connect = [&] {
     if (!o.output.empty()) job.record_flights_into(o.output + "/flight");
-    job.connect(config.config, job.info().world > 1 ? rank_facts(o) : comm::Facts{});
+    if (job.info().world > 1) facts = rank_facts(o);
+    job.connect(config.config, facts);
     launcher::Job::catch_signals();
   };
   const bool connected = tokenize_inputs(o, job, connect);
@@ -41,7 +43,7 @@ Exit train(RunOptions o, launcher::Job& job) {
   Run run(o, job, config, RunData(o));
   run.check_plan(reading);
   if (!connected) connect();
-  return run.train();
+  return run.train(facts);
 }
 
 }  // namespace cleave::app

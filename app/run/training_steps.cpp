@@ -29,6 +29,7 @@ bool TrainingSteps::take() {
                                          micro + 1, batches.size(),
                                          std::chrono::duration<double>(now - begin).count()));
   };
+  if (run_.copies) run_.engine.describe_copies(saving_.entry().dump());
   const comm::CommBytes before = run_.engine.comm_bytes();
   const runtime::StepResult r = train_or_save(batches, begins);
   if (!r.bad.empty() && rolls_back(run_.engine.config())) {
@@ -44,7 +45,20 @@ bool TrainingSteps::take() {
   std::map<std::string, double> times = run_.profile.end_step({r.step, seconds, memory});
   run_.watch.report().step(run_.engine, r,
                            {seconds, sent, std::move(times), run_.profile.take_collectives()});
+  run_.watch.settle();
+  if (run_.copies) offer_copies(r.step);
   return true;
+}
+
+void TrainingSteps::offer_copies(int64_t step) {
+  launcher::Board& board = *run_.job.board();
+  if (std::exchange(run_.replaced, false) && run_.job.first()) {
+    const launcher::Loss loss = board.take_loss();
+    run_.watch.say(
+        fmt::format("{}; it was replaced, and step {} was repeated and ended {:.1f} s after the loss",
+                    loss.cause, step, double(launcher::Board::now() - loss.when) / 1e9));
+  }
+  if (run_.copies->newest() >= 0) board.offer(run_.copies->memory());
 }
 
 runtime::StepResult TrainingSteps::train_or_save(std::span<const Batch> batches,

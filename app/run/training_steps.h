@@ -17,6 +17,8 @@ class TrainingSteps {
  private:
   runtime::StepResult train_or_save(std::span<const Batch> batches, const std::function<void(int)>& begins);
 
+  void offer_copies(int64_t step);
+
   RunParts& run_;
   Saving& saving_;
 };

@@ -13,16 +13,24 @@ namespace cleave::app {
 void Watch::open_trace() {
   comm::Communicator& all = job_.world();
   if (wanted_.trace.empty()) {
-    if (monitor::Profile::wanted(config_.config)) trace_ = std::make_unique<Trace>(Trace::Keep::none);
+    if (!trace_ && monitor::Profile::wanted(config_.config))
+      trace_ = std::make_unique<Trace>(Trace::Keep::none);
   } else {
     // Ranks of one host share a clock.
     const double clock = job_.info().nodes > 1 ? comm::clock_offset(all, Trace::now_us).offset : 0;
     job_.together([&] {
+      if (trace_) return;
       trace_ = std::make_unique<Trace>(Trace::file_of(wanted_.trace, all.rank(), all.size()), all.rank(),
                                        wanted_.trace_steps, clock);
     });
   }
   if (trace_) traced_ = comm::traced_communicator(all, *trace_);
+}
+
+void Watch::settle() {
+  if (!job_.first() || !config_.config.copies_in_memory) return;
+  report_->write_out();
+  job_.board()->set_reported(report_->reported());
 }
 
 void Watch::say(const std::string& text) {

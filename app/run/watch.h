@@ -21,8 +21,16 @@ class Watch {
 
   // Opens the report; its files must be writable.
   void open_report() { report_.emplace(job_.first(), wanted_, config_); }
-  // Opens the trace on the connected job, if the run or its configuration needs one. Collective.
+  bool has_report() const { return report_.has_value(); }
+  // Opens the trace on the connected job, if the run or its configuration needs one. Collective; again after
+  // leave().
   void open_trace();
+  // Call before the job's communicator ends.
+  void leave() { traced_.reset(); }
+
+  // With cleave.copies_in_memory: waits until the outputs have all reports, and notes these for a process
+  // that replaces the first rank.
+  void settle();
 
   // Prints a line for the user on the first rank, above the progress bar.
   void say(const std::string& text);

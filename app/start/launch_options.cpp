@@ -63,9 +63,10 @@ void add_launching(CLI::App& app, Values& v) {
   app.add_flag("--no_ssh", r.no_ssh, "start only this host's ranks");
   app.add_flag("--no_ssh_check", v.no_ssh_check, "accepted; hosts are contacted when ranks start");
   app.add_flag("--force_multi", r.force_multi, "use the launcher for a single host as well");
-  app.add_option("--max_restarts", v.max_restarts,
-                 "restart the job up to N times after a failure; training resumes from its newest checkpoint "
-                 "(default: 0, elastic jobs 100)")
+  app.add_option(
+         "--max_restarts", v.max_restarts,
+         "restart the job up to N times after a failure; training resumes from its newest checkpoint. With "
+         "cleave.copies_in_memory, only the lost rank restarts (default: 0, elastic jobs 100)")
       ->check(integer(0, 1000000));
   app.add_flag("--elastic_training", r.elastic,
                "use the hosts of the hostfile that answer, and change them while the job runs");

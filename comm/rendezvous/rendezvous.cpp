@@ -26,6 +26,7 @@ using namespace std::chrono_literals;
 
 // Time that rank 0 stays after a failure, so that other ranks hear of it. A hung rank never hears of it.
 constexpr auto kLastWords = 500ms;
+constexpr auto kLookEvery = 50ms;  // interval of ConnectOptions::outdated
 
 std::string missing_text(const KeyValueServer& server, int world, const std::string& key) {
   const auto missing = server.missing();
@@ -124,6 +125,7 @@ class JoinedWorld final : public World {
     for (auto wait = 10ms;; wait = std::min(wait * 3 / 2, 1000ms)) {
       for (int port : ports_)
         if (call(port, deadline, why)) return;
+      require_current();
       require(Clock::now() < deadline, Exit::rank_lost,
               "rank {} did not reach rank 0 at {}:{} within {:.0f} s: {}; check that rank 0 runs and that "
               "the address is right",
@@ -138,15 +140,25 @@ class JoinedWorld final : public World {
     }
   }
 
+  void require_current() const {
+    require(!options_.outdated || !options_.outdated(), Exit::rank_lost,
+            "attempt {} ended before the ranks met: another rank was lost", info_.attempt);
+  }
+
   // Waits for the other ranks, and reports the missing ones regularly.
   std::string await(const std::string& key, Clock::time_point deadline) {
     // Rank 0 knows the missing ranks, so the others let it report first.
     const auto until = server_ ? deadline : deadline + 10s;
+    auto next_report = Clock::now() + options_.report_every;
     for (;;) {
-      const auto value = keys_->get(key, std::min(until, Clock::now() + options_.report_every));
+      const auto look = options_.outdated ? kLookEvery : options_.report_every;
+      const auto value = keys_->get(key, std::min({until, next_report, Clock::now() + look}));
       if (value) return *value;
+      require_current();
       if (Clock::now() < until) {
+        if (Clock::now() < next_report) continue;
         if (server_ && options_.on_wait) options_.on_wait(missing_text(*server_, info_.world, key));
+        next_report = Clock::now() + options_.report_every;
         continue;
       }
       if (!server_) fail(Exit::rank_lost, "rank {} waited for other ranks until the deadline", info_.rank);

@@ -39,6 +39,9 @@ struct ConnectOptions {
   std::chrono::milliseconds report_every{15'000};
   // Rank 0 passes "waiting for ranks 3, 7 (6 of 8 are here)"; a rank that cannot reach it passes the reason.
   std::function<void(const std::string&)> on_wait = {};
+  // Returns true when this attempt cannot succeed any more, because another one has begun; the wait for the
+  // other ranks then ends with Error(rank_lost). Called often.
+  std::function<bool()> outdated = {};
   // Called once, on any thread, when this rank learns that the job lost a rank: at a missed deadline, after
   // calls that differ, or when another rank reports it. Waits of this process have not ended yet.
   std::function<void(const std::string& reason)> on_loss = {};

@@ -53,6 +53,7 @@ RankNeeds EngineCore::dry_run() const {
   RankState state(settings, units, ranks, dry, counted);
   const std::unique_ptr<Computation> with = computation(state, dry, counted);
   const Buffer copy = copy_of_state(state, *with, dry, counted);
+  const std::unique_ptr<StateCopier> copies = copier_of(state, *with, counted);
   return {counted.peak(), state.trained ? state.trained->update_bytes() : zero::UpdateBytes{}};
 }
 
@@ -61,6 +62,11 @@ Buffer EngineCore::copy_of_state(RankState& of, Computation& with, Streams& on, 
   const int64_t bytes = checkpoint::BackgroundSave::bytes_of(records_to_save(of, with, on.compute));
   return in.allocate(settings.device.is_cuda() ? MemoryKind::pinned : MemoryKind::host, Category::checkpoint,
                      DType::uint8, {bytes}, "the copy of the state that is being saved");
+}
+
+std::unique_ptr<StateCopier> EngineCore::copier_of(RankState& of, Computation& with, Memory& in) const {
+  if (!of.trained || !settings.keeps_copies) return nullptr;
+  return std::make_unique<StateCopier>(settings, of, with, in, options.copies);
 }
 
 void EngineCore::check_memory() {
@@ -98,6 +104,7 @@ void EngineCore::allocate() {
   rank = std::make_unique<RankState>(settings, units, ranks, *streams, memory);
   computes = computation(*rank, *streams, memory);
   state_copy = copy_of_state(*rank, *computes, *streams, memory);
+  copier = copier_of(*rank, *computes, memory);
   if (settings.device.is_cuda() && !settings.dry) {
     ranks.open(rank->store.groups(), rank->store.gathers_in_pieces());
     loan = BufferLoan(ranks.data_groups(), memory.moved());
@@ -114,25 +121,26 @@ void EngineCore::allocate() {
   rank->show_in(*options.trace, streams->compute), computes->show_in(*options.trace);
 }
 
-TrainingState EngineCore::position() {
+TrainingState EngineCore::own_position() const {
   TrainingState out = at;
   out.missed.clear();
   if (!rank->trained) return out;
-  const nlohmann::json mine = own_missed();
+  for (int u = 0; u < rank->store.units(); ++u)
+    for (int p = 0; p < rank->store.layout(u).params(); ++p)
+      if (const int64_t missed = rank->optimizer().updates(u, p).missed)
+        out.missed[rank->store.layout(u).param(p).name] = missed;
+  return out;
+}
+
+TrainingState EngineCore::position() {
+  TrainingState out = own_position();
+  if (!rank->trained) return out;
+  const nlohmann::json mine = out.missed;
   for (const std::string& text : ranks.texts(*ranks.mesh().pipe, mine.dump())) {
     const nlohmann::json stage = nlohmann::json::parse(text);
     for (const auto& [name, missed] : stage.items()) out.missed[name] = missed;
   }
   return out;
-}
-
-std::map<std::string, int64_t> EngineCore::own_missed() const {
-  std::map<std::string, int64_t> mine;
-  for (int u = 0; rank->trained && u < rank->store.units(); ++u)
-    for (int p = 0; p < rank->store.layout(u).params(); ++p)
-      if (const int64_t missed = rank->optimizer().updates(u, p).missed)
-        mine[rank->store.layout(u).param(p).name] = missed;
-  return mine;
 }
 
 void EngineCore::set_position(const TrainingState& to, std::span<const std::string> fresh) {

@@ -12,6 +12,7 @@
 #include "runtime/step/computation.h"
 #include "runtime/step/pulse.h"
 #include "runtime/step/rank_state.h"
+#include "runtime/step/state_copier.h"
 #include "runtime/step/step_result.h"
 #include "runtime/step/training_state.h"
 
@@ -69,7 +70,7 @@ struct EngineCore {
   void pause(std::span<const std::string> names);
   // Returns the position with the missed updates of all parameters. Collective over the pipe.
   TrainingState position();
-  std::map<std::string, int64_t> own_missed() const;  // those of this rank's parameters
+  TrainingState own_position() const;  // with the missed updates of this rank's parameters
   optim::Rates next_rates() const;
   // Continues at a position. `fresh`: parameters whose optimizer state is new, so they missed all updates.
   void set_position(const TrainingState& to, std::span<const std::string> fresh = {});
@@ -92,6 +93,8 @@ struct EngineCore {
   Buffer state_copy;  // copy of the state that this rank saves, for background saves
   BufferLoan loan;
   std::unique_ptr<checkpoint::BackgroundSave> background;  // if checkpoints are saved in the background
+  std::unique_ptr<StateCopier> copier;                     // null: no copies
+  std::string client_of_copies = "{}";                     // text of the caller that copies keep
   std::unique_ptr<Pulse> pulse;                            // null: nothing to compare, such as on one rank
   optim::LossScaler scaler;
   TrainingState at;
@@ -114,6 +117,7 @@ struct EngineCore {
  private:
   RankNeeds dry_run() const;
   Buffer copy_of_state(RankState& of, Computation& with, Streams& on, Memory& in) const;
+  std::unique_ptr<StateCopier> copier_of(RankState& of, Computation& with, Memory& in) const;
   void check_memory();
   // Chooses the update side of offloaded state for this rank, if the configuration leaves it open, from rates
   // that all ranks measure at the same time.

@@ -11,6 +11,8 @@ class Trace;  // device/trace.h
 
 namespace cleave::runtime {
 
+class StateCopies;  // runtime/step/state_copies.h
+
 struct EngineOptions {
   uint64_t seed = 42;  // for initial weights and dropout
   MemoryLimits limits = {};
@@ -33,7 +35,10 @@ struct EngineOptions {
   bool rates_given = false;     // like updates_last, and finish_step gets the learning rates
   bool scales_loss = false;  // scales the loss in fp32 as well, for passes that compute in fp16 themselves:
                              // LossScaler::of_fp32
-  Trace* trace = nullptr;    // traces training steps; must outlive the engine
+  // Copies of the state that outlive the engine, for cleave.copies_in_memory; must outlive the engine. A dry
+  // engine counts them without.
+  StateCopies* copies = nullptr;
+  Trace* trace = nullptr;  // traces training steps; must outlive the engine
 };
 
 }  // namespace cleave::runtime

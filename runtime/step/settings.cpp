@@ -46,10 +46,14 @@ int64_t most_missed(const config::DsConfig& c) {
              : 0;
 }
 
+bool keeps_copies(const config::DsConfig& c, const EngineOptions& o) {
+  return c.copies_in_memory && !o.inference && (o.copies || o.dry);
+}
+
 // Returns true for clipping and for every feature that may skip a step.
 bool needs_norm_first(const config::DsConfig& c, const EngineOptions& o) {
   return c.gradient_clipping > 0 || scales_loss(c, o) || c.exact_sums || o.updates_last || o.rates_given ||
-         most_missed(c) > 0 || c.loss_spike > 0 ||
+         keeps_copies(c, o) || most_missed(c) > 0 || c.loss_spike > 0 ||
          (c.precision == config::Precision::bf16 && c.check_grad_overflow);
 }
 
@@ -252,6 +256,7 @@ Settings make_settings(const config::DsConfig& config, const MeshShape& mesh, in
              .left_in_memory = c.zero.offload_param.max_in_cpu,
              .measures_update =
                  gpu && offloads && c.offload_update == config::OffloadUpdate::automatic && !options.dry,
+             .keeps_copies = keeps_copies(c, options),
              .saves_behind = c.checkpoint.behind(),
              .moved_granularity = moved_granularity(mesh, options.device),
              .store = {}};

@@ -90,6 +90,7 @@ struct Settings {
   int64_t left_in_memory =
       0;  // elements of a rank's shards that stay in host memory although their home is the disk
   bool measures_update = false;   // a measurement decides the update side of offloaded state
+  bool keeps_copies = false;      // of the state, for ranks that replace lost ones
   bool saves_behind = false;      // checkpoints are copied to memory and written in the background
   int64_t moved_granularity = 1;  // in bytes: MovedMemory
   zero::StoreOptions store;       // except unit-dependent options: store_options

@@ -58,6 +58,10 @@ void require_equal_updates(Ranks& ranks, int64_t step, std::span<const optim::Ra
 
 void EngineCore::begin_step() {
   zero::ShardedOptimizer& optimizer = rank->optimizer();
+  if (copier) {
+    if (settings.update_runs_on) streams->synchronize();
+    copier->begin(at.step, to_json(own_position(), scaler.state(), options.seed, client_of_copies));
+  }
   summed = shown = false, uses = 1;
   const optim::Rates rates = next_rates();
   result = {.step = at.step + 1, .lr = rates.lr, .loss_scale = scaler.scale()};
@@ -76,6 +80,8 @@ void EngineCore::begin_step() {
 StepResult EngineCore::finish_step(const std::function<double()>& mean_loss,
                                    std::span<const optim::Rates> rates) {
   const PhaseMark phase("update");
+  // Before the sum of the losses over all ranks: a rank that has it knows that all ranks have this copy.
+  if (copier) copier->finish();
   if (!rates.empty()) result.lr = rates.front().lr, update.groups.assign(rates.begin(), rates.end());
   sum_gradients();
   const double norm = std::sqrt(squared_norm());

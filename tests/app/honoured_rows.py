@@ -225,6 +225,7 @@ ROWS = {
         "memory", False, True, {"activation_checkpointing": {"interval": 1},
                                 "tensor_parallel": {"autotp_size": 2, "sequence_parallel": False}}, 2),
     "activation_checkpointing.contiguous_memory_optimization": ("memory", False, True, {}, 1),
+    "cleave.copies_in_memory": ("memory", False, True, {}, 2),
     "activation_checkpointing.synchronize_checkpoint_boundary": ("memory", False, True, {}, 1),
 }
 # A short job cannot show the effect of these keys; a test of the part does.

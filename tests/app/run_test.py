@@ -15,12 +15,12 @@ class RunTest(AppTest):
     def saved(self):
         return sorted(p.name for p in self.out.iterdir() if p.is_dir())
 
-    def start(self, *args, ranks=1, steps=100000, out=True, env=None, config=None):
+    def start(self, *args, ranks=1, steps=100000, out=True, env=None, config=None, launch=()):
         """Starts a long job; reads its lines up to a step or a save."""
         command = ["train", "--deepspeed_config", config or self.config(), "--model", "tiny", "--data", self.text,
                    "--seq_len", 32, "--steps", steps, *(["--output", self.out] if out else []), *args]
-        if ranks > 1:
-            command = ["launch", "-n", ranks, "--", *command]
+        if ranks > 1 or launch:
+            command = ["launch", "-n", ranks, *launch, "--", *command]
         return subprocess.Popen([CLEAVE, *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})})
 
