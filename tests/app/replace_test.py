@@ -8,6 +8,7 @@ import signal
 import time
 import unittest
 
+from launched import LaunchTest
 from run_test import RunTest
 
 STEPS = 40
@@ -185,6 +186,14 @@ class Replace(RunTest):
         for ranks, launch in ((1, ()), (2, ())):
             job = self.start(steps=2, config=self.ours({}, ranks), ranks=ranks, launch=launch, out=False)
             self.assertIn("warning: cleave.copies_in_memory: no effect", self.end(job, 0))
+
+
+class SeveralHosts(LaunchTest):
+    def test_on_several_hosts_the_key_is_a_warning(self):
+        config = self.config(cleave={"copies_in_memory": True})
+        r = self.several("--max_restarts", 1, "cleave", "train", "--deepspeed_config", config, "--model", "tiny", "--data", self.text,
+                         "--seq_len", 32, "--steps", 2)
+        self.assertIn("warning: cleave.copies_in_memory: no effect, because no launcher replaces ranks", r.stdout + r.stderr)
 
 
 if __name__ == "__main__":
