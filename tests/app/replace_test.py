@@ -63,8 +63,13 @@ class Replace(RunTest):
         lines = [json.loads(line) for line in self.metrics.read_text().splitlines()]
         return [(line["step"], line["validation_loss"]) for line in lines if line.get("event") == "evaluation"]
 
+    def holds_all(self, job):
+        """Returns true if the launcher has the state of all ranks, in addition to the board."""
+        links = [os.readlink(fd) for fd in pathlib.Path(f"/proc/{job.pid}/fd").iterdir() if fd.is_symlink()]
+        return sum("memfd:cleave" in link for link in links) > len(self.pids(job))
+
     def strike(self, job, ranks, step, how=signal.SIGKILL):
-        self.wait_for(lambda: (self.steps() or [0])[-1] >= step or job.poll() is not None)
+        self.wait_for(lambda: ((self.steps() or [0])[-1] >= step and self.holds_all(job)) or job.poll() is not None)
         pids = self.pids(job)
         time.sleep(self.random.uniform(0, 0.05))
         for rank in ranks:
