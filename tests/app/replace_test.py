@@ -74,6 +74,8 @@ class Replace(RunTest):
         time.sleep(self.random.uniform(0, 0.05))
         for rank in ranks:
             os.kill(pids[rank], how)
+        if how == signal.SIGKILL:
+            self.wait_for(lambda: job.poll() is not None or all(self.pids(job).get(r, pids[r]) != pids[r] for r in ranks))
 
     def digest(self, out):
         return self.run_cleave("digest", out).stdout.split()[0]
