@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/warnings.h"
 #include "device/gpu_problems.h"
 #include "runtime/step/disk_check.h"
 #include "runtime/step/products_check.h"
@@ -32,6 +33,10 @@ EngineCore::EngineCore(const config::DsConfig& c, comm::Communicator& world, con
                  ? optim::LossScaler(c.fp16, c.zero.stage == 0 && c.deepspeed_stage0_loss_scale)
                  : optim::LossScaler()) {
   notes.graphs = settings.graphs_note;
+  if (c.copies_in_memory && settings.trains && !settings.keeps_copies && world.rank() == 0)
+    warn(
+        "cleave.copies_in_memory: no effect, because this program gives the engine no memory for copies "
+        "(EngineOptions::copies)");
 }
 
 void EngineCore::set_units(RankUnits those) {

@@ -11,10 +11,12 @@ namespace {
 
 constexpr int64_t kReadAtOnce = int64_t{1} << 21;  // elements per Record::read()
 
-// State on disk is read by the streams of the passes, so its copy cannot run at the same time.
-Stream::Mode mode_of(const Settings& s, const Memory& memory) {
+// Copies on a separate thread if no stream of the passes takes part: these read state on disk, and layer
+// state on a GPU. The capture of a CUDA graph does not allow other work either.
+Stream::Mode mode_of(const Settings& s, const Memory& memory, bool has_layer_state) {
   const bool disk = s.state_home.optimizer == MemoryKind::disk || s.shard_home.parameters == MemoryKind::disk;
-  return memory.dry() ? Stream::Mode::dry : disk ? Stream::Mode::inline_ : Stream::Mode::worker;
+  const bool beside = !disk && !s.graphs && !(has_layer_state && s.device.is_cuda());
+  return memory.dry() ? Stream::Mode::dry : beside ? Stream::Mode::worker : Stream::Mode::inline_;
 }
 
 std::set<std::string> frozen_parameters(const zero::ParameterStore& store) {
@@ -41,7 +43,7 @@ StateCopier::StateCopier(const Settings& settings, RankState& rank, Computation&
       scratch_(memory.device().is_cuda() ? allocate_workspace(memory, kCopyScratch) : Workspace{}),
       reads_(memory.dry() ? Device{} : memory.device(),
              memory.dry() ? Stream::Mode::dry : Stream::Mode::inline_),
-      worker_(mode_of(settings, memory)) {
+      worker_(mode_of(settings, memory, !computes.records(Computation::Whose::held).empty())) {
   if (memory.device().is_cuda() && !memory.dry()) scratch_.lend_to(reads_);
   std::vector<checkpoint::Record> records = records_to_load(rank, reads_);
   for (checkpoint::Record& r : computes.records(Computation::Whose::held)) records.push_back(std::move(r));

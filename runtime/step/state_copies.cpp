@@ -51,6 +51,8 @@ void StateCopies::open(int64_t state_bytes) {
   const int64_t bytes = bytes_for(state_bytes);
   if (!is_open()) {
     memory_ = comm::SharedMemory::create(size_t(bytes));
+    // Touches all pages, so that the first steps do not wait for the system to provide them.
+    std::memset(memory_.data(), 0, memory_.bytes());
     header().state_bytes = state_bytes;
   }
   require(int64_t(memory_.bytes()) == bytes && header().state_bytes == state_bytes, Exit::internal,

@@ -8,6 +8,7 @@ import signal
 import time
 import unittest
 
+from launched import LaunchTest
 from run_test import RunTest
 
 STEPS = 40
@@ -62,12 +63,19 @@ class Replace(RunTest):
         lines = [json.loads(line) for line in self.metrics.read_text().splitlines()]
         return [(line["step"], line["validation_loss"]) for line in lines if line.get("event") == "evaluation"]
 
+    def holds_all(self, job):
+        """Returns true if the launcher has the state of all ranks, in addition to the board."""
+        links = [os.readlink(fd) for fd in pathlib.Path(f"/proc/{job.pid}/fd").iterdir() if fd.is_symlink()]
+        return sum("memfd:cleave" in link for link in links) > len(self.pids(job))
+
     def strike(self, job, ranks, step, how=signal.SIGKILL):
-        self.wait_for(lambda: (self.steps() or [0])[-1] >= step or job.poll() is not None)
+        self.wait_for(lambda: ((self.steps() or [0])[-1] >= step and self.holds_all(job)) or job.poll() is not None)
         pids = self.pids(job)
         time.sleep(self.random.uniform(0, 0.05))
         for rank in ranks:
             os.kill(pids[rank], how)
+        if how == signal.SIGKILL:
+            self.wait_for(lambda: job.poll() is not None or all(self.pids(job).get(r, pids[r]) != pids[r] for r in ranks))
 
     def digest(self, out):
         return self.run_cleave("digest", out).stdout.split()[0]
@@ -185,6 +193,14 @@ class Replace(RunTest):
         for ranks, launch in ((1, ()), (2, ())):
             job = self.start(steps=2, config=self.ours({}, ranks), ranks=ranks, launch=launch, out=False)
             self.assertIn("warning: cleave.copies_in_memory: no effect", self.end(job, 0))
+
+
+class SeveralHosts(LaunchTest):
+    def test_on_several_hosts_the_key_is_a_warning(self):
+        config = self.config(cleave={"copies_in_memory": True})
+        r = self.several("--max_restarts", 1, "cleave", "train", "--deepspeed_config", config, "--model", "tiny", "--data", self.text,
+                         "--seq_len", 32, "--steps", 2)
+        self.assertIn("warning: cleave.copies_in_memory: no effect, because no launcher replaces ranks", r.stdout + r.stderr)
 
 
 if __name__ == "__main__":

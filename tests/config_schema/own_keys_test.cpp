@@ -256,6 +256,13 @@ TEST(OwnKeys, OfTheEnginesLayersAreErrorsInScriptsAndThoseOfDeepSpeedWarnings) {
                  Front::scripts)
             .find("cleave.weight_decay_on: is not supported in this PyTorch script: the parameter groups"),
         std::string::npos);
+  const std::string copies = R"("cleave": {"copies_in_memory": true})";
+  EXPECT_NE(
+      problems(copies, Front::scripts)
+          .find("cleave.copies_in_memory: is not supported in this PyTorch script: the engine cannot take "
+                "the script's own state back"),
+      std::string::npos);
+  EXPECT_EQ(problems(copies, Front::train), "");
 }
 
 }  // namespace
