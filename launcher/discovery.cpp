@@ -19,7 +19,8 @@ nlohmann::json parse_json(const Variables& v, const std::string& name) {
 }
 
 const std::vector<std::string> kTorchSet = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"};
-const std::vector<std::string> kNeeded = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};  // launcher/pod.h
+const std::vector<std::string> kNeeded = {"RANK", "WORLD_SIZE", "MASTER_ADDR",
+                                          "MASTER_PORT"};  // launcher/pod.h
 
 void set_master(comm::RankInfo& info, const std::string& master) {
   const size_t colon = master.rfind(':');
