@@ -14,7 +14,7 @@ namespace {
 std::string off_values(const Key& key) {
   std::string text = key.default_text;
   for (const std::string& off : key.off)
-    if (off != "disabled") text += " or " + off;
+    if (off != "disabled" && off != key.default_text) text += " or " + off;
   return text;
 }
 

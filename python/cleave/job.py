@@ -135,6 +135,7 @@ def _watch_exceptions() -> None:
 
 
 _watch_exceptions()
+devices.require_torch()  # modules of the package import torch before this one
 
 
 def _leave() -> None:

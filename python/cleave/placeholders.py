@@ -54,7 +54,7 @@ class Placeholders:
         return self._of[slot].value
 
     def at(self, address: int) -> Slot | None:
-        """Returns the parameter whose placeholder has an address."""
+        """Returns the parameter of the placeholder at an address."""
         return self._at.get(address)
 
     def hide(self, u: int) -> None:
@@ -90,7 +90,7 @@ class Placeholders:
             self._refuse(list(self._of)[int(written.nonzero()[0])], "was changed in place")
 
     def _require_no_values(self, slot: Slot) -> None:
-        """Checks a parameter whose data a script replaced. A conversion or a copy of a placeholder has no values to lose."""
+        """Checks a parameter with replaced data. A conversion or a copy of a placeholder has no values to lose."""
         data = slot.parameter.detach()
         if data.numel() and not (data.is_floating_point() and data.isnan().all()):
             self._refuse(slot, "was replaced")

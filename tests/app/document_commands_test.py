@@ -30,6 +30,7 @@ ELSEWHERE = {
     "scripts/install_packages.sh docs": (SUITE, "./scripts/install_packages.sh build test python example docs"),
     "cmake --preset release && cmake --build --preset release && ctest": (SUITE, 'ctest --preset "$preset"'),
     "cmake --preset release && cmake --build --preset release": ("scripts/quickstart.sh", "cmake --preset release"),
+    "cmake --preset release -DCLEAVE_TESTS=OFF": (WHEEL, "./scripts/build_wheel.sh"),  # has these options
     "cmake --preset cuda -B build/alone": (SUITE, "scripts/check_alone.py build/alone"),
     "cmake --preset cuda": (SUITE, "build cuda"),
     "cmake --preset fuzz": (SUITE, "./scripts/fuzz.sh"),

@@ -336,6 +336,10 @@ TEST(Status, AnUnsupportedSectionIsReportedOnce) {
   EXPECT_EQ(status_problems(R"("quantize_training": {"quantize_bits": {"start_bits": 12}})"),
             "error: f:2:22: quantize_training: {\"quantize_bits\": {\"start_bits\": 12}} is not supported: "
             "no quantization during training; remove it or set it to null or {}\n");
+  EXPECT_EQ(
+      status_problems(R"("sparse_attention": {"mode": "fixed"})"),
+      "error: f:2:21: sparse_attention: {\"mode\": \"fixed\"} is not supported: attention covers all earlier "
+      "positions; remove it or set it to null or {}\n");
 }
 
 }  // namespace

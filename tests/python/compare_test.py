@@ -177,7 +177,8 @@ class Compare(unittest.TestCase):
         self.same(verdicts(2, "scripts", FULL), 43 if FULL else 14)
 
     def test_the_command_says_what_differs_first(self) -> None:
-        code, said, _ = compare("-n", "2", "--json", "--", sys.executable, "train.py", "differs")
+        code, said, messages = compare("-n", "2", "--json", "--", sys.executable, "train.py", "differs")
+        self.assertEqual(messages.count("compare: the script ends here, inside step 3 of --steps 3"), 2, messages)
         found = json.loads(said)
         self.assertEqual((code, found["same"], found["steps"], found["ranks"], found["parameters"]), (8, False, 3, 2, 4))
         first = found["differences"][0]
@@ -189,7 +190,7 @@ class Compare(unittest.TestCase):
         code, said, messages = compare("--against", "other.json", "--", sys.executable, "-X", "utf8", "train.py", "short")
         self.assertEqual(code, 0, said + messages)
         self.assertRegex(said, r"(?s)^same: 2 steps, 4 parameters, 1 rank; .*note: the script ended after 2 of 3 steps")
-        self.assertEqual(messages.count("the loop ended"), 2)
+        self.assertEqual([messages.count("the loop ended"), messages.count("the script ends here")], [2, 0])
 
     def test_pipelines_are_the_same_on_the_ranks_of_each_stage(self) -> None:
         for ranks_, stages, precision in ((2, 2, "fp16"), (4, 2, "bf16"), (3, 3, "fp32")):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -180,6 +182,14 @@ class Surface(unittest.TestCase):
     def test_a_destroyed_engine_names_the_action(self) -> None:
         [said] = ranks.answers(1, CASES, "destroyed")
         self.assertIn("engine: was destroyed; call initialize again with the module for a new engine", said)
+
+    def test_an_old_torch_is_an_error_at_the_import(self) -> None:
+        for version, code in (("2.9.1+cpu", 2), ("1.13.1", 2), ("2.10.0a0+git1", 0), ("3.0.0", 0)):
+            script = f"import torch; torch.__version__ = {version!r}; import cleave; cleave.initialize"
+            ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+            self.assertEqual(ended.returncode, code, ended.stderr)
+            if code:
+                self.assertIn(f"torch: too old (got {version}, expected 2.10 or newer); install another: pip install ", ended.stderr)
 
     def test_a_load_without_a_checkpoint_says_why(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
