@@ -214,8 +214,8 @@ void resolve_non_finite(Reading& r) {
         fmt::format("expected a factor above 1 over the median loss, or 0 for off, got {:g}", c.loss_spike));
   if (c.non_finite == NonFinite::roll_back && c.copies_in_memory)
     r.error_at("cleave.copies_in_memory",
-               "true cannot be combined with cleave.non_finite \"roll_back\", which goes back behind the "
-               "copies; set "
+               "true cannot be combined with cleave.non_finite \"roll_back\", which goes back to a "
+               "step before the copies; set "
                "one of them to another value");
   if (c.non_finite == NonFinite::roll_back && r.options.front == Front::scripts)
     r.error_at("cleave.non_finite",

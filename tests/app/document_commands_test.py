@@ -90,7 +90,7 @@ NOT_RUN = ("git clone https://github.com/deepspeedai/DeepSpeed", ".venv/bin/pip 
            "tests/cuda_interpreter/seeds.py", "cmake --preset cuda-release", "scripts/test_wheel.sh --cuda", 'pip install "nvidia-cublas==13.*"',
            "pip install FILE.whl", "pip install --force-reinstall --no-deps FILE.whl", "pip install nvidia-nccl-cu13",
            "pip install nvidia-cudnn-cu13", "ssh -L 8080:localhost:8080 HOST", "./scripts/test_matrix.sh", "docker build", "az ml",
-           "MLFLOW_ALLOW_FILE_STORE=true mlflow ui", "mlflow migrate-filestore")
+           "MLFLOW_ALLOW_FILE_STORE=true mlflow ui", "mlflow migrate-filestore", "kubectl")
 
 # Commands with placeholders, and parts of commands, in running text: the command that runs.
 TRAIN = "cleave train --deepspeed_config ds_config.json --model tiny --data corpus.txt --seq_len 16 --steps 2"
@@ -128,7 +128,7 @@ SCRIPT = "import sys\nif not any(word.startswith(('--local_rank=', '--deepspeed_
 SCRIPTS = ("app/start", "benchmarks", "examples", "python", "scripts", "tests/cuda_interpreter")
 SCRIPT_TYPES = {".cpp", ".py", ".sh", ".sbatch"}
 OF_OTHERS = {"__build_arg", "__cap_add", "__file", "__force_reinstall", "__gpus", "__network", "__no_deps", "__ntasks_per_node", "__mpi", "__shm_size", "__tag",
-             "__ulimit", "__version", "__backend_store_uri"}
+             "__ulimit", "__version", "__backend_store_uri", "__from_literal"}
 DATA = ("split", "tokenize", "inspect", "ngrams")
 
 

@@ -103,8 +103,13 @@ class Launching(LaunchTest):
         self.assertIn("'trian': neither a command nor a program in PATH; did you mean train?", refused("--", "trian"))
         self.assertIn("--module: conflicts with --no_python; give one of them", refused("--module", "--no_python", "train.py"))
         self.assertIn("--autotuning: not supported", refused("--autotuning", "run", "train.py"))
-        for option in (["--elastic_training"], ["--min_elastic_nodes", "1"], ["--max_elastic_nodes", "2"]):
-            self.assertIn(f"{option[0]}: not supported, the number of ranks is fixed during a job", refused(*option, "train.py"))
+        for option in (["--min_elastic_nodes", "1"], ["--max_elastic_nodes", "2"]):
+            self.assertIn(f"{option[0]}: is for elastic jobs; add --elastic_training", refused(*option, "train.py"))
+        self.assertIn("--num_nodes: MIN:MAX is for elastic jobs (got 1:2)", refused("--num_nodes", "1:2", "train.py"))
+        self.assertIn("--num_nodes: expected an integer of at least 1, got 0", refused("--elastic_training", "--num_nodes", "0:2", "train.py"))
+        self.assertIn("above --max_elastic_nodes (got 3 and 2)", refused("--elastic_training", "--num_nodes", "3:2", "train.py"))
+        self.assertIn("conflicts with -n", refused("--elastic_training", "-n", 2, "train.py"))
+        self.assertIn("conflicts with --launcher", refused("--elastic_training", "-H", self.hosts, "--launcher", "slurm", "train.py"))
         self.assertIn("unknown option --num_gps; did you mean --num_gpus?", refused("--num_gps", 2, "train.py"))
         self.assertIn(", expected one of ssh, pdsh", refused("--launcher", "rsh", "train.py"))
         self.assertIn("--node_rank: out of range (got -1; there are 2 hosts", refused("-H", self.hosts, "--no_ssh", "--master_addr", "m", "train.py"))
