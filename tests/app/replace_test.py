@@ -154,8 +154,10 @@ class Replace(RunTest):
                 whole, losses = self.saved(), self.evaluations()
                 self.replaced(changes, 2, [(0, 4), (1, 12), (0, 20)], *args, want=want)
                 self.assertEqual(self.evaluations(), losses)
-                self.assertEqual(len(self.saved()), len(whole), "an interrupted background save is repeated in a later step")
-                if not more:
+                if more:  # an interrupted background save is repeated in a later step, which may have a save of its own
+                    self.assertIn(len(self.saved()), range(len(whole) - 3, len(whole) + 1))
+                    self.assertIn(f"global_step{STEPS}", self.saved())
+                else:
                     self.assertEqual(self.saved(), whole)
                 for folder in self.saved():
                     self.run_cleave("verify", self.out, "--tag", folder)
