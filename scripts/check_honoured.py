@@ -31,7 +31,7 @@ def member_reads(headers, field):
 
 def main():
     outside = "\n".join(p.read_text() for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*")) if p.suffix in {".cpp", ".h"})
-    inside = "\n".join(p.read_text() for p in sorted(SCHEMA.glob("*.cpp")) if p.stem.startswith(("resolve", "batch")))
+    inside = "\n".join(p.read_text() for p in sorted(SCHEMA.glob("*.cpp")) if p.stem.startswith(("resolve", "batch", "elasticity")))
     headers = "\n".join(p.read_text() for p in sorted(SCHEMA.glob("*_config.h")))
     fields = list(honoured_fields())
     if len(fields) < 100:
