@@ -42,8 +42,8 @@
 namespace cleave::launcher {
 namespace {
 
-// Signal that asked for a stop, and its time. A notice about this host is no signal: the scheduler that gave
-// it may signal later, while the job saves.
+// `stop` is the signal that asked for a stop at `stop_ms`, or kNotice. The first signal after a notice does
+// not kill, because a scheduler may send it while the job saves.
 constexpr std::sig_atomic_t kNotice = -1;
 volatile std::sig_atomic_t stop = 0;
 std::atomic<bool> catches = false;  // catch_signals() was called

@@ -334,6 +334,7 @@ class Launch {
   LaunchResult result() const {
     LaunchResult result;
     result.asked_to_stop = passed_.asked_to_stop();
+    result.asked_to_save = passed_.asked_to_save();
     result.alone = alone_;
     result.replaced = replaced_;
     result.exits.resize(children_.size());

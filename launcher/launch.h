@@ -76,6 +76,7 @@ struct LaunchResult {
   std::vector<int> exits;      // of every rank
   int replaced = 0;            // losses after which ranks were replaced
   bool asked_to_stop = false;  // by a signal
+  bool asked_to_save = false;  // by SIGUSR1 or LaunchCallbacks::asks_to_save
   bool alone = false;          // the launcher on another host is lost
 };
 

@@ -232,6 +232,7 @@ class HostsLaunch {
   LaunchResult result() const {
     LaunchResult result;
     result.asked_to_stop = passed_.asked_to_stop();
+    result.asked_to_save = passed_.asked_to_save();
     for (int r = 0; r < world_; ++r)
       result.exits.push_back(exits_.count(r) ? exits_.at(r) : int(Exit::rank_lost));
     result.cause = lines_.who_said(cause_of(order_), order_);

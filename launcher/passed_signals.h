@@ -38,6 +38,8 @@ class PassedSignals {
   }
   // True after a second request.
   bool killed() const { return killed_; }
+  // True if the ranks were asked to save, perhaps as a notice of the job's end.
+  bool asked_to_save() const { return std::count(passed_.begin(), passed_.end(), SIGUSR1) > 0; }
   // True if the ranks were asked to stop.
   bool asked_to_stop() const {
     return std::any_of(passed_.begin(), passed_.end(), [](int s) { return s != SIGUSR1; });

@@ -233,8 +233,8 @@ class Job {
     mine.enqueued = std::make_shared<RankWork>(work_of(*log, mine, first_step));
   }
 
-  // Of the state before the step, the micro-batches, and the results of the calls that publish the state and
-  // take the step, which has been counted.
+  // The record has the state before the step, the micro-batches, and the results of the calls that publish
+  // the state and take the step, which has been counted.
   int64_t recorded_bytes(runtime::Engine& engine, const Batch& batch) {
     if (config_.record_steps.interval == 0) return 0;
     const int64_t of_step = calls_->received();

@@ -39,7 +39,8 @@ void in_pieces(const checkpoint::Record& r, const std::function<void(Tensor)>& p
 void EngineBase::save_own_state(const std::string& dir, const std::string& tag) {
   EngineCore& s = core();
   synchronize();
-  checkpoint::save_checkpoint(dir, tag, own_records(s), to_json(s.own_position(), s.scaler.state(), s.options.seed, "{}"),
+  checkpoint::save_checkpoint(dir, tag, own_records(s),
+                              to_json(s.own_position(), s.scaler.state(), s.options.seed, "{}"),
                               *comm::self_communicator());
 }
 

@@ -198,11 +198,12 @@ int run(Attempts& attempts, const LaunchRequest& r) {
     if (!result.message.empty() && result.exit != int(Exit::stopped))
       std::fprintf(stderr, "error: %s\n", result.message.c_str());
     const bool saved = result.exit == int(Exit::stopped) && !result.asked_to_stop;
+    const bool by_notice = saved && !result.asked_to_save && r.elastic;
     if (!(saved && attempts.found_better())) {
-      if ((ends_for_good(result) && !(saved && r.elastic)) || restarts >= r.max_restarts) return result.exit;
+      if ((ends_for_good(result) && !by_notice) || restarts >= r.max_restarts) return result.exit;
       std::fprintf(stderr, "launch: restart %d of %d%s\n", ++restarts, r.max_restarts,
-                   saved ? ", in 60 s: a host asked its ranks to stop" : "");
-      if (saved) std::this_thread::sleep_for(kUntilGone);
+                   by_notice ? ", in 60 s: a host asked its ranks to stop" : "");
+      if (by_notice) std::this_thread::sleep_for(kUntilGone);
     }
     attempts.next();
   }

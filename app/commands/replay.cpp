@@ -113,7 +113,7 @@ class RankReplay {
   Tensor read_tokens(const json& batch, const char* name) {
     if (!batch.contains(name)) return {};
     const json& j = batch[name];
-    std::vector<std::byte>& bytes = memory_.emplace_back(player_.bytes(
+    std::vector<std::byte>& bytes = tokens_.emplace_back(player_.bytes(
         {counted(j.at(0)), counted(j.at(1)), std::stoull(j.at(2).get<std::string>(), nullptr, 16)}));
     return Tensor(bytes.data(), DType::int32, {int64_t(bytes.size() / sizeof(int32_t))}, MemoryKind::host);
   }
@@ -167,7 +167,7 @@ class RankReplay {
   const runtime::StepRecord record_;
   runtime::CallPlayer player_;
   const Device device_;
-  std::vector<std::vector<std::byte>> memory_;  // of the batches
+  std::vector<std::vector<std::byte>> tokens_;  // memory of the batches
 };
 
 int replay(const ReplayOptions& o, launcher::Job& job) {

@@ -65,10 +65,6 @@ Hosts without(const Hosts& all, const Hosts& some) {
   return out;
 }
 
-Hosts named(const LaunchRequest& r) {
-  return launcher::select_hosts(launcher::read_hostfile(r.hostfile), r.filter);
-}
-
 std::string counted(const Hosts& hosts) {
   return fmt::format("{} host{} with {} ranks", hosts.size(), hosts.size() == 1 ? "" : "s", ranks_of(hosts));
 }
@@ -100,7 +96,7 @@ void Attempts::next() {
   if (!reads_hostfile()) return;
   const Hosts before = now_.hosts;
   try {
-    now_ = start_of(request_, env_, job_, request_.elastic ? enough_hosts() : named(request_));
+    now_ = start_of(request_, env_, job_, request_.elastic ? enough_hosts() : named_hosts(request_));
   } catch (const Error& e) {
     if (request_.elastic || e.exit() != Exit::usage) throw;
     say_(fmt::format("{}; the job restarts on the same hosts", e.what()));  // perhaps half written
@@ -114,7 +110,7 @@ Hosts Attempts::enough_hosts() const {
   const size_t least = size_t(std::max(1, request_.min_nodes));
   bool said = false;
   for (const auto until = Clock::now() + kPatience;;) {
-    const Hosts all = named(request_), here = answering(all, request_);
+    const Hosts all = named_hosts(request_), here = answering(all, request_);
     const Hosts use = chosen(here, true);
     if (const Hosts silent = without(all, here); !silent.empty() && !said)
       say_(
@@ -143,18 +139,14 @@ Hosts Attempts::chosen(Hosts hosts, bool says) const {
   return hosts;
 }
 
-// Whether a restart would get more ranks, or leave a host that the hostfile no longer has.
+// Returns true if a restart would get more ranks, or leave a host that the hostfile no longer has. Hosts of
+// this attempt count as answering.
 bool Attempts::better_exist() const {
-  const Hosts all = named(request_), others = without(all, now_.hosts), left = without(now_.hosts, all);
-  const Hosts found = answering(others, request_);
-  Hosts here;
-  for (const launcher::Host& h : all)
-    if (std::find(others.begin(), others.end(), h) == others.end() ||
-        std::find(found.begin(), found.end(), h) != found.end())
-      here.push_back(h);
-  const Hosts use = chosen(here, false);
+  const Hosts all = named_hosts(request_), others = without(all, now_.hosts);
+  const Hosts silent = without(others, answering(others, request_));
+  const Hosts use = chosen(without(all, silent), false);
   return use.size() >= size_t(std::max(1, request_.min_nodes)) &&
-         (ranks_of(use) > ranks_of(now_.hosts) || !left.empty());
+         (ranks_of(use) > ranks_of(now_.hosts) || !without(now_.hosts, all).empty());
 }
 
 void Attempts::watch() {

@@ -77,8 +77,7 @@ Made made_of(const LaunchRequest& r, const launcher::Environment& env,
   if (r.ranks > 0) return ranks_asked_for(r);
   if (!r.world_info.empty()) return {launcher::decode_world_info(r.world_info), true, false, "--world_info"};
   if (!has_hostfile(r)) return slots_here(r, env);
-  Made made{hosts ? *hosts : launcher::select_hosts(launcher::read_hostfile(r.hostfile), r.filter), true,
-            false, "hostfile " + r.hostfile};
+  Made made{hosts ? *hosts : named_hosts(r), true, false, "hostfile " + r.hostfile};
   // The last host that answers may be any of the hostfile.
   const bool elsewhere =
       r.elastic && made.hosts.size() == 1 && !launcher::is_this_machine(made.hosts[0].name);
@@ -107,6 +106,10 @@ int port_of_request(const Made& made, const LaunchRequest& r, const std::string&
 }
 
 }  // namespace
+
+launcher::Hosts named_hosts(const LaunchRequest& r) {
+  return launcher::select_hosts(launcher::read_hostfile(r.hostfile), r.filter);
+}
 
 bool has_hostfile(const LaunchRequest& r) { return r.hostfile_given || std::filesystem::exists(r.hostfile); }
 

@@ -25,6 +25,8 @@ struct JobName {
 JobName new_job_name();
 
 bool has_hostfile(const LaunchRequest& request);
+// Hosts of the hostfile that the options select. Error(usage).
+launcher::Hosts named_hosts(const LaunchRequest& request);
 
 // Returns the plan of a launcher that no other launcher started. Unless it is a dry run, asks the
 // first host for its address if no name or option gives it. `hosts`: instead of all that the hostfile and the

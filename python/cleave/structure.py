@@ -21,7 +21,7 @@ class Structure:
         held = [each for submodule in self._module.modules() for each in (submodule._parameters, submodule._modules)]
         self._views = [each.values() for each in held]  # follow their dictionaries
         self._seen = list(chain.from_iterable(self._views))
-        self._names = {name for name, _ in self._module.named_parameters(remove_duplicate=False)}  # of the engine's parameters
+        self._names = {name for name, _ in self._module.named_parameters(remove_duplicate=False)}
         self._frozen: list[torch.nn.Parameter] = []  # parameters that the engine does not have
 
     def _is_as_seen(self) -> bool:

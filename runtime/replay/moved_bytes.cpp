@@ -28,34 +28,31 @@ Tensor MovedBytes::staging(const Stream& stream) {
   return buffer;
 }
 
-void MovedBytes::read(const std::vector<Tensor>& from, Stream& stream, const Take& take) {
-  for (const Tensor& t : from) {
+// `before` and `after`: copies from and to the memory of a GPU, around the call of `use` with the bytes.
+template <class Use>
+void MovedBytes::each(const std::vector<Tensor>& tensors, Stream& stream, const Use& use, bool before,
+                      bool after) {
+  for (const Tensor& t : tensors) {
     if (t.bytes() == 0) continue;
     if (!stream.on_cuda() || t.memory() != MemoryKind::device) {
-      stream.enqueue([take, t] { take(address_of(t), t.bytes()); });
+      stream.enqueue([use, t] { use(address_of(t), t.bytes()); });
       continue;
     }
     each_piece(t, [&](const Tensor& piece) {
       const Tensor here = staging(stream).slice({0, piece.numel()});
-      copy(here, piece, stream);
-      stream.enqueue([take, here] { take(address_of(here), here.bytes()); });
+      if (before) copy(here, piece, stream);
+      stream.enqueue([use, here] { use(address_of(here), here.bytes()); });
+      if (after) copy(piece, here, stream);
     });
   }
 }
 
+void MovedBytes::read(const std::vector<Tensor>& from, Stream& stream, const Take& take) {
+  each(from, stream, take, true, false);
+}
+
 void MovedBytes::write(const std::vector<Tensor>& to, Stream& stream, const Give& give) {
-  for (const Tensor& t : to) {
-    if (t.bytes() == 0) continue;
-    if (!stream.on_cuda() || t.memory() != MemoryKind::device) {
-      stream.enqueue([give, t] { give(address_of(t), t.bytes()); });
-      continue;
-    }
-    each_piece(t, [&](const Tensor& piece) {
-      const Tensor here = staging(stream).slice({0, piece.numel()});
-      stream.enqueue([give, here] { give(address_of(here), here.bytes()); });
-      copy(piece, here, stream);
-    });
-  }
+  each(to, stream, give, false, true);
 }
 
 }  // namespace cleave::runtime

@@ -24,6 +24,8 @@ class MovedBytes {
   void write(const std::vector<Tensor>& to, Stream& stream, const Give& give);
 
  private:
+  template <class Use>
+  void each(const std::vector<Tensor>& tensors, Stream& stream, const Use& use, bool before, bool after);
   Tensor staging(const Stream& stream);
 
   Memory memory_;

@@ -107,6 +107,15 @@ class Elastic(OnHosts):
         self.weights_are_those_of_one_rank()
         self.nothing_left()
 
+    def test_a_request_to_save_is_no_notice_and_restarts_nothing(self):
+        """As SLURM sends it before the end of a job."""
+        out = self.train("--elastic_training")
+        out.wait_for("saved .*global_step20")
+        out.p.send_signal(signal.SIGUSR1)
+        self.assertEqual(out.end(), 75, out.text()[-3000:])
+        self.assertNotIn("restart", out.text())
+        self.nothing_left()
+
     def test_a_restart_reads_the_hostfile_again(self):
         out = self.train("--max_restarts", "2")
         out.wait_for("saved .*global_step20")

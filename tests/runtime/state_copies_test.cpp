@@ -32,7 +32,7 @@ bool holds(const StateCopies& copies, int64_t step) {
 // A rank as the engine drives it: copies the state of each step, and waits for the others in the step.
 struct Rank {
   StateCopies copies;
-  int64_t step = 0;  // of the copy in progress, or next
+  int64_t step = 0;  // copied now or next
   enum class At { before, within, complete } at = At::before;
 
   void advance() {
