@@ -71,7 +71,8 @@ class RankReplay {
 
   // Computes the step. Returns an empty text if all bits agree, otherwise the first difference.
   std::string difference() {
-    const config::DsConfig config = config_of_record(record_.facts.at("config"));
+    config::DsConfig config = config_of_record(record_.facts.at("config"));
+    config.copies_in_memory = false;  // for ranks that others replace
     const int64_t rank = counted(record_.facts.at("rank")),
                   world = counted(record_.facts.at("config").at("world"), 1);
     require(rank < world && world < (1 << 24), Exit::checkpoint,
@@ -174,6 +175,9 @@ int replay(const ReplayOptions& o, launcher::Job& job) {
   require(job.info().world == 1, Exit::usage,
           "cleave replay: computes one rank alone (got {} ranks, expected 1); run it without a launcher",
           job.info().world);
+  std::error_code none;
+  require(fs::is_directory(o.run, none), Exit::usage, "{}: {}; give the output folder of cleave train", o.run,
+          fs::exists(o.run, none) ? "not a folder" : "does not exist");
   const fs::path root = fs::path(o.run) / "replay";
   const std::vector<int64_t> steps = numbers_in(root, "step-");
   require(!steps.empty(), Exit::usage,

@@ -7,15 +7,20 @@ namespace cleave::runtime {
 CallPlayer::CallPlayer(const std::filesystem::path& folder, Device device)
     : file_((folder / StepRecord::kCalls).string(), Exit::checkpoint), moved_(device) {}
 
+void CallPlayer::require_whole(const StoredBytes& stored) const {
+  require(stored.at >= 0 && stored.bytes >= 0 && stored.at <= file_.size() - stored.bytes, Exit::checkpoint,
+          "{}: too short (got {} bytes, expected {}); record the step again", file_.path(), file_.size(),
+          stored.at + stored.bytes);
+}
+
 void CallPlayer::play(std::span<const RecordedCall> calls, bool compares) {
+  for (const RecordedCall& call : calls) require_whole(call.received);
   calls_ = calls, compares_ = compares, made_ = 0;
   slots_.clear();
 }
 
 std::vector<std::byte> CallPlayer::bytes(const StoredBytes& stored) const {
-  require(stored.at >= 0 && stored.bytes >= 0 && stored.at + stored.bytes <= file_.size(), Exit::checkpoint,
-          "{}: too short (got {} bytes, expected {}); record the step again", file_.path(), file_.size(),
-          stored.at + stored.bytes);
+  require_whole(stored);
   std::vector<std::byte> out(size_t(stored.bytes));
   file_.read(stored.at, out);
   require(checkpoint::checksum_of(out.data(), stored.bytes) == stored.sum, Exit::checkpoint,

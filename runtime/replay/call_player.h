@@ -18,7 +18,7 @@ class CallPlayer final : public comm::CallTap {
   CallPlayer(const std::filesystem::path& folder, Device device);
 
   // Answers these calls from now on; they must outlive their work. `compares`: remember calls that send other
-  // bytes. Call when no stream has work.
+  // bytes. Call when no stream has work. Throws Error(checkpoint) if the file is too short.
   void play(std::span<const RecordedCall> calls, bool compares);
   // Returns the number of calls made so far.
   size_t made() const { return made_; }
@@ -37,6 +37,7 @@ class CallPlayer final : public comm::CallTap {
     checkpoint::Checksum sent = {}, received = {};
     int64_t at = 0;  // place of the next byte to give
   };
+  void require_whole(const StoredBytes& stored) const;
   void give(Slot& slot, std::byte* bytes, int64_t size) const;
 
   const InputFile file_;

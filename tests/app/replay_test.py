@@ -92,10 +92,18 @@ class Replay(AppTest):
                             ("1,1", "names a rank twice"), ("a", 'expected numbers of ranks, such as "0,3", got "a"')):
             r = self.train("--output", self.out, config=self.config(cleave={"record_steps": {"interval": 1, "ranks": ranks}}), code=2)
             self.assertIn(text, r.stderr)
+        self.assertIn(f"{self.dir / 'gone'}: does not exist; give the output folder", self.run_cleave("replay", self.dir / "gone", code=2).stderr)
+        self.assertIn(f"{self.text}: not a folder; give the output folder", self.run_cleave("replay", self.text, code=2).stderr)
+        self.out.mkdir(exist_ok=True)
         self.assertIn("contains no recorded step; set cleave.record_steps.interval", self.replay(code=2).stderr)
         self.train("--output", self.out, steps=2, config=self.config(**RECORD))
         self.assertIn("--step: not recorded in ", self.replay("--step", 3, code=2).stderr)
         self.assertIn("(got 5, expected 0, 1)", self.replay("--rank", 5, code=2).stderr)
+        calls = self.out / "replay/step-2/rank-1/calls.bin"
+        whole = calls.read_bytes()
+        calls.write_bytes(whole[:-100])
+        self.assertRegex(self.replay("--rank", 1, code=4).stderr,
+                         rf"calls.bin: too short \(got {len(whole) - 100} bytes, expected \d+\); record the step again")
         state = next((self.out / "replay/step-2/rank-0/state").glob("*.safetensors"))
         data = bytearray(state.read_bytes())
         data[-3] ^= 1
